@@ -1,7 +1,7 @@
 # Everything a fresh machine needs is python3 (3.11 or newer) and make. `make` alone lists what there is.
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-all coverage check bench conformance requirements fuzz faults attack soak e2e clean
+.PHONY: help demo test test-all coverage check bench conformance requirements fuzz faults attack peers soak e2e clean
 MAKEFLAGS += --no-print-directory
 
 # The first interpreter that is new enough and runs; `make PYTHON=/path/to/python …` overrules it.
@@ -85,6 +85,9 @@ faults: $(READY)  ## kill servers and Redis at random moments: nothing acknowled
 attack: $(READY)  ## attack servers on loopback, over raw sockets; fails if one attack is not held (ARGS="--only smuggling")
 	@$(BIN)/python -m tests.attack $(ARGS)
 
+peers: $(READY)  ## other people's clients, hosts, bridges and servers, on loopback (ARGS="--only claude", "--write" for the page)
+	@$(BIN)/python -m tests.peers $(ARGS)
+
 soak: $(READY)  ## run the tests that take minutes by design
 	@echo "== soak tests"
 	@$(BIN)/python -m pytest -q -m soak --timeout=0 $(ARGS) || { test $$? -eq 5 && echo "there are none yet"; }
@@ -94,5 +97,5 @@ e2e: $(READY)  ## every template from `defserve new` to an installed package, ty
 	@$(BIN)/python -m pytest -q -n auto -m e2e --timeout=0 $(ARGS)
 
 clean:  ## remove what the other targets made
-	@rm -rf .venv .venvs .bench-venv .conformance bench-results build dist .requirements.json .pytest_cache .ruff_cache .hypothesis .coverage
+	@rm -rf .venv .venvs .bench-venv .conformance .peers bench-results build dist .requirements.json .pytest_cache .ruff_cache .hypothesis .coverage
 	@find framework tests examples cookiecutter -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -43,8 +43,8 @@ MODULES: Final[Mapping[str, tuple[str, Mapping[str, str]]]] = {
             "Feature sets": "Scope Turn FinishedTurn InferenceEnd Injection Rewrite ModelInfo Usage Inference Event"
             " Receipt Channel everyone AmbiguousPeer FeatureDisabled",
             "State": "State States Checkpoint CannotUndo CheckpointNotFound",
-            "Topics": "Participant Chat Proposal ApprovalRules Presence Welcome NotCapable NotWelcome"
-            " ProposalNotPending",
+            "Topics": "Participant Chat Proposal ApprovalRules Presence Welcome NotCapable NotPresent NotWelcome"
+            " ProposalNotPending ProposalRejected ProposalWithdrawn",
             "Observing": "Metrics Telemetry",
         },
     ),

@@ -142,8 +142,10 @@ ERRORS: dict[str, Callable[[Desk], str]] = {
     "403 requests from <origin> are refused; the allowed_origins setting (--allow-origin) can add it": lambda _: posted(
         calc(), origin="https://chat.example.com"
     ),
-    "401 Unauthorized": lambda _: posted(calc(auth=tokens())),
-    "403 Forbidden": lambda _: posted(
+    "401 Unauthorized: this server wants a token. Send it as a header: Authorization: Bearer <token>": lambda _: posted(
+        calc(auth=tokens())
+    ),
+    "403 Forbidden: this token lacks a scope. Send one that has all of these: <scopes>": lambda _: posted(
         calc(auth=Auth(tokens(), scopes=["notes:read"])), authorization=f"Bearer {TOKEN}"
     ),
     "404 Invalid request: no such session; initialize again": lambda _: posted(calc(), mcp_session_id="gone"),

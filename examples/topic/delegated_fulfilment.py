@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator
 from _stage import HERE, Stage, play, present
 
 from defserve import Chat
-from defserve.errors import PeerError, PeerTimeout
+from defserve.errors import PeerError
 from defserve.host import TopicClient
 
 SMALL = 100
@@ -30,20 +30,12 @@ async def delegated_fulfilment(stage: Stage) -> None:
 
 async def propose(agent: TopicClient, a: int, b: int) -> None:
     """One proposal, until something has become of it."""
-    declined = asyncio.create_task(anext(agent.said()))
     proposal = agent.propose("worker", "tools/call", {"name": "add", "arguments": {"a": a, "b": b}})
-    outcome = asyncio.create_task(agent.outcome(proposal, within=20))
-    await asyncio.wait([declined, outcome], return_when=asyncio.FIRST_COMPLETED)
     try:
-        if declined.done():
-            print(f"agent proposed {a} + {b}: {declined.result().text}")
-        else:
-            print(f"agent proposed {a} + {b}: {outcome.result()['content'][0]['text']}")
-    except (PeerError, PeerTimeout) as error:
+        result = await agent.outcome(proposal, within=20)
+        print(f"agent proposed {a} + {b}: {result['content'][0]['text']}")
+    except PeerError as error:
         print(f"agent proposed {a} + {b}: {error}")
-    for task in (declined, outcome):
-        task.cancel()
-    await asyncio.gather(declined, outcome, return_exceptions=True)
 
 
 async def decide(human: TopicClient, said: AsyncIterator[Chat]) -> None:

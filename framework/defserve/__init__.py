@@ -36,10 +36,10 @@ if TYPE_CHECKING:
     from defserve.protocols.mcpl.state.states import States
     from defserve.protocols.mcpl.turns import FinishedTurn, InferenceEnd, Injection, ModelInfo, Rewrite, Turn, Usage
     from defserve.protocols.mcpx.approval import ApprovalRules
-    from defserve.protocols.mcpx.errors import NotCapable, NotWelcome, ProposalNotPending
+    from defserve.protocols.mcpx.errors import NotCapable, NotPresent, NotWelcome, ProposalNotPending
     from defserve.protocols.mcpx.participant import Participant
     from defserve.protocols.mcpx.proposals import Proposal
-    from defserve.protocols.mcpx.topic import Chat, Presence, Welcome
+    from defserve.protocols.mcpx.topic import Chat, Presence, ProposalRejected, ProposalWithdrawn, Welcome
     from defserve.protocols.mgp.access.policy import AccessPolicy, Entry
     from defserve.protocols.mgp.audit.sinks import AuditLogger
     from defserve.protocols.mgp.events.channel import EventChannel
@@ -81,10 +81,10 @@ else:
             "defserve.protocols.mcpl.state.states": "States",
             "defserve.protocols.mcpl.turns": "FinishedTurn InferenceEnd Injection ModelInfo Rewrite Turn Usage",
             "defserve.protocols.mcpx.approval": "ApprovalRules",
-            "defserve.protocols.mcpx.errors": "NotCapable NotWelcome ProposalNotPending",
+            "defserve.protocols.mcpx.errors": "NotCapable NotPresent NotWelcome ProposalNotPending",
             "defserve.protocols.mcpx.participant": "Participant",
             "defserve.protocols.mcpx.proposals": "Proposal",
-            "defserve.protocols.mcpx.topic": "Chat Presence Welcome",
+            "defserve.protocols.mcpx.topic": "Chat Presence ProposalRejected ProposalWithdrawn Welcome",
             "defserve.protocols.mgp.access.policy": "AccessPolicy Entry",
             "defserve.protocols.mgp.audit.sinks": "AuditLogger",
             "defserve.protocols.mgp.events.channel": "EventChannel",
@@ -139,6 +139,7 @@ __all__ = [
     "ModelInfo",
     "NoBackChannel",
     "NotCapable",
+    "NotPresent",
     "NotWelcome",
     "NumberedErrors",
     "Participant",
@@ -149,6 +150,8 @@ __all__ = [
     "PromptOptions",
     "Proposal",
     "ProposalNotPending",
+    "ProposalRejected",
+    "ProposalWithdrawn",
     "PublicUrl",
     "Receipt",
     "Refused",

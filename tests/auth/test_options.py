@@ -38,18 +38,24 @@ def test_a_good_token_lets_its_principal_in() -> None:
     ],
 )
 def test_anybody_else_is_told_what_is_missing(authorization: tuple[bytes, ...], status: int, said: str) -> None:
-    assert tried(AUTH, *authorization) == Denied(status, said)
+    denied = tried(AUTH, *authorization)
+    assert isinstance(denied, Denied) and (denied.status, denied.challenge) == (status, said)
+    # Who needs another token is told where to get one; who needs a scope, which one.
+    assert denied.text.endswith(": read" if status == 403 else "says who issues tokens")
 
 
 def test_what_an_operation_needs_is_asked_for_with_what_all_need() -> None:
     denied = AUTH.denied("insufficient_scope", needs=["read", "write"])
-    assert denied == Denied(403, f'Bearer error="insufficient_scope", scope="read write", {METADATA}')
+    assert denied.challenge == f'Bearer error="insufficient_scope", scope="read write", {METADATA}'
+    assert denied.text.endswith(": read write")
 
 
 def test_without_authorization_servers_there_is_no_metadata_to_point_to() -> None:
     auth = Auth(TOKENS, resource=AUDIENCE)
     assert auth.resource is None
-    assert tried(auth) == Denied(401, "Bearer")
+    denied = tried(auth)
+    assert isinstance(denied, Denied) and denied.challenge == "Bearer"
+    assert denied.text.endswith("Authorization: Bearer <token>")
 
 
 def test_a_scope_includes_what_it_implies_through_any_number_of_steps() -> None:

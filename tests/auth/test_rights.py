@@ -271,7 +271,7 @@ async def test_a_subscription_is_ended_by_its_own_key_or_one_with_its_rights(pla
 
     def subscribers() -> int:
         subscribed = conversation.peek(SubscribedUris)
-        return subscribed.count() if subscribed is not None else 0
+        return len(subscribed.asked_for()) if subscribed is not None else 0
 
     assert subscribers() == 2
     await weak.send(asked("resources/unsubscribe", uri="memo://open"), session)

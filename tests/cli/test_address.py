@@ -113,4 +113,4 @@ def test_a_server_at_an_address_is_installed_under_its_own_name(
 
 def test_a_server_that_is_not_there_yet_is_installed_under_its_hosts_name(defserve: Run, folder: Path):
     assert defserve("install", "http://127.0.0.1:9/mcp").code == 0
-    assert list(json.loads((folder / ".mcp.json").read_text())["mcpServers"]) == ["127-0-0-1"]
+    assert list(json.loads((folder / ".mcp.json").read_text())["mcpServers"]) == ["server-127-0-0-1"]

@@ -99,6 +99,9 @@ class SteppedEngine:
     def soon(self, action: Callable[[], None]) -> None:
         self.soons.append(action)
 
+    def time(self) -> float:
+        return 0.0
+
     def pending(self) -> Gate:
         self.questions.append(Gate())
         return self.questions[-1]

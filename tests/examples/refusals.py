@@ -14,11 +14,18 @@ GRANTS = "dev.cloto/mgp/grants"
 
 
 async def refused(client: Client, tool: str, **arguments: Any) -> Json:
-    """The body of §7.4 with which a guard refuses a call: the same for every client, but for the code's form."""
-    result = await client.call_raw(tool, arguments)
-    assert result["isError"] is True, result
-    (block,) = result["content"]
-    body = json.loads(block["text"])
+    """The body of §7.4 with which a guard refuses a call: the same for every client, but for the code's form.
+
+    With MGP it is in an error, unless what is refused is code.
+    """
+    try:
+        result = await client.call_raw(tool, arguments)
+    except PeerError as error:
+        body = {**error.data, "code": error.code}
+    else:
+        assert result["isError"] is True, result
+        (block,) = result["content"]
+        body = json.loads(block["text"])
     assert body["status"] == "rejected"
     assert body["violations"]
     return body
@@ -40,5 +47,6 @@ async def granting(client: Client, *permissions: str) -> Json | None:
     grants = dict.fromkeys(permissions, "approved")
     if client.stateless:
         return {GRANTS: grants}
-    await client.request("mgp/permission/grant", {"grants": grants})
+    about = {"request_id": "perm-001", "approved_by": "test", "expires_at": None}
+    await client.request("mgp/permission/grant", {"grants": grants, **about})
     return None

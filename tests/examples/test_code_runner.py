@@ -20,8 +20,11 @@ async def test_code_is_judged_run_and_explained(connect_to: ConnectTo, speaking:
     async with connect_to("code_runner", capabilities=speaking) as client:
         (tool,) = await client.tools()
         block = tool["_meta"]["dev.defserve/security"]
-        assert block["code_safety"] == {
-            "level": "strict", "language": "python", "allowed_imports": ["json", "math", "statistics"],
+        shown = dict(block["code_safety"])
+        assert "eval(" in shown.pop("blocked_patterns")
+        assert shown == {
+            "level": "strict", "language": "python", "max_code_size_bytes": 10_000,
+            "allowed_imports": ["json", "math", "statistics"],
         }  # fmt: skip
         assert tool.get("security") == (block if speaking else None)
 

@@ -12,7 +12,7 @@ from tests.forking.spawning import quick_arguments
 
 TOPIC = Path(__file__).parents[2] / "examples" / "topic"
 
-START = "mcp/proposal:*, mcp/response:*, chat"
+START = "mcp/proposal:*, mcp/withdraw, mcp/response:*, chat"
 REFUSED = "no capability for 'mcp/request:tools/call:add'"
 
 PLAYS = {
@@ -31,7 +31,7 @@ PLAYS = {
     "mixed_environment": [
         f"agent may send {START}",
         "monitor may send mcp/request:*/list",
-        "worker may send mcp/response:*, chat",
+        "worker may send mcp/response:*, mcp/reject, chat",
         "human calls a tool: 5",
         "monitor lists tools: add, divide",
         f"monitor calls a tool: {REFUSED}",
@@ -48,7 +48,7 @@ PLAYS = {
         "human reads: add as always",
         "agent proposed 30 + 30: 60",
         "human is asked: agent wants add {'a': 1000, 'b': 1}, and says no",
-        "agent proposed 1000 + 1: declined: a person said no",
+        "agent proposed 1000 + 1: the proposal was declined: a person said no",
     ],
 }
 

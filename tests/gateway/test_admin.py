@@ -26,12 +26,16 @@ async def test_a_promoted_participant_is_welcomed_again_and_may_do_more():
         notice = await admin.until("system/presence")
         await agent.say(CALL, tool_call(), to=["worker"])
         assert (await admin.hear())["kind"] == CALL
+        assert (await agent.error())["payload"]["error"] == "not_present"
         await agent.say("chat", {"text": "hi"})
         assert (await agent.error())["payload"]["attempted_kind"] == "chat"
-    new = ["mcp/proposal:*", "mcp/response:*", "mcp/request:tools/*"]
+    new = ["mcp/proposal:*", "mcp/withdraw", "mcp/response:*", "mcp/request:tools/*"]
     body = json.loads(text)
     assert (status, body["participantId"], body["modifiedBy"]) == (200, "agent", "root")
-    assert (body["oldCapabilities"], body["newCapabilities"]) == (["mcp/proposal:*", "mcp/response:*", "chat"], new)
+    assert (body["oldCapabilities"], body["newCapabilities"]) == (
+        ["mcp/proposal:*", "mcp/withdraw", "mcp/response:*", "chat"],
+        new,
+    )
     assert body["modifiedAt"].endswith("Z")
     assert welcome["payload"]["you"] == notice["payload"]["participant"] == {"id": "agent", "capabilities": new}
     assert [other["id"] for other in welcome["payload"]["participants"]] == ["admin"]

@@ -56,7 +56,7 @@ async def test_a_file_says_who_is_who(tmp_path: Path, monkeypatch: pytest.Monkey
     admit = config.policy.admit
     assert await admit("t-alice", "demo") == Admission("alice", ("mcp/*", "chat"))
     assert await admit("t-bob", "ops-1") == Admission("bob", ("chat",), "directed")
-    assert await admit("t-carol", "ops-2") == Admission("carol", ("mcp/response:*", "chat"))
+    assert await admit("t-carol", "ops-2") == Admission("carol", ("mcp/response:*", "mcp/reject", "chat"))
     assert await admit("t-watch", "demo") == Admission("watch", ("mcp/request:*/list",))
     for token, topic in (("t-bob", "ops-2"), ("t-alice", "other"), ("t-root", "demo"), ("", "demo"), (None, "demo")):
         assert await admit(token, topic) is None

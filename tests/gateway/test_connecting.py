@@ -17,7 +17,7 @@ pytestmark = pytest.mark.anyio
 async def test_a_participant_hears_of_its_own_join_and_is_then_welcomed():
     async with gateway() as running, running.joined("admin"), running.open("t-agent") as agent:
         presence, welcome = await agent.hear(), await agent.hear()
-    held = ["mcp/proposal:*", "mcp/response:*", "chat"]
+    held = ["mcp/proposal:*", "mcp/withdraw", "mcp/response:*", "chat"]
     assert (presence["kind"], presence["from"]) == ("system/presence", "system:gateway")
     assert presence["payload"] == {"event": "join", "participant": {"id": "agent", "capabilities": held}}
     assert (welcome["kind"], welcome["to"]) == ("system/welcome", ["agent"])

@@ -129,7 +129,7 @@ async def test_a_malformed_frame_and_one_that_is_too_long_reach_nobody():
     async with crowd() as those:
         async with those.running.joined("rogue") as rogue:
             await rogue.raw(_call("add")[:-2])
-            assert (await rogue.hear())["error"] == "not_json"
+            assert (await rogue.error())["payload"]["error"] == "not_json"
             await those.is_well()
             await rogue.raw(_call("add" * 20_000))
             assert (await rogue.closed())[0] == 1009

@@ -46,7 +46,7 @@ async def test_a_kind_without_capability_is_blocked_and_reported_to_its_sender_a
         "error": "capability_violation",
         "message": f"You lack capability for '{CALL}'",
         "attempted_kind": CALL,
-        "your_capabilities": ["mcp/response:*", "chat"],
+        "your_capabilities": ["mcp/response:*", "mcp/reject", "chat"],
     }
 
 
@@ -106,12 +106,13 @@ GOOD = envelope("chat", "admin", {"text": "hi"}, id="good-1")
         (json.dumps(GOOD)[:-1] + ', "from": "worker"}', "invalid_envelope", "good-1"),
     ],
 )
-async def test_a_malformed_frame_gets_a_bare_error(frame: str | bytes, error: str, correlation: str | None):
+async def test_a_malformed_frame_gets_an_error_in_an_envelope(frame: str | bytes, error: str, correlation: str | None):
     async with gateway() as running, running.joined("worker") as worker, running.joined("admin") as admin:
         await admin.raw(frame)
         said = await admin.hear()
-        assert (said["error"], said.get("correlation_id")) == (error, correlation)
-        assert isinstance(said["details"], str) and "kind" not in said
+        assert (said["protocol"], said["kind"], said["from"]) == ("mcpx/v0.1", "system/error", "system:gateway")
+        assert (said["to"], said["payload"]["error"], said.get("correlation_id")) == (["admin"], error, correlation)
+        assert isinstance(said["payload"]["message"], str)
         await only_hears_that_it_is_well(worker, admin)
 
 
@@ -210,3 +211,23 @@ async def said(peer: Peer, count: int) -> list[str]:
 async def _until_left(peer: Peer, id: str) -> None:
     while (await peer.until("system/presence"))["payload"] != {"event": "leave", "participant": {"id": id}}:
         pass
+
+
+async def test_a_request_to_nobody_here_is_passed_on_and_its_sender_learns_who_is_here():
+    async with gateway() as running, running.joined("worker") as worker, running.joined("admin") as admin:
+        call = "mcp/request:tools/call:add"
+        id = await admin.say(call, tool_call(), to=["nobody", "none"])
+        assert (await worker.until(call))["id"] == id
+        told = await admin.error()
+        assert (told["correlation_id"], told["to"]) == (id, ["admin"])
+        assert told["payload"] == {
+            "error": "not_present",
+            "message": "'nobody', 'none' is not in the topic; here are: worker",
+            "participants": ["worker"],
+        }
+        await admin.say(call, tool_call(), to=["nobody", "worker"])
+        await admin.say("mcp/response:ping", {}, to=["nobody"])
+        await admin.say("chat", {"text": "?"}, to=["nobody"])
+        assert [(await admin.hear())["kind"] for _ in range(3)] == [call, "mcp/response:ping", "chat"]
+        await admin.say("chat", {"text": "no refusal came in between"})
+        assert (await admin.hear())["kind"] == "chat"

@@ -25,7 +25,9 @@ def token(**claims: Any) -> str:
 @pytest.mark.req("MCPX-5.1", "MCPX-7.1")
 async def test_a_signed_token_says_who_it_is_and_may_only_propose_unless_it_says_more(tmp_path: Path):
     admission = await jwt_policy(tmp_path).admit(token(exp=4_000_000_000), "demo")
-    assert admission == Admission("alice", ("mcp/proposal:*", "mcp/response:*", "chat"), expires=4_000_000_000)
+    assert admission == Admission(
+        "alice", ("mcp/proposal:*", "mcp/withdraw", "mcp/response:*", "chat"), expires=4_000_000_000
+    )
 
 
 @pytest.mark.req("MCPX-5.1")

@@ -117,5 +117,9 @@ def test_waits_grow_to_a_bound_and_begin_anew():
         assert bound / 2 <= backoff.next() <= bound
     backoff.reset()
     assert backoff.next() <= 1
-    backoff.at_length()
-    assert backoff.next() >= 4
+    for bound in (8, 16, 32):
+        backoff.longer()
+        assert bound / 2 <= backoff.next() <= bound
+    for _ in range(20):
+        backoff.longer()
+    assert backoff.next() <= outbound.LONGEST_SECONDS

@@ -1,4 +1,4 @@
-"""What a caller without a good enough token is answered (RFC 6750 §3): the status, and WWW-Authenticate."""
+"""What a caller without a good enough token is answered (RFC 6750 §3): the status, WWW-Authenticate, and words."""
 
 from __future__ import annotations
 
@@ -17,13 +17,34 @@ STATUS: dict[BearerError | None, int] = {
     "insufficient_scope": 403,
 }
 
+HOW_TO_SEND = "Authorization: Bearer <token>"
+
+WORDS: dict[BearerError | None, str] = {
+    None: f"Unauthorized: this server wants a token. Send it as a header: {HOW_TO_SEND}",
+    "invalid_request": f"Bad request: there is no token to read in Authorization. Send one such header: {HOW_TO_SEND}",
+    "invalid_token": "Unauthorized: this token is unknown, expired or revoked. Send another one",
+    "insufficient_scope": "Forbidden: this token lacks a scope. Send one that has all of these",
+}
+
 
 @dataclass(frozen=True, slots=True)
 class Denied:
-    """The caller is not let in: the status to answer with, and the value of the WWW-Authenticate header."""
+    """The caller is not let in: the status to answer with, the value of the WWW-Authenticate header, and why."""
 
     status: int
     challenge: str
+    text: str
+
+
+def denial(error: BearerError | None, scopes: Iterable[str], metadata_url: str) -> Denied:
+    """The refusal for an error. `metadata_url` is empty if clients cannot find out where to get a token."""
+    needed = tuple(scopes)
+    text = WORDS[error]
+    if error == "insufficient_scope":
+        text = f"{text}: {' '.join(needed)}"
+    elif metadata_url:
+        text = f"{text}. {metadata_url} says who issues tokens"
+    return Denied(STATUS[error], challenge(error, scopes=needed, metadata_url=metadata_url), text)
 
 
 def challenge(

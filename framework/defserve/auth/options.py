@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from defserve.auth.bearer import MALFORMED, bearer, credential_of
-from defserve.auth.challenges import STATUS, BearerError, Denied, challenge
+from defserve.auth.challenges import BearerError, Denied, denial
 from defserve.auth.jwt.verifier import JWT
 from defserve.auth.metadata import ProtectedResource
 from defserve.auth.principals import Principal, checked_scopes
@@ -67,7 +67,7 @@ class Auth:
     def denied(self, error: BearerError | None = None, *, needs: Iterable[str] = ()) -> Denied:
         """The refusal for a caller whose token is missing or not sufficient. `needs` are the scopes of its request."""
         asked = dict.fromkeys((*self.scopes, *needs))
-        return Denied(STATUS[error], challenge(error, scopes=asked, metadata_url=self._metadata_url))
+        return denial(error, asked, self._metadata_url)
 
 
 def as_auth(value: Auth | TokenVerifier) -> Auth:

@@ -40,7 +40,7 @@ COMMANDS: Final = {
     ),
     "keys": ("defserve.cli.commands.keys", "make, list and revoke API keys"),
     "gateway": ("defserve.cli.commands.gateway", "run a gateway, where participants meet in topics"),
-    "topic": ("defserve.cli.commands.topic", "watch a topic, and approve or decline what is proposed in it"),
+    "topic": ("defserve.cli.commands.topic", "watch a topic, and approve or reject what is proposed in it"),
     "audit": ("defserve.cli.commands.audit", "check that an audit log is intact, and read it"),
     "state": (
         "defserve.cli.commands.state",

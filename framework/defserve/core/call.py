@@ -48,7 +48,8 @@ class Call(Locals):
 
     `identity` is who sent this request, which decides what it may do; None stands for a local process. Another request
     of the same session may have another one. While a call is `held`, its reply is not sent but kept in `reply`, for the
-    transport that began the call.
+    transport that began the call. `notified`: it has sent notifications. `unsent` of them have not left this process;
+    `last_left` is when the last one did.
     """
 
     # Defaults live on the class: a call that never needs them does not pay for setting them.
@@ -58,9 +59,10 @@ class Call(Locals):
     envelope: object | None = None
     subject: Any = None
     suspension: Callable[[], Any] | None = None
-    endless = settled = cancelled = timed_out = cut_short = held = False
+    endless = settled = cancelled = timed_out = cut_short = held = notified = False
     reply: Replied | None = None
-    questions = 0
+    questions = unsent = 0
+    last_left = 0.0
     queued: QueuedCall | None = None
     _children: set[Task] | None = None
 
@@ -96,7 +98,8 @@ class Call(Locals):
         A notification that is still unsent may be dropped for a newer one with the same `replaces`. Raises ValueError
         for params that have no JSON form.
         """
-        engine, message = self.session.engine, OutgoingMessage(notification(method, params), self, replaces=replaces)
+        engine, data = self.session.engine, notification(method, params)
+        message = OutgoingMessage(data, self, replaces=replaces, taken=self._left)
         if engine.on_loop():
             self._send(message)
         else:
@@ -104,7 +107,13 @@ class Call(Locals):
 
     def _send(self, message: OutgoingMessage) -> None:
         if not (self.settled or self.cancelled):
+            self.notified = True
+            self.unsent += 1
             self.session.outlet(message)
+
+    def _left(self) -> None:
+        self.unsent -= 1
+        self.last_left = self.session.engine.time()
 
     async def request(self, method: str, params: Params, *, timeout: float | None = None) -> Any:
         """Ask the peer within this call."""

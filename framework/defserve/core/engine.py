@@ -38,7 +38,10 @@ class Engine(Protocol):
         ...
 
     def start(self, call: Call, work: Coroutine[Any, Any, Any]) -> None:
-        """Run the handler of a call as a task, and settle the call with its result or error."""
+        """Run the handler of a call as a task, and settle the call with its result or error.
+
+        If notifications of the call have just been sent, it is settled a moment after they left.
+        """
 
     def begin(self, call: Call, work: Coroutine[Any, Any, Any]) -> Coroutine[Any, Any, None] | None:
         """Like `start`, but in the running task, which must be for this call alone. The first step runs at once.
@@ -53,6 +56,10 @@ class Engine(Protocol):
 
     def soon(self, action: Callable[[], None]) -> None:
         """Run `action` on the loop, after everything that is ready to run now."""
+
+    def time(self) -> float:
+        """The clock of the loop, in seconds."""
+        ...
 
     def pending(self) -> PendingAnswer: ...
 

@@ -307,6 +307,11 @@ class Session(Locals):
         """Whether so many calls wait that nothing more should be read from the peer."""
         return self.queue is not None and self.queue.full
 
+    def waits_for_room(self, envelope: object) -> bool:
+        """Whether a call that came in this envelope has not begun."""
+        waiting = self.in_flight.values() if self.queue is not None else ()
+        return any(call.envelope is envelope and call.queued is not None for call in waiting)
+
     def make_room(self, calls: int) -> None:
         """So many calls more, or less, wait for the peer or never end. They take no room."""
         self.room += calls

@@ -12,6 +12,7 @@ from typing import Any, Final
 from defserve.auth.jwt.verifier import JWT
 from defserve.auth.verifiers import StaticTokens
 from defserve.errors import UsageError
+from defserve.gateway.issued import GuestRules, IssuedTokens
 from defserve.gateway.limits import GatewayLimits
 from defserve.gateway.policy import (
     EVERY_TOPIC,
@@ -28,9 +29,15 @@ from defserve.protocols.mcpx.capabilities import PROFILES
 from defserve.wire.jsonvalue import is_array, is_object
 
 MATCHING: Final = ("wildcards", "reference")
+MOST_HISTORY: Final = 1_000
 
-_TOP: Final = {"profile", "topics", "matching", "allowed_hosts", "allowed_origins", "trusted_proxy"}
-_TABLES: Final = {"participants", "profiles", "jwt", "admins", "limits"}
+_TOP: Final = {
+    "profile", "topics", "matching", "allowed_hosts", "allowed_origins", "trusted_proxy", "tokens_in_urls", "history",
+}  # fmt: skip
+_TABLES: Final = {"participants", "profiles", "jwt", "admins", "limits", "guests"}
+_GUESTS: Final = {"names", "topics", "profile", "capabilities", "hours"}
+HISTORY: Final = 100
+HOURS: Final = 12
 _TOKEN: Final = ("token", "token_env", "token_file")
 _PARTICIPANT: Final = {*_TOKEN, "profile", "capabilities", "topics", "routing"}
 _JWT: Final = {"issuer", "audience", "key_file", "jwks_url", "algorithms"}
@@ -39,7 +46,10 @@ _CLAIMS: Final = {"capabilities_claim": "capabilities", "profile_claim": "profil
 
 @dataclass(frozen=True, slots=True)
 class GatewayConfig:
-    """The content of a gateway's file. Without `admins` there is no administration."""
+    """The content of a gateway's file. Without `admins` there is no administration.
+
+    `issued` are the tokens that the gateway gives out itself.
+    """
 
     policy: AdmissionPolicy
     limits: GatewayLimits = field(default_factory=GatewayLimits)
@@ -48,6 +58,9 @@ class GatewayConfig:
     allowed_hosts: tuple[str, ...] = ()
     allowed_origins: tuple[str, ...] = ()
     trusted_proxy: bool = False
+    issued: IssuedTokens | None = None
+    tokens_in_urls: bool = False
+    history: int = HISTORY
 
 
 def load(path: str | Path) -> GatewayConfig:
@@ -76,19 +89,29 @@ def read(table: Mapping[str, Any], folder: Path = Path()) -> GatewayConfig:
     policies = [*_participants(_table(table, "participants"), folder, profiles, start)]
     if "jwt" in table:
         policies.append(_jwt(_table(table, "jwt"), folder, profiles, start))
-    if not policies:
+    guests = _guests(_table(table, "guests"), profiles, start) if "guests" in table else None
+    if not policies and guests is None:
         raise UsageError("the gateway's file lets nobody in", fix="add [participants.NAME] with a token, or [jwt]")
+    if guests is not None and (taken := next(filter(guests.may_be_called, _table(table, "participants")), None)):
+        raise UsageError(
+            f"participants.{taken} has a name that guests may take", fix="give guests.names patterns of their own"
+        )
+    hours = _number(_table(table, "guests").get("hours", HOURS), "guests.hours", 24 * 366)
+    issued = IssuedTokens(FirstMatchPolicy(policies), guests, seconds=hours * 3600)
     matching = table.get("matching", MATCHING[0])
     if matching not in MATCHING:
         raise UsageError(f"matching cannot be {matching!r}", fix=f"use one of {', '.join(MATCHING)}")
     return GatewayConfig(
-        TopicsPolicy(FirstMatchPolicy(policies), _texts(table.get("topics", EVERY_TOPIC), "topics")),
+        TopicsPolicy(issued, _texts(table.get("topics", EVERY_TOPIC), "topics")),
         GatewayLimits(**_checked(_table(table, "limits"), {each.name for each in fields(GatewayLimits)}, "limits")),
         _admins(_table(table, "admins"), folder),
         strict=matching == "reference",
         allowed_hosts=_texts(table.get("allowed_hosts", ()), "allowed_hosts"),
         allowed_origins=_texts(table.get("allowed_origins", ()), "allowed_origins"),
         trusted_proxy=table.get("trusted_proxy", False) is True,
+        issued=issued,
+        tokens_in_urls=table.get("tokens_in_urls", False) is True,
+        history=int(_number(table.get("history", HISTORY), "history", MOST_HISTORY)),
     )
 
 
@@ -125,6 +148,15 @@ def _jwt(
         given["key"] = _file(about["key_file"], "jwt.key_file", folder)
     claims: dict[str, str] = {option: about[name] for name, option in _CLAIMS.items() if name in about}
     return TokenPolicy(JWT(**given), profiles=profiles, default=start, **claims)
+
+
+def _guests(about: Mapping[str, Any], profiles: Mapping[str, Sequence[str]], start: tuple[str, ...]) -> GuestRules:
+    _checked(about, _GUESTS, "guests")
+    return GuestRules(
+        _texts(about.get("names", GuestRules().names), "guests.names"),
+        _texts(about.get("topics", EVERY_TOPIC), "guests.topics"),
+        _capabilities(about, "guests", profiles, start),
+    )
 
 
 def _admins(table: Mapping[str, Any], folder: Path) -> StaticTokens | None:
@@ -167,6 +199,12 @@ def _file(name: object, where: str, folder: Path) -> str:
         return (folder / str(name)).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError(f"{where}: {name} cannot be read: {error}") from None
+
+
+def _number(value: object, where: str, most: int) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= most:
+        raise UsageError(f"{where} cannot be {value!r}", fix=f"give a number from 0 to {most}")
+    return value
 
 
 def _table(table: Mapping[str, Any], name: str) -> dict[str, Any]:

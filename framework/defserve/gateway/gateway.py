@@ -12,7 +12,7 @@ from typing import Any, Final, NamedTuple
 from defserve.auth.buckets import Buckets, Rate
 from defserve.gateway.limits import GatewayLimits
 from defserve.gateway.metrics import GatewayMetrics
-from defserve.gateway.notices import bare_error, error, presence, welcome
+from defserve.gateway.notices import error, presence, welcome
 from defserve.gateway.policy import ROUTINGS, Admission, AdmissionPolicy, is_topic
 from defserve.gateway.topic import GatewayTopic, TopicMember, Wire
 from defserve.protocols.mcpx.capabilities import Capabilities
@@ -25,6 +25,8 @@ log = logging.getLogger("defserve.gateway")
 NORMAL: Final = 1000
 POLICY: Final = 1008
 TRY_LATER: Final = 1013
+NAMES: Final = 20
+REPLACED: Final = "another process joined with the same token and has this name now"
 
 
 class AdmissionRefused(NamedTuple):
@@ -46,9 +48,9 @@ class CapabilityChange(NamedTuple):
 class Gateway:
     """All topics of one process. `framed` makes a frame of an encoded envelope, once for all its receivers.
 
-    `strict` compares kinds with capabilities as the reference gateway does. A topic ends with its last participant,
-    and nothing of it is kept. An administrator's changes last as long as the gateway runs, so nobody gets a capability
-    back by connecting again.
+    `strict` compares kinds with capabilities as the reference gateway does. `history` is how many messages of a topic
+    are kept while it lasts. A topic ends with its last participant, and nothing of it is kept then. An administrator's
+    changes last as long as the gateway runs, so nobody gets a capability back by connecting again.
     """
 
     def __init__(
@@ -58,12 +60,13 @@ class Gateway:
         *,
         framed: Callable[[bytes], bytes] = bytes,
         strict: bool = False,
+        history: int = 0,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.policy, self.limits = policy, limits or GatewayLimits()
         self.topics: dict[str, GatewayTopic] = {}
         self.metrics = GatewayMetrics()
-        self._framed, self._strict = framed, strict
+        self._framed, self._strict, self._history = framed, strict, history
         self._pace = Buckets(Rate(self.limits.rate, self.limits.burst), clock=clock)
         self._changes: dict[str, tuple[frozenset[str], frozenset[str]]] = {}
         self._slow: list[TopicMember] = []
@@ -83,13 +86,18 @@ class Gateway:
         chosen = next((mode for mode in ROUTINGS if mode == routing), None)
         return admission if chosen is None else replace(admission, routing=chosen)
 
-    def join(self, name: str, admission: Admission, wire: Wire) -> TopicMember | AdmissionRefused:
+    def join(
+        self, name: str, admission: Admission, wire: Wire, *, replaces: bool = True
+    ) -> TopicMember | AdmissionRefused:
         """Add a participant. Everyone is told, the participant included; then it is welcomed.
 
-        An earlier connection of the same participant is closed. The others are not told that it left.
+        An earlier connection of the same participant is told why and closed. The others are not told that it left.
+        With `replaces=False` the new connection is refused instead.
         """
-        topic = self.topics.get(name) or GatewayTopic(name)
+        topic = self.topics.get(name) or GatewayTopic(name, self._history)
         earlier = topic.members.get(admission.participant)
+        if earlier is not None and not replaces:
+            return self._turn_away("taken", TRY_LATER, "another connection has this name")
         if name not in self.topics and len(self.topics) >= self.limits.topics:
             return self._turn_away("full", TRY_LATER, "too many topics")
         if earlier is None and len(topic.members) >= self.limits.participants:
@@ -101,11 +109,12 @@ class Gateway:
         topic.add(member)
         if earlier is not None:
             self._count_leave(earlier, "replaced")
+            self._send([earlier], error(earlier, "replaced", REPLACED))
             earlier.wire.end(NORMAL, "replaced by a newer connection")
         self.metrics.count("joined_total")
         _log_event("join", member, capabilities=held.patterns, routing=member.routing)
         self._send(topic.receivers(), presence("join", member))
-        self._send([member], welcome(member, topic.others(member)))
+        self._send([member], welcome(member, topic.others(member), replaced=earlier is not None))
         self._drop_slow()
         return member
 
@@ -149,13 +158,21 @@ class Gateway:
             receivers = member.topic.receivers(envelope.to)
             self.metrics.delivered += len(receivers)
             self._send(receivers, data)
+            member.topic.remember(data)
+            if kind.startswith(REQUEST) and envelope.to and member.topic.members.keys().isdisjoint(envelope.to):
+                self._say_who_is_here(member, envelope)
+
+    def _say_who_is_here(self, member: TopicMember, envelope: Envelope) -> None:
+        """A request was passed on, but nobody it names is here to answer it."""
+        here = sorted(other.id for other in member.topic.others(member))
+        named = ", ".join(map(repr, envelope.to[:3]))
+        text = f"{named} is not in the topic; here are: {', '.join(here[:NAMES])}" if here else "nobody else is here"
+        self._send([member], error(member, "not_present", text, envelope.id, {"participants": here[:NAMES]}))
 
     def _broken(self, member: TopicMember, broken: BrokenEnvelope) -> None:
+        self._refuse(member, broken.reason, broken.message, broken)
         if broken.reason == "wrong_version":
-            self._refuse(member, broken.reason, broken.message, broken)
             return
-        self._count_refusal(member, broken.reason, broken)
-        self._send([member], bare_error(broken))
         member.malformed += 1
         if member.malformed >= self.limits.malformed_in_a_row:
             self._leave(member, "malformed")

@@ -7,17 +7,18 @@ import logging
 import socket
 import ssl
 import time
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
 from http import HTTPStatus
 from typing import Any, Final
 from urllib.parse import parse_qs, urlsplit
 
-from defserve.auth.bearer import MalformedToken, bearer
+from defserve.auth.bearer import is_token
 from defserve.auth.failures import FailedTokens
 from defserve.auth.live.credentials import ENDED, LiveCredentials
 from defserve.errors import UsageError
+from defserve.gateway.api import PREFIX, TopicApi
 from defserve.gateway.config import GatewayConfig
 from defserve.gateway.credentials import TopicCredential
 from defserve.gateway.gateway import POLICY, TRY_LATER, AdmissionRefused, Gateway
@@ -35,6 +36,9 @@ except ImportError:
     raise UsageError("a gateway needs websockets, which is not installed", fix='pip install "defserve[http]"') from None
 
 SERVICE_RESTART: Final = 1012
+REPLACE: Final = "replace"
+IF_TAKEN: Final = (REPLACE, "wait")
+IN_URL: Final = "tokens in URLs are off here (tokens_in_urls); send an Authorization header"
 MESSAGE: Final = frozenset((Opcode.TEXT, Opcode.BINARY, Opcode.CONT))
 FINAL_TEXT: Final = 0x81
 
@@ -93,7 +97,7 @@ class GatewayConnection(ServerConnection):
             self._endpoint.start_task(self._answer(request))
 
     async def _answer(self, request: GatewayRequest) -> None:
-        self._reply(await self._endpoint.answer(request))
+        self._reply(await self._endpoint.answer(self._endpoint.addressed(request, self.remote_address)))
 
     def _reply(self, response: GatewayResponse) -> None:
         self.transport.write(response.encode())
@@ -153,7 +157,11 @@ class GatewayEndpoint:
     """A gateway at a path: who may connect to it, and what becomes of each connection."""
 
     def __init__(self, config: GatewayConfig, path: str, gate: Gate) -> None:
-        self.gateway = Gateway(config.policy, config.limits, framed=text_frame, strict=config.strict)
+        self.gateway = Gateway(
+            config.policy, config.limits, framed=text_frame, strict=config.strict, history=config.history
+        )
+        self._api = TopicApi(self.gateway, config.admins, config.issued, self._failed)
+        self._tokens_in_urls = config.tokens_in_urls
         self._admins, self._path, self._gate = config.admins, path or "/", gate
         self._failures, self._trusted_proxy = FailedTokens(trusted_proxy=config.trusted_proxy), config.trusted_proxy
         self.live = LiveCredentials()
@@ -183,15 +191,29 @@ class GatewayEndpoint:
 
     async def answer(self, request: GatewayRequest) -> GatewayResponse:
         """The response to a plain request."""
-        return self._refused(request) or await answer(self.gateway, self._admins, request)
+        if (refusal := self._refused(request)) is not None:
+            return refusal
+        if urlsplit(request.target).path.startswith(PREFIX):
+            return await self._api.answer(request)
+        return await answer(self.gateway, self._admins, request)
+
+    def addressed(self, request: GatewayRequest, address: Any) -> GatewayRequest:
+        """The request with the address that it came from."""
+        forwarded_for = request.headers.get("x-forwarded-for", []) if self._trusted_proxy else []
+        # The last address is the one that the proxy itself has seen.
+        host = forwarded_for[-1].rpartition(",")[2].strip() if forwarded_for else str(address[0]) if address else ""
+        return request._replace(address=host)
 
     async def process_request(self, connection: ServerConnection, request: Request) -> Response | None:
         """Called for every GET, before it becomes a WebSocket."""
-        headers = {name.lower(): request.headers.get_all(name) for name in request.headers}
-        incoming = GatewayRequest("GET", request.path, headers)
+        incoming = self._incoming(connection, request)
         is_topic = urlsplit(request.path).path == self._path
         response = self._refused(incoming) if is_topic else await self.answer(incoming)
         return None if response is None else _response(response)
+
+    def _incoming(self, connection: ServerConnection, request: Request) -> GatewayRequest:
+        headers = {name.lower(): request.headers.get_all(name) for name in request.headers}
+        return self.addressed(GatewayRequest("GET", request.path, headers), connection.remote_address)
 
     def _refused(self, request: GatewayRequest) -> GatewayResponse | None:
         refusal = self._gate.check(*map(request.joined, ("host", "origin", "sec-fetch-site")))
@@ -200,13 +222,16 @@ class GatewayEndpoint:
     async def serve_connection(self, connection: ServerConnection) -> None:
         """Serve one open WebSocket to its end."""
         assert isinstance(connection, GatewayConnection) and connection.request is not None
-        topic, token = _topic(connection.request), _token(connection.request)
-        admission = await self._admitted(connection.request, topic, token, connection.remote_address)
+        request = self._incoming(connection, connection.request)
+        query = parse_qs(urlsplit(request.target).query)
+        topic, token = _only_value(query, "topic"), self._token(request, query)
+        admission = token if isinstance(token, AdmissionRefused) else await self._admitted(request, topic, token, query)
         if isinstance(admission, AdmissionRefused):
             await connection.close(*admission)
             return
+        assert not isinstance(token, AdmissionRefused)
         connection.credential = TopicCredential(self.gateway.policy, token, topic, admission)
-        member = self.gateway.join(topic, admission, connection)
+        member = self.gateway.join(topic, admission, connection, replaces=_if_taken(query) == REPLACE)
         if isinstance(member, AdmissionRefused):
             await connection.close(*member)
             return
@@ -223,21 +248,28 @@ class GatewayEndpoint:
             self.gateway.leave(member)
 
     async def _admitted(
-        self, request: Request, topic: str, token: str | None, address: Any
+        self, request: GatewayRequest, topic: str, token: str | None, query: Mapping[str, list[str]]
     ) -> Admission | AdmissionRefused:
-        asked = parse_qs(urlsplit(request.path).query).get("routing")
+        if _if_taken(query) not in IF_TAKEN:
+            return AdmissionRefused(POLICY, f"if_taken is one of {', '.join(IF_TAKEN)}")
+        asked = query.get("routing")
         admission = await self.gateway.admit(token, topic, asked[0] if asked else None)
-        if isinstance(admission, AdmissionRefused) and self._failed(request, address):
+        if isinstance(admission, AdmissionRefused) and self._failed(request):
             return AdmissionRefused(TRY_LATER, "too many bad tokens")
         return admission
 
-    def _failed(self, request: Request, address: Any) -> float:
-        forwarded_for = request.headers.get_all("X-Forwarded-For") if self._trusted_proxy else []
-        host = str(address[0]) if address else ""
-        if forwarded_for:
-            # The last address is the one that the proxy itself has seen.
-            host = forwarded_for[-1].rpartition(",")[2].strip()
-        return self._failures.count(host, (value.encode("latin-1", "replace") for value in forwarded_for))
+    def _token(self, request: GatewayRequest, query: Mapping[str, list[str]]) -> str | AdmissionRefused | None:
+        """The token of a connection: in its header, or in its URL where the operator allows that."""
+        if "authorization" in request.headers or "token" not in query:
+            return request.token()
+        if not self._tokens_in_urls:
+            return AdmissionRefused(POLICY, IN_URL)
+        token = _only_value(query, "token")
+        return token if is_token(token) else None
+
+    def _failed(self, request: GatewayRequest) -> float:
+        forwarded_for = request.headers.get("x-forwarded-for", []) if self._trusted_proxy else []
+        return self._failures.count(request.address, (value.encode("latin-1", "replace") for value in forwarded_for))
 
 
 @asynccontextmanager
@@ -279,19 +311,18 @@ async def listening(
             await server.wait_closed()
 
 
+def _only_value(query: Mapping[str, list[str]], name: str) -> str:
+    """A value of the URL; empty, which is neither a topic nor a token, unless it is given exactly once."""
+    given = query.get(name, [])
+    return given[0] if len(given) == 1 else ""
+
+
 def _ignored(data: bytes) -> None:
     """The sender may not send any more."""
 
 
-def _topic(request: Request) -> str:
-    """The topic of a connection; empty, which is not a topic, unless the URL names exactly one."""
-    named = parse_qs(urlsplit(request.path).query).get("topic", [])
-    return named[0] if len(named) == 1 else ""
-
-
-def _token(request: Request) -> str | None:
-    token = bearer(value.encode("latin-1", "replace") for value in request.headers.get_all("Authorization"))
-    return None if isinstance(token, MalformedToken) else token
+def _if_taken(query: Mapping[str, list[str]]) -> str:
+    return query.get("if_taken", [REPLACE])[0]
 
 
 def _response(given: GatewayResponse) -> Response:

@@ -1,4 +1,4 @@
-"""The messages of the gateway itself: `system/welcome`, `system/presence`, `system/error`, and errors."""
+"""The messages of the gateway itself: `system/welcome`, `system/presence`, `system/error`."""
 
 from __future__ import annotations
 
@@ -6,14 +6,18 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Literal
 
 from defserve.gateway.topic import TopicMember
-from defserve.protocols.mcpx.envelope import GATEWAY, BrokenEnvelope, Envelope
+from defserve.protocols.mcpx.envelope import GATEWAY, Envelope
 from defserve.protocols.mcpx.kinds import ERROR, PRESENCE, WELCOME
-from defserve.wire.codec import encode
 
 
-def welcome(member: TopicMember, others: Iterable[TopicMember]) -> bytes:
-    """§3.5.1: who the member is, what it may send, and who else is in the topic."""
-    payload = {"you": _shown(member), "participants": [_shown(other) for other in others]}
+def welcome(member: TopicMember, others: Iterable[TopicMember], *, replaced: bool = False) -> bytes:
+    """§3.5.1: who the member is, what it may send, and who else is in the topic.
+
+    `replaced` adds that another connection of the same participant had to go.
+    """
+    payload: dict[str, Any] = {"you": _shown(member), "participants": [_shown(other) for other in others]}
+    if replaced:
+        payload["replaced"] = True
     return Envelope(WELCOME, GATEWAY, payload, to=[member.id]).encode()
 
 
@@ -29,12 +33,6 @@ def error(
     """§3.5.2 and similar errors; `correlation` is the id of the envelope that caused it."""
     payload = {"error": name, "message": message, **(more or {})}
     return Envelope(ERROR, GATEWAY, payload, to=[member.id], correlation_id=correlation).encode()
-
-
-def bare_error(broken: BrokenEnvelope) -> bytes:
-    """For a frame that is not an envelope. It has a `correlation_id` only if the id could be read."""
-    known = {"correlation_id": broken.id} if broken.id is not None else {}
-    return encode({"error": broken.reason, "details": broken.message, **known})
 
 
 def _shown(member: TopicMember) -> dict[str, Any]:

@@ -15,6 +15,7 @@ from defserve.auth.challenges import challenge
 from defserve.auth.verifiers import TokenVerifier
 from defserve.gateway.gateway import Gateway
 from defserve.gateway.metrics import MEDIA_TYPE
+from defserve.protocols.mcpx.envelope import PROTOCOL
 from defserve.protocols.mcpx.kinds import is_reserved
 from defserve.wire.codec import encode
 from defserve.wire.jsonvalue import is_array, is_object
@@ -36,10 +37,17 @@ class GatewayRequest(NamedTuple):
     target: str
     headers: Mapping[str, list[str]]
     body: bytes = b""
+    address: str = ""
+    """Of the peer, or of whom a trusted proxy names."""
 
     def joined(self, name: str) -> str | None:
         """All values of a header in one, as the gate needs them."""
         return ", ".join(self.headers[name]) if name in self.headers else None
+
+    def token(self) -> str | None:
+        """The bearer token; None if there is none that can be read."""
+        found = bearer(value.encode("latin-1", "replace") for value in self.headers.get("authorization", ()))
+        return None if isinstance(found, MalformedToken) else found
 
 
 class GatewayResponse(NamedTuple):
@@ -93,16 +101,17 @@ async def answer(gateway: Gateway, admins: TokenVerifier | None, request: Gatewa
     """The response to a request that is not for a topic."""
     path = urlsplit(request.target).path
     if path in _PAGES:
-        return _PAGES[path](gateway) if request.verb == "GET" else _only("GET")
+        return _PAGES[path](gateway) if request.verb == "GET" else only("GET")
     found = _CAPABILITIES.fullmatch(path)
     if found is None or admins is None:
         return problem(HTTPStatus.NOT_FOUND, "there is nothing here")
     if request.verb != "POST":
-        return _only("POST")
+        return only("POST")
     return await _promote(gateway, admins, unquote(found[1]), request)
 
 
 _PAGES: Final[Mapping[str, Callable[[Gateway], GatewayResponse]]] = {
+    "/health": lambda gateway: GatewayResponse(HTTPStatus.OK, encode({"status": "healthy", "protocol": PROTOCOL})),
     "/healthz": lambda gateway: GatewayResponse(HTTPStatus.OK, b'{"status":"ok"}'),
     "/metrics": lambda gateway: GatewayResponse(HTTPStatus.OK, gateway.metrics_text().encode(), MEDIA_TYPE),
 }
@@ -111,10 +120,10 @@ _PAGES: Final[Mapping[str, Callable[[Gateway], GatewayResponse]]] = {
 async def _promote(
     gateway: Gateway, admins: TokenVerifier, participant: str, request: GatewayRequest
 ) -> GatewayResponse:
-    token = bearer(value.encode("latin-1") for value in request.headers.get("authorization", ()))
-    admin = None if token is None or isinstance(token, MalformedToken) else await admins.verify(token)
+    token = request.token()
+    admin = None if token is None else await admins.verify(token)
     if admin is None:
-        why = challenge(None if token is None else "invalid_token")
+        why = challenge("invalid_token" if "authorization" in request.headers else None)
         return problem(HTTPStatus.UNAUTHORIZED, "an administrator's token is needed", ("WWW-Authenticate", why))
     wanted = _wanted(request.body)
     if isinstance(wanted, str):
@@ -152,5 +161,5 @@ def _wanted(body: bytes) -> tuple[list[str], list[str]] | str:
     return lists[0], lists[1]
 
 
-def _only(verb: str) -> GatewayResponse:
+def only(verb: str) -> GatewayResponse:
     return problem(HTTPStatus.METHOD_NOT_ALLOWED, f"only {verb} is supported here", ("Allow", verb))

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable, Sequence
-from typing import Protocol
+from typing import Final, Protocol
 
 from defserve.gateway.policy import Routing
 from defserve.protocols.mcpx.capabilities import Capabilities
 from defserve.protocols.mcpx.envelope import now
+
+HISTORY_BYTES: Final = 256 * 1024
+"""What is kept of one topic, beside the number of messages."""
 
 
 class Wire(Protocol):
@@ -46,10 +50,12 @@ class TopicMember:
 
 
 class GatewayTopic:
-    """The members of one topic, by their ids."""
+    """The members of one topic, by their ids, and its last messages: at most `keep` of them."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, keep: int = 0) -> None:
         self.name = name
+        self.history: deque[bytes] = deque()
+        self._keep, self._history_bytes = keep, 0
         self.members: dict[str, TopicMember] = {}
         self._all: tuple[TopicMember, ...] = ()
         self._directed = False
@@ -62,6 +68,15 @@ class GatewayTopic:
     def remove(self, member: TopicMember) -> None:
         del self.members[member.id]
         self._changed()
+
+    def remember(self, frame: bytes) -> None:
+        """Keep a message for the history, and drop what is too old or too much."""
+        if not self._keep:
+            return
+        self.history.append(frame)
+        self._history_bytes += len(frame)
+        while len(self.history) > self._keep or self._history_bytes > HISTORY_BYTES:
+            self._history_bytes -= len(self.history.popleft())
 
     def others(self, member: TopicMember) -> list[TopicMember]:
         return [other for other in self._all if other is not member]

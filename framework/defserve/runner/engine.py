@@ -7,6 +7,7 @@ import threading
 import types
 from collections.abc import Awaitable, Callable, Coroutine, Generator
 from contextvars import copy_context
+from functools import partial
 from typing import Any, TypeVar, cast
 
 from defserve.core.call import Call
@@ -17,6 +18,12 @@ from defserve.runner.threads.call_thread import CURRENT, GRACE, CallThread, curr
 from defserve.runner.threads.pool import WorkerPool, do_afterwards
 
 T = TypeVar("T")
+
+# Clients in TypeScript handle the messages of one read in their own order: replies first. Progress that arrives in the
+# same read as the reply of its call is lost there. A millisecond is enough, and timers may be a little early.
+GAP_SECONDS = 0.00125
+# In how many turns of the loop every transport has written a message, if its peer reads.
+WRITE_TURNS = 3
 
 
 class CallDeadline:
@@ -83,8 +90,12 @@ class AsyncioEngine:
         try:
             waiting_for = work.send(None)
         except StopIteration as done:
+            if call.notified:
+                return self._settle_apart(call, partial(self._settle, call, done.value))
             self._settle(call, done.value)
         except BaseException as error:
+            if call.notified:
+                return self._settle_apart(call, partial(self._fail, call, error))
             self._fail(call, error)
         else:
             return self._settling(call, rest(work, waiting_for))
@@ -96,9 +107,30 @@ class AsyncioEngine:
         try:
             result = await work
         except BaseException as error:
-            self._fail(call, error)
+            if call.notified:
+                await self._settle_apart(call, partial(self._fail, call, error))
+            else:
+                self._fail(call, error)
         else:
-            self._settle(call, result)
+            if call.notified:
+                await self._settle_apart(call, partial(self._settle, call, result))
+            else:
+                self._settle(call, result)
+
+    async def _settle_apart(self, call: Call, settle: Callable[[], None]) -> None:
+        """Settle a call a moment after its last notification was written. Who cancels it does not wait."""
+        try:
+            for _ in range(WRITE_TURNS):
+                if call.unsent and not call.cancelled:
+                    await asyncio.sleep(0)
+            now = self.loop.time()
+            left = GAP_SECONDS if call.unsent else call.last_left + GAP_SECONDS - now
+            if left > 0 and not call.cancelled:
+                await asyncio.sleep(left)
+        except asyncio.CancelledError:
+            pass  # the outcome is known, so there is nothing to stop
+        finally:
+            settle()
 
     def _settle(self, call: Call, result: Any) -> None:
         if call.suspension is None:
@@ -135,6 +167,9 @@ class AsyncioEngine:
 
     def soon(self, action: Callable[[], None]) -> None:
         self.loop.call_soon(action)
+
+    def time(self) -> float:
+        return self.loop.time()
 
     def pending(self) -> PendingAnswer:
         return self.loop.create_future()

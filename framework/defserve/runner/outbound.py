@@ -23,6 +23,7 @@ from defserve.transports.websocket.client import NORMAL, POLICY, WebSocketClient
 
 FAILED = 1
 ADMISSION_SECONDS = 10.0
+LONGEST_SECONDS = 3600.0
 
 log = logging.getLogger("defserve")
 
@@ -51,9 +52,10 @@ class Backoff:
         """The next wait is the shortest."""
         self._next = self.first
 
-    def at_length(self) -> None:
-        """The next wait is the longest."""
+    def longer(self) -> None:
+        """The next wait is the longest there is so far, and twice as long every time, up to an hour."""
         self._next = self.longest
+        self.longest = min(self.longest * 2, LONGEST_SECONDS)
 
     def next(self) -> float:
         """Seconds to wait. Random, so that many servers that lost the same place do not come back at once."""
@@ -62,7 +64,10 @@ class Backoff:
 
 
 class Outbound:
-    """One composition at one place. `stay` ends when `over` is set, or raises PeerError if it is never let in."""
+    """One composition at one place. `stay` ends when `over` is set, or raises PeerError if it is never let in.
+
+    `return_url` is for coming back after another connection took our place: there it must not take the place back.
+    """
 
     def __init__(
         self,
@@ -71,9 +76,11 @@ class Outbound:
         url: str,
         *,
         token: str | None = None,
+        return_url: str | None = None,
         backoff: Backoff | None = None,
     ) -> None:
         self.composition, self.guest, self.url, self._token = composition, guest, url, token
+        self.return_url, self._was_replaced = return_url or url, False
         self.backoff = backoff or Backoff()
         self.over = asyncio.Event()
         self.seconds: float | None = None
@@ -121,7 +128,8 @@ class Outbound:
 
     async def _open(self, longest: int) -> WebSocketClient | None:
         """The connection. None if `over` was set first."""
-        opening = asyncio.create_task(WebSocketClient.open(self.url, token=self._token, longest=longest))
+        url = self.return_url if self._was_replaced else self.url
+        opening = asyncio.create_task(WebSocketClient.open(url, token=self._token, longest=longest))
         over = asyncio.create_task(self.over.wait())
         try:
             await asyncio.wait((opening, over), return_when=asyncio.FIRST_COMPLETED)
@@ -139,6 +147,7 @@ class Outbound:
         if not self.guest.admitted.is_set():
             return False
         self._was_admitted = True
+        self._was_replaced = False
         self.backoff.reset()
         log.info("connected to %s", self.url)
         return True
@@ -149,9 +158,11 @@ class Outbound:
         if code == POLICY:
             raise PeerError(f"refused: {reason or 'policy'}", data={"code": code})
         if code == NORMAL:
-            # Sent away on purpose, maybe for another server of the same name. If both came back at once, they would
-            # replace each other for ever.
-            self.backoff.at_length()
+            # Sent away on purpose, most likely for another process with the same name and token. If both came back at
+            # once, they would replace each other for ever. So this one stays out, and each time for longer.
+            self.backoff.longer()
+            self._was_replaced = True
+            raise PeerGone(f"sent away: {reason or 'no reason given'}. This process stays out until the name is free")
         raise PeerGone(f"the connection ended: {code} {reason}".rstrip())
 
 

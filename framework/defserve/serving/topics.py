@@ -19,6 +19,9 @@ if TYPE_CHECKING:
 log = logging.getLogger("defserve")
 
 PREFIX: Final = "mcpx+"
+WAIT: Final = "if_taken=wait"
+"""Asks a gateway not to let us in while another connection has our name."""
+
 FORM: Final = "mcpx+ws://host:port/ws?topic=demo"
 
 
@@ -34,7 +37,8 @@ def place(
     refuse_scopes_without_auth(mcp, auth)
     if token and parts.scheme == "ws" and not is_loopback(parts.hostname):
         log.warning("the token travels to %s unencrypted; use mcpx+wss://", parts.hostname)
-    return Outbound(composition, carrier, on.removeprefix(PREFIX), token=token)
+    url = on.removeprefix(PREFIX)
+    return Outbound(composition, carrier, url, token=token, return_url=f"{url}&{WAIT}")
 
 
 def read_token(token: str | None, file: str | None) -> str | None:

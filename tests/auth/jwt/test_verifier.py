@@ -296,7 +296,7 @@ class Clock:
 
 
 def test_a_token_ends_at_its_expiry_whatever_the_leeway() -> None:
-    clock, token = Clock(), signed(claims(exp=NOW + 60))
+    clock, token = Clock(), signed(claims(iat=NOW, exp=NOW + 60))
     verifier = JWT(key=PEM, audience=AUDIENCE, issuer=ISSUER, clock=clock, leeway=300)
     clock.now += 59.9
     assert verified(token, verifier) is not None
@@ -369,7 +369,7 @@ def test_a_denied_token_is_nobody_s_and_is_forgotten_when_it_has_expired(address
         clock = Clock()
         denied = DeniedTokens(address.format(tmp_path), clock=clock)
         verifier = JWT(key=PEM, audience=AUDIENCE, issuer=ISSUER, denied=denied, clock=clock)
-        tokens = {jti: signed(claims(jti=jti, exp=NOW + 100)) for jti in ("one", "two")}
+        tokens = {jti: signed(claims(jti=jti, iat=NOW, exp=NOW + 100)) for jti in ("one", "two")}
         assert [await verifier.verify(token) is not None for token in tokens.values()] == [True, True]
         await denied.deny("one", until=NOW + 100)
         assert [await verifier.verify(token) is not None for token in tokens.values()] == [False, True]

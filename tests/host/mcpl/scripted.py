@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 from defserve.host import Client, Mcpl
 from defserve.host.mcpl.peer import McplPeer
 from tests.host.pretend import STATELESS, PretendServer
+from tests.protocols.mcpl.draft_05 import check_answered_by_host, check_sent_by_host
 
 Json = dict[str, Any]
 
@@ -45,13 +47,24 @@ class LiveServer(PretendServer):
     """One that can also ask."""
 
     _questions = 0
+    # Every message of a host to a server of 0.5 is held against the schemas of that draft.
+    is_05 = False
+
+    async def send(self, message: bytes) -> None:
+        found = json.loads(message)
+        if self.is_05 and "method" in found:
+            check_sent_by_host(found["method"], found.get("params", {}))
+        await super().send(message)
 
     async def ask(self, method: str, params: Any) -> Json:
         """The whole reply of the host."""
         self._questions += 1
         id = f"s{self._questions}"
         self.say({"id": id, "method": method, "params": params})
-        return await self.told(lambda message: message.get("id") == id)
+        reply = await self.told(lambda message: message.get("id") == id)
+        if self.is_05:
+            check_answered_by_host(method, reply)
+        return reply
 
     async def push(self, event: str = "evt_1", feature_set: str = "memory.proactive", **more: Any) -> Json:
         payload = {"content": [{"type": "text", "text": "Ring ring"}]}
@@ -69,13 +82,17 @@ def live_server(block: Json | None = MEMORY, replies: Json | None = None, name: 
         version = request["params"]["protocolVersion"]
         return {"protocolVersion": version, "capabilities": capabilities, "serverInfo": {"name": name, "version": "1"}}
 
-    return LiveServer({"initialize": initialize, **(replies or {})})
+    server = LiveServer({"initialize": initialize, **(replies or {})})
+    server.is_05 = block is not None and block.get("version") == "0.5"
+    return server
 
 
 def stateless_server(block: Json = MEMORY, replies: Json | None = None) -> LiveServer:
     discovered = STATELESS["server/discover"]
     described = {**discovered, "capabilities": {"tools": {}, "experimental": {"mcpl": block}}}
-    return LiveServer({**STATELESS, "server/discover": described, **(replies or {})})
+    server = LiveServer({**STATELESS, "server/discover": described, **(replies or {})})
+    server.is_05 = block.get("version") == "0.5"
+    return server
 
 
 @asynccontextmanager

@@ -7,6 +7,8 @@ import logging
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from defserve import Text, UsageError
 from defserve.host import Mcpl, ScriptedModel
@@ -17,6 +19,7 @@ from defserve.protocols.mcpl.manifest.digest import revision
 from defserve.protocols.mcpl.policies import POLICY_KEY
 from defserve.protocols.mcpl.turns import ModelInfo, Turn, Usage
 from defserve.protocols.mcpl.vocabulary import PATHS
+from tests.effort import examples
 from tests.host.mcpl.scripted import MEMORY, Json, LiveServer, Trail, hosting, live_server, stateless_server
 from tests.host.pretend import SILENCE, Fail
 from tests.raw import until
@@ -488,3 +491,54 @@ async def test_without_sessions_every_request_carries_the_grant():
     (asked,) = server.asked("context/beforeInference")
     assert asked["_meta"][POLICY_KEY]["effectiveCapabilities"] == CLAIMED
     assert policies(server) == []
+
+
+# -- anything --------------------------------------------------------------------------------------------
+
+
+WORDS = st.sampled_from([*SETS, *PATHS, "chat:a", "c1", "text"])
+ANYTHING = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(max_size=5) | WORDS,
+    lambda below: st.lists(below, max_size=3) | st.dictionaries(st.text(max_size=3) | WORDS, below, max_size=2),
+    max_leaves=5,
+)
+MEMBERS: dict[str, list[str]] = {
+    "push/event": ["featureSet", "eventId", "timestamp", "payload", "origin", "tags"],
+    "inference/request": ["featureSet", "messages", "stream", "preferences", "conversationId"],
+    "model/info": ["x"],
+    "channels/register": ["channels"],
+    "channels/changed": ["added", "removed", "updated"],
+    "channels/incoming": ["messages"],
+    "channels/list": ["x"],
+    "state/update": ["featureSet", "checkpoint", "parent", "data", "patch"],
+    "state/get": ["featureSet"],
+    "mcpl/manifestChanged": ["revision", "domains"],
+}
+MESSAGES = st.sampled_from(sorted(MEMBERS)).flatmap(
+    lambda method: st.tuples(
+        st.just(method), st.fixed_dictionaries({}, optional=dict.fromkeys(MEMBERS[method], ANYTHING)), st.booleans()
+    )
+)
+
+
+@settings(max_examples=examples(20))
+@given(st.lists(MESSAGES, max_size=8), ANYTHING, ANYTHING)
+def test_whatever_a_server_says_is_answered(messages: list[Any], block: Any, receipt: Any):
+    async def run() -> None:
+        # Whatever it claims and answers, a server cannot break the host; what it says well still counts.
+        strange = server_05(receipt, {**BLOCK, "featureSets": block, "channels": block, "contextHooks": block})
+        async with hosting(strange, host()) as mcpl:
+            await mcpl.before_inference(TURN)
+        server = server_05(mcpl_manifest=block)
+        server.is_05 = False  # what is broken is answered with what it was called
+        async with hosting(server, host()):
+            for method, params, is_request in messages:
+                if not is_request or method == "mcpl/manifestChanged":
+                    server.say({"method": method, "params": params})
+                    continue
+                reply = await server.ask(method, params)
+                if "error" in reply:
+                    assert reply["error"]["code"] in (-32602, -32001, -32002, -32003, -32006, -32017)
+            assert (await server.push("the last"))["result"]["accepted"] or block
+
+    asyncio.run(run())

@@ -55,7 +55,11 @@ async def test_one_who_leaves_answers_no_more_and_others_go_on():
 
 @pytest.mark.req("MCPX-3.5.2")
 async def test_a_refusal_of_the_gateway_reaches_whoever_asked():
-    async with gateway(worker=FULL, ann=FULL) as there, join_topic(there.url, token="ann") as ann:
+    async with (
+        gateway(worker=FULL, ann=FULL) as there,
+        stranger(there, "worker"),
+        join_topic(there.url, token="ann") as ann,
+    ):
         there.capabilities["ann"] = ("chat",)  # the gateway has changed its mind and not said so
         with pytest.raises(PeerError, match="lack capability") as caught:
             await ann.request("worker", "tools/list")

@@ -77,7 +77,9 @@ async def test_what_this_client_was_too_slow_for_is_missed_as_well():
     async with Client(link) as client, client.subscribe_events(["*"]) as events:
         for sequence in range(1, MOST_KEPT + 8):
             link.say(event(sequence))
-        await client.request("mgp/events/unsubscribe", {})  # everything said before is heard by now
+        await client.request(
+            "mgp/events/unsubscribe", {"subscription_id": "none"}
+        )  # everything said before is heard by now
         assert (await anext(events)).missed == 7
 
 

@@ -14,7 +14,7 @@ from defserve.host import Answers, Client, Grant, Mgp
 from defserve.protocols.mgp import instants
 from defserve.protocols.mgp.errors import AccessDenied, PermissionDenied
 from tests.host.mgp import guarded
-from tests.host.mgp.hosts import ERAS, connected, mgp_block, speaking, trusting
+from tests.host.mgp.hosts import DONE, ERAS, Trail, connected, mgp_block, speaking, tool, trusting
 from tests.host.pretend import STATELESS, Fail, PretendServer
 
 pytestmark = pytest.mark.anyio
@@ -154,8 +154,6 @@ async def test_a_server_that_takes_no_grants_is_still_called():
     ("options", "granted"),
     [
         ({"approval": "auto_approve"}, "approved"),
-        ({"approval": "deny_all"}, "denied"),
-        ({"approval": "deny_all", "granted": ["network.outbound"]}, "approved"),
         ({"approval": "config_only"}, "deferred"),
         ({"approval": "config_only", "granted": ["network.outbound"]}, "approved"),
         ({"approval": "interactive", "approve": lambda *_: True}, "approved"),
@@ -209,9 +207,74 @@ async def test_without_approve_the_person_behind_the_client_is_asked():
 
 
 async def test_a_server_is_told_what_was_denied():
-    async with guarded.server.connect(ERAS[0], mgp=Mgp("deny_all", audit=[])) as client:
-        reply = await client.request("mgp/permission/request", {"permissions": ["network.outbound"]})
+    async with guarded.server.connect(ERAS[0], mgp=Mgp(approve=lambda *_: False, audit=[])) as client:
+        asked = {"request_id": "r", "permissions": ["network.outbound"], "policy": "interactive", "message": ""}
+        reply = await client.request("mgp/permission/request", asked)
         assert reply["grants"] == {"network.outbound": "denied"}
+
+
+@pytest.mark.req("MGP-3.3", "MGP-3.4")
+@pytest.mark.parametrize("version", ERAS)
+async def test_a_server_that_needs_what_deny_all_denies_is_not_connected(version: str):
+    events = list[Any]()
+    with pytest.raises(PermissionDenied, match=r"needs .*shell.execute.*deny_all"):
+        async with guarded.server.connect(version, mgp=Mgp("deny_all", audit=Trail(events))):
+            pass
+    assert [event["event_type"] for event in events][-1] == "SERVER_DISCONNECTED"
+
+
+async def test_under_deny_all_a_server_whose_tools_say_nothing_is_stopped_too():
+    replies = {"mgp/permission/request": {}, "mgp/permission/grant": {}, "tools/list": {"tools": [tool("act", "x")]}}
+    server = speaking(mgp_block(permissions_required=["shell.execute"]), replies)
+    with pytest.raises(PermissionDenied):
+        async with Client(server, version=ERAS[0], mgp=Mgp("deny_all", audit=[])) as client:
+            await client.call("act", x="1")
+    assert server.asked("tools/call") == [] and server.asked("notifications/initialized") == []
+
+
+@pytest.mark.parametrize("version", ERAS)
+async def test_under_deny_all_what_was_configured_is_approved(version: str):
+    needed = ["code_execution", "network.outbound", "shell.execute", "system.info"]
+    async with guarded.server.connect(version, mgp=Mgp("deny_all", granted=needed, audit=[])) as client:
+        assert client.mgp is not None and client.mgp.grants == dict.fromkeys(needed, "approved")
+
+
+@pytest.mark.parametrize(
+    ("answer", "words", "retryable"), [(False, "does not grant", False), (None, "waits for a decision", True)]
+)
+async def test_a_tool_that_does_not_say_what_it_needs_needs_what_its_server_does(
+    answer: bool | None, words: str, retryable: bool
+):
+    listed = {"tools": [tool("act", "x"), tool("free", security={"risk_level": "safe", "permissions_required": []})]}
+    replies = {"mgp/permission/request": {}, "mgp/permission/grant": {}, "tools/list": listed, "tools/call": DONE}
+    server = speaking(mgp_block(permissions_required=["shell.execute"]), replies)
+    async with Client(server, version=ERAS[0], mgp=Mgp(approve=lambda *_: answer, audit=[])) as client:
+        with pytest.raises(PermissionDenied, match=words) as refused:
+            await client.call("act", x="1")
+        assert refused.value.data["retryable"] is retryable
+        assert await client.call("free") == "done"
+
+
+@pytest.mark.req("MGP-3.5", "MGP-3.6")
+async def test_what_a_server_is_told_has_the_fields_of_the_text():
+    noon = datetime(2999, 3, 1, 12, tzinfo=UTC)
+    decided = {"camera": Grant("approved", noon), "memory.read": Grant("denied"), "memory.write": Grant("approved")}
+    replies = {"mgp/permission/request": {}, "mgp/permission/grant": {}}
+    server = speaking(mgp_block(permissions_required=[*decided]), replies)
+    async with Client(server, version=ERAS[0], mgp=Mgp(approve=lambda name, *_: decided[name], audit=[])):
+        pass
+    (asked,) = server.asked("mgp/permission/request")
+    assert asked == {
+        "request_id": asked["request_id"],
+        "permissions": [*decided],
+        "policy": "interactive",
+        "message": "Waiting for operator approval",
+    }
+    about = {"request_id": asked["request_id"], "approved_by": "defserve"}
+    assert server.asked("mgp/permission/grant") == [
+        {**about, "grants": {"camera": "approved"}, "expires_at": "2999-03-01T12:00:00Z"},
+        {**about, "grants": {"memory.read": "denied", "memory.write": "approved"}, "expires_at": None},
+    ]
 
 
 @pytest.mark.parametrize("version", ERAS)

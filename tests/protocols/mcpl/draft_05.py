@@ -160,6 +160,60 @@ ANSWERS: Json = {
     "channels/acknowledge": exactly({"acknowledged": FLAG}, {"representation": TEXT, "reason": TEXT}),
 }
 
+# What a host may send to a server: method → its params.
+NUMBER: Json = {"type": "integer", "minimum": 0}
+USAGE = exactly({"inputTokens": NUMBER, "outputTokens": NUMBER})
+MODEL = exactly({"id": TEXT, "vendor": TEXT, "capabilities": TEXTS}, {"contextWindow": NUMBER})
+TURN: Json = {"inferenceId": TEXT, "conversationId": TEXT, "turnIndex": NUMBER}
+OUTGOING: Json = {"inferenceId": TEXT, "conversationId": TEXT, "channelId": TEXT}
+TURN_CHANNELS = exactly({}, {"incoming": OBJECT, "defaultOutgoing": OBJECT, "candidates": TEXTS})
+FROM_HOST: Json = {
+    "featureSets/update": exactly(
+        {"effectiveCapabilities": {"type": "array", "uniqueItems": True, "items": {"enum": list(PATHS)}}},
+        {"deniedCapabilities": TEXTS, "enabled": TEXTS, "disabled": TEXTS},
+    ),
+    "mcpl/manifest": exactly({}),
+    "context/beforeInference": exactly(
+        {**TURN, "userMessage": {"type": ["string", "null"]}}, {"model": MODEL, "channels": TURN_CHANNELS}
+    ),
+    "inference/lifecycle": exactly(
+        {**TURN, "phase": {"enum": ["started", "completed", "aborted", "failed"]}}, {"model": MODEL, "usage": USAGE}
+    ),
+    "inference/chunk": exactly({"requestId": {"type": ["string", "integer"]}, "index": NUMBER, "delta": TEXT}),
+    "state/rollback": exactly({"featureSet": TEXT, "checkpoint": TEXT}),
+    "channels/list": exactly({}),
+    "channels/open": exactly(
+        {}, {"type": TEXT, "address": {}, "metadata": OBJECT, "channelId": TEXT, "history": OBJECT}
+    ),
+    "channels/close": exactly({"channelId": TEXT}),
+    "channels/publish": exactly({"channelId": TEXT, "content": CONTENT}, {"conversationId": TEXT, "stream": FLAG}),
+    "channels/acknowledge": exactly({"channelId": TEXT, "messageId": TEXT, "intent": TEXT}, {"value": {}}),
+    "channels/typing": exactly({"channelId": TEXT}, {"op": {"enum": ["start", "stop"]}, "metadata": OBJECT}),
+    "channels/outgoing/chunk": exactly({**OUTGOING, "index": NUMBER, "delta": TEXT}),
+    "channels/outgoing/complete": exactly({**OUTGOING, "content": CONTENT}),
+}
+
+# What a host answers: method → its result.
+VERDICT = exactly({"id": TEXT, "accepted": FLAG}, {"reason": TEXT})
+HOST_ANSWERS: Json = {
+    "push/event": exactly({"accepted": FLAG}, {"inferenceId": TEXT, "reason": TEXT}),
+    "inference/request": exactly({"content": TEXT, "model": TEXT, "finishReason": TEXT}, {"usage": USAGE}),
+    "model/info": MODEL,
+    "channels/register": exactly({"results": {"type": "array", "items": VERDICT}}, {"registered": TEXTS}),
+    "channels/changed": exactly({"results": {"type": "array", "items": VERDICT}}),
+    "channels/list": exactly({"channels": {"type": "array", "items": DESCRIPTOR}}),
+    "channels/incoming": exactly(
+        {
+            "results": {
+                "type": "array",
+                "items": exactly({"messageId": TEXT, "accepted": FLAG}, {"conversationId": TEXT, "reason": TEXT}),
+            }
+        }
+    ),
+    "state/update": exactly({"accepted": FLAG}, {"reason": TEXT}),
+    "state/get": exactly({"checkpoint": {"type": ["string", "null"]}, "data": {}}),
+}
+
 # Methods of MCP itself that a server may send.
 PLAIN = ("notifications/", "ping", "roots/", "sampling/", "elicitation/")
 
@@ -182,3 +236,21 @@ def check_answered(method: str, reply: Json) -> None:
     needed = {-32001: "featureSet", -32002: "capability", -32003: "featureSet", -32005: "checkpoint"}
     if not method.startswith("tools/") and reply["error"]["code"] in needed:
         assert needed[reply["error"]["code"]] in data
+
+
+MCP_OF_HOSTS = ("notifications/", "initialize", "ping", "tools/", "resources/", "prompts/", "server/", "logging/")
+
+
+def check_sent_by_host(method: str, params: Json) -> None:
+    """Whether a host may send this to a server of 0.5."""
+    if not method.startswith(MCP_OF_HOSTS):
+        assert method in FROM_HOST, f"{method} is not part of 0.5"
+        validate({name: value for name, value in params.items() if name != "_meta"}, FROM_HOST[method])
+
+
+def check_answered_by_host(method: str, reply: Json) -> None:
+    """Whether a host may answer a server like this."""
+    if "error" in reply:
+        assert "canEnable" not in (reply["error"].get("data") or {})
+    elif method in HOST_ANSWERS:
+        validate(reply["result"], HOST_ANSWERS[method])

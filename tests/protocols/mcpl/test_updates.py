@@ -255,6 +255,53 @@ async def test_a_malformed_policy_leaves_nothing(policy: Json):
         assert await everything.tries(host) == working(set(PATHS))
 
 
+WORDS = st.sampled_from([*PATHS, "chat:a", "chat", "start", "*"])
+ANYTHING = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(max_size=5) | WORDS,
+    lambda below: st.lists(below, max_size=3) | st.dictionaries(st.text(max_size=3), below, max_size=2),
+    max_leaves=5,
+)
+MEMBERS: dict[str, list[str]] = {
+    "featureSets/update": ["effectiveCapabilities", "deniedCapabilities", "enabled", "disabled", "scopes"],
+    "channels/open": ["channelId", "type", "address", "metadata", "history"],
+    "channels/acknowledge": ["channelId", "messageId", "intent", "value"],
+    "channels/publish": ["channelId", "content", "stream"],
+    "context/beforeInference": ["inferenceId", "turnIndex", "userMessage", "model", "channels"],
+    "state/rollback": ["featureSet", "checkpoint"],
+    "mcpl/manifest": ["x"],
+    "channels/typing": ["channelId", "op", "metadata"],
+    "inference/lifecycle": ["inferenceId", "phase", "usage", "model"],
+}
+MESSAGES = st.sampled_from(sorted(MEMBERS)).flatmap(
+    lambda method: st.tuples(
+        st.just(method), st.fixed_dictionaries({}, optional=dict.fromkeys(MEMBERS[method], ANYTHING)), st.booleans()
+    )
+)
+
+
+@settings(max_examples=examples(20))
+@given(st.lists(MESSAGES, max_size=8))
+def test_whatever_a_host_says_is_answered_and_a_broken_policy_grants_nothing(messages: list[Any]):
+    async def run() -> None:
+        everything = Everything()
+        async with hosting(everything.server, mcpl=MCPL_05, answers=ANSWERS) as host:
+            await host.grant()
+            for method, params, is_request in messages:
+                if not is_request or method in ("channels/typing", "inference/lifecycle"):
+                    await host.tell(method, params)
+                    continue
+                reply = await host.ask(method, params)
+                if "error" in reply:
+                    # Everything but "internal error".
+                    assert reply["error"]["code"] in (-32602, -32601, -32001, -32002, -32003, -32017, -32023, -32024)
+                    if method == "featureSets/update":
+                        assert (await host.ask("tools/call", {"name": "bound"}))["error"]["code"] == -32002
+            await host.grant()
+            assert text_of(await host.call("bound")) == "bound"
+
+    asyncio.run(run())
+
+
 async def test_denials_and_unknown_paths_decide_nothing():
     everything = Everything()
     async with hosting(everything.server, mcpl=MCPL_05, answers=ANSWERS) as host:
@@ -376,6 +423,16 @@ async def test_without_sessions_hooks_follow_the_grant():
         granted = {"_meta": {POLICY_KEY: {"effectiveCapabilities": [f"{BEFORE}.observe", f"{BEFORE}.inject.system"]}}}
         assert (await host.ask("context/beforeInference", TURN | granted))["result"]["contextInjections"]
         assert "error" in await host.ask("context/beforeInference", TURN)
+
+
+async def test_without_sessions_notifications_bring_their_grant_too():
+    everything = Everything()
+    async with hosting(everything.server, STATELESS, mcpl=MCPL_05) as host:
+        granted = {"_meta": {POLICY_KEY: {"effectiveCapabilities": ["inferenceLifecycle"]}}}
+        for id, meta in (("i1", {}), ("i2", granted)):
+            await host.tell("inference/lifecycle", host.dressed({"inferenceId": id, "phase": "completed", **meta}))
+        await until(lambda: bool(everything.happened))
+        assert everything.happened == ["ended i2 completed"]
 
 
 # -- what a host cannot run ------------------------------------------------------------------------------

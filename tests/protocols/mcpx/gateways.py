@@ -28,6 +28,8 @@ class TinyGateway:
         self.heard: list[Json] = []
         self.port = 0
         self.silent = False
+        self.vague = False
+        """Refusals do not say which message they are about, as those of the reference gateway."""
         self._socket: Socket | None = None
         self._number = 0
 
@@ -72,8 +74,9 @@ class TinyGateway:
         envelope = json.loads(frame)
         self.heard.append(envelope)
         if not any(matches(envelope["kind"], pattern) for pattern in self.capabilities[name]):
-            body = {"error": "capability_violation", "message": f"You lack capability for '{envelope['kind']}'"}
-            await self.tell("system/error", body, to=name, about=envelope["id"])
+            body: Json = {"error": "capability_violation", "message": f"You lack capability for '{envelope['kind']}'"}
+            body |= {"attempted_kind": envelope["kind"], "your_capabilities": list(self.capabilities[name])}
+            await self.tell("system/error", body, to=name, about=None if self.vague else envelope["id"])
             return
         await self._everyone(frame)
 

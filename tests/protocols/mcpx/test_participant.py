@@ -110,7 +110,7 @@ async def test_what_is_broken_is_dropped_and_the_rest_goes_on():
             await mallory.send("mcp/proposal:ping", {"method": "ping"}, correlation_id="gw-1")
             await mallory.send("acme/unheard:of", {})
             assert "result" in (await mallory.answer(await mallory.ask("worker", "ping")))["payload"]
-            assert carrier.topic.misbehaviour == {"?": 4, "mallory": 4}
+            assert carrier.topic.misbehaviour == {"?": 3, "mallory": 4}
 
 
 async def test_only_the_gateway_is_believed_about_the_topic():
@@ -208,11 +208,11 @@ async def test_a_question_of_ours_is_answered_by_whom_it_was_asked_and_by_nobody
             forged = {"action": "accept", "content": {"value": "Mallory"}}
             await mallory.send(kind, reply | {"result": forged}, **about)
             await ann.send("mcp/response:sampling/createMessage", reply | {"result": forged}, **about)
-            await ann.send(kind, {**reply, "id": 99, "result": forged}, **about)
-            await ann.send(kind, reply | {"result": {"action": "accept", "content": {"value": "Ann"}}}, **about)
+            right = {"action": "accept", "content": {"value": "Ann"}}
+            await ann.send(kind, {**reply, "id": 99, "result": right}, **about)
             answer = await ann.answer(id)
             assert answer["payload"]["result"]["content"][0]["text"] == "hello Ann"
-            assert carrier.topic.misbehaviour == {"mallory": 1, "ann": 2}
+            assert carrier.topic.misbehaviour == {"mallory": 1, "ann": 1}
 
 
 async def test_a_question_we_may_not_ask_fails_at_once():

@@ -207,8 +207,21 @@ async def test_an_orchestrator_declines_and_says_so():
         async with stranger(there, "agent") as agent:
             id = await agent.send("mcp/proposal:tools/call:add", {"method": "tools/call", "params": ADD}, to=["worker"])
             said = await agent.answer(id)
-            assert said["payload"]["text"] == "declined" and said["to"] == ["agent"]
+            assert (said["kind"], said["payload"], said["to"]) == ("mcp/reject", {}, ["agent"])
     assert seen == ["agent wants add of worker"]
+
+
+async def test_a_server_fulfils_a_proposal_without_a_target_by_its_own_tool():
+    server = calculator()
+
+    @server.on_proposal
+    async def approve(proposal: Proposal, participant: Participant) -> bool:
+        return True
+
+    async with gateway(agent=PROPOSER, boss=FULL, ann=FULL) as there, joined(server, there, "boss"):
+        async with join_topic(there.url, token="ann"), join_topic(there.url, token="agent") as agent:
+            proposal = agent.propose((), "tools/call", ADD)
+            assert (await agent.outcome(proposal, within=20))["content"][0]["text"] == "3"
 
 
 async def test_only_what_is_pending_is_fulfilled():

@@ -71,8 +71,8 @@ def approved(*names: str) -> Json:
 async def test_asking_for_a_permission_grants_nothing_whatever_it_says(method: str, more: Json, version: str):
     server, trail = made(permissions="deny_all")
     async with speaking(server, version, ["security"]) as peer:
-        reply = await peer.ask(f"mgp/permission/{method}", {"permissions": ["memory.write"], **more})
-        assert reply["result"]["grants"] == {"memory.write": "deferred"}
+        reply = await peer.ask(f"mgp/permission/{method}", {"request_id": "r", "permissions": ["memory.write"], **more})
+        assert reply["result"]["grants"] == {"memory.write": "denied"}
         assert reply["result"]["approved_by"] is None
         assert await noted(peer) == 1000
     assert not trail.told("PERMISSION_GRANTED")
@@ -258,7 +258,7 @@ async def test_a_deny_that_expires_falls_back_to_what_stands_below():
     [
         (UUID, True),
         (UUID.upper(), True),
-        ("trace-1", False),
+        ("trace-1", True),
         ("x\r\nFAKE 200 OK", False),
         (UUID + "\n", False),
         ("\u202e" + UUID[1:], False),
@@ -269,7 +269,7 @@ async def test_a_deny_that_expires_falls_back_to_what_stands_below():
     ],
 )
 @pytest.mark.parametrize("top", [False, True], ids=["in params", "beside params"])
-async def test_only_a_uuid_is_taken_over_as_a_trace_id(given: Any, taken: bool, top: bool):
+async def test_without_mgp_only_a_harmless_trace_id_is_taken_over(given: Any, taken: bool, top: bool):
     server, trail = made()
     async with raw(server, SESSION) as peer:
         message: Json = {"jsonrpc": "2.0", "id": 99, "method": "tools/call", "params": {"name": "note"}}

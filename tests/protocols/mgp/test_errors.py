@@ -165,8 +165,18 @@ async def test_an_author_may_forbid_another_try() -> None:
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-@pytest.mark.parametrize(("guard", "code"), [("sandbox", 1010), ("network_restricted", 1010), ("code_safety", 1011)])
-async def test_a_guards_refusal_is_a_result_a_model_can_act_on(guard: str, code: int, version: str) -> None:
+@pytest.mark.parametrize("guard", ["sandbox", "network_restricted"])
+async def test_a_guards_refusal_is_an_error_that_says_what_was_found(guard: str, version: str) -> None:
+    said = await refusal(Rejected("refused", ["rm deletes"], {"programs": ["ls"]}, guard=guard), version)
+    assert (said["code"], said["message"]) == (1010, "refused: rm deletes")
+    assert said["data"].items() >= {"status": "rejected", "violations": ["rm deletes"]}.items()
+    block = said["data"]["_mgp"]
+    assert (block["category"], block["retryable"], block["details"]) == ("security", False, {"validator": guard})
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+async def test_refused_code_is_a_result_that_a_model_can_act_on(version: str) -> None:
+    guard, code = "code_safety", 1011
     found = await result(Rejected("refused", ["eval("], {"allowed": ["math"]}, guard=guard), version)
     body = json.loads(text_of(found))
     assert found["isError"] is True
@@ -194,17 +204,17 @@ FAILURES = (
 
 @pytest.mark.parametrize("version", VERSIONS)
 @pytest.mark.parametrize(("error", "code", "retryable"), FAILURES)
-async def test_a_tools_failure_stays_a_result(error: ToolError, code: int, retryable: bool, version: str) -> None:
-    found = await result(error, version)
-    assert (found["isError"], text_of(found)) == (True, error.message)
-    assert (found["_mgp"]["code"], found["_mgp"]["retryable"]) == (code, retryable)
-    assert found["_mgp"] == found["_meta"][ERROR_KEY]["_mgp"]
-    assert found["_meta"][ERROR_KEY]["error_type"] == error.error_type
+async def test_a_failure_with_a_code_is_an_error(error: ToolError, code: int, retryable: bool, version: str) -> None:
+    said = await refusal(error, version)
+    kind, block = errors.KINDS[code], said["data"]["_mgp"]
+    assert (said["code"], said["message"], said["data"]["error_type"]) == (code, error.message, error.error_type)
+    assert (block["category"], block["retryable"]) == (kind.category, retryable)
 
 
 @pytest.mark.parametrize("hint", ["readOnlyHint", "idempotentHint"])
 async def test_a_timeout_is_retried_where_that_does_no_harm(hint: str) -> None:
-    block = (await result(TimedOut("too slow"), annotations={hint: True}))["_mgp"]
+    async with raw(failing(TimedOut("too slow"), annotations={hint: True})) as peer:
+        block = (await peer.ask("tools/call", {"name": "fails"}))["error"]["data"]["_mgp"]
     assert (block["retryable"], block["max_retries"]) == (True, 2)
 
 
@@ -222,14 +232,13 @@ async def test_a_timeout_that_was_swallowed_is_worded_too(monkeypatch: pytest.Mo
         return "done"
 
     async with raw(server) as peer:
-        found = await peer.call("stubborn")
+        said = (await peer.ask("tools/call", {"name": "stubborn"}))["error"]
         released.set()
-    assert found["_mgp"]["code"] == 3003
-    assert found["resultType"] == "complete"
+    assert (said["code"], said["data"]["_mgp"]["category"]) == (3003, "resource")
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-async def test_bad_arguments_stay_a_result_and_list_their_problems(version: str) -> None:
+async def test_bad_arguments_are_an_error_that_lists_their_problems(version: str) -> None:
     server = Server("typed", "1", extensions=[Speaks()])
 
     @server.tool
@@ -237,17 +246,18 @@ async def test_bad_arguments_stay_a_result_and_list_their_problems(version: str)
         return 2 * n
 
     async with raw(server, version) as peer:
-        found = await peer.call("double", {"n": "x"})
-    assert found["_mgp"]["code"] == 4000
-    assert found["_mgp"]["retryable"] is False
-    assert found["_mgp"]["details"]["problems"] == [{"field": "n", "reason": 'expected integer, got "x"'}]
+        said = (await peer.ask("tools/call", {"name": "double", "arguments": {"n": "x"}}))["error"]
+    block = said["data"]["_mgp"]
+    assert (said["code"], block["category"], block["retryable"]) == (4000, "validation", False)
+    assert 'expected integer, got "x"' in said["message"]
+    assert block["details"]["problems"] == [{"field": "n", "reason": 'expected integer, got "x"'}]
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-async def test_an_unknown_tool_is_invalid_params_with_its_code_inside(version: str) -> None:
+async def test_an_unknown_tool_has_its_code(version: str) -> None:
     async with raw(failing(ToolError("no")), version) as peer:
         said = (await peer.ask("tools/call", {"name": "nothing"}))["error"]
-    assert said["code"] == -32602
+    assert said["code"] == 4001
     assert (said["data"]["_mgp"]["code"], said["data"]["_mgp"]["details"]) == (4001, {"tool": "nothing"})
     assert said["data"]["error_type"] == "tool_not_found"
 
@@ -281,7 +291,7 @@ async def test_a_lone_refusal_in_a_task_group_is_worded_as_itself() -> None:
 
 
 async def test_a_wrapper_sees_the_result_that_is_sent() -> None:
-    server, seen = failing(errors.UpstreamTimeout("slow")), list[Any]()
+    server, seen = failing(Rejected("refused", ["eval("], guard="code_safety")), list[Any]()
 
     @server.around("tools/call")
     async def watch(call: Any, params: Any, next: Any) -> Any:
@@ -290,7 +300,7 @@ async def test_a_wrapper_sees_the_result_that_is_sent() -> None:
 
     async with raw(server) as peer:
         await peer.call("fails")
-    assert [found["_mgp"]["code"] for found in seen] == [5001]
+    assert [found["_mgp"]["code"] for found in seen] == [1011]
 
 
 async def test_without_mgp_the_same_refusal_is_a_result() -> None:
@@ -316,6 +326,6 @@ async def test_the_trace_id_is_the_callers() -> None:
 
 
 async def test_results_keep_the_envelope_of_their_era() -> None:
-    found = await result(BLOCKED)
+    found = await result(Rejected("refused", ["eval("], guard="code_safety"))
     assert found["resultType"] == "complete"
     assert PREFIX + "serverInfo" in found["_meta"]

@@ -33,7 +33,8 @@ async def test_a_grant_holds_for_the_key_that_made_it(place: Place):
     _, callers, session = place
 
     async def decided(key: str) -> str:
-        answer = await result(callers[key], session, "mgp/permission/request", permissions=["shell.execute"])
+        asked = {"request_id": "r", "permissions": ["shell.execute"]}
+        answer = await result(callers[key], session, "mgp/permission/request", **asked)
         return answer["grants"]["shell.execute"]
 
     await result(callers["weak"], session, "mgp/permission/grant", grants={"shell.execute": "denied"})

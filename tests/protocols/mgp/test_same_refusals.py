@@ -64,7 +64,7 @@ class Shape(NamedTuple):
     as_error: bool = False
 
 
-BLOCKED, UNSAFE = Shape("validation_blocked", 1010), Shape("code_safety_violation", 1011)
+BLOCKED, UNSAFE = Shape("validation_blocked", 1010, True), Shape("code_safety_violation", 1011)
 FORBIDDEN, SHUT_OUT = Shape("permission_denied", 1000, True), Shape("access_denied", 1001, True)
 UNCONFIRMED = Shape("confirmation_required", None)
 

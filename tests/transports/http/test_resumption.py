@@ -323,8 +323,7 @@ async def test_answers_nobody_came_back_for_are_bounded(tools: Tools, app: Any):
         exchange = client.begin_call("poll")
         ids.append((await exchange.ended()).events[0].id)
         tools.steps.put_nowait(1)
-        await turns()
-    assert not web.streams
+        await until(lambda: not web.streams)
     assert len(web.events._streams) <= UNREAD + 70
     assert (await client.listen(ids[0]).ended()).status == 404
     assert text(last(await client.listen(ids[-UNREAD]).ended())) == "polled"

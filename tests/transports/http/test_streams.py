@@ -72,6 +72,7 @@ async def test_a_long_silence_makes_it_a_stream_that_is_kept_alive(
     tools: Tools, app: Any, version: str, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(answering, "SILENCE", 0.01)
+    monkeypatch.setattr(answering, "HEAD_SECONDS", 0.01)
     client = await Peer(app, version).open()
     exchange = client.begin_call("wait")
     await exchange.until(lambda: exchange.body.count(b": keep-alive\n\n") >= 2)

@@ -1,4 +1,4 @@
-"""`defserve topic`: watch a topic live, and approve or decline what is proposed in it."""
+"""`defserve topic`: watch a topic live, and decide what becomes of proposals."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ EXAMPLES: Final = """  defserve topic ws://127.0.0.1:8100/ws --topic demo --toke
 
 
 def main(argv: list[str]) -> int:
-    about = f"Watch a topic live, and approve or decline what is proposed in it.\n\n{COMMANDS}"
+    about = f"Watch a topic live, and approve or reject what is proposed in it.\n\n{COMMANDS}"
     parser = CommandParser("defserve topic", about, EXAMPLES)
     parser.add_argument("url", metavar="URL", help="the gateway: ws://host:port/ws or wss://…")
     parser.add_argument("--topic", metavar="NAME", help="the topic, if the URL does not name it")
@@ -40,6 +40,8 @@ async def _follow(url: str, token: str | None, options: Namespace) -> int:
     async with join_topic(url, token=token) as me:
         terminal = TopicTerminal(me, json.dumps if options.json else _as_text)
         terminal.say(f"you are {me.id}; you may send {', '.join(me.capabilities.patterns) or 'nothing'}")
+        if me.has_replaced:
+            terminal.say("another process was here with your token; you have its place, and it was told to leave")
         terminal.who()
         watching = asyncio.create_task(terminal.watch())
         try:
@@ -53,7 +55,7 @@ async def _follow(url: str, token: str | None, options: Namespace) -> int:
             await watching
         finally:
             watching.cancel()
-    raise PeerGone("the gateway has closed the connection")
+    raise PeerGone(f"the gateway has closed the connection: {me.end_reason}".rstrip(": "))
 
 
 def _as_text(line: dict[str, Any]) -> str:

@@ -11,6 +11,8 @@ from defserve.protocols.mcpx.topic import (
     GatewayProblem,
     Heard,
     Presence,
+    ProposalRejected,
+    ProposalWithdrawn,
     Spoofed,
     TopicRequest,
     TopicResponse,
@@ -25,6 +27,8 @@ EVENTS: Final[dict[type, str]] = {
     GatewayProblem: "problem",
     Chat: "chat",
     Proposal: "proposal",
+    ProposalRejected: "rejected",
+    ProposalWithdrawn: "withdrawn",
     TopicRequest: "asked",
     TopicResponse: "answered",
     Spoofed: "spoofed",
@@ -42,6 +46,11 @@ def describe(heard: Heard, number: int | None = None) -> str:
         case Proposal():
             what = short({"method": heard.method, **heard.params})
             return f"[{number}] {heard.proposer} proposes to {', '.join(heard.to) or 'anyone'}: {what}"
+        case ProposalRejected():
+            ends = "" if heard.final else "; it still waits for others"
+            return f"[{number}] {heard.envelope.sender} rejects it{_because(heard.reason)}{ends}"
+        case ProposalWithdrawn():
+            return f"[{number}] {heard.envelope.sender} withdraws it{_because(heard.reason)}"
         case TopicRequest():
             fulfils = f", as {heard.fulfils.proposer} proposed" if heard.fulfils else ""
             return f"{heard.envelope.sender} asks {', '.join(heard.envelope.to) or 'everyone'}: {heard.kind}{fulfils}"
@@ -51,7 +60,7 @@ def describe(heard: Heard, number: int | None = None) -> str:
         case Spoofed():
             return f"{heard.envelope.sender} sent a message that does not match its kind ({heard.kind}): {heard.reason}"
         case GatewayProblem():
-            return f"refused: {heard.message or heard.error}"
+            return f"{'gone' if heard.error == 'replaced' else 'refused'}: {heard.message or heard.error}"
         case _:
             return "your capabilities have changed"
 
@@ -65,6 +74,8 @@ def facts(heard: Heard) -> dict[str, Any]:
             return {"participant": heard.participant, "joined": heard.joined}
         case Proposal():
             return heard.wire()
+        case ProposalRejected() | ProposalWithdrawn():
+            return {"from": heard.envelope.sender, "reason": heard.reason, **heard.proposal.wire()}
         case TopicRequest() | TopicResponse() | Spoofed():
             envelope = heard.envelope
             return {"from": envelope.sender, "to": envelope.to, "kind": envelope.kind, "id": envelope.id}
@@ -72,6 +83,10 @@ def facts(heard: Heard) -> dict[str, Any]:
             return {"error": heard.error, "about": heard.about}
         case _:
             return {}
+
+
+def _because(reason: str) -> str:
+    return f": {reason[:LONGEST]}" if reason else ""
 
 
 def short(value: Any) -> str:

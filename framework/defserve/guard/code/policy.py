@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import keyword
+import sys
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from defserve.guard.code import imports
+from defserve.guard.code import imports, names
 from defserve.guard.code.gate import STANDARD, STRICT, SourceBounds
 from defserve.guard.code.levels import CodeLevel
 
@@ -101,6 +102,25 @@ class CodePolicy:
             "allowed_imports": sorted(m for m in allowed | self.trust if self.may_import(m)),
             "max_code_size_bytes": self.max_bytes,
         }
+
+    def declaration(self) -> dict[str, Any]:
+        """The lists and the size that are enforced, as a tool declares them (§7.3)."""
+        if self.level == "unrestricted":
+            return {"max_code_size_bytes": self.max_bytes}
+        builtins = names.STRICT_BUILTINS if self.strict else names.BLOCKED_BUILTINS
+        calls = {f"{name}(" for name in builtins | self.blocked_names}
+        patterns = calls | self.blocked_dotted | {*self.blocked_texts}
+        found: dict[str, Any] = {"max_code_size_bytes": self.max_bytes, "blocked_patterns": sorted(patterns)}
+        blocked = self.blocked_modules
+        if self.strict or self.allow is not None:
+            allowed = frozenset(imports.EXPORTS) if self.allow is None else self.allow
+            found["allowed_imports"] = sorted(m for m in allowed | self.trust if self.may_import(m))
+        else:
+            known = (m for m in imports.DANGEROUS | sys.stdlib_module_names if not m.startswith("_"))
+            blocked |= {m for m in known if not self.may_import(m)}
+        if blocked:
+            found["blocked_imports"] = sorted(blocked)
+        return found
 
 
 def _covers(listed: frozenset[str], dotted: str) -> bool:

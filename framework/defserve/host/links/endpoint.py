@@ -17,6 +17,7 @@ from defserve.host.conversation import peer_error
 from defserve.host.fields import object_of
 from defserve.transports.client_errors import Challenged, HttpRefusal, Unreachable
 from defserve.version import VERSION
+from defserve.wire.codec import INVALID_REQUEST
 
 if TYPE_CHECKING:
     import httpx2
@@ -102,11 +103,15 @@ class Endpoint:
         challenge = response.headers.get("www-authenticate")
         if status in (401, 403) and challenge:
             return Challenged(self, status, challenge)
-        if media_type(response) == JSON and (error := _error_of(body)):
+        reply = _reply_of(body) if media_type(response) == JSON else {}
+        error = object_of(reply.get("error"))
+        if error and (reply.get("id") is not None or error.get("code") != INVALID_REQUEST):
             return peer_error(error)
-        words = " ".join(body.decode(errors="replace").split())[:LONGEST_QUOTE]
+        # Such an error without an id was made before the message was read: it is about HTTP.
+        words = " ".join(str(error.get("message") or body.decode(errors="replace")).split())[:LONGEST_QUOTE]
         text = f"{self} answered HTTP {status} {response.reason_phrase}".rstrip()
-        return HttpRefusal(f"{text}: {words}" if words else text, data={"status": status})
+        data = {**object_of(error.get("data")), "status": status}
+        return HttpRefusal(f"{text}: {words}" if words else text, data=data)
 
     def unreachable(self, error: Exception) -> PeerGone:
         return Unreachable(f"{self} cannot be reached: {str(error) or type(error).__name__}")
@@ -142,10 +147,9 @@ async def _start_of(response: httpx2.Response, enough: int) -> bytes:
     return bytes(body)
 
 
-def _error_of(body: bytes) -> dict[str, Any]:
-    """The error object of a JSON-RPC reply. Its id does not matter: it is the response to our request."""
+def _reply_of(body: bytes) -> dict[str, Any]:
     try:
-        return object_of(object_of(from_json(body)).get("error"))
+        return object_of(from_json(body))
     except ValueError:
         return {}
 

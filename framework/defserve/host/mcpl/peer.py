@@ -328,7 +328,7 @@ class McplPeer:
         if not is_accepted:
             log.warning("%s: only MCP is left, because the policy is not in force: %s", self.server_id, reason)
         elif self.receipt is not None and self.receipt.unavailable:
-            log.info("%s: not available: %s", self.server_id, ", ".join(self.receipt.unavailable))
+            log.warning("%s: not available: %s", self.server_id, ", ".join(self.receipt.unavailable))
 
     def _carry(self) -> None:
         if self._opened.stateless:

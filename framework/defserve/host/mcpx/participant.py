@@ -13,8 +13,9 @@ from defserve.host.fields import object_of
 from defserve.host.tool_value import RETURNS, lone_text, value_of
 from defserve.protocols.mcpx.envelope import MCP_VERSION
 from defserve.protocols.mcpx.errors import NotCapable, NotWelcome
-from defserve.protocols.mcpx.kinds import RESPONSE
+from defserve.protocols.mcpx.kinds import REQUEST, RESPONSE, kind_of
 from defserve.protocols.mcpx.participant import Participant, Payload
+from defserve.protocols.mcpx.proposals import Proposal
 from defserve.protocols.mcpx.topic import Chat, Heard, TopicRequest
 from defserve.transports.websocket.client import WebSocketClient
 from defserve.version import VERSION
@@ -38,7 +39,10 @@ class TopicClient(Participant):
     def __init__(self) -> None:
         super().__init__()
         self.over = asyncio.Event()
+        self.end_reason = ""
+        """Why the gateway closed the connection, if it said so."""
         self._heard: list[asyncio.Queue[Heard | None]] = []
+        self._answered_already: set[str] = set()
         self._listed: dict[tuple[str, str], dict[str, Any] | None] = {}
 
     async def call_tool(self, to: str, tool: str, /, **arguments: Any) -> Any:
@@ -48,6 +52,22 @@ class TopicClient(Participant):
         """
         result = await self.perform(to, "tools/call", {"name": tool, "arguments": arguments})
         return value_of(result, await self._returns(to, tool) if lone_text(result) is not None else None)
+
+    def answer(self, proposal: Proposal, result: Payload) -> None:
+        """Fulfil a proposal without asking anyone: we did it ourselves, and `result` is what its proposer gets.
+
+        Raises ProposalNotPending for a proposal that is over, and NotCapable.
+        """
+        self.must_be_pending(proposal)
+        kinds = [kind_of(base, proposal.method, proposal.params) for base in (REQUEST, RESPONSE)]
+        if missing := next((kind for kind in kinds if not self.may(kind)), None):
+            raise NotCapable(missing, self.capabilities.patterns)
+        asked = {"jsonrpc": "2.0", "id": 0, "method": proposal.method, "params": proposal.params}
+        request = self.post(kinds[0], asked, to=self.id, about=proposal.id)
+        self._answered_already.add(request.id)
+        self.topic.proposals.fulfilled_by(request)
+        to = (self.id, proposal.proposer)
+        self.post(kinds[1], {"jsonrpc": "2.0", "id": 0, "result": result}, to=to, about=request.id)
 
     def heard(self) -> AsyncIterator[Heard]:
         """What happens in the topic from now on: chat, presence, proposals, requests, responses, refusals."""
@@ -82,8 +102,9 @@ class TopicClient(Participant):
             if heard is not None:
                 self._pass_on(heard)
 
-    def ended(self) -> None:
+    def ended(self, reason: str = "") -> None:
         """The connection is gone."""
+        self.end_reason = reason
         self.detach()
         self.over.set()
         self._pass_on(None)
@@ -97,6 +118,9 @@ class TopicClient(Participant):
     def _answer(self, asked: TopicRequest) -> None:
         envelope, payload = asked.envelope, asked.envelope.body
         if self.id not in envelope.to or "id" not in payload:
+            return
+        if envelope.sender == self.id and envelope.id in self._answered_already:
+            self._answered_already.discard(envelope.id)
             return
         method = asked.kind.method
         error = {"code": METHOD_NOT_FOUND, "message": f"Method not found: {method}"}
@@ -142,7 +166,7 @@ async def join_topic(url: str, *, token: str | None = None) -> AsyncGenerator[To
     client = TopicClient()
     client.attach(transport.send)
     try:
-        transport.start(asyncio.get_running_loop(), client.received, client.ended)
+        transport.start(asyncio.get_running_loop(), client.received, lambda: client.ended(transport.end[1]))
         await _welcomed(client, transport)
         yield client
     finally:

@@ -87,10 +87,14 @@ class MgpPeer:
         self._read(agreement)
         details = {"protocol_version": agreement.version, "mgp": self.version, "extensions": list(self.extensions)}
         self._audit.report("SERVER_CONNECTED", details=details)
-        if "permissions" in self.sections:
-            if not agreement.stateless:
-                self._grants.send = self._send
-            await self._grants.settle(self.permissions_required, self.server_id)
+        if "permissions" in self.sections and not agreement.stateless:
+            self._grants.send = self._send
+        await self._grants.settle(self.permissions_required, self.server_id)
+        try:
+            self._grants.admit(self.server_id, self.permissions_required)
+        except Refused:
+            self.closed("its permissions were denied")
+            raise
 
     def closed(self, reason: str) -> None:
         """Note in the audit trail, once, that the server is gone."""
@@ -199,9 +203,11 @@ class MgpPeer:
     async def _admit(self, name: str, arguments: Json) -> None:
         tool = tool_security(name, await self._listed(name))
         await self._options.validation.check(tool, arguments, enforced="tool_security" in self.sections)
-        if tool.permissions:
-            await self._grants.settle(tool.permissions, self.server_id)
-            self._grants.require(name, tool.permissions)
+        # A tool that does not say what it needs may need whatever its server does.
+        needed = self.permissions_required if tool.permissions is None else tool.permissions
+        if needed:
+            await self._grants.settle(needed, self.server_id)
+            self._grants.require(name, needed)
         await self._confirmation.check(tool, arguments)
 
     async def _listed(self, name: str) -> Json:

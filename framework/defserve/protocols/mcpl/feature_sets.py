@@ -169,9 +169,17 @@ class FeatureSet(Feature):
     def before_inference(self, function: F, /) -> F: ...
     # used with options: @memory.before_inference(timeout=2)
     @overload
-    def before_inference(self, /, **options: Unpack[BeforeOptions]) -> Callable[[F], F]: ...
     def before_inference(
-        self, function: Any = None, /, *, positions: Sequence[Position] = EVERY_POSITION, **options: Any
+        self, /, *, timeout: float | None = None, positions: Sequence[Position] = EVERY_POSITION, observe: bool = True
+    ) -> Callable[[F], F]: ...
+    def before_inference(
+        self,
+        function: Any = None,
+        /,
+        *,
+        timeout: float | None = None,
+        positions: Sequence[Position] = EVERY_POSITION,
+        observe: bool = True,
     ) -> Any:
         """Add text for the model to read before it answers: `(turn: Turn)` returns text, `Injection`s or None.
 
@@ -181,16 +189,33 @@ class FeatureSet(Feature):
         """
         from defserve.protocols.mcpl.hooks.hook import HookOptions
 
-        hook = HookOptions(positions=tuple(positions), **options)
-        return self._sections.need_hooks().declare_before(self, function, hook)
+        options = HookOptions(timeout=timeout, positions=tuple(positions), observe=observe)
+        return self._sections.need_hooks().declare_before(self, function, options)
 
     # used bare: @memory.after_inference
     @overload
     def after_inference(self, function: F, /) -> F: ...
     # used with options: @redaction.after_inference(blocking=True)
     @overload
-    def after_inference(self, /, **options: Unpack[AfterOptions]) -> Callable[[F], F]: ...
-    def after_inference(self, function: Any = None, /, *, required: bool = False, **options: Any) -> Any:
+    def after_inference(
+        self,
+        /,
+        *,
+        blocking: bool = False,
+        fail_open: bool = False,
+        timeout: float | None = None,
+        required: bool = False,
+    ) -> Callable[[F], F]: ...
+    def after_inference(
+        self,
+        function: Any = None,
+        /,
+        *,
+        blocking: bool = False,
+        fail_open: bool = False,
+        timeout: float | None = None,
+        required: bool = False,
+    ) -> Any:
         """See what the model answered: `(turn: FinishedTurn)`. A `blocking` hook may return another text for it.
 
         Blocking hooks run in the order of declaration, each on the text of the one before; the others then see the
@@ -200,7 +225,8 @@ class FeatureSet(Feature):
         """
         from defserve.protocols.mcpl.hooks.hook import HookOptions
 
-        return self._sections.need_hooks().declare_after(self, function, HookOptions(**options), required=required)
+        options = HookOptions(blocking, fail_open, timeout)
+        return self._sections.need_hooks().declare_after(self, function, options, required=required)
 
     # used bare: @memory.inference_ended
     @overload
@@ -227,23 +253,6 @@ def _check_ontology(name: str, ontology: Mapping[str, Any]) -> None:
             f"feature set {name!r}: tag_ontology: {error}",
             fix="names have letters, digits and ._:*- only",
         ) from None
-
-
-class BeforeOptions(TypedDict, total=False):
-    """How a hook injects; see `FeatureSet.before_inference`."""
-
-    timeout: float | None
-    positions: Sequence[Position]
-    observe: bool
-
-
-class AfterOptions(TypedDict, total=False):
-    """How a hook sees answers; see `FeatureSet.after_inference`."""
-
-    blocking: bool
-    fail_open: bool
-    timeout: float | None
-    required: bool
 
 
 class EventOptions(TypedDict, total=False):

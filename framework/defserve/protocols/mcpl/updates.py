@@ -5,7 +5,6 @@ A policy that cannot be read leaves such a host with nothing granted. A notifica
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
@@ -20,8 +19,6 @@ if TYPE_CHECKING:
 METHOD = "featureSets/update"
 # What a notification of a 0.5 host may say, but not decide.
 UNDECIDED = (EFFECTIVE, "deniedCapabilities", "enabled")
-
-log = logging.getLogger("defserve")
 
 
 def requested(live: LiveTerms, params: Params, session: Session, sets: Iterable[Feature]) -> Params:
@@ -46,10 +43,16 @@ def notified(live: LiveTerms, params: Params, session: Session) -> None:
         live.policy.reduce(params)
     except InvalidParams as error:
         # A notification has no answer. Only this line shows that the policy is not in force.
-        log.warning("%s: %s", METHOD, error.message)
+        _warn("%s: %s", METHOD, error.message)
         raise
     if undecided := [member for member in UNDECIDED if member in params]:
-        log.warning("%s as a notification: %s ignored, a request decides that", METHOD, ", ".join(undecided))
+        _warn("%s as a notification: %s ignored, a request decides that", METHOD, ", ".join(undecided))
+
+
+def _warn(message: str, *arguments: str) -> None:
+    import logging
+
+    logging.getLogger("defserve").warning(message, *arguments)
 
 
 def receipt(live: LiveTerms, policy: GrantPolicy, sets: Iterable[Feature]) -> Params:

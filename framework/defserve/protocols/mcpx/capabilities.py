@@ -10,8 +10,8 @@ from defserve.protocols.mcpx.kinds import is_reserved
 
 PROFILES: Final[Mapping[str, tuple[str, ...]]] = {
     "full": ("mcp/*", "chat"),
-    "proposal-only": ("mcp/proposal:*", "mcp/response:*", "chat"),
-    "response-only": ("mcp/response:*", "chat"),
+    "proposal-only": ("mcp/proposal:*", "mcp/withdraw", "mcp/response:*", "chat"),
+    "response-only": ("mcp/response:*", "mcp/reject", "chat"),
     "read-only": ("mcp/request:resources/read", "mcp/request:*/list", "mcp/response:*", "chat"),
     "tool-only": ("mcp/request:tools/*", "mcp/response:tools/*", "chat"),
 }

@@ -20,7 +20,7 @@ from defserve.protocols.mcpx.errors import NotCapable, NotWelcome
 from defserve.protocols.mcpx.kinds import REQUEST, RESPONSE, kind_of
 from defserve.protocols.mcpx.participant import Participant, Payload
 from defserve.protocols.mcpx.proposals import Clock, Proposal
-from defserve.protocols.mcpx.topic import Chat, GatewayProblem, Presence, Spoofed, TopicRequest, TopicView
+from defserve.protocols.mcpx.topic import Chat, GatewayProblem, Presence, Spoofed, TopicRequest, TopicView, Welcome
 from defserve.wire.codec import encode
 from defserve.wire.messages import Encoded, Reply
 
@@ -119,6 +119,8 @@ class TopicCarrier:
             self._refuse(heard)
         elif isinstance(heard, GatewayProblem):
             log.warning("the gateway refused something: %s %s", heard.error, heard.message)
+        elif isinstance(heard, Welcome) and heard.replaced:
+            log.warning("another connection had the name %r and the same token; this one took its place", self.topic.me)
         elif isinstance(heard, Chat) and (not heard.to or self.topic.me in heard.to):
             self._spawn(self._on_chat, heard)
         elif isinstance(heard, Proposal):
@@ -202,6 +204,7 @@ class TopicCarrier:
         if envelope is None:
             reply(PeerError(f"no capability for {kind!r}"))
         else:
+            self.topic.unconfirmed.add(envelope.id, kind)
             self.participant.expect(envelope.id, peer, kind, id, reply)
 
     def _envelope(

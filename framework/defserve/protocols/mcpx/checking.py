@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from defserve.protocols.mcpx.kinds import CHAT, PROPOSAL, REQUEST, RESPONSE, MessageKind, context_of
+from defserve.protocols.mcpx.kinds import CHAT, PROPOSAL, REJECT, REQUEST, RESPONSE, WITHDRAW, MessageKind, context_of
 from defserve.wire.jsonvalue import is_object
 
 FORMATS: Final = ("plain", "markdown")
@@ -45,6 +45,10 @@ def _chat(kind: MessageKind, payload: Payload) -> str | None:
     return None if form in FORMATS else f"format is one of {', '.join(FORMATS)}"
 
 
+def _decision(kind: MessageKind, payload: Payload) -> str | None:
+    return None if isinstance(payload.get("reason", ""), str) else "a reason is a text"
+
+
 def _not_jsonrpc(payload: Payload) -> str | None:
     return None if payload.get("jsonrpc") == "2.0" else 'jsonrpc is not "2.0"'
 
@@ -57,5 +61,7 @@ _CHECKS: Final[Mapping[str, Callable[[MessageKind, Payload], str | None]]] = {
     REQUEST: lambda kind, payload: _not_jsonrpc(payload) or _operation(kind, payload),
     RESPONSE: _response,
     PROPOSAL: _operation,
+    REJECT: _decision,
+    WITHDRAW: _decision,
     CHAT: _chat,
 }

@@ -8,12 +8,13 @@ from typing import Any, Final, NamedTuple
 REQUEST: Final = "mcp/request"
 RESPONSE: Final = "mcp/response"
 PROPOSAL: Final = "mcp/proposal"
+REJECT: Final = "mcp/reject"
+WITHDRAW: Final = "mcp/withdraw"
 CHAT: Final = "chat"
 PRESENCE: Final = "system/presence"
 WELCOME: Final = "system/welcome"
 ERROR: Final = "system/error"
 
-MCP: Final = frozenset({REQUEST, RESPONSE, PROPOSAL})
 BARE: Final = frozenset({"presence", "system"})
 """The short names that §3 has for the gateway's kinds. We send the full names of §3.4 and §3.5."""
 

@@ -5,40 +5,36 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Mapping
-from typing import Any, Final, TypeAlias
+from typing import Any, Final
 
 from defserve.errors import PeerError, PeerGone, PeerTimeout, UsageError
 from defserve.protocols.mcpx.capabilities import Capabilities
 from defserve.protocols.mcpx.checking import FORMATS
 from defserve.protocols.mcpx.envelope import Envelope
-from defserve.protocols.mcpx.errors import NotCapable, NotWelcome, ProposalNotPending
-from defserve.protocols.mcpx.kinds import CHAT, PROPOSAL, REQUEST, MessageKind, kind_of, parse_kind
+from defserve.protocols.mcpx.errors import NotCapable, NotPresent, NotWelcome, ProposalNotPending
+from defserve.protocols.mcpx.kinds import CHAT, PROPOSAL, REJECT, REQUEST, RESPONSE, WITHDRAW, kind_of, parse_kind
+from defserve.protocols.mcpx.pending import OnReply, Payload, PendingTopicRequest
 from defserve.protocols.mcpx.proposals import Clock, Proposal
-from defserve.protocols.mcpx.topic import GatewayProblem, Heard, Presence, TopicResponse, TopicView, Welcome
+from defserve.protocols.mcpx.topic import (
+    GatewayProblem,
+    Heard,
+    Presence,
+    ProposalRejected,
+    ProposalWithdrawn,
+    Spoofed,
+    TopicResponse,
+    TopicView,
+    Welcome,
+)
 from defserve.wire.jsonvalue import is_array, is_object
 from defserve.wire.messages import Encoded, Id
 
 ANSWER_SECONDS: Final = 60.0
 MOST_PENDING: Final = 10_000
 MOST_PAGES: Final = 1_000
-
-Payload: TypeAlias = Mapping[str, Any]
-OnReply: TypeAlias = Callable[[Payload | PeerError], None]
-
-
-class PendingTopicRequest:
-    """A request of ours: its target, what it is about, and `reply`, which is called with the answer or the failure."""
-
-    __slots__ = ("to", "kind", "id", "reply")
-
-    def __init__(self, to: str, kind: MessageKind, id: Id, reply: OnReply) -> None:
-        self.to, self.kind, self.id, self.reply = to, kind, id, reply
-
-    def fits(self, answer: TopicResponse) -> bool:
-        """Whether a response is the one this request waits for."""
-        kind, envelope = answer.kind, answer.envelope
-        same = kind.method == self.kind.method and kind.context in ("", self.kind.context)
-        return same and envelope.sender == self.to and envelope.body.get("id") == self.id
+LISTING_SECONDS: Final = 5.0
+ABSENT: Final = "not_present"
+"""What a gateway calls a request to a participant that is not there."""
 
 
 class Participant:
@@ -51,6 +47,8 @@ class Participant:
     def __init__(self, *, clock: Clock = time.time, misbehaved: Callable[[str, str], None] | None = None) -> None:
         self.topic = TopicView(clock=clock, misbehaved=misbehaved)
         self.present = asyncio.Event()
+        self.has_replaced = False
+        """Whether another connection with our token had to go when we joined."""
         self._send: Callable[[bytes], None] | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._asks: dict[str, PendingTopicRequest] = {}
@@ -98,6 +96,7 @@ class Participant:
             raise NotCapable(kind, self.capabilities.patterns)
         recipients = (to,) if isinstance(to, str) else to
         envelope = Envelope(kind, self.id, payload, to=recipients, correlation_id=about)
+        self.topic.unconfirmed.add(envelope.id, kind)
         self._deliver(envelope.encode())
         return envelope
 
@@ -138,12 +137,15 @@ class Participant:
         """Ask a participant and wait for its result.
 
         Raises NotCapable before anything is sent. Raises PeerError if the participant answers with an error or the
-        gateway refuses, PeerTimeout if no answer comes in time, and PeerGone if the participant leaves first.
+        gateway refuses, PeerTimeout if no answer comes in time, PeerGone if the participant leaves first, and
+        NotPresent if it is not in the topic.
         """
         future: asyncio.Future[Payload | PeerError] = asyncio.get_running_loop().create_future()
         self._last_id += 1
         given, id = dict(params or {}), self._last_id
         kind = kind_of(REQUEST, method, given)
+        if self.may(kind):
+            self._must_be_present(to)
         payload = {"jsonrpc": "2.0", "id": id, "method": method, "params": given}
         envelope = self.post(kind, payload, to=to, about=fulfils.id if fulfils is not None else None)
         self.expect(envelope.id, to, kind, id, lambda reply: None if future.done() else future.set_result(reply))
@@ -156,6 +158,11 @@ class Participant:
             raise PeerTimeout(f"{method}: {to} did not answer within {within:g} s") from None
         finally:
             self._asks.pop(envelope.id, None)
+            self.topic.unconfirmed.discard(envelope.id)
+
+    def _must_be_present(self, name: str) -> None:
+        if name != self.id and name not in self.participants:
+            raise NotPresent(name, self.participants)
 
     async def call(self, to: str, tool: str, /, arguments: Payload | None = None, **more: Any) -> Any:
         """Call a tool of another participant; its whole result."""
@@ -192,7 +199,10 @@ class Participant:
         return proposal
 
     async def outcome(self, proposal: Proposal, *, within: float | None = None) -> Any:
-        """Wait for the result of a proposal. Raises PeerTimeout when it expires, PeerError when it fails."""
+        """Wait for the result of a proposal.
+
+        Raises PeerTimeout when it expires, and PeerError when it fails, is rejected or is withdrawn.
+        """
         if proposal.status in ("pending", "fulfilled"):
             future = self._outcomes.setdefault(proposal.id, asyncio.get_running_loop().create_future())
             left = self.topic.proposals.left(proposal)
@@ -203,35 +213,92 @@ class Participant:
                 raise PeerTimeout(f"nobody has done what was proposed ({proposal.method} {proposal.context})") from None
             finally:
                 self._outcomes.pop(proposal.id, None)
-        if proposal.status == "declined":
-            raise PeerError("the proposal was declined")
+        if proposal.status in ("declined", "withdrawn"):
+            why = f": {proposal.reason}" if proposal.reason else ""
+            raise PeerError(
+                f"the proposal was {proposal.status}{why}",
+                data={"status": proposal.status, "reason": proposal.reason, "rejections": dict(proposal.rejections)},
+            )
         return _result({"error": proposal.error} if proposal.error is not None else {"result": proposal.result})
 
     async def perform(self, to: str, method: str, params: Payload | None = None) -> Any:
         """Request it if we may, otherwise propose it and wait for the outcome."""
         if self.may(kind_of(REQUEST, method, params or {})):
             return await self.request(to, method, params)
+        if self.topic.welcomed:
+            self._must_be_present(to)
         return await self.outcome(self.propose(to, method, params))
 
     async def fulfil(self, proposal: Proposal, *, to: str | None = None, within: float = ANSWER_SECONDS) -> Any:
         """Request what was proposed. The result reaches the proposer as well.
 
-        Raises ProposalNotPending for a proposal that is over, and UsageError without `to` if it names no single target.
+        Without `to`, a proposal that names no single target goes to the only participant that can do it (`candidates`).
+        Raises ProposalNotPending for a proposal that is over, and UsageError if nobody or several can do it.
         """
-        target = to or proposal.target
-        if target is None:
-            raise UsageError("the proposal does not name a single target", fix="fulfil(proposal, to=…)")
-        if self.topic.proposals.get(proposal.id) is None or proposal.status != "pending":
-            raise ProposalNotPending(f"the proposal is {proposal.status}", data={"status": proposal.status})
+        self.must_be_pending(proposal)
+        target = to or proposal.target or await self._only_candidate(proposal)
+        self.must_be_pending(proposal)
         return await self.request(target, proposal.method, proposal.params, fulfils=proposal, within=within)
 
+    async def candidates(self, proposal: Proposal) -> list[str]:
+        """Who could do what is proposed: those it names, or everyone here, we ourselves included.
+
+        For a tool call, these are the ones that list the tool, if we may ask them.
+        """
+        everyone = sorted({*self.participants, self.id})
+        named = [name for name in everyone if name in proposal.to] if proposal.to else everyone
+        if proposal.method != "tools/call" or not self.may(f"{REQUEST}:tools/list"):
+            return [name for name in named if proposal.to or name != self.id]
+        found = await asyncio.gather(*(self._has_tool(name, proposal.context) for name in named))
+        return [name for name, has in zip(named, found, strict=True) if has]
+
+    async def _has_tool(self, participant: str, name: str) -> bool:
+        try:
+            async with asyncio.timeout(LISTING_SECONDS):
+                return await self.tool(participant, name) is not None
+        except (PeerError, TimeoutError):
+            return False
+
+    async def _only_candidate(self, proposal: Proposal) -> str:
+        found = await self.candidates(proposal)
+        if len(found) == 1:
+            return found[0]
+        what = f"{proposal.method} {proposal.context}".rstrip()
+        who = f"several can do {what}: {', '.join(found)}" if found else f"nobody here can do {what}"
+        raise UsageError(f"the proposal names no single target, and {who}", fix="fulfil(proposal, to=…)")
+
     def decline(self, proposal: Proposal, reason: str = "") -> None:
-        """Decline a proposal, and tell its proposer if we may chat."""
-        if proposal.status != "pending":
-            raise ProposalNotPending(f"the proposal is {proposal.status}", data={"status": proposal.status})
-        proposal.status = "declined"
-        if self.may(CHAT):
-            self.chat(f"declined: {reason}" if reason else "declined", proposal.proposer, about=proposal.id)
+        """Reject a proposal, and tell its proposer.
+
+        That is an `mcp/reject`, or chat if only that is allowed. Raises ProposalNotPending for a proposal that is over.
+        """
+        self.must_be_pending(proposal)
+        self.topic.proposals.reject(proposal, self.id, reason, is_approver=True)
+        self._decided(REJECT, "declined", proposal, (proposal.proposer,))
+
+    def withdraw(self, proposal: Proposal, reason: str = "no_longer_needed") -> None:
+        """Take back a proposal of ours. Everyone is told, by `mcp/withdraw` or else by chat.
+
+        Raises ProposalNotPending for a proposal that is over, and UsageError for somebody else's.
+        """
+        if proposal.proposer != self.id:
+            raise UsageError(f"{proposal.proposer} made this proposal", fix="decline(proposal) rejects it")
+        self.must_be_pending(proposal)
+        self.topic.proposals.withdraw(proposal, reason)
+        self._decided(WITHDRAW, "withdrawn", proposal, ())
+        self._settle(proposal)
+
+    def must_be_pending(self, proposal: Proposal) -> None:
+        """Raises ProposalNotPending for a proposal that is over."""
+        if proposal.status == "pending" and self.topic.proposals.get(proposal.id) is not None:
+            return
+        raise ProposalNotPending(f"the proposal is {proposal.status}", data={"status": proposal.status})
+
+    def _decided(self, kind: str, word: str, proposal: Proposal, to: tuple[str, ...]) -> None:
+        if self.may(kind):
+            self.post(kind, {"reason": proposal.reason} if proposal.reason else {}, to=to, about=proposal.id)
+        elif self.may(CHAT):
+            self.chat(f"{word}: {proposal.reason}" if proposal.reason else word, to, about=proposal.id)
 
     # -- hearing -----------------------------------------------------------------------------------------
 
@@ -251,11 +318,17 @@ class Participant:
         """Read a frame, and settle the request that waited for it."""
         heard = self.topic.read(frame)
         if isinstance(heard, Welcome):
+            self.has_replaced = self.has_replaced or heard.replaced
             self.present.set()
         elif isinstance(heard, TopicResponse):
             self._answered(heard)
+            self._settle(heard.outcome)
         elif isinstance(heard, GatewayProblem):
-            self._fail(heard.about or "", PeerError(heard.message or heard.error, data=dict(heard.payload)))
+            self._refused(heard)
+        elif isinstance(heard, ProposalRejected | ProposalWithdrawn):
+            self._settle(heard.proposal)
+        elif isinstance(heard, Spoofed) and heard.kind.base == RESPONSE:
+            self._answered(heard)
         elif isinstance(heard, Presence) and not heard.joined:
             for id in [id for id, ask in self._asks.items() if ask.to == heard.participant]:
                 self._fail(id, PeerGone(f"{heard.participant} has left"))
@@ -267,21 +340,40 @@ class Participant:
         assert parts is not None
         if len(self._asks) >= MOST_PENDING:
             self._fail(next(iter(self._asks)), PeerError("too many requests wait for an answer"))
-        self._asks[envelope] = PendingTopicRequest(to, parts, id, reply)
+        self._asks[envelope] = PendingTopicRequest(to, parts.method, id, reply)
 
-    def _answered(self, answer: TopicResponse) -> None:
-        ask = self._asks.get(answer.envelope.correlation_id or "")
-        if ask is not None and ask.fits(answer):
-            del self._asks[answer.envelope.correlation_id or ""]
-            ask.reply(answer.envelope.body)
-        elif ask is not None:
-            self.topic.count(answer.envelope.sender, "a response to a request that went to somebody else")
-        waiting = self._outcomes.get(answer.outcome.id) if answer.outcome is not None else None
-        if waiting is not None and not waiting.done() and answer.outcome is not None:
-            waiting.set_result(answer.outcome)
+    def _answered(self, answer: TopicResponse | Spoofed) -> None:
+        about = answer.envelope.correlation_id or ""
+        ask = self._asks.get(about)
+        if ask is None:
+            return
+        if (problem := ask.misfit(answer)) is not None:
+            self.topic.count(answer.envelope.sender, problem)
+            return
+        del self._asks[about]
+        self.topic.unconfirmed.discard(about)
+        ask.reply(ask.read(answer))
+
+    def _refused(self, problem: GatewayProblem) -> None:
+        """The gateway refused a request, a fulfilment or a proposal of ours: whoever waits for it learns it at once."""
+        about, text = problem.about or "", problem.message or problem.error
+        self.topic.proposals.not_fulfilled(about)
+        kind = PeerGone if problem.error == ABSENT else PeerError
+        self._fail(about, kind(text, data=dict(problem.payload)))
+        proposal = self.topic.proposals.get(about)
+        if proposal is not None and proposal.proposer == self.id and proposal.status == "pending":
+            proposal.status, proposal.error = "failed", {"message": text, "data": dict(problem.payload)}
+            self._settle(proposal)
+
+    def _settle(self, proposal: Proposal | None) -> None:
+        """Wake whoever waits for the outcome, if there is one."""
+        waiting = self._outcomes.get(proposal.id) if proposal is not None else None
+        if proposal is not None and proposal.status != "pending" and waiting is not None and not waiting.done():
+            waiting.set_result(proposal)
 
     def _fail(self, envelope: str, error: PeerError) -> None:
         if (ask := self._asks.pop(envelope, None)) is not None:
+            self.topic.unconfirmed.discard(envelope)
             ask.reply(error)
 
 

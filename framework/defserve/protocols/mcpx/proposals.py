@@ -1,4 +1,7 @@
-"""§3.2, §10.2: proposals: operations that a participant may not request itself. They expire after five minutes."""
+"""§3.2, §10.2: proposals: operations that a participant may not request itself. They expire after five minutes.
+
+Rejecting and withdrawing follow MEW v0.4, §3.3.
+"""
 
 from __future__ import annotations
 
@@ -16,20 +19,23 @@ LIFETIME: Final = 300.0
 MOST_PROPOSALS: Final = 10_000
 MOST_OF_ONE_PROPOSER: Final = 256
 MOST_BYTES: Final = 8 * 1024 * 1024  # of one proposer
+MOST_REJECTIONS: Final = 256  # of one proposal
+LONGEST_REASON: Final = 1_000
 
 Clock: TypeAlias = Callable[[], float]
-Status: TypeAlias = Literal["pending", "fulfilled", "completed", "failed", "declined", "expired"]
+Status: TypeAlias = Literal["pending", "fulfilled", "completed", "failed", "declined", "withdrawn", "expired"]
 
 
 class Proposal:
     """One proposed operation. `fulfilled` means that somebody has asked for it, `completed` that it was answered.
 
     `result` is the answer's, `error` the JSON-RPC error object of a `failed` one; times are seconds since the epoch.
+    `rejections` holds who rejected it and why; `reason` is why it was `declined` or `withdrawn`, if somebody said so.
     """
 
     __slots__ = (
         "id", "proposer", "to", "method", "params", "status", "created", "expires", "fulfiller", "result", "error",
-        "size",
+        "size", "rejections", "reason",
     )  # fmt: skip
 
     def __init__(
@@ -51,6 +57,8 @@ class Proposal:
         self.result: Any = None
         self.error: dict[str, Any] | None = None
         self.size = 0
+        self.rejections: dict[str, str] = {}
+        self.reason = ""
 
     @property
     def target(self) -> str | None:
@@ -135,7 +143,7 @@ class Proposals:
     def fulfilled_by(self, request: Envelope) -> Proposal | None:
         """The proposal that a request fulfils: it refers to it and asks for the same operation."""
         proposal = self.get(request.correlation_id)
-        if proposal is None or not _same(parse_kind(request.kind), proposal):
+        if proposal is None or not is_about(parse_kind(request.kind), proposal):
             return None
         if proposal.status == "pending":
             proposal.status, proposal.fulfiller = "fulfilled", request.sender
@@ -161,13 +169,41 @@ class Proposals:
         proposal.status = "failed" if proposal.error is not None else "completed"
         return proposal
 
+    def not_fulfilled(self, request: str) -> None:
+        """The request that should have fulfilled a proposal went nowhere. The proposal waits again."""
+        found = self._fulfilments.pop(request, None)
+        if found is not None and found[0].status == "fulfilled":
+            found[0].status, found[0].fulfiller = "pending", None
+
+    def reject(self, proposal: Proposal, by: str, reason: str, *, is_approver: bool) -> bool:
+        """Somebody rejects a proposal; returns whether that ends it.
+
+        It ends by the word of one who could fulfil it (`is_approver`), or of all whom it is addressed to. Anyone else's
+        word is noted.
+        """
+        if proposal.status != "pending":
+            return False
+        if by in proposal.rejections or len(proposal.rejections) < MOST_REJECTIONS:
+            proposal.rejections[by] = reason[:LONGEST_REASON]
+        if not is_approver and not (proposal.to and proposal.rejections.keys() >= set(proposal.to)):
+            return False
+        proposal.status, proposal.reason = "declined", reason[:LONGEST_REASON]
+        return True
+
+    def withdraw(self, proposal: Proposal, reason: str) -> bool:
+        """Its proposer no longer wants it; returns whether that ends it."""
+        if proposal.status != "pending":
+            return False
+        proposal.status, proposal.reason = "withdrawn", reason[:LONGEST_REASON]
+        return True
+
     def _outcome_of_mine(self, response: Envelope, me: str) -> Proposal | None:
         if me not in response.to:
             return None
         kind = parse_kind(response.kind)
         for proposal in self._known.values():
             is_mine = proposal.proposer == me and proposal.status == "pending"
-            if is_mine and response.sender in proposal.to and _same(kind, proposal):
+            if is_mine and response.sender in proposal.to and is_about(kind, proposal):
                 return proposal
         return None
 
@@ -187,7 +223,8 @@ class Proposals:
             del self._fulfilments[id]
 
 
-def _same(kind: MessageKind | None, proposal: Proposal) -> bool:
+def is_about(kind: MessageKind | None, proposal: Proposal) -> bool:
+    """Whether a kind names the operation of a proposal."""
     return kind is not None and kind.method == proposal.method and kind.context in ("", proposal.context)
 
 

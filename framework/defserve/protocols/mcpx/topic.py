@@ -6,6 +6,8 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any, Final, TypeAlias
 
+from pydantic_core import from_json
+
 from defserve.protocols.mcpx.capabilities import Capabilities
 from defserve.protocols.mcpx.checking import mismatch
 from defserve.protocols.mcpx.envelope import BrokenEnvelope, Envelope, parse
@@ -14,15 +16,19 @@ from defserve.protocols.mcpx.kinds import (
     ERROR,
     PRESENCE,
     PROPOSAL,
+    REJECT,
     REQUEST,
     RESPONSE,
     WELCOME,
+    WITHDRAW,
     MessageKind,
     is_reserved,
+    kind_of,
     namespaced,
     parse_kind,
 )
-from defserve.protocols.mcpx.proposals import Clock, Proposal, Proposals
+from defserve.protocols.mcpx.proposals import Clock, Proposal, Proposals, is_about
+from defserve.protocols.mcpx.unconfirmed import UnconfirmedMessages
 from defserve.wire.jsonvalue import is_array, is_object
 
 MOST_COUNTED: Final = 1_000
@@ -30,12 +36,15 @@ NOBODY: Final = "?"
 
 
 class Welcome:
-    """The gateway says who we are and what we may do. Comes first, and `again` when capabilities have changed."""
+    """The gateway says who we are and what we may do. Comes first, and `again` when capabilities have changed.
 
-    __slots__ = ("again",)
+    `replaced` says that another connection with the same token had to go.
+    """
 
-    def __init__(self, again: bool) -> None:
-        self.again = again
+    __slots__ = ("again", "replaced")
+
+    def __init__(self, again: bool, replaced: bool = False) -> None:
+        self.again, self.replaced = again, replaced
 
 
 class Presence:
@@ -48,7 +57,7 @@ class Presence:
 
 
 class GatewayProblem:
-    """The gateway refused something; `about` is the id of the envelope it refused, if it says so."""
+    """The gateway refused something; `about` is the id of the envelope it refused, if that can be told."""
 
     __slots__ = ("error", "message", "about", "payload")
 
@@ -87,6 +96,26 @@ class TopicResponse:
         self.envelope, self.kind, self.outcome = envelope, kind, outcome
 
 
+class ProposalRejected:
+    """Somebody rejected a proposal. `final` says whether that ended it."""
+
+    __slots__ = ("envelope", "proposal", "reason", "final")
+
+    def __init__(self, envelope: Envelope, proposal: Proposal, final: bool) -> None:
+        self.envelope, self.proposal, self.final = envelope, proposal, final
+        self.reason: str = envelope.body.get("reason", "")
+
+
+class ProposalWithdrawn:
+    """A proposer took its proposal back."""
+
+    __slots__ = ("envelope", "proposal", "reason")
+
+    def __init__(self, envelope: Envelope, proposal: Proposal) -> None:
+        self.envelope, self.proposal = envelope, proposal
+        self.reason: str = envelope.body.get("reason", "")
+
+
 class Spoofed:
     """A message whose kind does not match its payload, or that breaks a rule of its kind. It must not be acted on."""
 
@@ -96,7 +125,10 @@ class Spoofed:
         self.envelope, self.kind, self.reason = envelope, kind, reason
 
 
-Heard: TypeAlias = Welcome | Presence | GatewayProblem | Chat | Proposal | TopicRequest | TopicResponse | Spoofed
+Decision: TypeAlias = ProposalRejected | ProposalWithdrawn
+Heard: TypeAlias = (
+    Welcome | Presence | GatewayProblem | Chat | Proposal | Decision | TopicRequest | TopicResponse | Spoofed
+)
 
 
 class TopicView:
@@ -111,6 +143,7 @@ class TopicView:
         self.capabilities = Capabilities(())
         self.participants: dict[str, Capabilities] = {}
         self.proposals = Proposals(clock=clock)
+        self.unconfirmed = UnconfirmedMessages()
         self.misbehaviour: dict[str, int] = {}
         self._misbehaved = misbehaved
 
@@ -122,25 +155,31 @@ class TopicView:
         """The connection is gone, and with it what the gateway said."""
         self.me, self.capabilities = "", Capabilities(())
         self.participants.clear()
+        self.unconfirmed.clear()
 
     def read(self, frame: bytes) -> Heard | None:
         """What a frame means; None if it does not concern us, or if it was counted and dropped."""
         envelope = parse(frame)
         if isinstance(envelope, BrokenEnvelope):
+            if (refusal := _bare_refusal(frame)) is not None:
+                return self._problem(refusal, refusal.get("correlation_id"))
             self.count(envelope.sender or NOBODY, envelope.message)
             return None
         if is_reserved(envelope.kind):
             return self._system(envelope)
+        if envelope.sender == self.me:
+            self.unconfirmed.discard(envelope.id)
         # Our own messages come back. They count only if addressed to us, since we may fulfil a proposal to ourselves.
         if not self.me or (envelope.sender == self.me and self.me not in envelope.to):
             return None
         kind = parse_kind(envelope.kind)
         assert kind is not None
         reason = mismatch(kind, envelope.body) or _misplaced(kind, envelope)
-        if reason is not None:
-            self.count(envelope.sender, reason)
-            return Spoofed(envelope, kind, reason)
-        return self._understood(envelope, kind)
+        return self._spoofed(envelope, kind, reason) if reason is not None else self._understood(envelope, kind)
+
+    def _spoofed(self, envelope: Envelope, kind: MessageKind, reason: str) -> Spoofed:
+        self.count(envelope.sender, reason)
+        return Spoofed(envelope, kind, reason)
 
     def count(self, participant: str, reason: str) -> None:
         """A message of theirs was not acted on."""
@@ -156,7 +195,31 @@ class TopicView:
             return TopicResponse(envelope, kind, self.proposals.answered_by(envelope, self.me))
         if kind.base == PROPOSAL:
             return self.proposals.add(envelope)
+        if kind.base in (REJECT, WITHDRAW):
+            return self._decided(envelope, kind)
         return Chat(envelope) if kind.base == CHAT else None
+
+    def _decided(self, envelope: Envelope, kind: MessageKind) -> Decision | Spoofed | None:
+        """A proposal was rejected or withdrawn. None for one that we do not know, or that is over."""
+        proposal = self.proposals.get(envelope.correlation_id)
+        if proposal is None or proposal.status != "pending":
+            return None
+        if kind.method and not is_about(kind, proposal):
+            return self._spoofed(envelope, kind, "the kind names another operation than the proposal")
+        reason = envelope.body.get("reason", "")
+        if kind.base == REJECT:
+            final = self.proposals.reject(
+                proposal, envelope.sender, reason, is_approver=self._may_do(envelope, proposal)
+            )
+            return ProposalRejected(envelope, proposal, final)
+        if envelope.sender != proposal.proposer:
+            return self._spoofed(envelope, kind, "only its proposer may withdraw a proposal")
+        self.proposals.withdraw(proposal, reason)
+        return ProposalWithdrawn(envelope, proposal)
+
+    def _may_do(self, envelope: Envelope, proposal: Proposal) -> bool:
+        held = self.capabilities if envelope.sender == self.me else self.participants.get(envelope.sender)
+        return held is not None and held.allow(kind_of(REQUEST, proposal.method, proposal.params))
 
     # -- the gateway -------------------------------------------------------------------------------------
 
@@ -170,7 +233,10 @@ class TopicView:
             return self._welcome(payload)
         if kind == PRESENCE:
             return self._presence(payload)
-        return GatewayProblem(payload, envelope.correlation_id) if kind == ERROR else None
+        return self._problem(payload, envelope.correlation_id) if kind == ERROR else None
+
+    def _problem(self, payload: Mapping[str, Any], about: str | None) -> GatewayProblem:
+        return GatewayProblem(payload, about or self.unconfirmed.refused(payload))
 
     def _welcome(self, payload: Mapping[str, Any]) -> Welcome | None:
         if (you := _participant(payload.get("you"))) is None:
@@ -181,7 +247,7 @@ class TopicView:
         others = payload.get("participants")
         found = [_participant(other) for other in others] if is_array(others) else []
         self.participants = {other[0]: other[1] for other in found if other is not None and other[0] != self.me}
-        return Welcome(again)
+        return Welcome(again, payload.get("replaced") is True)
 
     def _presence(self, payload: Mapping[str, Any]) -> Presence | None:
         who, event = _participant(payload.get("participant")), payload.get("event")
@@ -202,6 +268,8 @@ def _misplaced(kind: MessageKind, envelope: Envelope) -> str | None:
         return "a proposal must not have a correlation_id"
     if kind.base == RESPONSE and envelope.correlation_id is None:
         return "a response needs the correlation_id of its request"
+    if kind.base in (REJECT, WITHDRAW) and envelope.correlation_id is None:
+        return "to reject or withdraw needs the correlation_id of the proposal"
     return None
 
 
@@ -212,3 +280,19 @@ def _participant(value: Any) -> tuple[str, Capabilities] | None:
     patterns = value.get("capabilities")
     held = [pattern for pattern in patterns if isinstance(pattern, str) and pattern] if is_array(patterns) else []
     return id, Capabilities(held)
+
+
+def _bare_refusal(frame: bytes) -> dict[str, Any] | None:
+    """The refusal in a frame without an envelope, `{"error", "details"}`. The reference gateway sends such frames."""
+    try:
+        found = from_json(frame)
+    except ValueError:
+        return None
+    if not is_object(found) or "protocol" in found or not isinstance(found.get("error"), str):
+        return None
+    about = found.get("correlation_id")
+    return {
+        "error": found["error"],
+        "message": str(found.get("details") or found["error"]),
+        "correlation_id": about if isinstance(about, str) else None,
+    }

@@ -80,6 +80,19 @@ def tool_security(item: Any) -> ToolSecurity | None:
     return item.facets.get(NAME)
 
 
+def undeclared(hints: Mapping[str, Any] | None) -> dict[str, Any]:
+    """The `security` of a tool that declares none (§4.1: each tool has one). MCP's hints tell its risk.
+
+    The optional fields are left out: nothing is known of them. A validator of "none" would tell a client not to check.
+    """
+    said = hints or {}
+    if said.get("destructiveHint") is True:
+        risk = "dangerous"
+    else:
+        risk = "safe" if said.get("readOnlyHint") is True else "moderate"
+    return {"risk_level": risk, "permissions_required": []}
+
+
 def _offered(offer: Offer) -> Mapping[str, Any] | None:
     capabilities = offer.capabilities
     if offer.stateless:

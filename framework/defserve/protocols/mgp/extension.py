@@ -13,8 +13,9 @@ from defserve.core.extension import Extension, Handler, Listener, Next, Offer, W
 from defserve.core.registry import Registry
 from defserve.core.session import Session
 from defserve.core.stages import Stages
-from defserve.errors import MethodNotFound
+from defserve.errors import InvalidParams, MethodNotFound
 from defserve.protocols.mcp.lifecycle import dialect_of
+from defserve.protocols.mcp.trace import RULE, is_trace_id, sent_trace_id
 from defserve.protocols.mgp.agreed import (
     EXTENSION_ID,
     NAME,
@@ -25,6 +26,7 @@ from defserve.protocols.mgp.agreed import (
     sections,
     sections_of,
     tool_security,
+    undeclared,
 )
 from defserve.protocols.mgp.options import SecurityOptions
 from defserve.wire.messages import Params
@@ -208,21 +210,36 @@ class MGP(Extension):
         def run(call: Call, params: Params) -> Any:
             if section not in sections(call):
                 raise MethodNotFound(f"Method not found: {call.method}")
+            _check_trace_id(call)
             return getattr(getattr(self, attribute), handler)(call, params)
 
         return run
 
     def notifications(self) -> Mapping[str, Listener]:
-        # Without streaming both find no stream and do nothing.
+        # Without streaming the first two find no stream and do nothing.
         return {
             "notifications/mgp.stream.pace": lambda session, params: self.streaming.pace(session, params),
             "notifications/mgp.stream.gap": lambda session, params: self.streaming.gap(session, params),
+            "notifications/initialized": self._opened,
+            "notifications/mgp.lifecycle": self._told_state,
         }
 
+    def _opened(self, session: Session, params: Params) -> None:
+        if session.terms is None or "lifecycle" not in sections_of(session.terms):
+            return
+        self.lifecycle.connected(session)
+        if self.all_checks() and session.engine.ready:
+            session.engine.spawn(self.health.run_checks())
+
+    def _told_state(self, session: Session, params: Params) -> None:
+        if session.terms is not None and "lifecycle" in sections_of(session.terms):
+            self.lifecycle.told(session, params)
+
     def around(self) -> Mapping[str, Wrapper]:
-        return {"tools/call": self._around_call}
+        return {"tools/call": self._around_call, "resources/read": _traced, "prompts/get": _traced}
 
     def _around_call(self, call: Call, params: Params, following: Next) -> Awaitable[Any]:
+        _check_trace_id(call)
         if "streaming" not in sections(call):
             return following(call, params)
         return self.streaming.around(call, params, following)
@@ -292,15 +309,15 @@ class MGP(Extension):
         return sections(call) & {"tool_security", "code_safety"}, "meta" in dialect_of(call).has, seen
 
     def describe(self, item: Any, view: Any) -> Mapping[str, Any]:
-        if (found := tool_security(item)) is None:
-            return {}
         shown, has_meta, _ = view
-        described: Params = {}
-        if "tool_security" in shown:
-            described["security"] = found.security.wire()
-        if has_meta:
-            described["_meta"] = {SECURITY_KEY: found.security.wire()}
-        return described
+        if (found := tool_security(item)) is not None:
+            block = found.security.wire()
+        elif item.kind == "tool" and "tool_security" in shown:
+            block = undeclared(item.options.annotations)
+        else:
+            return {}
+        described: Params = {"security": block} if "tool_security" in shown else {}
+        return described | {"_meta": {SECURITY_KEY: block}} if has_meta else described
 
     def failure(self, call: Call, error: BaseException) -> Params | None:
         from defserve.protocols.mgp import failures
@@ -323,6 +340,17 @@ class MGP(Extension):
         if self._events is not None:
             self._events.credential_ended(session, credential)
         self.permissions.credential_ended(session, credential)
+
+
+def _check_trace_id(call: Call) -> None:
+    """Raises InvalidParams for a trace id that cannot be kept (§6.5). To replace it would break the client's trace."""
+    if (given := sent_trace_id(call)) is not None and not is_trace_id(given):
+        raise InvalidParams(f"Invalid params: trace_id must be a text of {RULE}")
+
+
+def _traced(call: Call, params: Params, following: Next) -> Awaitable[Any]:
+    _check_trace_id(call)
+    return following(call, params)
 
 
 def _waiting(run: Handler) -> Handler:

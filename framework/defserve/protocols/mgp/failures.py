@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 from defserve.core.profile import error_object
 from defserve.errors import BadArguments, InvalidParams, LimitExceeded, Refused, Rejected, ToolError
-from defserve.protocols.mcp.failures import ERROR_KEY, UnknownTool, rejection, tool_failure, ungrouped
+from defserve.protocols.mcp.failures import UnknownTool, rejection, ungrouped
 from defserve.protocols.mcp.trace import trace_id
-from defserve.protocols.mgp.errors import KINDS, TOOL_NOT_FOUND, ErrorKind, Recovery, code_of
+from defserve.protocols.mgp.errors import CODES, KINDS, TOOL_NOT_FOUND, ErrorKind, Recovery, code_of
 from defserve.wire.messages import Params
 
 if TYPE_CHECKING:
@@ -20,15 +20,18 @@ def failure(call: Call, error: BaseException) -> Params | None:
     """The result or error of a request that raised, for a peer that speaks MGP. None leaves it to MCP."""
     error = ungrouped(error)
     if isinstance(error, UnknownTool):
-        block = _block(KINDS[TOOL_NOT_FOUND], {}, {"tool": call.params["name"]})
-        return _error(call, error.code, error.message, {"error_type": KINDS[TOOL_NOT_FOUND].error_type, "_mgp": block})
+        kind = KINDS[TOOL_NOT_FOUND]
+        block = _block(kind, {}, {"tool": call.params["name"]})
+        return _error(call, TOOL_NOT_FOUND, error.message, {"error_type": kind.error_type, "_mgp": block})
     if not isinstance(error, Refused | ToolError) or (code := code_of(error)) is None:
         return None
     block = recovery_block(call, KINDS[code], error)
-    # An error that a model can correct stays a result, as it does for peers without MGP.
-    if call.method == "tools/call" and isinstance(error, ToolError | Rejected):
-        return {"result": call.terms.profile.result(call, _result(call, KINDS[code], error, block))}
-    number = InvalidParams.code if isinstance(error, BadArguments) else code
+    is_tool = call.method == "tools/call"
+    # §7.4: refused code is a result, so that the model which wrote it can correct it.
+    if is_tool and code == CODES["code_safety_violation"] and isinstance(error, Rejected):
+        return {"result": call.terms.profile.result(call, _rejected_code(call, KINDS[code], error, block))}
+    # 4000 speaks of the arguments of tools only.
+    number = InvalidParams.code if isinstance(error, BadArguments) and not is_tool else code
     found = error.data if isinstance(error, Rejected) else {}
     return _error(call, number, error.message, {"error_type": error.error_type, **found, "_mgp": block})
 
@@ -67,14 +70,9 @@ def _is_repeatable(call: Call) -> bool:
     return hints.get("readOnlyHint") is True or hints.get("idempotentHint") is True
 
 
-def _result(call: Call, kind: ErrorKind, error: Refused | ToolError, block: Params) -> Params:
-    if isinstance(error, Rejected):
-        detail: Params = {"trace_id": trace_id(call), "error_type": error.error_type, "_mgp": block}
-        result = rejection(error.data | {"code": kind.code, "name": kind.name}, detail)
-    else:
-        result = tool_failure(call, error)
-        result["_meta"][ERROR_KEY]["_mgp"] = block
-    return result | {"_mgp": block}
+def _rejected_code(call: Call, kind: ErrorKind, error: Rejected, block: Params) -> Params:
+    detail: Params = {"trace_id": trace_id(call), "error_type": error.error_type, "_mgp": block}
+    return rejection(error.data | {"code": kind.code, "name": kind.name}, detail) | {"_mgp": block}
 
 
 def _error(call: Call, code: int, message: str, data: Params) -> Params:

@@ -9,6 +9,7 @@ from typing import Any, cast
 from defserve.limits import Limits
 from defserve.runner.fastpath.crowding import OpenConnections
 from defserve.runner.fastpath.holding import HoldingFlow
+from defserve.wire.codec import INVALID_REQUEST, encode
 
 HEAD_BYTES = 32 * 1024
 STALL = 30.0
@@ -16,10 +17,10 @@ LINGER = 0.25
 REFUSED = 1.0
 DOUBT, MOST_DOUBT = 0.25, 15.0
 
-TIMEOUT = b"408 Request Timeout"
-TOO_LARGE = b"431 Request Header Fields Too Large"
-UNAVAILABLE = b"503 Service Unavailable"
-BAD_REQUEST = b"400 Bad Request"
+TIMEOUT = b"408 Request Timeout", "the head of the request did not arrive in time"
+TOO_LARGE = b"431 Request Header Fields Too Large", f"the head of a request may have {HEAD_BYTES} bytes"
+UNAVAILABLE = b"503 Service Unavailable", "too many connections are open; try again later"
+BAD_REQUEST = b"400 Bad Request", "a connection is upgraded with GET"
 
 
 class StallGuard(asyncio.Protocol):
@@ -141,15 +142,15 @@ class HeadDeadline(StallGuard):
         if self._bare_bytes > most:
             self._refuse(TOO_LARGE)
 
-    def _refuse(self, status: bytes) -> None:
+    def _refuse(self, refusal: tuple[bytes, str]) -> None:
         """End the connection: with a refusal if the client waits for nothing else, or only for this request."""
         cycle, is_head = self.cycle, self._is_read
         if not is_head and not (cycle.response_started or getattr(self, "pipeline", None)):
             cycle.disconnected = True
             cycle.message_event.set()
-            self.turn_away(status)
+            self.turn_away(refusal)
         elif is_head and self._is_between:
-            self.turn_away(status)
+            self.turn_away(refusal)
         else:
             self.transport.abort()  # in the middle of a response no refusal can be sent
 
@@ -260,11 +261,14 @@ class HeadDeadline(StallGuard):
         else:
             self._await_head()
 
-    def turn_away(self, status: bytes) -> None:
+    def turn_away(self, refusal: tuple[bytes, str]) -> None:
         """Refuse before a request was read, and close the connection."""
+        status, text = refusal
+        body = encode({"jsonrpc": "2.0", "id": None, "error": {"code": INVALID_REQUEST, "message": text}})
+        head = b"HTTP/1.1 %b\r\ncontent-type: application/json\r\ncontent-length: %d\r\nconnection: close\r\n\r\n"
         self._head_is_there()
         self._is_handed_over = True
-        self.transport.write(b"HTTP/1.1 %b\r\ncontent-length: 0\r\nconnection: close\r\n\r\n" % status)
+        self.transport.write(head % (status, len(body)) + body)
         self.transport.set_protocol(FinalReader(self, self.transport))
 
 

@@ -26,6 +26,8 @@ STATUS = {
 }
 
 SILENCE = 15.0
+# A call of a session has the head of its response after so many seconds, and the id to come back with if it is cut.
+HEAD_SECONDS = 1.0
 CLIENT_LEFT = 499
 RETRY = ((b"retry-after", b"1"),)
 
@@ -43,6 +45,10 @@ class ResponseRoute(Protocol):
 
     def wants_events(self, exchange: Exchange) -> bool:
         """Whether even a single answer must be sent as an event."""
+        ...
+
+    def may_start(self, seconds: float) -> bool:
+        """Whether the response becomes a stream of events after so many seconds without a message."""
         ...
 
     def start(self) -> bytes:
@@ -77,6 +83,10 @@ class SingleResponse:
 
     def wants_events(self, exchange: Exchange) -> bool:
         return False
+
+    def may_start(self, seconds: float) -> bool:
+        """Late: it cannot be resumed, and the HTTP status of an error is lost when it has begun."""
+        return seconds >= SILENCE
 
     def start(self) -> bytes:
         return b""
@@ -159,7 +169,11 @@ async def answer(exchange: Exchange, route: ResponseRoute) -> None:
     if exchange.finished and await _answer_at_once(exchange, route):
         return
     with reading(exchange, route):
-        await exchange.wait(SILENCE)
+        silent = 0.0
+        while not await exchange.wait(HEAD_SECONDS):
+            silent += HEAD_SECONDS
+            if route.may_start(silent):
+                break
         if exchange.gone:
             await exchange.respond(CLIENT_LEFT)  # nobody reads it, but some middleware needs a response
             return

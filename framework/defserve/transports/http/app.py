@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
 from defserve.auth.authority import LONGEST_ADDRESS, same_user_or_stranger, stranger_at
-from defserve.auth.challenges import Denied
+from defserve.auth.challenges import HOW_TO_SEND, Denied
 from defserve.auth.failures import FailedTokens
 from defserve.auth.live.bearers import LiveBearers
 from defserve.auth.options import Auth
@@ -36,6 +36,9 @@ Methods = Mapping[str, Callable[[Exchange, Scope], Awaitable[None] | None]]
 Noted = tuple[Methods, Headers, str | None, tuple[str, str, str | None] | None, bool]
 
 CLOSE = ((b"connection", b"close"),)
+REGISTRATION = "POST", "register"
+NO_REGISTRATION = f"there is no authorization server here; give the client a token to send: {HOW_TO_SEND}"
+NOT_FOUND = "Not found: nothing is served at this path. Most addresses end with /mcp"
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +119,7 @@ class HttpApp:
             return
         handle = methods.get(scope["method"])
         if handle is None:
-            await exchange.respond(405, headers=[(b"allow", ", ".join(methods).encode())])
+            await _refuse_method(exchange, methods)
             return
         if noted is None and not self.provider.ready:
             await self.provider.start(self.close)
@@ -143,12 +146,12 @@ class HttpApp:
         if not await self._passes(exchange, scope):
             return
         if self._path(scope) != self.endpoint:
-            await exchange.respond(404, b"Not found", plain=True)
+            await exchange.refuse(404, NOT_FOUND)
             return
         if self.auth is not None and not await self._authenticate(exchange, scope):
             return
         if offers_another(scope):
-            await exchange.respond(400, b"The subprotocol here is mcp", plain=True)
+            await exchange.refuse(400, "Bad request: the subprotocol here is mcp")
             return
         await self.provider.start(self.close)
         try:
@@ -164,7 +167,7 @@ class HttpApp:
         refusal = (None if is_path else read_target(scope, host)) or self.gate.check(host, origin, site)
         if refusal is None:
             return True
-        await exchange.respond(refusal.status, refusal.text.encode(), plain=True)
+        await exchange.refuse(refusal.status, refusal.text)
         return False
 
     def _nobody(self, scope: Scope) -> Principal:
@@ -185,7 +188,8 @@ class HttpApp:
             return True
         # A token that is good, but not good enough, is no guess.
         if given and found.status != 403 and (wait := self._failed(scope)):
-            await exchange.respond(429, b"Too many bad tokens", [(b"retry-after", b"%d" % (wait + 1))], plain=True)
+            text = f"Too many bad tokens came from this address. Wait {wait + 1:.0f} s, or send a good one"
+            await exchange.refuse(429, text, [(b"retry-after", b"%d" % (wait + 1))])
         else:
             await self._challenge(exchange, found)
         return False
@@ -202,9 +206,7 @@ class HttpApp:
     async def _challenge(self, exchange: Exchange, denied: Denied) -> None:
         """Tell a client which credentials it needs."""
         header = (b"www-authenticate", denied.challenge.encode("latin-1"))
-        await exchange.respond(
-            denied.status, b"Unauthorized" if denied.status == 401 else b"Forbidden", [header], plain=True
-        )
+        await exchange.refuse(denied.status, denied.text, [header])
 
     async def _elsewhere(self, exchange: Exchange, scope: Scope) -> None:
         """Probes, and the metadata that tells clients where to get tokens."""
@@ -213,13 +215,19 @@ class HttpApp:
             await self._report(probe, exchange, scope)
             return
         if probe is not None:
-            await exchange.respond(405, headers=[(b"allow", b"GET")])
+            await _refuse_method(exchange, ("GET",))
             return
         resource = self.auth.resource if self.auth is not None else None
-        if resource is not None and scope["path"] in resource.paths and scope["method"] == "GET":
+        verb, path = scope["method"], scope["path"]
+        if resource is not None and path in resource.paths and verb == "GET":
             await exchange.respond(200, encode(resource.document()), [(b"access-control-allow-origin", b"*")])
+        elif self.auth is not None and resource is None and (verb, path.rpartition("/")[2]) == REGISTRATION:
+            # Where no authorization server is named, clients of 2025-03-26 and later take this one for it, and show
+            # their user what it says to the attempt to register.
+            words = {"error": "invalid_request", "error_description": NO_REGISTRATION}
+            await exchange.respond(404, encode(words))
         else:
-            await exchange.respond(404, b"Not found", plain=True)
+            await exchange.refuse(404, NOT_FOUND)
 
     async def _report(self, probe: Probe, exchange: Exchange, scope: Scope) -> None:
         status, word = await probe()
@@ -324,3 +332,8 @@ class HttpApp:
                 await self.provider.stop()
                 await send({"type": "lifespan.shutdown.complete"})
                 return
+
+
+async def _refuse_method(exchange: Exchange, allowed: Iterable[str]) -> None:
+    names = ", ".join(allowed)
+    await exchange.refuse(405, f"Method not allowed: this path takes {names}", [(b"allow", names.encode())])

@@ -11,8 +11,10 @@ from defserve.auth.principals import Principal
 from defserve.core.stepping import rest
 from defserve.transports.asgi import WHOLE, HeaderList, Receive, RequestHead, Scope, Send, WholeRequest
 from defserve.transports.http import sse_format
-from defserve.transports.http.headers import Headers
+from defserve.transports.http.headers import Headers, is_json, names_json
 from defserve.transports.outbox import STALL, ClientOutbox, OutboundMessage
+from defserve.wire.codec import INVALID_REQUEST, encode
+from defserve.wire.messages import Id
 
 RefusalData: TypeAlias = Callable[[int, str], dict[str, Any] | None]
 """The code and the text of an error → its `data`, if it has any."""
@@ -172,6 +174,19 @@ class Exchange(ClientOutbox):
         if self._whole is not None and self._whole.respond(status, body):
             return None
         return self.respond(status, body)
+
+    async def refuse(self, status: int, text: str, headers: HeaderList = (), code: int = INVALID_REQUEST) -> None:
+        """Send a refusal: a JSON-RPC error to who asks for JSON or sends it, otherwise the text alone."""
+        if names_json(self.headers.get("accept")) or is_json(self.headers.get("content-type")):
+            await self.respond(status, self.error(code, text), headers)
+        else:
+            await self.respond(status, text.encode(), headers, plain=True)
+
+    def error(self, code: int, text: str, id: Id | None = None) -> bytes:
+        """A JSON-RPC error. Clients do not read one without an id, so an unknown id is null."""
+        data = self.refusal(code, text) if self.refusal is not None else None
+        error = {"code": code, "message": text} | ({"data": data} if data is not None else {})
+        return encode({"jsonrpc": "2.0", "id": id, "error": error})
 
     async def respond(self, status: int, body: bytes = b"", headers: HeaderList = (), *, plain: bool = False) -> None:
         """Send one complete response."""

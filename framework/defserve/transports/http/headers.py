@@ -93,6 +93,12 @@ def prefers_events(accept: str | None) -> bool:
 
 
 @remember_short(256)
+def names_json(accept: str | None) -> bool:
+    """Whether an Accept header asks for JSON by name. Browsers do not: they take anything, and show it to people."""
+    return accept is not None and "application/json" in accept.lower() and accepts(accept, "application/json")
+
+
+@remember_short(256)
 def accepts(accept: str | None, media: str) -> bool:
     """Whether an Accept header allows `media` (lower case). The most specific range decides. No header allows all."""
     if accept is None:

@@ -215,6 +215,10 @@ class ResponseStream:
         for item in self.exchange.unread:
             item.id = self._kept(item.message)
 
+    def may_start(self, seconds: float) -> bool:
+        """Soon, so that its client can come back for the rest. A call without room may still be refused (429)."""
+        return not self.session.conversation.waits_for_room(self)
+
     def wants_events(self, exchange: Exchange) -> bool:
         """Whether the response can be resumed, or the client prefers events."""
         return bool(self.name or exchange.prefers_events)

@@ -16,7 +16,7 @@ from defserve.transports.http.headers import NAMED_BY, accepts, param_mismatch, 
 from defserve.transports.http.session import HttpSession, ResponseStream
 from defserve.transports.http.sessions import HttpSessions
 from defserve.transports.session_provider import RequestOffer, SessionProvider, TransportSession
-from defserve.wire.codec import INVALID_REQUEST, decode, encode
+from defserve.wire.codec import INVALID_REQUEST, decode
 from defserve.wire.jsonvalue import is_object
 from defserve.wire.messages import Id, Malformed, Message, Notification, Reply, Request
 
@@ -218,7 +218,7 @@ class Streamable:
 
     async def get(self, exchange: Exchange) -> None:
         if exchange.version in self.rules.stateless_versions:
-            await exchange.respond(405, headers=[(b"allow", b"POST")])
+            await exchange.refuse(405, "Method not allowed: this version takes POST alone", [(b"allow", b"POST")])
             return
         if not accepts(exchange.headers.get("accept"), "text/event-stream"):
             await refuse(exchange, 406, INVALID_REQUEST, "Not acceptable: accept text/event-stream")
@@ -247,7 +247,7 @@ class Streamable:
 
     async def delete(self, exchange: Exchange) -> None:
         if exchange.version in self.rules.stateless_versions:
-            await exchange.respond(405, headers=[(b"allow", b"POST")])
+            await exchange.refuse(405, "Method not allowed: this version takes POST alone", [(b"allow", b"POST")])
             return
         session = self._session(exchange)
         if not isinstance(session, HttpSession):
@@ -276,8 +276,5 @@ def _unsupported(version: str) -> str:
 async def refuse(
     exchange: Exchange, status: int, code: int, text: str, id: Id | None = None, headers: HeaderList = ()
 ) -> None:
-    """Send a JSON-RPC error with an HTTP status. Without a known id, it has none (transports: sending messages)."""
-    data = exchange.refusal(code, text) if exchange.refusal is not None else None
-    error = {"code": code, "message": text} | ({"data": data} if data is not None else {})
-    known = {"id": id} if id is not None else {}
-    await exchange.respond(status, encode({"jsonrpc": "2.0", **known, "error": error}), headers)
+    """Send a JSON-RPC error with an HTTP status."""
+    await exchange.respond(status, exchange.error(code, text, id), headers)

@@ -82,9 +82,9 @@ def roads(trial: Trial, served: Served, caller: Caller, carrier: Carrier, prefix
             for form in GRANT_FORMS:
                 for method in ("mgp/permission/grant", "mgp/permission/response"):
                     talk.ask(method, form)
-            for params in ({"permissions": ["shell.execute"], "policy": "auto_approve"}, {"permissions": ["*"]}):
+            for asked in (["shell.execute"], ["*"]):
                 for method in ("mgp/permission/request", "mgp/permission/await"):
-                    talk.ask(method, params)
+                    talk.ask(method, {"request_id": "r", "permissions": asked, "policy": "auto_approve"})
             for tool in TOOLS:
                 run(trial, served, talk, prefix + tool, f"{told}{name}, grants, {tool}", answer=yes)
 

@@ -104,6 +104,16 @@ async def test_a_host_that_serves_channels_without_offering_them_gets_them(disco
         assert receipt.accepted
 
 
+async def test_a_host_that_only_cannot_list_its_channels_still_gets_them(discord: Discord):
+    discord.chat.add(SHARED)
+    answers = {"channels/register": {}, "channels/incoming": {}}
+    async with hosting(discord.server, mcpl=SILENT, answers=answers):
+        with pytest.raises(PeerError):
+            await discord.chat.host_channels()
+        (receipt,) = await discord.chat.incoming(Message(SHARED, "hi", "u1", id="m1"))
+        assert receipt.accepted
+
+
 async def test_a_host_of_0_5_is_told_after_its_receipt(discord: Discord):
     discord.chat.add(SHARED)
     answers = {"channels/register": {"results": [{"id": SHARED.id, "accepted": True}]}}

@@ -167,7 +167,37 @@ async def test_the_callers_trace_is_that_of_every_event_and_error(more: Json, tr
         params = {"name": "run", "arguments": {"command": "id; id"}, **more}
         reply = await peer.ask("tools/call", params)
     assert {event["trace_id"] for event in trail.events} == {trace}
-    assert reply["result"]["_meta"]["dev.defserve/error"]["trace_id"] == trace
+    assert reply["error"]["data"]["trace_id"] == trace
+
+
+KEPT = ["550e8400-e29b-41d4-a716-446655440000", "t-1", "a" * 128, "kernel:7/step.2@host+x=y~z_", "0"]
+NOT_KEPT = ["", "a" * 129, "two words", "line\nbreak", "nul\0", "<b>", '"', "é", "\u202e", 7, 0, True, [], {}, 1.5]
+
+
+@pytest.mark.req("MGP-6.5")
+@pytest.mark.parametrize("version", ERAS)
+@pytest.mark.parametrize("trace", KEPT)
+async def test_a_trace_id_by_the_rule_is_kept_as_it_is(trace: str, version: str):
+    trail = Trail()
+    async with speaking(made(trail), version, ["audit"]) as peer:
+        parent = {"traceparent": f"00-{TRACE}-00f067aa0ba902b7-01"}
+        await peer.ask("tools/call", {"name": "plain", "trace_id": trace, "_meta": parent})
+    assert {event["trace_id"] for event in trail.events} == {trace}
+
+
+@pytest.mark.req("MGP-6.5")
+@pytest.mark.parametrize("version", ERAS)
+@pytest.mark.parametrize("trace", NOT_KEPT)
+async def test_any_other_trace_id_is_refused_and_never_replaced(trace: Any, version: str):
+    trail = Trail()
+    async with speaking(made(trail), version, ["audit", "lifecycle"]) as peer:
+        for method, params in (("tools/call", {"name": "plain"}), ("mgp/health/ping", {})):
+            error = (await peer.ask(method, {**params, "trace_id": trace}))["error"]
+            assert error["code"] == -32602 and "trace_id" in error["message"]
+        # Without MGP it is a member like any other, and means nothing.
+        async with speaking(made(Trail()), version) as plain:
+            assert "result" in await plain.ask("tools/call", {"name": "plain", "trace_id": trace})
+    assert trail.events == []
 
 
 @pytest.mark.req("MGP-6.5")

@@ -324,9 +324,9 @@ async def test_a_late_answer_is_refused_and_the_model_told_that_nobody_answered(
         id = await peer.begin("wipe")
         callback = await peer.asked()
         assert callback["timeout_ms"] == 10
-        result = (await peer.peer.reply_to(id))["result"]
-        assert "nobody answered within 0.01 s: Wipe all?" in text_of(result)
-        assert (detail(result)["error_type"], detail(result)["timeout_ms"]) == ("timeout", 10)
+        error = (await peer.peer.reply_to(id))["error"]
+        assert "nobody answered within 0.01 s: Wipe all?" in error["message"]
+        assert (error["code"], error["data"]["_mgp"]["details"]) == (3003, {"timeout_ms": 10})
         assert is_refused(await peer.respond(callback, "confirm"))
         assert waiting(server) == 0
 

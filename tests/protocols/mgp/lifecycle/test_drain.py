@@ -37,6 +37,11 @@ def doze(seconds: float) -> str:
     return "done"
 """
 ENDINGS = ("a signal", "a request")
+ENDINGS_OF_A_PIPE = (*ENDINGS, "a notification")
+
+
+def states(said: list[Any]) -> list[str]:
+    return [message["params"]["new_state"] for message in said if message.get("method") == CHANGED]
 
 
 def source(on: str = "", threads: int = 64) -> str:
@@ -61,17 +66,20 @@ def open_with_lifecycle(server: ServerProcess) -> None:
     server.ask("open", "initialize", capabilities=offer(HANDSHAKE[-1], "lifecycle"), **about)
     assert server.read()["id"] == "open"
     server.say({"method": "notifications/initialized"})
+    assert states([server.read()]) == ["connected"]
 
 
 def end_by(ending: str, server: ServerProcess) -> None:
     if ending == "a signal":
         server.signal(signal.SIGTERM)
+    elif ending == "a notification":
+        server.say({"method": CHANGED, "params": {"server_id": "served", "new_state": "draining"}})
     else:
         server.ask("end", "mgp/lifecycle/shutdown", reason="operator_request", timeout_ms=30_000)
 
 
 @pytest.mark.req("MGP-11.4d", "MGP-11.4n")
-@pytest.mark.parametrize("ending", ENDINGS)
+@pytest.mark.parametrize("ending", ENDINGS_OF_A_PIPE)
 def test_on_a_pipe_every_call_in_flight_finishes_or_is_refused_and_the_exit_is_clean(ending: str, tmp_path: Path):
     with ServerProcess(tmp_path, source()) as server:
         open_with_lifecycle(server)
@@ -88,16 +96,16 @@ def test_on_a_pipe_every_call_in_flight_finishes_or_is_refused_and_the_exit_is_c
     outcomes = {number: outcome(reply) for number, reply in replies.items() if number != "end"}
     assert set(outcomes.values()) <= {"done", 2001}
     # What comes before the request was begun before it; a signal may overtake calls that nobody has read yet.
-    assert all(outcomes[number] == "done" for number in range(CALLS if ending == "a request" else 1))
-    assert [m["params"]["new_state"] for m in said if m.get("method") == CHANGED] == ["draining", "disconnected"]
+    assert all(outcomes[number] == "done" for number in range(1 if ending == "a signal" else CALLS))
+    assert states(said) == ["draining", "disconnected"]
     kinds = [m.get("method") or m.get("error", {}).get("code") for m in said]
     if 2001 in kinds:
         assert kinds.index(CHANGED) < kinds.index(2001)
-    assert ending == "a signal" or replies["end"]["result"]["pending_requests"] > 0
+    assert ending != "a request" or replies["end"]["result"]["pending_requests"] > 0
 
 
 @pytest.mark.req("MGP-11.4d", "MGP-11.4n")
-@pytest.mark.parametrize("ending", ENDINGS)
+@pytest.mark.parametrize("ending", ENDINGS_OF_A_PIPE)
 def test_before_its_first_call_a_process_takes_the_same_road(ending: str, tmp_path: Path):
     # Until then it has no event loop.
     with ServerProcess(tmp_path, source()) as server:
@@ -107,7 +115,7 @@ def test_before_its_first_call_a_process_takes_the_same_road(ending: str, tmp_pa
         end_by(ending, server)
         said = [json.loads(line) for line in server.rest()]
         assert server.exit_code() == 0
-    assert [m["params"]["new_state"] for m in said if m.get("method") == CHANGED] == ["draining", "disconnected"]
+    assert states(said) == ["draining", "disconnected"]
     assert [m["id"] for m in said if "id" in m] == (["end"] if ending == "a request" else [])
 
 
@@ -123,7 +131,7 @@ def test_whenever_a_signal_comes_a_first_call_is_answered(patience: float, tmp_p
         assert server.exit_code() == 0
     # One that has not been read yet is not in flight.
     assert [outcome(m) for m in said if m.get("id") == 1] in (["done"], [2001], [])
-    assert [m["params"]["new_state"] for m in said if m.get("method") == CHANGED] == ["draining", "disconnected"]
+    assert states(said) == ["draining", "disconnected"]
 
 
 @pytest.mark.req("MGP-11.4d")

@@ -76,11 +76,11 @@ async def shut_down(peer: Raw, **params: Any) -> Json:
 
 
 async def heard(peer: Raw) -> list[tuple[str, str, str]]:
-    """Every change of state a peer was told of, up to the end of the conversation."""
+    """Every change of state a peer was told of after the handshake, up to the end of the conversation."""
     async with asyncio.timeout(10):
         while (line := await peer.link.receive()) is not None:
             peer.heard.append(json.loads(line))
-    told = [message["params"] for message in peer.heard if message.get("method") == CHANGED]
+    told = [m["params"] for m in peer.heard if m.get("method") == CHANGED and m["params"]["new_state"] != "connected"]
     return [(params["previous_state"], params["new_state"], params["reason"]) for params in told]
 
 
@@ -146,7 +146,7 @@ async def test_a_shutdown_lets_calls_finish_refuses_new_ones_and_ends_the_conver
         running = await peer.begin("tools/call", {"name": "wait"})
         answer = await shut_down(peer, reason="configuration_change", timeout_ms=30_000)
         assert answer["result"] == {"accepted": True, "pending_requests": 1, "estimated_drain_ms": 30_000}
-        (told,) = peer.heard
+        _connected, told = peer.heard
         assert set(told["params"]) == {"server_id", "previous_state", "new_state", "reason", "timestamp"}
         assert told["params"]["server_id"] == "world" and told["params"]["timestamp"].endswith("Z")
         assert code_of(await peer.ask("tools/call", {"name": "quick"})) == 2001
@@ -167,7 +167,7 @@ async def test_everyone_is_told_before_anything_is_refused():
             await peer.begin(message, {"name": "quick"} if message == "tools/call" else {})
         await turns()
         said = [m.get("method", m.get("error", {}).get("code", "answer")) for m in await peer.news()]
-        assert said == [CHANGED, "answer", 2001]
+        assert said == [CHANGED, CHANGED, "answer", 2001]
         world.go.set()
         await peer.reply_to(running)
 
@@ -230,7 +230,7 @@ async def test_a_wish_that_cannot_be_read_is_refused_and_the_server_goes_on(para
     async with speaking(World().server, HANDSHAKEN, ["lifecycle"]) as peer:
         assert (await shut_down(peer, **params))["error"]["code"] == -32602
         assert text_of(await peer.call("quick")) == "quick"
-        assert await peer.news() == []
+        assert [told["params"]["new_state"] for told in await peer.news()] == ["connected"]
 
 
 @pytest.mark.req("MGP-11.4s")
@@ -259,6 +259,81 @@ async def test_a_token_without_a_policy_is_no_admin_and_an_admin_of_the_policy_i
     assert trail.events[0]["actor"]["id"] == "alice"
 
 
+@pytest.mark.req("MGP-11.2", "MGP-11.4n")
+async def test_who_has_opened_a_conversation_is_told_that_it_is_connected():
+    world = World()
+    async with speaking(world.server, HANDSHAKEN, ["lifecycle"]) as peer, speaking(world.server, HANDSHAKEN) as plain:
+        (told,) = await peer.news()
+        assert told["method"] == CHANGED
+        assert told["params"] == {
+            "server_id": "world",
+            "previous_state": "connecting",
+            "new_state": "connected",
+            "reason": "operator_request",
+            "timestamp": told["params"]["timestamp"],
+        }
+        assert await plain.news() == []
+
+
+# -- a kernel says so with a notification -----------------------------------------------------------------
+
+DRAIN: Json = {"server_id": "world", "previous_state": "connected", "new_state": "draining", "timestamp": "x"}
+
+
+@pytest.mark.req("MGP-11.4d", "MGP-11.4n")
+@pytest.mark.parametrize("reason", REASONS)
+async def test_a_kernel_that_announces_draining_is_obeyed(reason: str):
+    world = World()
+    async with speaking(world.server, HANDSHAKEN, ["lifecycle"]) as peer:
+        running = await peer.begin("tools/call", {"name": "wait"})
+        await peer.tell(CHANGED, {**DRAIN, "reason": reason})
+        assert code_of(await peer.ask("tools/call", {"name": "quick"})) == 2001
+        world.go.set()
+        assert text_of((await peer.reply_to(running))["result"]) == "finished"
+        assert await heard(peer) == [("connected", "draining", reason), ("draining", "disconnected", reason)]
+
+
+@pytest.mark.parametrize(
+    "params",
+    [
+        {},
+        {"new_state": "draining", "server_id": "another"},
+        {"new_state": "draining", "server_id": 7},
+        {"new_state": "draining", "reason": "because"},
+        {"new_state": ["draining"]},
+        {"new_state": "connected"},
+        {"new_state": "disconnected"},
+    ],
+)
+async def test_an_announcement_that_is_not_for_this_server_or_not_to_drain_changes_nothing(params: Json):
+    async with speaking(World().server, HANDSHAKEN, ["lifecycle"]) as peer:
+        await peer.tell(CHANGED, params)
+        assert text_of(await peer.call("quick")) == "quick"
+
+
+@pytest.mark.parametrize("who", [LOOPBACK, STRANGER, BOB], ids=lambda who: who.id)
+async def test_the_announcement_of_who_may_not_end_the_server_is_ignored(who: Any):
+    trail = Trail()
+    world = World(access=AccessPolicy("opt-out", admins=["tools:admin"]), audit=trail)
+    async with speaking(world.server, HANDSHAKEN, ["lifecycle"], who=who) as peer:
+        await peer.tell(CHANGED, DRAIN)
+        assert text_of(await peer.call("quick")) == "quick"
+    async with speaking(world.server, HANDSHAKEN, who=ALICE) as peer:  # an admin that did not negotiate it
+        await peer.tell(CHANGED, DRAIN)
+        assert text_of(await peer.call("quick")) == "quick"
+    async with speaking(world.server, HANDSHAKEN, ["lifecycle"], who=ALICE) as peer:
+        await peer.tell(CHANGED, DRAIN)
+        assert code_of(await peer.ask("tools/call", {"name": "quick"})) == 2001
+
+
+async def test_over_http_a_stranger_in_a_session_cannot_end_the_server():
+    world = World()
+    async with living(world.server.asgi()) as app:
+        peer = await Peer(app, HANDSHAKEN, offer(HANDSHAKEN, "lifecycle")).open()
+        await peer.tell(CHANGED, DRAIN)
+        assert text(await peer.ask("tools/call", {"name": "quick"})) == "quick"
+
+
 @pytest.mark.req("MGP-11.4n")
 async def test_only_those_who_negotiated_it_are_told():
     world = World()
@@ -284,12 +359,13 @@ async def test_over_http_the_stream_of_a_session_carries_the_news_and_then_ends(
         running = peer.begin_call("wait")
         await until(lambda: world.server.composition.running == 1)
         world.server.composition.service.stop(10)
+        assert (await stream.next())["params"]["new_state"] == "connected"
         assert (await stream.next())["params"]["new_state"] == "draining"
         assert code_of(await peer.ask("tools/call", {"name": "quick"})) == 2001
         world.go.set()
         assert text(last(await running.ended())) == "finished"
         await stream.ended()
-        assert [m["params"]["new_state"] for m in stream.messages] == ["draining", "disconnected"]
+        assert [m["params"]["new_state"] for m in stream.messages] == ["connected", "draining", "disconnected"]
         assert stream.complete
         # Whoever runs the app decides when it goes; until then nothing is served.
         assert code_of(await peer.ask("tools/call", {"name": "quick"})) == 2001

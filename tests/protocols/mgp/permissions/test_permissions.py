@@ -55,7 +55,8 @@ def library(clock: Clock | None = None, **options: Any) -> tuple[Server, Trail]:
 
 
 async def ask(peer: Raw, method: str, **params: Any) -> Json:
-    reply = await peer.ask(f"mgp/permission/{method}", params)
+    asks = {"request_id": "perm-000", "policy": "interactive"} if method in ("request", "await") else {}
+    reply = await peer.ask(f"mgp/permission/{method}", {**asks, **params})
     assert "result" in reply, reply
     return reply["result"]
 
@@ -176,17 +177,24 @@ async def test_families_stand_for_their_members_and_unknown_names_are_denied():
         "Camera": "denied",
     }
     assert answer["reasons"] == dict.fromkeys(["teleport", "com", "Camera"], "there is no such permission")
-    assert "request_id" not in answer
 
 
 @pytest.mark.parametrize(
     "params",
     [
         {},
-        {"permissions": "shell.execute"},
-        {"permissions": [1]},
-        {"permissions": ["x" * 257]},
-        {"permissions": ["camera"] * 257},
+        {"permissions": []},
+        {"permissions": [], "request_id": None},
+        {"request_id": "r", "policy": "interactive"},
+        {"request_id": "r", "permissions": "shell.execute"},
+        {"request_id": "r", "permissions": [1]},
+        {"request_id": "r", "permissions": ["x" * 257]},
+        {"request_id": "r", "permissions": ["camera"] * 257},
+        {"request_id": "r", "permissions": [], "policy": "bogus"},
+        {"request_id": "r", "permissions": [], "policy": "operator"},
+        {"request_id": "r", "permissions": [], "policy": ["interactive"]},
+        {"request_id": "r", "permissions": [], "policy": {}},
+        {"request_id": "r", "permissions": [], "message": 7},
         {"permissions": [], "request_id": True},
         {"permissions": [], "request_id": 1.5},
         {"permissions": [], "request_id": "x" * 257},
@@ -196,6 +204,45 @@ async def test_a_request_that_does_not_fit_is_refused(params: Json):
     server, _ = library()
     async with speaking(server, SESSION, ["security"]) as peer:
         assert "Invalid params" in await refusal(peer, "request", **params)
+
+
+@pytest.mark.req("MGP-3.3", "MGP-3.5")
+@pytest.mark.parametrize("policy", ["interactive", "auto_approve", "deny_all", "config_only"])
+async def test_a_clients_policy_is_one_of_four(policy: str):
+    server, _ = library()
+    async with speaking(server, SESSION, ["security"]) as peer:
+        about = {"policy": policy, "message": "Waiting for operator approval"}
+        assert (await ask(peer, "request", permissions=["camera"], **about))["request_id"] == "perm-000"
+
+
+@pytest.mark.req("MGP-3.6g")
+@pytest.mark.parametrize("version", ERAS)
+async def test_what_is_put_off_can_be_tried_again_and_what_is_denied_cannot(version: str):
+    server, _ = library(permissions="config_only")
+
+    async def answer(decision: str, **more: Any) -> Json:
+        async with speaking(server, version, ["security"], **more) as peer:
+            meta = {"_meta": {GRANTS: {"memory.write": decision}}} if version == STATELESS else {}
+            if version != STATELESS:
+                await ask(peer, "grant", grants={"memory.write": decision})
+            return (await call(peer, "note", **meta))["error"]
+
+    put_off, denied = await answer("deferred"), await answer("denied")
+    assert (put_off["code"], denied["code"]) == (1000, 1000)
+    assert put_off["data"]["_mgp"].items() >= {"retryable": True, "retry_strategy": "fixed_delay"}.items()
+    assert put_off["data"]["_mgp"]["retry_after_ms"] > 0
+    assert denied["data"]["_mgp"]["retryable"] is False
+    assert "waits for a decision" in put_off["message"] and "waits" not in denied["message"]
+    # Nothing that a stranger does can bring a decision.
+    assert (await answer("deferred", who=STRANGER))["data"]["_mgp"]["retryable"] is False
+
+
+@pytest.mark.req("MGP-3.3")
+async def test_a_server_that_denies_all_says_denied_and_not_later():
+    server, _ = library(permissions="deny_all")
+    async with speaking(server, SESSION, ["security"]) as peer:
+        assert (await ask(peer, "request", permissions=["memory.write"]))["grants"] == {"memory.write": "denied"}
+        assert (await call(peer, "note"))["error"]["data"]["_mgp"]["retryable"] is False
 
 
 # -- grant -----------------------------------------------------------------------------------------------
@@ -351,7 +398,7 @@ async def test_sessions_know_nothing_of_each_others_grants():
         assert code_of(await call(one, "note")) is None
         assert code_of(await call(other, "note")) == 1000
         answer = await ask(other, "request", request_id="perm-001", permissions=["memory.write"])
-        assert answer["grants"] == {"memory.write": "deferred"}
+        assert answer["grants"] == {"memory.write": "denied"}
 
 
 @pytest.mark.req("MGP-3.4")
@@ -367,8 +414,8 @@ async def test_permissions_are_settled_before_the_client_says_initialized():
         }
         await peer.ask("initialize", about)
         assert (await ask(peer, "request", permissions=["memory"]))["grants"] == {
-            "memory.read": "deferred",
-            "memory.write": "deferred",
+            "memory.read": "denied",
+            "memory.write": "denied",
         }
         await ask(peer, "grant", grants={"memory": "approved"})
         await peer.tell("notifications/initialized")
@@ -458,6 +505,7 @@ class GrantSequences(RuleBasedStateMachine):
         self.talk = Talk(self.server.composition, identity=self.who, principal=self.who.id)
         self.terms = self.talk.session.open(Offer(SESSION, offer(SESSION, "security"), {}))
         policy = policy or ("config_only" if self.who.kind == "anonymous" else "operator")
+        self.otherwise = "denied" if policy == "deny_all" else "deferred"
         self.by_policy = {"operator": set(NAMES), "config_only": granted, "deny_all": set[str]()}[policy]
         self.said: dict[str, tuple[str, float | None]] = {}
         self.seconds = 0.0
@@ -493,7 +541,7 @@ class GrantSequences(RuleBasedStateMachine):
 
     def _expected(self, name: str) -> str:
         if name not in self.said:
-            return "approved" if name in self.by_policy else "deferred"
+            return "approved" if name in self.by_policy else self.otherwise
         decision, until = self.said[name]
         return decision if until is None or self.seconds < until else "deferred"
 
@@ -501,7 +549,8 @@ class GrantSequences(RuleBasedStateMachine):
     def what_is_told_is_what_is_enforced(self) -> None:
         if not hasattr(self, "talk"):
             return
-        told = self.permissions.request(self._call("mgp/permission/request"), {"permissions": NAMES})["grants"]
+        asked = {"request_id": "r", "permissions": NAMES}
+        told = self.permissions.request(self._call("mgp/permission/request"), asked)["grants"]
         assert told == {name: self._expected(name) for name in NAMES}
         for name, tool in self.tools.items():
             assert self._admitted(tool) == (told[name] == "approved")

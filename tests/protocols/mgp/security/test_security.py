@@ -24,7 +24,9 @@ from defserve import (
     tool,
     validator,
 )
+from defserve.errors import Rejected
 from defserve.protocols.mcp.tools.tools import ToolOptions
+from defserve.protocols.mgp.security import forwarding
 from defserve.protocols.mgp.security.tool_security import UnguardedParameter
 from defserve.protocols.mgp.security.vocabulary import PERMISSIONS
 from tests.protocols.mgp.callers import code_of, speaking
@@ -321,14 +323,91 @@ async def test_the_types_of_the_arguments_complete_the_declaration(version: str)
         "check": "code_safety",
     }
     assert tools["fetch"]["security"]["risk_level"] == "moderate"
-    assert tools["evaluate"]["security"]["code_safety"] == {
+    said = tools["evaluate"]["security"]["code_safety"]
+    assert {"eval(", "open("} <= {*said.pop("blocked_patterns")}
+    assert said == {
         "level": "strict",
         "language": "python",
         "max_code_size_bytes": 1000,
         "allowed_imports": ["math"],
         "blocked_imports": ["re"],
     }
-    assert tools["check"]["security"]["code_safety"] == {"level": "standard", "language": "python"}
+
+
+SOURCES = (
+    "import math",
+    "import numpy",
+    "import os",
+    "from os import path",
+    "from os.path import join",
+    "from urllib import parse",
+    "import urllib.parse",
+    "from collections import abc",
+    "import threading",
+    "import subprocess",
+    "from __future__ import annotations",
+    "eval('1')",
+    "open('x')",
+    "x = 'eval('",
+    "x = [1]\nx.append(2)",
+)
+
+
+@pytest.mark.req("MGP-4.5", "MGP-7.3")
+@pytest.mark.parametrize("level", ["unrestricted", "standard", "strict", "readonly"])
+@pytest.mark.parametrize("lists", [{}, {"allow": ["math", "os"]}, {"block": ["math", "open(", "numpy"]}])
+async def test_a_client_that_applies_what_is_shown_judges_as_the_server_does(level: Any, lists: dict[str, list[str]]):
+    server, guard = Server("x", "1"), Code(level=level, **lists)
+
+    @server.tool
+    def check(code: Annotated[str, guard]) -> str:  # pyright: ignore[reportInvalidTypeForm]
+        return "ran"
+
+    block = (await listed(server, "security"))["check"]["security"]
+
+    def passes(judge: Callable[[], object]) -> bool:
+        try:
+            judge()
+        except Rejected:
+            return False
+        return True
+
+    for source in SOURCES:
+        here = passes(lambda source=source: guard.source(source))
+        there = passes(lambda source=source: forwarding.judge("code_safety", {"code": source}, block))
+        assert here == there, source
+
+
+@pytest.mark.req("MGP-7.3")
+@pytest.mark.parametrize("level", ["standard", "strict", "readonly"])
+async def test_what_code_safety_shows_is_what_it_enforces(level: Any):
+    server = Server("x", "1")
+
+    @server.tool
+    def check(code: Annotated[str, Code(level=level)]) -> str:
+        return "ran"
+
+    said = (await listed(server, "security"))["check"]["security"]["code_safety"]
+    assert (said["level"], said["language"]) == (level, "python")
+    async with speaking(server, SESSION, ["security"]) as peer:
+
+        async def passes(code: str) -> bool:
+            reply = await peer.ask("tools/call", {"name": "check", "arguments": {"code": code}})
+            return not reply["result"].get("isError")
+
+        size = said["max_code_size_bytes"]
+        assert await passes("x = 1  #".ljust(size, "-"))
+        assert not await passes("x = 1  #".ljust(size + 1, "-"))
+        if "allowed_imports" in said:
+            plain = [module for module in said["allowed_imports"] if module != "__future__"]  # no module to import
+            assert all([await passes(f"import {module}") for module in plain])
+            assert not await passes("import numpy")
+        else:
+            assert await passes("import numpy")
+        for module in said.get("blocked_imports", ["subprocess"]):
+            assert not await passes(f"import {module}"), module
+        for pattern in said["blocked_patterns"]:
+            assert not await passes(f"x = {pattern})"), pattern
 
 
 async def test_an_authors_validator_is_none_of_the_standard_ones_on_the_wire():
@@ -358,8 +437,21 @@ async def test_the_block_is_shown_where_it_was_negotiated_and_under_our_key_to_a
     assert ("security" in tools["deploy"]) is shown
     # Versions before 2025-06-18 have no _meta on tools.
     assert (KEY in tools["deploy"].get("_meta", {})) is (version >= "2025-06-18")
-    assert "security" not in tools["unmarked"]
-    assert KEY not in tools["unmarked"].get("_meta", {})
+    # §4.1 wants one on each tool. Of a tool that declares nothing only its risk is told.
+    told = {"risk_level": "moderate", "permissions_required": []}
+    assert tools["unmarked"].get("security") == (told if shown else None)
+    assert (KEY in tools["unmarked"].get("_meta", {})) is (shown and version >= "2025-06-18")
+
+
+@pytest.mark.req("MGP-4.2", "MGP-4.3")
+@pytest.mark.parametrize(
+    ("hints", "risk"),
+    [({"readOnlyHint": True}, "safe"), ({"destructiveHint": True}, "dangerous"), ({}, "moderate"), (None, "moderate")],
+)
+async def test_an_unmarked_tool_has_the_risk_of_its_hints(hints: Any, risk: str):
+    server = Server("x", "1")
+    server.tool(name="unmarked", annotations=hints)(fresh())
+    assert (await listed(server, "security"))["unmarked"]["security"]["risk_level"] == risk
 
 
 # -- parameters nobody looks at --------------------------------------------------------------------------
@@ -414,7 +506,7 @@ async def test_mounted_tools_keep_what_they_declared_and_are_protected_the_same(
         assert code_of(reply) == (1000 if extensions else "permission_denied")
     async with speaking(inner, version, extensions) as peer:
         reply = await peer.ask("tools/call", {"name": "look", "arguments": {"command": "touch x"}})
-        assert code_of(reply) == "validation_blocked"
+        assert code_of(reply) == (1010 if extensions else "validation_blocked")
 
 
 async def test_a_tool_added_while_serving_is_protected_too():

@@ -116,9 +116,9 @@ async def test_a_reader_that_takes_nothing_for_too_long_ends_the_call():
     async with raw(server, HANDSHAKE[-1], offer(HANDSHAKE[-1], "streaming")) as peer:
         id = await begin(peer, "forever")
         await until(lambda: server.closed == ["forever"])
-        result = (await peer.reply_to(id))["result"]
-        assert result["_meta"]["dev.defserve/error"]["error_type"] == "timeout"
-        assert "nobody read the stream for 0.05 s" in text_of(result)
+        error = (await peer.reply_to(id))["error"]
+        assert (error["code"], error["data"]["error_type"]) == (3003, "timeout")
+        assert "nobody read the stream for 0.05 s" in error["message"]
 
 
 async def test_what_is_emitted_on_the_loop_gathers_and_the_answer_comes_behind_it():

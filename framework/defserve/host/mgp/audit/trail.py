@@ -33,7 +33,7 @@ class MgpAuditTrail(HostAuditTrail):
 
     def __init__(self, sinks: Sequence[AuditSink], actor: str) -> None:
         super().__init__(sinks)
-        self._actor = actor
+        self.actor = actor
         self.calls = self.reports = 0
         """How many calls this host saw end, and how many events the server reported."""
 
@@ -54,11 +54,11 @@ class MgpAuditTrail(HostAuditTrail):
                 "timestamp": instants.wire(instants.now()),
                 "trace_id": trace_id or str(uuid4()),
                 "event_type": event_type,
-                "actor": {"type": "client", "id": self._actor},
+                "actor": {"type": "client", "id": self.actor},
                 "target": target,
                 "result": result,
                 "details": redact(dict(details or {})),
-                "observed_by": self._actor,
+                "observed_by": self.actor,
             },
         )
 

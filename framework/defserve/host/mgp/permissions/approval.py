@@ -15,6 +15,8 @@ from defserve.protocols.mgp.security.vocabulary import FAMILIES, PERMISSIONS, ch
 from defserve.redaction import printable
 
 Policy = Literal["interactive", "auto_approve", "deny_all", "config_only"]
+WAITING = {"interactive": "Waiting for operator approval"}
+"""Policy → what the server is told while it waits (§3.5). The other policies decide at once."""
 
 
 class Grant(NamedTuple):
@@ -28,7 +30,7 @@ class Grant(NamedTuple):
         return self.expires_at is None or now < self.expires_at
 
     def wire(self) -> Any:
-        """The decision as JSON, with its expiry if it has one."""
+        """The decision as a call carries it in `_meta`, with its expiry if it has one."""
         until = instants.wire(self.expires_at)
         return self.decision if until is None else {"decision": self.decision, "expires_at": until}
 
@@ -55,6 +57,16 @@ class Approval:
     def can_ask(self, answers: Answers) -> bool:
         """Whether a person or function can decide. Then it makes sense to ask again about a deferred permission."""
         return self.policy == "interactive" and (self._approve is not None or answers.ask is not None)
+
+    @property
+    def message(self) -> str:
+        """What a server is told with the request for its permissions."""
+        return WAITING.get(self.policy, f"Decided by the policy {self.policy}")
+
+    @property
+    def rejects(self) -> bool:
+        """Whether a server that is denied a permission of its own is not used at all (§3.3, §3.4)."""
+        return self.policy == "deny_all"
 
     async def decide(self, permission: str, server: str, answers: Answers) -> Grant:
         """The decision about one permission of one server."""

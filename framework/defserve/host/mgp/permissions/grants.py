@@ -51,22 +51,41 @@ class ServerGrants:
             wanting = [name for name in dict.fromkeys(names) if not self._is_settled(name)]
             if not wanting:
                 return
-            asked = {"request_id": str(uuid4()), "permissions": wanting, "policy": self._approval.policy}
-            await self._wire(ASK, asked)
+            id, policy, message = str(uuid4()), self._approval.policy, self._approval.message
+            await self._wire(ASK, {"request_id": id, "permissions": wanting, "policy": policy, "message": message})
             decided = {name: await self._approval.decide(name, server, self._answers) for name in wanting}
             self._grants.update(decided)
             self._report(decided)
-            grants = {name: grant.wire() for name, grant in decided.items()}
-            await self._wire(TELL, {"request_id": asked["request_id"], "grants": grants})
+            # §3.6 has one expiry for all grants of a message.
+            for until in dict.fromkeys(grant.expires_at for grant in decided.values()):
+                grants = {name: grant.decision for name, grant in decided.items() if grant.expires_at == until}
+                told = {"request_id": id, "grants": grants, "approved_by": self._audit.actor}
+                await self._wire(TELL, {**told, "expires_at": instants.wire(until)})
 
     def require(self, tool: str, names: Sequence[str]) -> None:
         """Raises PermissionDenied unless all of these are approved."""
         missing = {name: held.decision for name in names if (held := self._held(name)).decision != "approved"}
-        if missing:
-            listed = "; ".join(f"{name}: {decision}" for name, decision in missing.items())
+        if not missing:
+            return
+        listed = "; ".join(f"{name}: {decision}" for name, decision in missing.items())
+        if "denied" in missing.values():
+            why = f"needs what this client does not grant ({listed}): approve it"
+        else:
+            why = f"waits for a decision of this client ({listed}): decide and call again"
+        raise PermissionDenied(
+            f"{tool} {why}, or list it in Mgp(granted=[…])",
+            details={"tool": tool, "missing": missing},
+            retryable="denied" not in missing.values(),
+        )
+
+    def admit(self, server: str, names: Sequence[str]) -> None:
+        """Raises PermissionDenied for a server that needs what a policy denies it: it is not connected (§3.4)."""
+        denied = {name: "denied" for name in names if self._held(name).decision == "denied"}
+        if denied and self._approval.rejects:
             raise PermissionDenied(
-                f"{tool} needs what this client does not grant ({listed}): approve it, or list it in Mgp(granted=[…])",
-                details={"tool": tool, "missing": missing},
+                f"{server} needs {', '.join(denied)}, which the policy {self._approval.policy} denies:"
+                " list it in Mgp(granted=[…]), or use another policy",
+                details={"server": server, "missing": denied},
             )
 
     def meta(self) -> dict[str, Any]:

@@ -2,5 +2,5 @@
 
 Missing or invalid declarations make the host more careful.
 
-May import: `host.answers`, `host.fields`, `host.person`, `protocols.mgp`.
+May import: `host.answers`, `host.fields`, `host.person`, `protocols.mgp`, `wire`.
 """

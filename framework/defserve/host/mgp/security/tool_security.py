@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Final, NamedTuple
 
 from defserve.host.fields import Json, object_of, text_of, texts_of
-from defserve.protocols.mgp.agreed import SECURITY_KEY
+from defserve.protocols.mgp.agreed import SECURITY_KEY, undeclared
+from defserve.wire.jsonvalue import is_array
 
 RISKS: Final = ("safe", "moderate", "dangerous")
 
@@ -19,8 +20,10 @@ class ListedSecurity(NamedTuple):
     properties: Json
 
     @property
-    def permissions(self) -> list[str]:
-        return texts_of(self.security.get("permissions_required"))
+    def permissions(self) -> list[str] | None:
+        """The permissions that it needs; None if it does not say so."""
+        found = self.security.get("permissions_required")
+        return texts_of(found) if is_array(found) else None
 
     @property
     def validator(self) -> str | None:
@@ -44,6 +47,4 @@ def _risk(security: Json, hints: Json) -> str:
     if security:
         found = security.get("risk_level")
         return found if found in RISKS else "dangerous"
-    if hints.get("destructiveHint") is True:
-        return "dangerous"
-    return "safe" if hints.get("readOnlyHint") is True else "moderate"
+    return undeclared(hints)["risk_level"]

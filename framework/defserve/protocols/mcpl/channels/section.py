@@ -11,8 +11,6 @@ from collections.abc import Awaitable, Callable, Iterator
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from pydantic_core import to_json
-
 from defserve.core.call import Call
 from defserve.core.profile import mask
 from defserve.core.session import Session
@@ -287,9 +285,9 @@ class ChannelSection(Section):
                 yield kind, channel
 
 
-def _opening_key(params: Params) -> bytes:
+def _opening_key(params: Params) -> str:
     """The same for requests that open the same channel."""
-    return to_json([params.get("type"), params.get("address")]) if params.get("type") else b""
+    return repr((params.get("type"), params.get("address"))) if params.get("type") else ""
 
 
 def _is_thinking(id: str) -> bool:

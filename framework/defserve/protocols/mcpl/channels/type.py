@@ -134,8 +134,7 @@ class ChannelType(ChannelKind):
         for peer in addressed(
             self._directory.server, verb, to, lambda peer: obstacle(peer, self.feature_set, verb, "channels.register")
         ):
-            timeout = peer.session.composition.limits.callback
-            asking = peer.try_request("channels.register", "channels/list", {}, timeout=timeout)
+            asking = peer.request("channels/list", {}, timeout=peer.session.composition.limits.callback)
             told += _channels_in(await on_its_loop(peer.session, asking))
         return told
 

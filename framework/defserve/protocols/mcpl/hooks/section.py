@@ -130,7 +130,8 @@ class HookSection(Section):
         left, rewrites = await _rewritten(call, turn, hooks)
         if not all(hook.blocking for hook in hooks):
             call.engine.spawn(_counted(call.session, _observe(call, left, hooks)))
-        call.engine.spawn(self._end(call, params))
+        if self._ended:
+            call.engine.spawn(self._end(call, params))
         metadata = _merged(rewrites)
         result = _tag([hook.feature_set for hook, _ in rewrites], _enabled(call, hooks))
         if left.assistant_message != turn.assistant_message:
@@ -147,7 +148,8 @@ class HookSection(Section):
             turn, hooks = FinishedTurn.read(params), _enabled(call, self._after)
         except InvalidParams:
             return  # a broken notification is never answered
-        call.engine.spawn(self._end(call, params))
+        if self._ended:
+            call.engine.spawn(self._end(call, params))
         await _counted(session, _watch(call, turn, hooks))
 
     # -- ended -------------------------------------------------------------------------------------------

@@ -3,6 +3,5 @@
 A digest depends on the content alone, not on the order of members or on how often a use is listed. A change is told
 once, and only if the digest has moved.
 
-May import: `core`, `wire`, `protocols.mcpl.channels.kind`, `protocols.mcpl.feature`, `protocols.mcpl.policies`,
-`protocols.mcpl.section_registry`, `protocols.mcpl.vocabulary`.
+May import: `core`, `wire`, `protocols.mcpl.policies`, `protocols.mcpl.section_registry`, `protocols.mcpl.vocabulary`.
 """

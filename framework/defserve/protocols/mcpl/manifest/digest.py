@@ -7,9 +7,7 @@ repeated; every other list keeps its order. Members of the wrong type are hashed
 from __future__ import annotations
 
 import re
-from base64 import urlsafe_b64encode
 from collections.abc import Iterator
-from hashlib import sha256
 from typing import Any, Final
 
 from defserve.protocols.mcpl.manifest.canonical import canonical
@@ -27,6 +25,9 @@ class NoDigest(ValueError):
 
 def revision(manifest: Any) -> str:
     """The digest: `sha256:` and 43 characters. Raises NoDigest."""
+    from base64 import urlsafe_b64encode
+    from hashlib import sha256
+
     return f"sha256:{urlsafe_b64encode(sha256(canonical_manifest(manifest)).digest()).decode().rstrip('=')}"
 
 

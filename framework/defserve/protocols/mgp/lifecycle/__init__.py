@@ -3,6 +3,6 @@
 A ping and a shutdown are answered at once, whatever else runs. A check never raises and never takes longer than its
 timeout.
 
-May import: `core`, `wire`, `auth.authority`, `sandbox.layers`, `protocols.mcp`, `protocols.mgp.access.policy`,
-`protocols.mgp.audit`, `protocols.mgp.errors`, `protocols.mgp.instants`.
+May import: `core`, `wire`, `auth.authority`, `auth.principals`, `sandbox.layers`, `protocols.mcp`,
+`protocols.mgp.access.policy`, `protocols.mgp.audit`, `protocols.mgp.errors`, `protocols.mgp.instants`.
 """

@@ -1,7 +1,8 @@
 """MGP §11.3: health. Whether the server answers, its status, and what the author's checks say.
 
 `unhealthy`: the server drains, a critical check fails, or all of several checks fail. `degraded`: some check fails.
-Otherwise `healthy`. A ping answers at once with what is known; `mgp/health/status` and `/readyz` run the checks.
+Otherwise `healthy`. A ping answers at once with what is known, which is `degraded` until the checks have run once.
+`mgp/health/status` and `/readyz` run the checks.
 """
 
 from __future__ import annotations
@@ -95,7 +96,11 @@ class HealthSection:
 
     def status_of(self, composition: Composition) -> HealthStatus:
         """What follows from the latest results."""
-        return "unhealthy" if composition.draining else status_from(self.results.values())
+        if composition.draining:
+            return "unhealthy"
+        if self._found_at is None and self._checks():
+            return "degraded"
+        return status_from(self.results.values())
 
     async def run_checks(self) -> None:
         """Run every check, all at once. Whoever asks while they run waits for the same results."""

@@ -6,8 +6,10 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from defserve.auth.authority import is_local
+from defserve.auth.principals import LOCAL, Principal
 from defserve.core.call import Call
 from defserve.core.composition import Composition
+from defserve.core.identity import SENDER
 from defserve.core.service import Phase, Service
 from defserve.core.session import Session
 from defserve.errors import DefserveError, InvalidParams
@@ -76,17 +78,37 @@ class LifecycleSection:
 
     def phase_changed(self, service: Service, previous: Phase, listeners: Iterable[Session]) -> None:
         """Tell the peers that negotiated it that the state has changed."""
-        before, after = STATES[previous], STATES[service.phase]
+        params = self._change(STATES[previous], STATES[service.phase], service.reason)
+        for session in listeners:
+            _tell(session, params)
+
+    def connected(self, session: Session) -> None:
+        """Tell a peer that its handshake is over. It could not be told of the states before."""
+        if session.composition.service.phase == "serving":
+            _tell(session, self._change("connecting", "connected", ""))
+
+    def told(self, session: Session, params: Params) -> None:
+        """A kernel tells this server to drain, in the form of §11.4. Whoever may not ask for a shutdown is ignored."""
+        if params.get("new_state") != "draining" or params.get("server_id", self._server_id) != self._server_id:
+            return
+        sender, composition = SENDER.get(), session.composition
+        caller = sender if isinstance(sender, Principal) else LOCAL
+        if not self._may_stop(caller):
+            import logging
+
+            logging.getLogger("defserve").warning("%s may not shut this server down: %s ignored", caller.id, CHANGED)
+        elif composition.service.phase == "serving":
+            composition.service.stop(composition.limits.drain, _reason(params))
+
+    def _change(self, before: LifecycleState, after: LifecycleState, reason: str) -> Params:
         check_transition(before, after)
-        params: Params = {
+        return {
             "server_id": self._server_id,
             "previous_state": before,
             "new_state": after,
-            "reason": service.reason or DEFAULT_REASON,
+            "reason": reason or DEFAULT_REASON,
             "timestamp": instants.wire(self.clock()),
         }
-        for session in listeners:
-            _tell(session, params)
 
     def shutdown(self, call: Call, params: Params) -> Params:
         """Drain and end. Raises AccessDenied for a caller who may not ask for it, InvalidParams for bad params.
@@ -110,11 +132,14 @@ class LifecycleSection:
         }
 
     def _check(self, call: Call) -> None:
-        caller, policy = identity(call), self._access
-        if is_local(caller) or (policy is not None and policy.is_admin(caller)):
+        caller = identity(call)
+        if self._may_stop(caller):
             return
         self._audit().report(call, REFUSED, result="BLOCKED", details={"method": call.method})
         raise AccessDenied(f"{caller.id} may not shut this server down", details={"agent_id": caller.id})
+
+    def _may_stop(self, caller: Principal) -> bool:
+        return is_local(caller) or (self._access is not None and self._access.is_admin(caller))
 
 
 def _tell(session: Session, params: Params) -> None:

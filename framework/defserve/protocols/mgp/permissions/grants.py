@@ -11,10 +11,13 @@ from defserve.protocols.mcp.failures import VENDOR
 from defserve.protocols.mgp import instants
 from defserve.protocols.mgp.agreed import EXTENSION_ID
 from defserve.protocols.mgp.security.vocabulary import FAMILIES, is_permission
-from defserve.wire.jsonvalue import is_object
+from defserve.wire.jsonvalue import is_array, is_object
 from defserve.wire.messages import Params
 
 PermissionDecision = Literal["approved", "denied", "deferred"]
+
+CLIENT_POLICIES = ("interactive", "auto_approve", "deny_all", "config_only")
+"""§3.3: how a client decides."""
 
 OPERATOR = "operator"
 GRANT_KEYS = (EXTENSION_ID + "/grants", VENDOR + "grants")
@@ -32,6 +35,7 @@ class PermissionStatus(NamedTuple):
 
 UNDECIDED = PermissionStatus("deferred", why="nobody has granted it")
 GRANTED = PermissionStatus("approved", OPERATOR)
+DENIED = PermissionStatus("denied", why="the operator of this server denies it")
 NOT_THEIRS = PermissionStatus("denied", why="an anonymous client can give permissions up, not grant them")
 UNKNOWN = PermissionStatus("denied", why="there is no such permission")
 WHY: Mapping[PermissionDecision, str] = {
@@ -85,6 +89,21 @@ def answer(statuses: Mapping[str, PermissionStatus], asked: Iterable[str]) -> Pa
     }
     reasons = {name: status.why for name, status in told.items() if status.decision == "denied"}
     return result | {"reasons": reasons} if reasons else result
+
+
+def check_request(params: Params) -> list[str]:
+    """The permissions that a request of §3.5 names. Raises InvalidParams for one that is not as the text has it."""
+    names, policy, message = (params.get(field) for field in ("permissions", "policy", "message"))
+    if params.get("request_id") is None:
+        raise InvalidParams("Invalid params: request_id is missing")
+    if not is_array(names) or not all(isinstance(name, str) for name in names):
+        raise InvalidParams("Invalid params: permissions must be a list of names")
+    if policy is not None and policy not in CLIENT_POLICIES:
+        raise InvalidParams(f"Invalid params: policy must be one of {', '.join(CLIENT_POLICIES)}")
+    if message is not None and not isinstance(message, str):
+        raise InvalidParams("Invalid params: message must be a string")
+    check_size(names)
+    return [*names]
 
 
 def request_id(params: Params) -> Params:

@@ -20,6 +20,7 @@ from defserve.protocols.mgp.agreed import sections, tool_security
 from defserve.protocols.mgp.errors import PermissionDenied
 from defserve.protocols.mgp.options import PermissionPolicy, SecurityOptions
 from defserve.protocols.mgp.permissions.grants import (
+    DENIED,
     GRANT_KEYS,
     GRANTED,
     MOST_NAMES,
@@ -30,13 +31,14 @@ from defserve.protocols.mgp.permissions.grants import (
     PermissionStatus,
     answer,
     change_event,
+    check_request,
     check_size,
     decision_in,
     meant_by,
     request_id,
 )
 from defserve.protocols.mgp.security.vocabulary import FAMILIES, checked_permission
-from defserve.wire.jsonvalue import is_array, is_object
+from defserve.wire.jsonvalue import is_object
 from defserve.wire.messages import Params
 
 if TYPE_CHECKING:
@@ -44,6 +46,10 @@ if TYPE_CHECKING:
     from defserve.core.session import Session
     from defserve.protocols.mcp.tools.tools import Tool
     from defserve.protocols.mgp.audit.trail import AuditTrail
+
+
+DECISION_MS = 2000
+"""A person decides in this time, if at all soon. A client waits so long before it tries again."""
 
 
 class SessionGrants(dict[str, dict[str, PermissionStatus]]):
@@ -83,10 +89,11 @@ class PermissionSection:
     def statuses(self, call: Call, names: Iterable[str]) -> dict[str, PermissionStatus]:
         """The status of each of these permissions now."""
         decided, caller, now = self._decided(call), identity(call), self.clock()
+        open_question = DENIED if self._policy == "deny_all" else UNDECIDED
         found: dict[str, PermissionStatus] = {}
         for name in names:
             if (status := decided.get(name)) is None:
-                status = GRANTED if self._policy_grants(caller, name) else UNDECIDED
+                status = GRANTED if self._policy_grants(caller, name) else open_question
             elif status.expires_at is not None and status.expires_at <= now:
                 expired = instants.wire(status.expires_at)
                 status = PermissionStatus("deferred", why=f"the client's decision expired at {expired}")
@@ -97,10 +104,7 @@ class PermissionSection:
 
     def request(self, call: Call, params: Params) -> Params:
         """The status of the permissions a client names. Asking changes nothing."""
-        repeated, names = request_id(params), params.get("permissions")
-        if not is_array(names) or not all(isinstance(name, str) for name in names):
-            raise InvalidParams("Invalid params: permissions must be a list of names")
-        check_size(names)
+        repeated, names = request_id(params), check_request(params)
         meant = (permission for name in names for permission in meant_by(name))
         return repeated | answer(self.statuses(call, meant), names)
 
@@ -167,9 +171,19 @@ class PermissionSection:
     def _missing(self, call: Call, tool: Tool, missing: Mapping[str, PermissionStatus]) -> PermissionDenied:
         told = "; ".join(f"{name}: {status.why}" for name, status in missing.items())
         plural = "permissions" if len(missing) > 1 else "a permission"
+        details = {"tool": tool.name, "missing": {name: status.decision for name, status in missing.items()}}
+        remedy = self._remedy(call, list(missing))
+        is_denied = any(status.decision == "denied" for status in missing.values())
+        if is_denied or is_stranger(identity(call)) or "permissions" not in sections(call):
+            return PermissionDenied(f"{tool.name} needs {plural} it does not have ({told}). {remedy}", details=details)
+        # §3.6: a decision that is put off may still come, so this call may be tried again.
         return PermissionDenied(
-            f"{tool.name} needs {plural} it does not have ({told}). {self._remedy(call, list(missing))}",
-            details={"tool": tool.name, "missing": {name: status.decision for name, status in missing.items()}},
+            f"{tool.name} waits for a decision ({told}). {remedy} Then call it again.",
+            details=details,
+            retryable=True,
+            retry_after_ms=DECISION_MS,
+            retry_strategy="fixed_delay",
+            max_retries=3,
         )
 
     def _remedy(self, call: Call, names: list[str]) -> str:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, get_args
 
 from defserve.guard.argument_types import Code
 from defserve.guard.code.levels import CodeLevel
+from defserve.guard.code.policy import CodePolicy
 from defserve.guard.shell import judgement
 from defserve.guard.shell.judgement import ShellMode
 from defserve.guard.verdict import Verdict, checked
@@ -68,16 +69,30 @@ def _in_form(command: str, mode: ShellMode) -> Verdict:
 
 
 def _code(block: Any) -> Code:
-    """A server's code safety settings (§7.3). Malformed ones are ignored."""
+    """A server's code safety settings (§7.3). Malformed ones are ignored.
+
+    Whatever the level refuses in any case is left to the level: it knows the exceptions.
+    """
     said: Mapping[str, Any] = block if is_object(block) else {}
-    level: Any = said.get("level")
-    size = said.get("max_code_size_bytes")
+    level: Any = said.get("level") if said.get("level") in get_args(CodeLevel) else "standard"
+    usual, size = _usual(level, ()), said.get("max_code_size_bytes")
+    named = (_names(said.get(field)) or [] for field in ("blocked_imports", "blocked_patterns"))
+    blocked = sorted(
+        {name for names in named for name in names} - {*usual["blocked_imports"], *usual["blocked_patterns"]}
+    )
+    allow = _names(said.get("allowed_imports"))
     return Code(
-        level=level if level in get_args(CodeLevel) else "standard",
-        allow=_names(said.get("allowed_imports")),
-        block=_names(said.get("blocked_imports")),
+        level=level,
+        allow=None if allow == _usual(level, blocked)["allowed_imports"] else allow,
+        block=blocked or None,
         max_bytes=size if isinstance(size, int) and size > 0 else None,
     )
+
+
+def _usual(level: CodeLevel, block: Sequence[str]) -> dict[str, Any]:
+    """What a level declares, if an author adds nothing but this."""
+    none: dict[str, Any] = {"blocked_imports": [], "blocked_patterns": [], "allowed_imports": None}
+    return none | CodePolicy.of(level, None, block, None, ()).declaration()
 
 
 def _names(value: Any) -> list[str] | None:

@@ -98,14 +98,10 @@ def _in_effect(tool: Tool, declared: Security | None, found: Mapping[str, list[G
 
 def _code_safety(code: Code) -> dict[str, Any]:
     """§7.3, as `tools/list` shows it."""
-    block: dict[str, Any] = {"level": code.level, "language": "python"}
-    if code.max_bytes is not None:
-        block["max_code_size_bytes"] = code.max_bytes
-    if code.allow is not None:
-        block["allowed_imports"] = sorted(code.allow)
-    if code.block is not None:
-        block["blocked_imports"] = sorted(code.block)
-    return block
+    from defserve.guard.code.policy import CodePolicy
+
+    policy = CodePolicy.of(code.level, code.allow, code.block, code.max_bytes, ())
+    return {"level": code.level, "language": "python", **policy.declaration()}
 
 
 def _warn_unguarded(tool: Tool, security: Security, found: Mapping[str, list[Guard]]) -> None:

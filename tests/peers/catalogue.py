@@ -1,0 +1,99 @@
+"""The peers, by name and release. The faults that are a peer's own are here too, each with how that was found out."""
+
+from __future__ import annotations
+
+from tests.peers.packages import Package
+from tests.peers.peer import (
+    ALL_WAYS,
+    ANY_WAYS,
+    HTTP,
+    OLD_WAYS,
+    SSE,
+    STDIO,
+    STDIO_ANY,
+    Fault,
+    Peer,
+    Way,
+)
+
+STRUCTURED = ("structured", "structured list", "structured none")
+PROTOCOL = ("connect", "version", "list", "call", *STRUCTURED, "errors")
+SERVER_ACTS = ("progress", "progress ×200", "elicitation", "sampling")
+DATA = ("resources", "prompts")
+TOKEN = ("auth", "no token")
+ALL = (*PROTOCOL, *SERVER_ACTS, *DATA, *TOKEN, "resumption")
+# Hosts do not say which version they agreed on.
+HOST = ("connect", "list", "call", "structured", "structured list", "errors", *DATA, *TOKEN)
+# What a model is given of a result: no structured content, but the value.
+AGENT = ("connect", "version", "list", "call", "structured", "errors", *SERVER_ACTS, *DATA, *TOKEN, "resumption")
+FASTMCP = (*ALL, "values", "several servers")
+
+
+def _pip(name: str, version: str) -> Package:
+    return Package("pip", name, version)
+
+
+def _npm(name: str, version: str) -> Package:
+    return Package("npm", name, version)
+
+
+PY_1, PY_2 = _pip("mcp", "1.30.0"), _pip("mcp", "2.3.0")
+TS_1, TS_2 = _npm("@modelcontextprotocol/sdk", "1.32.2"), _npm("@modelcontextprotocol/client", "2.4.0")
+INSPECTOR = _npm("@modelcontextprotocol/inspector", "2.12.0")
+CLAUDE_CODE = _npm("@anthropic-ai/claude-code", "2.1.325")
+LANGCHAIN = _pip("langchain-mcp-adapters", "0.3.2")
+
+CLIENTS = (
+    Peer("official Python client 1.x", "client", PY_1, "official.py", OLD_WAYS, ALL),
+    Peer("official Python client 2.x", "client", PY_2, "official.py", ALL_WAYS, ALL),
+    Peer("official TypeScript client 1.x", "client", TS_1, "typescript.cjs", OLD_WAYS, ALL),
+    Peer("official TypeScript client 2.x", "client", TS_2, "typescript.cjs", ALL_WAYS, ALL),
+    Peer("FastMCP 2.x", "client", _pip("fastmcp", "2.14.7"), "prefect.py", OLD_WAYS, FASTMCP),
+    Peer("FastMCP 4.x", "client", _pip("fastmcp", "4.1.2"), "prefect.py", ALL_WAYS, FASTMCP),
+    Peer("Inspector CLI", "client", INSPECTOR, "inspector.py", ANY_WAYS, (*HOST, "structured none"), runs_here=True),
+)
+HOSTS = (
+    Peer("Claude Code", "host", CLAUDE_CODE, "claude_code.py", ANY_WAYS, ("health", *TOKEN), runs_here=True),
+    Peer("LangChain", "host", LANGCHAIN, "langchain_adapters.py", ANY_WAYS, (*HOST, "progress", "elicitation")),
+    Peer("OpenAI Agents", "host", _pip("openai-agents", "0.24.0"), "agents_sdk.py", ANY_WAYS, HOST),
+    Peer("Pydantic AI", "host", _pip("pydantic-ai-slim[mcp]", "2.66.0"), "pydantic_toolset.py", ALL_WAYS, AGENT),
+    Peer(
+        "mcp-use", "host", _pip("mcp-use", "1.7.1"), "mcp_use_client.py", ANY_WAYS, (*HOST, "elicitation", "sampling")
+    ),
+)
+
+
+def _bridge(name: str, version: str, ways: tuple[Way, ...], faults: tuple[Fault, ...] = ()) -> Peer:
+    features = (*(name for name in HOST if name not in TOKEN), *SERVER_ACTS)
+    return Peer(name, "bridge", _npm(name, version), "bridge.py", ways, features, faults, True, {"bridge": name})
+
+
+ONE_WAY = Fault(
+    (STDIO,),
+    SERVER_ACTS,
+    "from HTTP to stdio it passes on the client's requests and their results. What a server sends by itself is lost.",
+    "its `streamableHttpToStdio.js` hands requests to a client of its own without handlers, which answers the server's "
+    "questions with *Method not found*. From stdio to HTTP, and through mcp-remote, all of it arrives.",
+)
+BRIDGES = (
+    _bridge("supergateway", "4.0.0", (STDIO, HTTP, SSE), (ONE_WAY,)),
+    _bridge("mcp-remote", "0.15.1", (STDIO,)),
+)
+
+
+def _server(name: str, package: Package) -> Peer:
+    features = ("connect", "lists", "answers")
+    return Peer(
+        f"{name} server", "server", package, "third_party.py", (STDIO_ANY,), features, (), True, {"server": name}
+    )
+
+
+SERVERS = (
+    _server("everything", _npm("@modelcontextprotocol/server-everything", "2026.8.31")),
+    _server("filesystem", _npm("@modelcontextprotocol/server-filesystem", "2026.8.31")),
+    _server("memory", _npm("@modelcontextprotocol/server-memory", "2026.8.31")),
+    _server("git", _pip("mcp-server-git", "2026.10.19")),
+    _server("time", _pip("mcp-server-time", "2026.10.19")),
+    _server("fetch", _pip("mcp-server-fetch", "2026.10.24")),
+)
+PEERS = (*CLIENTS, *HOSTS, *BRIDGES, *SERVERS)

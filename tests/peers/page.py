@@ -1,0 +1,118 @@
+"""The page `docs/compatibility.md`, made of what a run of all peers found."""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Mapping, Sequence
+from datetime import date
+
+from defserve.version import VERSION
+from tests.conformance.suite_install import ROOT
+from tests.peers.features import FEATURES
+from tests.peers.peer import Peer
+from tests.peers.trial import Outcome
+
+PAGE = ROOT / "docs" / "compatibility.md"
+_INTRO = """\
+# Compatibility
+
+Which clients, hosts, bridges and servers work with defserve, feature by feature. Every cell was tried with the real
+program by `make peers`, which also writes this page (`make peers ARGS=--write`). All of them talk over loopback only.
+
+Last run: {day}, defserve {version}, {system}, Python {python}. **macOS and Windows: untested.**
+
+yes: it works · [1]: it does not, see the note · –: the peer does not have it, or it makes no sense there · *failed*: it
+should work and does not
+"""
+_ROLES = {
+    "client": ("Clients", "The peer is the client. defserve serves."),
+    "host": ("Hosts and agent frameworks", "The same, by the client that the host has built in."),
+    "bridge": ("Bridges", "The client of defserve on one side, its server on the other, the bridge in between."),
+    "server": ("Servers", "The peer is the server. The client of defserve calls it."),
+}
+# Each a column; what belongs together is one.
+_COLUMNS = {
+    "connect": ("connect", "version", "health"),
+    "list": ("list", "lists"),
+    "call": ("call", "answers"),
+    "structured": ("structured", "structured list", "structured none", "values", "several servers"),
+    "errors": ("errors",),
+    "progress": ("progress", "progress ×200"),
+    "resources": ("resources",),
+    "prompts": ("prompts",),
+    "elicitation": ("elicitation",),
+    "sampling": ("sampling",),
+    "resumption": ("resumption",),
+    "token": ("auth", "no token"),
+}
+_HOW = """\
+## How each feature is tried
+
+The server is [`tests/peers/shop.py`](../tests/peers/shop.py). A client passes if it sees exactly this:
+
+| feature | the peer |
+|---|---|
+"""
+_CAVEAT = """
+The official TypeScript client handles a result before the progress that it reads together with it. The server therefore
+sends such a result a millisecond later. On a busy machine the client may still read both at once, so it has ten tries.
+"""
+
+
+def page(peers: Sequence[Peer], outcomes: Sequence[Outcome], absent: Mapping[str, str], day: date) -> str:
+    """The whole page. `absent` names the peers that could not be installed, and why."""
+    notes: list[str] = []
+    system = f"{platform.system()} {platform.machine()}"
+    parts = [_INTRO.format(day=day, version=VERSION, system=system, python=platform.python_version())]
+    for role, (title, text) in _ROLES.items():
+        rows = [_row(outcome, notes) for outcome in outcomes if outcome.peer.role == role]
+        missing = [
+            f"Not installed: {p.name} {p.package.version}: {absent[p.name]}"
+            for p in peers
+            if p.name in absent and p.role == role
+        ]
+        head = [
+            "| peer | release | over |" + "".join(f" {name} |" for name in _COLUMNS),
+            "|---" * (3 + len(_COLUMNS)) + "|",
+        ]
+        parts.append("\n".join([f"## {title}\n", f"{text}\n", *head, *rows, *(f"\n{line}" for line in missing)]) + "\n")
+    if notes:
+        parts.append("## Notes\n\n" + "\n".join(f"{number}. {note}" for number, note in enumerate(notes, 1)) + "\n")
+    parts.append(_HOW + "".join(f"| {feature.name} | {feature.how} |\n" for feature in FEATURES.values()) + _CAVEAT)
+    return "\n".join(parts)
+
+
+def table(outcomes: Sequence[Outcome]) -> list[str]:
+    """For a terminal: a line for each peer and way, a mark for each column."""
+    width = max((len(f"{o.peer.name} {o.way}") for o in outcomes), default=0)
+    lines = [" " * width + "  " + " ".join(_COLUMNS)]
+    for outcome in outcomes:
+        cells = [_cell(outcome, features, []) for features in _COLUMNS.values()]
+        marks = [("FAIL" if c == "*failed*" else "ok" if c == "yes" else "-" if c == "–" else "fault") for c in cells]
+        columns = " ".join(mark.center(len(name)) for mark, name in zip(marks, _COLUMNS, strict=True))
+        lines.append(f"{outcome.peer.name} {outcome.way}".ljust(width) + "  " + columns.rstrip())
+    return lines
+
+
+def _row(outcome: Outcome, notes: list[str]) -> str:
+    peer = outcome.peer
+    cells = [_cell(outcome, features, notes) for features in _COLUMNS.values()]
+    return f"| {peer.name} | {peer.package.version} | {outcome.way} |" + "".join(f" {cell} |" for cell in cells)
+
+
+def _cell(outcome: Outcome, features: Sequence[str], notes: list[str]) -> str:
+    tried = {name: outcome.features[name] for name in features if name in outcome.features}
+    if not tried:
+        return "–"
+    marks: list[str] = []
+    for name, said in tried.items():
+        if said == "ok":
+            continue
+        fault = outcome.peer.fault(outcome.way, name)
+        if not fault:
+            return "*failed*"
+        note = f"{outcome.peer.name}: {fault.what} Found out by: {fault.proof}"
+        if note not in notes:
+            notes.append(note)
+        marks.append(f"[{notes.index(note) + 1}]")
+    return " ".join(["yes", *marks] if len(marks) < len(tried) and marks else marks or ["yes"])

@@ -1,0 +1,59 @@
+"""The shop, served in every way a peer may come: as a command, over HTTP, with a token, and through a bad network."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import secrets
+import socket
+import sys
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+from tests.conformance.suite_install import ROOT
+from tests.peers.cutting import cutting
+from tests.waiting import until
+
+SHOP = Path(__file__).with_name("shop.py")
+COMMAND = [sys.executable, str(SHOP)]
+
+
+@asynccontextmanager
+async def places() -> AsyncGenerator[dict[str, Any]]:
+    """What a plan says of where the shop is. The processes end with the block."""
+    token = secrets.token_urlsafe(24)
+    async with AsyncExitStack() as stack:
+        url = await stack.enter_async_context(_served({}))
+        keyed = await stack.enter_async_context(_served({"SHOP_TOKEN": token}))
+        cut = await stack.enter_async_context(cutting(url))
+        sse = url.removesuffix("/mcp") + "/sse"
+        yield {"command": COMMAND, "url": url, "sse": sse, "keyed": keyed, "cut": cut, "token": token}
+
+
+@asynccontextmanager
+async def _served(variables: Mapping[str, str]) -> AsyncGenerator[str]:
+    port = free_port()
+    address = f"http://127.0.0.1:{port}/mcp"
+    command = [*COMMAND, "--on", address, "--legacy-sse"]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT / "framework"), **variables}
+    server = await asyncio.create_subprocess_exec(*command, env=environment, stdin=asyncio.subprocess.DEVNULL)
+    try:
+        await until(lambda: _listens(port), 30)
+        yield address
+    finally:
+        if server.returncode is None:
+            server.terminate()
+        await server.wait()
+
+
+def free_port() -> int:
+    with socket.socket() as trying:
+        trying.bind(("127.0.0.1", 0))
+        return trying.getsockname()[1]
+
+
+def _listens(port: int) -> bool:
+    with socket.socket() as trying:
+        return trying.connect_ex(("127.0.0.1", port)) == 0
