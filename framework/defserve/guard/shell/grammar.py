@@ -199,6 +199,8 @@ def _form(shape: Shape) -> str:
 
 
 def _effect(effect: str, title: str, flag: str = "") -> Violation:
+    if effect == "editor":
+        return Violation("editor", f"Blocked editor: '{title}' needs its message as an option, such as -m")
     rule = "write" if effect == "operands" else effect
     what = f" flag of {title}: '{flag}'" if flag else f": '{title}'"
     return Violation(rule, f"Blocked {rule.replace('-', ' ')}{what}")

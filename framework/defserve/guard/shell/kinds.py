@@ -157,7 +157,8 @@ KINDS: Mapping[str, Kind] = {
     "suffix": _spelt(r"\.[\w.-]+|~", "a suffix such as .bak"),
     "assignment": _spelt(r"[A-Za-z_]\w*=.*", "name=value"),
     "signal": _spelt(r"(?:SIG)?[A-Z][A-Z0-9+]{1,8}|\d{1,2}", "a signal"),
-    "pid": _spelt(r"[1-9]\d*", "one process"),
+    # Not the first process. A longer number may overflow, and mean all of them.
+    "pid": _spelt(r"[2-9]|[1-9]\d{1,6}", "one process"),
     "address": _spelt(r"[46]?(?:tcp|udp|TCP|UDP)?(?:@[\d.]+)?(?::[\w,-]+)?", "an address such as :8080"),
     # A name would be looked up, and so told to somebody.
     "socket": _spelt(rf"{_SOCKET}(?: {_SOCKET})*", "a filter without names of hosts"),

@@ -7,6 +7,7 @@
 ?kind               its value may be missing, and is attached if there is one
 @1                  with this option the operands have the second shape
 !w !n !x            it writes, uses the network, runs other programs; `!o`: its operands are written
+!e                  it starts an editor, and is refused
 -#                  a number is an option: `-20`
 | kind kind? kind* kind+    the shape of the operands; `/` separates alternatives; no `|`: no operands
 +group              the options of a group of the same table
@@ -24,7 +25,7 @@ from typing import TypeAlias
 Table: TypeAlias = Mapping[str, "str | Table"]
 """Names (several in one key share an entry) → a spec, or the table of sub-commands, where "" has what precedes them."""
 
-EFFECTS: Mapping[str, str] = {"w": "write", "n": "network-use", "x": "run", "o": "operands"}
+EFFECTS: Mapping[str, str] = {"w": "write", "n": "network-use", "x": "run", "o": "operands", "e": "editor"}
 
 _OPTION = re.compile(r"(?P<names>-[^:?@!]*)(?P<value>[:?][^@!]+)?(?:@(?P<shape>\d))?(?:!(?P<effect>[wnxo]))?")
 

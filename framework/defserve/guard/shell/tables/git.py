@@ -202,11 +202,13 @@ _CHANGING: Table = {
         !w -nvfAuNU --dry-run --verbose --force --all --no-all --update --intent-to-add --refresh --ignore-errors
         --ignore-missing --sparse --renormalize --chmod:mode | undashed*
     """,
+    # Without a message it starts an editor.
     "commit": """
-        !w -aqvsnou -m,--message:pattern -F,--file:read -C,--reuse-message:undashed --fixup,--squash:undashed --amend
-        --no-edit --all --quiet --verbose --signoff --no-signoff --no-verify --allow-empty --allow-empty-message
-        --author,--date,--trailer:text --reset-author --dry-run --short --porcelain --long --branch --only --include
-        --cleanup:name --no-gpg-sign --no-status --status --no-post-rewrite -i | undashed*
+        !w -aqvsnou -m,--message:pattern@1 -F,--file:read@1 -C,--reuse-message:undashed@1 --no-edit@1 --dry-run@1
+        --short@1 --porcelain@1 --long@1 --fixup,--squash:undashed --amend --all --quiet --verbose --signoff
+        --no-signoff --no-verify --allow-empty --allow-empty-message --author,--date,--trailer:text --reset-author
+        --branch --only --include --cleanup:name --no-gpg-sign --no-status --status --no-post-rewrite -i |
+        !e undashed* | undashed*
     """,
     "push": """
         !w !n -nuqv46 -o,--push-option:text --all --branches --tags --follow-tags --set-upstream --dry-run --porcelain

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from defserve.auth.authority import is_local
+from defserve.auth.authority import is_local, stranger_at
 from defserve.auth.buckets import Buckets, Rate
 from defserve.auth.principals import LOCAL, Principal
 from defserve.core.call import Call
@@ -70,6 +70,8 @@ class Authorization(Extension):
 
 
 def identity(call: Call) -> Principal:
-    """Who sent a request. Where nothing authenticates, that is a process of the same user."""
+    """Who sent a request. Where nothing authenticates, that is a process of the same user, or else a stranger."""
     found = call.identity
-    return found if isinstance(found, Principal) else LOCAL
+    if isinstance(found, Principal):
+        return found
+    return LOCAL if call.session.is_local else stranger_at("")
