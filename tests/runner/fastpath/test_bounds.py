@@ -261,19 +261,6 @@ async def opened(where: Listening) -> tuple[asyncio.StreamReader, asyncio.Stream
     return reader, writer, served
 
 
-async def test_a_message_in_thousands_of_fragments_is_put_together_as_they_come():
-    async with listening(parrot()) as where:
-        reader, writer, served = await opened(where)
-        text = a_call(text="y" * 5000)
-        writer.write(frame(1, text[:1], last=False))
-        writer.write(b"".join(frame(0, text[at : at + 1], last=False) + frame(0, last=False) for at in range(1, 5000)))
-        await until(lambda: sum(map(len, served.frames)) == 5000)
-        assert len(served.frames) <= 1025
-        writer.write(b"".join(frame(0, text[at : at + 1], last=at == len(text) - 1) for at in range(5000, len(text))))
-        assert b"yyyy" in await reader.readuntil(b"yyyy")
-        writer.close()
-
-
 @pytest.mark.parametrize("calls", [False, True])
 async def test_who_pings_and_does_not_read_is_not_read_from(calls: bool):
     async with listening(parrot()) as where:
