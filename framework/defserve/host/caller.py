@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Protocol, TypeAlias
 
@@ -32,7 +33,7 @@ class Caller(Protocol):
 
     async def notify(self, method: str, params: Mapping[str, Any] | None = None) -> None: ...
 
-    def say(self, method: str, params: Mapping[str, Any] | None = None) -> None: ...
+    def say(self, method: str, params: Mapping[str, Any] | None = None) -> asyncio.Task[None]: ...
 
     async def call_raw(
         self, tool: str, arguments: Mapping[str, Any] | None = None, *, fields: Mapping[str, Any] | None = None

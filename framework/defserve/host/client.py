@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, Unpack
@@ -386,9 +387,9 @@ class Client:
         """Send any notification. Raises PeerGone if the server is gone."""
         await self._conversation.notify(method, params or {})
 
-    def say(self, method: str, params: Mapping[str, Any] | None = None) -> None:
-        """Send a notification from code that cannot await."""
-        self._conversation.say(method, params or {})
+    def say(self, method: str, params: Mapping[str, Any] | None = None) -> asyncio.Task[None]:
+        """Send a notification from code that cannot await. The task is done when it was sent, or could not be."""
+        return self._conversation.say(method, params or {})
 
     @property
     def _mgp_peer(self) -> MgpPeer:

@@ -61,6 +61,7 @@ class Stream:
         self._cancelling: asyncio.Future[bool] | None = None
         self._rate: float = FASTEST
         self._paused = self._spoke = self._is_awaited = False
+        self._pausing: asyncio.Task[None] | None = None
 
     @property
     def missed(self) -> int:
@@ -224,19 +225,21 @@ class Stream:
             self._news.set()
         if self._unread > PAUSE_AT and not (self._paused or self._is_awaited or self._outcome.done()):
             self._paused = True
-            self._say("pace", max_chunks_per_second=0)
+            self._pausing = self._say("pace", max_chunks_per_second=0)
 
     async def _resume(self) -> None:
         if self._paused:
             self._paused = False
+            if self._pausing is not None:
+                await asyncio.wait((self._pausing,))  # over HTTP the later notification could overtake the earlier one
             await self._tell("pace", max_chunks_per_second=self._rate)
 
     async def _tell(self, what: str, **fields: Any) -> None:
         if self._mgp is not None and self._id is not None and not self._outcome.done():
             await self._client.notify(f"notifications/mgp.stream.{what}", {"request_id": self._id, **fields})
 
-    def _say(self, what: str, **fields: Any) -> None:
-        self._client.say(f"notifications/mgp.stream.{what}", {"request_id": self._id, **fields})
+    def _say(self, what: str, **fields: Any) -> asyncio.Task[None]:
+        return self._client.say(f"notifications/mgp.stream.{what}", {"request_id": self._id, **fields})
 
 
 def _part(content: Any) -> Any:
