@@ -192,9 +192,8 @@ ERRORS: dict[str, Callable[[Desk], str]] = {
     ),
     "<url> cannot be reached: <reason>": lambda desk: desk.types("list", "http://127.0.0.1:9/mcp"),
     # permission
-    "<tool> needs a permission it does not have (<permission>: the operator of this server denies it). The operator grants it: <how>": (
-        lambda _: called(one_tool(read, permissions="deny_all"), "read")
-    ),
+    "<tool> needs a permission it does not have (<permission>: the operator of this server denies it)."
+    " The operator grants it: <how>": (lambda _: called(one_tool(read, permissions="deny_all"), "read")),
     "<tool> has to be confirmed, and this client cannot be asked: <fix>": lambda _: called(
         one_tool(wipe, confirm="always"), "wipe", offers=()
     ),
