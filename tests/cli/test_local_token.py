@@ -122,7 +122,8 @@ def test_dev_keeps_its_key_when_the_code_changes(defserve: Run, folder: Path):
         Path("shelf.py").write_text(SHELF.replace("return 3", "return 4"))
         wait_until(lambda: defserve("call", on, "count").out == "4\n")
         assert path.read_text() == before
-        assert burns(defserve, on)
+        # A busy machine may see one change of a file as two: then a call may meet the second new child as it starts.
+        wait_until(lambda: burns(defserve, on))
         # Also if somebody has tidied up the folder of the key.
         path.unlink()
         Path("shelf.py").write_text(SHELF.replace("return 3", "return 55"))
