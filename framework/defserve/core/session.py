@@ -52,12 +52,11 @@ class Batch:
 class Session(Locals):
     """Takes frames with `receive` and gives each `OutgoingMessage` to `outlet`. Lives as long as the peer's connection.
 
-    `principal` names the caller that the session belongs to. `identity` is who opened it: what a request may do is up
-    to the identity of its own call. `is_local` peers are processes of the same
-    user (stdio, unix socket, memory). An `is_shared_identity` principal stands for many callers, so the limit for one
-    caller does not apply. A stranger is limited by its `address`. Its `holder` can tell whether it is idle, and can end
-    it when another one needs its place. A session that is not `counted` serves a single request; the session limits
-    ignore it.
+    `principal` names the caller that the session belongs to. `identity` is who opened it; what a request may do is up
+    to the identity of its own call. An `is_local` peer is the user who runs this server. An `is_shared_identity`
+    principal stands for many callers, so the limit for one caller does not apply. A stranger is limited by its
+    `address`. Its `holder` can tell whether it is idle, and can end it when another one needs its place. A session that
+    is not `counted` serves a single request; the session limits ignore it.
 
     `in_flight` are the calls that run, and those that wait in the `queue`; it exists only while there are any. `room`
     is how many calls may run. A transport that can stop reading sets `on_room`, and reads nothing while the session is
@@ -514,8 +513,7 @@ class Session(Locals):
         for call in list(self.in_flight.values()):
             if call.identity is not None and call.identity.credential == credential:
                 self.fail(call, CredentialEnded())
-                if call.queued is None:
-                    call.stop()
+                call.stop()
         for credential_ended in self.composition.credential_enders:
             credential_ended(self, credential)
 
