@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from defserve.core.engine import Engine, Task, Timer
     from defserve.core.identity import PeerIdentity
     from defserve.core.queueing import QueuedCall
-    from defserve.core.session import Batch, Session
+    from defserve.core.session import Session
 
 T = TypeVar("T")
 
@@ -41,6 +41,26 @@ class Locals:
     def peek(self, kind: type[T]) -> T | None:
         """The instance of `kind` if it was ever made."""
         return self._locals.get(kind) if self._locals else None
+
+
+class Batch:
+    """The replies to one array of requests. They are sent together when the last is there.
+
+    It also waits for who reads the array, so that it is not sent before every member has been looked at.
+    """
+
+    __slots__ = ("waiting", "envelope", "replies")
+
+    def __init__(self, envelope: object | None) -> None:
+        self.waiting, self.envelope = 1, envelope
+        self.replies: list[bytes] = []
+
+    def one_done(self, outlet: Callable[[OutgoingMessage], None]) -> None:
+        """One of those it waits for is done."""
+        self.waiting -= 1
+        if self.waiting == 0 and (self.replies or self.envelope is not None):
+            data = b"[%b]" % b",".join(self.replies) if self.replies else b""
+            outlet(OutgoingMessage(data, None, True, self.envelope))
 
 
 class Call(Locals):

@@ -6,13 +6,15 @@ all the room and wait for an answer that is never read.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Coroutine
+from typing import TYPE_CHECKING, Any
 
 from defserve.errors import TooManyCalls
 from defserve.wire.codec import encode
 
 if TYPE_CHECKING:
     from defserve.core.call import Call
+    from defserve.core.composition import Method
     from defserve.core.engine import PendingAnswer
     from defserve.core.session import Session
 
@@ -57,6 +59,10 @@ class CallQueue:
         session.in_flight[call.id] = call
         self.advance()
         return place
+
+    def has(self, envelope: object) -> bool:
+        """Whether a call that came in this envelope waits here."""
+        return any(call.envelope is envelope for call in self._waiting)
 
     def begun(self, place: QueuedCall) -> None:
         """A call that has left its place begins, unless it has ended before."""
@@ -127,6 +133,33 @@ class CallQueue:
         if len(session.in_flight) - len(self) > idle:
             return True
         return composition.running >= composition.limits.in_flight_total and composition.running > composition.idle
+
+
+def goes_ahead(session: Session, method: Method) -> bool:
+    """Whether a call of this method waits for nobody, because running calls may wait for it."""
+    waiting = len(session.queue) if session.queue is not None else 0
+    return method.urgent and len(session.in_flight) - waiting < 2 * session.room
+
+
+def wait_for_room(session: Session, call: Call, method: Method) -> Coroutine[Any, Any, Any]:
+    """Put a call into its session's queue. Returns the work that runs it when its turn comes. Raises TooManyCalls."""
+    if session.queue is None:
+        session.queue = CallQueue(session)
+    return _run_behind(session.queue.put(call), call, method, session.queue)
+
+
+async def _run_behind(place: QueuedCall, call: Call, method: Method, queue: CallQueue) -> Any:
+    session = call.session
+    # Who can stop reading lets calls wait as long as it takes. Other callers are told to come back.
+    seconds = session.composition.limits.queue if session.on_room is None else None
+    try:
+        await session.engine.wait(place.left, seconds)
+    except TimeoutError:
+        if not place.admitted:
+            raise queue.refusal() from None
+    finally:
+        queue.begun(place)
+    return None if call.settled else await method.run(call, call.params)
 
 
 def _size(call: Call, most: int) -> int:

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any
 
-from defserve.core.call import Call, Locals, Replied
+from defserve.core.call import Batch, Call, Locals, Replied
 from defserve.core.extension import AddressedMessage, Offer, OutgoingMessage, is_coroutine_function
 from defserve.core.identity import SENDER, may_act_for
 from defserve.core.inflight import OutgoingRequest, OutgoingRequests
 from defserve.core.profile import TOO_MANY_CALLS, error_object
-from defserve.core.queueing import CallQueue, QueuedCall
+from defserve.core.queueing import CallQueue, goes_ahead, wait_for_room
 from defserve.errors import (
     CredentialEnded,
     Draining,
@@ -27,7 +27,7 @@ from defserve.wire.codec import INVALID_REQUEST, decode, encode, encode_result, 
 from defserve.wire.messages import Id, Malformed, Message, Notification, Params, Reply, Request
 
 if TYPE_CHECKING:
-    from defserve.core.composition import Composition, Method, Terms
+    from defserve.core.composition import Composition, Terms
     from defserve.core.engine import Engine
     from defserve.core.identity import PeerIdentity
     from defserve.core.session_table import SessionHolder
@@ -37,16 +37,6 @@ NO_REPLY: Replied = (b"", None)
 
 UNREAD = Offer("", {}, {})
 """Stands for the offer of a request that has not been read yet."""
-
-
-class Batch:
-    """The replies to one array of requests. They are sent together when the last is there."""
-
-    __slots__ = ("waiting", "envelope", "replies")
-
-    def __init__(self, envelope: object | None) -> None:
-        self.waiting, self.envelope = 0, envelope
-        self.replies: list[bytes] = []
 
 
 class Session(Locals):
@@ -204,7 +194,6 @@ class Session(Locals):
         if not self.engine.ready:
             return False
         batch = Batch(envelope)
-        batch.waiting = 1  # held open until every member has been looked at
         for message in messages:
             if isinstance(message, Malformed):
                 message = self._meant(message)
@@ -216,7 +205,7 @@ class Session(Locals):
                 batch.replies.append(self._refusal(message))
             else:
                 self._other(message, envelope, identity)
-        self._batch_done(batch)
+        batch.one_done(self.outlet)
         return True
 
     def _request(
@@ -263,8 +252,8 @@ class Session(Locals):
                     raise Draining("the server is shutting down", data={"retry_after_ms": 1000})
                 if (
                     self.queue is not None or len(calls) >= self.room or composition.running >= limits.in_flight_total
-                ) and not self._goes_ahead(method):
-                    return self._wait_for_room(call, method)
+                ) and not goes_ahead(self, method):
+                    return wait_for_room(self, call, method)
             calls[call.id] = call
             composition.running += 1
         except Exception as error:
@@ -280,27 +269,6 @@ class Session(Locals):
         self.settle(call, result)
         return True
 
-    def _wait_for_room(self, call: Call, method: Method) -> Coroutine[Any, Any, Any]:
-        if self.queue is None:
-            self.queue = CallQueue(self)
-        return self._run_behind(self.queue.put(call), call, method, self.queue)
-
-    async def _run_behind(self, place: QueuedCall, call: Call, method: Method, queue: CallQueue) -> Any:
-        # Who can stop reading lets calls wait as long as it takes. Other callers are told to come back.
-        seconds = self.composition.limits.queue if self.on_room is None else None
-        try:
-            await self.engine.wait(place.left, seconds)
-        except TimeoutError:
-            if not place.admitted:
-                raise queue.refusal() from None
-        finally:
-            queue.begun(place)
-        return None if call.settled else await method.run(call, call.params)
-
-    def _goes_ahead(self, method: Method) -> bool:
-        waiting = len(self.queue) if self.queue is not None else 0
-        return method.urgent and len(self.in_flight) - waiting < 2 * self.room
-
     @property
     def full(self) -> bool:
         """Whether so many calls wait that nothing more should be read from the peer."""
@@ -308,8 +276,7 @@ class Session(Locals):
 
     def waits_for_room(self, envelope: object) -> bool:
         """Whether a call that came in this envelope has not begun."""
-        waiting = self.in_flight.values() if self.queue is not None else ()
-        return any(call.envelope is envelope and call.queued is not None for call in waiting)
+        return self.queue is not None and self.queue.has(envelope)
 
     def make_room(self, calls: int) -> None:
         """So many calls more, or less, wait for the peer or never end. They take no room."""
@@ -408,13 +375,7 @@ class Session(Locals):
             return
         if data:
             call.batch.replies.append(data)
-        self._batch_done(call.batch)
-
-    def _batch_done(self, batch: Batch) -> None:
-        batch.waiting -= 1
-        if batch.waiting == 0 and (batch.replies or batch.envelope is not None):
-            data = b"[%b]" % b",".join(batch.replies) if batch.replies else b""
-            self.outlet(OutgoingMessage(data, None, True, batch.envelope))
+        call.batch.one_done(self.outlet)
 
     def _refuse(self, malformed: Malformed, envelope: object | None) -> None:
         # Without a limit, two peers that answer each other's errors would never stop.
