@@ -42,14 +42,15 @@ ALLOWED: dict[str, set[str]] = {
     "live": {"protocols.mcpl"},
     "extending": {"core"},
     "observing": {"core", "protocols.mcp", "wire"},
+    "proxying": UNDER_SERVER,
     "context": UNDER_SERVER,
     "serving": UNDER_SERVER,
-    "server": UNDER_SERVER | {"context", "serving"},
+    "server": UNDER_SERVER | {"context", "proxying", "serving"},
     "": UNDER_SERVER | {"context", "server"},
     "tooling": UNDER_TOOLS,
     "testing": UNDER_TOOLS | {"tooling"},
-    "kernel": UNDER_TOOLS,
-    "cli": UNDER_TOOLS | {"gateway", "testing", "tooling"},
+    "kernel": UNDER_TOOLS | {"proxying", "tooling"},
+    "cli": UNDER_TOOLS | {"gateway", "kernel", "testing", "tooling"},
     "__main__": {"cli"},
 }
 
