@@ -83,6 +83,11 @@ class Prompt(Item[PromptOptions]):
             ]
         return described | self.metadata(dialect)
 
+    def result(self, call: Call, value: Any) -> Params:
+        """What its function returned, as `GetPromptResult`."""
+        result: Params = {"messages": [message.wire(dialect_of(call)) for message in messages(value)]}
+        return {"description": self.description, **result} if self.description else result
+
 
 class Prompts:
     """The prompts of a server: `prompts/list` and `prompts/get`."""
@@ -101,8 +106,7 @@ class Prompts:
         if not ANSWER_PARAMS.isdisjoint(params):
             await read_answers(call)
         value = await prompt.function.run(call, prompt.function.arguments.validate(arguments), seconds)
-        result: Params = {"messages": [message.wire(dialect_of(call)) for message in messages(value)]}
-        return {"description": prompt.description, **result} if prompt.description else result
+        return prompt.result(call, value)
 
 
 def messages(value: Any) -> list[Message]:
