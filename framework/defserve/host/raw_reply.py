@@ -60,7 +60,9 @@ def read(data: bytes) -> Message | list[Message]:
         return decode(data)
     # Like `decode`: walk only what could be too deep or too wide.
     size = len(part)
-    if size > DEPTH and (part.count(b"{") + part.count(b"[") >= DEPTH or (size > KEYS and part.count(b":") > KEYS)):
-        if excess(value, DEPTH - 1, KEYS) is not None:
-            return decode(data)
+    suspect = size > DEPTH and (
+        part.count(b"{") + part.count(b"[") >= DEPTH or (size > KEYS and part.count(b":") > KEYS)
+    )
+    if suspect and excess(value, DEPTH - 1, KEYS) is not None:
+        return decode(data)
     return RawReply(int(number), value, None, part)
