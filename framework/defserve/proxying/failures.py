@@ -13,6 +13,7 @@ from defserve.protocols.mgp.errors import (
     UpstreamTimeout,
     UpstreamUnavailable,
 )
+from defserve.wire.jsonvalue import is_object
 
 if TYPE_CHECKING:
     from defserve.proxying.states import State
@@ -61,7 +62,7 @@ def lost(id: str, error: PeerError, state: State, secrets: Secrets) -> UpstreamE
 def relayed(id: str, error: dict[str, Any], secrets: Secrets) -> RelayedError:
     """A backend's own error, as it came, with its name."""
     code, message, data = error.get("code"), error.get("message"), secrets.hidden_in(error.get("data"))
-    fields: dict[str, Any] = data if isinstance(data, dict) else {} if data is None else {"detail": data}
+    fields: dict[str, Any] = data if is_object(data) else {} if data is None else {"detail": data}
     return RelayedError(
         secrets.hidden_in(message) if isinstance(message, str) else f"server {id!r} gave an error without a message",
         code=code if isinstance(code, int) and not isinstance(code, bool) else -32603,

@@ -13,6 +13,7 @@ from defserve.errors import UsageError
 from defserve.host.addresses import Remote as Address
 from defserve.host.addresses import is_address
 from defserve.redaction import is_secret_name, redact_text
+from defserve.wire.jsonvalue import is_array, is_object
 
 if TYPE_CHECKING:
     from defserve.host.link import Link
@@ -48,9 +49,9 @@ class Secrets:
             for secret in self.values:
                 value = value.replace(secret, MASK)
             return value
-        if isinstance(value, dict):
+        if is_object(value):
             return {self.hidden_in(name): self.hidden_in(member) for name, member in value.items()}
-        if isinstance(value, list):
+        if is_array(value):
             return [self.hidden_in(member) for member in value]
         return value
 
@@ -76,7 +77,8 @@ class Remote(Address):
         if not is_address(url):
             raise UsageError(f"Remote({url!r}) is not an address", fix="write http://…, https://…, ws://… or wss://…")
         super().__init__(url, headers=headers, token=token)
-        self.per, self.version = _checked_per(per), version
+        self.per: Per | None = _checked_per(per)
+        self.version = version
 
     @property
     def shown(self) -> str:
@@ -132,7 +134,8 @@ class Command:
         if not program:
             raise UsageError("Command() names no program", fix='write Command("uvx", "some-server")')
         self.program, self.args, self.env, self.cwd = program, args, dict(env or {}), cwd
-        self.per, self.version = _checked_per(per), version
+        self.per: Per | None = _checked_per(per)
+        self.version = version
 
     @property
     def shown(self) -> str:

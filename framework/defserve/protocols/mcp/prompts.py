@@ -94,10 +94,10 @@ class Prompts:
 
     def __init__(self) -> None:
         self.registry: Registry[Prompt] = Registry("prompt")
-        self._listing = Listing("prompts", self.registry, Prompt.describe)
+        self.listing = Listing("prompts", self.registry, Prompt.describe)
 
     def list(self, call: Call, params: Params) -> Any:
-        return self._listing.page(call, params)
+        return self.listing.page(call, params)
 
     async def get(self, call: Call, params: Params) -> Params:
         name, arguments = text(params, "name"), optional_fields(params, "arguments")

@@ -132,8 +132,13 @@ class Resources:
         self.cache = ResourceCache()
         self.concrete: Registry[Resource] = Registry("resource")
         self.templates: Registry[Resource] = Registry("resource template")
-        self._resources = Listing("resources", self.concrete, Resource.describe)
-        self._templates = Listing("resourceTemplates", self.templates, Resource.describe)
+        self._concrete_listing = Listing("resources", self.concrete, Resource.describe)
+        self._template_listing = Listing("resourceTemplates", self.templates, Resource.describe)
+
+    @property
+    def listings(self) -> tuple[Listing[Resource], Listing[Resource]]:
+        """Of concrete resources and of templates."""
+        return self._concrete_listing, self._template_listing
 
     def add(self, resource: Resource, *, replace: bool = False) -> None:
         registry = self.templates if resource.template else self.concrete
@@ -145,10 +150,10 @@ class Resources:
         return (self.templates if "{" in uri else self.concrete).remove(uri)
 
     def list(self, call: Call, params: Params) -> Any:
-        return self._resources.page(call, params)
+        return self._concrete_listing.page(call, params)
 
     def list_templates(self, call: Call, params: Params) -> Any:
-        return self._templates.page(call, params)
+        return self._template_listing.page(call, params)
 
     async def read(self, call: Call, params: Params) -> Params:
         uri = text(params, "uri")

@@ -157,7 +157,7 @@ class Tools:
 
     def __init__(self) -> None:
         self.registry: Registry[Tool] = Registry("tool")
-        self._listing = Listing("tools", self.registry, Tool.describe)
+        self.listing = Listing("tools", self.registry, Tool.describe)
         self._annotated: Mapping[str, Mapping[tuple[str, ...], str]] = {}
         self._annotated_at = -1
 
@@ -175,7 +175,7 @@ class Tools:
         return tool.options.scopes if tool is not None else ()
 
     def list(self, call: Call, params: Params) -> Any:
-        return self._listing.page(call, params)
+        return self.listing.page(call, params)
 
     async def call(self, call: Call, params: Params) -> Params:
         """Admit, bind, judge, hold, run. A failure of the tool becomes a result that the model reads."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Mapping
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from defserve.protocols.mcp.authorization.authorization import identity
@@ -31,8 +31,8 @@ def front_of(call: Call) -> Front:
     from defserve.auth.authority import is_stranger
 
     session, offer = call.session, call.terms.offer
-    capabilities = offer.capabilities if offer is not None else {}
-    offers = {name: capabilities[name] for name in OFFERED if name in capabilities}
+    capabilities: Mapping[str, Any] = offer.capabilities if offer is not None else {}
+    offers: dict[str, Any] = {name: capabilities[name] for name in OFFERED if name in capabilities}
     if session not in session.composition.short_sessions:
         # The principal too: another credential may use the same session.
         return Front((session, call.principal), session, offers)
