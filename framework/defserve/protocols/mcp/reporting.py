@@ -55,7 +55,7 @@ def set_level(call: Call, params: Params) -> Params:
 
 def log(call: Call, level: str, message: str, fields: Params) -> None:
     """Send a log message that belongs to this call, secrets masked, if the client wants its level. From any thread."""
-    threshold = _threshold(call)
+    threshold = log_threshold(call)
     if threshold is None or RANK[level] < RANK[threshold]:
         return
     reported, limit = call.local(Reported), call.session.composition.limits.log_messages_per_call
@@ -71,6 +71,17 @@ def log(call: Call, level: str, message: str, fields: Params) -> None:
     data = {"message": message, **redact(_jsonable(fields))} if fields else message
     params: Params = {"level": level, "data": data}
     call.notify("notifications/message", {**params, "logger": name} if name else params)
+
+
+def pass_on_log(call: Call, params: Params) -> None:
+    """Send a log message of another server that works for this call, if the client wants its level."""
+    threshold, level = log_threshold(call), params.get("level")
+    if threshold is None or level not in RANK or RANK[str(level)] < RANK[threshold]:
+        return
+    reported = call.local(Reported)
+    reported.messages += 1
+    if reported.messages <= call.session.composition.limits.log_messages_per_call:
+        call.notify("notifications/message", params)
 
 
 def progress(call: Call, value: float, total: float | None, message: str | None) -> None:
@@ -99,7 +110,8 @@ def progress_token(call: Call) -> int | str | None:
     return token if isinstance(token, int | str) and not isinstance(token, bool) else None
 
 
-def _threshold(call: Call) -> str | None:
+def log_threshold(call: Call) -> str | None:
+    """The least severe level that the client wants to hear of; None if it wants no logs."""
     profile = call.terms.profile
     if isinstance(profile, Dialect) and profile.stateless:
         return meta(call.params).get(LOG_LEVEL_KEY)

@@ -6,7 +6,7 @@ If the answer does not match what was asked, the question is asked again.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from hashlib import sha256
 from typing import Any
 
@@ -28,16 +28,17 @@ class RoundTrips:
     """What is known in this round: answers, effects done once, and the questions still open.
 
     `answers` holds the digest of the question with each answer. `unproven` ones came without the state that shows
-    they were asked for.
+    they were asked for. `relayed` is what another server that asks through us wants back with the answers.
     """
 
-    __slots__ = ("answers", "unproven", "open", "effects", "_keys", "_unwinding")
+    __slots__ = ("answers", "unproven", "open", "effects", "relayed", "_keys", "_unwinding")
 
     def __init__(self) -> None:
         self.answers: dict[str, tuple[str, Any]] = {}
         self.unproven: Params = {}
         self.open: dict[str, tuple[str, Params]] = {}
         self.effects = Effects()
+        self.relayed: Any = None
         self._keys: set[str] = set()
         self._unwinding = False
 
@@ -53,7 +54,7 @@ class RoundTrips:
         # An answer counts only with at least the rights of the call that asked.
         if call.identity is not None and not call.identity.has_rights(payload["rights"]):
             raise InvalidState
-        self.effects.done = payload["once"]
+        self.effects.done, self.relayed = payload["once"], payload["relayed"]
         self.answers = {key: (digest, answer) for key, (digest, answer) in payload["answers"].items()}
         # All answers, because this run may stop at another question before it reaches theirs.
         self.answers |= {key: (digest, given[key]) for key, digest in payload["asked"].items() if key in given}
@@ -62,7 +63,7 @@ class RoundTrips:
 
     def key_of(self, key: str | None, method: str, params: Params) -> tuple[str, str]:
         """The key a question travels under, and the digest of what it says."""
-        digest = sha256(to_json([method, params])).hexdigest()[:24]
+        digest = _digest(method, params)
         base = key or f"{method.partition('/')[0]}-{digest[:12]}"
         name, occurrence = base, 1
         while name in self._keys:
@@ -104,6 +105,18 @@ class RoundTrips:
             await call.engine.pending()
         return await self.effects.once(call, key, effect)
 
+    async def relay(self, call: Call, requests: Mapping[str, Params], kept: Any) -> Any:
+        """Leave the questions of another server in the reply and end this run. Never returns.
+
+        `kept` comes back as `relayed`, with the answers.
+        """
+        self.open |= {
+            key: (_digest(request.get("method"), request.get("params")), request) for key, request in requests.items()
+        }
+        self.relayed = kept
+        call.suspend(lambda: self._required(call))
+        return await call.engine.pending()
+
     def _unwind(self) -> None:
         self._unwinding = True
 
@@ -111,6 +124,7 @@ class RoundTrips:
         payload = {
             "answers": self.answers,
             "once": self.effects.done,
+            "relayed": self.relayed,
             "asked": {key: digest for key, (digest, _) in self.open.items()},
             "rights": call.identity.rights if call.identity is not None else None,
         }
@@ -125,6 +139,10 @@ async def read_answers(call: Call) -> None:
     """Read the answers that a request brings, before its function runs. Done once, even if it reads a resource."""
     if call.peek(RoundTrips) is None and dialect_of(call).stateless:
         await call.local(RoundTrips).take(call, call.params)
+
+
+def _digest(method: Any, params: Any) -> str:
+    return sha256(to_json([method, params])).hexdigest()[:24]
 
 
 def _sealer(call: Call) -> Sealer:

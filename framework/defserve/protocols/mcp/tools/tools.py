@@ -136,13 +136,28 @@ class Tool(Item[ToolOptions]):
             vendor[TAGS_KEY] = list(options.tags)
         return described | self.metadata(dialect, vendor)
 
+    def result(self, call: Call, value: Any) -> Params:
+        """What its function returned, after what was emitted on the way, as `CallToolResult`."""
+        emitted, dialect, returns = call.peek(Emitted), dialect_of(call), self.returns
+        outcome = returns.pack(value) if emitted is None else _joined(self, value, emitted)
+        found: Params = {"content": content.blocks(outcome.said, dialect, call.session.composition.limits.response)}
+        structured = outcome.structured
+        if structured is NOTHING or "structured" not in dialect.has:
+            return found
+        if returns.wraps:
+            found["structuredContent"] = {WRAP: structured}
+            found["_meta"] = {WRAPPED_KEY: True}
+        elif is_object(structured) or (returns.schema is not None and "any_structured" in dialect.has):
+            found["structuredContent"] = structured
+        return found
+
 
 class Tools:
     """The tools of a server: `tools/list` and `tools/call`."""
 
     def __init__(self) -> None:
         self.registry: Registry[Tool] = Registry("tool")
-        self._listing = Listing("tools", self.registry, Tool.describe)
+        self.listing = Listing("tools", self.registry, Tool.describe)
         self._annotated: Mapping[str, Mapping[tuple[str, ...], str]] = {}
         self._annotated_at = -1
 
@@ -160,7 +175,7 @@ class Tools:
         return tool.options.scopes if tool is not None else ()
 
     def list(self, call: Call, params: Params) -> Any:
-        return self._listing.page(call, params)
+        return self.listing.page(call, params)
 
     async def call(self, call: Call, params: Params) -> Params:
         """Admit, bind, judge, hold, run. A failure of the tool becomes a result that the model reads."""
@@ -176,7 +191,7 @@ class Tools:
             kwargs = function.arguments.validate(arguments)
             if monotonic() - began > QUICK:
                 refuse_slow_check(call, began)
-            return _result(call, tool, await function.run(call, kwargs, seconds))
+            return tool.result(call, await function.run(call, kwargs, seconds))
         except ProtocolError:
             raise
         except Exception as raised:
@@ -206,7 +221,7 @@ class Tools:
                 await _judge(call, tool, kwargs, pipeline)
             async with AsyncExitStack() as holds:
                 await surround(holds, (hold(call, tool, kwargs) for hold in pipeline.holds))
-                return _result(call, tool, await tool.function.run(call, kwargs, seconds))
+                return tool.result(call, await tool.function.run(call, kwargs, seconds))
 
 
 async def _judge(call: Call, tool: Tool, kwargs: dict[str, Any], pipeline: Pipeline) -> None:
@@ -225,22 +240,6 @@ def refuse_slow_check(call: Call, began: float) -> None:
     seconds = call.session.composition.limits.validation
     if monotonic() - began > seconds:
         raise TimedOut.of("validation", "checking the arguments", seconds)
-
-
-def _result(call: Call, tool: Tool, value: Any) -> Params:
-    """What was returned, after what was emitted on the way, as `CallToolResult`."""
-    emitted, dialect = call.peek(Emitted), dialect_of(call)
-    outcome = tool.returns.pack(value) if emitted is None else _joined(tool, value, emitted)
-    found: Params = {"content": content.blocks(outcome.said, dialect, call.session.composition.limits.response)}
-    structured, returns = outcome.structured, tool.returns
-    if structured is NOTHING or "structured" not in dialect.has:
-        return found
-    if returns.wraps:
-        found["structuredContent"] = {WRAP: structured}
-        found["_meta"] = {WRAPPED_KEY: True}
-    elif is_object(structured) or (returns.schema is not None and "any_structured" in dialect.has):
-        found["structuredContent"] = structured
-    return found
 
 
 def _placed(error: ResultMismatch, tool: Tool) -> ResultMismatch:
