@@ -84,7 +84,7 @@ SERVER: Final = Table(
         "args": Texts("its arguments", blank=True),
         "cwd": Text("the folder that it starts in; the default is the folder of this file"),
         "env": TextTable("variables of the program, beside PATH, HOME and the like", VARIABLE),
-        "url": Text("the address of a server that runs already", pattern=r"(?:(?:https?|wss?)://|unix:|\$\{).+",
+        "url": Text("the address of a server that runs already", pattern=r"(?:(?:https?|wss?)://|\$\{).+",
                     example="https://example.org/mcp"),
         "auth_token": Text("a bearer token for the address"),
         "headers": TextTable("further headers for the address", HEADER),
