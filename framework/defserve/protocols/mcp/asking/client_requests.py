@@ -153,7 +153,7 @@ async def gather(call: Call, questions: Sequence[Awaitable[Any]]) -> list[Any]:
 
 async def once(call: Call, key: str, effect: Callable[[], Any]) -> Any:
     """Run `effect` once in all rounds of this call and remember what it gave (a JSON value)."""
-    return await call.local(RoundTrips).once(call, key, effect)
+    return await call.root.local(RoundTrips).once(call, key, effect)
 
 
 def can(call: Call, capability: str, detail: str | None = None) -> bool:
@@ -190,7 +190,7 @@ async def _question(
         if not acceptable(answer):
             raise PeerError(f"the client's answer to {method} has the wrong shape")
         return answer
-    rounds = call.local(RoundTrips)
+    rounds = call.root.local(RoundTrips)
     name, digest = rounds.key_of(key, method, params)
     if (answer := rounds.answer(name, digest, acceptable, strict)) is None:
         answer = await rounds.suspend(call, name, digest, {"method": method, "params": params})

@@ -92,7 +92,7 @@ class RoundTrips:
         self.answers.pop(key, None)
         await self.effects.finished()
         if call.suspension is None:
-            call.suspend(lambda: self._required(call))
+            call.suspend(lambda: self._required(call.root))
             call.engine.soon(self._unwind)
         return await call.engine.pending()
 
