@@ -301,11 +301,15 @@ class InnerCall(Call):
         return await self.asked(self.session.request(method, params, relates_to=self.root, timeout=timeout))
 
     async def asked(self, answer: Awaitable[T]) -> T:
+        return await self.paused(self._outer.asked(answer))
+
+    async def paused(self, answer: Awaitable[T]) -> T:
+        """Wait for something. Until then the timeout of this call is paused, and not that of the outer call."""
         self.questions += 1
         if self.questions == 1 and self.timer is not None:
             self.timer.pause()
         try:
-            return await self._outer.asked(answer)
+            return await answer
         finally:
             self.questions -= 1
             if self.questions == 0 and self.timer is not None:

@@ -28,16 +28,17 @@ class RoundTrips:
     """What is known in this round: answers, effects done once, and the questions still open.
 
     `answers` holds the digest of the question with each answer. `unproven` ones came without the state that shows
-    they were asked for.
+    they were asked for. `parked` is the handle of work that waits for the answers; see `parking`.
     """
 
-    __slots__ = ("answers", "unproven", "open", "effects", "_keys", "_unwinding")
+    __slots__ = ("answers", "unproven", "open", "effects", "parked", "_keys", "_unwinding")
 
     def __init__(self) -> None:
         self.answers: dict[str, tuple[str, Any]] = {}
         self.unproven: Params = {}
         self.open: dict[str, tuple[str, Params]] = {}
         self.effects = Effects()
+        self.parked: Params | None = None
         self._keys: set[str] = set()
         self._unwinding = False
 
@@ -53,7 +54,7 @@ class RoundTrips:
         # An answer counts only with at least the rights of the call that asked.
         if call.identity is not None and not call.identity.has_rights(payload["rights"]):
             raise InvalidState
-        self.effects.done = payload["once"]
+        self.effects.done, self.parked = payload["once"], payload.get("parked")
         self.answers = {key: (digest, answer) for key, (digest, answer) in payload["answers"].items()}
         # All answers, because this run may stop at another question before it reaches theirs.
         self.answers |= {key: (digest, given[key]) for key, digest in payload["asked"].items() if key in given}
@@ -62,7 +63,7 @@ class RoundTrips:
 
     def key_of(self, key: str | None, method: str, params: Params) -> tuple[str, str]:
         """The key a question travels under, and the digest of what it says."""
-        digest = sha256(to_json([method, params])).hexdigest()[:24]
+        digest = digest_of(method, params)
         base = key or f"{method.partition('/')[0]}-{digest[:12]}"
         name, occurrence = base, 1
         while name in self._keys:
@@ -96,6 +97,11 @@ class RoundTrips:
             call.engine.soon(self._unwind)
         return await call.engine.pending()
 
+    def park(self, call: Call, handle: Params, questions: dict[str, tuple[str, Params]]) -> None:
+        """Leave questions of parked work in the reply. The function ends; the work does not."""
+        self.parked, self.open, self.answers = handle, questions, {}
+        call.suspend(lambda: self._required(call))
+
     async def once(self, call: Call, key: str, effect: Callable[[], Any]) -> Any:
         """What `effect` gave in this or an earlier round. No effect begins in a run that is about to end."""
         if key not in self.effects.done and call.suspension is not None:
@@ -114,11 +120,18 @@ class RoundTrips:
             "asked": {key: digest for key, (digest, _) in self.open.items()},
             "rights": call.identity.rights if call.identity is not None else None,
         }
+        if self.parked is not None:
+            payload["parked"] = self.parked
         return {
             "resultType": "input_required",
             "inputRequests": {key: request for key, (_, request) in self.open.items()},
             "requestState": _sealer(call).seal(payload, binding=_binding(call)),
         }
+
+
+def digest_of(method: str, params: Params) -> str:
+    """Names a question by what it says."""
+    return sha256(to_json([method, params])).hexdigest()[:24]
 
 
 async def read_answers(call: Call) -> None:
