@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from pydantic_core import to_jsonable_python
 
-from defserve.core.call import Call
+from defserve.core.call import Call, InnerCall
 from defserve.core.identity import SENDER
 from defserve.errors import InvalidParams
 from defserve.protocols.mcp.lifecycle import LOG_LEVEL_KEY, LOG_LEVELS, Dialect, dialect_of, handshake_only
@@ -58,7 +58,7 @@ def log(call: Call, level: str, message: str, fields: Params) -> None:
     threshold = log_threshold(call)
     if threshold is None or RANK[level] < RANK[threshold]:
         return
-    reported, limit = call.local(Reported), call.session.composition.limits.log_messages_per_call
+    reported, limit = call.root.local(Reported), call.session.composition.limits.log_messages_per_call
     reported.messages += 1
     if reported.messages > limit:
         return
@@ -86,6 +86,9 @@ def pass_on_log(call: Call, params: Params) -> None:
 
 def progress(call: Call, value: float, total: float | None, message: str | None) -> None:
     """Report progress to a client that asked for it; values that do not grow are left out. From any thread."""
+    if isinstance(call, InnerCall):
+        progress(call.outer, *_of_outer(call.nth, value, total), message)
+        return
     token, reported = progress_token(call), call.local(Reported)
     if token is None and reported.also is None:
         return
@@ -102,6 +105,14 @@ def progress(call: Call, value: float, total: float | None, message: str | None)
     if message and "progress_message" in dialect_of(call).has:
         params["message"] = message
     call.notify("notifications/progress", params, replaces=("progress", token))
+
+
+def _of_outer(nth: int | None, value: float, total: float | None) -> tuple[float, float | None]:
+    """The progress of an inner call as that of the call that makes it. If there are several, each is one step of it."""
+    if nth is None:
+        return value, total
+    share = value / total if total else value
+    return nth + (share if 0 <= share < 1 else 0), None
 
 
 def progress_token(call: Call) -> int | str | None:

@@ -28,10 +28,11 @@ class RoundTrips:
     """What is known in this round: answers, effects done once, and the questions still open.
 
     `answers` holds the digest of the question with each answer. `unproven` ones came without the state that shows
-    they were asked for. `relayed` is what another server that asks through us wants back with the answers.
+    they were asked for. `relayed` is what another server that asks through us wants back with the answers. `parked` is
+    the handle of work that waits for the answers; see `parking`.
     """
 
-    __slots__ = ("answers", "unproven", "open", "effects", "relayed", "_keys", "_unwinding")
+    __slots__ = ("answers", "unproven", "open", "effects", "relayed", "parked", "_keys", "_unwinding")
 
     def __init__(self) -> None:
         self.answers: dict[str, tuple[str, Any]] = {}
@@ -39,6 +40,7 @@ class RoundTrips:
         self.open: dict[str, tuple[str, Params]] = {}
         self.effects = Effects()
         self.relayed: Any = None
+        self.parked: Params | None = None
         self._keys: set[str] = set()
         self._unwinding = False
 
@@ -54,7 +56,7 @@ class RoundTrips:
         # An answer counts only with at least the rights of the call that asked.
         if call.identity is not None and not call.identity.has_rights(payload["rights"]):
             raise InvalidState
-        self.effects.done, self.relayed = payload["once"], payload["relayed"]
+        self.effects.done, self.relayed, self.parked = payload["once"], payload["relayed"], payload.get("parked")
         self.answers = {key: (digest, answer) for key, (digest, answer) in payload["answers"].items()}
         # All answers, because this run may stop at another question before it reaches theirs.
         self.answers |= {key: (digest, given[key]) for key, digest in payload["asked"].items() if key in given}
@@ -63,7 +65,7 @@ class RoundTrips:
 
     def key_of(self, key: str | None, method: str, params: Params) -> tuple[str, str]:
         """The key a question travels under, and the digest of what it says."""
-        digest = _digest(method, params)
+        digest = digest_of(method, params)
         base = key or f"{method.partition('/')[0]}-{digest[:12]}"
         name, occurrence = base, 1
         while name in self._keys:
@@ -93,9 +95,14 @@ class RoundTrips:
         self.answers.pop(key, None)
         await self.effects.finished()
         if call.suspension is None:
-            call.suspend(lambda: self._required(call))
+            call.suspend(lambda: self._required(call.root))
             call.engine.soon(self._unwind)
         return await call.engine.pending()
+
+    def park(self, call: Call, handle: Params, questions: dict[str, tuple[str, Params]]) -> None:
+        """Leave questions of parked work in the reply. The function ends; the work does not."""
+        self.parked, self.open, self.answers = handle, questions, {}
+        call.suspend(lambda: self._required(call))
 
     async def once(self, call: Call, key: str, effect: Callable[[], Any]) -> Any:
         """What `effect` gave in this or an earlier round. No effect begins in a run that is about to end."""
@@ -111,7 +118,7 @@ class RoundTrips:
         `kept` comes back as `relayed`, with the answers.
         """
         self.open |= {
-            key: (_digest(request.get("method"), request.get("params")), request) for key, request in requests.items()
+            key: (digest_of(request.get("method"), request.get("params")), request) for key, request in requests.items()
         }
         self.relayed = kept
         call.suspend(lambda: self._required(call))
@@ -128,6 +135,8 @@ class RoundTrips:
             "asked": {key: digest for key, (digest, _) in self.open.items()},
             "rights": call.identity.rights if call.identity is not None else None,
         }
+        if self.parked is not None:
+            payload["parked"] = self.parked
         return {
             "resultType": "input_required",
             "inputRequests": {key: request for key, (_, request) in self.open.items()},
@@ -135,14 +144,15 @@ class RoundTrips:
         }
 
 
+def digest_of(method: Any, params: Any) -> str:
+    """Names a question by what it says."""
+    return sha256(to_json([method, params])).hexdigest()[:24]
+
+
 async def read_answers(call: Call) -> None:
     """Read the answers that a request brings, before its function runs. Done once, even if it reads a resource."""
     if call.peek(RoundTrips) is None and dialect_of(call).stateless:
         await call.local(RoundTrips).take(call, call.params)
-
-
-def _digest(method: Any, params: Any) -> str:
-    return sha256(to_json([method, params])).hexdigest()[:24]
 
 
 def _sealer(call: Call) -> Sealer:
