@@ -35,6 +35,11 @@ class ToolFields(ItemFields, total=False):
     schema: Mapping[str, Any]
     tags: Sequence[str]
     security: Security
+    task: Literal["optional", "required"]
+    ttl: float
+    poll: float
+    retry: int
+    begin: Literal["now", "later"]
 
 
 class ResourceFields(ItemFields, total=False):

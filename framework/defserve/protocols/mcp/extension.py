@@ -10,6 +10,7 @@ from defserve.core.call import Call
 from defserve.core.composition import Composition
 from defserve.core.extension import Extension, Handler, Listener, Offer
 from defserve.core.session import Session
+from defserve.errors import UsageError
 from defserve.protocols.mcp import reporting
 from defserve.protocols.mcp.asking.server_secret import ServerSecret
 from defserve.protocols.mcp.completion import Completions
@@ -73,6 +74,17 @@ class MCP(Extension):
         """The composition whose sessions are told of changes. Raises UsageError for what does not fit together."""
         self.completions.check()
         self.subscriptions.composition = composition
+
+    def declared(self, item: Item[Any]) -> None:
+        composition = self.subscriptions.composition
+        if composition is None or item.kind != "tool" or item.options.task is None:
+            return
+        if all(extension.name != "tasks" for extension in composition.extensions):
+            raise UsageError(
+                f"{item.kind} {item.name!r} is the first task of this server, and comes after serving began",
+                where=item.where,
+                fix="declare a tool with task= before the server serves",
+            )
 
     def lifespan(self) -> AbstractAsyncContextManager[None] | None:
         return self._secret.lifespan()

@@ -203,7 +203,7 @@ async def _question(
     rounds = call.root.local(RoundTrips)
     name, digest = rounds.key_of(key, method, params)
     if (answer := rounds.answer(name, digest, acceptable, strict)) is None:
-        answer = await rounds.suspend(call, name, digest, {"method": method, "params": params})
+        answer = await rounds.ask(call, name, digest, {"method": method, "params": params})
     return answer
 
 
@@ -274,6 +274,14 @@ def _is_sample(answer: Any) -> bool:
 def _is_roots(answer: Any) -> bool:
     found = answer.get("roots") if is_object(answer) else None
     return is_array(found) and all(is_object(root) and isinstance(root.get("uri"), str) for root in found)
+
+
+ACCEPTABLE: Mapping[str, Acceptable] = {
+    "elicitation/create": _is_form_answer,
+    "sampling/createMessage": _is_sample,
+    "roots/list": _is_roots,
+}
+"""Method of a question → whether a JSON value has the form of an answer to it."""
 
 
 def _brief(error: ValueError) -> str:

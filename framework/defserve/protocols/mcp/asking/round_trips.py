@@ -6,7 +6,7 @@ If the answer does not match what was asked, the question is asked again.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from hashlib import sha256
 from typing import Any
 
@@ -29,10 +29,14 @@ class RoundTrips:
 
     `answers` holds the digest of the question with each answer. `unproven` ones came without the state that shows
     they were asked for. `relayed` is what another server that asks through us wants back with the answers. `parked` is
-    the handle of work that waits for the answers; see `parking`.
+    the handle of work that waits for the answers; see `parking`. `wait_for_answer` is set if the call can wait for an
+    answer after all, because it is a task. `keep_effect` is set if effects are kept elsewhere, too.
     """
 
-    __slots__ = ("answers", "unproven", "open", "effects", "relayed", "parked", "_keys", "_unwinding")
+    __slots__ = (
+        "answers", "unproven", "open", "effects", "relayed", "parked", "wait_for_answer", "keep_effect", "_keys",
+        "_unwinding",
+    )  # fmt: skip
 
     def __init__(self) -> None:
         self.answers: dict[str, tuple[str, Any]] = {}
@@ -41,6 +45,8 @@ class RoundTrips:
         self.effects = Effects()
         self.relayed: Any = None
         self.parked: Params | None = None
+        self.wait_for_answer: Callable[[str, str, Params], Awaitable[Any]] | None = None
+        self.keep_effect: Callable[[str, Any], Awaitable[None]] | None = None
         self._keys: set[str] = set()
         self._unwinding = False
 
@@ -84,6 +90,12 @@ class RoundTrips:
         asked, answer = self.answers.get(key, ("", None))
         return answer if asked == digest and acceptable(answer) else None
 
+    async def ask(self, call: Call, key: str, digest: str, request: Params) -> Any:
+        """The answer of a client that can be waited for. Otherwise the run ends here, and this never returns."""
+        if self.wait_for_answer is None:
+            return await self.suspend(call, key, digest, request)
+        return await call.asked(self.wait_for_answer(key, digest, request))
+
     async def suspend(self, call: Call, key: str, digest: str, request: Params) -> Any:
         """Leave the question in the reply and end this run. Never returns.
 
@@ -110,7 +122,11 @@ class RoundTrips:
             if self._unwinding:
                 raise Suspended
             await call.engine.pending()
-        return await self.effects.once(call, key, effect)
+        if self.keep_effect is None or key in self.effects.done:
+            return await self.effects.once(call, key, effect)
+        value = await self.effects.once(call, key, effect)
+        await self.keep_effect(key, value)
+        return value
 
     async def relay(self, call: Call, requests: Mapping[str, Params], kept: Any) -> Any:
         """Leave the questions of another server in the reply and end this run. Never returns.

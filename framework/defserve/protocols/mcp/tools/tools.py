@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from time import monotonic
-from typing import Any
+from typing import Any, Literal
 
 from defserve.binding.packers import NOTHING, EmittedPart, PackedResult, ResultMismatch, pack_any
 from defserve.binding.results import WRAP, Returns, Structured
@@ -50,7 +50,8 @@ class ToolOptions(ItemOptions):
     `annotations` are MCP's hints (`readOnlyHint`, …). `structured` forces structured content on or off;
     with "bare", content that is not an object is not wrapped, and clients before 2026-07-28 get only its text.
     `schema` replaces the schema made from the signature. `security` says what the tool may do; it is read by the
-    extension that enforces it.
+    extension that enforces it. `task` lets it run as a task; `ttl`, `poll`, `retry` and `begin` are for tasks alone:
+    see `TaskOptions`.
     """
 
     annotations: Mapping[str, Any] | None = None
@@ -58,6 +59,11 @@ class ToolOptions(ItemOptions):
     schema: Mapping[str, Any] | None = None
     tags: Sequence[str] = ()
     security: Any = None
+    task: Literal["optional", "required"] | None = None
+    ttl: float | None = None
+    poll: float | None = None
+    retry: int = 0
+    begin: Literal["now", "later"] = "now"
 
 
 class Tool(Item[ToolOptions]):
@@ -115,6 +121,12 @@ class Tool(Item[ToolOptions]):
         super().check(limits)
         if self.may_annotate:
             _ = self.param_headers
+        options = self.options
+        if options.task or options.ttl or options.poll or options.retry or options.begin != "now":
+            from defserve.protocols.mcp.tools.task_options import TASK, TaskOptions
+
+            task = self.facets[TASK] = TaskOptions.of(self, limits)
+            self.options = replace(options, timeout=options.timeout or min(task.ttl, limits.tool_max))
 
     def describe(self, dialect: Dialect) -> Params:
         """The tool as `tools/list` shows it to a peer of this version."""
