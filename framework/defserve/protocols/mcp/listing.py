@@ -5,7 +5,7 @@ from __future__ import annotations
 from base64 import urlsafe_b64decode, urlsafe_b64encode
 from collections.abc import Callable
 from time import monotonic
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 from defserve.caches import ByteCache
 from defserve.core.call import Call
@@ -17,14 +17,24 @@ from defserve.wire.messages import Encoded, Params
 
 # Of the pages that are kept: all together, and what the key of one takes.
 MOST_BYTES, KEY_BYTES = 16 * 1024 * 1024, 4 * 1024
-T = TypeVar("T")
+
+
+class Listed(Protocol):
+    """An item that a list can show."""
+
+    def describe(self, dialect: Dialect) -> Params:
+        """The item as a list shows it to a peer of this version."""
+        ...
+
+
+T = TypeVar("T", bound=Listed)
 
 
 class Listing(Generic[T]):
-    """One list method: its member name (`tools`), its registry, and how an item looks in a dialect."""
+    """One list method: its member name (`tools`) and its registry."""
 
-    def __init__(self, member: str, registry: Registry[T], describe: Callable[[T, Dialect], Params]) -> None:
-        self.member, self.registry, self.describe = member, registry, describe
+    def __init__(self, member: str, registry: Registry[T]) -> None:
+        self.member, self.registry = member, registry
         self.meta: Callable[[], Params] | None = None
         """The `_meta` of its pages. It may change only with the registry's version."""
         self._pages = ByteCache[Encoded](MOST_BYTES)
@@ -57,7 +67,7 @@ class Listing(Generic[T]):
                 found.append((place, item))
                 if len(found) > size:
                     break
-        items = [composition.describe(item, views, self.describe(item, dialect)) for _, item in found[:size]]
+        items = [composition.describe(item, views, item.describe(dialect)) for _, item in found[:size]]
         result: Params = {self.member: items, **dialect_cache_hints(dialect)}
         if self.meta is not None and "meta" in dialect.has and (meta := self.meta()):
             result["_meta"] = meta
