@@ -19,6 +19,12 @@ async def of_backend(client: Client, fact: str) -> Any:
     return await client.call("e_fact", name=fact)
 
 
+async def once_true(client: Client, fact: str) -> None:
+    async with asyncio.timeout(30):
+        while not await of_backend(client, fact):
+            await asyncio.sleep(0.01)
+
+
 async def test_all_pages_of_all_lists_are_offered_under_the_prefix(join: Join) -> None:
     async with join() as client:
         names = [tool["name"] for tool in await client.tools()]
@@ -143,13 +149,10 @@ async def test_a_new_tool_is_announced_and_works(join: Join) -> None:
 async def test_a_cancelled_call_is_cancelled_in_the_backend(join: Join) -> None:
     async with join() as client:
         call = asyncio.create_task(client.call("e_wait"))
-        await until(lambda: not call.done())
-        await asyncio.sleep(0.3)
+        await once_true(client, "waiting")
         call.cancel()
         await asyncio.gather(call, return_exceptions=True)
-        async with asyncio.timeout(30):
-            while await of_backend(client, "stopped") == 0:
-                await asyncio.sleep(0.01)
+        await once_true(client, "stopped")
 
 
 async def test_what_a_request_carries_in_meta_arrives(join: Join) -> None:
