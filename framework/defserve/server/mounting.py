@@ -34,6 +34,7 @@ class Mount:
             for source, target, rename in mirrors:
                 refused.callback(_mirror(source, target, rename))
             refused.pop_all()
+        child.follow_skills(lambda skills: _mirror(skills.registry, parent.need_skills().registry, self._uri))
         child.subscriptions.forward(lambda uri: parent.subscriptions.updated(self._uri(uri)))
 
     def _name(self, name: str) -> str:
