@@ -183,7 +183,8 @@ async def test_a_client_is_asked_only_for_what_it_offers(connect_to: ConnectTo):
 async def test_resources_are_listed_and_read(connect_to: ConnectTo):
     async with connect_to("conformance") as client:
         listed = [resource["uri"] for resource in await client.resources()]
-        assert listed == ["test://static-text", "test://static-binary", "test://watched-resource"]
+        texts = ["test://static-text", "test://static-binary", "test://watched-resource"]
+        assert listed == [*texts, "skill://refunds/SKILL.md"]
         assert await client.read_text("test://static-text") == "This is the content of the static text resource."
         assert await client.read_bytes("test://static-binary") == DOT
         (template,) = await client.templates()

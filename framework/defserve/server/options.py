@@ -49,6 +49,7 @@ class ResourceFields(ItemFields, total=False):
     size: int
     annotations: Mapping[str, Any]
     ttl: float
+    listed: bool
 
 
 class PromptFields(ItemFields, total=False):
