@@ -33,6 +33,7 @@ class ToolFields(ItemFields, total=False):
     structured: bool | Literal["bare"]
     schema: Mapping[str, Any]
     tags: Sequence[str]
+    keywords: Sequence[str]
     security: Security
 
 

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from defserve.protocols.mcpx.extension import MCPX, ChatHandler, ProposalHandler
     from defserve.protocols.mcpx.participant import Participant
     from defserve.protocols.mgp.events.channel import EventChannel
+    from defserve.search.options import Search
     from defserve.server.mounting import Mount
     from defserve.server.options import FeatureSetFields, ServerFields
     from defserve.serving.options import WebFields
@@ -65,6 +66,7 @@ class Server(Declarations):
         secret: str | bytes | None = None,
         store: str | Store | None = None,
         feature_sets: Literal["open", "strict"] = "open",
+        search: Literal["auto", "always"] | Search | None = None,
         **about: Unpack[ServerFields],
     ) -> None:
         module = sys._getframe(1).f_globals.get("__name__")  # pyright: ignore[reportPrivateUsage]
@@ -92,7 +94,9 @@ class Server(Declarations):
         self.wrappers: dict[str, list[Wrapper]] = {}
         self.auth, authorization = _authorization(auth, self.limits)
         self.mgp = MGP(self.mcp.tools.registry, name, SecurityOptions(**security))
-        self.extensions = (self.mcp, self.mgp, AuthorExtension(self), *authorization, *extensions)
+        self.search = self.mgp.searched(search, self.mcp.listed, self) if search is not None else None
+        listing = (self.search.list,) if self.search is not None else ()
+        self.extensions = (self.mcp, self.mgp, AuthorExtension(self), *authorization, *extensions, *listing)
         self.injectables = {k: v for e in self.extensions for k, v in e.injectables().items()}
         self._mcpl: MCPL | None = None
         self._mcpx: MCPX | None = None

@@ -18,9 +18,10 @@ from defserve.protocols.mcp.lifecycle import Dialect, McpLifecycle
 from defserve.protocols.mcp.prompts import Prompts
 from defserve.protocols.mcp.resources.resources import Resources
 from defserve.protocols.mcp.resources.subscriptions import Subscriptions
-from defserve.protocols.mcp.tools.tools import Tools
+from defserve.protocols.mcp.tools.tools import Tool, Tools
 from defserve.protocols.mcp.tools.validate_method import Validation
-from defserve.wire.messages import Notification, Request
+from defserve.protocols.mcp.versions import HANDSHAKE_VERSIONS
+from defserve.wire.messages import Notification, Params, Request
 
 
 class MCP(Extension):
@@ -48,6 +49,10 @@ class MCP(Extension):
     def items(self) -> Iterator[Item[Any]]:
         """Everything that is offered, of every kind."""
         yield from (*self.tools.registry, *self.resources.concrete, *self.resources.templates, *self.prompts.registry)
+
+    def listed(self, tool: Tool) -> Params:
+        """A tool as the newest version with sessions lists it."""
+        return tool.describe(self.lifecycle.dialects[HANDSHAKE_VERSIONS[-1]])
 
     def compose(self, composition: Composition) -> None:
         """The composition whose sessions are told of changes. Raises UsageError for what does not fit together."""
