@@ -20,8 +20,9 @@ from defserve.protocols.mcp.lifecycle import Dialect, McpLifecycle
 from defserve.protocols.mcp.prompts import Prompts
 from defserve.protocols.mcp.resources.resources import Resources
 from defserve.protocols.mcp.resources.subscriptions import Subscriptions
-from defserve.protocols.mcp.tools.tools import Tools
+from defserve.protocols.mcp.tools.tools import Tool, Tools
 from defserve.protocols.mcp.tools.validate_method import Validation
+from defserve.protocols.mcp.versions import HANDSHAKE_VERSIONS
 from defserve.wire.messages import Notification, Params, Request
 
 BeforeList = Callable[[Call], Awaitable[None]]
@@ -93,6 +94,10 @@ class MCP(Extension):
         self._skill_followers.append(follow)
         if self.skills is not None:
             follow(self.skills)
+
+    def listed(self, tool: Tool) -> Params:
+        """A tool as the newest version with sessions lists it."""
+        return tool.describe(self.lifecycle.dialects[HANDSHAKE_VERSIONS[-1]])
 
     def compose(self, composition: Composition) -> None:
         """The composition whose sessions are told of changes. Raises UsageError for what does not fit together."""
