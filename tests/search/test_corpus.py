@@ -1,4 +1,4 @@
-"""The corpus for tool search keeps its own rules: enough of each kind, ids that exist, clean splits, true paraphrases."""
+"""The corpus for tool search keeps its rules: enough of each kind, ids that exist, clean splits, true paraphrases."""
 
 from __future__ import annotations
 
