@@ -46,7 +46,7 @@ ALLOWED: dict[str, set[str]] = {
     "context": UNDER_SERVER,
     "serving": UNDER_SERVER,
     "server": UNDER_SERVER | {"context", "proxying", "serving"},
-    "": UNDER_SERVER | {"context", "server"},
+    "": UNDER_SERVER | {"context", "proxying", "server"},
     "tooling": UNDER_TOOLS,
     "testing": UNDER_TOOLS | {"tooling"},
     "kernel": UNDER_TOOLS | {"proxying", "tooling"},

@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from defserve.protocols.mgp.events.channel import EventChannel
     from defserve.protocols.mgp.security.security import Security, dangerous, moderate, safe
     from defserve.protocols.mgp.security.validators import validator
+    from defserve.proxying.targets import Command, Remote
     from defserve.server.marks import completion, prompt, resource, tool
     from defserve.server.server import Server
     from defserve.stores.audit.log import AuditLog
@@ -90,6 +91,7 @@ else:
             "defserve.protocols.mgp.events.channel": "EventChannel",
             "defserve.protocols.mgp.security.security": "Security dangerous moderate safe",
             "defserve.protocols.mgp.security.validators": "validator",
+            "defserve.proxying.targets": "Command Remote",
             "defserve.server.marks": "completion prompt resource tool",
             "defserve.server.server": "Server",
             "defserve.stores.audit.log": "AuditLog",
@@ -113,6 +115,7 @@ __all__ = [
     "Checkpoint",
     "CheckpointNotFound",
     "Code",
+    "Command",
     "Context",
     "Declined",
     "Depends",
@@ -156,6 +159,7 @@ __all__ = [
     "Receipt",
     "Refused",
     "Rejected",
+    "Remote",
     "Resource",
     "ResourceOptions",
     "Rewrite",

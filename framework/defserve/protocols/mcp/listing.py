@@ -25,6 +25,8 @@ class Listing(Generic[T]):
 
     def __init__(self, member: str, registry: Registry[T], describe: Callable[[T, Dialect], Params]) -> None:
         self.member, self.registry, self.describe = member, registry, describe
+        self.meta: Callable[[], Params] | None = None
+        """The `_meta` of its pages. It may change only with the registry's version."""
         self._pages = ByteCache[Encoded](MOST_BYTES)
         self._version = -1
 
@@ -57,6 +59,8 @@ class Listing(Generic[T]):
                     break
         items = [composition.describe(item, views, self.describe(item, dialect)) for _, item in found[:size]]
         result: Params = {self.member: items, **dialect_cache_hints(dialect)}
+        if self.meta is not None and "meta" in dialect.has and (meta := self.meta()):
+            result["_meta"] = meta
         if len(found) > size:
             result["nextCursor"] = self._cursor(found[size - 1][0])
         return dialect.result(call, result)
