@@ -50,6 +50,7 @@ if TYPE_CHECKING:
     from defserve.host.mgp.peer import MgpPeer
     from defserve.host.mgp.permissions.approval import Grant
     from defserve.host.mgp.streaming.stream import Stream
+    from defserve.host.tasks import StartedCall
 else:
     __getattr__ = lazy(
         __name__,
@@ -85,6 +86,7 @@ else:
             "defserve.host.mgp.peer": "MgpPeer",
             "defserve.host.mgp.permissions.approval": "Grant",
             "defserve.host.mgp.streaming.stream": "Stream",
+            "defserve.host.tasks": "StartedCall",
         },
     )
 
@@ -136,6 +138,7 @@ __all__ = [
     "RolledBack",
     "Router",
     "ScriptedModel",
+    "StartedCall",
     "Stream",
     "TopicClient",
     "WebSocketLink",
