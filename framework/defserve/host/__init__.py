@@ -50,6 +50,8 @@ if TYPE_CHECKING:
     from defserve.host.mgp.peer import MgpPeer
     from defserve.host.mgp.permissions.approval import Grant
     from defserve.host.mgp.streaming.stream import Stream
+    from defserve.host.skills.entry import UnverifiedSkill, skill_fingerprint
+    from defserve.host.skills.loading import LoadedSkill
     from defserve.host.tasks import StartedCall
 else:
     __getattr__ = lazy(
@@ -86,6 +88,8 @@ else:
             "defserve.host.mgp.peer": "MgpPeer",
             "defserve.host.mgp.permissions.approval": "Grant",
             "defserve.host.mgp.streaming.stream": "Stream",
+            "defserve.host.skills.entry": "UnverifiedSkill skill_fingerprint",
+            "defserve.host.skills.loading": "LoadedSkill",
             "defserve.host.tasks": "StartedCall",
         },
     )
@@ -119,6 +123,7 @@ __all__ = [
     "Injected",
     "Link",
     "LiveChannels",
+    "LoadedSkill",
     "Lost",
     "Mcpl",
     "McplPeer",
@@ -141,7 +146,9 @@ __all__ = [
     "StartedCall",
     "Stream",
     "TopicClient",
+    "UnverifiedSkill",
     "WebSocketLink",
     "connect_url",
     "join_topic",
+    "skill_fingerprint",
 ]

@@ -195,6 +195,18 @@ class SyncClient:
         """The bytes of a resource; texts are encoded as UTF-8."""
         return self._do(lambda client: client.read_bytes(uri))
 
+    def skills(self) -> list[Json]:
+        """Every skill as the server lists it, all pages."""
+        return self._do(lambda client: client.skills())
+
+    def skill(self, uri: str) -> Json:
+        """One skill as its server lists it, by the URI of its `SKILL.md`."""
+        return self._do(lambda client: client.skill(uri))
+
+    def read_verified(self, entry: Json) -> dict[str, bytes]:
+        """Every file of a listed skill by its path. Raises UnverifiedSkill if one differs from its entry."""
+        return self._do(lambda client: client.read_verified(entry))
+
     def prompt(self, prompt: str, /, **arguments: Any) -> Json:
         """A prompt with its messages. An argument that is not a string is sent as JSON text."""
         return self._do(lambda client: client.prompt(prompt, **arguments))

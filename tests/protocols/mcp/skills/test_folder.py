@@ -101,6 +101,13 @@ def test_a_name_that_is_not_utf8_is_left_out(folder: Path) -> None:
     assert list(reasons(read_folder(folder)).values()) == ["its name is not UTF-8"]
 
 
+@pytest.mark.skipif(sys.platform == "win32", reason="such names cannot be made there")
+@pytest.mark.parametrize("name", ["a\\..\\b", "C:x", "two\nlines"])
+def test_a_name_that_means_something_else_elsewhere_is_left_out(folder: Path, name: str) -> None:
+    (folder / name).touch()
+    assert reasons(read_folder(folder)) == {name: "its name means something else on other systems"}
+
+
 def test_folders_are_not_followed_without_end(folder: Path) -> None:
     deep = folder.joinpath(*["d"] * 40)
     deep.mkdir(parents=True)

@@ -197,7 +197,7 @@ async def test_nothing_outside_a_skill_can_be_read(folder: Path, uri: str):
 
 
 async def test_names_of_files_are_encoded_in_uris(folder: Path):
-    names = ["a b.md", "100%.md", "ü#?.md", "a&b=c;d.md", "x\ny"]
+    names = ["a b.md", "100%.md", "ü#?.md", "a&b=c;d.md"]
     for name in names:
         write(folder, f"refunds/odd {name[0]}/{name}", name)
     server = Server("s", "1")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import hashlib
 import os
+import re
 import stat
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,9 +19,15 @@ MOST_BYTES: Final = 16 * 1024 * 1024
 DEEPEST: Final = 16
 """Of one skill (SEP-2640: limits), and how deep its folders may be."""
 
+_NOT_PORTABLE: Final = re.compile(r"[\x00-\x1f/\\:]")
 _CACHES: Final = frozenset({"__pycache__", "node_modules"})
 # O_NOFOLLOW: what was looked at is what is opened. O_NONBLOCK: a pipe that took its place cannot hold us up.
 _FLAGS: Final = os.O_RDONLY | sum(getattr(os, name, 0) for name in ("O_NOFOLLOW", "O_NONBLOCK", "O_BINARY"))
+
+
+def is_portable(name: str) -> bool:
+    """Whether a name of a file is nothing but that, on every system."""
+    return name not in ("", ".", "..") and not _NOT_PORTABLE.search(name)
 
 
 class SkillFile(NamedTuple):
@@ -123,6 +130,8 @@ def _reason(entry: os.DirEntry[str], path: str, root: Path) -> str | None:
         return "it is hidden"
     if entry.name in _CACHES:
         return "it is a cache"
+    if not is_portable(entry.name):
+        return "its name means something else on other systems"
     if path.count("/") >= DEEPEST:
         return f"it is deeper than {DEEPEST} folders"
     try:

@@ -131,6 +131,8 @@ def resources(folder: Folder, segments: Sequence[str], scopes: Sequence[str], ow
 
 def contents(file: SkillFile) -> str | bytes:
     """A text, if its bytes are those of one, so that they can be had back from it. Else the bytes."""
+    if b"\0" in file.data:  # six bytes each in a JSON text
+        return file.data
     try:
         return file.data.decode()
     except UnicodeDecodeError:
