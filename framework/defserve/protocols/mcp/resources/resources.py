@@ -16,7 +16,7 @@ from defserve.protocols.mcp.failures import ResourceNotFound
 from defserve.protocols.mcp.function import FindProvider, Function, nothing_injectable
 from defserve.protocols.mcp.items import ANSWER_PARAMS, Item, ItemOptions, Late, check_running, read_answers
 from defserve.protocols.mcp.lifecycle import Dialect, dialect_cache_hints, dialect_of
-from defserve.protocols.mcp.listing import Listing
+from defserve.protocols.mcp.listing import Listing, described
 from defserve.protocols.mcp.params import text
 from defserve.protocols.mcp.resources.cache import ResourceCache
 from defserve.wire.jsonvalue import is_array
@@ -35,13 +35,15 @@ class ResourceOptions(ItemOptions):
     """Everything a resource may say about itself.
 
     `ttl` is how many seconds the contents stay valid. A client may keep them, and a function that sees nothing of the
-    caller (no `Context`, no dependency) does not run again meanwhile, for any caller.
+    caller (no `Context`, no dependency) does not run again meanwhile, for any caller. A resource that is not `listed`
+    can be read, and is left out of `resources/list`.
     """
 
     mime_type: str | None = None
     size: int | None = None
     annotations: Mapping[str, Any] | None = None
     ttl: float = 0.0
+    listed: bool = True
 
 
 class Resource(Item[ResourceOptions]):
@@ -94,6 +96,9 @@ class Resource(Item[ResourceOptions]):
         template = _template(uri, "") if self.template else None
         return Resource(uri, replace(self.options, name=self.name), self.function, template, self.owner)
 
+    def is_listed(self) -> bool:
+        return self.options.listed
+
     def describe(self, dialect: Dialect) -> Params:
         """The resource, or template, as its list shows it to a peer of this version."""
         options = self.options
@@ -133,8 +138,8 @@ class Resources:
         self.late: Late | None = None
         self.concrete: Registry[Resource] = Registry("resource")
         self.templates: Registry[Resource] = Registry("resource template")
-        self._concrete_listing = Listing("resources", self.concrete)
-        self._template_listing = Listing("resourceTemplates", self.templates)
+        self._concrete_listing = Listing("resources", self.concrete, described, Resource.is_listed)
+        self._template_listing = Listing("resourceTemplates", self.templates, described, Resource.is_listed)
 
     @property
     def listings(self) -> tuple[Listing[Resource], Listing[Resource]]:

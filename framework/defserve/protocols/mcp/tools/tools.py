@@ -28,7 +28,7 @@ from defserve.protocols.mcp.items import (
     read_answers,
 )
 from defserve.protocols.mcp.lifecycle import Dialect, dialect_of
-from defserve.protocols.mcp.listing import Listing
+from defserve.protocols.mcp.listing import Listing, described
 from defserve.protocols.mcp.params import optional_fields, text
 from defserve.wire.jsonvalue import is_object
 from defserve.wire.messages import Params
@@ -50,15 +50,16 @@ class ToolOptions(ItemOptions):
 
     `annotations` are MCP's hints (`readOnlyHint`, …). `structured` forces structured content on or off;
     with "bare", content that is not an object is not wrapped, and clients before 2026-07-28 get only its text.
-    `schema` replaces the schema made from the signature. `security` says what the tool may do; it is read by the
-    extension that enforces it. `task` lets it run as a task; `ttl`, `poll`, `retry` and `begin` are for tasks alone:
-    see `TaskOptions`.
+    `schema` replaces the schema made from the signature. `tags` are its categories and `keywords` more words, both for
+    searches. `security` says what the tool may do; it is read by the extension that enforces it. `task` lets it run as
+    a task; `ttl`, `poll`, `retry` and `begin` are for tasks alone: see `TaskOptions`.
     """
 
     annotations: Mapping[str, Any] | None = None
     structured: Structured = None
     schema: Mapping[str, Any] | None = None
     tags: Sequence[str] = ()
+    keywords: Sequence[str] = ()
     security: Any = None
     task: Literal["optional", "required"] | None = None
     ttl: float | None = None
@@ -171,7 +172,7 @@ class Tools:
     def __init__(self) -> None:
         self.registry: Registry[Tool] = Registry("tool")
         self.late: Late | None = None
-        self.listing = Listing("tools", self.registry)
+        self.listing = Listing("tools", self.registry, described)
         self._annotated: Mapping[str, Mapping[tuple[str, ...], str]] = {}
         self._annotated_at = -1
 
