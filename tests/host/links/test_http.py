@@ -634,7 +634,7 @@ async def test_what_is_no_address_is_refused(url: str):
         HttpLink(url)
 
 
-async def test_without_httpx2_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch):
+async def test_behind_a_proxy_without_httpx2_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch):
     known = builtins.__import__
 
     def missing(name: str, *rest: Any, **more: Any) -> Any:
@@ -642,10 +642,13 @@ async def test_without_httpx2_the_error_says_what_to_install(monkeypatch: pytest
             raise ImportError(name)
         return known(name, *rest, **more)
 
+    monkeypatch.setenv("http_proxy", "http://127.0.0.1:1")
     monkeypatch.setattr(builtins, "__import__", missing)
     with pytest.raises(UsageError) as usage:
-        HttpLink("http://127.0.0.1:1/")
+        HttpLink("http://mcp.example/")
     assert 'pip install "defserve[client]"' in str(usage.value)
+    HttpLink("http://127.0.0.1:1/")
+    HttpLink("http://localhost:1/")
 
 
 async def test_closing_twice_is_harmless_and_nothing_is_sent_afterwards():
