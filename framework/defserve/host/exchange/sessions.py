@@ -110,19 +110,23 @@ class Sessions:
         """Open it at once, rather than with the next request: the server may have something to say."""
         if self._opens is not None and self._opening is None:
             self._lost = True
-            self._start().add_done_callback(lambda done: done.cancelled() or done.exception())
+            self._start()
 
     async def _open_again(self) -> None:
         opening = self._opening
         if opening is asyncio.current_task():
             return
-        try:
-            await asyncio.shield(opening or self._start())
-        except PeerError as error:
+        opening = opening or self._start()
+        await asyncio.wait((opening,))
+        if opening.cancelled():
+            raise PeerGone("the client was closed")
+        if error := opening.exception():
             raise PeerGone(f"the server ended the session, and opened no other: {error}") from None
 
     def _start(self) -> asyncio.Task[None]:
         opening = self._opening = asyncio.create_task(self._open(), name="defserve.host opening")
+        # Perhaps nobody waits for it.
+        opening.add_done_callback(lambda done: done.cancelled() or done.exception())
         return opening
 
     async def _open(self) -> None:
