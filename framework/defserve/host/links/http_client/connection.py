@@ -72,10 +72,8 @@ class Connection(asyncio.Protocol):
                     raise Broken(f"the server took nothing of a request within {WRITE_SECONDS:g} s") from None
 
     def abort(self) -> None:
-        """End the connection at once."""
-        self._response, self._lost = None, True
-        if self._transport is not None:
-            self._transport.abort()
+        """End the connection at once. Who still reads a response is told."""
+        self._end(Broken("the connection was closed"))
 
     def pause(self, paused: bool) -> None:
         """Whether the server has to wait before it sends more."""
@@ -140,9 +138,16 @@ class Connection(asyncio.Protocol):
             self.abort()
 
     def _fail(self, error: Broken) -> None:
-        if (response := self._response) is not None:
-            response.end(Unanswered(*error.args) if self._reused and not response.framing.began else error)
-        self.abort()
+        if self._reused and (response := self._response) is not None and not response.framing.began:
+            error = Unanswered(*error.args)
+        self._end(error)
+
+    def _end(self, error: Broken) -> None:
+        response, self._response, self._lost = self._response, None, True
+        if response is not None:
+            response.end(error)
+        if self._transport is not None:
+            self._transport.abort()
 
 
 class Response:
