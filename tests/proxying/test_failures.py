@@ -18,7 +18,7 @@ from defserve.host import Answers
 from defserve.proxying.backend import Backend, Transition
 from defserve.proxying.restarts import RestartPolicy
 from tests.at_address import at_address
-from tests.proxying.conftest import ERAS, child
+from tests.proxying.conftest import ERAS, child, hearing, until_fact
 from tests.waiting import until
 
 pytestmark = pytest.mark.anyio
@@ -50,8 +50,7 @@ async def test_kill_9_during_a_call_costs_that_call_and_nothing_else(era: str) -
     async with server.connect(era) as client:
         pid = await client.call("e_pid")
         waiting = asyncio.create_task(client.call_raw("e_wait"))
-        while not await client.call("e_fact", name="waiting"):
-            await asyncio.sleep(0.01)
+        await until_fact(client, "waiting")
         os.kill(pid, signal.SIGKILL)
         result = await waiting
         assert result["isError"]
@@ -69,7 +68,7 @@ async def test_kill_9_during_a_call_costs_that_call_and_nothing_else(era: str) -
 async def test_a_dead_child_of_one_client_is_replaced_with_its_subscriptions(era: str) -> None:
     heard: list[str] = []
     server = front((child(), "e"), restarts=SOON)
-    async with server.connect(era, on_notification=lambda method, params: heard.append(method)) as client:
+    async with server.connect(era, on_notification=hearing(heard)) as client:
         await client.subscribe("note://e/live")
         pid = await client.call("e_pid")
         os.kill(pid, signal.SIGKILL)

@@ -9,9 +9,8 @@ from typing import Any
 import pytest
 
 from defserve import Command, Remote, Server, StaticTokens, ToolError
-from defserve.host import Client
 from tests.at_address import at_address
-from tests.proxying.conftest import ERAS, child
+from tests.proxying.conftest import ERAS, child, hearing, until_fact, until_listed
 from tests.proxying.everything import everything
 from tests.waiting import until
 
@@ -113,14 +112,12 @@ async def test_there_are_no_more_children_than_allowed() -> None:
         one, other = (Remote(url, token=key).connect("stateless") for key in KEYS)
         async with one as first, other as second:
             waiting = asyncio.create_task(first.call("e_wait"))
-            while not await first.call("e_fact", name="waiting"):
-                await asyncio.sleep(0.01)
+            await until_fact(first, "waiting")
             with pytest.raises(ToolError, match="'e'.*all of its 1 conversations are in use"):
                 await second.call("e_pid")
             waiting.cancel()
             await asyncio.gather(waiting, return_exceptions=True)
-            while not await first.call("e_fact", name="stopped"):
-                await asyncio.sleep(0.01)
+            await until_fact(first, "stopped")
             pid = await first.call("e_pid")
             assert await second.call("e_pid") != pid  # an idle one makes room
             await until(lambda: not is_running(pid))
@@ -128,22 +125,17 @@ async def test_there_are_no_more_children_than_allowed() -> None:
 
 async def test_news_of_a_child_go_to_its_own_client_alone() -> None:
     async with at_address(desk(child())) as url:
-        heard: dict[str, list[str]] = {"ann": [], "bo": []}
-        clients: list[Client] = []
-
-        def listening(name: str, key: str) -> Any:
-            return Remote(url, token=key).connect(
-                "handshake", on_notification=lambda method, params: heard[name].append(str(params.get("uri")))
-            )
-
-        async with listening("ann", "a" * 40) as ann, listening("bo", "b" * 40) as bo:
-            clients += [ann, bo]
-            for client in clients:
+        of_ann: list[Any] = []
+        of_bo: list[Any] = []
+        one = Remote(url, token="a" * 40).connect("handshake", on_notification=hearing(of_ann, "uri"))
+        other = Remote(url, token="b" * 40).connect("handshake", on_notification=hearing(of_bo, "uri"))
+        async with one as ann, other as bo:
+            for client in (ann, bo):
                 await client.subscribe("note://e/live")
             await ann.call("e_change", text="for ann")
-            await until(lambda: "note://e/live" in heard["ann"])
+            await until(lambda: "note://e/live" in of_ann)
             await bo.ping()
-            assert "note://e/live" not in heard["bo"]
+            assert "note://e/live" not in of_bo
 
 
 async def test_a_tool_that_one_clients_child_grew_is_seen_by_that_client_alone() -> None:
@@ -152,9 +144,7 @@ async def test_a_tool_that_one_clients_child_grew_is_seen_by_that_client_alone()
         async with one as ann, other as bo:
             await bo.call("e_pid")
             await ann.call("e_grow", name="secret_project")
-            async with asyncio.timeout(30):
-                while "e_secret_project" not in [tool["name"] for tool in await ann.tools()]:
-                    await asyncio.sleep(0.01)
+            await until_listed(ann, "e_secret_project")
             assert "e_secret_project" not in [tool["name"] for tool in await bo.tools()]
             with pytest.raises(Exception, match="Unknown tool"):
                 await bo.call("e_secret_project")

@@ -18,8 +18,8 @@ from defserve.redaction import is_secret_name, redact_text
 from defserve.wire.jsonvalue import is_array, is_object
 
 if TYPE_CHECKING:
+    from defserve.host.exchange.raw_reply import RawReply
     from defserve.host.link import Link
-    from defserve.host.raw_reply import RawReply
 
 Per: TypeAlias = Literal["client", "shared", "call"]
 PERS: Final[tuple[Per, ...]] = get_args(Per)
@@ -184,7 +184,15 @@ class Command:
         """Start the child. Raises PeerGone if it cannot be started."""
         from defserve.host.links.stdio import ProcessLink
 
-        return await ProcessLink.spawn(self.program, self.args, env=self.env, cwd=self.cwd)
+        return await ProcessLink.spawn(
+            self.program,
+            self.args,
+            env=self.env,
+            cwd=self.cwd,
+            bare=True,
+            on_stderr=on_stderr,
+            ends_with_us=True,
+        )
 
     def __repr__(self) -> str:
         return f"Command({self.shown!r}, …)" if self.args else f"Command({self.shown!r})"
