@@ -119,6 +119,7 @@ class Member:
         if backend is None:
             return row
         return row | {
+            "pid": backend.pid,
             "era": backend.era,
             "tools": backend.tools,
             "calls": backend.calls,

@@ -118,6 +118,11 @@ class Backend:
         return self.catalogue.count("tools")
 
     @property
+    def pid(self) -> int | None:
+        """The process of its own conversation, if it is a child."""
+        return self._main.pid if self._main is not None else None
+
+    @property
     def per(self) -> Per:
         """Who shares a conversation. A server that keeps no session and is no child has nothing to share."""
         given: Per | None = self.target.per

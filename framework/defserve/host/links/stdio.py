@@ -68,9 +68,9 @@ class ProcessLink:
         grace: float = GRACE_SECONDS,
         on_stderr: Callable[[str], None] | None = None,
     ) -> ProcessLink:
-        """Start `command args…`. `env` is added to our environment; `echo` copies its stderr to ours; `on_stderr` gets its lines.
+        """Start `command args…`. `env` is added to our environment; `echo` copies its stderr to ours.
 
-        Raises PeerGone if it cannot be started.
+        `on_stderr` is called with every line of its stderr. Raises PeerGone if it cannot be started.
         """
 
         async def start() -> asyncio.subprocess.Process:
@@ -95,6 +95,11 @@ class ProcessLink:
         """End the child and start the same command again. Raises PeerGone if it cannot be started."""
         await self.aclose()
         self._attach(await self._start())
+
+    @property
+    def pid(self) -> int:
+        """The child's process."""
+        return self._process.pid
 
     @property
     def returncode(self) -> int | None:
