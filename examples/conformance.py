@@ -410,6 +410,10 @@ def watched() -> str:
     return "Watched resource content"
 
 
+# A skill with folders in it. The suite takes the first that it finds.
+server.skills("skills")
+
+
 # Prompts.
 @server.prompt
 def test_simple_prompt() -> str:

@@ -46,6 +46,8 @@ if TYPE_CHECKING:
     from defserve.protocols.mgp.security.security import Security, dangerous, moderate, safe
     from defserve.protocols.mgp.security.validators import validator
     from defserve.proxying.targets import Command, Remote
+    from defserve.search.budget import ToolBudget
+    from defserve.search.options import Search
     from defserve.server.marks import completion, prompt, resource, tool
     from defserve.server.server import Server
     from defserve.stores.audit.log import AuditLog
@@ -92,6 +94,8 @@ else:
             "defserve.protocols.mgp.security.security": "Security dangerous moderate safe",
             "defserve.protocols.mgp.security.validators": "validator",
             "defserve.proxying.targets": "Command Remote",
+            "defserve.search.budget": "ToolBudget",
+            "defserve.search.options": "Search",
             "defserve.server.marks": "completion prompt resource tool",
             "defserve.server.server": "Server",
             "defserve.stores.audit.log": "AuditLog",
@@ -165,6 +169,7 @@ __all__ = [
     "Rewrite",
     "SampleOptions",
     "Scope",
+    "Search",
     "Security",
     "Server",
     "Shell",
@@ -176,6 +181,7 @@ __all__ = [
     "Text",
     "TokenVerifier",
     "Tool",
+    "ToolBudget",
     "ToolError",
     "ToolOptions",
     "Turn",

@@ -31,6 +31,7 @@ class Mount:
             for source, target, rename in mirrors:
                 refused.callback(_mirror(source, target, rename))
             refused.pop_all()
+        child.follow_skills(lambda skills: _mirror(skills.registry, parent.need_skills().registry, renames.uri))
         child.subscriptions.forward(lambda uri: parent.subscriptions.updated(renames.uri(uri)))
 
 

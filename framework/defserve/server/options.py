@@ -34,6 +34,7 @@ class ToolFields(ItemFields, total=False):
     structured: bool | Literal["bare"]
     schema: Mapping[str, Any]
     tags: Sequence[str]
+    keywords: Sequence[str]
     security: Security
     task: Literal["optional", "required"]
     ttl: float
@@ -49,6 +50,7 @@ class ResourceFields(ItemFields, total=False):
     size: int
     annotations: Mapping[str, Any]
     ttl: float
+    listed: bool
 
 
 class PromptFields(ItemFields, total=False):

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from defserve.protocols.mgp.events.channel import EventChannel
     from defserve.proxying.mounts import Mounts
     from defserve.proxying.targets import Command, Remote
+    from defserve.search.options import Search
     from defserve.server.mounting import Mount
     from defserve.server.options import FeatureSetFields, MountFields, ServerFields
     from defserve.serving.options import WebFields
@@ -67,6 +68,7 @@ class Server(Declarations):
         secret: str | bytes | None = None,
         store: str | Store | None = None,
         feature_sets: Literal["open", "strict"] = "open",
+        search: Literal["auto", "always"] | Search | None = None,
         **about: Unpack[ServerFields],
     ) -> None:
         module = sys._getframe(1).f_globals.get("__name__")  # pyright: ignore[reportPrivateUsage]
@@ -95,7 +97,9 @@ class Server(Declarations):
         self.wrappers: dict[str, list[Wrapper]] = {}
         self.auth, authorization = _authorization(auth, self.limits)
         self.mgp = MGP(self.mcp.tools.registry, name, SecurityOptions(**security))
-        self.extensions = (self.mcp, self.mgp, AuthorExtension(self), *authorization, *extensions)
+        self.search = self.mgp.searched(search, self.mcp.listed, self) if search is not None else None
+        listing = (self.search.list,) if self.search is not None else ()
+        self.extensions = (self.mcp, self.mgp, AuthorExtension(self), *authorization, *extensions, *listing)
         self.injectables = {k: v for e in self.extensions for k, v in e.injectables().items()}
         self._mcpl: MCPL | None = None
         self._mcpx: MCPX | None = None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import AbstractAsyncContextManager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from defserve.core.call import Call
 from defserve.core.composition import Composition
@@ -20,11 +20,15 @@ from defserve.protocols.mcp.lifecycle import Dialect, McpLifecycle
 from defserve.protocols.mcp.prompts import Prompts
 from defserve.protocols.mcp.resources.resources import Resources
 from defserve.protocols.mcp.resources.subscriptions import Subscriptions
-from defserve.protocols.mcp.tools.tools import Tools
+from defserve.protocols.mcp.tools.tools import Tool, Tools
 from defserve.protocols.mcp.tools.validate_method import Validation
+from defserve.protocols.mcp.versions import HANDSHAKE_VERSIONS
 from defserve.wire.messages import Notification, Params, Request
 
 BeforeList = Callable[[Call], Awaitable[None]]
+
+if TYPE_CHECKING:
+    from defserve.protocols.mcp.skills.skills import Skills
 
 
 class MCP(Extension):
@@ -34,7 +38,7 @@ class MCP(Extension):
     # A cancellation has to find its request even without a handshake.
     # A bare `server/discover` is a probe: "method not found" is the answer that sends clients to `initialize`.
     opens_with = frozenset({"initialize", "ping", "server/discover", "notifications/cancelled"})
-    listing = frozenset({"tools/list", "resources/list", "resources/templates/list", "prompts/list"})
+    listing = frozenset({"tools/list", "resources/list", "resources/templates/list", "prompts/list", "skills/list"})
 
     def __init__(self, identity: Identity, secret: ServerSecret) -> None:
         self.lifecycle, self._secret = McpLifecycle(identity, secret), secret
@@ -44,6 +48,8 @@ class MCP(Extension):
         self.subscriptions.forward(self.resources.cache.forget)
         self.validation = Validation(self.tools.registry)
         self._before_list: BeforeList | None = None
+        self.skills: Skills | None = None
+        self._skill_followers: list[Callable[[Skills], object]] = []
         changed = self.subscriptions.changed
         self.tools.registry.watch(lambda: changed("tools"))
         self.prompts.registry.watch(lambda: changed("prompts"))
@@ -69,6 +75,29 @@ class MCP(Extension):
     def items(self) -> Iterator[Item[Any]]:
         """Everything that is offered, of every kind."""
         yield from (*self.tools.registry, *self.resources.concrete, *self.resources.templates, *self.prompts.registry)
+
+    def need_skills(self) -> Skills:
+        """The section of skills. It is made with the first skill, before serving begins."""
+        if self.skills is None:
+            if self.subscriptions.composition is not None:
+                raise UsageError("the first skill comes after serving began", fix="declare it where the server is made")
+            from defserve.protocols.mcp.skills.skills import Skills
+
+            skills = Skills(self.resources)
+            for follow in self._skill_followers:
+                follow(skills)
+            self.skills = skills
+        return self.skills
+
+    def follow_skills(self, follow: Callable[[Skills], object]) -> None:
+        """Call `follow` with the section of skills, now or when there is one."""
+        self._skill_followers.append(follow)
+        if self.skills is not None:
+            follow(self.skills)
+
+    def listed(self, tool: Tool) -> Params:
+        """A tool as the newest version with sessions lists it."""
+        return tool.describe(self.lifecycle.dialects[HANDSHAKE_VERSIONS[-1]])
 
     def compose(self, composition: Composition) -> None:
         """The composition whose sessions are told of changes. Raises UsageError for what does not fit together."""
@@ -105,6 +134,8 @@ class MCP(Extension):
         }
         if "completions" in dialect.has and self.completions.offered:
             capabilities["completions"] = {}
+        if self.skills is not None:
+            capabilities["extensions"] = self.skills.capabilities()
         return capabilities
 
     def methods(self) -> Mapping[str, Handler]:
@@ -125,6 +156,7 @@ class MCP(Extension):
             "completion/complete": self.completions.complete,
             "logging/setLevel": reporting.set_level,
             "subscriptions/listen": self.subscriptions.listen,
+            **(self.skills.methods() if self.skills is not None else {}),
         }
 
     def notifications(self) -> Mapping[str, Listener]:

@@ -35,13 +35,15 @@ class ResourceOptions(ItemOptions):
     """Everything a resource may say about itself.
 
     `ttl` is how many seconds the contents stay valid. A client may keep them, and a function that sees nothing of the
-    caller (no `Context`, no dependency) does not run again meanwhile, for any caller.
+    caller (no `Context`, no dependency) does not run again meanwhile, for any caller. A resource that is not `listed`
+    can be read, and is left out of `resources/list`.
     """
 
     mime_type: str | None = None
     size: int | None = None
     annotations: Mapping[str, Any] | None = None
     ttl: float = 0.0
+    listed: bool = True
 
 
 class Resource(Item[ResourceOptions]):
@@ -94,6 +96,9 @@ class Resource(Item[ResourceOptions]):
         template = _template(uri, "") if self.template else None
         return Resource(uri, replace(self.options, name=self.name), self.function, template, self.owner)
 
+    def is_listed(self) -> bool:
+        return self.options.listed
+
     def describe(self, dialect: Dialect) -> Params:
         """The resource, or template, as its list shows it to a peer of this version."""
         options = self.options
@@ -132,8 +137,8 @@ class Resources:
         self.cache = ResourceCache()
         self.concrete: Registry[Resource] = Registry("resource")
         self.templates: Registry[Resource] = Registry("resource template")
-        self._concrete_listing = Listing("resources", self.concrete, Resource.describe)
-        self._template_listing = Listing("resourceTemplates", self.templates, Resource.describe)
+        self._concrete_listing = Listing("resources", self.concrete, Resource.describe, Resource.is_listed)
+        self._template_listing = Listing("resourceTemplates", self.templates, Resource.describe, Resource.is_listed)
 
     @property
     def listings(self) -> tuple[Listing[Resource], Listing[Resource]]:

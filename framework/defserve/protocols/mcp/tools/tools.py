@@ -49,15 +49,16 @@ class ToolOptions(ItemOptions):
 
     `annotations` are MCP's hints (`readOnlyHint`, …). `structured` forces structured content on or off;
     with "bare", content that is not an object is not wrapped, and clients before 2026-07-28 get only its text.
-    `schema` replaces the schema made from the signature. `security` says what the tool may do; it is read by the
-    extension that enforces it. `task` lets it run as a task; `ttl`, `poll`, `retry` and `begin` are for tasks alone:
-    see `TaskOptions`.
+    `schema` replaces the schema made from the signature. `tags` are its categories and `keywords` more words, both for
+    searches. `security` says what the tool may do; it is read by the extension that enforces it. `task` lets it run as
+    a task; `ttl`, `poll`, `retry` and `begin` are for tasks alone: see `TaskOptions`.
     """
 
     annotations: Mapping[str, Any] | None = None
     structured: Structured = None
     schema: Mapping[str, Any] | None = None
     tags: Sequence[str] = ()
+    keywords: Sequence[str] = ()
     security: Any = None
     task: Literal["optional", "required"] | None = None
     ttl: float | None = None
