@@ -50,13 +50,13 @@ class Running(NamedTuple):
 
 @asynccontextmanager
 async def running(
-    folder: Path, *entries: str, environ: Mapping[str, str] = os.environ, wait: bool = True, **client: Any
+    folder: Path, *entries: str, environ: Mapping[str, str] = os.environ, wait: bool = True, **options: Any
 ) -> AsyncGenerator[Running]:
-    """A kernel that serves such a file, and a client of it."""
+    """A kernel that serves such a file, and a client of it. `options` are those of the kernel's server."""
     path = folder / "mgp.toml"
     path.write_text("\n".join(entries))
-    kernel = Kernel(load(path), environ)
-    async with kernel.server.connect(**client) as connection:
+    kernel = Kernel(load(path), environ, **options)
+    async with kernel.server.connect() as connection:
         here = Running(kernel, connection, path)
         if wait:
             await here.connected(*kernel.members)
