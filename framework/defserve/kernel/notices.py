@@ -7,7 +7,13 @@ from typing import Final
 from defserve.kernel.members import Member
 from defserve.protocols.mgp import instants
 from defserve.protocols.mgp.agreed import sections_of
-from defserve.protocols.mgp.lifecycle.lifecycle import TRANSITIONS, LifecycleState, tell
+from defserve.protocols.mgp.lifecycle.lifecycle import (
+    DEFAULT_REASON,
+    REASONS,
+    TRANSITIONS,
+    LifecycleState,
+    tell,
+)
 from defserve.proxying.backend import Transition
 from defserve.proxying.restarts import RefusalReason
 from defserve.server.server import Server
@@ -15,6 +21,8 @@ from defserve.server.server import Server
 # What a supervisor does besides the diagram of §11.2: an operator may stop a server in any state, and start it again.
 STOPPED: Final[LifecycleState] = "disconnected"
 STARTED: Final[tuple[LifecycleState, LifecycleState]] = ("registered", "connecting")
+# The one of the five reasons of §11.4 that is nearest to too many restarts. `detail` says what really happened.
+LIMIT_REASON: Final = "resource_limit"
 # The events of §6.4 for the states that they are about.
 EVENTS: Final = {"connected": "SERVER_CONNECTED", "disconnected": "SERVER_DISCONNECTED", "error": "SERVER_DISCONNECTED"}
 
@@ -31,18 +39,19 @@ class LifecycleNotices:
         if new not in TRANSITIONS[previous] and new != STOPPED:
             # An operator started a server that had ended: to its peers that is a new one.
             previous = STARTED[0] if new == STARTED[1] else previous
-        reason = member.hidden(change.reason)
+        text = member.hidden(change.reason)
+        is_limit = text.startswith(RefusalReason.LIMIT)
         params = {
             "server_id": member.id,
             "previous_state": previous,
             "new_state": new,
-            "reason": reason,
+            "reason": change.reason if change.reason in REASONS else LIMIT_REASON if is_limit else DEFAULT_REASON,
+            "detail": text,
             "timestamp": instants.wire(instants.now()),
         }
         for session in self._server.composition.sessions:
             if session.terms is not None and "lifecycle" in sections_of(session.terms):
                 tell(session, params)
         if (event := EVENTS.get(new)) is not None:
-            limit = RefusalReason.LIMIT if reason.startswith(RefusalReason.LIMIT) else None
-            details = {"previous_state": previous, "state": new, "reason": limit or reason}
+            details = {"previous_state": previous, "state": new, "reason": RefusalReason.LIMIT if is_limit else text}
             self._server.mgp.audit.record(event, member.id, "SUCCESS" if new == "connected" else "ERROR", details)
