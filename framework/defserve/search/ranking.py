@@ -94,9 +94,7 @@ class ToolIndex:
                 self._matrix = vectors.matrix(self.entries)
             cosines = self._matrix @ vectors.query(query)
         except Exception as error:
-            import logging
-
-            logging.getLogger("defserve").warning("a search by meaning fell back to keywords: %s", error)
+            vectors.fell_back(error)
             return None
         return [max(0.0, float(cosine)) for cosine in cosines]
 

@@ -72,7 +72,7 @@ def spoken(entry: ToolEntry) -> str:
 class Vectors:
     """The vectors of tools, made in a thread of their own when they are first asked for.
 
-    `failed` says why there will be none.
+    `failed` says why a search did without them.
     """
 
     def __init__(self, make: Callable[[], Embedder]) -> None:
@@ -86,6 +86,8 @@ class Vectors:
 
     def begin(self) -> None:
         """Load the weights, in a thread. Returns at once; does nothing the second time."""
+        if self._thread is not None:
+            return  # without the lock, which is held while tools are embedded
         with self._lock:
             if self._thread is None:
                 self._thread = Thread(target=self._load, name="defserve-search", daemon=True)
@@ -107,6 +109,11 @@ class Vectors:
             self._numpy = import_module("numpy")
             self._embedder = self._make()
         except Exception as error:
+            self.fell_back(error)
+
+    def fell_back(self, error: Exception) -> None:
+        """Say once why a search used keywords alone. Peers decide how often they search."""
+        if not self.failed:
             self.failed = f"{type(error).__name__}: {error}"
             import logging
 
