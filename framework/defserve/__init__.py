@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from defserve.protocols.mgp.events.channel import EventChannel
     from defserve.protocols.mgp.security.security import Security, dangerous, moderate, safe
     from defserve.protocols.mgp.security.validators import validator
+    from defserve.proxying.targets import Command, Remote
     from defserve.search.budget import ToolBudget
     from defserve.search.options import Search
     from defserve.server.marks import completion, prompt, resource, tool
@@ -92,6 +93,7 @@ else:
             "defserve.protocols.mgp.events.channel": "EventChannel",
             "defserve.protocols.mgp.security.security": "Security dangerous moderate safe",
             "defserve.protocols.mgp.security.validators": "validator",
+            "defserve.proxying.targets": "Command Remote",
             "defserve.search.budget": "ToolBudget",
             "defserve.search.options": "Search",
             "defserve.server.marks": "completion prompt resource tool",
@@ -117,6 +119,7 @@ __all__ = [
     "Checkpoint",
     "CheckpointNotFound",
     "Code",
+    "Command",
     "Context",
     "Declined",
     "Depends",
@@ -160,6 +163,7 @@ __all__ = [
     "Receipt",
     "Refused",
     "Rejected",
+    "Remote",
     "Resource",
     "ResourceOptions",
     "Rewrite",

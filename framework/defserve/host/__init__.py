@@ -50,6 +50,9 @@ if TYPE_CHECKING:
     from defserve.host.mgp.peer import MgpPeer
     from defserve.host.mgp.permissions.approval import Grant
     from defserve.host.mgp.streaming.stream import Stream
+    from defserve.host.skills.entry import UnverifiedSkill, skill_fingerprint
+    from defserve.host.skills.loading import LoadedSkill
+    from defserve.host.tasks import StartedCall
 else:
     __getattr__ = lazy(
         __name__,
@@ -85,6 +88,9 @@ else:
             "defserve.host.mgp.peer": "MgpPeer",
             "defserve.host.mgp.permissions.approval": "Grant",
             "defserve.host.mgp.streaming.stream": "Stream",
+            "defserve.host.skills.entry": "UnverifiedSkill skill_fingerprint",
+            "defserve.host.skills.loading": "LoadedSkill",
+            "defserve.host.tasks": "StartedCall",
         },
     )
 
@@ -117,6 +123,7 @@ __all__ = [
     "Injected",
     "Link",
     "LiveChannels",
+    "LoadedSkill",
     "Lost",
     "Mcpl",
     "McplPeer",
@@ -136,9 +143,12 @@ __all__ = [
     "RolledBack",
     "Router",
     "ScriptedModel",
+    "StartedCall",
     "Stream",
     "TopicClient",
+    "UnverifiedSkill",
     "WebSocketLink",
     "connect_url",
     "join_topic",
+    "skill_fingerprint",
 ]

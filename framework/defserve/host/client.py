@@ -31,6 +31,8 @@ if TYPE_CHECKING:
     from defserve.host.mgp.mgp import Mgp
     from defserve.host.mgp.peer import MgpPeer
     from defserve.host.mgp.streaming.stream import Stream
+    from defserve.host.skills.loading import LoadedSkill
+    from defserve.host.tasks import StartedCall
 
 
 TIMEOUT_SECONDS = 60.0
@@ -172,6 +174,15 @@ class Client:
         needs_type = not result.get("isError") and lone_text(result) is not None
         return value_of(result, (await self._returns_of(tool)) if needs_type else None)
 
+    async def start(self, tool: str, /, **arguments: Any) -> StartedCall:
+        """Call a tool and do not wait: `task = await client.start("tool")`, later `await task.result()`.
+
+        A tool that runs as a task does so. Other calls, and all in a session, go on in the background of this client.
+        """
+        from defserve.host.tasks import start
+
+        return await start(self, self._open, tool, arguments)
+
     def stream(self, tool: str, /, **arguments: Any) -> Stream:
         """Call a tool and read its parts as they come: `async with client.stream("tool") as s: async for part in s`.
 
@@ -239,6 +250,28 @@ class Client:
             base64.b64decode(content["blob"]) if "blob" in content else str(content.get("text", "")).encode()
             for content in await self.read(uri)
         )
+
+    async def skills(self) -> list[Json]:
+        """Every skill as the server lists it, all pages. None of its files is read; see `load_skill`."""
+        return await self._pages("skills/list", "skills")
+
+    async def skill(self, uri: str) -> Json:
+        """One skill as its server lists it, by the URI of its `SKILL.md`; it need not be in the list."""
+        from defserve.host.skills.entry import entry_in
+
+        return entry_in(await self.request("skills/get", {"uri": uri}), uri)
+
+    async def load_skill(self, entry: Json) -> LoadedSkill:
+        """Read the `SKILL.md` of a listed skill. Raises UnverifiedSkill if it differs from its entry in anything."""
+        from defserve.host.skills.loading import load_skill
+
+        return await load_skill(self.read, entry)
+
+    async def read_verified(self, entry: Json) -> dict[str, bytes]:
+        """Every file of a listed skill by its path. Raises UnverifiedSkill at the first difference."""
+        from defserve.host.skills.loading import read_verified
+
+        return await read_verified(self.read, entry)
 
     async def prompt(self, prompt: str, /, **arguments: Any) -> Json:
         """A prompt with its messages. An argument that is not a string is sent as its JSON text."""

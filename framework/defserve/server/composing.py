@@ -48,6 +48,7 @@ async def _lifetime(servers: Sequence[Server]) -> AsyncGenerator[None]:
 
 def compose(server: Server) -> Composition:
     """All declarations of a server. Raises UsageError for those that do not fit together."""
+    _add_tasks(server)
     composition = Composition(server.extensions, limits=server.limits, around=_wrappers(server))
     if unknown := sorted(set(server.wrappers) - composition.known_methods):
         raise UsageError(f"around({unknown[0]!r}) wraps a method nobody serves", fix="check its spelling")
@@ -56,6 +57,15 @@ def compose(server: Server) -> Composition:
     for child in server.self_and_mounted[:-1]:
         _refuse_left_behind(server, child)
     return composition
+
+
+def _add_tasks(server: Server) -> None:
+    """Serve tasks if a tool, of this server or of one that is mounted, runs as one."""
+    mcp = server.mcp
+    if any(tool.options.task for tool in mcp.tools.registry):
+        from defserve.protocols.mcp.tasks.extension import Tasks
+
+        server.extend(Tasks(server.store, server.limits, mcp.tools.registry.get, mcp.subscriptions))
 
 
 def _wrappers(server: Server) -> Mapping[str, Sequence[Wrapper]]:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from os import PathLike
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 from defserve.binding.annotations import peel
@@ -15,7 +16,7 @@ from defserve.protocols.mcp.items import Item
 from defserve.protocols.mcp.prompts import Prompt, PromptOptions
 from defserve.protocols.mcp.resources.resources import Resource, ResourceOptions
 from defserve.protocols.mcp.tools.tools import Tool, ToolOptions
-from defserve.server.decorators import decorate, need_uri, read_options
+from defserve.server.decorators import decorate, from_caller, need_uri, read_options
 
 if TYPE_CHECKING:
     from typing import Unpack
@@ -69,6 +70,18 @@ class Declarations:
             )
 
         return decorate("server.completion", declare)
+
+    def skills(self, folder: str | PathLike[str], *, prefix: str = "", scopes: Sequence[str] = ()) -> None:
+        """Serve every skill below a folder: each folder in it that has a `SKILL.md`, at `skill://PREFIX/NAME/SKILL.md`.
+
+        The files are read now, and served as they were read. A relative path starts in the folder of the calling file.
+        Callers need all `scopes` to see them.
+        """
+        self.mcp.need_skills().add_all(from_caller(folder), prefix, scopes, self.add_resource, self)
+
+    def skill(self, folder: str | PathLike[str], *, prefix: str = "", scopes: Sequence[str] = ()) -> None:
+        """Serve one skill, a folder with a `SKILL.md`; see `skills`."""
+        self.mcp.need_skills().add(from_caller(folder), prefix, scopes, self.add_resource, self)
 
     def include(self, *targets: Any) -> None:
         """Declare every marked function of modules, objects or functions: `server.include(weather)`."""

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable, Mapping
+from pathlib import Path
+from types import FrameType
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from defserve.errors import UsageError
@@ -58,7 +61,18 @@ def caller() -> str:
     """`file.py:12` of the author's line that called into `defserve.server`."""
     from defserve.binding.functions import place
 
+    frame = _author_frame()
+    return place(frame.f_code.co_filename, frame.f_lineno)
+
+
+def from_caller(path: str | os.PathLike[str]) -> Path:
+    """A path that starts, if it is relative, in the folder of the author's file that called into `defserve.server`."""
+    file = _author_frame().f_code.co_filename
+    return Path(os.path.dirname(file) if os.path.exists(file) else "", path)
+
+
+def _author_frame() -> FrameType:
     frame = sys._getframe(1)  # pyright: ignore[reportPrivateUsage]
     while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith("defserve.server."):
         frame = frame.f_back
-    return place(frame.f_code.co_filename, frame.f_lineno)
+    return frame

@@ -21,6 +21,7 @@ from defserve.testing.transports import connect_over
 if TYPE_CHECKING:
     from defserve.host.mgp.peer import MgpPeer
     from defserve.testing.mcpl import SyncMcpl
+    from defserve.testing.tasks import SyncTask
 
 # pytest leaves out the frames of this module, so that a failure shows the line of the test.
 __tracebackhide__ = True
@@ -139,6 +140,12 @@ class SyncClient:
         """
         return self._do(lambda client: client.call(tool, **arguments))
 
+    def start(self, tool: str, /, **arguments: Any) -> SyncTask:
+        """Call a tool and do not wait for its result, as `Client.start` does."""
+        from defserve.testing.tasks import SyncTask
+
+        return SyncTask(self._do(lambda client: client.start(tool, **arguments)), self._do)
+
     def stream_parts(self, tool: str, /, **arguments: Any) -> list[Any]:
         """The parts that a tool sends, in order; see `Client.stream`. The client needs `mgp=Mgp()`."""
         return self._do(lambda client: _parts(client, tool, arguments))
@@ -187,6 +194,18 @@ class SyncClient:
     def read_bytes(self, uri: str) -> bytes:
         """The bytes of a resource; texts are encoded as UTF-8."""
         return self._do(lambda client: client.read_bytes(uri))
+
+    def skills(self) -> list[Json]:
+        """Every skill as the server lists it, all pages."""
+        return self._do(lambda client: client.skills())
+
+    def skill(self, uri: str) -> Json:
+        """One skill as its server lists it, by the URI of its `SKILL.md`."""
+        return self._do(lambda client: client.skill(uri))
+
+    def read_verified(self, entry: Json) -> dict[str, bytes]:
+        """Every file of a listed skill by its path. Raises UnverifiedSkill if one differs from its entry."""
+        return self._do(lambda client: client.read_verified(entry))
 
     def prompt(self, prompt: str, /, **arguments: Any) -> Json:
         """A prompt with its messages. An argument that is not a string is sent as JSON text."""

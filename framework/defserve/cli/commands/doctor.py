@@ -43,6 +43,7 @@ NEEDED: Final = (
     "jsonpatch",
     "idna",
     "tomlkit",
+    "yaml",
 )
 # Command → what it is for.
 COMMANDS: Final = {

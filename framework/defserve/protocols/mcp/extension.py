@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import AbstractAsyncContextManager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from defserve.core.call import Call
 from defserve.core.composition import Composition
 from defserve.core.extension import Extension, Handler, Listener, Offer
 from defserve.core.session import Session
+from defserve.errors import UsageError
 from defserve.protocols.mcp import reporting
 from defserve.protocols.mcp.asking.server_secret import ServerSecret
 from defserve.protocols.mcp.completion import Completions
@@ -23,6 +25,11 @@ from defserve.protocols.mcp.tools.validate_method import Validation
 from defserve.protocols.mcp.versions import HANDSHAKE_VERSIONS
 from defserve.wire.messages import Notification, Params, Request
 
+BeforeList = Callable[[Call], Awaitable[None]]
+
+if TYPE_CHECKING:
+    from defserve.protocols.mcp.skills.skills import Skills
+
 
 class MCP(Extension):
     """The base protocol, in every version from 2024-11-05 to 2026-07-28."""
@@ -31,7 +38,7 @@ class MCP(Extension):
     # A cancellation has to find its request even without a handshake.
     # A bare `server/discover` is a probe: "method not found" is the answer that sends clients to `initialize`.
     opens_with = frozenset({"initialize", "ping", "server/discover", "notifications/cancelled"})
-    listing = frozenset({"tools/list", "resources/list", "resources/templates/list", "prompts/list"})
+    listing = frozenset({"tools/list", "resources/list", "resources/templates/list", "prompts/list", "skills/list"})
 
     def __init__(self, identity: Identity, secret: ServerSecret) -> None:
         self.lifecycle, self._secret = McpLifecycle(identity, secret), secret
@@ -40,15 +47,53 @@ class MCP(Extension):
         self.subscriptions = Subscriptions(self.resources.readable)
         self.subscriptions.forward(self.resources.cache.forget)
         self.validation = Validation(self.tools.registry)
+        self._before_list: BeforeList | None = None
+        self.skills: Skills | None = None
+        self._skill_followers: list[Callable[[Skills], object]] = []
         changed = self.subscriptions.changed
         self.tools.registry.watch(lambda: changed("tools"))
         self.prompts.registry.watch(lambda: changed("prompts"))
         self.resources.concrete.watch(lambda: changed("resources"))
         self.resources.templates.watch(lambda: changed("resources"))
 
+    def list_with(self, before: BeforeList, meta: Callable[[], Params]) -> None:
+        """Wait for `before` ahead of every list, and put `meta` into its `_meta`. Call it before serving."""
+        self._before_list = before
+        for listing in (self.tools.listing, self.prompts.listing, *self.resources.listings):
+            listing.meta = meta
+
+    def _list(self, page: Handler) -> Handler:
+        if (before := self._before_list) is None:
+            return page
+
+        async def list_after(call: Call, params: Params) -> Any:
+            await before(call)
+            return page(call, params)
+
+        return list_after
+
     def items(self) -> Iterator[Item[Any]]:
         """Everything that is offered, of every kind."""
         yield from (*self.tools.registry, *self.resources.concrete, *self.resources.templates, *self.prompts.registry)
+
+    def need_skills(self) -> Skills:
+        """The section of skills. It is made with the first skill, before serving begins."""
+        if self.skills is None:
+            if self.subscriptions.composition is not None:
+                raise UsageError("the first skill comes after serving began", fix="declare it where the server is made")
+            from defserve.protocols.mcp.skills.skills import Skills
+
+            skills = Skills(self.resources)
+            for follow in self._skill_followers:
+                follow(skills)
+            self.skills = skills
+        return self.skills
+
+    def follow_skills(self, follow: Callable[[Skills], object]) -> None:
+        """Call `follow` with the section of skills, now or when there is one."""
+        self._skill_followers.append(follow)
+        if self.skills is not None:
+            follow(self.skills)
 
     def listed(self, tool: Tool) -> Params:
         """A tool as the newest version with sessions lists it."""
@@ -58,6 +103,17 @@ class MCP(Extension):
         """The composition whose sessions are told of changes. Raises UsageError for what does not fit together."""
         self.completions.check()
         self.subscriptions.composition = composition
+
+    def declared(self, item: Item[Any]) -> None:
+        composition = self.subscriptions.composition
+        if composition is None or item.kind != "tool" or item.options.task is None:
+            return
+        if all(extension.name != "tasks" for extension in composition.extensions):
+            raise UsageError(
+                f"{item.kind} {item.name!r} is the first task of this server, and comes after serving began",
+                where=item.where,
+                fix="declare a tool with task= before the server serves",
+            )
 
     def lifespan(self) -> AbstractAsyncContextManager[None] | None:
         return self._secret.lifespan()
@@ -78,6 +134,8 @@ class MCP(Extension):
         }
         if "completions" in dialect.has and self.completions.offered:
             capabilities["completions"] = {}
+        if self.skills is not None:
+            capabilities["extensions"] = self.skills.capabilities()
         return capabilities
 
     def methods(self) -> Mapping[str, Handler]:
@@ -85,19 +143,20 @@ class MCP(Extension):
             "initialize": self.lifecycle.initialize,
             "ping": self.lifecycle.ping,
             "server/discover": self.lifecycle.discover,
-            "tools/list": self.tools.list,
+            "tools/list": self._list(self.tools.list),
             "tools/call": self.tools.call,
             "tools/validate": self.validation.validate,
-            "resources/list": self.resources.list,
-            "resources/templates/list": self.resources.list_templates,
+            "resources/list": self._list(self.resources.list),
+            "resources/templates/list": self._list(self.resources.list_templates),
             "resources/read": self.resources.read,
             "resources/subscribe": self.subscriptions.subscribe,
             "resources/unsubscribe": self.subscriptions.unsubscribe,
-            "prompts/list": self.prompts.list,
+            "prompts/list": self._list(self.prompts.list),
             "prompts/get": self.prompts.get,
             "completion/complete": self.completions.complete,
             "logging/setLevel": reporting.set_level,
             "subscriptions/listen": self.subscriptions.listen,
+            **(self.skills.methods() if self.skills is not None else {}),
         }
 
     def notifications(self) -> Mapping[str, Listener]:

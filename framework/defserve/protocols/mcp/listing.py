@@ -21,10 +21,18 @@ T = TypeVar("T")
 
 
 class Listing(Generic[T]):
-    """One list method: its member name (`tools`), its registry, and how an item looks in a dialect."""
+    """One list method: its member name (`tools`), its registry, how an item looks in a dialect, and which it shows."""
 
-    def __init__(self, member: str, registry: Registry[T], describe: Callable[[T, Dialect], Params]) -> None:
-        self.member, self.registry, self.describe = member, registry, describe
+    def __init__(
+        self,
+        member: str,
+        registry: Registry[T],
+        describe: Callable[[T, Dialect], Params],
+        shows: Callable[[T], bool] = lambda _: True,
+    ) -> None:
+        self.member, self.registry, self.describe, self.shows = member, registry, describe, shows
+        self.meta: Callable[[], Params] | None = None
+        """The `_meta` of its pages. It may change only with the registry's version."""
         self._pages = ByteCache[Encoded](MOST_BYTES)
         self._version = -1
 
@@ -32,7 +40,7 @@ class Listing(Generic[T]):
         """The page a cursor points to. Callers with the same view share its bytes."""
         dialect, composition = dialect_of(call), call.session.composition
         views = composition.views(call)
-        position = self._position(params.get("cursor"))
+        position = position_of(self.member, params.get("cursor"))
         if self._version != self.registry.version:
             self._pages.clear()
             self._version = self.registry.version
@@ -51,27 +59,33 @@ class Listing(Generic[T]):
         # Look for one more than a page, so that a last page never ends with a cursor to nothing.
         found: list[tuple[int, T]] = []
         for place, item in self.registry.after(position, len(self.registry)):
-            if composition.visible(call, item):
+            if self.shows(item) and composition.visible(call, item):
                 found.append((place, item))
                 if len(found) > size:
                     break
         items = [composition.describe(item, views, self.describe(item, dialect)) for _, item in found[:size]]
         result: Params = {self.member: items, **dialect_cache_hints(dialect)}
+        if self.meta is not None and "meta" in dialect.has and (meta := self.meta()):
+            result["_meta"] = meta
         if len(found) > size:
-            result["nextCursor"] = self._cursor(found[size - 1][0])
+            result["nextCursor"] = cursor_at(self.member, found[size - 1][0])
         return dialect.result(call, result)
 
-    def _cursor(self, position: int) -> str:
-        return urlsafe_b64encode(f"{self.member}:{position}".encode()).decode().rstrip("=")
 
-    def _position(self, cursor: Any) -> int:
-        if cursor is None:
-            return -1
-        try:
-            text = urlsafe_b64decode(cursor + "=" * (-len(cursor) % 4)).decode()
-            member, _, position = text.partition(":")
-            if member == self.member and position.isdecimal() and self._cursor(int(position)) == cursor:
-                return int(position)
-        except (TypeError, ValueError):
-            pass
-        raise InvalidParams("Invalid cursor", data={"cursor": cursor if isinstance(cursor, str) else None})
+def cursor_at(member: str, position: int) -> str:
+    """The cursor that stands behind a position of a list."""
+    return urlsafe_b64encode(f"{member}:{position}".encode()).decode().rstrip("=")
+
+
+def position_of(member: str, cursor: Any) -> int:
+    """The position that a cursor stands behind; -1 without a cursor. Raises InvalidParams for one that is not ours."""
+    if cursor is None:
+        return -1
+    try:
+        text = urlsafe_b64decode(cursor + "=" * (-len(cursor) % 4)).decode()
+        named, _, position = text.partition(":")
+        if named == member and position.isdecimal() and cursor_at(member, int(position)) == cursor:
+            return int(position)
+    except (TypeError, ValueError):
+        pass
+    raise InvalidParams("Invalid cursor", data={"cursor": cursor if isinstance(cursor, str) else None})
