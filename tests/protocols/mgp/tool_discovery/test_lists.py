@@ -135,7 +135,7 @@ async def test_a_client_that_searches_by_itself_gets_the_whole_list():
 def test_a_rest_document_lists_every_tool():
     server, _ = office(keyword_only())
     document = TestClient(server.asgi(rest=True), base_url="http://localhost").get("/openapi.json").json()
-    assert {path.rpartition("/")[2] for path in document["paths"]} == set(OWN)
+    assert {path.rpartition("/")[2] for path in document["paths"]} - {"{tool_name}"} == set(OWN)
 
 
 @pytest.mark.req("MGP-16.3")
