@@ -63,8 +63,10 @@ class ToolDiscovery:
             "search_strategy": found.strategy,
             "query_time_ms": round((perf_counter() - began) * 1000, 3),
         }
-        if found.fallback:
+        if found.strategy != asked.strategy:
             answer["fallback_strategy"] = found.strategy
+        if found.weak:
+            answer["weak"] = True
         if cut:
             answer["results_cut"] = cut
         return answer
@@ -176,6 +178,8 @@ class ToolDiscovery:
         """The best tools for one capability, and those nearly as good."""
         query = " ".join((need.replace("_", " "), *asked.types))
         found = await self._found(call, visible, loaded, query, self.options.strategy, asked.wanted)
+        if found.weak:
+            return []
         return [hit for hit in found.hits[:MOST_EACH] if hit.score >= NEAR * found.hits[0].score]
 
     def _index(self, entries: tuple[ToolEntry, ...]) -> ToolIndex:

@@ -133,6 +133,8 @@ def found_text(answer: Params) -> str:
         lines = [f"No tool fits. There are {answer['total_available']}; try other words."]
     if cut := answer.get("results_cut"):
         lines.append(f"({cut} more did not fit: ask for fewer, or narrow the search.)")
+    if answer.get("weak"):
+        lines.append("(None of these fits well.)")
     if "fallback_strategy" in answer:
         lines.append(f"(Searched by {answer['fallback_strategy']}.)")
     return "\n".join(lines)
