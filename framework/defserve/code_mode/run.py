@@ -61,9 +61,10 @@ class CodeRun:
     async def run(self) -> Outcome:
         """Never raises for what the code does."""
         try:
-            step = await self._turn(self._program.start)
+            step, left = await self._turn(self._program.start), self._options.calls
             while isinstance(step, Pause):
-                if len(self.made) + len(step.calls) > self._options.calls:
+                left -= len(step.calls)
+                if left < 0:
                     most = f"the code has called more than {self._options.calls} tools"
                     return Outcome("error", stdout=self._program.printed, error=most)
                 for out in step.calls:

@@ -18,6 +18,8 @@ from defserve.core.call import Call
 from defserve.errors import PeerError, ProtocolError
 from defserve.host.answers import MOST_ROUNDS
 from defserve.host.fields import Json, object_of
+from defserve.protocols.mcp.asking.client_requests import ACCEPTABLE
+from defserve.protocols.mcp.asking.parking import ask_parked, parked_work
 from defserve.protocols.mcp.asking.round_trips import RoundTrips
 from defserve.protocols.mcp.lifecycle import (
     CAPABILITIES_KEY,
@@ -59,7 +61,7 @@ class RelayedCall:
         level = log_threshold(call)
         await channel.want_level(level)
         complete = channel.dressed(params, _passed_meta(call), self.front.offers, level)
-        is_stateless = dialect_of(call).stateless
+        is_stateless = dialect_of(call).stateless and parked_work(call) is None
         if channel.stateless:
             return await self._in_rounds(method, complete, is_stateless)
         if is_stateless and channel.offers:
@@ -122,6 +124,8 @@ class RelayedCall:
         call = self.call
         if params.get("mode") == "url" and "elicitationId" not in params:
             params = {**params, "elicitationId": secrets.token_urlsafe(16)}
+        if (work := parked_work(call)) is not None:
+            return await ask_parked(call, work, method, params, ACCEPTABLE[method], None)
         try:
             return await call.request(method, params, timeout=call.session.composition.limits.question)
         except PeerError as error:
