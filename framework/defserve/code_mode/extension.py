@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from itertools import islice
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -16,6 +17,7 @@ from defserve.core.extension import Extension
 from defserve.core.registry import Registry
 from defserve.errors import ToolError, UsageError
 from defserve.protocols.mcp.asking.parking import ParkedWork, Parking
+from defserve.protocols.mcp.lifecycle import dialect_of
 from defserve.protocols.mcp.tools.tools import Tool, ToolOptions
 from defserve.sandbox import monty
 from defserve.sandbox.outcome import Outcome
@@ -95,17 +97,16 @@ class CodeModeExtension(Extension):
 
     async def describe_tools(self, call: Call, names: list[str] | None = None, query: str | None = None) -> str:
         """The tool `describe_tools`."""
-        composition = call.session.composition
-        seen = {t.name: t for t in self._tools if t.name not in self.names and composition.visible(call, t)}
+        composition, dialect, asker = call.session.composition, dialect_of(call), _as_description(call)
+        seen = {t.name: t for t in self._tools if t.name not in self.names and composition.visible(asker, t)}
         if names:
-            return "\n".join(
-                signature(seen[n]) if n in seen else f"# there is no tool {n}" for n in names[:MOST_DESCRIBED]
-            )
+            known = (signature(seen[n], dialect) if n in seen else f"# there is no tool {n}" for n in names)
+            return "\n".join(islice(known, MOST_DESCRIBED))
         if query:
             found = await self._found(call, query) if self.discover is not None else _matching(seen, query)
             seen = {name: seen[name] for name in found if name in seen}
         shown = list(seen.values())[:MOST_DESCRIBED]
-        lines = [signature(tool, brief=len(seen) > IN_FULL) for tool in shown]
+        lines = [signature(tool, dialect, brief=len(seen) > IN_FULL) for tool in shown]
         if len(seen) > len(shown):
             lines.append(f"# and {len(seen) - len(shown)} more: give a query")
         return "\n".join(lines) or "# no tool fits"
@@ -153,6 +154,13 @@ class CodeModeExtension(Extension):
 
 def _the_call(annotation: Any) -> Callable[[Call], Call] | None:
     return (lambda call: call) if annotation is Call else None
+
+
+def _as_description(call: Call) -> Call:
+    """The call as a list decides who sees what: a call of a tool finds even those that it may not use."""
+    asker = Call(call.session, call.id, "tools/describe", call.params, call.raw, call.terms)
+    asker.identity = call.identity
+    return asker
 
 
 def _failure(outcome: Outcome, note: str) -> str:
