@@ -16,7 +16,7 @@ from defserve.core.call import Call
 from defserve.core.extension import Extension
 from defserve.core.registry import Registry
 from defserve.errors import ToolError, UsageError
-from defserve.protocols.mcp.asking.parking import ParkedWork, Parking
+from defserve.protocols.mcp.asking.parking import ParkedWork
 from defserve.protocols.mcp.lifecycle import dialect_of
 from defserve.protocols.mcp.tools.tools import Tool, ToolOptions
 from defserve.sandbox import monty
@@ -61,13 +61,14 @@ class CodeModeExtension(Extension):
         self.options, self._tools = options, tools
         self.discover: Discover | None = None
         self.hides = not options.list_tools
-        self._parking = Parking(most=options.parked)
         self._places: WeakKeyDictionary[asyncio.AbstractEventLoop, RunPlace] = WeakKeyDictionary()
 
     def tools(self) -> tuple[Tool, Tool]:
         """Both tools, to be added to the server."""
         seconds = self.options.seconds + GRACE_SECONDS
-        run = ToolOptions(name=RUN, title="Run code", description=ABOUT, timeout=seconds)
+        run = ToolOptions(
+            name=RUN, title="Run code", description=ABOUT, timeout=seconds, scopes=tuple(self.options.scopes)
+        )
         describe = ToolOptions(
             name=DESCRIBE, title="Describe tools", description=ABOUT_DESCRIBE, annotations={"readOnlyHint": True}
         )
@@ -84,12 +85,13 @@ class CodeModeExtension(Extension):
             raise ToolError("code cannot run code: call the tools themselves")
         if len(code.encode("utf-8", "replace")) > self.options.source_bytes:
             raise ToolError(f"the code is longer than {self.options.source_bytes} bytes")
+        place = self._place()
 
         async def begin(work: ParkedWork) -> tuple[Outcome, str]:
-            run = CodeRun(self._place(), work, code)
+            run = CodeRun(place, work, code)
             return await run.run(), run.note()
 
-        outcome, note = await self._parking.run(call, begin)
+        outcome, note = await place.parking.run(call, begin)
         if outcome.status != "ok":
             raise ToolError(_failure(outcome, note), data={"status": outcome.status})
         printed = {"printed": outcome.stdout} if outcome.stdout else {}
@@ -142,7 +144,7 @@ class CodeModeExtension(Extension):
         finally:
             with CancelScope(shield=True):
                 await asyncio.wait([warming])
-                await self._parking.close()
+                await place.parking.close()
                 await run_sync(place.workers.close)
 
     def _place(self) -> RunPlace:

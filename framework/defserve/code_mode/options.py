@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
 
 from defserve.errors import UsageError
@@ -31,13 +32,15 @@ class CodeMode:
     """How many runs may go on at the same time, each in a process of its own. More wait."""
     parked: int = 64
     """How many runs may wait for an answer, where a question ends the request (2026-07-28)."""
+    scopes: Sequence[str] = ()
+    """What a caller's token must hold to run code. The tools that the code calls keep their own."""
     list_tools: bool = True
     """False leaves the other tools out of `tools/list`: a model finds them with `describe_tools`."""
 
     def __post_init__(self) -> None:
         for field in fields(self):
             value = getattr(self, field.name)
-            if not isinstance(value, bool) and not value > 0:
+            if isinstance(value, int | float) and not isinstance(value, bool) and not value > 0:
                 raise UsageError(
                     f"CodeMode({field.name}={value!r}) must be positive", fix="leave it out for the default"
                 )

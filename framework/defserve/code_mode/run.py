@@ -13,7 +13,7 @@ from defserve.code_mode.options import CodeMode
 from defserve.core.call import Call, InnerCall
 from defserve.core.registry import Registry
 from defserve.protocols.mcp import reporting
-from defserve.protocols.mcp.asking.parking import AsksParked, ParkedWork
+from defserve.protocols.mcp.asking.parking import AsksParked, ParkedWork, Parking
 from defserve.protocols.mcp.tools.inner_calls import inner_call
 from defserve.protocols.mcp.tools.tools import Tool
 from defserve.sandbox.callouts import Answer, CallOut, Pause, Program, Workers
@@ -24,12 +24,13 @@ NAMED = 20
 
 
 class RunPlace:
-    """What the runs of a server share: its tools, the worker processes, and who may use them."""
+    """What the runs of a server share on one event loop: tools, worker processes, and the runs that are parked."""
 
     def __init__(self, options: CodeMode, tools: Registry[Tool]) -> None:
         self.options, self.tools = options, tools
         self.workers = Workers(options.workers, options.compute_seconds)
         self.slots = asyncio.Semaphore(options.workers)
+        self.parking = Parking(most=options.parked)
 
 
 class CodeRun:

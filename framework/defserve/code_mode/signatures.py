@@ -14,6 +14,7 @@ from defserve.wire.jsonvalue import is_array, is_mapping, is_object
 TYPES = {"string": "str", "integer": "int", "number": "float", "boolean": "bool", "null": "None"}
 # Of the types of one schema: how many parts are spelled out, and how long one may be.
 MOST_PARTS, LONGEST = 100, 300
+LONGEST_SIGNATURE = 4_000
 FIRST_LINE = 120
 
 
@@ -27,7 +28,7 @@ def signature(tool: Tool, dialect: Dialect, *, brief: bool = False) -> str:
     described = " ".join(tool.description.split())
     if brief and len(described) > FIRST_LINE:
         described = described[: FIRST_LINE - 1] + "…"
-    return f"{head}: {described}" if described else head
+    return (f"{head}: {described}" if described else head)[:LONGEST_SIGNATURE]
 
 
 def _result(tool: Tool, dialect: Dialect) -> str:

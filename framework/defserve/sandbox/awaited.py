@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
-import ast
 import re
 from functools import cached_property
 
 # Functions whose arguments are awaited together or later.
-GATHERING = frozenset({"gather", "create_task", "ensure_future", "wait_for", "wait", "as_completed", "shield"})
+GATHERING = frozenset({b"gather", b"create_task", b"ensure_future", b"wait_for", b"wait", b"as_completed", b"shield"})
 # Of the host's functions, the one that is asynchronous by its contract.
 ASYNCHRONOUS = "call_tool"
 
 _AWAIT = re.compile(rb"\bawait[\s(\\]*\Z")
 _LINE = re.compile(rb"\r\n|\r|\n")
+# Not Python's parser: its time and its stack are for sources that one trusts. A wrong guess costs the program an error.
+_TOKEN = re.compile(
+    rb"(\"\"\"|''')(?:\\.|.)*?\1"
+    rb"|\"(?:\\.|[^\"\\\n])*\"|'(?:\\.|[^'\\\n])*'"
+    rb"|#[^\n]*"
+    rb"|(?P<name>[A-Za-z_\x80-\xff][A-Za-z0-9_\x80-\xff]*)"
+    rb"|(?P<opens>[(\[{])|(?P<closes>[)\]}])",
+    re.DOTALL,
+)
 
 
 class AwaitedCalls:
@@ -33,24 +41,20 @@ class AwaitedCalls:
 
     @cached_property
     def _gathered(self) -> frozenset[int]:
-        """Where calls stand that are arguments of a gathering function, at any depth."""
-        if not any(word.encode() in self._source for word in GATHERING):
+        """Where names stand among the arguments of a gathering function, at any depth."""
+        if not any(word in self._source for word in GATHERING):
             return frozenset()
-        try:
-            tree = compile(self._source, "", "exec", ast.PyCF_ONLY_AST | ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
-        except (SyntaxError, ValueError, RecursionError, MemoryError):
-            return frozenset()  # Monty reads newer syntax
-        starts = [0, *(found.end() for found in _LINE.finditer(self._source))]
-        outer = [node for node in ast.walk(tree) if isinstance(node, ast.Call) and _name(node.func) in GATHERING]
-        inner = (call for node in outer for part in (*node.args, *node.keywords) for call in ast.walk(part))
-        return frozenset(
-            starts[call.lineno - 1] + call.col_offset
-            for call in inner
-            if isinstance(call, ast.Call) and call.lineno <= len(starts)
-        )
-
-
-def _name(function: ast.expr) -> str:
-    if isinstance(function, ast.Attribute):
-        return function.attr
-    return function.id if isinstance(function, ast.Name) else ""
+        found: set[int] = set()
+        inside, before = [False], b""
+        for token in _TOKEN.finditer(self._source):
+            if token["name"] is not None:
+                before = token["name"]
+                if inside[-1]:
+                    found.add(token.start())
+                continue
+            if token["opens"] is not None:
+                inside.append(inside[-1] or (token["opens"] == b"(" and before in GATHERING))
+            elif token["closes"] is not None and len(inside) > 1:
+                inside.pop()
+            before = b""
+        return frozenset(found)

@@ -207,9 +207,9 @@ class Program:
             elif at.is_os_function:
                 at = at.resume_not_handled()
             else:
-                deferred = at.allow_eager_await or self._awaited.is_deferred(at.position.start, str(at.function_name))
-                line = self._awaited.line(at.position.start)
-                calls.append(CallOut(at.call_id, str(at.function_name), at.args, at.kwargs, line, deferred))
+                name, start = str(at.function_name), at.position.start
+                deferred = at.allow_eager_await or self._awaited.is_deferred(start, name)
+                calls.append(CallOut(at.call_id, name, at.args, at.kwargs, self._awaited.line(start), deferred))
                 if not deferred:
                     self._at = at
                     return Pause(tuple(calls), at.call_id)
