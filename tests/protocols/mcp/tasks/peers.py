@@ -33,7 +33,8 @@ class Job:
 
 def shop(store: str | None = None, limits: Limits | None = None, auth: Any = None, **task: Any) -> tuple[Server, Job]:
     server, job = Server("shop", "1", store=store, limits=limits or Limits(), auth=auth), Job()
-    options: Any = {"task": "optional", "poll": 0.1, **task}
+    options: dict[str, Any] = {"task": "optional", "poll": 0.1, **task}
+    required: Any = {**options, "task": "required"}
 
     @server.tool(**options)
     async def wait(name: str = "x", ctx: Context | None = None) -> str:
@@ -51,7 +52,7 @@ def shop(store: str | None = None, limits: Limits | None = None, auth: Any = Non
         first, second = await ctx.gather(ctx.ask("First?", Sure, key="a"), ctx.ask("Second?", Sure, key="b"))
         return f"{first.confirm} {second.confirm}"
 
-    @server.tool(**{**options, "task": "required"})
+    @server.tool(**required)
     async def fail(how: str) -> str:
         if how == "error":
             raise ToolError("for the model")
@@ -84,7 +85,7 @@ async def ended(peer: Raw, id: str, seconds: float = 30) -> Json:
 
 async def becomes(peer: Raw, id: str, is_so: Callable[[Json], bool], seconds: float = 30) -> Json:
     async with asyncio.timeout(seconds):
-        while not is_so(task := await get(peer, id)):
+        while not is_so(task := await get(peer, id)):  # noqa: ASYNC110 (the other side sets no event)
             await asyncio.sleep(0.005)
     return task
 
