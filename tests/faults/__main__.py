@@ -15,7 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from statistics import median, quantiles
 
 from tests.faults.killing import Tally, kill_redis, kill_servers, share_redis
-from tests.faults.notebook import Broken
+from tests.faults.process import Broken
 from tests.faults.trouble import fill_the_disk, forbid_writing
 
 RUNS = 200

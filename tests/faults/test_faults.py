@@ -9,7 +9,7 @@ import pytest
 from tests.faults import __main__ as command
 from tests.faults.acknowledged import Acknowledged, Add, RollBack
 from tests.faults.killing import Tally, kill_redis, kill_servers, share_redis
-from tests.faults.notebook import Broken
+from tests.faults.process import Broken
 from tests.faults.trouble import fill_the_disk, forbid_writing
 
 pytestmark = [
