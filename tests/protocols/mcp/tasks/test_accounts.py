@@ -79,6 +79,18 @@ async def test_a_caller_runs_so_many_tasks_at_a_time():
         assert "taskId" in await peer.call("wait")
 
 
+async def test_calls_that_come_at_once_are_all_counted():
+    server, job = shop(limits=Limits(in_flight=5, in_flight_total=100))
+    async with raw(server, capabilities=TAKES) as peer:
+        replies = [
+            await peer.reply_to(id) for id in [await peer.begin("tools/call", {"name": "wait"}) for _ in range(12)]
+        ]
+        made = [reply for reply in replies if "result" in reply]
+        assert len(made) == 5 and len(job.began) == 5
+        assert {reply["error"]["code"] for reply in replies if "error" in reply} == {-32029}
+        job.go_on.set()
+
+
 async def test_answers_and_questions_of_a_task_are_bounded():
     server, _ = shop()
     async with raw(server, capabilities=ASKABLE) as peer:

@@ -259,3 +259,18 @@ async def test_so_many_tasks_can_be_listened_to():
     async with raw(server, capabilities=TAKES) as peer:
         reply = await peer.ask("subscriptions/listen", {"notifications": {"taskIds": ["A" * 32] * 4}})
         assert reply["error"]["data"]["limit"] == "subscriptions"
+
+
+async def test_a_task_that_is_over_is_told_once_and_not_looked_at_again(address: str):
+    (one, job), (other, _) = shop(address), shop(address)
+    job.go_on.set()
+    async with raw(one, capabilities=TAKES) as peer, raw(other, capabilities=TAKES) as elsewhere:
+        id = (await peer.call("wait"))["taskId"]
+        await ended(elsewhere, id)
+        await elsewhere.begin("subscriptions/listen", {"notifications": {"taskIds": [id]}})
+        acknowledged, told = await heard(elsewhere, 2)
+        assert acknowledged["params"]["notifications"] == {"taskIds": [id]}
+        assert told["params"]["status"] == "completed"
+        (tasks,) = [extension for extension in other.extensions if extension.name == "tasks"]
+        (there,) = tasks._runners.values()  # pyright: ignore
+        assert there._listeners == {}
