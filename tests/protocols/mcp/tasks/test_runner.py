@@ -273,4 +273,4 @@ async def test_a_task_that_is_over_is_told_once_and_not_looked_at_again(address:
         assert told["params"]["status"] == "completed"
         (tasks,) = [extension for extension in other.extensions if extension.name == "tasks"]
         (there,) = tasks._runners.values()  # pyright: ignore
-        assert there._listeners == {}
+        assert there._listeners == {}  # pyright: ignore
