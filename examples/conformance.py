@@ -11,6 +11,7 @@ from typing import Annotated, Any, Literal, TypedDict
 from pydantic import BaseModel, Field
 
 from defserve import Audio, Context, Embedded, Image, Server, ToolError
+from defserve.errors import ProtocolError
 
 server = Server("conformance", "1.0.0", description="The fixtures of the official conformance suite")
 
@@ -245,6 +246,67 @@ async def test_input_required_result_capabilities(ctx: Context) -> str:
     if ctx.can("sample"):
         heard.append((await ctx.sample("Generate a greeting", max_tokens=50, key="greeting")).text)
     return ", ".join(heard) or "This client offers nothing"
+
+
+# Tasks.
+class Sure(BaseModel):
+    confirm: bool = True
+    name: str = ""
+
+
+@server.tool
+def greet(name: str) -> str:
+    """Greet at once."""
+    return f"Hello, {name}!"
+
+
+@server.tool(task="optional", ttl=300, poll=0.2)
+async def slow_compute(seconds: float, label: str = "", *, ctx: Context) -> str:
+    """Take some seconds."""
+    ctx.progress(0, seconds, f"computing {label}")
+    await asyncio.sleep(seconds)
+    return f"{label}: computed for {seconds:g} s"
+
+
+@server.tool(task="required", ttl=300, poll=0.2)
+async def failing_job() -> str:
+    """Fail after a while, and tell the model so."""
+    await asyncio.sleep(10 * STEP_SECONDS)
+    raise ToolError("This job intentionally fails")
+
+
+@server.tool(task="required", ttl=300, poll=0.2)
+async def protocol_error_job() -> str:
+    """Fail with an error that is not for the model."""
+    await asyncio.sleep(STEP_SECONDS)
+    raise ProtocolError("This job intentionally fails with a protocol error")
+
+
+@server.tool(task="required", ttl=300, poll=0.2)
+async def confirm_delete(filename: str, ctx: Context) -> str:
+    """Ask before a file is deleted. No file is."""
+    answer = await ctx.ask(f"Delete {filename}?", Sure)
+    return f"{filename} deleted" if answer.confirm else f"{filename} kept"
+
+
+@server.tool(task="required", ttl=300, poll=0.2)
+async def multi_input(ctx: Context) -> str:
+    """Ask two questions at once."""
+    first, second = await ctx.gather(
+        ctx.ask("Who?", Sure, key="first"),
+        ctx.ask("Who else?", Sure, key="second"),
+    )
+    return f"{first.name} and {second.name}"
+
+
+@server.tool(task="required", begin="later", ttl=300, poll=0.2)
+async def test_tool_with_task(ctx: Context) -> str:
+    """Ask first, then run as a task."""
+    person = await ctx.ask("What is your name?", Name, key="user_name")
+    if ctx.task is not None:
+        await ctx.task.begin()
+    await asyncio.sleep(STEP_SECONDS)
+    return f"Hello, {person['name']}!"
 
 
 # Lists that change while serving: each call adds one item, or takes it away again.

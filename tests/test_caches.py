@@ -87,6 +87,8 @@ CACHES: dict[str, tuple[str, str]] = {
     "runner/fastpath/known_heads.py:_known": ("request heads", "512 heads of 4 KB, and as often again when parsed"),
     "runner/threads/pool.py:_done": (OURS, "the calls in flight"),
     "runner/web_sessions.py:_spare": ("nothing: only untouched sessions", "64 sessions"),
+    "search/vectors.py:_known": (OURS, "the tools in the indexes that are kept, 1 KB each"),
+    "search/words.py:stem": ("words of a query", "8192 words of 40 characters"),
     "stores/checkpoints/cache.py:_held": ("contents of checkpoints", "the bytes it is made with"),
     "stores/checkpoints/ids.py:_owner_bytes": ("who calls", "1024 principals of 256 bytes"),
     "stores/checkpoints/tree.py:_space": ("who calls", "4096 principals of 256 bytes"),

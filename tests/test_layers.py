@@ -15,7 +15,7 @@ from tests.imports import PACKAGE, circle, edges, graph, knots, modules
 OPEN = {"caches", "errors", "exports", "limits", "redaction", "version", "wire.jsonvalue"}
 
 PROTOCOLS = {"protocols.mcp", "protocols.mgp", "protocols.mcpl", "protocols.mcpx"}
-UNDER_PROTOCOLS = {"binding", "guard", "sandbox", "net", "stores", "auth", "core", "wire"}
+UNDER_PROTOCOLS = {"binding", "guard", "sandbox", "net", "search", "stores", "auth", "core", "wire"}
 UNDER_SERVER = PROTOCOLS | UNDER_PROTOCOLS | {"protocols", "transports", "runner", "host", "observing"}
 # Authors import from the root (""), so who stands above the server may as well.
 UNDER_TOOLS = UNDER_SERVER | {"context", "server", "serving", ""}
@@ -26,6 +26,7 @@ ALLOWED: dict[str, set[str]] = {
     "binding": set(),
     "guard": set(),
     "stores": set(),
+    "search": set(),
     "core": {"wire"},
     "sandbox": {"guard"},
     "net": {"guard"},
@@ -42,14 +43,15 @@ ALLOWED: dict[str, set[str]] = {
     "live": {"protocols.mcpl"},
     "extending": {"core"},
     "observing": {"core", "protocols.mcp", "wire"},
+    "proxying": UNDER_SERVER,
     "context": UNDER_SERVER,
     "serving": UNDER_SERVER,
-    "server": UNDER_SERVER | {"context", "serving"},
-    "": UNDER_SERVER | {"context", "server"},
+    "server": UNDER_SERVER | {"context", "proxying", "serving"},
+    "": UNDER_SERVER | {"context", "proxying", "server"},
     "tooling": UNDER_TOOLS,
     "testing": UNDER_TOOLS | {"tooling"},
-    "kernel": UNDER_TOOLS,
-    "cli": UNDER_TOOLS | {"gateway", "testing", "tooling"},
+    "kernel": UNDER_TOOLS | {"proxying", "tooling"},
+    "cli": UNDER_TOOLS | {"gateway", "kernel", "testing", "tooling"},
     "__main__": {"cli"},
 }
 

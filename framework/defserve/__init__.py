@@ -45,6 +45,9 @@ if TYPE_CHECKING:
     from defserve.protocols.mgp.events.channel import EventChannel
     from defserve.protocols.mgp.security.security import Security, dangerous, moderate, safe
     from defserve.protocols.mgp.security.validators import validator
+    from defserve.proxying.targets import Command, Remote
+    from defserve.search.budget import ToolBudget
+    from defserve.search.options import Search
     from defserve.server.marks import completion, prompt, resource, tool
     from defserve.server.server import Server
     from defserve.stores.audit.log import AuditLog
@@ -90,6 +93,9 @@ else:
             "defserve.protocols.mgp.events.channel": "EventChannel",
             "defserve.protocols.mgp.security.security": "Security dangerous moderate safe",
             "defserve.protocols.mgp.security.validators": "validator",
+            "defserve.proxying.targets": "Command Remote",
+            "defserve.search.budget": "ToolBudget",
+            "defserve.search.options": "Search",
             "defserve.server.marks": "completion prompt resource tool",
             "defserve.server.server": "Server",
             "defserve.stores.audit.log": "AuditLog",
@@ -113,6 +119,7 @@ __all__ = [
     "Checkpoint",
     "CheckpointNotFound",
     "Code",
+    "Command",
     "Context",
     "Declined",
     "Depends",
@@ -156,11 +163,13 @@ __all__ = [
     "Receipt",
     "Refused",
     "Rejected",
+    "Remote",
     "Resource",
     "ResourceOptions",
     "Rewrite",
     "SampleOptions",
     "Scope",
+    "Search",
     "Security",
     "Server",
     "Shell",
@@ -172,6 +181,7 @@ __all__ = [
     "Text",
     "TokenVerifier",
     "Tool",
+    "ToolBudget",
     "ToolError",
     "ToolOptions",
     "Turn",

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from defserve.net.client import GuardedClient
     from defserve.protocols.mcp.asking.client_requests import Root
     from defserve.protocols.mcp.asking.sampling import Message, Sample, SampleOptions
+    from defserve.protocols.mcp.tasks.current import RunningTask
     from defserve.protocols.mcpl.scopes.values import Scope
     from defserve.protocols.mcpl.turns import ModelInfo
     from defserve.protocols.mgp.extension import MGP
@@ -338,6 +339,13 @@ class Context:
 
         granted = self.call.peek(GrantedScope)
         return granted.scope if granted is not None else None
+
+    @property
+    def task(self) -> RunningTask | None:
+        """The task that this call runs as; None in a plain call, also of a tool that may run as one."""
+        from defserve.protocols.mcp.tasks.current import current_task
+
+        return current_task(self.call)
 
     @property
     def lifespan(self) -> Any:

@@ -17,6 +17,9 @@ class Limits:
     `tool`, `validation`, `discovery` and `lock` bound running a tool, checking its arguments, making a list and waiting
     for a state that another call holds. The error names the limit. Code that does not wait cannot be interrupted: it is
     bounded by the sizes, and what took too long is refused afterwards.
+
+    `tasks` and `task_bytes` bound the tasks that are kept for one principal, `task_ttl` how long they may be kept. When
+    nothing was heard of a process for `task_heartbeat` seconds, its tasks count as lost.
     """
 
     # sizes
@@ -29,6 +32,7 @@ class Limits:
     injection: int = 64 * 1024
     checkpoint: int = 1024 * 1024
     patch_operations: int = 1_000
+    task_bytes: int = 64 * 1024 * 1024
     # times
     tool: float = 60.0
     tool_max: float = 3_600.0
@@ -45,6 +49,8 @@ class Limits:
     body: float = 30.0
     drain: float = 30.0
     farewell: float = 0.25
+    task_ttl: float = 7 * 86_400.0
+    task_heartbeat: float = 10.0
     # concurrency
     in_flight: int = 64
     in_flight_total: int = 1_024
@@ -56,6 +62,7 @@ class Limits:
     connections: int = 4_096
     threads: int = 32
     subscriptions: int = 1_000
+    tasks: int = 1_000
     # rates, of an authenticated caller and one tool
     rate: float = 50.0
     burst: int = 100

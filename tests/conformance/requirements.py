@@ -305,7 +305,7 @@ DOCUMENTS = tuple(dict.fromkeys(requirement.document for requirement in ALL))
 _OPEN = {
     ("2026-11-15", "dynamic tool discovery and the patterns built from it: not built"): "MGP-16.5 MGP-16.6 MGP-10.1",
     ("2026-11-15", "arrives with the kernel"): """
-        MGP-11.5p MGP-11.5w MGP-11.5b MGP-15.2o MGP-15.2f MGP-15.2l MGP-15.4 MGP-15.5 MGP-16.2 MGP-16.3 MGP-16.4
+        MGP-15.2l MGP-15.4 MGP-15.5 MGP-16.2 MGP-16.3 MGP-16.4
         MGP-16.6s MGP-16.7 MGP-16.8
     """,
     ("2026-11-15", "tasks come last"): "MCP-8",

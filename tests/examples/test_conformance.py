@@ -19,8 +19,8 @@ pytestmark = pytest.mark.anyio
 stateless = pytest.mark.parametrize("version", ["2026-07-28"])
 
 FORM = {
-    "name": "Alice", "color": "blue", "ok": True, "context": "tests", "username": "al", "email": "al@example.com",
-    "age": 25, "score": 88, "status": "inactive", "verified": False,
+    "name": "Alice", "confirm": True, "color": "blue", "ok": True, "context": "tests", "username": "al",
+    "email": "al@example.com", "age": 25, "score": 88, "status": "inactive", "verified": False,
     "untitledSingle": "option1", "titledSingle": "value1", "legacyEnum": "opt1", "untitledMulti": ["option1"],
     "titledMulti": ["value1", "value2"],
 }  # fmt: skip
@@ -28,6 +28,17 @@ CHOICES = (
     '{"untitledSingle": "option1", "titledSingle": "value1", "legacyEnum": "opt1", "untitledMulti": ["option1"], '
     '"titledMulti": ["value1", "value2"]}'
 )
+
+# Every task tool: its arguments, and the text or the error that it ends with.
+TASKS: dict[str, tuple[dict[str, Any], str | type[Exception]]] = {
+    "greet": ({"name": "Alice"}, "Hello, Alice!"),
+    "slow_compute": ({"seconds": 0.1, "label": "x"}, "x: computed for 0.1 s"),
+    "failing_job": ({}, ToolError),
+    "protocol_error_job": ({}, PeerError),
+    "confirm_delete": ({"filename": "a.txt"}, "a.txt deleted"),
+    "multi_input": ({}, "Alice and Alice"),
+    "test_tool_with_task": ({}, "Hello, Alice!"),
+}
 
 # Every tool: the arguments the suite calls it with, and the text that comes back. Content has a test of its own.
 CALLS: dict[str, tuple[dict[str, Any], str]] = {
@@ -107,12 +118,24 @@ class Suite:
 async def test_every_tool_of_the_list_is_driven_and_the_first_takes_no_arguments(connect_to: ConnectTo):
     async with connect_to("conformance", answers=Suite().answers) as client:
         tools = await client.tools()
-        assert {tool["name"] for tool in tools} == CALLS.keys() | CONTENT
+        assert {tool["name"] for tool in tools} == CALLS.keys() | CONTENT | TASKS.keys()
         assert all(tool["description"] for tool in tools)
         assert "isError" not in await client.request("tools/call", {"name": tools[0]["name"]})
         for name, (arguments, text) in CALLS.items():
             result = await client.call_raw(name, arguments)
             assert result["content"] == [{"type": "text", "text": text}], name
+
+
+async def test_task_tools_end_as_the_suite_wants(connect_to: ConnectTo):
+    async with connect_to("conformance", answers=Suite().answers) as client:
+        for name, (arguments, outcome) in TASKS.items():
+            task = await client.start(name, **arguments)
+            assert (task.id is not None) == (client.stateless and name != "greet")
+            if isinstance(outcome, str):
+                assert await task.result() == outcome
+            else:
+                with pytest.raises(outcome, match="intentionally fails"):
+                    await task.result()
 
 
 async def test_content_comes_in_every_kind(connect_to: ConnectTo):

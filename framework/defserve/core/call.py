@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Hashable
+from collections.abc import Awaitable, Callable, Coroutine, Hashable
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 from defserve.core.extension import OutgoingMessage
+from defserve.errors import ToolError
 from defserve.wire.codec import notification
 from defserve.wire.messages import Id, Params
 
@@ -102,6 +103,16 @@ class Call(Locals):
         return self.identity.id if self.identity is not None else self.session.principal
 
     @property
+    def outer(self) -> Call | None:
+        """The call that makes this one; None if the peer makes it."""
+        return None
+
+    @property
+    def root(self) -> Call:
+        """The call that the peer has made: this one, or the outermost that makes it."""
+        return self
+
+    @property
     def stopped(self) -> bool:
         """Whether nobody waits for the outcome any more."""
         return self.cancelled or self.timed_out or self.suspension is not None
@@ -171,6 +182,10 @@ class Call(Locals):
         elif hang_up is not None:
             self.engine.post(hang_up)
 
+    def fail(self, error: BaseException) -> None:
+        """Answer with an exception, even if the function has not stopped."""
+        self.session.fail(self, error)
+
     def cut(self, outcome: Callable[[], Any]) -> None:
         """End this call early with `outcome()` as its result, because its peer wants no more."""
         if self.suspension is None:
@@ -219,3 +234,83 @@ class Call(Locals):
     def _stop_children(self) -> None:
         for task in self._children or ():
             task.cancel()
+
+
+class InnerCall(Call):
+    """Runs a method as if the peer of `outer` had asked for it: wrappers and stages see it as a call of its own.
+
+    It takes no room beside `outer`, and cannot be cancelled or answered by its id. Its notifications and questions go
+    the way of `outer`. When its time is up, only it fails.
+    """
+
+    nth: int | None = None
+    """How many calls the outer call has made before. None if it makes no other."""
+
+    def __init__(self, outer: Call, method: str, params: Params) -> None:
+        super().__init__(outer.session, outer.id, method, params, {}, outer.terms)
+        self._outcome = outer.engine.pending()
+        self.attach(outer)
+
+    @property
+    def outer(self) -> Call:
+        return self._outer
+
+    def attach(self, outer: Call) -> None:
+        """Belong to this call from now on: another request for the same work, from the same principal."""
+        self._outer, self.session, self.terms = outer, outer.session, outer.terms
+        self.identity, self.envelope = outer.identity, outer.envelope
+
+    async def run(self) -> Any:
+        """The result. Raises what the method raises. Who is cancelled while waiting stops the call."""
+        self.task = self.engine.spawn(self._settling(self.terms.methods[self.method].run(self, self.params)))
+        try:
+            return await self._outcome
+        finally:
+            if not self.settled:
+                self.cancelled = True
+                self.stop()
+
+    async def _settling(self, work: Coroutine[Any, Any, Any]) -> None:
+        try:
+            result = await work
+        except BaseException as error:
+            self.fail(error if isinstance(error, Exception) else ToolError("it was stopped before its end"))
+        else:
+            if not (self.settled or self.cancelled):
+                self._outcome.set_result(result)
+            self.settled = True
+
+    def fail(self, error: BaseException) -> None:
+        if not (self.settled or self.cancelled):
+            self._outcome.set_exception(error)
+        self.settled = True
+
+    @property
+    def root(self) -> Call:
+        return self._outer.root
+
+    def suspend(self, outcome: Callable[[], Any]) -> None:
+        self.suspension = outcome
+        self._outer.suspend(outcome)
+
+    def notify(self, method: str, params: Params, *, replaces: Hashable = None) -> None:
+        if not self.settled:
+            self._outer.notify(method, params, replaces=replaces)
+
+    async def request(self, method: str, params: Params, *, timeout: float | None = None) -> Any:
+        return await self.asked(self.session.request(method, params, relates_to=self.root, timeout=timeout))
+
+    async def asked(self, answer: Awaitable[T]) -> T:
+        return await self.paused(self._outer.asked(answer))
+
+    async def paused(self, answer: Awaitable[T]) -> T:
+        """Wait for something. Until then the timeout of this call is paused, and not that of the outer call."""
+        self.questions += 1
+        if self.questions == 1 and self.timer is not None:
+            self.timer.pause()
+        try:
+            return await answer
+        finally:
+            self.questions -= 1
+            if self.questions == 0 and self.timer is not None:
+                self.timer.resume()

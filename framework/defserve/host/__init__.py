@@ -52,6 +52,7 @@ if TYPE_CHECKING:
     from defserve.host.mgp.streaming.stream import Stream
     from defserve.host.skills.entry import UnverifiedSkill, skill_fingerprint
     from defserve.host.skills.loading import LoadedSkill
+    from defserve.host.tasks import StartedCall
 else:
     __getattr__ = lazy(
         __name__,
@@ -89,6 +90,7 @@ else:
             "defserve.host.mgp.streaming.stream": "Stream",
             "defserve.host.skills.entry": "UnverifiedSkill skill_fingerprint",
             "defserve.host.skills.loading": "LoadedSkill",
+            "defserve.host.tasks": "StartedCall",
         },
     )
 
@@ -141,6 +143,7 @@ __all__ = [
     "RolledBack",
     "Router",
     "ScriptedModel",
+    "StartedCall",
     "Stream",
     "TopicClient",
     "UnverifiedSkill",

@@ -126,14 +126,15 @@ async def in_rounds(
         wanting = object_of(result)
         if wanting.get("resultType") != "input_required":
             return result
-        again: dict[str, Any] = {**params, "inputResponses": await _responses(wanting, answers)}
+        again: dict[str, Any] = {**params, "inputResponses": await responses(wanting, answers)}
         if "requestState" in wanting:
             again["requestState"] = wanting["requestState"]
         result = await ask(again)
     raise PeerError(f"the server still asks for input after {MOST_ROUNDS} rounds")
 
 
-async def _responses(result: dict[str, Any], answers: Answers) -> dict[str, Any]:
+async def responses(result: dict[str, Any], answers: Answers) -> dict[str, Any]:
+    """The answers to the `inputRequests` of a result, by key. Raises PeerError for one that was not offered."""
     # One after the other: most answers come from one person.
     responses: dict[str, Any] = {}
     for key, asked in object_of(result.get("inputRequests")).items():

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from defserve.host.mgp.peer import MgpPeer
     from defserve.host.mgp.streaming.stream import Stream
     from defserve.host.skills.loading import LoadedSkill
+    from defserve.host.tasks import StartedCall
 
 
 TIMEOUT_SECONDS = 60.0
@@ -172,6 +173,15 @@ class Client:
             self.mgp.check(result)
         needs_type = not result.get("isError") and lone_text(result) is not None
         return value_of(result, (await self._returns_of(tool)) if needs_type else None)
+
+    async def start(self, tool: str, /, **arguments: Any) -> StartedCall:
+        """Call a tool and do not wait: `task = await client.start("tool")`, later `await task.result()`.
+
+        A tool that runs as a task does so. Other calls, and all in a session, go on in the background of this client.
+        """
+        from defserve.host.tasks import start
+
+        return await start(self, self._open, tool, arguments)
 
     def stream(self, tool: str, /, **arguments: Any) -> Stream:
         """Call a tool and read its parts as they come: `async with client.stream("tool") as s: async for part in s`.

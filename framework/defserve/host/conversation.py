@@ -11,13 +11,18 @@ from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from typing import Any, Protocol, TypeAlias
 
 from defserve.errors import PeerError, PeerGone, PeerTimeout, ProtocolError
-from defserve.host.fields import number_of, text_of
+from defserve.host.fields import number_of, object_of, text_of
 from defserve.host.link import Link, Lost, ReopenableLink
-from defserve.wire.codec import decode, encode, is_id
+from defserve.host.raw_reply import RawReply, read
+from defserve.wire.codec import encode, is_id
 from defserve.wire.messages import Id, Malformed, Message, Notification, Reply, Request
 
 Params: TypeAlias = Mapping[str, Any]
 Progress: TypeAlias = Callable[[float, float | None, str | None], object]
+Heard: TypeAlias = Callable[[str, dict[str, Any]], object]
+"""Called with the method and params of a notification."""
+Answer: TypeAlias = Callable[[Request], Awaitable[Any]]
+"""Gives the result of a request of the peer; a ProtocolError becomes its error."""
 
 FLUSH_SECONDS = 1.0
 
@@ -41,13 +46,24 @@ class RequestObserver(Protocol):
         ...
 
 
+class Forward:
+    """Who hears what belongs to one request that is passed on for somebody else, and their own progress token."""
+
+    __slots__ = ("on_notification", "on_request", "token")
+
+    def __init__(self, on_notification: Heard | None, on_request: Answer | None, token: Any) -> None:
+        self.on_notification, self.on_request, self.token = on_notification, on_request, token
+
+
 class PendingRequest:
     """A request that was sent: its id, and a future for the whole reply."""
 
-    __slots__ = ("id", "method", "reply", "on_progress")
+    __slots__ = ("id", "method", "reply", "on_progress", "forward")
 
-    def __init__(self, id: Id, method: str, on_progress: Progress | None) -> None:
-        self.id, self.method, self.on_progress = id, method, on_progress
+    def __init__(
+        self, id: Id, method: str, on_progress: Progress | None = None, forward: Forward | None = None
+    ) -> None:
+        self.id, self.method, self.on_progress, self.forward = id, method, on_progress, forward
         self.reply: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
         # A reply that nobody waits for any more must not be reported as an unretrieved exception.
         self.reply.add_done_callback(lambda done: done.cancelled() or done.exception())
@@ -64,8 +80,8 @@ class ClientConversation:
         self,
         link: Link,
         *,
-        on_request: Callable[[Request], Awaitable[Any]],
-        on_notification: Callable[[str, dict[str, Any]], None],
+        on_request: Answer,
+        on_notification: Heard,
         on_gone: Callable[[PeerGone], None],
     ) -> None:
         self._link = link
@@ -128,29 +144,76 @@ class ClientConversation:
         the request is not `cancellable`.
         """
         pending = await self.begin(method, params, on_progress, observer.begins() if observer else None)
+        reply = await self._finish(pending, within, cancellable, observer)
+        if reply.error is not None:
+            raise peer_error(reply.error)
+        return reply.result
+
+    async def _finish(
+        self,
+        pending: PendingRequest,
+        within: float | None,
+        cancellable: bool = True,
+        observer: RequestObserver | None = None,
+    ) -> Reply:
+        """The reply, waited for. A request that is given up is cancelled."""
         try:
-            reply = await self._wait(pending, within, observer)
+            return await self._wait(pending, within, observer)
         except (asyncio.CancelledError, PeerTimeout) as reason:
             if cancellable:
                 self.cancel(pending, "timed out" if isinstance(reason, PeerTimeout) else "no longer needed")
             raise
         finally:
             self._pending.pop(pending.id, None)
-        if reply.error is not None:
-            raise peer_error(reply.error)
-        return reply.result
+
+    async def forward(
+        self,
+        method: str,
+        params: Params,
+        *,
+        within: float | None,
+        on_notification: Heard | None = None,
+        on_request: Answer | None = None,
+    ) -> RawReply:
+        """Pass on a request for somebody else, and give back the whole reply, also one that is an error.
+
+        Nothing of it is changed but the progress token: a token of the caller's is replaced by ours on the way out, and
+        put back on the way in. `RawReply.raw` has the bytes of the result.
+
+        `on_notification` is called with the notifications that belong to this request, which then do not go to the
+        conversation's own handler: progress, and on a link where every request has its own stream (Streamable HTTP)
+        all that comes on it. `on_request` answers what the server asks on that stream. On other links a question
+        does not say which request it belongs to, so the conversation's own handler answers it.
+
+        Raises PeerTimeout and PeerGone, and PeerError if the link refuses the message. A deadline or a cancelled task
+        cancels the request, as in `request`.
+        """
+        token = object_of(params.get("_meta")).get("progressToken")
+        pending = await self._begin(method, params, Forward(on_notification, on_request, token))
+        reply = await self._finish(pending, within)
+        return reply if isinstance(reply, RawReply) else RawReply(reply.id, reply.result, reply.error)
 
     async def begin(
         self, method: str, params: Params, on_progress: Progress | None = None, id: Id | None = None
     ) -> PendingRequest:
         """Send a request without waiting for its reply. The caller keeps the deadline."""
+        return await self._begin(method, params, None, on_progress, id)
+
+    async def _begin(
+        self,
+        method: str,
+        params: Params,
+        forward: Forward | None,
+        on_progress: Progress | None = None,
+        id: Id | None = None,
+    ) -> PendingRequest:
         if self._gone:
             raise self._departure()
         if id is None:
             self._last_id += 1
             id = self._last_id
-        pending = PendingRequest(id, method, on_progress)
-        if on_progress:
+        pending = PendingRequest(id, method, on_progress, forward)
+        if on_progress or (forward is not None and forward.token is not None):
             params = {**params, "_meta": {**params.get("_meta", {}), "progressToken": pending.id}}
         self._pending[pending.id] = pending
         message = {"jsonrpc": "2.0", "id": pending.id, "method": method, **({"params": params} if params else {})}
@@ -215,7 +278,7 @@ class ClientConversation:
                     if awaited := self._awaited(data.id):
                         awaited.set_exception(data.error)
                     continue
-                messages = decode(data)
+                messages = read(data)
                 for message in messages if isinstance(messages, list) else (messages,):
                     try:
                         self._dispatch(message, data)
@@ -262,23 +325,35 @@ class ClientConversation:
             id = note.params.get("requestId")
             if is_id(id) and (task := self._answering.get(id)):
                 task.cancel()
-        elif note.method == "notifications/progress":
-            self._progressed(note.params)
-        try:
-            self._on_notification(note.method, note.params)
-        except Exception:
-            log.exception("the handler of %s failed", note.method)
+        elif note.method == "notifications/progress" and self._progressed(note.params):
+            return
+        self._hand(self._on_notification, note.method, note.params)
 
-    def _progressed(self, params: dict[str, Any]) -> None:
+    def _hand(self, heard: Heard, method: str, params: dict[str, Any]) -> None:
+        try:
+            heard(method, params)
+        except Exception:
+            log.exception("the handler of %s failed", method)
+
+    def _progressed(self, params: dict[str, Any]) -> bool:
+        """Tell whoever wants the progress of this request. Whether nobody else may hear it."""
         token = params.get("progressToken")
         pending = self._pending.get(token) if is_id(token) else None
-        if pending is None or pending.on_progress is None:
-            return
+        if pending is None:
+            return False
+        if (forward := pending.forward) is not None:
+            if forward.on_notification is not None:
+                own = params if forward.token is None else {**params, "progressToken": forward.token}
+                self._hand(forward.on_notification, "notifications/progress", own)
+            return True
+        if pending.on_progress is None:
+            return False
         progress, total = number_of(params.get("progress")), number_of(params.get("total"))
         try:
             pending.on_progress(progress or 0, total, text_of(params.get("message")))
         except Exception:
             log.exception("the progress handler of %s failed", pending.method)
+        return False
 
     async def _answer(self, request: Request) -> None:
         reply: dict[str, Any] = {"jsonrpc": "2.0", "id": request.id}

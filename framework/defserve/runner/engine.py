@@ -63,7 +63,7 @@ class CallDeadline:
         task = self._call.task
         if task is not None:
             self._engine.keep(cast("asyncio.Task[Any]", task))
-        self._call.session.fail(self._call, self.error)
+        self._call.fail(self.error)
 
 
 class AsyncioEngine:

@@ -48,25 +48,43 @@ async def _lifetime(servers: Sequence[Server]) -> AsyncGenerator[None]:
 
 def compose(server: Server) -> Composition:
     """All declarations of a server. Raises UsageError for those that do not fit together."""
+    _add_tasks(server)
     composition = Composition(server.extensions, limits=server.limits, around=_wrappers(server))
     if unknown := sorted(set(server.wrappers) - composition.known_methods):
         raise UsageError(f"around({unknown[0]!r}) wraps a method nobody serves", fix="check its spelling")
+    if server.search is not None:
+        server.search.check()
     for child in server.self_and_mounted[:-1]:
         _refuse_left_behind(server, child)
     return composition
 
 
+def _add_tasks(server: Server) -> None:
+    """Serve tasks if a tool, of this server or of one that is mounted, runs as one."""
+    mcp = server.mcp
+    if any(tool.options.task for tool in mcp.tools.registry):
+        from defserve.protocols.mcp.tasks.extension import Tasks
+
+        server.extend(Tasks(server.store, server.limits, mcp.tools.registry.get, mcp.subscriptions))
+
+
 def _wrappers(server: Server) -> Mapping[str, Sequence[Wrapper]]:
-    """The wrappers of each method. If tokens come in messages, their check is the outermost wrapper."""
+    """The wrappers of each method. If tokens come in messages, their check is the outermost wrapper.
+
+    Next is the one that gives a call of a meta-tool the name of the tool that is meant: all others see that name.
+    """
+    wrappers: dict[str, Sequence[Wrapper]] = {**server.wrappers}
+    if server.search is not None:
+        wrappers["tools/call"] = (server.search.calls, *server.wrappers.get("tools/call", ()))
     if server.auth is None or not server.auth.in_messages:
-        return server.wrappers
+        return wrappers
     from defserve.protocols.mcp.authorization.message_tokens import MessageTokens
 
     tokens = MessageTokens(server.auth)
     opening = {name for extension in server.extensions for name in extension.opens_with}
     served = {name for extension in server.extensions for name in extension.methods()}
-    return {name: (tokens, *server.wrappers.get(name, ())) for name in served - opening} | {
-        name: wrappers for name, wrappers in server.wrappers.items() if name in opening
+    return {name: (tokens, *wrappers.get(name, ())) for name in served - opening} | {
+        name: wrappers for name, wrappers in wrappers.items() if name in opening
     }
 
 

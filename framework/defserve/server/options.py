@@ -11,6 +11,7 @@ from defserve.protocols.mgp.options import SecurityFields
 if TYPE_CHECKING:
     from defserve.protocols.mcp.identity import Icon
     from defserve.protocols.mgp.security.security import Security
+    from defserve.proxying.restarts import RestartPolicy
 
 
 class ItemFields(TypedDict, total=False):
@@ -33,7 +34,13 @@ class ToolFields(ItemFields, total=False):
     structured: bool | Literal["bare"]
     schema: Mapping[str, Any]
     tags: Sequence[str]
+    keywords: Sequence[str]
     security: Security
+    task: Literal["optional", "required"]
+    ttl: float
+    poll: float
+    retry: int
+    begin: Literal["now", "later"]
 
 
 class ResourceFields(ItemFields, total=False):
@@ -59,6 +66,18 @@ class FeatureSetFields(TypedDict, total=False):
     inbox: bool
     claude_channel: bool
     tag_ontology: Mapping[str, Any]
+
+
+class MountFields(TypedDict, total=False):
+    """See `proxying.backend.BackendOptions`."""
+
+    id: str
+    tools: Sequence[str] | Mapping[str, Any]
+    timeout: float
+    in_flight: int
+    children: int
+    idle: float
+    restarts: RestartPolicy
 
 
 class ServerFields(SecurityFields, total=False):

@@ -33,8 +33,11 @@ if TYPE_CHECKING:
     from defserve.protocols.mcpx.extension import MCPX, ChatHandler, ProposalHandler
     from defserve.protocols.mcpx.participant import Participant
     from defserve.protocols.mgp.events.channel import EventChannel
+    from defserve.proxying.mounts import Mounts
+    from defserve.proxying.targets import Command, Remote
+    from defserve.search.options import Search
     from defserve.server.mounting import Mount
-    from defserve.server.options import FeatureSetFields, ServerFields
+    from defserve.server.options import FeatureSetFields, MountFields, ServerFields
     from defserve.serving.options import WebFields
     from defserve.stores.store import Store
     from defserve.transports.http.app import HttpApp
@@ -65,6 +68,7 @@ class Server(Declarations):
         secret: str | bytes | None = None,
         store: str | Store | None = None,
         feature_sets: Literal["open", "strict"] = "open",
+        search: Literal["auto", "always"] | Search | None = None,
         **about: Unpack[ServerFields],
     ) -> None:
         module = sys._getframe(1).f_globals.get("__name__")  # pyright: ignore[reportPrivateUsage]
@@ -89,10 +93,13 @@ class Server(Declarations):
         self.lifespan_value: Any = None
         self.lifespan = lifespan
         self._mounts: list[Mount] = []
+        self._remote_mounts: Mounts | None = None
         self.wrappers: dict[str, list[Wrapper]] = {}
         self.auth, authorization = _authorization(auth, self.limits)
         self.mgp = MGP(self.mcp.tools.registry, name, SecurityOptions(**security))
-        self.extensions = (self.mcp, self.mgp, AuthorExtension(self), *authorization, *extensions)
+        self.search = self.mgp.searched(search, self.mcp.listed, self) if search is not None else None
+        listing = (self.search.list,) if self.search is not None else ()
+        self.extensions = (self.mcp, self.mgp, AuthorExtension(self), *authorization, *extensions, *listing)
         self.injectables = {k: v for e in self.extensions for k, v in e.injectables().items()}
         self._mcpl: MCPL | None = None
         self._mcpx: MCPX | None = None
@@ -227,19 +234,36 @@ class Server(Declarations):
         """
         return self.mgp.events.declare(name, kind, scopes=scopes)
 
-    def mount(self, other: Server, *, prefix: str | None = None) -> None:
+    def mount(
+        self, other: Server | str | Remote | Command, *, prefix: str | None = None, **options: Unpack[MountFields]
+    ) -> None:
         """Serve another server's tools, resources and prompts as well, now and as they change.
 
-        With a prefix `p`, tool and prompt `x` becomes `p_x` and resource `s://x` becomes `s://p/x`.
+        With a prefix `p`, tool and prompt `x` becomes `p_x` and resource `s://x` becomes `s://p/x`. The other server is
+        an object of this process, or runs elsewhere: a `Remote` address, a `Command` to start, or a text that is one
+        of the two. Servers elsewhere are opened when this one begins to serve; `options` are for them alone.
         """
+        self._refuse_after_start("mount")
+        if not isinstance(other, Server):
+            self.mounts.declare(other, prefix, options)
+            return
         if self in other.self_and_mounted:
             raise UsageError(f"server {self.name!r} cannot be mounted on itself", fix="mount in one direction only")
-        self._refuse_after_start("mount")
         from defserve.server.mounting import Mount
 
         self._mounts.append(Mount(self.mcp, other, prefix))
         self.mgp.mounted.append((f"{prefix}_" if prefix else "", other.mgp))
         self.mgp.events.follow(other.mgp.events)
+
+    @property
+    def mounts(self) -> Mounts:
+        """The servers elsewhere that are mounted here, each a `Backend` by its id. Made before serving begins."""
+        if self._remote_mounts is None:
+            from defserve.proxying.mounts import Mounts, Shelf
+
+            self._remote_mounts = Mounts(Shelf(self.mcp, self._declare))
+            self.extend(self._remote_mounts)
+        return self._remote_mounts
 
     def extend(self, *extensions: Extension) -> None:
         """Add extensions to those given when the server was made, before it serves."""

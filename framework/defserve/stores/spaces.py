@@ -29,6 +29,8 @@ DENIED_TOKENS: Final = Space("denied tokens")
 CHECKPOINTS: Final = SpaceFamily("state:")
 NONCES: Final = SpaceFamily("nonce:")
 LEASES: Final = SpaceFamily("lease:")
+TASKS: Final = SpaceFamily("task:")
+TASK_ACCOUNTS: Final = SpaceFamily("task account:")
 
 TABLE: Final[Mapping[str, str]] = {
     FORMAT: "the format of a store that has no other place for it: `version`",
@@ -39,4 +41,6 @@ TABLE: Final[Mapping[str, str]] = {
     CHECKPOINTS: 'after the colon `["set","owner"]`: the tree under `tree`, each checkpoint under its id',
     NONCES: "after the colon the nonce: one value, expected to be absent, with a ttl, so it is spent exactly once",
     LEASES: "after the colon the lease's name: the holder, with a ttl that it renews",
+    TASKS: "after the colon the task's id: its `record` and, when it has ended, its `outcome`, until its ttl is over",
+    TASK_ACCOUNTS: "after the colon the hash of a principal: the `ledger` of the tasks that are kept for it",
 }

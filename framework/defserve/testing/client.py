@@ -21,6 +21,7 @@ from defserve.testing.transports import connect_over
 if TYPE_CHECKING:
     from defserve.host.mgp.peer import MgpPeer
     from defserve.testing.mcpl import SyncMcpl
+    from defserve.testing.tasks import SyncTask
 
 # pytest leaves out the frames of this module, so that a failure shows the line of the test.
 __tracebackhide__ = True
@@ -138,6 +139,12 @@ class SyncClient:
         Raises ToolError if it fails, Unanswered if it asks a question without a prepared answer.
         """
         return self._do(lambda client: client.call(tool, **arguments))
+
+    def start(self, tool: str, /, **arguments: Any) -> SyncTask:
+        """Call a tool and do not wait for its result, as `Client.start` does."""
+        from defserve.testing.tasks import SyncTask
+
+        return SyncTask(self._do(lambda client: client.start(tool, **arguments)), self._do)
 
     def stream_parts(self, tool: str, /, **arguments: Any) -> list[Any]:
         """The parts that a tool sends, in order; see `Client.stream`. The client needs `mgp=Mgp()`."""

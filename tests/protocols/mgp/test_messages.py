@@ -150,6 +150,84 @@ EXAMPLES: list[tuple[str, str, Any]] = [
             },
         },
     ),
+    (
+        "mgp/tools/discover",
+        "params",
+        {
+            "query": "read file contents from disk",
+            "strategy": "semantic",
+            "max_results": 5,
+            "filter": {"categories": ["filesystem"], "risk_level_max": "moderate", "status": "connected"},
+        },
+    ),
+    (
+        "mgp/tools/discover",
+        "result",
+        {
+            "tools": [
+                {
+                    "name": "read_file",
+                    "server_id": "tool.terminal",
+                    "description": "Read the contents of a file at the given path",
+                    "relevance_score": 0.95,
+                    "inputSchema": {"type": "object", "properties": {"path": {"type": "string"}}, "required": ["path"]},
+                    "security": {
+                        "risk_level": "moderate",
+                        "permissions_required": ["filesystem.read"],
+                        "validator": "sandbox",
+                    },
+                }
+            ],
+            "total_available": 47,
+            "search_strategy": "semantic",
+            "query_time_ms": 12,
+        },
+    ),
+    (
+        "mgp/tools/request",
+        "params",
+        {
+            "reason": "capability_gap",
+            "context": "Processing CSV data but need statistical analysis functions",
+            "requirements": {
+                "capabilities": ["data_analysis", "statistics"],
+                "input_types": ["csv", "tabular_data"],
+                "output_types": ["numeric", "chart"],
+                "preferred_risk_level": "safe",
+            },
+            "task_trace_id": "550e8400-e29b-41d4-a716-446655440000",
+        },
+    ),
+    (
+        "mgp/tools/request",
+        "result",
+        {
+            "status": "fulfilled",
+            "tools_loaded": [
+                {
+                    "name": "analyze_csv",
+                    "server_id": "tool.data_processing",
+                    "description": "Compute statistics on CSV data",
+                    "inputSchema": {},
+                    "security": {"risk_level": "safe", "permissions_required": ["memory.read"]},
+                }
+            ],
+            "tools_unavailable": [],
+            "session_tools_count": 4,
+            "context_tokens_added": 380,
+        },
+    ),
+    (
+        "mgp/tools/session",
+        "result",
+        {
+            "pinned": ["think", "store", "recall"],
+            "cached": ["read_file", "analyze_csv"],
+            "total_tokens": 2100,
+            "max_tokens": 8000,
+        },
+    ),
+    ("mgp/tools/session/evict", "params", {"tools": ["analyze_csv"], "reason": "no_longer_needed"}),
 ]
 
 

@@ -4,5 +4,5 @@ A server on a loopback address writes the key when it starts and removes it when
 themselves. It is never sent to any other address, and never logged.
 
 May import: `auth.authority`, `auth.bearer`, `auth.options`, `auth.principals`, `auth.urls`, `auth.verifiers`,
-`stores.files`.
+`stores.files`, `stores.private_folder`.
 """

@@ -9,13 +9,14 @@ import os
 import re
 import secrets
 import stat
-from collections.abc import Generator, Iterable, Iterator
+from collections.abc import Generator, Iterable
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
 from defserve.errors import UsageError
 from defserve.stores.files import config_file, write
+from defserve.stores.private_folder import OTHERS, is_private_folder, made_private_folder, private_folders
 
 # An IP address and a port.
 Place = tuple[str, int]
@@ -23,7 +24,6 @@ Place = tuple[str, int]
 FOLDER: Final = "local-tokens"
 KEPT_FOLDER: Final = "kept-local-tokens"
 _KEY: Final = re.compile(rb"[A-Za-z0-9_-]{43}")
-_PRIVATE: Final = 0o077
 
 
 @contextmanager
@@ -35,7 +35,7 @@ def published(places: Iterable[Place]) -> Generator[str]:
     """
     places = list(places)
     key = next((found for place in places if (found := _read(_kept(place)))), None) or secrets.token_urlsafe(32)
-    folder = _made_folder()
+    folder = made_private_folder(FOLDER, "the local token")
     paths = [folder / _name(place) for place in places]
     try:
         for path in paths:
@@ -51,7 +51,7 @@ def published(places: Iterable[Place]) -> Generator[str]:
 
 def read_key(place: Place) -> str | None:
     """The key of the server that runs at an address now, if it is one of this user."""
-    return next((found for folder in _folders() if (found := _read(folder / _name(place)))), None)
+    return next((found for folder in private_folders(FOLDER) if (found := _read(folder / _name(place)))), None)
 
 
 def keep_key(place: Place) -> str | None:
@@ -77,42 +77,6 @@ def _name(place: Place) -> str:
     return f"{place[0]}_{place[1]}"
 
 
-# -- folders ---------------------------------------------------------------------------------------------
-
-
-def _folders() -> Iterator[Path]:
-    """Where keys may be, the best place first. A client may lack a variable that its server has."""
-    state = os.environ.get("XDG_STATE_HOME") or os.path.expanduser("~/.local/state")
-    for base in (os.environ.get("XDG_RUNTIME_DIR"), f"/run/user/{os.getuid()}", state):
-        if base and os.path.isabs(base):
-            yield Path(base, "defserve", FOLDER)
-
-
-def _made_folder() -> Path:
-    """The first folder that exists or can be made, and that nobody else can use. Raises UsageError."""
-    problem = "there is no folder for it"
-    for folder in _folders():
-        try:
-            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        except OSError as error:
-            problem = f"{folder}: {error.strerror}"
-            continue
-        if _is_private(folder):
-            return folder
-        problem = f"{folder} belongs to somebody else, or others can use it"
-    raise UsageError(
-        f"the local token cannot be written: {problem}", fix="chmod 700 that folder, or set XDG_RUNTIME_DIR"
-    )
-
-
-def _is_private(folder: Path) -> bool:
-    try:
-        found = os.lstat(folder)
-    except OSError:
-        return False
-    return stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid() and not found.st_mode & _PRIVATE
-
-
 # -- files -----------------------------------------------------------------------------------------------
 
 
@@ -134,7 +98,7 @@ def _write(path: Path, key: str) -> None:
 
 def _read(path: Path) -> str | None:
     """The key in a file, if the file and its folder are this user's and nobody else can read them."""
-    if not _is_private(path.parent):
+    if not is_private_folder(path.parent):
         return None
     try:
         # Without blocking: something else than a file may lie there.
@@ -143,7 +107,7 @@ def _read(path: Path) -> str | None:
         return None
     try:
         found = os.fstat(file)
-        is_ours = stat.S_ISREG(found.st_mode) and found.st_uid == os.getuid() and not found.st_mode & _PRIVATE
+        is_ours = stat.S_ISREG(found.st_mode) and found.st_uid == os.getuid() and not found.st_mode & OTHERS
         content = os.read(file, 256) if is_ours else b""
     finally:
         os.close(file)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 from defserve.core.call import Call
 from defserve.core.registry import Registry
@@ -11,8 +11,8 @@ from defserve.errors import InvalidParams, MethodNotFound, UsageError
 from defserve.protocols.mcp.function import FindProvider, Function
 from defserve.protocols.mcp.items import find
 from defserve.protocols.mcp.params import fields, optional_fields, text
-from defserve.protocols.mcp.prompts import Prompts
-from defserve.protocols.mcp.resources.resources import Resources
+from defserve.protocols.mcp.prompts import Prompt, Prompts
+from defserve.protocols.mcp.resources.resources import Resource, Resources
 from defserve.wire.messages import Params
 
 MOST_VALUES = 100
@@ -41,6 +41,15 @@ class Completion:
                 fix="declare it as (value: str) -> list[str]; other arguments may follow by name",
             )
         return cls(bound, owner)
+
+
+@runtime_checkable
+class CompletesItself(Protocol):
+    """A prompt or template that has suggestions of its own, such as one of another server."""
+
+    async def complete(self, call: Call, params: Params) -> Params:
+        """The result of `completion/complete` with these params."""
+        ...
 
 
 class Completions:
@@ -75,7 +84,10 @@ class Completions:
     async def complete(self, call: Call, params: Params) -> Params:
         if not self.offered:
             raise MethodNotFound(f"Method not found: {call.method} (this server completes nothing)")
-        target, function = self._target(call, fields(params, "ref"))
+        target, item = self._target(call, fields(params, "ref"))
+        if isinstance(item, CompletesItself):
+            return await item.complete(call, params)
+        function = item.function
         argument, context = fields(params, "argument"), optional_fields(params, "context") or {}
         name, value = text(argument, "name"), text(argument, "value")
         annotations = {p.wire_name: p.annotation for p in function.signature.parameters}
@@ -87,16 +99,16 @@ class Completions:
         kwargs = {takes: known.get(takes) for takes in completion.takes} | {"value": value}
         return _completion(await completion.function.run(call, kwargs, call.session.composition.limits.tool))
 
-    def _target(self, call: Call, ref: Params) -> tuple[str, Function]:
+    def _target(self, call: Call, ref: Params) -> tuple[str, Prompt | Resource]:
         kind = ref.get("type")
         if kind == "ref/prompt":
             prompt = find(call, self._prompts.registry, text(ref, "name"))
-            return prompt.name, prompt.function
+            return prompt.name, prompt
         if kind == "ref/resource":
             uri = text(ref, "uri")
             resource = self._resources.templates.get(uri) or self._resources.concrete.get(uri)
             if resource is not None and call.session.composition.visible(call, resource):
-                return resource.uri, resource.function
+                return resource.uri, resource
             raise InvalidParams(f"Unknown resource template: {uri}", data={"uri": uri})
         raise InvalidParams("Invalid params: ref.type must be ref/prompt or ref/resource")
 

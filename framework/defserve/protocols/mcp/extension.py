@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import AbstractAsyncContextManager
 from typing import TYPE_CHECKING, Any
 
+from defserve.core.call import Call
 from defserve.core.composition import Composition
 from defserve.core.extension import Extension, Handler, Listener, Offer
 from defserve.core.session import Session
@@ -19,9 +20,12 @@ from defserve.protocols.mcp.lifecycle import Dialect, McpLifecycle
 from defserve.protocols.mcp.prompts import Prompts
 from defserve.protocols.mcp.resources.resources import Resources
 from defserve.protocols.mcp.resources.subscriptions import Subscriptions
-from defserve.protocols.mcp.tools.tools import Tools
+from defserve.protocols.mcp.tools.tools import Tool, Tools
 from defserve.protocols.mcp.tools.validate_method import Validation
-from defserve.wire.messages import Notification, Request
+from defserve.protocols.mcp.versions import HANDSHAKE_VERSIONS
+from defserve.wire.messages import Notification, Params, Request
+
+BeforeList = Callable[[Call], Awaitable[None]]
 
 if TYPE_CHECKING:
     from defserve.protocols.mcp.skills.skills import Skills
@@ -43,6 +47,7 @@ class MCP(Extension):
         self.subscriptions = Subscriptions(self.resources.readable)
         self.subscriptions.forward(self.resources.cache.forget)
         self.validation = Validation(self.tools.registry)
+        self._before_list: BeforeList | None = None
         self.skills: Skills | None = None
         self._skill_followers: list[Callable[[Skills], object]] = []
         changed = self.subscriptions.changed
@@ -50,6 +55,22 @@ class MCP(Extension):
         self.prompts.registry.watch(lambda: changed("prompts"))
         self.resources.concrete.watch(lambda: changed("resources"))
         self.resources.templates.watch(lambda: changed("resources"))
+
+    def list_with(self, before: BeforeList, meta: Callable[[], Params]) -> None:
+        """Wait for `before` ahead of every list, and put `meta` into its `_meta`. Call it before serving."""
+        self._before_list = before
+        for listing in (self.tools.listing, self.prompts.listing, *self.resources.listings):
+            listing.meta = meta
+
+    def _list(self, page: Handler) -> Handler:
+        if (before := self._before_list) is None:
+            return page
+
+        async def list_after(call: Call, params: Params) -> Any:
+            await before(call)
+            return page(call, params)
+
+        return list_after
 
     def items(self) -> Iterator[Item[Any]]:
         """Everything that is offered, of every kind."""
@@ -74,10 +95,25 @@ class MCP(Extension):
         if self.skills is not None:
             follow(self.skills)
 
+    def listed(self, tool: Tool) -> Params:
+        """A tool as the newest version with sessions lists it."""
+        return tool.describe(self.lifecycle.dialects[HANDSHAKE_VERSIONS[-1]])
+
     def compose(self, composition: Composition) -> None:
         """The composition whose sessions are told of changes. Raises UsageError for what does not fit together."""
         self.completions.check()
         self.subscriptions.composition = composition
+
+    def declared(self, item: Item[Any]) -> None:
+        composition = self.subscriptions.composition
+        if composition is None or item.kind != "tool" or item.options.task is None:
+            return
+        if all(extension.name != "tasks" for extension in composition.extensions):
+            raise UsageError(
+                f"{item.kind} {item.name!r} is the first task of this server, and comes after serving began",
+                where=item.where,
+                fix="declare a tool with task= before the server serves",
+            )
 
     def lifespan(self) -> AbstractAsyncContextManager[None] | None:
         return self._secret.lifespan()
@@ -107,15 +143,15 @@ class MCP(Extension):
             "initialize": self.lifecycle.initialize,
             "ping": self.lifecycle.ping,
             "server/discover": self.lifecycle.discover,
-            "tools/list": self.tools.list,
+            "tools/list": self._list(self.tools.list),
             "tools/call": self.tools.call,
             "tools/validate": self.validation.validate,
-            "resources/list": self.resources.list,
-            "resources/templates/list": self.resources.list_templates,
+            "resources/list": self._list(self.resources.list),
+            "resources/templates/list": self._list(self.resources.list_templates),
             "resources/read": self.resources.read,
             "resources/subscribe": self.subscriptions.subscribe,
             "resources/unsubscribe": self.subscriptions.unsubscribe,
-            "prompts/list": self.prompts.list,
+            "prompts/list": self._list(self.prompts.list),
             "prompts/get": self.prompts.get,
             "completion/complete": self.completions.complete,
             "logging/setLevel": reporting.set_level,

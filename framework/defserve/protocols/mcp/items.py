@@ -54,6 +54,8 @@ class Item(Generic[O]):
     __slots__ = ("name", "options", "function", "owner", "facets", "is_dangerous")
 
     kind: ClassVar[str]
+    protects_itself: ClassVar[bool] = False
+    """Whether it shows and does only what its caller may, so that no default rule about names concerns it."""
 
     def __init__(self, name: str, options: O, function: Function, owner: Any) -> None:
         self.name, self.options, self.function, self.owner = name, options, function, owner

@@ -31,6 +31,8 @@ class Listing(Generic[T]):
         shows: Callable[[T], bool] = lambda _: True,
     ) -> None:
         self.member, self.registry, self.describe, self.shows = member, registry, describe, shows
+        self.meta: Callable[[], Params] | None = None
+        """The `_meta` of its pages. It may change only with the registry's version."""
         self._pages = ByteCache[Encoded](MOST_BYTES)
         self._version = -1
 
@@ -63,6 +65,8 @@ class Listing(Generic[T]):
                     break
         items = [composition.describe(item, views, self.describe(item, dialect)) for _, item in found[:size]]
         result: Params = {self.member: items, **dialect_cache_hints(dialect)}
+        if self.meta is not None and "meta" in dialect.has and (meta := self.meta()):
+            result["_meta"] = meta
         if len(found) > size:
             result["nextCursor"] = cursor_at(self.member, found[size - 1][0])
         return dialect.result(call, result)

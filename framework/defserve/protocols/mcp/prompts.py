@@ -83,16 +83,21 @@ class Prompt(Item[PromptOptions]):
             ]
         return described | self.metadata(dialect)
 
+    def result(self, call: Call, value: Any) -> Params:
+        """What its function returned, as `GetPromptResult`."""
+        result: Params = {"messages": [message.wire(dialect_of(call)) for message in messages(value)]}
+        return {"description": self.description, **result} if self.description else result
+
 
 class Prompts:
     """The prompts of a server: `prompts/list` and `prompts/get`."""
 
     def __init__(self) -> None:
         self.registry: Registry[Prompt] = Registry("prompt")
-        self._listing = Listing("prompts", self.registry, Prompt.describe)
+        self.listing = Listing("prompts", self.registry, Prompt.describe)
 
     def list(self, call: Call, params: Params) -> Any:
-        return self._listing.page(call, params)
+        return self.listing.page(call, params)
 
     async def get(self, call: Call, params: Params) -> Params:
         name, arguments = text(params, "name"), optional_fields(params, "arguments")
@@ -101,8 +106,7 @@ class Prompts:
         if not ANSWER_PARAMS.isdisjoint(params):
             await read_answers(call)
         value = await prompt.function.run(call, prompt.function.arguments.validate(arguments), seconds)
-        result: Params = {"messages": [message.wire(dialect_of(call)) for message in messages(value)]}
-        return {"description": prompt.description, **result} if prompt.description else result
+        return prompt.result(call, value)
 
 
 def messages(value: Any) -> list[Message]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from pydantic_core import to_jsonable_python
 
-from defserve.core.call import Call
+from defserve.core.call import Call, InnerCall
 from defserve.core.identity import SENDER
 from defserve.errors import InvalidParams
 from defserve.protocols.mcp.lifecycle import LOG_LEVEL_KEY, LOG_LEVELS, Dialect, dialect_of, handshake_only
@@ -55,10 +55,10 @@ def set_level(call: Call, params: Params) -> Params:
 
 def log(call: Call, level: str, message: str, fields: Params) -> None:
     """Send a log message that belongs to this call, secrets masked, if the client wants its level. From any thread."""
-    threshold = _threshold(call)
+    threshold = log_threshold(call)
     if threshold is None or RANK[level] < RANK[threshold]:
         return
-    reported, limit = call.local(Reported), call.session.composition.limits.log_messages_per_call
+    reported, limit = call.root.local(Reported), call.session.composition.limits.log_messages_per_call
     reported.messages += 1
     if reported.messages > limit:
         return
@@ -73,8 +73,22 @@ def log(call: Call, level: str, message: str, fields: Params) -> None:
     call.notify("notifications/message", {**params, "logger": name} if name else params)
 
 
+def pass_on_log(call: Call, params: Params) -> None:
+    """Send a log message of another server that works for this call, if the client wants its level."""
+    threshold, level = log_threshold(call), params.get("level")
+    if threshold is None or level not in RANK or RANK[str(level)] < RANK[threshold]:
+        return
+    reported = call.local(Reported)
+    reported.messages += 1
+    if reported.messages <= call.session.composition.limits.log_messages_per_call:
+        call.notify("notifications/message", params)
+
+
 def progress(call: Call, value: float, total: float | None, message: str | None) -> None:
     """Report progress to a client that asked for it; values that do not grow are left out. From any thread."""
+    if isinstance(call, InnerCall):
+        progress(call.outer, *_of_outer(call.nth, value, total), message)
+        return
     token, reported = progress_token(call), call.local(Reported)
     if token is None and reported.also is None:
         return
@@ -93,13 +107,22 @@ def progress(call: Call, value: float, total: float | None, message: str | None)
     call.notify("notifications/progress", params, replaces=("progress", token))
 
 
+def _of_outer(nth: int | None, value: float, total: float | None) -> tuple[float, float | None]:
+    """The progress of an inner call as that of the call that makes it. If there are several, each is one step of it."""
+    if nth is None:
+        return value, total
+    share = value / total if total else value
+    return nth + (share if 0 <= share < 1 else 0), None
+
+
 def progress_token(call: Call) -> int | str | None:
     """The token of a client that wants progress of this call."""
     token = meta(call.params).get("progressToken")
     return token if isinstance(token, int | str) and not isinstance(token, bool) else None
 
 
-def _threshold(call: Call) -> str | None:
+def log_threshold(call: Call) -> str | None:
+    """The least severe level that the client wants to hear of; None if it wants no logs."""
     profile = call.terms.profile
     if isinstance(profile, Dialect) and profile.stateless:
         return meta(call.params).get(LOG_LEVEL_KEY)

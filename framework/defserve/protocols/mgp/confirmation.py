@@ -5,6 +5,7 @@
 | local or authenticated, speaks MGP security | passes: the client confirms | asked, or refused | passes |
 | local or authenticated, can be asked | asked | asked | passes |
 | local or authenticated, cannot be asked | passes, audited: it is assumed to have asked its user | refused | passes |
+| inside another call, which is all that its client sees | asked, or refused | asked, or refused | passes |
 | stranger (`auth.authority`), whatever it offers or answers | refused | refused | passes |
 """
 
@@ -42,6 +43,8 @@ async def confirmed(
 
     if policy == "never":
         return
+    if call.outer is not None:
+        policy = "always"  # what the client has shown its user, and may have confirmed, is another call
     if is_stranger(identity(call)):
         raise NotConfirmed(
             f"{tool.name} has to be confirmed, and a caller that nobody vouches for cannot do that: {REMEDY}",

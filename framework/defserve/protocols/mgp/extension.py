@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import AsyncGenerator, Awaitable, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -47,6 +47,8 @@ if TYPE_CHECKING:
     from defserve.protocols.mgp.lifecycle.lifecycle import LifecycleSection
     from defserve.protocols.mgp.permissions.permissions import PermissionSection
     from defserve.protocols.mgp.streaming.streaming import StreamSection
+    from defserve.protocols.mgp.tool_discovery.discovery import ToolDiscovery
+    from defserve.protocols.mgp.tool_discovery.setup import ToolSearch
 
 # To declare security, an author imports one of these. Until then, tools need not be read.
 _DECLARING = {"defserve.protocols.mgp.security.security", "defserve.guard.argument_types"}
@@ -67,6 +69,10 @@ METHODS: Mapping[str, tuple[str, str, str]] = {
     "mgp/events/unsubscribe": ("events", "events", "unsubscribe"),
     "mgp/events/replay": ("events", "events", "replay"),
     "mgp/health/status": ("lifecycle", "health", "status"),
+    "mgp/tools/discover": ("tool_discovery", "tool_discovery", "discover"),
+    "mgp/tools/request": ("tool_discovery", "tool_discovery", "request"),
+    "mgp/tools/session": ("tool_discovery", "tool_discovery", "session"),
+    "mgp/tools/session/evict": ("tool_discovery", "tool_discovery", "evict"),
 }
 # The same, for methods that are answered at once: the calls that wait for them may take up every slot.
 AT_ONCE: Mapping[str, tuple[str, str, str]] = {
@@ -92,6 +98,7 @@ class MGP(Extension):
         self.checks: dict[str, HealthCheck] = {}
         self.mounted: list[tuple[str, MGP]] = []
         self.access: AccessSection | None = None
+        self.tool_discovery: ToolDiscovery | None = None
         self._callbacks: CallbackSection | None = None
         self._events: EventSection | None = None
         self.hides = options.access is not None
@@ -107,8 +114,12 @@ class MGP(Extension):
     @property
     def served(self) -> frozenset[str]:
         """The sections this server takes part in."""
-        access = self.options.access
-        return _ALWAYS_SERVED | {"access_control"} if access is not None and access.admins else _ALWAYS_SERVED
+        access, more = self.options.access, set[str]()
+        if access is not None and access.admins:
+            more.add("access_control")
+        if self.tool_discovery is not None:
+            more.add("tool_discovery")
+        return _ALWAYS_SERVED | more
 
     def negotiate(self, offer: Offer) -> Agreement | None:
         return agree(offer, self.served)
@@ -179,6 +190,20 @@ class MGP(Extension):
         from defserve.protocols.mgp.lifecycle.health import HealthSection
 
         return HealthSection(self.server_id, self.tools, self.all_checks)
+
+    def searched(self, given: Any, describe: Callable[[Tool], Params], owner: Any) -> ToolSearch:
+        """Make the tools findable (§16), as `Server(search=…)` says. Raises UsageError for what it cannot mean."""
+        from defserve.protocols.mgp.tool_discovery.catalogue import ServerCatalogue
+        from defserve.protocols.mgp.tool_discovery.setup import ToolSearch
+
+        def missing(call: Call, names: Sequence[str]) -> Mapping[str, str]:
+            statuses = self.permissions.statuses(call, names).items()
+            return {name: status.decision for name, status in statuses if status.decision != "approved"}
+
+        catalogue = ServerCatalogue(self.tools, self.server_id, describe, missing)
+        search = ToolSearch(given, self.tools, catalogue, lambda: self.audit, owner)
+        self.tool_discovery = search.section
+        return search
 
     def all_checks(self) -> dict[str, HealthCheck]:
         """The author's health checks by name, with those of mounted servers under their prefixes."""

@@ -21,7 +21,7 @@ class PeerUser(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)
-        if (user := _user_of(transport.get_extra_info("socket"))) is not None:
+        if (user := user_of(transport.get_extra_info("socket"))) is not None:
             self.app_state = {**self.app_state, PEER_USER: user}
 
 
@@ -34,8 +34,9 @@ def check_peer_user() -> None:
         )
 
 
-def _user_of(one: Any) -> int | None:
-    if one is None or one.family != socket.AF_UNIX:
+def user_of(one: Any) -> int | None:
+    """The user at the other end of a socket. None if it is not a unix socket, or the system does not say."""
+    if one is None or one.family != socket.AF_UNIX or not hasattr(socket, "SO_PEERCRED"):
         return None
     found = one.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
     return _CREDENTIALS.unpack(found)[1]

@@ -40,15 +40,17 @@ def mgp_entry(
         "[servers.env]": {name: f"${{{name}}}" for name in env},
     }
     written = [
-        "\n".join([heading, *(f"{name} = {_value(value)}" for name, value in members.items())])
+        "\n".join([heading, *(f"{name} = {toml_value(value)}" for name, value in members.items())])
         for heading, members in sections.items()
         if members
     ]
     return "\n\n".join(written) + "\n"
 
 
-def _value(value: Any) -> str:
+def toml_value(value: Any) -> str:
+    """A text, or a list of texts, as TOML. A text may also stand before the `=`."""
     if is_array(value):
-        return f"[{', '.join(map(_value, value))}]"
+        return f"[{', '.join(map(toml_value, value))}]"
     # A JSON string is a TOML string, except for the one control character that JSON does not escape.
-    return json.dumps(str(value), ensure_ascii=False).replace("\x7f", "\\u007f")
+    text = str(value).encode("utf-8", "replace").decode("utf-8")
+    return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")

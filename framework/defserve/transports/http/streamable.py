@@ -211,7 +211,8 @@ class Streamable:
             return refuse(exchange, 404, INVALID_REQUEST, "Invalid request: no such session; initialize again")
         if version is not None and version not in self.rules.handshake_versions:
             return refuse(exchange, 400, INVALID_REQUEST, _unsupported(version))
-        session.note(exchange)
+        if exchange.live is not None:
+            session.note(exchange)
         return session
 
     # -- GET and DELETE ----------------------------------------------------------------------------------

@@ -153,7 +153,12 @@ async def gather(call: Call, questions: Sequence[Awaitable[Any]]) -> list[Any]:
 
 async def once(call: Call, key: str, effect: Callable[[], Any]) -> Any:
     """Run `effect` once in all rounds of this call and remember what it gave (a JSON value)."""
-    return await call.local(RoundTrips).once(call, key, effect)
+    owner = call.root
+    if call is not owner:
+        from defserve.protocols.mcp.asking.parking import parked_work
+
+        owner = call if parked_work(call) is not None else owner  # a parked call runs once itself
+    return await owner.local(RoundTrips).once(call, key, effect)
 
 
 def can(call: Call, capability: str, detail: str | None = None) -> bool:
@@ -190,10 +195,15 @@ async def _question(
         if not acceptable(answer):
             raise PeerError(f"the client's answer to {method} has the wrong shape")
         return answer
-    rounds = call.local(RoundTrips)
+    if call.outer is not None:
+        from defserve.protocols.mcp.asking.parking import ask_parked, parked_work
+
+        if (work := parked_work(call)) is not None:
+            return await ask_parked(call, work, method, params, acceptable, key)
+    rounds = call.root.local(RoundTrips)
     name, digest = rounds.key_of(key, method, params)
     if (answer := rounds.answer(name, digest, acceptable, strict)) is None:
-        answer = await rounds.suspend(call, name, digest, {"method": method, "params": params})
+        answer = await rounds.ask(call, name, digest, {"method": method, "params": params})
     return answer
 
 
@@ -264,6 +274,14 @@ def _is_sample(answer: Any) -> bool:
 def _is_roots(answer: Any) -> bool:
     found = answer.get("roots") if is_object(answer) else None
     return is_array(found) and all(is_object(root) and isinstance(root.get("uri"), str) for root in found)
+
+
+ACCEPTABLE: Mapping[str, Acceptable] = {
+    "elicitation/create": _is_form_answer,
+    "sampling/createMessage": _is_sample,
+    "roots/list": _is_roots,
+}
+"""Method of a question → whether a JSON value has the form of an answer to it."""
 
 
 def _brief(error: ValueError) -> str:

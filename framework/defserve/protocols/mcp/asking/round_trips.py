@@ -6,7 +6,7 @@ If the answer does not match what was asked, the question is asked again.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Mapping
 from hashlib import sha256
 from typing import Any
 
@@ -28,16 +28,25 @@ class RoundTrips:
     """What is known in this round: answers, effects done once, and the questions still open.
 
     `answers` holds the digest of the question with each answer. `unproven` ones came without the state that shows
-    they were asked for.
+    they were asked for. `relayed` is what another server that asks through us wants back with the answers. `parked` is
+    the handle of work that waits for the answers; see `parking`. `wait_for_answer` is set if the call can wait for an
+    answer after all, because it is a task. `keep_effect` is set if effects are kept elsewhere, too.
     """
 
-    __slots__ = ("answers", "unproven", "open", "effects", "_keys", "_unwinding")
+    __slots__ = (
+        "answers", "unproven", "open", "effects", "relayed", "parked", "wait_for_answer", "keep_effect", "_keys",
+        "_unwinding",
+    )  # fmt: skip
 
     def __init__(self) -> None:
         self.answers: dict[str, tuple[str, Any]] = {}
         self.unproven: Params = {}
         self.open: dict[str, tuple[str, Params]] = {}
         self.effects = Effects()
+        self.relayed: Any = None
+        self.parked: Params | None = None
+        self.wait_for_answer: Callable[[str, str, Params], Awaitable[Any]] | None = None
+        self.keep_effect: Callable[[str, Any], Awaitable[None]] | None = None
         self._keys: set[str] = set()
         self._unwinding = False
 
@@ -53,7 +62,7 @@ class RoundTrips:
         # An answer counts only with at least the rights of the call that asked.
         if call.identity is not None and not call.identity.has_rights(payload["rights"]):
             raise InvalidState
-        self.effects.done = payload["once"]
+        self.effects.done, self.relayed, self.parked = payload["once"], payload["relayed"], payload.get("parked")
         self.answers = {key: (digest, answer) for key, (digest, answer) in payload["answers"].items()}
         # All answers, because this run may stop at another question before it reaches theirs.
         self.answers |= {key: (digest, given[key]) for key, digest in payload["asked"].items() if key in given}
@@ -62,7 +71,7 @@ class RoundTrips:
 
     def key_of(self, key: str | None, method: str, params: Params) -> tuple[str, str]:
         """The key a question travels under, and the digest of what it says."""
-        digest = sha256(to_json([method, params])).hexdigest()[:24]
+        digest = digest_of(method, params)
         base = key or f"{method.partition('/')[0]}-{digest[:12]}"
         name, occurrence = base, 1
         while name in self._keys:
@@ -81,6 +90,12 @@ class RoundTrips:
         asked, answer = self.answers.get(key, ("", None))
         return answer if asked == digest and acceptable(answer) else None
 
+    async def ask(self, call: Call, key: str, digest: str, request: Params) -> Any:
+        """The answer of a client that can be waited for. Otherwise the run ends here, and this never returns."""
+        if self.wait_for_answer is None:
+            return await self.suspend(call, key, digest, request)
+        return await call.asked(self.wait_for_answer(key, digest, request))
+
     async def suspend(self, call: Call, key: str, digest: str, request: Params) -> Any:
         """Leave the question in the reply and end this run. Never returns.
 
@@ -92,9 +107,14 @@ class RoundTrips:
         self.answers.pop(key, None)
         await self.effects.finished()
         if call.suspension is None:
-            call.suspend(lambda: self._required(call))
+            call.suspend(lambda: self._required(call.root))
             call.engine.soon(self._unwind)
         return await call.engine.pending()
+
+    def park(self, call: Call, handle: Params, questions: dict[str, tuple[str, Params]]) -> None:
+        """Leave questions of parked work in the reply. The function ends; the work does not."""
+        self.parked, self.open, self.answers = handle, questions, {}
+        call.suspend(lambda: self._required(call))
 
     async def once(self, call: Call, key: str, effect: Callable[[], Any]) -> Any:
         """What `effect` gave in this or an earlier round. No effect begins in a run that is about to end."""
@@ -102,7 +122,23 @@ class RoundTrips:
             if self._unwinding:
                 raise Suspended
             await call.engine.pending()
-        return await self.effects.once(call, key, effect)
+        if self.keep_effect is None or key in self.effects.done:
+            return await self.effects.once(call, key, effect)
+        value = await self.effects.once(call, key, effect)
+        await self.keep_effect(key, value)
+        return value
+
+    async def relay(self, call: Call, requests: Mapping[str, Params], kept: Any) -> Any:
+        """Leave the questions of another server in the reply and end this run. Never returns.
+
+        `kept` comes back as `relayed`, with the answers.
+        """
+        self.open |= {
+            key: (digest_of(request.get("method"), request.get("params")), request) for key, request in requests.items()
+        }
+        self.relayed = kept
+        call.suspend(lambda: self._required(call))
+        return await call.engine.pending()
 
     def _unwind(self) -> None:
         self._unwinding = True
@@ -111,14 +147,22 @@ class RoundTrips:
         payload = {
             "answers": self.answers,
             "once": self.effects.done,
+            "relayed": self.relayed,
             "asked": {key: digest for key, (digest, _) in self.open.items()},
             "rights": call.identity.rights if call.identity is not None else None,
         }
+        if self.parked is not None:
+            payload["parked"] = self.parked
         return {
             "resultType": "input_required",
             "inputRequests": {key: request for key, (_, request) in self.open.items()},
             "requestState": _sealer(call).seal(payload, binding=_binding(call)),
         }
+
+
+def digest_of(method: Any, params: Any) -> str:
+    """Names a question by what it says."""
+    return sha256(to_json([method, params])).hexdigest()[:24]
 
 
 async def read_answers(call: Call) -> None:

@@ -34,7 +34,8 @@ class Authorization(Extension):
 
     def visible(self, call: Call, item: Any) -> bool:
         caller = identity(call)
-        return (item.kind != "tool" or caller.may_read(item.name)) and not caller.missing(item.options.scopes)
+        readable = item.kind != "tool" or caller.may_read(item.name) or item.protects_itself
+        return readable and not caller.missing(item.options.scopes)
 
     def view(self, call: Call) -> object:
         caller = identity(call)
@@ -47,7 +48,7 @@ class Authorization(Extension):
         caller = identity(call)
         if is_local(caller):
             return
-        if item.kind == "tool" and not caller.may_invoke(item.name):
+        if item.kind == "tool" and not (caller.may_invoke(item.name) or item.protects_itself):
             raise NotPermitted(f"this key may not call {item.name}", data={"permission": f"ToolInvoke({item.name})"})
         if rates := caller.rates:
             self._count(rates)

@@ -35,6 +35,8 @@ class MessageTokens:
         self._auth = auth
 
     async def __call__(self, call: Call, params: Params, next: Next) -> Any:
+        if call.outer is not None:
+            return await next(call, params)  # the call that makes it has shown its token
         # Removed at once, so that it is never logged.
         shown, session = call.raw.pop(MEMBER, None), call.session
         if session.is_local:

@@ -112,6 +112,23 @@ class Resource(Item[ResourceOptions]):
         described |= {key: value for key, value in optional.items() if value is not None}
         return described | self.metadata(dialect)
 
+    async def read(self, call: Call, uri: str, values: Params, cache: ResourceCache) -> Params:
+        """`ReadResourceResult` for one of its URIs; `values` are those of the template's variables."""
+        seconds = self.begin(call)
+        if not ANSWER_PARAMS.isdisjoint(call.params):
+            await read_answers(call)
+        dialect, options = dialect_of(call), self.options
+        is_cached, left = options.ttl > 0 and self.function.injection is None, options.ttl
+        if is_cached and (reading := cache.get(uri, dialect.version)) is not None:
+            found, left = reading
+        else:
+            changes = cache.changes
+            kwargs = self.function.arguments.validate(_values(self, values))
+            found = contents(uri, await self.function.run(call, kwargs, seconds), options.mime_type, dialect)
+            if is_cached:
+                cache.put(uri, dialect.version, found, left, changes)
+        return {"contents": found, **dialect_cache_hints(dialect, int(left * 1000))}
+
 
 class Resources:
     """The resources of a server. Concrete ones are matched before templates, templates in order."""
@@ -120,8 +137,13 @@ class Resources:
         self.cache = ResourceCache()
         self.concrete: Registry[Resource] = Registry("resource")
         self.templates: Registry[Resource] = Registry("resource template")
-        self._resources = Listing("resources", self.concrete, Resource.describe, Resource.is_listed)
-        self._templates = Listing("resourceTemplates", self.templates, Resource.describe, Resource.is_listed)
+        self._concrete_listing = Listing("resources", self.concrete, Resource.describe, Resource.is_listed)
+        self._template_listing = Listing("resourceTemplates", self.templates, Resource.describe, Resource.is_listed)
+
+    @property
+    def listings(self) -> tuple[Listing[Resource], Listing[Resource]]:
+        """Of concrete resources and of templates."""
+        return self._concrete_listing, self._template_listing
 
     def add(self, resource: Resource, *, replace: bool = False) -> None:
         registry = self.templates if resource.template else self.concrete
@@ -133,16 +155,17 @@ class Resources:
         return (self.templates if "{" in uri else self.concrete).remove(uri)
 
     def list(self, call: Call, params: Params) -> Any:
-        return self._resources.page(call, params)
+        return self._concrete_listing.page(call, params)
 
     def list_templates(self, call: Call, params: Params) -> Any:
-        return self._templates.page(call, params)
+        return self._template_listing.page(call, params)
 
     async def read(self, call: Call, params: Params) -> Params:
         uri = text(params, "uri")
         if (found := self.find(call, uri)) is None:
             raise ResourceNotFound(uri)
-        return await self._read(call, uri, *found)
+        resource, values = found
+        return await resource.read(call, uri, values, self.cache)
 
     async def read_within(self, call: Call, uri: str) -> Any:
         """The contents of a resource as the peer of a running call would read them. The call's subject stays."""
@@ -169,22 +192,6 @@ class Resources:
 
     def readable(self, call: Call, uri: str) -> bool:
         return self.find(call, uri) is not None
-
-    async def _read(self, call: Call, uri: str, resource: Resource, values: Params) -> Params:
-        seconds = resource.begin(call)
-        if not ANSWER_PARAMS.isdisjoint(call.params):
-            await read_answers(call)
-        dialect, options = dialect_of(call), resource.options
-        is_cached, left = options.ttl > 0 and resource.function.injection is None, options.ttl
-        if is_cached and (reading := self.cache.get(uri, dialect.version)) is not None:
-            found, left = reading
-        else:
-            changes = self.cache.changes
-            kwargs = resource.function.arguments.validate(_values(resource, values))
-            found = contents(uri, await resource.function.run(call, kwargs, seconds), options.mime_type, dialect)
-            if is_cached:
-                self.cache.put(uri, dialect.version, found, left, changes)
-        return {"contents": found, **dialect_cache_hints(dialect, int(left * 1000))}
 
 
 def contents(uri: str, value: Any, mime_type: str | None, dialect: Dialect) -> list[Params]:

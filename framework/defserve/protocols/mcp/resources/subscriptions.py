@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Awaitable, Callable, Collection, Iterable
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from defserve.core.call import Call
 from defserve.core.identity import may_act_for
@@ -30,6 +30,20 @@ UPDATED = "notifications/resources/updated"
 
 # The most bytes of the URIs of one session, or of one request.
 MOST_BYTES = 256 * 1024
+
+
+Tell = Callable[[str, Params], None]
+
+
+class Followed(NamedTuple):
+    """What a listener is granted of a further member of its filter. `begin` is called after the acknowledgement."""
+
+    honoured: list[str]
+    begin: Callable[[], None]
+    end: Callable[[], None]
+
+
+Follow = Callable[[Call, Any, Tell], Awaitable[Followed]]
 
 
 class SubscribedUris:
@@ -75,6 +89,11 @@ class Subscriptions:
         self._listening: set[ListenRequest] = set()
         self._changed: dict[Engine, set[str]] = {}
         self._forwards: list[Callable[[str], None]] = []
+        self._follows: dict[str, Follow] = {}
+
+    def follow(self, member: str, follow: Follow) -> None:
+        """Let a listener's filter have a further member, which `follow` reads. It may raise to refuse the request."""
+        self._follows[member] = follow
 
     # -- what clients ask for ----------------------------------------------------------------------------
 
@@ -99,20 +118,31 @@ class Subscriptions:
     async def listen(self, call: Call, params: Params) -> Params:
         """Stays open until the client cancels it or the server drains."""
         stateless_only(call)
-        listening = self._listening_for(call, fields(params, "notifications"))
+        wanted = fields(params, "notifications")
+        listening = self._listening_for(call, wanted)
+        followed = {
+            member: await follow(call, wanted[member], listening.tell)
+            for member, follow in self._follows.items()
+            if member in wanted
+        }
         call.endless = True
         call.session.make_room(1)
         self._listening.add(listening)
         honoured: Params = {member: True for kind, member in KINDS.items() if kind in listening.kinds}
         if listening.uris:
             honoured["resourceSubscriptions"] = sorted(listening.uris)
+        honoured |= {member: each.honoured for member, each in followed.items()}
         try:
             listening.tell("notifications/subscriptions/acknowledged", {"notifications": honoured})
+            for each in followed.values():
+                each.begin()
             await call.engine.pending()
         except BaseException:
             if call.cancelled or not call.session.composition.draining:
                 raise
         finally:
+            for each in followed.values():
+                each.end()
             self._listening.discard(listening)
             call.session.make_room(-1)
         return {"resultType": "complete", "_meta": {SUBSCRIPTION_KEY: call.id}}

@@ -4,5 +4,5 @@ A tool that fails gives a result, which the model reads. Only a faulty request i
 
 May import: `binding.packers`, `binding.results`, `core`, `protocols.mcp.content`, `protocols.mcp.failures`,
 `protocols.mcp.function`, `protocols.mcp.items`, `protocols.mcp.lifecycle`, `protocols.mcp.listing`,
-`protocols.mcp.params`, `wire.messages`.
+`protocols.mcp.params`, `protocols.mcp.trace`, `wire.messages`.
 """

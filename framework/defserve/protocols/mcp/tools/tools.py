@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from time import monotonic
-from typing import Any
+from typing import Any, Literal
 
 from defserve.binding.packers import NOTHING, EmittedPart, PackedResult, ResultMismatch, pack_any
 from defserve.binding.results import WRAP, Returns, Structured
@@ -49,15 +49,22 @@ class ToolOptions(ItemOptions):
 
     `annotations` are MCP's hints (`readOnlyHint`, …). `structured` forces structured content on or off;
     with "bare", content that is not an object is not wrapped, and clients before 2026-07-28 get only its text.
-    `schema` replaces the schema made from the signature. `security` says what the tool may do; it is read by the
-    extension that enforces it.
+    `schema` replaces the schema made from the signature. `tags` are its categories and `keywords` more words, both for
+    searches. `security` says what the tool may do; it is read by the extension that enforces it. `task` lets it run as
+    a task; `ttl`, `poll`, `retry` and `begin` are for tasks alone: see `TaskOptions`.
     """
 
     annotations: Mapping[str, Any] | None = None
     structured: Structured = None
     schema: Mapping[str, Any] | None = None
     tags: Sequence[str] = ()
+    keywords: Sequence[str] = ()
     security: Any = None
+    task: Literal["optional", "required"] | None = None
+    ttl: float | None = None
+    poll: float | None = None
+    retry: int = 0
+    begin: Literal["now", "later"] = "now"
 
 
 class Tool(Item[ToolOptions]):
@@ -115,6 +122,12 @@ class Tool(Item[ToolOptions]):
         super().check(limits)
         if self.may_annotate:
             _ = self.param_headers
+        options = self.options
+        if options.task or options.ttl or options.poll or options.retry or options.begin != "now":
+            from defserve.protocols.mcp.tools.task_options import TASK, TaskOptions
+
+            task = self.facets[TASK] = TaskOptions.of(self, limits)
+            self.options = replace(options, timeout=options.timeout or min(task.ttl, limits.tool_max))
 
     def describe(self, dialect: Dialect) -> Params:
         """The tool as `tools/list` shows it to a peer of this version."""
@@ -136,13 +149,28 @@ class Tool(Item[ToolOptions]):
             vendor[TAGS_KEY] = list(options.tags)
         return described | self.metadata(dialect, vendor)
 
+    def result(self, call: Call, value: Any) -> Params:
+        """What its function returned, after what was emitted on the way, as `CallToolResult`."""
+        emitted, dialect, returns = call.peek(Emitted), dialect_of(call), self.returns
+        outcome = returns.pack(value) if emitted is None else _joined(self, value, emitted)
+        found: Params = {"content": content.blocks(outcome.said, dialect, call.session.composition.limits.response)}
+        structured = outcome.structured
+        if structured is NOTHING or "structured" not in dialect.has:
+            return found
+        if returns.wraps:
+            found["structuredContent"] = {WRAP: structured}
+            found["_meta"] = {WRAPPED_KEY: True}
+        elif is_object(structured) or (returns.schema is not None and "any_structured" in dialect.has):
+            found["structuredContent"] = structured
+        return found
+
 
 class Tools:
     """The tools of a server: `tools/list` and `tools/call`."""
 
     def __init__(self) -> None:
         self.registry: Registry[Tool] = Registry("tool")
-        self._listing = Listing("tools", self.registry, Tool.describe)
+        self.listing = Listing("tools", self.registry, Tool.describe)
         self._annotated: Mapping[str, Mapping[tuple[str, ...], str]] = {}
         self._annotated_at = -1
 
@@ -160,7 +188,7 @@ class Tools:
         return tool.options.scopes if tool is not None else ()
 
     def list(self, call: Call, params: Params) -> Any:
-        return self._listing.page(call, params)
+        return self.listing.page(call, params)
 
     async def call(self, call: Call, params: Params) -> Params:
         """Admit, bind, judge, hold, run. A failure of the tool becomes a result that the model reads."""
@@ -176,7 +204,7 @@ class Tools:
             kwargs = function.arguments.validate(arguments)
             if monotonic() - began > QUICK:
                 refuse_slow_check(call, began)
-            return _result(call, tool, await function.run(call, kwargs, seconds))
+            return tool.result(call, await function.run(call, kwargs, seconds))
         except ProtocolError:
             raise
         except Exception as raised:
@@ -206,7 +234,7 @@ class Tools:
                 await _judge(call, tool, kwargs, pipeline)
             async with AsyncExitStack() as holds:
                 await surround(holds, (hold(call, tool, kwargs) for hold in pipeline.holds))
-                return _result(call, tool, await tool.function.run(call, kwargs, seconds))
+                return tool.result(call, await tool.function.run(call, kwargs, seconds))
 
 
 async def _judge(call: Call, tool: Tool, kwargs: dict[str, Any], pipeline: Pipeline) -> None:
@@ -225,22 +253,6 @@ def refuse_slow_check(call: Call, began: float) -> None:
     seconds = call.session.composition.limits.validation
     if monotonic() - began > seconds:
         raise TimedOut.of("validation", "checking the arguments", seconds)
-
-
-def _result(call: Call, tool: Tool, value: Any) -> Params:
-    """What was returned, after what was emitted on the way, as `CallToolResult`."""
-    emitted, dialect = call.peek(Emitted), dialect_of(call)
-    outcome = tool.returns.pack(value) if emitted is None else _joined(tool, value, emitted)
-    found: Params = {"content": content.blocks(outcome.said, dialect, call.session.composition.limits.response)}
-    structured, returns = outcome.structured, tool.returns
-    if structured is NOTHING or "structured" not in dialect.has:
-        return found
-    if returns.wraps:
-        found["structuredContent"] = {WRAP: structured}
-        found["_meta"] = {WRAPPED_KEY: True}
-    elif is_object(structured) or (returns.schema is not None and "any_structured" in dialect.has):
-        found["structuredContent"] = structured
-    return found
 
 
 def _placed(error: ResultMismatch, tool: Tool) -> ResultMismatch:

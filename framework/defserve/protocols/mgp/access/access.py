@@ -14,7 +14,7 @@ from defserve.errors import InvalidParams, MethodNotFound, UsageError
 from defserve.protocols.mcp.authorization.authorization import identity
 from defserve.protocols.mcp.params import text
 from defserve.protocols.mgp import instants
-from defserve.protocols.mgp.access.policy import AccessPolicy, Entry, EntryType
+from defserve.protocols.mgp.access.policy import AccessDecision, AccessPolicy, Entry, EntryType
 from defserve.protocols.mgp.errors import AccessDenied
 from defserve.wire.messages import Params
 
@@ -49,7 +49,7 @@ class AccessSection:
         """Raises AccessDenied unless the caller may use the tool."""
         agent = identity(call).id
         decision = self.policy.decide(agent, tool.name, self.clock())
-        if decision.permission == "deny":
+        if decision.permission == "deny" and not _needs_no_entry(tool, decision):
             raise AccessDenied(
                 f"{agent} has no access to {tool.name} ({decision.source}): ask an admin of this server for it",
                 details={"tool": tool.name, "agent_id": agent, "source": decision.source},
@@ -59,7 +59,8 @@ class AccessSection:
         """Whether lists show the caller an item. A call finds every tool, so that `admit` can say why it refuses."""
         if item.kind != "tool" or call.method == "tools/call":
             return True
-        return self.policy.decide(identity(call).id, item.name, self.clock()).permission == "allow"
+        decision = self.policy.decide(identity(call).id, item.name, self.clock())
+        return decision.permission == "allow" or _needs_no_entry(item, decision)
 
     def view(self, call: Call) -> object:
         """The rules that hold for the caller now. Callers with the same rules share one remembered list."""
@@ -141,6 +142,11 @@ class AccessSection:
             "expires_at": instants.wire(entry.expires_at),
             "justification": entry.justification,
         }
+
+
+def _needs_no_entry(tool: Any, decision: AccessDecision) -> bool:
+    """Whether a default that denies is not meant: the tool lets its caller do only what other entries allow."""
+    return tool.protects_itself and decision.source == "default_policy"
 
 
 def _tool_name(params: Params) -> str | None:

@@ -166,6 +166,8 @@ class AuditedCall:
             "arguments_bytes": len(arguments),
             "arguments_fingerprint": digest(_FINGERPRINT_KEY, arguments, "sha256").hex()[:16],
         }
+        if (outer := self._call.outer) is not None:
+            about["called_by"] = getattr(outer.subject, "name", None)
         if self._security is not None:
             block = self._security.wire()
             about |= {"risk_level": block["risk_level"], "validator_applied": block["validator"]}

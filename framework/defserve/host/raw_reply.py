@@ -1,0 +1,68 @@
+"""Replies whose result is kept as the bytes that came, so that it can be passed on without being encoded again."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from pydantic_core import from_json
+
+from defserve.wire.codec import decode, encode
+from defserve.wire.jsonvalue import excess
+from defserve.wire.messages import Encoded, Id, Message, Reply
+
+DEPTH: Final = 64
+KEYS: Final = 10_000
+
+# The two ways in which servers write a successful reply. The result stands between a known start and a known end.
+ID_FIRST: Final = b'{"jsonrpc":"2.0","id":'
+THEN_RESULT: Final = b',"result":'
+RESULT_FIRST: Final = b'{"result":'
+THEN_ID: Final = b',"jsonrpc":"2.0","id":'
+LONGEST_NUMBER: Final = 18
+
+
+class RawReply(Reply):
+    """A reply and the bytes of its result. `result` and `error` are decoded; `error` is None if it went well."""
+
+    __slots__ = ("_bytes",)
+
+    def __init__(self, id: Id | None, result: Any, error: dict[str, Any] | None, bytes: bytes | None = None) -> None:
+        super().__init__(id, result, error)
+        self._bytes = bytes
+
+    @property
+    def raw(self) -> Encoded:
+        """The result as JSON on one line: the server's own bytes where possible, else encoded again."""
+        data = self._bytes
+        # A body may be laid out over several lines. A line feed would break the framing of a pipe, a CR that of events.
+        if data is None or b"\n" in data or b"\r" in data:
+            return Encoded(encode(self.result))
+        return Encoded(data)
+
+
+def read(data: bytes) -> Message | list[Message]:
+    """What `decode` gives. A successful reply in one of the usual forms is a `RawReply`."""
+    if data.startswith(ID_FIRST):
+        # `}` closes the reply, because nothing but a whole JSON value is accepted before it.
+        found = data.find(THEN_RESULT, len(ID_FIRST), len(ID_FIRST) + LONGEST_NUMBER + len(THEN_RESULT))
+        number, start, end = data[len(ID_FIRST) : found], found + len(THEN_RESULT), len(data) - 1
+    elif data.startswith(RESULT_FIRST):
+        found = data.rfind(THEN_ID, max(0, len(data) - LONGEST_NUMBER - len(THEN_ID) - 1))
+        number, start, end = data[found + len(THEN_ID) : -1], len(RESULT_FIRST), found
+    else:
+        return decode(data)
+    if found < 0 or not data.endswith(b"}") or not number.isdigit() or (number[0] == 48 and len(number) > 1):
+        return decode(data)
+    part = data[start:end]
+    try:
+        value = from_json(part, allow_inf_nan=False)
+    except ValueError:
+        return decode(data)
+    # Like `decode`: walk only what could be too deep or too wide.
+    size = len(part)
+    suspect = size > DEPTH and (
+        part.count(b"{") + part.count(b"[") >= DEPTH or (size > KEYS and part.count(b":") > KEYS)
+    )
+    if suspect and excess(value, DEPTH - 1, KEYS) is not None:
+        return decode(data)
+    return RawReply(int(number), value, None, part)

@@ -1,0 +1,123 @@
+"""The kernel's end of the control socket."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import os
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+from typing import Any, Final
+
+from defserve.errors import DefserveError, UsageError
+from defserve.kernel.control.places import own_place
+from defserve.kernel.control.verbs import Operations, answers
+from defserve.runner.address import Address
+from defserve.runner.peer.unix_user import user_of
+from defserve.runner.sockets import bound
+
+LONGEST_REQUEST: Final = 64 * 1024
+REQUEST_SECONDS: Final = 10.0
+WRITE_SECONDS: Final = 30.0
+MOST_PEERS: Final = 32
+
+log = logging.getLogger("defserve.kernel")
+
+
+@asynccontextmanager
+async def controlled(config: Path, kernel: Operations) -> AsyncGenerator[Path | None]:
+    """Listen for as long as the block runs. Yields the path of the socket.
+
+    A kernel that cannot be operated still serves: then a warning says why, and the path is None.
+    """
+    try:
+        path = own_place(config)
+        sockets = bound(Address("unix", str(path)))
+        listening = sockets.__enter__()
+    except (UsageError, AttributeError) as error:  # Windows has no os.getuid
+        log.warning("this kernel cannot be operated while it runs: %s", error)
+        yield None
+        return
+    peers: set[asyncio.Task[Any]] = set()
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        peers.add(task)
+        try:
+            await _serve(kernel, reader, writer, len(peers) <= MOST_PEERS)
+        finally:
+            peers.discard(task)
+            writer.close()
+
+    server = None
+    try:
+        server = await asyncio.start_unix_server(serve, sock=listening[0], limit=LONGEST_REQUEST)
+        yield path
+    finally:
+        if server is not None:
+            server.close()
+        for peer in peers:
+            peer.cancel()
+        await asyncio.gather(*peers, return_exceptions=True)
+        sockets.__exit__(None, None, None)
+
+
+async def _serve(
+    kernel: Operations, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, has_room: bool
+) -> None:
+    """Answer one request. A peer that is another user gets no answer at all."""
+    user = user_of(writer.get_extra_info("socket"))
+    if user is not None and user != os.getuid():
+        log.warning("user %s tried to operate this kernel", user)
+        return
+    with suppress(OSError, TimeoutError):
+        try:
+            request = await _request(reader)
+            if not has_room:
+                raise UsageError("too many operate this kernel at once", fix="end a `kernel logs -f`")
+            if request is not None:
+                await _answer(kernel, request, reader, writer)
+        except DefserveError as error:
+            problem, fix = (error.problem, error.fix) if isinstance(error, UsageError) else (str(error), "")
+            await _write(writer, {"error": {"problem": problem, "fix": fix}})
+
+
+async def _request(reader: asyncio.StreamReader) -> Any:
+    """The request of a peer. None if it left without one, as who only looks whether somebody listens does."""
+    try:
+        async with asyncio.timeout(REQUEST_SECONDS):
+            line = await reader.readline()
+    except ValueError:
+        raise UsageError(f"a request has at most {LONGEST_REQUEST} bytes") from None
+    try:
+        return json.loads(line) if line.strip() else None
+    except (ValueError, RecursionError):
+        raise UsageError("a request is one line of JSON", fix='send {"verb": "ps"}') from None
+
+
+async def _answer(kernel: Operations, request: Any, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    """Write the answers as they come. A peer that leaves ends what it asked for."""
+
+    async def write() -> None:
+        async for answer in answers(kernel, request):
+            await _write(writer, {"answer": answer})
+        await _write(writer, {"done": True})
+
+    work, left = asyncio.ensure_future(write()), asyncio.ensure_future(reader.read(1))
+    try:
+        await asyncio.wait((work, left), return_when=asyncio.FIRST_COMPLETED)
+        if work.done():
+            work.result()
+    finally:
+        for task in (work, left):
+            task.cancel()
+        await asyncio.gather(work, left, return_exceptions=True)
+
+
+async def _write(writer: asyncio.StreamWriter, message: dict[str, Any]) -> None:
+    writer.write(json.dumps(message).encode() + b"\n")
+    async with asyncio.timeout(WRITE_SECONDS):
+        await writer.drain()

@@ -1,0 +1,52 @@
+"""Where the control sockets of kernels are: named after their file and their process."""
+
+from __future__ import annotations
+
+import os
+import socket
+from hashlib import sha256
+from pathlib import Path
+from typing import Final
+
+from defserve.errors import UsageError
+from defserve.stores.private_folder import is_private_folder, made_private_folder, private_folders
+
+FOLDER: Final = "kernels"
+LONGEST: Final = 100
+"""Bytes of a socket's path that every system takes."""
+
+
+def own_place(config: Path) -> Path:
+    """The path of this process's socket. Several kernels may serve one file. Raises UsageError."""
+    path = made_private_folder(FOLDER, "the control socket") / f"{_name(config)}-{os.getpid()}.sock"
+    if len(os.fsencode(path)) > LONGEST:
+        raise UsageError(
+            f"the path of the control socket is too long: {path}", fix="set XDG_RUNTIME_DIR to a short one"
+        )
+    return path
+
+
+def places_of(config: Path) -> dict[int, Path]:
+    """The sockets of the kernels that serve a file, by process. Those that nobody listens on are left out."""
+    found: dict[int, Path] = {}
+    for folder in private_folders(FOLDER):
+        if is_private_folder(folder):
+            for path in sorted(folder.glob(f"{_name(config)}-*.sock")):
+                process = path.stem.rpartition("-")[2]
+                if process.isdecimal() and _listens(path):
+                    found.setdefault(int(process), path)
+    return found
+
+
+def _name(config: Path) -> str:
+    return sha256(os.fsencode(os.path.realpath(config))).hexdigest()[:16]
+
+
+def _listens(path: Path) -> bool:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+        probe.settimeout(2.0)
+        try:
+            probe.connect(str(path))
+        except OSError:
+            return False
+    return True

@@ -1,0 +1,7 @@
+"""An mgp.toml made from the settings of an MCP client.
+
+It guesses nothing and grants nothing. Literal secrets are left out, and a comment names the variables that
+take their place.
+
+May import: `host.addresses`, `kernel.config.fields`, `tooling.clients`, `tooling.export.mgp_entry`.
+"""

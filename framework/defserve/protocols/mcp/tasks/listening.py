@@ -1,0 +1,70 @@
+"""Notifications of tasks: `taskIds` in the filter of `subscriptions/listen`."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Any, Final
+
+from defserve.core.call import Call
+from defserve.errors import InvalidParams, LimitExceeded
+from defserve.protocols.mcp.resources.subscriptions import Followed, Tell
+from defserve.protocols.mcp.tasks.record import StoredTask
+from defserve.protocols.mcp.tasks.runner import TaskRunner
+from defserve.protocols.mcp.tasks.section import require_tasks
+from defserve.wire.jsonvalue import is_array
+
+CHANGED: Final = "notifications/tasks"
+
+
+class TaskListening:
+    """Tells a listener of each task as it is now, and again after every change."""
+
+    def __init__(
+        self, runner: Callable[[], TaskRunner], find: Callable[[Call, str], Awaitable[StoredTask | None]]
+    ) -> None:
+        self._runner, self._find = runner, find
+
+    async def __call__(self, call: Call, wanted: Any, tell: Tell) -> Followed:
+        """Follow tasks. Ids that are unknown, or somebody else's, are left out."""
+        require_tasks(call)
+        if not is_array(wanted) or not all(isinstance(id, str) for id in wanted):
+            raise InvalidParams("Invalid params: taskIds must be a list of ids")
+        if len(wanted) > call.session.composition.limits.subscriptions:
+            raise LimitExceeded("too many subscriptions in one request", data={"limit": "subscriptions"})
+        follower = TaskFollower(self._runner(), tell)
+        try:
+            for id in dict.fromkeys(wanted):
+                if (task := await self._find(call, id)) is not None:
+                    follower.follow(task)
+        except BaseException:
+            follower.end()
+            raise
+        return Followed(list(follower.latest), follower.begin, follower.end)
+
+
+class TaskFollower:
+    """Tells one listener of its tasks, from `begin` to `end`. `latest` is the newest that is known of each."""
+
+    def __init__(self, runner: TaskRunner, tell: Tell) -> None:
+        self.latest: dict[str, StoredTask] = {}
+        self._runner, self._tell, self._has_begun = runner, tell, False
+
+    def follow(self, task: StoredTask) -> None:
+        self.latest[task.record.id] = task
+        self._runner.listen(task.record.id, self.changed)
+
+    def changed(self, task: StoredTask) -> None:
+        """What comes from the store may be older than what this process knows already."""
+        if task.record.revision > self.latest[task.record.id].record.revision:
+            self.latest[task.record.id] = task
+            if self._has_begun:
+                self._tell(CHANGED, task.detailed())
+
+    def begin(self) -> None:
+        self._has_begun = True
+        for task in self.latest.values():
+            self._tell(CHANGED, task.detailed())
+
+    def end(self) -> None:
+        for id in self.latest:
+            self._runner.unlisten(id, self.changed)

@@ -1,0 +1,144 @@
+"""The tasks that run on one loop of this process, and those that somebody here wants to hear of.
+
+What another process does to a task (an answer, a cancellation) is found by looking at the store every `LOOK_SECONDS`,
+for as long as a task runs or is listened to here. What happens in this process is known at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from contextlib import suppress
+from typing import Any, Final
+
+from defserve.core.call import Call
+from defserve.errors import LimitExceeded, Refused, TooManyCalls
+from defserve.limits import Limits
+from defserve.protocols.mcp.tasks.accounts import TaskAccounts
+from defserve.protocols.mcp.tasks.heartbeat import Heartbeat
+from defserve.protocols.mcp.tasks.record import StoredTask, TaskRecord
+from defserve.protocols.mcp.tasks.run import TaskRun
+from defserve.protocols.mcp.tasks.storage import Alter, TaskStorage
+
+LOOK_SECONDS: Final = 0.5
+FAREWELL_SECONDS: Final = 5.0
+"""How long the end of a server waits for outcomes that are on their way to the store."""
+
+Listener = Callable[[StoredTask], None]
+
+
+class TaskRunner:
+    """Runs tasks on the loop it is made on. `is_alone`: no other process can reach the store."""
+
+    def __init__(self, storage: TaskStorage, limits: Limits, *, is_alone: bool) -> None:
+        self.storage, self.limits, self.accounts = storage, limits, TaskAccounts(storage, limits)
+        self.heartbeat = Heartbeat(storage.store, limits.task_heartbeat)
+        self.running: dict[str, TaskRun] = {}
+        self._is_alone = is_alone
+        self._listeners: dict[str, list[Listener]] = {}
+        self._finishing: set[asyncio.Task[Any]] = set()
+        self._looking: asyncio.Task[None] | None = None
+
+    @property
+    def id(self) -> str:
+        return self.heartbeat.id
+
+    def admit(self, call: Call) -> None:
+        """Raises TooManyCalls if one more task must not run here. Half of the room is left to plain calls."""
+        of_principal = sum(run.call.principal == call.principal for run in self.running.values())
+        if of_principal >= self.limits.in_flight or len(self.running) * 2 >= self.limits.in_flight_total:
+            raise TooManyCalls("too many tasks are running", data={"limit": "in_flight", "retry_after_ms": 1000})
+
+    async def beat(self) -> None:
+        """Show that this process is alive, before it takes on a task."""
+        await self.heartbeat.begin(self._is_busy)
+
+    async def create(self, run: TaskRun, record: TaskRecord) -> None:
+        """Keep a new task that runs here. When this returns, every process finds it."""
+        self.running[record.id] = run
+        try:
+            await self.beat()
+            await self.accounts.charge(record, run.call.principal, len(record.encoded()))
+            await self.storage.create(record)
+        except BaseException:
+            del self.running[record.id]
+            raise
+        self._look_on()
+
+    def adopt(self, run: TaskRun, record: TaskRecord) -> None:
+        """A task runs here whose runner has died. Its record has this runner's id."""
+        self.running[record.id] = run
+        self._look_on()
+
+    def finish(self, run: TaskRun | None, work: Coroutine[Any, Any, Any]) -> None:
+        """Do the last work of a run. It counts as running until then."""
+        task = asyncio.create_task(_quietly(work))
+        self._finishing.add(task)
+
+        def done(task: asyncio.Task[Any]) -> None:
+            self._finishing.discard(task)
+            if run is not None:
+                self.running.pop(run.id, None)
+
+        task.add_done_callback(done)
+
+    async def change(self, id: str, alter: Alter) -> StoredTask | None:
+        """Change a task and tell those who listen to it here."""
+        task = await self.storage.change(id, alter)
+        self.tell(id, task)
+        return task
+
+    def tell(self, id: str, task: StoredTask | None) -> None:
+        """A task was changed in this process."""
+        if (run := self.running.get(id)) is not None:
+            run.saw(task)
+        if task is not None:
+            for listener in self._listeners.get(id, ()):
+                listener(task)
+
+    # -- listening ---------------------------------------------------------------------------------------
+
+    def listen(self, id: str, listener: Listener) -> None:
+        self._listeners.setdefault(id, []).append(listener)
+        self._look_on()
+
+    def unlisten(self, id: str, listener: Listener) -> None:
+        left = [one for one in self._listeners.pop(id, []) if one != listener]
+        if left:
+            self._listeners[id] = left
+
+    # -- life --------------------------------------------------------------------------------------------
+
+    async def end(self) -> None:
+        """The server ends: runs that are left are cut off, and outcomes get a moment to reach the store."""
+        for run in list(self.running.values()):
+            run.cut()
+        if self._looking is not None:
+            self._looking.cancel()
+        if self._finishing:
+            await asyncio.wait(self._finishing, timeout=FAREWELL_SECONDS)
+        for task in self._finishing:
+            task.cancel()
+        await self.heartbeat.end()
+
+    def _is_busy(self) -> bool:
+        return bool(self.running)
+
+    def _look_on(self) -> None:
+        if not self._is_alone and (self._looking is None or self._looking.done()):
+            self._looking = asyncio.create_task(self._look())
+
+    async def _look(self) -> None:
+        while self.running or self._listeners:
+            await asyncio.sleep(LOOK_SECONDS)
+            # A task that is being made may not be in the store yet.
+            ids = {run.id for run in self.running.values() if run.id} | self._listeners.keys()
+            with suppress(Refused):
+                found = await asyncio.gather(*(self.storage.find(id) for id in ids))
+                for id, task in zip(ids, found, strict=True):
+                    self.tell(id, task)
+
+
+async def _quietly(work: Coroutine[Any, Any, Any]) -> None:
+    with suppress(Refused, LimitExceeded):
+        await work

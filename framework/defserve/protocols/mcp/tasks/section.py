@@ -1,0 +1,209 @@
+"""`tasks/get`, `tasks/update`, `tasks/cancel`, and calls of tools that run as tasks."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any, Final
+
+from pydantic_core import from_json
+
+from defserve.auth.authority import is_stranger
+from defserve.core.call import Call
+from defserve.core.extension import Next
+from defserve.errors import InvalidParams, NoBackChannel, ProtocolError, TooManyCalls
+from defserve.protocols.mcp.asking.client_requests import ACCEPTABLE
+from defserve.protocols.mcp.authorization.authorization import identity
+from defserve.protocols.mcp.lifecycle import PREFIX
+from defserve.protocols.mcp.params import fields, text
+from defserve.protocols.mcp.tasks.current import current_task
+from defserve.protocols.mcp.tasks.record import StoredTask, TaskRecord
+from defserve.protocols.mcp.tasks.run import TaskRun, fail
+from defserve.protocols.mcp.tasks.runner import TaskRunner
+from defserve.protocols.mcp.tasks.storage import new_id
+from defserve.protocols.mcp.tools.task_options import TASK, TaskOptions
+from defserve.protocols.mcp.tools.tools import Tool
+from defserve.wire.jsonvalue import is_object
+from defserve.wire.messages import Params
+
+EXTENSION: Final = PREFIX + "tasks"
+NEEDED: Final[Params] = {"extensions": {EXTENSION: {}}}
+LOST: Final = "the process that ran the task has died; whether the task did its work is not known"
+
+
+class TaskSection:
+    """Answers for tasks, whichever process runs them. `runner` gives the runner of the running loop."""
+
+    def __init__(self, runner: Callable[[], TaskRunner], find_tool: Callable[[str], Tool | None]) -> None:
+        self._runner, self._find_tool = runner, find_tool
+
+    # -- creation ----------------------------------------------------------------------------------------
+
+    def around_call(self, call: Call, params: Params, following: Next) -> Awaitable[Any]:
+        """`tools/call` of the stateless era: a tool that runs as a task does so for a client that takes tasks."""
+        name = params.get("name")
+        tool = self._find_tool(name) if isinstance(name, str) else None
+        if tool is None or TASK not in tool.facets or not takes_tasks(call) or current_task(call) is not None:
+            return following(call, params)
+        return self._start(call, params, tool, following)
+
+    async def _start(self, call: Call, params: Params, tool: Tool, following: Next) -> Params:
+        runner = self._runner()
+        runner.admit(call)
+        run = TaskRun(runner, call, params, lambda: _record(call, params, tool, runner))
+        run.start(following)
+        try:
+            begun = await run.begun
+        except BaseException:
+            run.stop()  # nobody has its id
+            raise
+        return begun if isinstance(begun, dict) else _replied(begun)
+
+    def admit(self, call: Call, item: Any) -> None:
+        """A stage. Raises NoBackChannel if the client must take tasks to call this tool, and does not."""
+        options: TaskOptions = item.facets[TASK]
+        if options.is_required and _is_stateless(call) and not takes_tasks(call):
+            raise NoBackChannel(f"{item.name} runs only as a task: the client must take tasks", needs=NEEDED)
+
+    # -- methods -----------------------------------------------------------------------------------------
+
+    async def get(self, call: Call, params: Params) -> Params:
+        task = await self._found(call, params)
+        return {**(await self._alive(call, task)).detailed(), "resultType": "complete"}
+
+    async def update(self, call: Call, params: Params) -> Params:
+        task = await self._found(call, params)
+        given = fields(params, "inputResponses")
+
+        def answer(record: TaskRecord) -> bool:
+            answered = [key for key in given if key in record.questions]
+            for key in answered:
+                question = record.questions.pop(key)
+                if not ACCEPTABLE[question["method"]](given[key]):
+                    raise InvalidParams(
+                        f"Invalid params: the answer {key!r} has not the form of an answer to {question['method']}"
+                    )
+                record.answers[key] = (question["digest"], given[key])
+            if answered and not record.questions:
+                record.status = "working"
+            return bool(answered)
+
+        await self._runner().change(task.record.id, answer)
+        return {}
+
+    async def cancel(self, call: Call, params: Params) -> Params:
+        task = await self._found(call, params)
+
+        def end(record: TaskRecord) -> bool:
+            record.end("cancelled", "cancelled by the client")
+            return True
+
+        await self._runner().change(task.record.id, end)
+        return {}
+
+    async def find(self, call: Call, id: str) -> StoredTask | None:
+        """The task of this id, if there is one and this caller may use it."""
+        task = await self._runner().storage.find(id)
+        return task if task is not None and _may_use(call, task.record) else None
+
+    async def _found(self, call: Call, params: Params) -> StoredTask:
+        require_tasks(call)
+        id = text(params, "taskId")
+        if (task := await self.find(call, id)) is None:
+            raise InvalidParams("Unknown task: there is none of this id, or none any more")
+        return task
+
+    # -- lost runners ------------------------------------------------------------------------------------
+
+    async def _alive(self, call: Call, task: StoredTask) -> StoredTask:
+        """The task; if its runner has died, run again or failed."""
+        runner, record = self._runner(), task.record
+        if record.is_over or record.id in runner.running:
+            return task
+        if record.runner != runner.id and not await runner.heartbeat.is_dead(record.runner):
+            return task
+        try:
+            runner.admit(call)
+        except TooManyCalls:
+            return task  # a later look finds room, or another process does
+        return await self._again(call, record, runner)
+
+    async def _again(self, call: Call, lost: TaskRecord, runner: TaskRunner) -> StoredTask:
+        tool, is_claimed = self._find_tool(lost.tool), False
+        can_run = tool is not None and TASK in tool.facets
+        await runner.beat()
+
+        def claim(record: TaskRecord) -> bytes | bool:
+            nonlocal is_claimed
+            is_claimed = False
+            if record.runner != lost.runner:
+                return False  # another process was faster
+            if (lost.runner and record.retries == 0) or record.arguments is None or not can_run:
+                return fail(record, LOST)
+            record.runner, record.retries = runner.id, record.retries - bool(lost.runner)
+            is_claimed = True
+            return True
+
+        task = await runner.change(lost.id, claim)
+        if task is None:
+            raise InvalidParams("Unknown task: there is none of this id, or none any more")
+        if is_claimed and not task.record.is_over:
+            params = {"name": lost.tool, "arguments": task.record.arguments, "_meta": call.params.get("_meta", {})}
+            run = TaskRun(runner, call, params, lambda: task.record)
+            runner.adopt(run, task.record)
+            run.resume(task.record, call.terms.methods["tools/call"].run)
+        return task
+
+
+def takes_tasks(call: Call) -> bool:
+    """Whether the client declared, with this request, that it takes tasks."""
+    offer = call.terms.offer
+    extensions = offer.capabilities.get("extensions") if offer is not None and offer.stateless else None
+    return is_object(extensions) and is_object(extensions.get(EXTENSION))
+
+
+def require_tasks(call: Call) -> None:
+    """Raises NoBackChannel for a client that did not declare tasks. Comes before anything is looked up."""
+    if not takes_tasks(call):
+        raise NoBackChannel(f"{call.method} needs a client that takes tasks", needs=NEEDED)
+
+
+def _is_stateless(call: Call) -> bool:
+    return call.terms.offer is not None and call.terms.offer.stateless
+
+
+def _record(call: Call, params: Params, tool: Tool, runner: TaskRunner) -> TaskRecord:
+    options: TaskOptions = tool.facets[TASK]
+    caller, now = identity(call), runner.storage.now()
+    return TaskRecord(
+        id=new_id(),
+        tool=tool.name,
+        created=now,
+        updated=now,
+        ttl=max(1, round(options.ttl * 1000)),
+        poll=max(1, round(options.poll * 1000)),
+        owner=None if is_stranger(caller) else caller.id,
+        rights=caller.rights,
+        runner=runner.id,
+        retries=options.retry,
+        arguments=(params.get("arguments") or {}) if options.retry else None,
+    )
+
+
+def _may_use(call: Call, record: TaskRecord) -> bool:
+    """Whether the caller made the task, with at least the rights it has. A stranger's task is for who has its id."""
+    if record.owner is None:
+        return True
+    caller = identity(call)
+    return not is_stranger(caller) and caller.id == record.owner and caller.has_rights(record.rights)
+
+
+def _replied(reply: bytes) -> Params:
+    """The result of a call that ended before its task began. Raises ProtocolError if the reply is an error."""
+    if not reply:
+        raise asyncio.CancelledError
+    body = from_json(reply)
+    if "error" in body:
+        error = body["error"]
+        raise ProtocolError(error["message"], code=error["code"], data=error.get("data"))
+    return body["result"]

@@ -1,0 +1,63 @@
+"""Calls of tools in a server that is searched: other spellings, `mgp_tools_call`, and what is loaded by being used."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from defserve.core.call import Call
+from defserve.core.extension import Next
+from defserve.errors import InvalidParams
+from defserve.protocols.mcp.params import fields, optional_fields, text
+from defserve.protocols.mgp.tool_discovery.conversations import remembers, told
+from defserve.protocols.mgp.tool_discovery.discovery import ToolDiscovery
+from defserve.protocols.mgp.tool_discovery.levels import Levels
+from defserve.protocols.mgp.tool_discovery.meta_tools import CALL, SPELLINGS
+from defserve.wire.jsonvalue import is_object
+from defserve.wire.messages import Params
+
+
+class NamedCalls:
+    """The outermost wrapper of `tools/call`: whatever stands inside sees the tool's own name and arguments."""
+
+    def __init__(self, section: ToolDiscovery, levels: Levels) -> None:
+        self._section, self._levels = section, levels
+
+    async def __call__(self, call: Call, params: Params, following: Next) -> Any:
+        meant = named(params)
+        if meant is not params:
+            # Seals, audits and grants read the call's params, and they too are about the tool itself.
+            call.params = params = meant
+        name = params.get("name")
+        if not isinstance(name, str) or self._levels.never_searched:
+            return await following(call, params)
+        loaded = self._section.loaded(call)
+        before = frozenset(loaded.names)
+        loaded.begin(name)
+        try:
+            result = await following(call, params)
+        finally:
+            loaded.end(name)
+        if call.subject is not None and remembers(call):
+            self._section.used(loaded, call.subject.name)
+        more = told(call, loaded, before)
+        if more and is_object(result):
+            result["_meta"] = {**(result.get("_meta") or {}), **more}
+        return result
+
+
+def named(params: Params) -> Params:
+    """The params of the call that is meant. Raises InvalidParams for `mgp_tools_call` of itself."""
+    name = params.get("name")
+    known = SPELLINGS.get(name) if isinstance(name, str) else None
+    if known is None:
+        return params
+    if known != CALL:
+        return params if known == name else {**params, "name": known}
+    given = fields(params, "arguments")
+    if unknown := given.keys() - {"name", "arguments"}:
+        raise InvalidParams(f"Invalid params: {CALL} takes name and arguments, not {sorted(unknown)[0][:64]!r}")
+    inner, arguments = text(given, "name"), optional_fields(given, "arguments")
+    meant = SPELLINGS.get(inner, inner)
+    if meant == CALL:
+        raise InvalidParams(f"Invalid params: {CALL} cannot call itself; name the tool")
+    return {**params, "name": meant, "arguments": arguments or {}}

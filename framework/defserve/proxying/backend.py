@@ -1,0 +1,402 @@
+"""One server behind this one: its state, its conversations, what it offers, and the task that keeps it running."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+
+from defserve.core.call import Call
+from defserve.errors import PeerError, PeerGone
+from defserve.host.fields import Json
+from defserve.protocols.mcp.prefixes import Prefix
+from defserve.proxying import failures
+from defserve.proxying.catalogue.catalogue import Catalogue, Clash, Shelf
+from defserve.proxying.catalogue.names import ToolChoice
+from defserve.proxying.conversations.channel import Channel
+from defserve.proxying.conversations.fronts import Front, front_of
+from defserve.proxying.conversations.pool import Pool
+from defserve.proxying.relaying.parking import ParkingLot
+from defserve.proxying.relaying.relay import RelayedCall, parked_handle
+from defserve.proxying.restarts import Exit, RestartPolicy, RestartRefusal, Restarts
+from defserve.proxying.states import State
+from defserve.proxying.targets import Per, Target
+
+if TYPE_CHECKING:
+    from defserve.core.session import Session
+
+WAIT_SECONDS: Final = 5.0
+"""How long a call waits for a backend that is being restarted."""
+DRAIN_SECONDS: Final = 30.0
+STDERR_LINES: Final = 200
+MOST_WAITING: Final = 4
+"""Calls that wait for room, for each that may run."""
+
+# A notification of a backend, and the lists that it says have changed.
+CHANGES: Final[Mapping[str, tuple[str, ...]]] = {
+    "notifications/tools/list_changed": ("tools",),
+    "notifications/prompts/list_changed": ("prompts",),
+    "notifications/resources/list_changed": ("resources", "templates"),
+}
+
+log = logging.getLogger("defserve.proxying")
+
+
+@dataclass(frozen=True, slots=True)
+class BackendOptions:
+    """How a backend is mounted.
+
+    Without `restarts`, a child is started again 5 times in 300 s, and an address is tried for ever.
+    """
+
+    prefix: str | None = None
+    tools: ToolChoice = field(default_factory=ToolChoice)
+    timeout: float | None = None
+    in_flight: int = 64
+    children: int = 64
+    idle: float = 300.0
+    restarts: RestartPolicy | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Transition:
+    """A backend went from one state to another. `reason` is for people, without secrets."""
+
+    backend: Backend
+    previous: State
+    new: State
+    reason: str
+
+
+class Backend:
+    """A server behind this one. Everything here runs on one event loop, that of `start`.
+
+    `id` names it in errors and logs; `note` has its last words; `era` is the protocol version that it speaks.
+    `calls` are under way, `calls_total` were ever sent. `since` is the time of the last change of `state`.
+    """
+
+    def __init__(self, id: str, target: Target, shelf: Shelf, options: BackendOptions | None = None) -> None:
+        options = options or BackendOptions()
+        self.id, self.target, self.options = id, target, options
+        self.prefix, self.timeout = Prefix(options.prefix), options.timeout
+        self.state: State = "registered"
+        self.note = ""
+        self.era: str | None = None
+        self.info: Json = {}
+        self.instructions: str | None = None
+        self.capabilities: Json = {}
+        self.calls = self.calls_total = self.restarts = 0
+        self.since = time.time()
+        self.stderr: deque[str] = deque(maxlen=STDERR_LINES)
+        self.secrets = target.secrets
+        self.catalogue = Catalogue(self, shelf, options.tools)
+        self.lot = ParkingLot()
+        self.pool = Pool(id, self._open_for, most=options.children, idle=options.idle)
+        self.policy = Restarts(options.restarts or _usual_policy(target))
+        self._shelf = shelf
+        self._watchers: dict[object, Callable[[Transition], None]] = {}
+        self._main: Channel | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._main_gone: asyncio.Event = asyncio.Event()
+        self._settled: asyncio.Event = asyncio.Event()
+        self._idle: asyncio.Event = asyncio.Event()
+        self._room: deque[asyncio.Future[None]] = deque()
+        self._refreshes: set[asyncio.Task[None]] = set()
+        self._wanted: set[str] = set()
+
+    @property
+    def tools(self) -> int:
+        """How many tools it offers here."""
+        return self.catalogue.count("tools")
+
+    @property
+    def per(self) -> Per:
+        """Who shares a conversation. A server that keeps no session and is no child has nothing to share."""
+        given: Per | None = self.target.per
+        if given is not None:
+            return given
+        is_stateless = self._main is not None and self._main.stateless
+        return "shared" if is_stateless and not self.target.isolates else "client"
+
+    def watch(self, changed: Callable[[Transition], None]) -> Callable[[], None]:
+        """Call `changed` after each change of the state. Returns the function that ends it."""
+        key = object()
+        self._watchers[key] = changed
+        return lambda: self._watchers.pop(key, None) and None
+
+    # -- life --------------------------------------------------------------------------------------------
+
+    async def start(self) -> None:
+        """Begin to connect, if it has not begun. Returns at once: `state` tells what became of it."""
+        if self._task is None or self._task.done():
+            self.policy.clear()
+            self._enter("connecting", "started")
+            self._task = asyncio.create_task(self._supervise(), name=f"defserve backend {self.id}")
+
+    async def stop(self, reason: str = "operator_request", timeout: float = DRAIN_SECONDS) -> None:
+        """Take no new calls, let those under way finish within `timeout` seconds, then end all conversations."""
+        await self._drain(reason, timeout)
+        await self._close()
+        self.catalogue.clear()
+        if self.state != "disconnected":
+            self._enter("disconnected", reason)
+
+    async def restart(self, reason: str = "operator_request", timeout: float = DRAIN_SECONDS) -> None:
+        """End it as `stop` does, and start it again. What it offers stays listed."""
+        await self._drain(reason, timeout)
+        await self._close()
+        self.policy.clear()
+        self.restarts += 1
+        self._enter("restarting", reason)
+        self._task = asyncio.create_task(self._supervise(), name=f"defserve backend {self.id}")
+
+    async def ready(self, seconds: float) -> None:
+        """Wait until it is connected, or has failed; at most so many seconds."""
+        if not self._settled.is_set():
+            with suppress(TimeoutError):
+                async with asyncio.timeout(seconds):
+                    await self._settled.wait()
+
+    async def ping(self, within: float) -> None:
+        """Ask whether it still answers. Raises PeerError."""
+        if self._main is None:
+            raise PeerGone(f"server {self.id!r} is not connected")
+        await self._main.request("server/discover" if self._main.stateless else "ping", {}, within)
+
+    async def _drain(self, reason: str, timeout: float) -> None:
+        if self.state == "connected":
+            self._enter("draining", reason)
+            if self.calls:
+                self._idle.clear()
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(timeout):
+                        await self._idle.wait()
+
+    async def _close(self) -> None:
+        task, self._task = self._task, None
+        if task is not None:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+        self.lot.end_all()
+        await self.pool.aclose()
+
+    async def _supervise(self) -> None:
+        """Open it, and open it again whenever it ends, as the policy allows. One task for each backend."""
+        while True:
+            exit, note = await self._live()
+            self.note = note
+            verdict = self.policy.after(exit)
+            if isinstance(verdict, RestartRefusal):
+                self._enter("error" if exit is Exit.FAILED else "disconnected", f"{verdict.reason}: {note}")
+                return
+            self._enter("error", note)
+            self._enter("restarting", f"again in {verdict:.1f} s")
+            await asyncio.sleep(verdict)
+            self.restarts += 1
+
+    async def _live(self) -> tuple[Exit, str]:
+        """One life of the backend: how it ended, and its last words."""
+        self._main_gone.clear()
+        try:
+            self._main = main = await self._open(None)
+            self._learn(main)
+            await self.catalogue.refresh(main, strict=True)
+            await self._listen(main)
+            self._enter("connected", "opened")
+            await self._main_gone.wait()
+            gone = main.gone
+            is_clean = gone is not None and "exited with code 0" in gone.message
+            return Exit.CLEAN if is_clean else Exit.FAILED, self._hidden(gone.message if gone else "it left")
+        except Clash as clash:
+            log.error("server %r is not offered: %s", self.id, clash)
+            return Exit.STOPPED, str(clash)
+        except PeerError as error:
+            return Exit.FAILED, self._hidden(error.message)
+        except Exception as error:
+            log.exception("server %r could not be opened", self.id)
+            return Exit.FAILED, self._hidden(f"{type(error).__name__}: {error}")
+        finally:
+            main, self._main = self._main, None
+            if main is not None:
+                await main.aclose()
+
+    async def _open(self, front: Front | None) -> Channel:
+        channel = Channel(self, front)
+        link = await self.target.link(self._take_stderr)
+        # The era that the first conversation found saves the others a probe.
+        await channel.open(link, self.target.version or (self.era if front is not None else None))
+        return channel
+
+    async def _open_for(self, front: Front) -> Channel:
+        try:
+            return await self._open(front)
+        except PeerError as error:
+            raise failures.not_connected(self.id, "error", self._hidden(error.message)) from None
+
+    def _learn(self, main: Channel) -> None:
+        terms = main.terms
+        self.era, self.info, self.capabilities = terms.version, terms.server_info, terms.capabilities
+        self.instructions = terms.instructions
+
+    def _enter(self, state: State, reason: str) -> None:
+        previous, self.state = self.state, state
+        self.since = time.time()
+        if state in ("connected", "error", "disconnected"):
+            self._settled.set()
+        elif state in ("connecting", "restarting"):
+            self._settled.clear()
+        if state == "connected":
+            self.note = ""
+        log.log(logging.WARNING if state == "error" else logging.INFO, "server %r: %s (%s)", self.id, state, reason)
+        self.catalogue.touch()
+        transition = Transition(self, previous, state, reason)
+        for changed in list(self._watchers.values()):
+            try:
+                changed(transition)
+            except Exception:
+                log.exception("a watcher of server %r failed", self.id)
+
+    # -- calls -------------------------------------------------------------------------------------------
+
+    async def relay(self, call: Call, method: str, params: Json) -> Json:
+        """The result of a call's request. Raises what the front is told if there is none."""
+        is_parked, handle = parked_handle(call, self.id)
+        if is_parked:
+            parked = self.lot.take(handle)
+            if parked is None or parked.who != call.principal:
+                raise failures.parked_call_lost(self.id)
+            relayed: RelayedCall = parked.exchange
+            work = relayed.resume(call, parked)
+        else:
+            front = front_of(call)
+            channel = await self._channel(front)
+            relayed = RelayedCall(self.id, call, channel, front, self.lot, self.secrets)
+            work = relayed.run(method, params)
+        try:
+            await self._take_room()
+        except BaseException:
+            work.close()
+            raise
+        try:
+            return await work
+        except PeerError as error:
+            raise failures.lost(self.id, error, self.state, self.secrets) from None
+        finally:
+            self._leave_room()
+            self.pool.release(relayed.channel)
+
+    async def _channel(self, front: Front) -> Channel:
+        """The conversation that a front's call takes. Waits a moment for a backend that is on its way."""
+        if self.state != "draining" and (known := self.pool.known(front)) is not None:
+            return known
+        if not self._settled.is_set():
+            await self.ready(WAIT_SECONDS if self.state == "restarting" else 2 * WAIT_SECONDS)
+        main = self._main
+        if self.state != "connected" or main is None:
+            raise failures.not_connected(self.id, self.state, self.note)
+        per = self.per
+        if per == "shared":
+            return main
+        return await self.pool.get(front if per == "client" else front._replace(key=None))
+
+    async def _take_room(self) -> None:
+        """Wait for room among the calls under way. In order, and not for ever."""
+        limit = self.options.in_flight
+        if self.calls >= limit or self._room:
+            if len(self._room) >= MOST_WAITING * limit:
+                raise failures.too_busy(self.id, f"{limit} calls run and {len(self._room)} wait")
+            turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self._room.append(turn)
+            try:
+                await turn
+            except BaseException:
+                if turn.done() and not turn.cancelled():
+                    self._next()
+                else:
+                    self._room.remove(turn)
+                raise
+        self.calls += 1
+        self.calls_total += 1
+
+    def _leave_room(self) -> None:
+        self.calls -= 1
+        self._next()
+        if self.calls == 0:
+            self._idle.set()
+
+    def _next(self) -> None:
+        while self._room and self.calls < self.options.in_flight:
+            turn = self._room.popleft()
+            if not turn.done():
+                turn.set_result(None)
+                return
+
+    # -- what comes by itself ----------------------------------------------------------------------------
+
+    def heard(self, channel: Channel, method: str, params: Json) -> None:
+        """See `channel.ChannelOwner`."""
+        if (kinds := CHANGES.get(method)) is not None:
+            self._refresh(kinds)
+        elif method == "notifications/resources/updated" and isinstance(params.get("uri"), str):
+            self._shelf.mcp.subscriptions.updated(self.prefix.uri(params["uri"]))
+
+    def ended(self, channel: Channel, reason: PeerGone) -> None:
+        """See `channel.ChannelOwner`."""
+        if channel is self._main:
+            self._main_gone.set()
+            return
+        self.note = self._hidden(reason.message)
+        self.lot.end_all(lambda parked: parked.exchange.channel is channel)
+        self.pool.drop(channel)
+
+    def left(self, session: Session) -> None:
+        """A front has left."""
+        self.pool.left(session)
+
+    def roots_changed(self, session: Session) -> None:
+        """A front has other roots than before: its own conversations are told."""
+        for channel in self.pool.all():
+            if channel.front is not None and channel.front.session is session and not channel.stateless:
+                channel.conversation.say("notifications/roots/list_changed", {})
+
+    async def _listen(self, main: Channel) -> None:
+        """Have a server without sessions tell what changes."""
+
+    def _refresh(self, kinds: Sequence[str]) -> None:
+        """Read the lists again. Several changes at once are read once."""
+        self._wanted.update(kinds)
+        if not self._refreshes:
+            task = asyncio.create_task(self._refreshed())
+            self._refreshes.add(task)
+            task.add_done_callback(self._refreshes.discard)
+
+    async def _refreshed(self) -> None:
+        while self._wanted and (main := self._main) is not None:
+            kinds, self._wanted = sorted(self._wanted), set()
+            try:
+                await self.catalogue.refresh(main, kinds)
+            except PeerError as error:
+                log.warning("server %r: its new lists cannot be read: %s", self.id, self._hidden(error.message))
+
+    def _take_stderr(self, line: str) -> None:
+        self.stderr.append(self._hidden(line))
+
+    def _hidden(self, text: str) -> str:
+        return self.secrets.hidden(text)
+
+    def __repr__(self) -> str:
+        return f"<Backend {self.id!r} {self.state}, {self.target!r}>"
+
+
+def _usual_policy(target: Target) -> RestartPolicy:
+    return RestartPolicy() if target.isolates else RestartPolicy("always", None)
+
+
+def summary(backend: Backend) -> dict[str, Any]:
+    """What lists say of a backend that is not connected."""
+    return {"state": backend.state, **({"note": backend.note[:500]} if backend.note else {})}

@@ -1,0 +1,207 @@
+"""What a backend offers, shown in the registries of this server. Only what changed there is changed here."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from defserve.core.registry import Registry
+from defserve.errors import PeerError, UsageError
+from defserve.host.fields import Json
+from defserve.protocols.mcp.extension import MCP
+from defserve.protocols.mcp.items import Item
+from defserve.protocols.mcp.prefixes import Prefix
+from defserve.proxying.catalogue.items import Relays, RemotePrompt, RemoteResource, RemoteTool
+from defserve.proxying.catalogue.listing import KINDS, read_list
+from defserve.proxying.catalogue.names import LONGEST, ToolChoice, outer_name, problem_of
+from defserve.proxying.catalogue.templates import template_of
+
+if TYPE_CHECKING:
+    from defserve.proxying.conversations.channel import Channel
+
+RESERVED: Final = "mgp."
+LONGEST_DESCRIPTION: Final = 64 * 1024
+
+log = logging.getLogger("defserve.proxying")
+
+
+class Shelf(NamedTuple):
+    """The server that a backend's items are shown in. `declare` lets its extensions look at an item.
+
+    It raises UsageError for an item that is not allowed.
+    """
+
+    mcp: MCP
+    declare: Callable[[Item[Any]], None]
+
+
+class Clash(UsageError):
+    """Two servers offer something of the same name."""
+
+
+class Catalogue:
+    """The items of one backend. `problems` says which of them are left out, and why."""
+
+    def __init__(self, backend: Relays, shelf: Shelf, choice: ToolChoice) -> None:
+        self._backend, self._shelf, self._choice = backend, shelf, choice
+        mcp = shelf.mcp
+        self._registries: dict[str, Registry[Any]] = {
+            "tools": mcp.tools.registry,
+            "prompts": mcp.prompts.registry,
+            "resources": mcp.resources.concrete,
+            "templates": mcp.resources.templates,
+        }
+        self._shown: dict[str, dict[str, Any]] = {kind: {} for kind in KINDS}
+        self.problems: dict[str, list[str]] = {}
+        self._refreshing = asyncio.Lock()
+        self._warned: set[str] = set()
+
+    def count(self, kind: str) -> int:
+        return len(self._shown[kind])
+
+    async def refresh(self, channel: Channel, kinds: Sequence[str] = tuple(KINDS), *, strict: bool = False) -> None:
+        """Read lists and show them. Raises PeerError if one cannot be read; with `strict`, Clash for a taken name."""
+        async with self._refreshing:
+            lists = await asyncio.gather(*(read_list(channel, KINDS[kind]) for kind in kinds), return_exceptions=True)
+            for read in lists:
+                if isinstance(read, BaseException):
+                    raise read if isinstance(read, PeerError) else PeerError(_late(read))
+            made = {
+                kind: self._made(kind, read) for kind, read in zip(kinds, lists, strict=True) if isinstance(read, list)
+            }
+            if strict:
+                self._refuse_clashes(made)
+            for kind, items in made.items():
+                self._show(kind, items)
+
+    def clear(self) -> None:
+        """Take everything out of the server."""
+        for kind in KINDS:
+            self._show(kind, {})
+
+    def touch(self) -> None:
+        """The state of the backend, which lists tell, has changed."""
+        for registry in self._registries.values():
+            registry.touch()
+
+    # -- items -------------------------------------------------------------------------------------------
+
+    def _made(self, kind: str, listed: list[Json]) -> dict[str, Any]:
+        made: dict[str, Any] = {}
+        problems = self.problems[kind] = []
+        shown = self._shown[kind]
+        for raw in listed:
+            name = raw.get(KINDS[kind].key)
+            if kind == "tools" and isinstance(name, str) and not self._choice.takes(name):
+                continue
+            problem = problem_of(name) if kind in ("tools", "prompts") else _uri_problem(name)
+            if problem is None and str(name).startswith(RESERVED):
+                problem = f"names with {RESERVED!r} are reserved"
+            if problem is None:
+                outer = self._outer(kind, str(name))
+                if outer in made:
+                    problem = "it is listed twice"
+                elif outer in shown and shown[outer].raw == raw:
+                    made[outer] = shown[outer]
+                else:
+                    problem = self._make(kind, outer, raw, made)
+            if problem is not None:
+                problems.append(f"{kind[:-1]} {str(name)[:100]!r} is left out: {problem}")
+        self._warn(problems)
+        return made
+
+    def _make(self, kind: str, outer: str, raw: Json, made: dict[str, Any]) -> str | None:
+        try:
+            item = MAKERS[kind](self._backend, outer, _bounded(raw))
+            self._shelf.declare(item)
+        except UsageError as error:
+            return error.problem
+        made[outer] = item
+        return None
+
+    def _outer(self, kind: str, name: str) -> str:
+        prefix: Prefix = self._backend.prefix
+        if kind in ("resources", "templates"):
+            return prefix.uri(name)
+        chosen = self._choice.name(name) if kind == "tools" else name
+        outer = outer_name(prefix, chosen)
+        if outer != prefix.name(chosen):
+            self._warn([f"{prefix.name(chosen)!r} is longer than {LONGEST} characters; it is offered as {outer!r}"])
+        return outer
+
+    # -- showing -----------------------------------------------------------------------------------------
+
+    def _refuse_clashes(self, made: dict[str, dict[str, Any]]) -> None:
+        for kind, items in made.items():
+            registry, shown = self._registries[kind], self._shown[kind]
+            for name in items:
+                taken = registry.get(name)
+                if taken is not None and taken is not shown.get(name):
+                    raise Clash(
+                        f"{registry.kind} {name!r} of server {self._backend.id!r} is already registered"
+                        f" at {taken.where or 'this server'}",
+                        fix="mount one of the two with a prefix",
+                    )
+
+    def _show(self, kind: str, items: dict[str, Any]) -> None:
+        registry, shown = self._registries[kind], self._shown[kind]
+        for name in [name for name in shown if name not in items]:
+            if registry.get(name) is shown[name]:
+                registry.remove(name)
+            del shown[name]
+        for name, item in items.items():
+            old = shown.get(name)
+            if old is item and registry.get(name) is item:
+                continue
+            taken = registry.get(name)
+            if taken is not None and taken is not old:
+                problem = f"{registry.kind} {name!r} is left out: {taken.where} offers one of that name"
+                self.problems[kind].append(problem)
+                self._warn([problem])
+                continue
+            registry.add(name, item, where=item.where, replace=taken is not None)
+            shown[name] = item
+        if kind in ("resources", "templates"):
+            self._shelf.mcp.resources.cache.forget()
+
+    def _warn(self, problems: Sequence[str]) -> None:
+        for problem in problems:
+            if problem not in self._warned and len(self._warned) < 1_000:
+                self._warned.add(problem)
+                log.warning("server %r: %s", self._backend.id, problem)
+
+
+def _resource(backend: Relays, uri: str, raw: Json) -> RemoteResource:
+    return RemoteResource(backend, uri, raw)
+
+
+def _template(backend: Relays, uri: str, raw: Json) -> RemoteResource:
+    return RemoteResource(backend, uri, raw, template_of(uri))
+
+
+MAKERS: Final[dict[str, Callable[[Relays, str, Json], Any]]] = {
+    "tools": RemoteTool,
+    "prompts": RemotePrompt,
+    "resources": _resource,
+    "templates": _template,
+}
+
+
+def _bounded(raw: Json) -> Json:
+    """A listing whose description is not longer than anyone would read."""
+    text = raw.get("description")
+    if isinstance(text, str) and len(text) > LONGEST_DESCRIPTION:
+        return {**raw, "description": text[:LONGEST_DESCRIPTION] + "…"}
+    return raw
+
+
+def _uri_problem(uri: Any) -> str | None:
+    if not isinstance(uri, str) or ":" not in uri:
+        return "it has no URI"
+    return None if uri.isprintable() and len(uri) <= 8 * 1024 else "its URI is too long, or cannot be shown"
+
+
+def _late(error: BaseException) -> str:
+    return "its lists did not come in time" if isinstance(error, TimeoutError) else f"its lists cannot be read: {error}"

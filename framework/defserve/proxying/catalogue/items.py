@@ -1,0 +1,259 @@
+"""Tools, resources and prompts of a backend, as items of this server. Their listings are kept as they came."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+from defserve.binding.arguments.schema import Arguments
+from defserve.binding.docs import Docs
+from defserve.binding.packers import pack_any
+from defserve.binding.results import Returns
+from defserve.binding.signature import Signature
+from defserve.errors import UsageError
+from defserve.host.fields import Json, object_of, text_of
+from defserve.limits import Limits
+from defserve.protocols.mcp.function import Function
+from defserve.protocols.mcp.items import ANSWER_PARAMS, read_answers
+from defserve.protocols.mcp.lifecycle import Dialect, dialect_cache_hints, dialect_of
+from defserve.protocols.mcp.prompts import Prompt, PromptOptions
+from defserve.protocols.mcp.resources.cache import ResourceCache
+from defserve.protocols.mcp.resources.resources import Resource, ResourceOptions
+from defserve.protocols.mcp.tools.tools import Tool, ToolOptions
+from defserve.proxying.catalogue import uris
+from defserve.proxying.relaying.relay import shaped
+from defserve.wire.jsonvalue import is_array, is_object
+
+if TYPE_CHECKING:
+    from defserve.core.call import Call
+    from defserve.protocols.mcp.prefixes import Prefix
+    from defserve.protocols.mcp.resources.uri_template import UriTemplate
+
+ANNOTATION: Final = "x-mcp-header"
+
+# Members of a listed item, and the feature that a version must have to be shown them.
+NEEDS: Final[Mapping[str, str]] = {"title": "titles", "icons": "icons", "_meta": "meta"}
+
+
+class Relays(Protocol):
+    """The backend that an item belongs to."""
+
+    id: str
+    prefix: Prefix
+    timeout: float | None
+
+    def relay(self, call: Call, method: str, params: Json) -> Coroutine[Any, Any, Json]:
+        """The result of a request to the backend."""
+        ...
+
+
+class RawArguments(Arguments):
+    """The arguments of a tool elsewhere. They are not checked here: that server checks them."""
+
+    __slots__ = ("_raw",)
+
+    def __init__(self, schema: Any) -> None:
+        super().__init__((), ())
+        self._raw: Json = schema
+
+    @property
+    def schema(self) -> Json:
+        return self._raw
+
+    @property
+    def may_annotate(self) -> bool:
+        return _mentions(self._raw, ANNOTATION)
+
+    def validate(self, given: dict[str, Any] | None) -> dict[str, Any]:
+        return {} if given is None else given
+
+
+class RelayedFunction(Function):
+    """Stands where an author's function would: running it sends a request to the backend."""
+
+    __slots__ = ("send",)
+
+    def __init__(
+        self, name: str, arguments: RawArguments, send: Callable[[Call, Json], Coroutine[Any, Any, Any]]
+    ) -> None:
+        self.signature = Signature(_elsewhere, name, (), (), None, "async", Docs(None))
+        self.arguments, self.injection, self.inline, self.send = arguments, None, False, send
+
+    @property
+    def streams(self) -> bool:
+        return False
+
+    def run(self, call: Call, kwargs: dict[str, Any], seconds: float) -> Awaitable[Any]:
+        return call.session.engine.within(call, seconds, self.send(call, kwargs))
+
+
+class RemoteTool(Tool):
+    """A tool of a backend. `inner` is its name there, `raw` its listing."""
+
+    __slots__ = ("backend", "inner", "raw")
+
+    def __init__(self, backend: Relays, name: str, raw: Json) -> None:
+        self.backend, self.inner, self.raw = backend, str(raw["name"]), raw
+        options = ToolOptions(
+            name=name,
+            title=text_of(raw.get("title")),
+            description=text_of(raw.get("description")) or "",
+            annotations=object_of(raw.get("annotations")) or None,
+            timeout=backend.timeout,
+        )
+        function = RelayedFunction(name, RawArguments(object_of(raw.get("inputSchema"))), self._send)
+        super().__init__(name, options, function, Returns(pack_any), None)
+
+    async def _send(self, call: Call, arguments: Json) -> Json:
+        return await self.backend.relay(call, "tools/call", {"name": self.inner, "arguments": arguments})
+
+    def result(self, call: Call, value: Any) -> Json:
+        return shaped(uris.in_tool_result(value, self.backend.prefix), dialect_of(call))
+
+    def renamed(self, name: str) -> RemoteTool:
+        renamed = RemoteTool(self.backend, name, self.raw)
+        renamed.facets, renamed.is_dangerous = self.facets, self.is_dangerous
+        return renamed
+
+    @property
+    def where(self) -> str:
+        return f"server {self.backend.id!r}"
+
+    @property
+    def description(self) -> str:
+        return self.options.description or ""
+
+    def describe(self, dialect: Dialect) -> Json:
+        described = {**_known(self.raw, dialect), "name": self.name}
+        output = described.get("outputSchema")
+        if output is not None and (
+            "structured" not in dialect.has
+            or ("any_structured" not in dialect.has and object_of(output).get("type") != "object")
+        ):
+            del described["outputSchema"]
+        if "tool_annotations" not in dialect.has:
+            described.pop("annotations", None)
+        elif self.options.annotations:
+            described["annotations"] = dict(self.options.annotations)
+        return uris.in_listed_tool(described, self.backend.prefix)
+
+    def check(self, limits: Limits) -> None:
+        if (self.options.timeout or 0) > limits.tool_max:
+            raise UsageError(
+                f"{self.where}: timeout={self.options.timeout} is longer than the {limits.tool_max:g} s allowed",
+                fix="shorten it, or serve with Limits(tool_max=…)",
+            )
+        if self.may_annotate:
+            _ = self.param_headers
+
+
+class RemotePrompt(Prompt):
+    """A prompt of a backend."""
+
+    __slots__ = ("backend", "inner", "raw")
+
+    def __init__(self, backend: Relays, name: str, raw: Json) -> None:
+        self.backend, self.inner, self.raw = backend, str(raw["name"]), raw
+        options = PromptOptions(name=name, description=text_of(raw.get("description")) or "", timeout=backend.timeout)
+        super().__init__(name, options, RelayedFunction(name, RawArguments({}), self._send), None)
+
+    async def _send(self, call: Call, arguments: Json) -> Json:
+        return await self.backend.relay(call, "prompts/get", {"name": self.inner, "arguments": arguments})
+
+    def result(self, call: Call, value: Any) -> Json:
+        return shaped(uris.in_prompt_result(value, self.backend.prefix), dialect_of(call))
+
+    async def complete(self, call: Call, params: Json) -> Json:
+        """`CompleteResult` for one of its arguments."""
+        return await complete(self.backend, call, {**params, "ref": {**params["ref"], "name": self.inner}})
+
+    def renamed(self, name: str) -> RemotePrompt:
+        return RemotePrompt(self.backend, name, self.raw)
+
+    @property
+    def where(self) -> str:
+        return f"server {self.backend.id!r}"
+
+    @property
+    def description(self) -> str:
+        return self.options.description or ""
+
+    def check(self, limits: Limits) -> None:
+        """The backend has checked it."""
+
+    def describe(self, dialect: Dialect) -> Json:
+        return {**_known(self.raw, dialect), "name": self.name}
+
+
+class RemoteResource(Resource):
+    """A resource, or a template, of a backend. `uri` is the one outside."""
+
+    __slots__ = ("backend", "raw")
+
+    def __init__(self, backend: Relays, uri: str, raw: Json, template: UriTemplate | None = None) -> None:
+        self.backend, self.raw = backend, raw
+        options = ResourceOptions(
+            name=text_of(raw.get("name")) or uri,
+            description=text_of(raw.get("description")) or "",
+            mime_type=text_of(raw.get("mimeType")),
+            timeout=backend.timeout,
+        )
+        function = RelayedFunction(uri, RawArguments({}), self._send)
+        super().__init__(uri, options, function, template, None)
+
+    async def _send(self, call: Call, arguments: Json) -> Json:
+        return await self.backend.relay(call, "resources/read", arguments)
+
+    async def read(self, call: Call, uri: str, values: Json, cache: ResourceCache) -> Json:
+        seconds = self.begin(call)
+        if not ANSWER_PARAMS.isdisjoint(call.params):
+            await read_answers(call)
+        prefix, dialect = self.backend.prefix, dialect_of(call)
+        found = await self.function.run(call, {"uri": prefix.inner_uri(uri)}, seconds)
+        hints = dialect_cache_hints(dialect)
+        return {**hints, **shaped(uris.in_contents(found, prefix), dialect)}
+
+    async def complete(self, call: Call, params: Json) -> Json:
+        """`CompleteResult` for one of its variables."""
+        ref = {**params["ref"], "uri": self.backend.prefix.inner_uri(params["ref"]["uri"])}
+        return await complete(self.backend, call, {**params, "ref": ref})
+
+    def renamed(self, uri: str) -> RemoteResource:
+        return RemoteResource(self.backend, uri, self.raw, self.template)
+
+    @property
+    def where(self) -> str:
+        return f"server {self.backend.id!r}"
+
+    @property
+    def description(self) -> str:
+        return self.options.description or ""
+
+    def check(self, limits: Limits) -> None:
+        """The backend has checked it."""
+
+    def describe(self, dialect: Dialect) -> Json:
+        return {**_known(self.raw, dialect), "uriTemplate" if self.template is not None else "uri": self.uri}
+
+
+async def complete(backend: Relays, call: Call, params: Json) -> Json:
+    """Suggestions of a backend. `params` name its own prompt or template."""
+    known = {name: params[name] for name in ("ref", "argument", "context") if name in params}
+    seconds = backend.timeout or call.session.composition.limits.tool
+    result = await call.engine.within(call, seconds, backend.relay(call, "completion/complete", known))
+    return shaped(result, dialect_of(call))
+
+
+def _known(raw: Json, dialect: Dialect) -> Json:
+    """A listing without the members that a version does not know."""
+    return {name: value for name, value in raw.items() if NEEDS.get(name) is None or NEEDS[name] in dialect.has}
+
+
+def _mentions(value: Any, name: str) -> bool:
+    if is_object(value):
+        return name in value or any(_mentions(member, name) for member in value.values())
+    return is_array(value) and any(_mentions(member, name) for member in value)
+
+
+async def _elsewhere() -> None:
+    """The function of a relayed item is in another process."""

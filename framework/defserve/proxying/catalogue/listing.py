@@ -1,0 +1,67 @@
+"""Reads the lists of a backend: all pages, within bounds, as raw JSON."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from typing import Final, NamedTuple
+
+from defserve.errors import PeerError
+from defserve.host.fields import Json
+from defserve.proxying.conversations.channel import Channel
+from defserve.wire.codec import encode
+from defserve.wire.jsonvalue import is_array, is_object
+
+LIST_SECONDS: Final = 10.0
+MOST_ITEMS: Final = 10_000
+MOST_PAGES: Final = 1_000
+MOST_BYTES: Final = 32 * 1024 * 1024
+
+
+class ListKind(NamedTuple):
+    """One list: the capability that it needs, its method, its member of the result, and what names its items."""
+
+    capability: str
+    method: str
+    member: str
+    key: str
+
+
+KINDS: Final[Mapping[str, ListKind]] = {
+    "tools": ListKind("tools", "tools/list", "tools", "name"),
+    "prompts": ListKind("prompts", "prompts/list", "prompts", "name"),
+    "resources": ListKind("resources", "resources/list", "resources", "uri"),
+    "templates": ListKind("resources", "resources/templates/list", "resourceTemplates", "uriTemplate"),
+}
+
+
+async def read_list(channel: Channel, kind: ListKind) -> list[Json]:
+    """Every item of a list, as it came. Raises PeerError if the list cannot be read, or is too long.
+
+    A server that has the capability and not the method has no such items.
+    """
+    if kind.capability not in channel.terms.capabilities:
+        return []
+    items: list[Json] = []
+    seen: set[str] = set()
+    size, params = 0, Json()
+    async with asyncio.timeout(LIST_SECONDS):
+        while True:
+            try:
+                page = await channel.request(kind.method, params, LIST_SECONDS)
+            except PeerError as error:
+                if error.code == -32601 and not items:
+                    return []
+                raise
+            found = page.get(kind.member)
+            items += [item for item in found if is_object(item)] if is_array(found) else []
+            size += len(encode(found))
+            cursor = page.get("nextCursor")
+            if len(items) > MOST_ITEMS or size > MOST_BYTES or len(seen) > MOST_PAGES:
+                raise PeerError(f"its {kind.method} is longer than {MOST_ITEMS} items or {MOST_BYTES} bytes")
+            if not isinstance(cursor, str):
+                return items
+            if cursor in seen:
+                raise PeerError(f"the pages of its {kind.method} never end: a cursor came twice")
+            seen.add(cursor)
+            params = {"cursor": cursor}

@@ -1,0 +1,69 @@
+"""The prefix in URIs inside what a backend sends. Without a prefix nothing is touched."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from defserve.host.fields import Json
+from defserve.protocols.mcp.prefixes import Prefix
+from defserve.wire.jsonvalue import is_array, is_object
+
+# Where the listing of a tool names the resource that shows it: `_meta.ui.resourceUri`, or the older flat member.
+UI, RESOURCE_URI, FLAT_UI = "ui", "resourceUri", "ui/resourceUri"
+
+
+def in_tool_result(result: Json, prefix: Prefix) -> Json:
+    """`CallToolResult`: links and embedded resources in its content."""
+    if prefix.text:
+        for block in _objects(result.get("content")):
+            _in_block(block, prefix)
+    return result
+
+
+def in_prompt_result(result: Json, prefix: Prefix) -> Json:
+    """`GetPromptResult`: links and embedded resources in its messages."""
+    if prefix.text:
+        for message in _objects(result.get("messages")):
+            content = message.get("content")
+            for block in _objects(content if isinstance(content, list) else [content]):
+                _in_block(block, prefix)
+    return result
+
+
+def in_contents(result: Json, prefix: Prefix) -> Json:
+    """`ReadResourceResult`."""
+    if prefix.text:
+        for content in _objects(result.get("contents")):
+            _rename(content, "uri", prefix)
+    return result
+
+
+def in_listed_tool(tool: Json, prefix: Prefix) -> Json:
+    """A tool of a list: the resource that shows it. The given objects are not changed."""
+    meta = tool.get("_meta")
+    if not prefix.text or not isinstance(meta, dict):
+        return tool
+    renamed: Json = {**meta}
+    _rename(renamed, FLAT_UI, prefix)
+    shown: Any = renamed.get(UI)
+    if isinstance(shown, dict):
+        renamed[UI] = {**shown}
+        _rename(renamed[UI], RESOURCE_URI, prefix)
+    return {**tool, "_meta": renamed}
+
+
+def _in_block(block: Json, prefix: Prefix) -> None:
+    kind = block.get("type")
+    if kind == "resource_link":
+        _rename(block, "uri", prefix)
+    elif kind == "resource" and isinstance(block.get("resource"), dict):
+        _rename(block["resource"], "uri", prefix)
+
+
+def _rename(value: Json, member: str, prefix: Prefix) -> None:
+    if isinstance(value.get(member), str):
+        value[member] = prefix.uri(value[member])
+
+
+def _objects(value: Any) -> list[Json]:
+    return [item for item in value if is_object(item)] if is_array(value) else []

@@ -1,0 +1,5 @@
+"""Conversations with a backend: one open one (`channel`), who may share one (`fronts`), and all of them (`pool`).
+
+May import: `auth.authority`, `core`, `host`, `protocols.mcp`, `proxying.failures`, `proxying.states`,
+`proxying.targets`, `wire`.
+"""

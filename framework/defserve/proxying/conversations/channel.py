@@ -1,0 +1,197 @@
+"""One open conversation with a backend, and the calls that are under way in it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+from defserve.errors import MethodNotFound, PeerError, PeerGone, ProtocolError
+from defserve.host.conversation import ClientConversation
+from defserve.host.eras import PREFIX, ClientOffer, SessionTerms, open_conversation
+from defserve.host.fields import Json, object_of
+from defserve.protocols.mcp.reporting import RANK
+from defserve.proxying.conversations.fronts import Front
+from defserve.version import VERSION
+
+if TYPE_CHECKING:
+    from defserve.host.link import Link
+    from defserve.host.raw_reply import RawReply
+    from defserve.wire.messages import Request
+
+OPEN_SECONDS: Final = 30.0
+LEVEL_SECONDS: Final = 5.0
+CALL_WAIT_SECONDS: Final = 30.0
+CAPABILITIES: Final = PREFIX + "clientCapabilities"
+LOG_LEVEL: Final = PREFIX + "logLevel"
+INFO: Final[Mapping[str, Any]] = {"name": "defserve", "version": VERSION}
+
+# The requests of a backend, and what a front must have offered for each.
+QUESTIONS: Final[Mapping[str, str]] = {
+    "elicitation/create": "elicitation",
+    "sampling/createMessage": "sampling",
+    "roots/list": "roots",
+}
+
+
+class Exchange(Protocol):
+    """A call under way in a channel."""
+
+    async def ask(self, method: str, params: Json) -> Any:
+        """Have the front answer a question of the backend."""
+        ...
+
+    def hear(self, method: str, params: Json) -> None:
+        """A notification came that belongs to this call."""
+        ...
+
+
+class ChannelOwner(Protocol):
+    """What a channel tells the backend it belongs to."""
+
+    def heard(self, channel: Channel, method: str, params: Json) -> None:
+        """A notification came that belongs to no call."""
+        ...
+
+    def ended(self, channel: Channel, reason: PeerGone) -> None:
+        """The backend has left this conversation."""
+        ...
+
+
+class Channel:
+    """Opened for one `front`, or for nobody in particular (None): then the backend may ask nothing."""
+
+    def __init__(self, owner: ChannelOwner, front: Front | None) -> None:
+        self.front, self._owner = front, owner
+        self.offers: Json = dict(front.offers) if front is not None else {}
+        self.exchanges: dict[Exchange, None] = {}
+        self.used_at = asyncio.get_running_loop().time()
+        self.gone: PeerGone | None = None
+        self.level: str | None = None
+        self.subscribed: set[str] = set()
+        self._began = asyncio.Event()
+        self._closing = False
+
+    async def open(self, link: Link, version: str | None) -> None:
+        """Agree with the server. Raises PeerError if that fails; the link is closed then."""
+        self.conversation = ClientConversation(
+            link, on_request=self._asked, on_notification=self._heard, on_gone=self._left
+        )
+        self.conversation.start()
+        try:
+            offer = ClientOffer(dict(INFO), self.offers, {})
+            self.terms: SessionTerms = await open_conversation(self.conversation, offer, version, OPEN_SECONDS)
+        except BaseException:
+            await self.aclose()
+            raise
+
+    async def aclose(self) -> None:
+        """End the conversation, and the child if it is one."""
+        self._closing = True
+        await asyncio.shield(asyncio.ensure_future(self.conversation.aclose()))
+
+    @property
+    def stateless(self) -> bool:
+        return self.terms.stateless
+
+    @property
+    def idle_since(self) -> float | None:
+        """When its last call ended; None while one is under way."""
+        return None if self.exchanges else self.used_at
+
+    def dressed(self, params: Json, meta: Json, offers: Json, level: str | None) -> Json:
+        """The params of a request for this server: with what its era wants in `_meta`."""
+        if self.terms.stateless:
+            own: Json = {**self.terms.envelope, CAPABILITIES: offers}
+            if level is not None:
+                own[LOG_LEVEL] = level
+            return {**params, "_meta": {**meta, **own}}
+        return {**params, "_meta": meta} if meta else params
+
+    async def forward(self, method: str, params: Json, exchange: Exchange) -> RawReply:
+        """Send a request of a front. Raises PeerGone, and PeerError if the link refuses it."""
+        self.exchanges[exchange] = None
+        self._began.set()
+        try:
+            return await self.conversation.forward(
+                method,
+                params,
+                within=None,
+                on_notification=exchange.hear,
+                on_request=lambda request: self._answer(exchange, request),
+            )
+        finally:
+            self.exchanges.pop(exchange, None)
+            if not self.exchanges:
+                self._began.clear()
+            self.used_at = asyncio.get_running_loop().time()
+
+    async def request(self, method: str, params: Json, within: float) -> Json:
+        """A request of our own. Raises PeerError."""
+        complete = self.dressed(params, {}, self.offers, None)
+        return object_of(await self.conversation.request(method, complete, within=within))
+
+    async def want_level(self, level: str | None) -> None:
+        """Have a server of the handshake era send logs of this level, and whatever others asked for."""
+        if level is None or self.terms.stateless or "logging" not in self.terms.capabilities:
+            return
+        if self.level is not None and RANK[self.level] <= RANK[level]:
+            return
+        self.level = level
+        try:
+            await self.request("logging/setLevel", {"level": level}, LEVEL_SECONDS)
+        except PeerGone:
+            raise
+        except PeerError:
+            pass  # its logs are not worth the call
+
+    # -- what the server says ----------------------------------------------------------------------------
+
+    async def _asked(self, request: Request) -> Any:
+        """A request that does not say which call it belongs to: it is that of the call that began last."""
+        if request.method == "ping":
+            return {}
+        self._check_offered(request.method)
+        if not self.exchanges and self.front is not None and self.front.session is not None:
+            return await _ask_session(self.front, request)
+        if not self.exchanges:
+            # Some servers ask as soon as they are opened. The call that opened them comes in a moment.
+            async with asyncio.timeout(CALL_WAIT_SECONDS):
+                await self._began.wait()
+        return await next(reversed(self.exchanges)).ask(request.method, request.params)
+
+    async def _answer(self, exchange: Exchange, request: Request) -> Any:
+        if request.method == "ping":
+            return {}
+        self._check_offered(request.method)
+        return await exchange.ask(request.method, request.params)
+
+    def _check_offered(self, method: str) -> None:
+        if QUESTIONS.get(method) not in self.offers:
+            raise MethodNotFound(f"Method not found: {method} (this client did not offer it)")
+
+    def _heard(self, method: str, params: Json) -> None:
+        exchange = self._only_exchange() if method == "notifications/message" else None
+        if exchange is not None:
+            exchange.hear(method, params)
+        else:
+            self._owner.heard(self, method, params)
+
+    def _only_exchange(self) -> Exchange | None:
+        """The call that a message without a number belongs to. Several fronts must not read each other's."""
+        if self.front is not None:
+            return next(reversed(self.exchanges), None)
+        return next(iter(self.exchanges)) if len(self.exchanges) == 1 else None
+
+    def _left(self, reason: PeerGone) -> None:
+        self.gone = reason
+        if not self._closing:
+            self._owner.ended(self, reason)
+
+
+async def _ask_session(front: Front, request: Request) -> Any:
+    assert front.session is not None
+    try:
+        return await front.session.request(request.method, request.params)
+    except PeerError as error:
+        raise ProtocolError(error.message, code=error.code, data=error.data) from None

@@ -1,0 +1,147 @@
+"""Which conversation serves which caller. Two callers never share one unless the operator says so."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Hashable
+from typing import TYPE_CHECKING
+
+from defserve.proxying.conversations.channel import Channel
+from defserve.proxying.conversations.fronts import Front
+from defserve.proxying.failures import too_busy
+
+if TYPE_CHECKING:
+    from defserve.core.session import Session
+
+MOST_CHANNELS = 64
+IDLE_SECONDS = 300.0
+
+
+class Pool:
+    """The conversations that belong to one front each. They end when they are idle, and when their front leaves."""
+
+    def __init__(
+        self,
+        id: str,
+        open: Callable[[Front], Awaitable[Channel]],
+        *,
+        most: int = MOST_CHANNELS,
+        idle: float = IDLE_SECONDS,
+    ) -> None:
+        self._id, self._open, self.most, self.idle = id, open, most, idle
+        self._opening: dict[Hashable, asyncio.Task[Channel]] = {}
+        self._channels: dict[Hashable, Channel] = {}
+        self._single: set[Channel] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._sweeper: asyncio.TimerHandle | None = None
+
+    def __len__(self) -> int:
+        return len(self._channels) + len(self._single) + len(self._opening)
+
+    def all(self) -> list[Channel]:
+        return [*self._channels.values(), *self._single]
+
+    def known(self, front: Front) -> Channel | None:
+        """The open conversation of a front."""
+        channel = self._channels.get(_key(front)) if front.key is not None else None
+        return channel if channel is not None and channel.gone is None else None
+
+    async def get(self, front: Front) -> Channel:
+        """The conversation of a front, opened if there is none. A front without a key gets one for a single call."""
+        if (channel := self.known(front)) is not None:
+            return channel
+        if front.key is None:
+            self._make_room()
+            channel = await self._open(front)
+            self._single.add(channel)
+            return channel
+        key = _key(front)
+        task = self._opening.get(key)
+        if task is None:
+            self._make_room()
+            task = self._opening[key] = asyncio.create_task(self._opened(key, front))
+            # If everybody who waited was cancelled, nobody looks at the outcome.
+            task.add_done_callback(lambda done: done.cancelled() or done.exception())
+        # Shielded: others may wait for the same one.
+        return await asyncio.shield(task)
+
+    async def _opened(self, key: Hashable, front: Front) -> Channel:
+        try:
+            channel = await self._open(front)
+        finally:
+            self._opening.pop(key, None)
+        if front.session is not None and front.session.closed:
+            self._end(channel)
+        else:
+            self._channels[key] = channel
+            self._sweep_later()
+        return channel
+
+    def release(self, channel: Channel) -> None:
+        """A call is over. A conversation that was opened for it alone ends."""
+        if channel in self._single and not channel.exchanges:
+            self._single.discard(channel)
+            self._end(channel)
+
+    def drop(self, channel: Channel) -> None:
+        """Forget a conversation that has ended by itself."""
+        self._single.discard(channel)
+        for key, kept in list(self._channels.items()):
+            if kept is channel:
+                del self._channels[key]
+        self._end(channel)
+
+    def left(self, session: Session) -> None:
+        """A front has left: what was opened for it ends."""
+        for key, channel in list(self._channels.items()):
+            if channel.front is not None and channel.front.session is session:
+                del self._channels[key]
+                self._end(channel)
+
+    async def aclose(self) -> None:
+        """End all conversations."""
+        if self._sweeper is not None:
+            self._sweeper.cancel()
+            self._sweeper = None
+        opening, channels = list(self._opening.values()), self.all()
+        self._channels.clear()
+        self._single.clear()
+        for task in opening:
+            task.cancel()
+        for channel in channels:
+            self._end(channel)
+        await asyncio.gather(*opening, *self._tasks, return_exceptions=True)
+
+    def _make_room(self) -> None:
+        if len(self) < self.most:
+            return
+        idle = [(since, key) for key, channel in self._channels.items() if (since := channel.idle_since) is not None]
+        if not idle:
+            raise too_busy(self._id, f"all of its {self.most} conversations are in use")
+        _, key = min(idle, key=lambda pair: pair[0])
+        self._end(self._channels.pop(key))
+
+    def _end(self, channel: Channel) -> None:
+        task = asyncio.create_task(channel.aclose())
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    def _sweep_later(self) -> None:
+        if self._sweeper is None and self._channels:
+            self._sweeper = asyncio.get_running_loop().call_later(self.idle / 2, self._sweep)
+
+    def _sweep(self) -> None:
+        self._sweeper = None
+        oldest = asyncio.get_running_loop().time() - self.idle
+        for key, channel in list(self._channels.items()):
+            if (since := channel.idle_since) is not None and since <= oldest and not channel.subscribed:
+                del self._channels[key]
+                self._end(channel)
+        self._sweep_later()
+
+
+def _key(front: Front) -> Hashable:
+    """Two clients of one principal may offer different things. A backend is told what its own front offers."""
+    from pydantic_core import to_json
+
+    return front.key, to_json(front.offers)

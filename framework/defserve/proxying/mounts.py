@@ -1,0 +1,115 @@
+"""The backends of a server, as an extension: they open with its lifespan, and end with it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from typing import TYPE_CHECKING, Any, Final
+
+from defserve.core.extension import Extension, Listener
+from defserve.errors import UsageError
+from defserve.proxying.backend import Backend, BackendOptions, summary
+from defserve.proxying.catalogue.catalogue import Shelf
+from defserve.proxying.catalogue.names import ToolChoice
+from defserve.proxying.targets import Target, target_of
+
+if TYPE_CHECKING:
+    from defserve.core.call import Call
+    from defserve.core.session import Session
+    from defserve.wire.messages import Params
+
+LIST_WAIT_SECONDS: Final = 2.0
+"""How long a list waits for backends that are still opening. The rest follows by list_changed."""
+STOP_SECONDS: Final = 5.0
+STATES_KEY: Final = "dev.defserve/servers"
+
+
+class Mounts(Extension):
+    """All backends of one server. They may come and go while it serves."""
+
+    name = "proxying"
+
+    def __init__(self, shelf: Shelf) -> None:
+        self._shelf = shelf
+        self.backends: dict[str, Backend] = {}
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._opened_at = 0.0
+        shelf.mcp.list_with(self._before_list, self._states)
+
+    def declare(self, given: str | Target, prefix: str | None, options: Mapping[str, Any]) -> Backend:
+        """Read what `Server.mount` was given. Raises UsageError for what cannot work."""
+        fields = dict(options)
+        id, tools = fields.pop("id", None), ToolChoice.of(fields.pop("tools", None))
+        try:
+            about = BackendOptions(prefix=prefix, tools=tools, **fields)
+        except TypeError:
+            known = ", ".join(("id", *BackendOptions.__slots__))
+            raise UsageError(f"mount has no option {next(iter(fields))!r}", fix=f"use some of {known}") from None
+        return self.add(id, target_of(given), about)
+
+    def add(self, id: str | None, target: Target, options: BackendOptions) -> Backend:
+        """Declare a backend. Raises UsageError if the name is taken. While serving, call its `start`."""
+        id = id or options.prefix or self._free(target.shown)
+        if id in self.backends:
+            raise UsageError(f"there are two mounted servers called {id!r}", fix="give one of them another prefix")
+        backend = self.backends[id] = Backend(id, target, self._shelf, options)
+        return backend
+
+    async def remove(self, id: str, reason: str = "deregistered", timeout: float = STOP_SECONDS) -> None:
+        """Stop a backend and forget it."""
+        backend = self.backends.pop(id)
+        await backend.stop(reason, timeout)
+
+    def lifespan(self) -> AbstractAsyncContextManager[None]:
+        return self._serving()
+
+    def session_closed(self, session: Session) -> None:
+        for backend in self.backends.values():
+            backend.left(session)
+
+    def notifications(self) -> Mapping[str, Listener]:
+        return {"notifications/roots/list_changed": self._roots_changed}
+
+    def negotiate(self, offer: Any) -> object:
+        return self
+
+    @asynccontextmanager
+    async def _serving(self) -> AsyncGenerator[None]:
+        if self._loop is not None:
+            raise UsageError(
+                "a server with mounted servers is already served on another event loop",
+                fix="serve it on one loop, or make a server for each",
+            )
+        self._loop = asyncio.get_running_loop()
+        self._opened_at = self._loop.time()
+        try:
+            await asyncio.gather(*(backend.start() for backend in self.backends.values()))
+            yield
+        finally:
+            self._loop = None
+            stops = (backend.stop("kernel_shutdown", STOP_SECONDS) for backend in self.backends.values())
+            await asyncio.gather(*stops, return_exceptions=True)
+
+    async def _before_list(self, call: Call) -> None:
+        """Wait for backends that have never been open, as long as the server itself is young."""
+        young = self._opened_at + LIST_WAIT_SECONDS - asyncio.get_running_loop().time()
+        opening = [one for one in self.backends.values() if one.state == "connecting"]
+        if opening and young > 0:
+            await asyncio.gather(*(backend.ready(young) for backend in opening))
+
+    def _states(self) -> Params:
+        """What lists say in `_meta`: the backends whose items may be missing, or do not work at the moment."""
+        down = {id: summary(one) for id, one in self.backends.items() if one.state != "connected"}
+        return {STATES_KEY: down} if down else {}
+
+    def _roots_changed(self, session: Session, params: Params) -> None:
+        for backend in self.backends.values():
+            backend.roots_changed(session)
+
+    def _free(self, name: str) -> str:
+        number, found = 1, name
+        while found in self.backends:
+            number += 1
+            found = f"{name}-{number}"
+        return found

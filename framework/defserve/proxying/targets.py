@@ -1,0 +1,189 @@
+"""Where a mounted server is: a command to start (`Command`), or an address (`Remote`). Secrets stay inside."""
+
+from __future__ import annotations
+
+import os
+import shlex
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, get_args
+from urllib.parse import urlsplit, urlunsplit
+
+from defserve.errors import UsageError
+from defserve.host.addresses import Remote as Address
+from defserve.host.addresses import is_address
+from defserve.redaction import is_secret_name, redact_text
+from defserve.wire.jsonvalue import is_array, is_object
+
+if TYPE_CHECKING:
+    from defserve.host.link import Link
+
+Per: TypeAlias = Literal["client", "shared", "call"]
+PERS: Final[tuple[Per, ...]] = get_args(Per)
+
+MASK: Final = "[redacted]"
+SHORTEST_SECRET = 4
+LONGEST_LINE = 2_000
+
+
+@dataclass(frozen=True, slots=True)
+class Secrets:
+    """The values that only the backend may see. `hidden` takes them out of a text that others read."""
+
+    values: tuple[str, ...] = field(default=(), repr=False)
+
+    @classmethod
+    def of(cls, *values: str | None) -> Secrets:
+        # The longest first: a secret may contain another.
+        found = {value for value in values if value is not None and len(value) >= SHORTEST_SECRET}
+        return cls(tuple(sorted(found, key=len, reverse=True)))
+
+    def hidden(self, text: str) -> str:
+        for value in self.values:
+            text = text.replace(value, MASK)
+        return redact_text(text, limit=LONGEST_LINE, multiline=True)
+
+    def hidden_in(self, value: Any) -> Any:
+        """A JSON value without the secrets. Nothing else of it changes."""
+        if isinstance(value, str):
+            for secret in self.values:
+                value = value.replace(secret, MASK)
+            return value
+        if is_object(value):
+            return {self.hidden_in(name): self.hidden_in(member) for name, member in value.items()}
+        if is_array(value):
+            return [self.hidden_in(member) for member in value]
+        return value
+
+
+class Remote(Address):
+    """A server at an address: `Remote("https://wiki.example.org/mcp", token=…)`.
+
+    token    sent to this server as a bearer token, and shown to nobody else
+    headers  further headers for this server
+    per      who shares a conversation: see `Server.mount`
+    version  the protocol version to speak; None takes the newest that both sides know
+    """
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        token: str | None = None,
+        headers: Mapping[str, str] | None = None,
+        per: Per | None = None,
+        version: str | None = None,
+    ) -> None:
+        if not is_address(url):
+            raise UsageError(f"Remote({url!r}) is not an address", fix="write http://…, https://…, ws://… or wss://…")
+        super().__init__(url, headers=headers, token=token)
+        self.per: Per | None = _checked_per(per)
+        self.version = version
+
+    @property
+    def shown(self) -> str:
+        """The address without user, password and query, which may hold secrets."""
+        parts = urlsplit(self.url)
+        port = f":{parts.port}" if parts.port else ""
+        return urlunsplit((parts.scheme, f"{parts.hostname or ''}{port}", parts.path, "", ""))
+
+    @property
+    def secrets(self) -> Secrets:
+        parts = urlsplit(self.url)
+        values = (self._headers or {}).values()
+        # A header may be "Bearer secret": the secret alone must be recognised too.
+        words = (word for value in values for word in value.split())
+        query = (pair.partition("=")[2] for pair in parts.query.split("&"))
+        return Secrets.of(self._token, parts.password, *values, *words, *query)
+
+    @property
+    def isolates(self) -> bool:
+        """Whether another conversation is another process."""
+        return False
+
+    async def link(self, on_stderr: Callable[[str], None]) -> Link:
+        """Connect. Raises PeerError or PeerGone if there is no way to."""
+        from defserve.host.addresses import connect_url
+
+        return await connect_url(self.url, headers=self._headers, token=self._token)
+
+    def __repr__(self) -> str:
+        return f"Remote({self.shown!r})"
+
+
+class Command:
+    """A server that is started as a child process: `Command("uvx", "mailer", env={"TOKEN": …})`.
+
+    env      added to a bare environment: the child sees PATH, HOME, LANG, the folder for temporary files, and this
+    cwd      the folder it runs in
+    per      who shares a process: see `Server.mount`
+    version  the protocol version to speak; None takes the newest that both sides know
+    """
+
+    __slots__ = ("program", "args", "env", "cwd", "per", "version")
+
+    def __init__(
+        self,
+        program: str,
+        *args: str,
+        env: Mapping[str, str] | None = None,
+        cwd: str | os.PathLike[str] | None = None,
+        per: Per | None = None,
+        version: str | None = None,
+    ) -> None:
+        if not program:
+            raise UsageError("Command() names no program", fix='write Command("uvx", "some-server")')
+        self.program, self.args, self.env, self.cwd = program, args, dict(env or {}), cwd
+        self.per: Per | None = _checked_per(per)
+        self.version = version
+
+    @property
+    def shown(self) -> str:
+        """The program alone: arguments may hold secrets."""
+        return os.path.basename(self.program) or self.program
+
+    @property
+    def secrets(self) -> Secrets:
+        flags = [value for name, value in zip(self.args, self.args[1:], strict=False) if is_secret_name(name)]
+        pairs = [value for arg in self.args for name, _, value in [arg.partition("=")] if is_secret_name(name)]
+        return Secrets.of(*self.env.values(), *flags, *pairs)
+
+    @property
+    def isolates(self) -> bool:
+        """Whether another conversation is another process."""
+        return True
+
+    async def link(self, on_stderr: Callable[[str], None]) -> Link:
+        """Start the child. Raises PeerGone if it cannot be started."""
+        from defserve.host.links.stdio import ProcessLink
+
+        return await ProcessLink.spawn(self.program, self.args, env=self.env, cwd=self.cwd)
+
+    def __repr__(self) -> str:
+        return f"Command({self.shown!r}, …)" if self.args else f"Command({self.shown!r})"
+
+
+Target: TypeAlias = Remote | Command
+
+
+def target_of(given: str | Target | Address) -> Target:
+    """What `mount` was given: a text with `://` is an address, any other text is a command line."""
+    if isinstance(given, Remote | Command):
+        return given
+    if isinstance(given, Address):
+        raise UsageError("defserve.host.Remote cannot be mounted", fix="use defserve.Remote(url, token=…)")
+    if is_address(given):
+        return Remote(given)
+    try:
+        words = shlex.split(given)
+    except ValueError as error:
+        raise UsageError(f"the command line {given!r} cannot be read: {error}", fix="close its quotes") from None
+    if not words:
+        raise UsageError("the command line is empty", fix='write server.mount("npx -y some-server")')
+    return Command(*words)
+
+
+def _checked_per(per: Any) -> Per | None:
+    if per is not None and per not in PERS:
+        raise UsageError(f"per={per!r}", fix=f"use one of {', '.join(PERS)}")
+    return per

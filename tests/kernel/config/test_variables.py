@@ -1,0 +1,72 @@
+"""`${NAME}` in a server's settings."""
+
+from __future__ import annotations
+
+import json
+from urllib.parse import quote
+
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from defserve.kernel.config.entries import Launch
+from defserve.kernel.config.variables import Hidden, UnsetVariable, fill, unset_in
+
+ENVIRON = {"A": "alpha", "EMPTY": ""}
+
+
+@pytest.mark.parametrize(
+    ("text", "filled"),
+    [
+        ("plain", "plain"),
+        ("${A}", "alpha"),
+        ("x-${A}-${A}", "x-alpha-alpha"),
+        ("${B:-beta}", "beta"),
+        ("${B:-}", ""),
+        ("${A:-beta}", "alpha"),
+        ("${EMPTY}", ""),
+        ("$${A}", "${A}"),
+        ("$A $", "$A $"),
+        ("${not a name}", "${not a name}"),
+    ],
+)
+@pytest.mark.req("MGP-15.2f")
+def test_variables_are_filled_in_anywhere(text: str, filled: str) -> None:
+    assert fill(text, ENVIRON) == filled
+
+
+def test_an_unset_variable_is_named() -> None:
+    with pytest.raises(UnsetVariable, match="the variable B is not set") as caught:
+        fill("${A}${B}", ENVIRON)
+    assert caught.value.variable == "B"
+    assert unset_in(["${B}", "${C:-x}", "$${D}", "${A}"], ENVIRON) == ["B"]
+
+
+def test_every_text_of_a_launch_is_filled() -> None:
+    launch = Launch("${A}", ("${A}",), "/${A}", {"K": "${A}"}, "http://${A}", "${A}", {"H": "${A}"}, "call", 1, 2)
+    expected = Launch(
+        "alpha", ("alpha",), "/alpha", {"K": "alpha"}, "http://alpha", "alpha", {"H": "alpha"}, "call", 1, 2
+    )
+    assert launch.filled(ENVIRON) == expected
+
+
+def test_literal_secrets_of_the_file_are_hidden_too() -> None:
+    launch = Launch("x", env={"API_TOKEN": "hunter22", "MODE": "debug"})
+    assert launch.hidden({})("hunter22 in debug") == "[redacted] in debug"
+
+
+def test_a_short_value_is_hidden_only_where_it_stands_alone() -> None:
+    hide = Hidden({"PIN": "12"})
+    assert hide("12, 123, pin=12") == "${PIN}, 123, pin=${PIN}"
+
+
+def test_the_longest_value_is_hidden_first() -> None:
+    assert Hidden({"A": "secret", "B": "secret-two"})("secret-two secret") == "${B} ${A}"
+
+
+@given(st.text(min_size=4, max_size=40), st.text(max_size=30), st.text(max_size=30))
+def test_no_usual_form_of_a_value_is_left(value: str, before: str, after: str) -> None:
+    assume(value.strip() and value not in "${NAME}")
+    hide = Hidden({"NAME": value})
+    for form in (value, json.dumps(value)[1:-1], repr(value)[1:-1], quote(value, safe="")):
+        assert form not in hide(f"{before}{form}{after}").replace("${NAME}", "")

@@ -1,0 +1,187 @@
+"""The control socket: who may use it, what it takes, and what it never does."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import socket
+import stat
+from collections.abc import AsyncIterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from defserve.errors import PeerGone, UsageError
+from defserve.kernel.control import listener
+from defserve.kernel.control.asking import ask
+from defserve.kernel.control.listener import LONGEST_REQUEST, MOST_PEERS, controlled
+from defserve.kernel.control.places import places_of
+from tests.waiting import until
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+@pytest.fixture(autouse=True)
+def config(tmp_path: Path) -> Path:
+    path = tmp_path / "mgp.toml"
+    path.write_text("")
+    return path
+
+
+class FakeKernel:
+    """Stands for a kernel: the socket is what is tested."""
+
+    def __init__(self) -> None:
+        self.following = 0
+
+    def status(self) -> dict[str, Any]:
+        return {"pid": os.getpid()}
+
+    def ps(self) -> list[dict[str, Any]]:
+        return [{"id": "a"}, {"id": "b"}]
+
+    async def logs(self, id: str | None, follow: bool) -> AsyncIterator[dict[str, Any]]:
+        yield {"id": id, "text": "hello"}
+        self.following += 1
+        try:
+            if follow:
+                await asyncio.Event().wait()
+        finally:
+            self.following -= 1
+
+    async def restart(self, id: str, now: bool) -> dict[str, Any]:
+        raise UsageError(f"there is no server {id!r}", fix="did you mean 'a'?")
+
+    async def start(self, id: str) -> dict[str, Any]:
+        return {"id": id}
+
+    stop = start
+
+    async def reload(self) -> dict[str, Any]:
+        return {}
+
+    async def search(self, query: str, top: int) -> list[dict[str, Any]]:
+        return [{"name": query}] * top
+
+
+def asked(config: Path, **request: Any) -> list[Any]:
+    return list(ask(config, request))
+
+
+async def left(writer: asyncio.StreamWriter) -> None:
+    writer.close()
+    with suppress(OSError):
+        await writer.wait_closed()
+
+
+async def raw(path: Path, content: bytes) -> bytes:
+    reader, writer = await asyncio.open_unix_connection(str(path))
+    writer.write(content)
+    writer.write_eof() if not content.endswith(b"\n") else None
+    try:
+        return await reader.read()
+    except ConnectionResetError:
+        return b""
+    finally:
+        await left(writer)
+
+
+async def test_verbs_are_answered_over_a_socket_that_others_cannot_use(config: Path) -> None:
+    async with controlled(config, FakeKernel()) as path:
+        assert path is not None
+        assert stat.S_IMODE(path.stat().st_mode) == 0o600
+        assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
+        assert await asyncio.to_thread(asked, config, verb="ps") == [{"id": "a"}, {"id": "b"}]
+        assert await asyncio.to_thread(asked, config, verb="search", query="x", top=2) == [{"name": "x"}] * 2
+    assert not path.exists()
+
+
+async def test_a_refusal_arrives_with_its_fix(config: Path) -> None:
+    async with controlled(config, FakeKernel()):
+        with pytest.raises(UsageError, match="there is no server 'x'") as caught:
+            await asyncio.to_thread(asked, config, verb="restart", id="x")
+        assert caught.value.fix == "did you mean 'a'?"
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"not json\n",
+        b"[]\n",
+        b"1\n",
+        b"{}\n",
+        b'{"verb": "__init__"}\n',
+        b'{"verb": ["ps"]}\n',
+        b'{"verb": "ps", "more": 1}\n',
+        b'{"verb": "stop"}\n',
+        b'{"verb": "stop", "id": 1}\n',
+        b'{"verb": "logs", "id": {"a": 1}}\n',
+        b'{"verb": "search", "query": "x", "top": true}\n',
+        b"[" * 50_000 + b"\n",
+        b"\xff\xfe\n",
+        b"x" * (LONGEST_REQUEST + 2) + b"\n",
+    ],
+)
+async def test_a_request_that_is_not_one_is_refused_and_the_kernel_goes_on(config: Path, content: bytes) -> None:
+    async with controlled(config, FakeKernel()) as path:
+        assert path is not None
+        assert json.loads(await raw(path, content))["error"]["problem"]
+        assert json.loads((await raw(path, b'{"verb": "status"}\n')).splitlines()[0]) == {
+            "answer": {"pid": os.getpid()}
+        }
+
+
+async def test_another_user_is_told_nothing(config: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with controlled(config, FakeKernel()) as path:
+        assert path is not None
+        other = os.getuid() + 1
+        monkeypatch.setattr(listener, "user_of", lambda one: other)
+        assert await raw(path, b'{"verb": "ps"}\n') == b""
+
+
+async def test_who_follows_logs_and_leaves_is_forgotten(config: Path) -> None:
+    kernel = FakeKernel()
+    async with controlled(config, kernel) as path:
+        reader, writer = await asyncio.open_unix_connection(str(path))
+        writer.write(b'{"verb": "logs", "follow": true}\n')
+        assert json.loads(await reader.readline())["answer"]["text"] == "hello"
+        await until(lambda: kernel.following == 1)
+        await left(writer)
+        await until(lambda: kernel.following == 0)
+
+
+async def test_the_number_of_peers_is_bounded(config: Path) -> None:
+    async with controlled(config, FakeKernel()) as path:
+        assert path is not None
+        silent = [await asyncio.open_unix_connection(str(path)) for _ in range(MOST_PEERS)]
+        assert b"too many" in await raw(path, b'{"verb": "ps"}\n')
+        for _, writer in silent:
+            await left(writer)
+
+
+async def test_a_socket_that_a_killed_kernel_left_is_no_kernel(config: Path) -> None:
+    async with controlled(config, FakeKernel()) as path:
+        assert path is not None
+        left = path.with_name(path.name.replace(f"-{os.getpid()}", "-1"))
+        with socket.socket(socket.AF_UNIX) as one:
+            one.bind(str(left))
+        assert set(places_of(config)) == {os.getpid()}
+    with pytest.raises(PeerGone, match="no kernel serves"):
+        asked(config, verb="ps")
+
+
+async def test_without_a_private_folder_the_kernel_serves_all_the_same(
+    config: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(listener, "own_place", lambda config: (_ for _ in ()).throw(UsageError("no folder")))
+    async with controlled(config, FakeKernel()) as path:
+        assert path is None
+    assert "cannot be operated" in caplog.text

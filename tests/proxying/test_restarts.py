@@ -1,0 +1,155 @@
+"""When a server that ended is started again."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from defserve.errors import UsageError
+from defserve.proxying.restarts import (
+    JITTER,
+    MOST_RESTARTS,
+    STRATEGIES,
+    Exit,
+    RefusalReason,
+    RestartPolicy,
+    RestartRefusal,
+    Restarts,
+)
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def restarts(chance: float = 0.0, **policy: Any) -> tuple[Restarts, Clock]:
+    clock = Clock()
+    return Restarts(RestartPolicy(**policy), clock, lambda: chance), clock
+
+
+TABLE = {
+    ("never", Exit.CLEAN): RefusalReason.POLICY,
+    ("never", Exit.FAILED): RefusalReason.POLICY,
+    ("never", Exit.STOPPED): RefusalReason.STOPPED,
+    ("on_failure", Exit.CLEAN): RefusalReason.POLICY,
+    ("on_failure", Exit.FAILED): None,
+    ("on_failure", Exit.STOPPED): RefusalReason.STOPPED,
+    ("always", Exit.CLEAN): None,
+    ("always", Exit.FAILED): None,
+    ("always", Exit.STOPPED): RefusalReason.STOPPED,
+}
+
+
+@pytest.mark.req("MGP-11.5p")
+@pytest.mark.parametrize(("strategy", "exit"), TABLE)
+def test_the_policy_says_which_ends_are_followed_by_a_restart(strategy: str, exit: Exit) -> None:
+    verdict = restarts(strategy=strategy)[0].after(exit)
+    expected = TABLE[strategy, exit]
+    assert verdict == 1.0 if expected is None else isinstance(verdict, RestartRefusal) and verdict.reason is expected
+
+
+@pytest.mark.req("MGP-11.5w")
+def test_the_sixth_restart_within_the_window_is_refused_even_if_each_start_succeeded() -> None:
+    counted, clock = restarts()
+    for _ in range(5):
+        assert isinstance(counted.after(Exit.FAILED), float)
+        clock.now += 50
+    refusal = counted.after(Exit.FAILED)
+    assert isinstance(refusal, RestartRefusal)
+    assert refusal.reason is RefusalReason.LIMIT
+    assert refusal.reason == "restart_limit_exceeded"
+
+
+@pytest.mark.req("MGP-11.5w")
+def test_restarts_fall_out_of_the_window_one_by_one() -> None:
+    counted, clock = restarts(max_restarts=2, window=100)
+    counted.after(Exit.FAILED)
+    clock.now = 60
+    counted.after(Exit.FAILED)
+    clock.now = 99
+    assert isinstance(counted.after(Exit.FAILED), RestartRefusal)
+    clock.now = 100
+    assert counted.recent == 1
+    assert isinstance(counted.after(Exit.FAILED), float)
+    assert isinstance(counted.after(Exit.FAILED), RestartRefusal)
+
+
+@pytest.mark.req("MGP-11.5b")
+def test_the_wait_doubles_up_to_the_cap() -> None:
+    counted, _ = restarts(max_restarts=8)
+    assert [counted.after(Exit.FAILED) for _ in range(8)] == [1, 2, 4, 8, 16, 30, 30, 30]
+
+
+def test_the_wait_is_short_again_when_the_window_is_empty() -> None:
+    counted, clock = restarts()
+    counted.after(Exit.FAILED)
+    counted.after(Exit.FAILED)
+    clock.now = 300
+    assert counted.after(Exit.FAILED) == 1
+
+
+def test_an_operators_start_clears_the_count() -> None:
+    counted, _ = restarts(max_restarts=1)
+    counted.after(Exit.FAILED)
+    assert isinstance(counted.after(Exit.FAILED), RestartRefusal)
+    counted.clear()
+    assert counted.after(Exit.FAILED) == 1
+
+
+def test_a_refused_restart_is_not_counted() -> None:
+    counted, _ = restarts(max_restarts=0)
+    counted.after(Exit.FAILED)
+    assert counted.recent == 0
+
+
+def test_without_a_limit_it_waits_at_most_the_cap_for_ever() -> None:
+    counted, _ = restarts(max_restarts=None)
+    waits = [counted.after(Exit.FAILED) for _ in range(3 * MOST_RESTARTS)]
+    assert waits[-1] == 30
+    assert counted.recent == MOST_RESTARTS
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"strategy": "sometimes"},
+        {"max_restarts": -1},
+        {"max_restarts": MOST_RESTARTS + 1},
+        {"window": 0},
+        {"base": -1},
+        {"base": 31},
+    ],
+)
+def test_a_policy_that_cannot_work_is_refused(wrong: dict[str, Any]) -> None:
+    with pytest.raises(UsageError, match="fix:"):
+        RestartPolicy(**wrong)
+
+
+STEPS = st.lists(st.tuples(st.floats(0, 200), st.sampled_from(Exit)), max_size=60)
+
+
+@pytest.mark.req("MGP-11.5w", "MGP-11.5b")
+@given(st.sampled_from(STRATEGIES), st.integers(0, 6), st.floats(1, 300), st.floats(0, 1, exclude_max=True), STEPS)
+def test_no_window_ever_holds_more_restarts_than_allowed_and_no_wait_leaves_its_bounds(
+    strategy: str, most: int, window: float, chance: float, steps: list[tuple[float, Exit]]
+) -> None:
+    counted, clock = restarts(chance, strategy=strategy, max_restarts=most, window=window)
+    granted: list[float] = []
+    for passed, exit in steps:
+        clock.now += passed
+        verdict = counted.after(exit)
+        inside = [moment for moment in granted if moment > clock.now - window]
+        if isinstance(verdict, float):
+            backoff = min(30, 2 ** len(inside))
+            assert (1 - JITTER) * backoff <= verdict <= backoff
+            assert len(inside) < most
+            granted.append(clock.now)
+        elif isinstance(verdict, RestartRefusal) and verdict.reason is RefusalReason.LIMIT:
+            assert len(inside) == most
