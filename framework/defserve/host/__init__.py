@@ -4,7 +4,8 @@
 otherwise. The names here are imported when they are first used: finding a server to run (`host.targets`) needs no
 client.
 
-May import: `protocols.mcp.apps.offer`, `protocols.mcp.versions`, `protocols.mgp.audit`, `transports.client_errors`, `wire`.
+May import: `protocols.mcp.apps.offer`, `protocols.mcp.versions`, `protocols.mgp.audit`, `transports.client_errors`,
+`wire`.
 """
 
 from __future__ import annotations
