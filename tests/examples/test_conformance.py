@@ -19,8 +19,8 @@ pytestmark = pytest.mark.anyio
 stateless = pytest.mark.parametrize("version", ["2026-07-28"])
 
 FORM = {
-    "name": "Alice", "confirm": True, "color": "blue", "ok": True, "context": "tests", "username": "al", "email": "al@example.com",
-    "age": 25, "score": 88, "status": "inactive", "verified": False,
+    "name": "Alice", "confirm": True, "color": "blue", "ok": True, "context": "tests", "username": "al",
+    "email": "al@example.com", "age": 25, "score": 88, "status": "inactive", "verified": False,
     "untitledSingle": "option1", "titledSingle": "value1", "legacyEnum": "opt1", "untitledMulti": ["option1"],
     "titledMulti": ["value1", "value2"],
 }  # fmt: skip
