@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, TypeAlias
@@ -23,7 +23,7 @@ class Origin:
 
 
 @contextmanager
-def origin(serve: Serve) -> Iterator[Origin]:
+def origin(serve: Serve) -> Generator[Origin]:
     """An origin of its own, which is a port of 127.0.0.1."""
     found = Origin("")
 

@@ -95,7 +95,7 @@ def reaching(**csp: list[str]) -> Server:
 
 def test_a_policy_blocks_every_origin_that_a_view_does_not_name(browser: Browser, show: Show):
     with origin(anything) as named, origin(anything) as other:
-        show(reaching(connect=[named.url], resource=[named.url]), "show")
+        show(reaching(connect=[named.url, named.url.replace("http", "ws")], resource=[named.url]), "show")
         allowed = json.loads(browser.frame(f"reach('{named.url}')"))
         assert allowed == {
             "fetch": "allowed", "image": "allowed", "script": "allowed", "style": "allowed", "socket": "blocked"

@@ -9,8 +9,9 @@ from defserve.core.call import Call
 from defserve.core.extension import Extension, Offer
 from defserve.core.registry import Registry
 from defserve.errors import UsageError
+from defserve.protocols.mcp.apps.facet import APPS, AppFacet, is_for_views
 from defserve.protocols.mcp.apps.offer import offers_apps
-from defserve.protocols.mcp.apps.view import APPS, AppFacet, AppView
+from defserve.protocols.mcp.apps.view import AppView
 from defserve.protocols.mcp.resources.resources import Resource
 from defserve.wire.messages import Params
 
@@ -37,8 +38,7 @@ class Apps(Extension):
         )
 
     def visible(self, call: Call, item: Any) -> bool:
-        facet: AppFacet | None = item.facets.get(APPS)
-        return facet is None or not facet.is_for_views or APPS in call.terms.states
+        return APPS in call.terms.states or not is_for_views(item)
 
     def view(self, call: Call) -> object:
         # A view that is removed takes its links along.

@@ -8,8 +8,9 @@ from typing import Any
 from defserve.core.call import Call
 from defserve.core.registry import Registry
 from defserve.errors import UsageError
+from defserve.protocols.mcp.apps.facet import APPS, AppFacet, is_for_views
 from defserve.protocols.mcp.apps.offer import SCHEME
-from defserve.protocols.mcp.apps.view import APPS, AppFacet, uri_of
+from defserve.protocols.mcp.apps.view import uri_of
 from defserve.protocols.mcp.prefixes import Prefix
 from defserve.protocols.mcp.resources.resources import Resource
 from defserve.protocols.mcp.tools.tools import Tool
@@ -36,7 +37,7 @@ class LinkedTool(Tool):
         found = super().result(call, value)
         content: list[Params] = found["content"]
         facet: AppFacet = self.facets[APPS]
-        is_shown = facet.uri is not None and not facet.is_for_views
+        is_shown = facet.uri is not None and not is_for_views(self)
         if is_shown and not any(block.get("text", "").strip() for block in content):
             title = self.options.title or self.name
             found["content"] = [*content, {"type": "text", "text": f"{title} has run. Its result has no text."}]

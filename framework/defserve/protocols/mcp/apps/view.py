@@ -6,10 +6,11 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any
 
 from defserve.core.registry import Registry
 from defserve.errors import UsageError
+from defserve.protocols.mcp.apps.facet import APPS, AppFacet
 from defserve.protocols.mcp.apps.offer import MIME_TYPE, SCHEME
 from defserve.protocols.mcp.apps.page import ViewNames, document
 from defserve.protocols.mcp.apps.policy import csp_wire, permissions_wire
@@ -18,24 +19,6 @@ from defserve.protocols.mcp.lifecycle import Dialect
 from defserve.protocols.mcp.prefixes import Prefix
 from defserve.protocols.mcp.resources.resources import Resource, ResourceOptions
 from defserve.wire.messages import Params
-
-APPS: Final = "apps"
-"""The facet of a view, and of a tool that views or hosts with views treat differently."""
-
-
-class AppFacet(NamedTuple):
-    """What an item has to do with views. `uri` is the view that shows a tool's results.
-
-    `visible_to` is who may use it: the model, views, or both (None).
-    """
-
-    uri: str | None = None
-    visible_to: str | None = None
-
-    @property
-    def is_for_views(self) -> bool:
-        """Whether only a host with views can use it."""
-        return self.visible_to == "app"
 
 
 @dataclass(frozen=True, slots=True)
