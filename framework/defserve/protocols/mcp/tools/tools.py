@@ -69,6 +69,8 @@ class ToolOptions(ItemOptions):
     poll: float | None = None
     retry: int = 0
     begin: Literal["now", "later"] = "now"
+    app: Any = None
+    visible_to: Literal["model", "app"] | None = None
 
 
 class Tool(Item[ToolOptions]):
