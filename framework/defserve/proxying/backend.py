@@ -37,6 +37,7 @@ WAIT_SECONDS: Final = 5.0
 REOPEN_SECONDS: Final = 1.0
 DRAIN_SECONDS: Final = 30.0
 STDERR_LINES: Final = 200
+RETIRE_POLL_SECONDS: Final = 0.05
 MOST_WAITING: Final = 4
 """Calls that wait for room, for each that may run."""
 
@@ -95,6 +96,7 @@ class Backend:
         self.calls = self.calls_total = self.restarts = 0
         self.since = time.time()
         self.stderr: deque[str] = deque(maxlen=STDERR_LINES)
+        self.on_stderr: Callable[[str], None] | None = None
         self.secrets = target.secrets
         self.catalogue = Catalogue(self, shelf, options.tools)
         self.pool = Pool(id, self._open_for, most=options.children, idle=options.idle)
@@ -106,6 +108,7 @@ class Backend:
         self._main: Channel | None = None
         self._task: asyncio.Task[None] | None = None
         self._main_gone: asyncio.Event = asyncio.Event()
+        self._failed = ""
         self._settled: asyncio.Event = asyncio.Event()
         self._idle: asyncio.Event = asyncio.Event()
         self._room: deque[asyncio.Future[None]] = deque()
@@ -117,6 +120,11 @@ class Backend:
     def tools(self) -> int:
         """How many tools it offers here."""
         return self.catalogue.count("tools")
+
+    @property
+    def pid(self) -> int | None:
+        """The process of its own conversation, if it is a child."""
+        return self._main.pid if self._main is not None else None
 
     @property
     def per(self) -> Per:
@@ -168,6 +176,57 @@ class Backend:
         self.restarts += 1
         self._enter("restarting", reason)
         self._task = asyncio.create_task(self._supervise(), name=f"defserve backend {self.id}")
+
+    async def renew(
+        self, reason: str, target: Target | None = None, *, timeout: float = DRAIN_SECONDS, overlap: bool = True
+    ) -> None:
+        """Start it again without a gap: open the next one, give it the new calls, and let the others finish.
+
+        With another `target`, it is that from now on. Raises PeerError if the next one does not open; then nothing has
+        changed. Without `overlap`, or if it is not connected, this is `restart`.
+        """
+        if not overlap or self._main is None or self.state != "connected":
+            self.target = target or self.target
+            self.secrets = self.target.secrets
+            await self.restart(reason, timeout)
+            return
+        before, secrets = self.target, self.secrets
+        self.target = target or before
+        self.secrets = self.target.secrets
+        try:
+            main = await self._open(None)
+            try:
+                await self.catalogue.refresh(main)
+            except BaseException:
+                await main.aclose()
+                raise
+        except BaseException:
+            self.target, self.secrets = before, secrets
+            raise
+        old, pool = self._main, self.pool
+        self._main, self.pool = main, Pool(self.id, self._open_for, most=self.options.children, idle=self.options.idle)
+        self._learn(main)
+        self.policy.clear()
+        self.restarts += 1
+        log.info("server %r: renewed (%s)", self.id, reason)
+        await self._retire(old, pool, timeout)
+
+    async def _retire(self, main: Channel | None, pool: Pool, timeout: float) -> None:
+        """End conversations that take no new calls, when those under way are done or the time is over."""
+        channels = [*pool.all(), *([main] if main is not None else [])]
+        with suppress(TimeoutError):
+            async with asyncio.timeout(timeout):
+                while any(channel.exchanges for channel in channels):  # noqa: ASYNC110 - rare, and many set no event
+                    await asyncio.sleep(RETIRE_POLL_SECONDS)
+        await pool.aclose()
+        if main is not None:
+            await main.aclose()
+
+    def fail(self, reason: str) -> None:
+        """It runs and does not answer: end it, as if it had ended by itself. The policy says what comes then."""
+        if self._main is not None and self.state == "connected":
+            self._failed = reason
+            self._main_gone.set()
 
     async def ready(self, seconds: float) -> None:
         """Wait until it is connected, or has failed; at most so many seconds."""
@@ -225,9 +284,10 @@ class Backend:
             await self._listen(main)
             self._enter("connected", "opened")
             await self._main_gone.wait()
-            gone = main.gone
+            # Another one may have taken its place meanwhile.
+            gone = self._main.gone
             is_clean = gone is not None and "exited with code 0" in gone.message
-            return Exit.CLEAN if is_clean else Exit.FAILED, self._hidden(gone.message if gone else "it left")
+            return Exit.CLEAN if is_clean else Exit.FAILED, self._hidden(gone.message if gone else self._failed)
         except Clash as clash:
             log.error("server %r is not offered: %s", self.id, clash)
             return Exit.STOPPED, str(clash)
@@ -460,7 +520,10 @@ class Backend:
                 log.warning("server %r: its new lists cannot be read: %s", self.id, self._hidden(error.message))
 
     def _take_stderr(self, line: str) -> None:
-        self.stderr.append(self._hidden(line))
+        shown = self._hidden(line)
+        self.stderr.append(shown)
+        if self.on_stderr is not None:
+            self.on_stderr(shown)
 
     def _hidden(self, text: str) -> str:
         return self.secrets.hidden(text)

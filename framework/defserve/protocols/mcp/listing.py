@@ -27,25 +27,23 @@ class Listed(Protocol):
         ...
 
 
-T = TypeVar("T")
-
-
-def described(item: Listed, dialect: Dialect) -> Params:
-    """How most items are shown: each kind in its own way."""
-    return item.describe(dialect)
+T = TypeVar("T", bound=Listed)
 
 
 class Listing(Generic[T]):
-    """One list method: its member name (`tools`), its registry, how an item looks in a dialect, and which it shows."""
+    """One list method: its member name (`tools`), its registry, which items it shows, and how each looks in a dialect.
+
+    Without `describe`, an item describes itself.
+    """
 
     def __init__(
         self,
         member: str,
         registry: Registry[T],
-        describe: Callable[[T, Dialect], Params],
         shows: Callable[[T], bool] = lambda _: True,
+        describe: Callable[[T, Dialect], Params] = lambda item, dialect: item.describe(dialect),
     ) -> None:
-        self.member, self.registry, self.describe, self.shows = member, registry, describe, shows
+        self.member, self.registry, self.shows, self.describe = member, registry, shows, describe
         self.meta: Callable[[], Params] | None = None
         """The `_meta` of its pages. It may change only with the registry's version."""
         self._pages = ByteCache[Encoded](MOST_BYTES)

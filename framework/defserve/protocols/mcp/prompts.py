@@ -22,7 +22,7 @@ from defserve.protocols.mcp.items import (
     read_answers,
 )
 from defserve.protocols.mcp.lifecycle import Dialect, dialect_of
-from defserve.protocols.mcp.listing import Listing, described
+from defserve.protocols.mcp.listing import Listing
 from defserve.protocols.mcp.params import optional_fields, text
 from defserve.wire.jsonvalue import is_array, is_mapping
 from defserve.wire.messages import Params
@@ -96,7 +96,7 @@ class Prompts:
     def __init__(self) -> None:
         self.registry: Registry[Prompt] = Registry("prompt")
         self.late: Late | None = None
-        self.listing = Listing("prompts", self.registry, described)
+        self.listing = Listing("prompts", self.registry)
 
     def list(self, call: Call, params: Params) -> Any:
         return self.listing.page(call, params)

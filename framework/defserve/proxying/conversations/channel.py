@@ -80,6 +80,7 @@ class Channel:
 
     async def open(self, link: Link, version: str | None) -> None:
         """Agree with the server. Raises PeerError if that fails; the link is closed then."""
+        self.pid: int | None = getattr(link, "pid", None)
         self.conversation = ClientConversation(
             link, on_request=self._asked, on_notification=self._heard, on_gone=self._left
         )

@@ -16,7 +16,7 @@ from defserve.protocols.mcp.failures import ResourceNotFound
 from defserve.protocols.mcp.function import FindProvider, Function, nothing_injectable
 from defserve.protocols.mcp.items import ANSWER_PARAMS, Item, ItemOptions, Late, check_running, read_answers
 from defserve.protocols.mcp.lifecycle import Dialect, dialect_cache_hints, dialect_of
-from defserve.protocols.mcp.listing import Listing, described
+from defserve.protocols.mcp.listing import Listing
 from defserve.protocols.mcp.params import text
 from defserve.protocols.mcp.resources.cache import ResourceCache
 from defserve.wire.jsonvalue import is_array
@@ -124,10 +124,14 @@ class Resource(Item[ResourceOptions]):
         else:
             changes = cache.changes
             kwargs = self.function.arguments.validate(_values(self, values))
-            found = contents(uri, await self.function.run(call, kwargs, seconds), options.mime_type, dialect)
+            found = self.contents(uri, await self.function.run(call, kwargs, seconds), dialect)
             if is_cached:
                 cache.put(uri, dialect.version, found, left, changes)
         return {"contents": found, **dialect_cache_hints(dialect, int(left * 1000))}
+
+    def contents(self, uri: str, value: Any, dialect: Dialect) -> list[Params]:
+        """What its function returned for a URI, as the wire has it."""
+        return contents(uri, value, self.options.mime_type, dialect)
 
 
 class Resources:
@@ -138,8 +142,8 @@ class Resources:
         self.late: Late | None = None
         self.concrete: Registry[Resource] = Registry("resource")
         self.templates: Registry[Resource] = Registry("resource template")
-        self._concrete_listing = Listing("resources", self.concrete, described, Resource.is_listed)
-        self._template_listing = Listing("resourceTemplates", self.templates, described, Resource.is_listed)
+        self._concrete_listing = Listing("resources", self.concrete, Resource.is_listed)
+        self._template_listing = Listing("resourceTemplates", self.templates, Resource.is_listed)
 
     @property
     def listings(self) -> tuple[Listing[Resource], Listing[Resource]]:
