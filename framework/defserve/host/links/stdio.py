@@ -55,6 +55,11 @@ class ProcessLink:
         self._child = await Child.start(self._child.options)
 
     @property
+    def pid(self) -> int:
+        """The child's process."""
+        return self._child.pid
+
+    @property
     def returncode(self) -> int | None:
         """The exit code, negative for a signal; None while the process runs."""
         return self._child.returncode
