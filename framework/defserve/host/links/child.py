@@ -109,6 +109,10 @@ class Child(asyncio.SubprocessProtocol):
         return child
 
     @property
+    def pid(self) -> int:
+        return self._running.get_pid()
+
+    @property
     def returncode(self) -> int | None:
         """The exit code, negative for a signal; None while the process runs."""
         return self._running.get_returncode()
@@ -163,7 +167,7 @@ class Child(asyncio.SubprocessProtocol):
         """To the child and everything that it started."""
         try:
             if os.name == "posix":
-                os.killpg(self._running.get_pid(), number)
+                os.killpg(self.pid, number)
             else:
                 self._running.terminate()
         except ProcessLookupError:
