@@ -165,6 +165,7 @@ class Backend:
         await self._drain(reason, timeout)
         await self._close()
         self.catalogue.clear()
+        self._is_known = False
         if self.state != "disconnected":
             self._enter("disconnected", reason)
 
