@@ -251,3 +251,13 @@ async def test_a_state_is_worth_nothing_to_another_server_or_twice() -> None:
         async with asked_over_http(front((child(version="handshake"), "e"))) as (other, _):
             with pytest.raises(PeerError, match="Invalid or expired requestState"):
                 await other.request("tools/call", {**again, "requestState": following["requestState"]}, follow=False)
+
+
+def test_a_server_can_be_served_again_on_another_loop() -> None:
+    server = front((child(), "e"))
+
+    async def serve(era: str) -> Any:
+        async with server.connect(era) as client:
+            return await client.call("e_add", a=1, b=2)
+
+    assert [asyncio.run(serve(era)) for era in ERAS] == [3, 3]
