@@ -99,18 +99,15 @@ class Backend:
         self.on_stderr: Callable[[str], None] | None = None
         self.secrets = target.secrets
         self.catalogue = Catalogue(self, shelf, options.tools)
-        self.pool = Pool(id, self._open_for, most=options.children, idle=options.idle)
-        self.pool.ended = lambda front: self.catalogue.forget(front.key)
+        self.pool = self._new_pool()
         self.watching = Watching(self._channel, self._watch_key)
         self.policy = Restarts(options.restarts or _usual_policy(target))
         self._shelf, self._parking = shelf, parking
         self._watchers: dict[object, Callable[[Transition], None]] = {}
         self._main: Channel | None = None
         self._task: asyncio.Task[None] | None = None
-        self._main_gone: asyncio.Event = asyncio.Event()
         self._failed = ""
-        self._settled: asyncio.Event = asyncio.Event()
-        self._idle: asyncio.Event = asyncio.Event()
+        self._join_loop()
         self._room: deque[asyncio.Future[None]] = deque()
         self._tasks: set[asyncio.Task[None]] = set()
         self._is_refreshing = self._is_known = False
@@ -151,11 +148,22 @@ class Backend:
         self._watchers[key] = changed
         return lambda: self._watchers.pop(key, None) and None
 
+    def _join_loop(self) -> None:
+        """Belong to the event loop that comes next: what waits must wait on that one."""
+        self._main_gone, self._settled, self._idle = asyncio.Event(), asyncio.Event(), asyncio.Event()
+        self.catalogue.join_loop()
+
+    def _new_pool(self) -> Pool:
+        pool = Pool(self.id, self._open_for, most=self.options.children, idle=self.options.idle)
+        pool.ended = lambda front: self.catalogue.forget(front.key)
+        return pool
+
     # -- life --------------------------------------------------------------------------------------------
 
     async def start(self) -> None:
         """Begin to connect, if it has not begun. Returns at once: `state` tells what became of it."""
         if self._task is None or self._task.done():
+            self._join_loop()
             self.policy.clear()
             self._enter("connecting", "started")
             self._task = asyncio.create_task(self._supervise(), name=f"defserve backend {self.id}")
@@ -205,7 +213,7 @@ class Backend:
             self.target, self.secrets = before, secrets
             raise
         old, pool = self._main, self.pool
-        self._main, self.pool = main, Pool(self.id, self._open_for, most=self.options.children, idle=self.options.idle)
+        self._main, self.pool = main, self._new_pool()
         self._learn(main)
         self.policy.clear()
         self.restarts += 1
