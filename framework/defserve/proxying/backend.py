@@ -22,8 +22,9 @@ from defserve.proxying.catalogue.catalogue import Catalogue, Clash, Shelf
 from defserve.proxying.catalogue.names import ToolChoice
 from defserve.proxying.conversations.channel import Channel
 from defserve.proxying.conversations.fronts import Front, front_of
+from defserve.proxying.conversations.holding import HeldChannels
 from defserve.proxying.conversations.pool import Pool
-from defserve.proxying.relay import RelayedCall, resumes
+from defserve.proxying.relay import RelayedCall, held_handle, resumes
 from defserve.proxying.restarts import Exit, RestartPolicy, RestartRefusal, Restarts
 from defserve.proxying.states import State
 from defserve.proxying.targets import Per, Target
@@ -102,7 +103,7 @@ class Backend:
         self.pool = self._new_pool()
         self.watching = Watching(self._channel, self._watch_key)
         self.policy = Restarts(options.restarts or _usual_policy(target))
-        self._shelf, self._parking = shelf, parking
+        self._shelf, self._parking, self._held = shelf, parking, HeldChannels()
         self._watchers: dict[object, Callable[[Transition], None]] = {}
         self._main: Channel | None = None
         self._task: asyncio.Task[None] | None = None
@@ -358,8 +359,12 @@ class Backend:
         await self._take_room()
         try:
             front = front_of(call)
-            channel = await self._channel(front)
-            relayed = RelayedCall(self.id, call, channel, front, self._parking, self.secrets)
+            held = self._held.take(held_handle(call, self.id))
+            channel = held.channel if held is not None else await self._channel(front)
+            relayed = RelayedCall(self.id, call, channel, front, self._parking, self._held, self.secrets)
+            if held is not None:
+                channel.begin(relayed)
+                channel.end(held.exchange)
             return await self._named(relayed.run(method, params))
         finally:
             self._leave_room()
@@ -369,7 +374,7 @@ class Backend:
         try:
             return await work
         except PeerError as error:
-            raise failures.lost(self.id, error, self.state, self.secrets) from None
+            raise failures.failed(self.id, error, self.state, self.secrets) from None
 
     async def _channel(self, front: Front) -> Channel:
         """The conversation that a front's call takes. Waits a moment for a backend that is on its way."""
@@ -463,11 +468,8 @@ class Backend:
             return
         try:
             await self.watching.add(_watcher(call), self._inner(uris))
-        except PeerGone as error:
-            raise failures.lost(self.id, error, self.state, self.secrets) from None
         except PeerError as error:
-            answer = {"code": error.code, "message": error.message, "data": error.data}
-            raise failures.relayed(self.id, answer, self.secrets) from None
+            raise failures.failed(self.id, error, self.state, self.secrets) from None
 
     async def unwatch_resources(self, call: Call, uris: Collection[str]) -> None:
         """It no longer does."""
