@@ -199,6 +199,23 @@ async def test_an_unknown_id_gets_a_suggestion(tmp_path: Path) -> None:
                 await verb("office.mial")
 
 
+async def test_tools_of_all_servers_are_found_by_what_they_do(tmp_path: Path) -> None:
+    async with running(tmp_path, entry("a"), entry("b")) as here:
+        found = await here.kernel.search("add two numbers", 2)
+        assert [(tool["name"], tool["server_id"]) for tool in found] == [("a_add", "a"), ("b_add", "b")]
+        for query, top in (("", 5), ("x", 0), ("x", 1000)):
+            with pytest.raises(UsageError):
+                await here.kernel.search(query, top)
+
+
+async def test_with_many_tools_only_pinned_ones_are_listed(tmp_path: Path) -> None:
+    head = '[kernel]\nlevel = "L3"\n[kernel.tools]\npinned = ["b.pid"]'
+    async with running(tmp_path, head, entry("a", more='pinned = ["add"]'), entry("b")) as here:
+        names = {tool["name"] for tool in await here.client.tools()}
+        assert {name for name in names if not name.startswith("mgp_")} == {"a_add", "b_pid"}
+        assert await here.call("b_add", a=1, b=2) == "3"
+
+
 async def test_logs_follow_what_happens(tmp_path: Path) -> None:
     async with running(tmp_path, entry("a"), entry("b")) as here:
         lines: list[dict[str, Any]] = []

@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import aclosing
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from defserve.errors import DefserveError, UsageError
 from defserve.kernel.config.changes import changes
@@ -18,7 +18,11 @@ from defserve.kernel.config.loading import load
 from defserve.kernel.journal import Journal
 from defserve.kernel.members import Member
 from defserve.kernel.supervision import Supervision
+from defserve.search.options import Search
 from defserve.server.server import Server
+
+MOST_FOUND: Final = 20
+DISCOVER: Final = "mgp_tools_discover"
 
 log = logging.getLogger("defserve.kernel")
 
@@ -110,7 +114,15 @@ class Kernel:
 
     async def search(self, query: str, top: int = 5) -> list[dict[str, Any]]:
         """The tools that fit a query best."""
-        raise UsageError("this kernel has no search")
+        if not query.strip() or not 0 < top <= MOST_FOUND:
+            raise UsageError(
+                f"a search has words, and finds up to {MOST_FOUND} tools", fix='defserve kernel search "send a letter"'
+            )
+        async with self.server.connect() as client:
+            found = await client.call_raw(DISCOVER, {"query": query, "max_results": top})
+        if found.get("isError"):
+            raise UsageError(f"the search failed: {found['content'][0].get('text')}")
+        return [{"risk_level": tool["security"]["risk_level"], **tool} for tool in found["structuredContent"]["tools"]]
 
     async def reload(self) -> dict[str, Any]:
         """Read the file again and do what it says now. A file with a mistake changes nothing: UsageError names it.
@@ -211,4 +223,6 @@ def _server(config: KernelConfig, options: Mapping[str, Any]) -> Server:
         given["auth"] = ApiKeys(settings.keys)
     if settings.instructions:
         given.setdefault("instructions", settings.instructions)
+    level: Any = settings.level
+    given.setdefault("search", Search(level=level, pinned=config.pinned(), budget=settings.budget))
     return Server(settings.name, **given)

@@ -79,11 +79,11 @@ class Member:
         self.entry, self.hidden = entry, entry.launch.hidden(self.environ)
         try:
             target = self.target()
-            self.backend.timeout, self.backend.options = entry.launch.timeout, self._options()
+            self.backend.options = self._options()
             await self.backend.renew("configuration_change", target, timeout=timeout, overlap=entry.overlap)
         except BaseException:
             self.entry, self.hidden = before, hidden
-            self.backend.timeout, self.backend.options = before.launch.timeout, self._options()
+            self.backend.options = self._options()
             raise
         self._hide_from_clients(target)
         self.backend.policy.policy = entry.restart
