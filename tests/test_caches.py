@@ -49,6 +49,7 @@ CACHES: dict[str, tuple[str, str]] = {
     "gateway/topic.py:history": ("messages", "256 KB a topic"),
     "gateway/gateway.py:_pace": ("nothing: one for each member", "16384 buckets"),
     "auth/failures.py:_failures": ("its address", "16384 addresses"),
+    "host/links/http_client/connection.py:_parts": ("parts of a body", "256 KB and one read of a socket"),
     "host/links/stdio.py:_ready": ("messages", "one read of a pipe"),
     "kernel/importing/secrets.py:_values": (OURS, "the secrets in a client's settings"),
     "kernel/journal.py:_lines": ("lines", "500 of 2,000 characters a server"),

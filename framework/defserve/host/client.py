@@ -55,6 +55,10 @@ class Client:
 
     Every method raises PeerError if the server answers with an error, PeerTimeout if it does not answer in time, and
     PeerGone if it leaves. Cancelling a method cancels its request.
+
+    If a server at an http address no longer knows the session, another one is opened, the log level and the
+    subscriptions are said again, and a request that was refused for that reason is repeated. With `mgp` or `mcpl` the
+    client ends instead.
     """
 
     def __init__(
@@ -111,6 +115,9 @@ class Client:
             )
             if self.mcpl is not None:
                 await self.mcpl.opened()
+            if not (self.stateless or self.mgp or self.mcpl):
+                # What MGP and MCPL agreed on is more than this could say again.
+                self._conversation.keep_open(self._open_again)
             if self._log_level and "logging" in self.capabilities:
                 await self.set_log_level(self._log_level)
         except BaseException:
@@ -129,6 +136,11 @@ class Client:
         for peer in (self.mgp, self.mcpl):
             if peer is not None:
                 await peer.prepare(agreement)
+
+    async def _open_again(self) -> None:
+        version = self._wanted_version or "handshake"
+        self._agreement = await open_conversation(self._conversation, self._offer, version, self.timeout)
+        self._listed = None
 
     async def _close(self) -> None:
         # Also inside a cancelled scope: a child process must be ended.

@@ -15,11 +15,11 @@ from defserve.protocols.mcp import reporting
 from defserve.protocols.mcp.asking.server_secret import ServerSecret
 from defserve.protocols.mcp.completion import Completions
 from defserve.protocols.mcp.identity import Identity
-from defserve.protocols.mcp.items import Item
+from defserve.protocols.mcp.items import Item, Late
 from defserve.protocols.mcp.lifecycle import Dialect, McpLifecycle
 from defserve.protocols.mcp.prompts import Prompts
 from defserve.protocols.mcp.resources.resources import Resources
-from defserve.protocols.mcp.resources.subscriptions import Subscriptions
+from defserve.protocols.mcp.resources.subscriptions import Subscriptions, UpdateSource
 from defserve.protocols.mcp.tools.tools import Tool, Tools
 from defserve.protocols.mcp.tools.validate_method import Validation
 from defserve.protocols.mcp.versions import HANDSHAKE_VERSIONS
@@ -56,9 +56,14 @@ class MCP(Extension):
         self.resources.concrete.watch(lambda: changed("resources"))
         self.resources.templates.watch(lambda: changed("resources"))
 
-    def list_with(self, before: BeforeList, meta: Callable[[], Params]) -> None:
-        """Wait for `before` ahead of every list, and put `meta` into its `_meta`. Call it before serving."""
+    def offer_elsewhere(self, source: UpdateSource, before: BeforeList, meta: Callable[[], Params], late: Late) -> None:
+        """Offer what comes from elsewhere. Call it before serving.
+
+        `before` is awaited ahead of every list, whose `_meta` is `meta`. `late` is awaited for what is not known yet.
+        """
         self._before_list = before
+        self.subscriptions.source = source
+        self.tools.late = self.prompts.late = self.resources.late = self.subscriptions.late = late
         for listing in (self.tools.listing, self.prompts.listing, *self.resources.listings):
             listing.meta = meta
 
@@ -139,6 +144,8 @@ class MCP(Extension):
         return capabilities
 
     def methods(self) -> Mapping[str, Handler]:
+        subscriptions = self.subscriptions
+        elsewhere = subscriptions.source is not None
         return {
             "initialize": self.lifecycle.initialize,
             "ping": self.lifecycle.ping,
@@ -149,14 +156,14 @@ class MCP(Extension):
             "resources/list": self._list(self.resources.list),
             "resources/templates/list": self._list(self.resources.list_templates),
             "resources/read": self.resources.read,
-            "resources/subscribe": self.subscriptions.subscribe,
-            "resources/unsubscribe": self.subscriptions.unsubscribe,
+            "resources/subscribe": subscriptions.subscribe_elsewhere if elsewhere else subscriptions.subscribe,
+            "resources/unsubscribe": subscriptions.unsubscribe_elsewhere if elsewhere else subscriptions.unsubscribe,
             "prompts/list": self._list(self.prompts.list),
             "prompts/get": self.prompts.get,
             "completion/complete": self.completions.complete,
             "logging/setLevel": reporting.set_level,
-            "subscriptions/listen": self.subscriptions.listen,
             **(self.skills.methods() if self.skills is not None else {}),
+            "subscriptions/listen": subscriptions.listen,
         }
 
     def notifications(self) -> Mapping[str, Listener]:

@@ -14,7 +14,7 @@ from defserve.errors import UsageError
 from defserve.protocols.mcp import content
 from defserve.protocols.mcp.failures import ResourceNotFound
 from defserve.protocols.mcp.function import FindProvider, Function, nothing_injectable
-from defserve.protocols.mcp.items import ANSWER_PARAMS, Item, ItemOptions, check_running, read_answers
+from defserve.protocols.mcp.items import ANSWER_PARAMS, Item, ItemOptions, Late, check_running, read_answers
 from defserve.protocols.mcp.lifecycle import Dialect, dialect_cache_hints, dialect_of
 from defserve.protocols.mcp.listing import Listing
 from defserve.protocols.mcp.params import text
@@ -135,10 +135,11 @@ class Resources:
 
     def __init__(self) -> None:
         self.cache = ResourceCache()
+        self.late: Late | None = None
         self.concrete: Registry[Resource] = Registry("resource")
         self.templates: Registry[Resource] = Registry("resource template")
-        self._concrete_listing = Listing("resources", self.concrete, Resource.describe, Resource.is_listed)
-        self._template_listing = Listing("resourceTemplates", self.templates, Resource.describe, Resource.is_listed)
+        self._concrete_listing = Listing("resources", self.concrete, Resource.is_listed)
+        self._template_listing = Listing("resourceTemplates", self.templates, Resource.is_listed)
 
     @property
     def listings(self) -> tuple[Listing[Resource], Listing[Resource]]:
@@ -162,7 +163,10 @@ class Resources:
 
     async def read(self, call: Call, params: Params) -> Params:
         uri = text(params, "uri")
-        if (found := self.find(call, uri)) is None:
+        found = self.find(call, uri)
+        if found is None and self.late is not None and await self.late(call, uri):
+            found = self.find(call, uri)
+        if found is None:
             raise ResourceNotFound(uri)
         resource, values = found
         return await resource.read(call, uri, values, self.cache)

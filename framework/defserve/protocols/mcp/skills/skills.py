@@ -38,7 +38,7 @@ class Skills:
         self.folders: list[Path] = []
         """The folders that were read."""
         self._resources = served
-        self._listing = Listing("skills", self.registry, SkillManifest.entry)
+        self._listing = Listing("skills", self.registry, describe=SkillManifest.entry)
         self._room = Room(MOST_FILES, MOST_BYTES)
 
     def add(self, folder: Path, prefix: str, scopes: Sequence[str], add: AddResource, owner: Any) -> None:
