@@ -1,4 +1,6 @@
-"""The command: kill servers and their Redis at random moments, and see that nothing that was acknowledged is lost.
+"""The command: kill servers, their Redis and the servers of a kernel at random moments.
+
+Nothing that was acknowledged is lost, and no call of a kernel runs twice.
 
 A run is one kill. Its seed is printed with what went wrong, and `--seed` starts from there.
 """
@@ -14,6 +16,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from statistics import median, quantiles
 
+from tests.faults.kernel import kill_backends
 from tests.faults.killing import Tally, kill_redis, kill_servers, share_redis
 from tests.faults.notebook import Broken
 from tests.faults.trouble import fill_the_disk, forbid_writing
@@ -29,6 +32,7 @@ STORIES: dict[str, tuple[Story, bool, float]] = {
     "servers": (kill_servers, False, 1.0),
     "redis": (kill_redis, True, 1.0),
     "workers": (share_redis, True, 0.1),
+    "kernel": (kill_backends, False, 0.25),
 }
 
 
