@@ -22,7 +22,7 @@ from defserve.host import Client
 from defserve.host.addresses import connect_url
 from defserve.kernel.control.asking import ask
 from tests.faults.killing import Tally
-from tests.faults.notebook import PATIENCE, ROOT, Broken
+from tests.faults.process import PATIENCE, ROOT, Broken
 from tests.waiting import until, wait_until
 
 SERVER = Path(__file__).with_name("marking_server.py")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import AbstractAsyncContextManager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from defserve.core.call import Call
 from defserve.core.composition import Composition
@@ -24,6 +24,9 @@ from defserve.protocols.mcp.tools.tools import Tool, Tools
 from defserve.protocols.mcp.tools.validate_method import Validation
 from defserve.protocols.mcp.versions import HANDSHAKE_VERSIONS
 from defserve.wire.messages import Notification, Params, Request
+
+LATE: Final = {"tasks": "task", "apps": "view or tool of a view"}
+"""Facets of items whose extension, of the same name, is part of a server only if an item had it before serving."""
 
 BeforeList = Callable[[Call], Awaitable[None]]
 
@@ -111,14 +114,16 @@ class MCP(Extension):
 
     def declared(self, item: Item[Any]) -> None:
         composition = self.subscriptions.composition
-        if composition is None or item.kind != "tool" or item.options.task is None:
+        if composition is None or item.facets.keys().isdisjoint(LATE):
             return
-        if all(extension.name != "tasks" for extension in composition.extensions):
-            raise UsageError(
-                f"{item.kind} {item.name!r} is the first task of this server, and comes after serving began",
-                where=item.where,
-                fix="declare a tool with task= before the server serves",
-            )
+        served = {extension.name for extension in composition.extensions}
+        for facet, what in LATE.items():
+            if facet in item.facets and facet not in served:
+                raise UsageError(
+                    f"{item.kind} {item.name!r} is the first {what} of this server, and comes after serving began",
+                    where=item.where,
+                    fix=f"declare a {what} before the server serves",
+                )
 
     def lifespan(self) -> AbstractAsyncContextManager[None] | None:
         return self._secret.lifespan()

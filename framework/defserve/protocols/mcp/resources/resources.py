@@ -124,10 +124,14 @@ class Resource(Item[ResourceOptions]):
         else:
             changes = cache.changes
             kwargs = self.function.arguments.validate(_values(self, values))
-            found = contents(uri, await self.function.run(call, kwargs, seconds), options.mime_type, dialect)
+            found = self.contents(uri, await self.function.run(call, kwargs, seconds), dialect)
             if is_cached:
                 cache.put(uri, dialect.version, found, left, changes)
         return {"contents": found, **dialect_cache_hints(dialect, int(left * 1000))}
+
+    def contents(self, uri: str, value: Any, dialect: Dialect) -> list[Params]:
+        """What its function returned for a URI, as the wire has it."""
+        return contents(uri, value, self.options.mime_type, dialect)
 
 
 class Resources:
