@@ -241,3 +241,40 @@ async def test_logs_follow_what_happens(tmp_path: Path) -> None:
         assert {line["id"] for line in lines} == {"a"}
         assert not any("\x1b" in line["text"] for line in lines)
         assert [line async for line in here.kernel.logs("a")]
+
+
+# --------------------------------------------------------------------------------------------------------------- sleep
+
+
+@pytest.mark.parametrize("setting", ["idle_stop = 0.2", 'start = "lazy"\nidle_stop = 0.2'])
+async def test_a_server_that_nobody_uses_sleeps_and_a_call_wakes_it(tmp_path: Path, setting: str) -> None:
+    async with running(tmp_path, entry("a", more=f'per = "shared"\n{setting}'), wait=False) as here:
+        await until(lambda: here.state("a") == "disconnected")
+        names = {tool["name"] for tool in await here.client.tools()}
+        assert "a_add" in names
+        first = int(await here.call("a_pid"))
+        await until(lambda: here.state("a") == "disconnected")
+        assert int(await here.call("a_pid")) != first
+        assert here.kernel.ps()[0]["recent_restarts"] == 0
+        with pytest.raises(ProcessLookupError):
+            os.kill(first, 0)
+
+
+async def test_calls_that_come_while_a_server_falls_asleep_are_answered(tmp_path: Path) -> None:
+    async with running(tmp_path, entry("a", more='per = "shared"')) as here:
+        backend = here.kernel.members["a"].backend
+        assert backend is not None
+        for _ in range(3):
+            asleep = asyncio.create_task(backend.sleep())
+            await until(lambda: backend.state in ("draining", "disconnected"))
+            assert int(await here.call("a_add", a=1, b=2)) == 3
+            await asleep
+
+
+async def test_a_stopped_server_is_not_woken_by_a_call(tmp_path: Path) -> None:
+    async with running(tmp_path, entry("a", more='start = "lazy"\nidle_stop = 0.2'), wait=False) as here:
+        await until(lambda: here.state("a") == "disconnected")
+        await here.kernel.stop("a")
+        with pytest.raises(DefserveError):
+            await here.call("a_add", a=1, b=2)
+        assert here.state("a") == "disconnected"

@@ -41,7 +41,7 @@ class Kernel:
         self.mounts = self.server.mounts
         self._supervision = Supervision(self)
         self.server.extend(self._supervision)
-        self._changing = asyncio.Lock()
+        self._reloading = asyncio.Lock()
         for entry in config.servers:
             self._add(entry)
 
@@ -83,7 +83,7 @@ class Kernel:
     async def start(self, id: str) -> dict[str, Any]:
         """Start a server that does not run. Its count of restarts begins anew."""
         member = self.member(id)
-        async with self._changing:
+        async with member.changing:
             if member.backend is None:
                 self._prepare(member)
             if member.backend is None:
@@ -94,8 +94,8 @@ class Kernel:
     async def stop(self, id: str) -> dict[str, Any]:
         """Let the calls of a server finish, and end it. It is not started again until somebody says so."""
         member = self.member(id)
-        async with self._changing:
-            if member.backend is not None and member.backend.state != "disconnected":
+        async with member.changing:
+            if member.backend is not None:
                 await member.backend.stop("operator_request", self.config.settings.drain_secs)
         return {"id": id, "state": member.state}
 
@@ -104,7 +104,7 @@ class Kernel:
         member = self.member(id)
         if member.backend is None:
             return await self.start(id)
-        async with self._changing:
+        async with member.changing:
             timeout, overlap = self.config.settings.drain_secs, member.entry.overlap
             if now:
                 await member.backend.restart("operator_request", 0)
@@ -130,7 +130,7 @@ class Kernel:
         Servers whose entries are the same are not touched. The answer says what was done, and what failed.
         """
         config = await asyncio.to_thread(load, self.config.path)
-        async with self._changing:
+        async with self._reloading:
             return await self._take_over(config)
 
     # -- members -------------------------------------------------------------------------------------------
@@ -159,8 +159,9 @@ class Kernel:
     async def _remove(self, id: str, reason: str) -> None:
         member = self.members.pop(id)
         self._supervision.forget(member)
-        if member.backend is not None:
-            await self.mounts.remove(id, reason, self.config.settings.drain_secs)
+        async with member.changing:
+            if member.backend is not None:
+                await self.mounts.remove(id, reason, self.config.settings.drain_secs)
         self.journal.forget(id)
 
     # -- reload --------------------------------------------------------------------------------------------
@@ -204,7 +205,8 @@ class Kernel:
         if member.backend is None:
             await self._replace(entry)
         else:
-            await member.relaunch(entry, self.config.settings.drain_secs)
+            async with member.changing:
+                await member.relaunch(entry, self.config.settings.drain_secs)
 
     def _failure(self, id: str, outcome: BaseException) -> str:
         if not isinstance(outcome, DefserveError):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 from collections.abc import Mapping
 from datetime import UTC, datetime
@@ -22,7 +23,7 @@ CALLS_AT_ONCE = 64
 class Member:
     """One server of the file. Without a `backend` it cannot be started, and `problem` says why.
 
-    `hidden` takes everything out of a text that only the server may know.
+    `hidden` takes everything out of a text that only the server may know. Whoever starts or ends it holds `changing`.
     """
 
     def __init__(self, entry: ServerEntry, environ: Mapping[str, str] = os.environ) -> None:
@@ -31,6 +32,7 @@ class Member:
         self.backend: Backend | None = None
         self.problem = ""
         self.health = ""
+        self.changing = asyncio.Lock()
 
     @property
     def id(self) -> str:
