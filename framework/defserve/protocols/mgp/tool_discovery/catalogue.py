@@ -132,7 +132,9 @@ class ServerCatalogue:
 
     def _entry(self, tool: Tool) -> ToolEntry:
         described, options = self._describe(tool), tool.options
-        server_id = getattr(tool.owner, "name", None) or self._server_id
+        # A tool of a server elsewhere knows it as its backend.
+        behind = getattr(getattr(tool, "backend", None), "id", None)
+        server_id = behind or getattr(tool.owner, "name", None) or self._server_id
         security = _security(tool)
         return ToolEntry(
             tool_id=f"{server_id}.{tool.name}",
