@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from pydantic_core import to_json
 
 from defserve.core.call import Call
+from defserve.protocols.mcp.apps.facet import is_for_views
 from defserve.protocols.mgp.agreed import tool_security, undeclared
 from defserve.protocols.mgp.tool_discovery.names import SPELLINGS
 from defserve.search.budget import tokens_of
@@ -117,7 +118,11 @@ class ServerCatalogue:
         version = self._tools.version
         if version != self._version:
             known = self._entries
-            tools = [tool for tool in self._tools if not tool.protects_itself and tool.name not in SPELLINGS]
+            tools = [
+                tool
+                for tool in self._tools
+                if not (tool.protects_itself or tool.name in SPELLINGS or is_for_views(tool))
+            ]
             entries = {tool: known.get(tool) or self._entry(tool) for tool in tools}
             self._by_name = {tool.name: tool for tool in tools}
             self._by_digest = {digest(entry.name): entry for entry in entries.values()}

@@ -7,6 +7,7 @@ from typing import Any, Literal, TypeAlias
 from defserve.core.call import Call
 from defserve.core.extension import Extension
 from defserve.errors import UsageError
+from defserve.protocols.mcp.apps.facet import is_for_views
 from defserve.protocols.mgp.tool_discovery.catalogue import Catalogue
 from defserve.protocols.mgp.tool_discovery.conversations import note_level
 from defserve.protocols.mgp.tool_discovery.discovery import ToolDiscovery
@@ -73,7 +74,8 @@ class SearchedList(Extension):
             return True
         names = call.local(ShownTools).names
         if names is not None:
-            return item.name in names
+            # A host looks for the tools of its views in the list. It hides them from the model itself.
+            return item.name in names or is_for_views(item)
         return not item.protects_itself and item.name not in SPELLINGS
 
     def view(self, call: Call) -> object:
@@ -87,7 +89,7 @@ class SearchedList(Extension):
         if level == "L3":
             self._say_once()
         section.warm_up()
-        shown = ALWAYS.union(section.options.pinned)
+        shown = ALWAYS.union(section.options.pinned, section.always)
         if level == "L3":
             shown = shown.union(SPELLINGS.values(), section.loaded(call).names)
         call.local(ShownTools).names = shown
