@@ -23,10 +23,10 @@ STOP_WORDS = frozenset(
         "could did do does doing down each else even every everything few for from get gets getting give given go goes "
         "going got had has have having he her here him his how i if in into is it its just let like ll m make may me "
         "many might more most much must my need needs no not nothing now of off on once one only or other our out over "
-        "own per please put re s same say see shall she should so some someone something still such t take tell than that "
-        "the their them then there these they thing things this those through to too two under until up us use used "
-        "using ve very want wants was way we were what when where whether which while who whom whose why will with "
-        "without would yet you your yours"
+        "own per please put re s same say see shall she should so some someone something still such t take tell than "
+        "that the their them then there these they thing things this those through to too two under until up us use "
+        "used using ve very want wants was way we were what when where whether which while who whom whose why will "
+        "with without would yet you your yours"
     ).split()
 )
 
