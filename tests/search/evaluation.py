@@ -158,10 +158,8 @@ def main() -> None:
     parser.add_argument("--write", action="store_true", help="write the table into docs/search.md")
     options = parser.parse_args()
     servers, made = len(list((CORPUS / "tools").glob("*.json"))), table(options.split)
-    print(
-        f"{len(entries())} tools of {servers} servers; {options.split}: top 1 / top 5; none: nothing / nothing or weak\n"
-    )
-    print(made)
+    print(f"{len(entries())} tools of {servers} servers, split {options.split}: top 1 / top 5")
+    print(f"none: nothing / nothing or weak\n\n{made}")
     if options.write:
         page = PAGE.read_text(encoding="utf-8")
         begin, end = page.index("-->", page.index(BEGIN)) + 3, page.index(END)
