@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from defserve.proxying.targets import Command, Remote
     from defserve.search.budget import ToolBudget
     from defserve.search.options import Search
-    from defserve.server.marks import completion, prompt, resource, tool
+    from defserve.server.marks import app, completion, prompt, resource, tool
     from defserve.server.server import Server
     from defserve.stores.audit.log import AuditLog
     from defserve.stores.checkpoints.tree import Checkpoint
@@ -98,7 +98,7 @@ else:
             "defserve.proxying.targets": "Command Remote",
             "defserve.search.budget": "ToolBudget",
             "defserve.search.options": "Search",
-            "defserve.server.marks": "completion prompt resource tool",
+            "defserve.server.marks": "app completion prompt resource tool",
             "defserve.server.server": "Server",
             "defserve.stores.audit.log": "AuditLog",
             "defserve.stores.checkpoints.tree": "Checkpoint",
@@ -196,6 +196,7 @@ __all__ = [
     "Welcome",
     "Within",
     "__version__",
+    "app",
     "completion",
     "dangerous",
     "everyone",

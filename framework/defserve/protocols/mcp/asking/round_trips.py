@@ -137,7 +137,7 @@ class RoundTrips:
             key: (digest_of(request.get("method"), request.get("params")), request) for key, request in requests.items()
         }
         self.relayed = kept
-        call.suspend(lambda: self._required(call))
+        call.suspend(lambda: self._required(call.root))
         return await call.engine.pending()
 
     def _unwind(self) -> None:

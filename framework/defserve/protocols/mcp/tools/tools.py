@@ -21,6 +21,7 @@ from defserve.protocols.mcp.items import (
     ANSWER_PARAMS,
     Item,
     ItemOptions,
+    Late,
     check_running,
     checked_name,
     find,
@@ -39,6 +40,9 @@ WRAPPED_KEY = VENDOR + "wrapped"
 
 QUICK = 0.01
 """Seconds. The limit is not looked up for a check that takes less."""
+
+NO_TASK = (None, None, None, 0, "now")
+"""The options of a tool that does not run as a task."""
 
 NO_HEADERS: Mapping[tuple[str, ...], str] = {}
 
@@ -65,6 +69,8 @@ class ToolOptions(ItemOptions):
     poll: float | None = None
     retry: int = 0
     begin: Literal["now", "later"] = "now"
+    app: Any = None
+    visible_to: Literal["model", "app"] | None = None
 
 
 class Tool(Item[ToolOptions]):
@@ -123,7 +129,7 @@ class Tool(Item[ToolOptions]):
         if self.may_annotate:
             _ = self.param_headers
         options = self.options
-        if options.task or options.ttl or options.poll or options.retry or options.begin != "now":
+        if (options.task, options.ttl, options.poll, options.retry, options.begin) != NO_TASK:
             from defserve.protocols.mcp.tools.task_options import TASK, TaskOptions
 
             task = self.facets[TASK] = TaskOptions.of(self, limits)
@@ -170,7 +176,8 @@ class Tools:
 
     def __init__(self) -> None:
         self.registry: Registry[Tool] = Registry("tool")
-        self.listing = Listing("tools", self.registry, Tool.describe)
+        self.late: Late | None = None
+        self.listing = Listing("tools", self.registry)
         self._annotated: Mapping[str, Mapping[tuple[str, ...], str]] = {}
         self._annotated_at = -1
 
@@ -192,7 +199,12 @@ class Tools:
 
     async def call(self, call: Call, params: Params) -> Params:
         """Admit, bind, judge, hold, run. A failure of the tool becomes a result that the model reads."""
-        tool = find(call, self.registry, text(params, "name"), UnknownTool)
+        try:
+            tool = find(call, self.registry, text(params, "name"), UnknownTool)
+        except UnknownTool:
+            if self.late is None or not await self.late(call, params["name"]):
+                raise
+            tool = find(call, self.registry, params["name"], UnknownTool)
         arguments, seconds = optional_fields(params, "arguments"), tool.begin(call)
         if not ANSWER_PARAMS.isdisjoint(params):
             await read_answers(call)
