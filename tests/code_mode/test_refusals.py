@@ -244,13 +244,30 @@ async def test_code_mode_itself_can_be_refused():
     assert ran == []
 
 
-async def test_code_cannot_reach_code_by_the_name_of_a_meta_tool():
+@pytest.mark.parametrize("name", ["run_code", "look", "wipe"])
+async def test_code_cannot_call_by_way_of_a_meta_tool(name: str):
     ran: list[str] = []
-    async with raw(made(ran, search="always")) as peer:
-        code = "await call_tool('mgp_tools_call', {'name': 'run_code', 'arguments': {'code': 'look()'}})"
-        assert "code cannot run code" in failure(await run(peer, code))
-        through = "await call_tool('mgp_tools_call', {'name': 'wipe', 'arguments': {'disk': 'a'}})"
-        assert "PermissionError" in failure(await run(peer, through))
+    async with raw(made(ran, search="always"), STATELESS, ASKS) as peer:
+        through = f"await call_tool('mgp_tools_call', {{'name': {name!r}, 'arguments': {{'code': 'look()'}}}})"
+        for code in (through, through.replace("_", ".").replace("call.tool", "call_tool"), f"mgp_tools_call({name!r})"):
+            assert "RuntimeError" in (text := failure(await run(peer, code))) or "NameError" in text
+    assert ran == []
+
+
+async def test_a_tool_for_views_alone_is_not_for_the_code_of_a_model():
+    server, ran = Server("s", "1", code_mode=True), list[str]()
+
+    @server.tool(visible_to="app")
+    def press() -> str:
+        ran.append("pressed")
+        return ""
+
+    views: Json = {"extensions": {"io.modelcontextprotocol/ui": {"mimeTypes": ["text/html;profile=mcp-app"]}}}
+    async with raw(server, STATELESS, views) as peer:
+        assert "press" in [tool["name"] for tool in (await peer.ask("tools/list"))["result"]["tools"]]
+        assert "no tool is called 'press'" in failure(await run(peer, "press()"))
+        assert "no tool is called 'press'" in failure(await run(peer, "await call_tool('press')"))
+        assert "press" not in (await peer.call("describe_tools"))["content"][0]["text"]
     assert ran == []
 
 
