@@ -13,6 +13,8 @@ import pytest
 
 from defserve import (
     AccessPolicy,
+    ApiKeys,
+    Auth,
     CodeMode,
     Context,
     Entry,
@@ -281,3 +283,38 @@ async def test_a_question_of_a_tool_that_nobody_can_answer_is_an_exception():
     async with raw(server) as peer:
         code = "try:\n    greet()\nexcept RuntimeError as error:\n    text = str(error)\ntext"
         assert "a client that offers elicitation" in value(await run(peer, code))
+
+
+@pytest.mark.parametrize("version", ERAS)
+async def test_keys_that_come_in_messages_name_what_code_may_call(version: str, tmp_path: Path):
+    keys, ran = ApiKeys(f"sqlite:///{tmp_path / 'keys.db'}", pepper="p" * 32), list[str]()
+    token, _ = await keys.create("alice", permissions=["ToolInvoke(run_code)", "ToolInvoke(look)"], per_minute=3)
+    server = made(ran, auth=Auth(keys, in_messages=True))
+    async with raw(server, version) as peer:
+
+        async def tried(code: str) -> Json:
+            params = peer.dressed({"name": "run_code", "arguments": {"code": code}})
+            message = {"jsonrpc": "2.0", "id": 99, "method": "tools/call", "params": params}
+            await peer.send(message | {"auth": {"type": "bearer", "token": token}})
+            return (await peer.reply_to(99))["result"]
+
+        assert value(await tried("look()")) == "seen"
+        assert "admin" in failure(await tried("admin()"))
+        assert "too many calls with this key" in str(await tried("look()\nlook()\nlook()"))
+    assert set(ran) <= {"look "} and len(ran) < 3
+    await keys.close()
+
+
+@pytest.mark.parametrize("takes_tasks", [True, False])
+@pytest.mark.parametrize("task", ["optional", "required"])
+async def test_code_waits_for_a_tool_that_runs_as_a_task(task: Any, takes_tasks: bool):
+    server = Server("s", "1", code_mode=True)
+
+    @server.tool(task=task)
+    async def build(n: int) -> int:
+        await asyncio.sleep(0)
+        return n * 2
+
+    offers: Json = {"extensions": {"io.modelcontextprotocol/tasks": {}}} if takes_tasks else {}
+    async with raw(server, STATELESS, offers) as peer:
+        assert value(await run(peer, "build(1) + build(2)")) == 6
