@@ -211,4 +211,6 @@ def _server(config: KernelConfig, options: Mapping[str, Any]) -> Server:
         given["auth"] = ApiKeys(settings.keys)
     if settings.instructions:
         given.setdefault("instructions", settings.instructions)
+    if settings.code_mode:
+        given.setdefault("code_mode", True)
     return Server(settings.name, **given)
