@@ -1,7 +1,7 @@
 # Everything a fresh machine needs is python3 (3.11 or newer) and make. `make` alone lists what there is.
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-all coverage check bench conformance requirements fuzz faults attack peers soak e2e clean
+.PHONY: help demo test test-all coverage check bench conformance requirements fuzz faults attack peers soak e2e apps clean
 MAKEFLAGS += --no-print-directory
 
 # The first interpreter that is new enough and runs; `make PYTHON=/path/to/python …` overrules it.
@@ -96,6 +96,10 @@ e2e: $(READY)  ## every template from `defserve new` to an installed package, ty
 	@echo "== templates and tutorial, end to end"
 	@$(BIN)/python -m pytest -q -n auto -m e2e --timeout=0 $(ARGS)
 
+apps: $(READY)  ## views of MCP apps in a headless Chromium, in a host made of npm's ext-apps (Debian's chromium)
+	@echo "== views in a browser"
+	@$(BIN)/python -m pytest -q -n 0 -m browser --timeout=0 -rs $(ARGS)
+
 clean:  ## remove what the other targets made
-	@rm -rf .venv .venvs .bench-venv .conformance .peers bench-results build dist .requirements.json .pytest_cache .ruff_cache .hypothesis .coverage
+	@rm -rf .venv .venvs .bench-venv .conformance .browser .peers bench-results build dist .requirements.json .pytest_cache .ruff_cache .hypothesis .coverage
 	@find framework tests examples cookiecutter -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from defserve.auth import JWT, ApiKeys, Auth, Principal, StaticTokens, TokenVerifier
     from defserve.binding.content import Audio, Embedded, File, Image, Link, Text
     from defserve.binding.injection import Depends
+    from defserve.code_mode.options import CodeMode
     from defserve.context import Context
     from defserve.core.extension import Extension
     from defserve.errors import Declined, Dismissed, NoBackChannel, PeerError, Refused, Rejected, ToolError, UsageError
@@ -48,7 +49,7 @@ if TYPE_CHECKING:
     from defserve.proxying.targets import Command, Remote
     from defserve.search.budget import ToolBudget
     from defserve.search.options import Search
-    from defserve.server.marks import completion, prompt, resource, tool
+    from defserve.server.marks import app, completion, prompt, resource, tool
     from defserve.server.server import Server
     from defserve.stores.audit.log import AuditLog
     from defserve.stores.checkpoints.tree import Checkpoint
@@ -59,6 +60,7 @@ else:
             "defserve.auth": "ApiKeys Auth JWT Principal StaticTokens TokenVerifier",
             "defserve.binding.content": "Audio Embedded File Image Link Text",
             "defserve.binding.injection": "Depends",
+            "defserve.code_mode.options": "CodeMode",
             "defserve.context": "Context",
             "defserve.core.extension": "Extension",
             "defserve.errors": "Declined Dismissed NoBackChannel PeerError Refused Rejected ToolError UsageError",
@@ -96,7 +98,7 @@ else:
             "defserve.proxying.targets": "Command Remote",
             "defserve.search.budget": "ToolBudget",
             "defserve.search.options": "Search",
-            "defserve.server.marks": "completion prompt resource tool",
+            "defserve.server.marks": "app completion prompt resource tool",
             "defserve.server.server": "Server",
             "defserve.stores.audit.log": "AuditLog",
             "defserve.stores.checkpoints.tree": "Checkpoint",
@@ -119,6 +121,7 @@ __all__ = [
     "Checkpoint",
     "CheckpointNotFound",
     "Code",
+    "CodeMode",
     "Command",
     "Context",
     "Declined",
@@ -193,6 +196,7 @@ __all__ = [
     "Welcome",
     "Within",
     "__version__",
+    "app",
     "completion",
     "dangerous",
     "everyone",

@@ -88,7 +88,8 @@ MAY_ASK: dict[str, set[str]] = {
     },
     "is_loopback": {
         "guard/network/addresses.py",  # judges addresses that tools connect to
-        "host/links/endpoint.py", "transports/websocket/client.py", "serving/topics.py",  # clients: proxies, encryption
+        "host/links/http_client/proxied.py", "transports/websocket/client.py",  # clients: proxies
+        "serving/topics.py",  # a client: encryption
         "cli/target/connection.py", "cli/commands/dev.py",  # what to suggest; whether a key is published
     },
     "kind": {

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import datetime
 import gzip
 import ssl
 import sys
@@ -18,6 +17,7 @@ import pytest
 from defserve.errors import LimitExceeded, Refused, UsageError
 from defserve.net.client import GuardedClient
 from defserve.net.egress import Egress
+from tests.certificate import self_signed
 from tests.net.web import OTHER, PUBLIC, SIXTH, Heard, answer, moved, web
 
 pytestmark = pytest.mark.anyio
@@ -361,27 +361,7 @@ async def test_a_proxy_that_the_author_names_gets_the_name_unresolved(monkeypatc
 @pytest.fixture(scope="module")
 def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A certificate of example.com and its key, signed by itself."""
-    pytest.importorskip("cryptography", reason="makes the certificate")
-    from cryptography import x509
-    from cryptography.hazmat.primitives import hashes, serialization
-    from cryptography.hazmat.primitives.asymmetric import ec
-
-    key = ec.generate_private_key(ec.SECP256R1())
-    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "example.com")])
-    now = datetime.datetime.now(datetime.UTC)
-    made = (
-        x509.CertificateBuilder(name, name, key.public_key(), x509.random_serial_number())
-        .not_valid_before(now - datetime.timedelta(days=1))
-        .not_valid_after(now + datetime.timedelta(days=1))
-        .add_extension(x509.SubjectAlternativeName([x509.DNSName("example.com")]), critical=False)
-        .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
-        .sign(key, hashes.SHA256())
-    )
-    path = tmp_path_factory.mktemp("tls") / "both.pem"
-    form = serialization.PrivateFormat.PKCS8
-    secret = key.private_bytes(serialization.Encoding.PEM, form, serialization.NoEncryption())
-    path.write_bytes(secret + made.public_bytes(serialization.Encoding.PEM))
-    return path
+    return self_signed(tmp_path_factory.mktemp("tls"), "example.com")
 
 
 async def test_tls_asks_for_the_name_and_verifies_it_though_it_connects_to_the_address(

@@ -25,6 +25,7 @@ from defserve.runner.fastpath import deadlines
 from defserve.runner.network import NetworkOptions, make_listener
 from defserve.runner.peer.forwarded import ForwardedAddresses
 from defserve.runner.sockets import bound
+from tests.certificate import self_signed
 from tests.listening import Listening, listening, parsers, request
 from tests.raw import PREFIX, STATELESS, until
 from tests.runner.processes import FRAMEWORK, ServerProcess
@@ -170,31 +171,8 @@ def test_a_name_that_another_server_took_over_stays(tmp_path: Path):
 @pytest.fixture(scope="module")
 def certificate(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     """A self-signed certificate for 127.0.0.1."""
-    import datetime
-    import ipaddress
-
-    from cryptography import x509
-    from cryptography.hazmat.primitives import hashes, serialization
-    from cryptography.hazmat.primitives.asymmetric import ec
-
-    folder, key = tmp_path_factory.mktemp("tls"), ec.generate_private_key(ec.SECP256R1())
-    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "127.0.0.1")])
-    now = datetime.datetime.now(datetime.UTC)
-    made = (
-        x509.CertificateBuilder()
-        .subject_name(name)
-        .issuer_name(name)
-        .public_key(key.public_key())
-        .serial_number(1)
-        .not_valid_before(now - datetime.timedelta(days=1))
-        .not_valid_after(now + datetime.timedelta(days=1))
-        .add_extension(x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]), False)
-        .sign(key, hashes.SHA256())
-    )
-    (folder / "cert.pem").write_bytes(made.public_bytes(serialization.Encoding.PEM))
-    forms = serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
-    (folder / "key.pem").write_bytes(key.private_bytes(serialization.Encoding.PEM, *forms))
-    return {"certfile": str(folder / "cert.pem"), "keyfile": str(folder / "key.pem")}
+    path = str(self_signed(tmp_path_factory.mktemp("tls"), "127.0.0.1"))
+    return {"certfile": path, "keyfile": path}
 
 
 @parsers

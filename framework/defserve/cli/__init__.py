@@ -39,6 +39,7 @@ COMMANDS: Final = {
         "check a project and show how to upload it; --yes uploads it",
     ),
     "keys": ("defserve.cli.commands.keys", "make, list and revoke API keys"),
+    "kernel": ("defserve.cli.commands.kernel", "run many servers as one, as an mgp.toml says, and operate them"),
     "gateway": ("defserve.cli.commands.gateway", "run a gateway, where participants meet in topics"),
     "topic": ("defserve.cli.commands.topic", "watch a topic, and approve or reject what is proposed in it"),
     "audit": ("defserve.cli.commands.audit", "check that an audit log is intact, and read it"),

@@ -4,7 +4,8 @@
 otherwise. The names here are imported when they are first used: finding a server to run (`host.targets`) needs no
 client.
 
-May import: `protocols.mcp.versions`, `protocols.mgp.audit`, `transports.client_errors`, `wire`.
+May import: `protocols.mcp.apps.offer`, `protocols.mcp.versions`, `protocols.mgp.audit`, `transports.client_errors`,
+`wire`.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from defserve.exports import lazy
 if TYPE_CHECKING:
     from defserve.host.addresses import Remote, connect_url
     from defserve.host.answers import Accept, Answers, Cancel, Decision, Decline
+    from defserve.host.apps.view import RenderedApp
     from defserve.host.client import Client
     from defserve.host.link import Link, Lost
     from defserve.host.links.http import HttpLink
@@ -59,6 +61,7 @@ else:
         {
             "defserve.host.addresses": "Remote connect_url",
             "defserve.host.answers": "Accept Answers Cancel Decision Decline",
+            "defserve.host.apps.view": "RenderedApp",
             "defserve.host.client": "Client",
             "defserve.host.link": "Link Lost",
             "defserve.host.links.http": "HttpLink",
@@ -138,6 +141,7 @@ __all__ = [
     "ProcessLink",
     "PushedEvent",
     "Remote",
+    "RenderedApp",
     "Reviewed",
     "Rewritten",
     "RolledBack",

@@ -24,6 +24,7 @@ from defserve.wire.jsonvalue import is_object
 from defserve.wire.messages import Request
 
 if TYPE_CHECKING:
+    from defserve.host.apps.view import RenderedApp
     from defserve.host.mcpl.mcpl import Mcpl
     from defserve.host.mcpl.peer import McplPeer
     from defserve.host.mgp.events import EventStream
@@ -49,6 +50,7 @@ class Client:
     methods      further requests of the server to answer: method to a function of its params, sync or async
     mgp          how the host guards its calls; without it MGP is not offered, and nothing is guarded
     mcpl         how the host works with servers that act on their own; without it MCPL is not offered
+    apps         whether this client can show views (MCP apps); without it, servers hide them
     timeout      seconds that each request may take, unless the call gives its own; None waits for ever
     on_log       called with the params of each log notification; asks the server for `log_level`, or else "info"
     on_progress  called with progress, total and message of each tool call that has no handler of its own
@@ -56,6 +58,10 @@ class Client:
 
     Every method raises PeerError if the server answers with an error, PeerTimeout if it does not answer in time, and
     PeerGone if it leaves. Cancelling a method cancels its request.
+
+    If a server at an http address no longer knows the session, another one is opened, the log level and the
+    subscriptions are said again, and a request that was refused for that reason is repeated. With `mgp` or `mcpl` the
+    client ends instead.
     """
 
     def __init__(
@@ -68,6 +74,7 @@ class Client:
         capabilities: Mapping[str, Any] | None = None,
         mgp: Mgp | None = None,
         mcpl: Mcpl | None = None,
+        apps: bool = False,
         timeout: float | None = TIMEOUT_SECONDS,
         log_level: str | None = None,
         methods: Mapping[str, Callable[[Json], Any]] | None = None,
@@ -78,6 +85,10 @@ class Client:
         self.answers = answers or Answers()
         self.timeout = timeout
         offered = merged(self.answers.capabilities(), capabilities or {})
+        if apps:
+            from defserve.protocols.mcp.apps.offer import OFFER
+
+            offered = merged(offered, OFFER)
         by_era = merged(mgp.capabilities(self.answers) if mgp else {}, mcpl.capabilities() if mcpl else {})
         self._offer = ClientOffer(dict(info), offered, by_era)
         self._wanted_version = version
@@ -112,6 +123,9 @@ class Client:
             )
             if self.mcpl is not None:
                 await self.mcpl.opened()
+            if not (self.stateless or self.mgp or self.mcpl):
+                # What MGP and MCPL agreed on is more than this could say again.
+                self._conversation.keep_open(self._open_again)
             if self._log_level and "logging" in self.capabilities:
                 await self.set_log_level(self._log_level)
         except BaseException:
@@ -130,6 +144,11 @@ class Client:
         for peer in (self.mgp, self.mcpl):
             if peer is not None:
                 await peer.prepare(agreement)
+
+    async def _open_again(self) -> None:
+        version = self._wanted_version or "handshake"
+        self._agreement = await open_conversation(self._conversation, self._offer, version, self.timeout)
+        self._listed = None
 
     async def _close(self) -> None:
         # Also inside a cancelled scope: a child process must be ended.
@@ -189,6 +208,15 @@ class Client:
         from defserve.host.tasks import start
 
         return await start(self, self._open, tool, arguments)
+
+    async def render(self, tool: str, /, **arguments: Any) -> RenderedApp:
+        """Call a tool as the model would, and fetch the view that shows its result. The client needs `apps=True`.
+
+        Raises UsageError if the tool has no view, PeerError for a view that no host may show or a result without text.
+        """
+        from defserve.host.apps.rendering import render
+
+        return await render(self, tool, arguments)
 
     def stream(self, tool: str, /, **arguments: Any) -> Stream:
         """Call a tool and read its parts as they come: `async with client.stream("tool") as s: async for part in s`.

@@ -7,66 +7,24 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Coroutine, Mapping
-from typing import Any, Protocol, TypeAlias
+from collections.abc import Callable, Coroutine, Mapping
+from contextlib import suppress
+from typing import Any, TypeAlias
 
 from defserve.errors import PeerError, PeerGone, PeerTimeout, ProtocolError
+from defserve.host.exchange.pending import Answer, Forward, Heard, PendingRequest, Progress, RequestObserver
+from defserve.host.exchange.raw_reply import RawReply, read
+from defserve.host.exchange.sessions import OpenAgain, Sessions
 from defserve.host.fields import number_of, object_of, text_of
-from defserve.host.link import Link, Lost, ReopenableLink
-from defserve.host.raw_reply import RawReply, read
+from defserve.host.link import ExchangingLink, Link, Lost, ReopenableLink
 from defserve.wire.codec import encode, is_id
 from defserve.wire.messages import Id, Malformed, Message, Notification, Reply, Request
 
 Params: TypeAlias = Mapping[str, Any]
-Progress: TypeAlias = Callable[[float, float | None, str | None], object]
-Heard: TypeAlias = Callable[[str, dict[str, Any]], object]
-"""Called with the method and params of a notification."""
-Answer: TypeAlias = Callable[[Request], Awaitable[Any]]
-"""Gives the result of a request of the peer; a ProtocolError becomes its error."""
 
 FLUSH_SECONDS = 1.0
 
 log = logging.getLogger("defserve.host")
-
-
-class RequestObserver(Protocol):
-    """Follows one request, which may be sent several times."""
-
-    def begins(self) -> Id:
-        """The request is about to be sent. Gives its id, which must be new."""
-        ...
-
-    def waits(self) -> bool:
-        """The deadline has passed. Whether to wait once more."""
-        ...
-
-    @property
-    def repeatable(self) -> bool:
-        """Whether the request may be sent again after a failure."""
-        ...
-
-
-class Forward:
-    """Who hears what belongs to one request that is passed on for somebody else, and their own progress token."""
-
-    __slots__ = ("on_notification", "on_request", "token")
-
-    def __init__(self, on_notification: Heard | None, on_request: Answer | None, token: Any) -> None:
-        self.on_notification, self.on_request, self.token = on_notification, on_request, token
-
-
-class PendingRequest:
-    """A request that was sent: its id, and a future for the whole reply."""
-
-    __slots__ = ("id", "method", "reply", "on_progress", "forward")
-
-    def __init__(
-        self, id: Id, method: str, on_progress: Progress | None = None, forward: Forward | None = None
-    ) -> None:
-        self.id, self.method, self.on_progress, self.forward = id, method, on_progress, forward
-        self.reply: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
-        # A reply that nobody waits for any more must not be reported as an unretrieved exception.
-        self.reply.add_done_callback(lambda done: done.cancelled() or done.exception())
 
 
 class ClientConversation:
@@ -85,6 +43,7 @@ class ClientConversation:
         on_gone: Callable[[PeerGone], None],
     ) -> None:
         self._link = link
+        self._sessions = Sessions(link) if isinstance(link, ExchangingLink) else None
         self._on_request, self._on_notification, self._on_gone = on_request, on_notification, on_gone
         self._pending: dict[Id, PendingRequest] = {}
         self._last_id = 0
@@ -120,12 +79,23 @@ class ClientConversation:
         """Stop reading, fail all open requests, close the link."""
         if self._tasks:
             await asyncio.wait(self._tasks, timeout=FLUSH_SECONDS)
+        if self._sessions is not None:
+            await self._sessions.aclose()
         self._leave(PeerGone("the client was closed"))
         tasks = [*self._tasks, *self._answering.values(), *([self._reader] if self._reader else [])]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         await self._link.aclose()
+
+    def keep_open(self, opens: OpenAgain) -> None:
+        """From now on a session that the server has lost is opened again by `opens`, which calls `open_conversation`.
+
+        The log level and the subscriptions are then said again. A request that the server refused for want of the
+        session is repeated. Only links with sessions (Streamable HTTP) can lose one.
+        """
+        if self._sessions is not None:
+            self._sessions.keep_open(opens, self.request)
 
     async def request(
         self,
@@ -143,28 +113,11 @@ class ClientConversation:
         leaves. If the deadline passes or our task is cancelled, the peer is sent `notifications/cancelled`, unless
         the request is not `cancellable`.
         """
-        pending = await self.begin(method, params, on_progress, observer.begins() if observer else None)
-        reply = await self._finish(pending, within, cancellable, observer)
+        pending = self._new(method, on_progress, None, observer.begins() if observer else None)
+        reply = await self._exchange(pending, params, within, cancellable, observer)
         if reply.error is not None:
             raise peer_error(reply.error)
         return reply.result
-
-    async def _finish(
-        self,
-        pending: PendingRequest,
-        within: float | None,
-        cancellable: bool = True,
-        observer: RequestObserver | None = None,
-    ) -> Reply:
-        """The reply, waited for. A request that is given up is cancelled."""
-        try:
-            return await self._wait(pending, within, observer)
-        except (asyncio.CancelledError, PeerTimeout) as reason:
-            if cancellable:
-                self.cancel(pending, "timed out" if isinstance(reason, PeerTimeout) else "no longer needed")
-            raise
-        finally:
-            self._pending.pop(pending.id, None)
 
     async def forward(
         self,
@@ -189,40 +142,94 @@ class ClientConversation:
         cancels the request, as in `request`.
         """
         token = object_of(params.get("_meta")).get("progressToken")
-        pending = await self._begin(method, params, Forward(on_notification, on_request, token))
-        reply = await self._finish(pending, within)
+        pending = self._new(method, None, Forward(on_notification, on_request, token))
+        reply = await self._exchange(pending, params, within)
         return reply if isinstance(reply, RawReply) else RawReply(reply.id, reply.result, reply.error)
 
     async def begin(
         self, method: str, params: Params, on_progress: Progress | None = None, id: Id | None = None
     ) -> PendingRequest:
         """Send a request without waiting for its reply. The caller keeps the deadline."""
-        return await self._begin(method, params, None, on_progress, id)
+        pending = self._new(method, on_progress, None, id)
+        if self._sessions is None:
+            await self._send(pending, params)
+        else:
+            pending.task = asyncio.create_task(self._exchange_alone(pending, params), name=f"defserve.host {method}")
+        return pending
 
-    async def _begin(
-        self,
-        method: str,
-        params: Params,
-        forward: Forward | None,
-        on_progress: Progress | None = None,
-        id: Id | None = None,
+    def _new(
+        self, method: str, on_progress: Progress | None, forward: Forward | None, id: Id | None = None
     ) -> PendingRequest:
         if self._gone:
             raise self._departure()
         if id is None:
             self._last_id += 1
             id = self._last_id
-        pending = PendingRequest(id, method, on_progress, forward)
-        if on_progress or (forward is not None and forward.token is not None):
-            params = {**params, "_meta": {**params.get("_meta", {}), "progressToken": pending.id}}
-        self._pending[pending.id] = pending
-        message = {"jsonrpc": "2.0", "id": pending.id, "method": method, **({"params": params} if params else {})}
+        pending = self._pending[id] = PendingRequest(id, method, on_progress, forward)
+        return pending
+
+    async def _exchange(
+        self,
+        pending: PendingRequest,
+        params: Params,
+        within: float | None,
+        cancellable: bool = True,
+        observer: RequestObserver | None = None,
+    ) -> Reply:
+        """Send a request and wait for its reply. A request that is given up is cancelled."""
+        if within is not None:
+            # While we work on a question of the peer, it waits for us.
+            pending.expire(within, lambda: self._answering or (observer and observer.waits()))
         try:
-            await self._link.send(encode(message))
+            if self._sessions is not None:
+                return await self._ask(self._sessions, pending, params)
+            await self._send(pending, params)
+            return await pending.reply
+        except (asyncio.CancelledError, PeerTimeout) as reason:
+            if cancellable:
+                self._call_off(pending, "timed out" if isinstance(reason, PeerTimeout) else "no longer needed")
+            raise
+        finally:
+            pending.settle()
+            self._pending.pop(pending.id, None)
+
+    async def _exchange_alone(self, pending: PendingRequest, params: Params) -> None:
+        """The exchange of a request that nobody waits for in a task of their own."""
+        try:
+            reply = await self._exchange(pending, params, None, cancellable=False)
+        except PeerError as error:
+            if not pending.reply.done():
+                pending.reply.set_exception(error)
+        else:
+            if not pending.reply.done():
+                pending.reply.set_result(reply)
+
+    async def _ask(self, sessions: Sessions, pending: PendingRequest, params: Params) -> Reply:
+        """The reply to a request that has an exchange of its own, in the task of its caller."""
+        message = _message(pending, params)
+
+        async def hear(heard: Message, data: bytes) -> None:
+            self._take(heard, data, pending)
+
+        def interrupt(_: object) -> None:
+            with suppress(RuntimeError):  # the exchange is over
+                scope.reschedule(0.0)
+
+        try:
+            async with asyncio.timeout(None) as scope:
+                # The deadline has passed, the peer has left, or the reply came by another stream.
+                pending.reply.add_done_callback(interrupt)
+                request = Request(pending.id, pending.method, message.get("params", {}), message)
+                return await sessions.ask(request, encode(message), hear)
+        except TimeoutError:
+            return pending.reply.result()
+
+    async def _send(self, pending: PendingRequest, params: Params) -> None:
+        try:
+            await self._link.send(encode(_message(pending, params)))
         except BaseException:
             self._pending.pop(pending.id, None)
             raise
-        return pending
 
     def cancel(self, pending: PendingRequest, reason: str) -> asyncio.Task[None] | None:
         """Tell the peer that nobody waits for the reply any more.
@@ -231,7 +238,12 @@ class ClientConversation:
         may overtake it.
         """
         self._pending.pop(pending.id, None)
-        if self._gone or pending.reply.done():
+        return None if pending.reply.done() else self._call_off(pending, reason)
+
+    def _call_off(self, pending: PendingRequest, reason: str) -> asyncio.Task[None] | None:
+        if pending.task is not None:
+            pending.task.cancel()
+        if self._gone:
             return None
         return self.say("notifications/cancelled", {"requestId": pending.id, "reason": reason})
 
@@ -247,7 +259,13 @@ class ClientConversation:
     async def notify(self, method: str, params: Params) -> None:
         if self._gone:
             raise self._departure()
-        await self._link.send(encode({"jsonrpc": "2.0", "method": method, **({"params": params} if params else {})}))
+        await self._tell(encode({"jsonrpc": "2.0", "method": method, **({"params": params} if params else {})}), method)
+
+    async def _tell(self, message: bytes, method: str | None = None) -> None:
+        if self._sessions is None:
+            await self._link.send(message)
+        else:
+            await self._sessions.tell(method, message)
 
     def say(self, method: str, params: Params) -> asyncio.Task[None]:
         """Send a notification in another task. It is not an error if the peer has left."""
@@ -262,14 +280,6 @@ class ClientConversation:
         except PeerError as error:
             log.debug("the peer could not be told: %s", error)
 
-    async def _wait(self, pending: PendingRequest, within: float | None, observer: RequestObserver | None) -> Reply:
-        while not pending.reply.done():
-            await asyncio.wait((pending.reply,), timeout=within)
-            # While we work on a question of the peer, it waits for us.
-            if not (pending.reply.done() or self._answering or (observer and observer.waits())):
-                raise PeerTimeout(f"no answer to {pending.method} within {within:g} s")
-        return pending.reply.result()
-
     async def _read(self) -> None:
         reason = PeerGone("the peer left")
         try:
@@ -280,10 +290,7 @@ class ClientConversation:
                     continue
                 messages = read(data)
                 for message in messages if isinstance(messages, list) else (messages,):
-                    try:
-                        self._dispatch(message, data)
-                    except Exception:  # whatever the peer says, the next message is read
-                        log.exception("a message could not be taken: %.200r", data)
+                    self._take(message, data)
         except PeerGone as gone:
             reason = gone
         except Exception as error:
@@ -291,15 +298,23 @@ class ClientConversation:
             reason = PeerGone(f"reading from the peer failed: {error}")
         self._leave(reason)
 
-    def _dispatch(self, message: Message, data: bytes) -> None:
+    def _take(self, message: Message, data: bytes, beside: PendingRequest | None = None) -> None:
+        """Take one message. `beside`: the request on whose stream it came."""
+        try:
+            self._dispatch(message, data, None if beside is None else beside.forward)
+        except Exception:  # whatever the peer says, the next message is read
+            log.exception("a message could not be taken: %.200r", data)
+
+    def _dispatch(self, message: Message, data: bytes, forward: Forward | None) -> None:
         if isinstance(message, Reply):
             self._replied(message, data)
         elif isinstance(message, Notification):
-            self._notified(message)
+            self._notified(message, forward)
         elif isinstance(message, Request) and message.id in self._answering:
             log.warning("skipped a request whose id is in use: %.200r", data)
         elif isinstance(message, Request):
-            self.start_answer(self._answer(message), message.id)
+            answer = forward.on_request if forward else None
+            self.start_answer(self._answer(message, answer or self._on_request), message.id)
         else:
             self._malformed(message, data)
 
@@ -320,14 +335,15 @@ class ClientConversation:
             error = {"code": message.code, "message": f"the peer's reply is unreadable: {message.message}"}
             awaited.set_result(Reply(message.id, None, error))
 
-    def _notified(self, note: Notification) -> None:
+    def _notified(self, note: Notification, forward: Forward | None) -> None:
         if note.method == "notifications/cancelled":
             id = note.params.get("requestId")
             if is_id(id) and (task := self._answering.get(id)):
                 task.cancel()
         elif note.method == "notifications/progress" and self._progressed(note.params):
             return
-        self._hand(self._on_notification, note.method, note.params)
+        own = forward.on_notification if forward else None
+        self._hand(own or self._on_notification, note.method, note.params)
 
     def _hand(self, heard: Heard, method: str, params: dict[str, Any]) -> None:
         try:
@@ -355,10 +371,10 @@ class ClientConversation:
             log.exception("the progress handler of %s failed", pending.method)
         return False
 
-    async def _answer(self, request: Request) -> None:
+    async def _answer(self, request: Request, answer: Answer) -> None:
         reply: dict[str, Any] = {"jsonrpc": "2.0", "id": request.id}
         try:
-            reply["result"] = await self._on_request(request)
+            reply["result"] = await answer(request)
         except ProtocolError as error:
             data = {} if error.data is None else {"data": error.data}
             reply["error"] = {"code": error.code, "message": error.message, **data}
@@ -366,7 +382,7 @@ class ClientConversation:
             log.exception("answering %s failed", request.method)
             reply["error"] = {"code": -32603, "message": f"{type(error).__name__}: {error}"}
         try:
-            await self._link.send(self._encoded(reply, request))
+            await self._tell(self._encoded(reply, request))
         except PeerError as error:
             log.debug("the peer did not take the answer to %s: %s", request.method, error)
 
@@ -391,6 +407,16 @@ class ClientConversation:
     def _departure(self) -> PeerGone:
         # A new exception each time: one that is raised twice keeps the first traceback.
         return PeerGone(self._gone.message if self._gone else "the peer left")
+
+
+def _message(pending: PendingRequest, params: Params) -> dict[str, Any]:
+    forward = pending.forward
+    if pending.on_progress or (forward is not None and forward.token is not None):
+        params = {**params, "_meta": {**params.get("_meta", {}), "progressToken": pending.id}}
+    message: dict[str, Any] = {"jsonrpc": "2.0", "id": pending.id, "method": pending.method}
+    if params:
+        message["params"] = params
+    return message
 
 
 def peer_error(error: dict[str, Any]) -> PeerError:

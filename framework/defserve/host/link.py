@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Protocol, runtime_checkable
+from collections.abc import Awaitable, Callable
+from typing import Protocol, TypeAlias, runtime_checkable
 
-from defserve.errors import PeerError
-from defserve.wire.messages import Id
+from defserve.errors import PeerError, PeerGone
+from defserve.wire.messages import Id, Message, Reply, Request
+
+Hear: TypeAlias = Callable[[Message, bytes], Awaitable[None]]
+"""Takes a message that came beside an answer, and its bytes."""
 
 
 class Lost:
@@ -15,6 +19,13 @@ class Lost:
 
     def __init__(self, id: Id, error: PeerError) -> None:
         self.id, self.error = id, error
+
+
+class SessionLost(PeerGone):
+    """The server no longer knows our session. It has refused the message, and done nothing of what it says."""
+
+    def __init__(self) -> None:
+        super().__init__("the server ended the session")
 
 
 class Link(Protocol):
@@ -49,4 +60,31 @@ class ReopenableLink(Protocol):
 
     async def reopen(self) -> None:
         """Connect anew. Raises PeerGone if the server cannot be started or reached."""
+        ...
+
+
+@runtime_checkable
+class ExchangingLink(Link, Protocol):
+    """A link on which every request has an exchange of its own, so that nobody has to match answers with requests."""
+
+    on_session_lost: Callable[[], object] | None
+    """Called if the link learns, beside any message of ours, that the server no longer knows our session.
+
+    If it is None, the end of the session is the end of the link.
+    """
+
+    @property
+    def session_id(self) -> str | None:
+        """The id of the session, if the server opened one."""
+        ...
+
+    async def ask(self, request: Request, message: bytes, hear: Hear) -> Reply:
+        """Send a request (`message` has its bytes) and wait for its answer. Cancelling it closes the exchange.
+
+        Raises SessionLost, PeerGone if the answer is lost, PeerError if the server refuses the request.
+        """
+        ...
+
+    def forget_session(self) -> None:
+        """The next request opens a new session."""
         ...

@@ -6,14 +6,16 @@ import asyncio
 import logging
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Coroutine, Hashable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from defserve.core.call import Call
-from defserve.errors import PeerError, PeerGone
-from defserve.host.fields import Json
+from defserve.errors import DefserveError, PeerError, PeerGone
+from defserve.host.fields import Json, object_of
+from defserve.host.listening import KINDS as NEWS_KINDS
+from defserve.protocols.mcp.asking.parking import ParkedWork, Parking
 from defserve.protocols.mcp.prefixes import Prefix
 from defserve.proxying import failures
 from defserve.proxying.catalogue.catalogue import Catalogue, Clash, Shelf
@@ -21,19 +23,21 @@ from defserve.proxying.catalogue.names import ToolChoice
 from defserve.proxying.conversations.channel import Channel
 from defserve.proxying.conversations.fronts import Front, front_of
 from defserve.proxying.conversations.pool import Pool
-from defserve.proxying.relaying.parking import ParkingLot
-from defserve.proxying.relaying.relay import RelayedCall, parked_handle
+from defserve.proxying.relay import RelayedCall, resumes
 from defserve.proxying.restarts import Exit, RestartPolicy, RestartRefusal, Restarts
 from defserve.proxying.states import State
 from defserve.proxying.targets import Per, Target
+from defserve.proxying.watching import SHARED, Watching
 
 if TYPE_CHECKING:
     from defserve.core.session import Session
 
 WAIT_SECONDS: Final = 5.0
 """How long a call waits for a backend that is being restarted."""
+REOPEN_SECONDS: Final = 1.0
 DRAIN_SECONDS: Final = 30.0
 STDERR_LINES: Final = 200
+RETIRE_POLL_SECONDS: Final = 0.05
 MOST_WAITING: Final = 4
 """Calls that wait for room, for each that may run."""
 
@@ -80,8 +84,7 @@ class Backend:
     `calls` are under way, `calls_total` were ever sent. `since` is the time of the last change of `state`.
     """
 
-    def __init__(self, id: str, target: Target, shelf: Shelf, options: BackendOptions | None = None) -> None:
-        options = options or BackendOptions()
+    def __init__(self, id: str, target: Target, shelf: Shelf, parking: Parking, options: BackendOptions) -> None:
         self.id, self.target, self.options = id, target, options
         self.prefix, self.timeout = Prefix(options.prefix), options.timeout
         self.state: State = "registered"
@@ -93,26 +96,35 @@ class Backend:
         self.calls = self.calls_total = self.restarts = 0
         self.since = time.time()
         self.stderr: deque[str] = deque(maxlen=STDERR_LINES)
+        self.on_stderr: Callable[[str], None] | None = None
         self.secrets = target.secrets
         self.catalogue = Catalogue(self, shelf, options.tools)
-        self.lot = ParkingLot()
         self.pool = Pool(id, self._open_for, most=options.children, idle=options.idle)
+        self.pool.ended = lambda front: self.catalogue.forget(front.key)
+        self.watching = Watching(self._channel, self._watch_key)
         self.policy = Restarts(options.restarts or _usual_policy(target))
-        self._shelf = shelf
+        self._shelf, self._parking = shelf, parking
         self._watchers: dict[object, Callable[[Transition], None]] = {}
         self._main: Channel | None = None
         self._task: asyncio.Task[None] | None = None
         self._main_gone: asyncio.Event = asyncio.Event()
+        self._failed = ""
         self._settled: asyncio.Event = asyncio.Event()
         self._idle: asyncio.Event = asyncio.Event()
         self._room: deque[asyncio.Future[None]] = deque()
-        self._refreshes: set[asyncio.Task[None]] = set()
-        self._wanted: set[str] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._is_refreshing = False
+        self._wanted: dict[Channel, set[str]] = {}
 
     @property
     def tools(self) -> int:
         """How many tools it offers here."""
         return self.catalogue.count("tools")
+
+    @property
+    def pid(self) -> int | None:
+        """The process of its own conversation, if it is a child."""
+        return self._main.pid if self._main is not None else None
 
     @property
     def per(self) -> Per:
@@ -122,6 +134,16 @@ class Backend:
             return given
         is_stateless = self._main is not None and self._main.stateless
         return "shared" if is_stateless and not self.target.isolates else "client"
+
+    @property
+    def is_new(self) -> bool:
+        """Whether it is being opened, and what it offers is not known yet."""
+        return self.era is None and self.state == "connecting"
+
+    def may_have(self, name: str) -> bool:
+        """Whether a name or URI could be one of its own."""
+        prefix = self.prefix
+        return not prefix.text or name.startswith(prefix.name("")) or prefix.inner_uri(name) is not None or not name
 
     def watch(self, changed: Callable[[Transition], None]) -> Callable[[], None]:
         """Call `changed` after each change of the state. Returns the function that ends it."""
@@ -155,6 +177,57 @@ class Backend:
         self._enter("restarting", reason)
         self._task = asyncio.create_task(self._supervise(), name=f"defserve backend {self.id}")
 
+    async def renew(
+        self, reason: str, target: Target | None = None, *, timeout: float = DRAIN_SECONDS, overlap: bool = True
+    ) -> None:
+        """Start it again without a gap: open the next one, give it the new calls, and let the others finish.
+
+        With another `target`, it is that from now on. Raises PeerError if the next one does not open; then nothing has
+        changed. Without `overlap`, or if it is not connected, this is `restart`.
+        """
+        if not overlap or self._main is None or self.state != "connected":
+            self.target = target or self.target
+            self.secrets = self.target.secrets
+            await self.restart(reason, timeout)
+            return
+        before, secrets = self.target, self.secrets
+        self.target = target or before
+        self.secrets = self.target.secrets
+        try:
+            main = await self._open(None)
+            try:
+                await self.catalogue.refresh(main)
+            except BaseException:
+                await main.aclose()
+                raise
+        except BaseException:
+            self.target, self.secrets = before, secrets
+            raise
+        old, pool = self._main, self.pool
+        self._main, self.pool = main, Pool(self.id, self._open_for, most=self.options.children, idle=self.options.idle)
+        self._learn(main)
+        self.policy.clear()
+        self.restarts += 1
+        log.info("server %r: renewed (%s)", self.id, reason)
+        await self._retire(old, pool, timeout)
+
+    async def _retire(self, main: Channel | None, pool: Pool, timeout: float) -> None:
+        """End conversations that take no new calls, when those under way are done or the time is over."""
+        channels = [*pool.all(), *([main] if main is not None else [])]
+        with suppress(TimeoutError):
+            async with asyncio.timeout(timeout):
+                while any(channel.exchanges for channel in channels):  # noqa: ASYNC110 - rare, and many set no event
+                    await asyncio.sleep(RETIRE_POLL_SECONDS)
+        await pool.aclose()
+        if main is not None:
+            await main.aclose()
+
+    def fail(self, reason: str) -> None:
+        """It runs and does not answer: end it, as if it had ended by itself. The policy says what comes then."""
+        if self._main is not None and self.state == "connected":
+            self._failed = reason
+            self._main_gone.set()
+
     async def ready(self, seconds: float) -> None:
         """Wait until it is connected, or has failed; at most so many seconds."""
         if not self._settled.is_set():
@@ -178,11 +251,12 @@ class Backend:
                         await self._idle.wait()
 
     async def _close(self) -> None:
+        for other in self._tasks:
+            other.cancel()
         task, self._task = self._task, None
         if task is not None:
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
-        self.lot.end_all()
         await self.pool.aclose()
 
     async def _supervise(self) -> None:
@@ -209,9 +283,10 @@ class Backend:
             await self._listen(main)
             self._enter("connected", "opened")
             await self._main_gone.wait()
-            gone = main.gone
+            # Another one may have taken its place meanwhile.
+            gone = self._main.gone
             is_clean = gone is not None and "exited with code 0" in gone.message
-            return Exit.CLEAN if is_clean else Exit.FAILED, self._hidden(gone.message if gone else "it left")
+            return Exit.CLEAN if is_clean else Exit.FAILED, self._hidden(gone.message if gone else self._failed)
         except Clash as clash:
             log.error("server %r is not offered: %s", self.id, clash)
             return Exit.STOPPED, str(clash)
@@ -234,9 +309,12 @@ class Backend:
 
     async def _open_for(self, front: Front) -> Channel:
         try:
-            return await self._open(front)
+            channel = await self._open(front)
         except PeerError as error:
             raise failures.not_connected(self.id, "error", self._hidden(error.message)) from None
+        await self._want_changes(channel)
+        await self.watching.repeat(channel, front.key)
+        return channel
 
     def _learn(self, main: Channel) -> None:
         terms = main.terms
@@ -265,30 +343,23 @@ class Backend:
 
     async def relay(self, call: Call, method: str, params: Json) -> Json:
         """The result of a call's request. Raises what the front is told if there is none."""
-        is_parked, handle = parked_handle(call, self.id)
-        if is_parked:
-            parked = self.lot.take(handle)
-            if parked is None or parked.who != call.principal:
-                raise failures.parked_call_lost(self.id)
-            relayed: RelayedCall = parked.exchange
-            work = relayed.resume(call, parked)
-        else:
+        if resumes(call):
+            return await self._named(self._parking.run(call.root, _nothing))
+        await self._take_room()
+        try:
             front = front_of(call)
             channel = await self._channel(front)
-            relayed = RelayedCall(self.id, call, channel, front, self.lot, self.secrets)
-            work = relayed.run(method, params)
-        try:
-            await self._take_room()
-        except BaseException:
-            work.close()
-            raise
+            relayed = RelayedCall(self.id, call, channel, front, self._parking, self.secrets)
+            return await self._named(relayed.run(method, params))
+        finally:
+            self._leave_room()
+
+    async def _named(self, work: Coroutine[Any, Any, Json]) -> Json:
+        """The result of work in this backend. Its failures say whose they are."""
         try:
             return await work
         except PeerError as error:
             raise failures.lost(self.id, error, self.state, self.secrets) from None
-        finally:
-            self._leave_room()
-            self.pool.release(relayed.channel)
 
     async def _channel(self, front: Front) -> Channel:
         """The conversation that a front's call takes. Waits a moment for a backend that is on its way."""
@@ -341,9 +412,9 @@ class Backend:
     def heard(self, channel: Channel, method: str, params: Json) -> None:
         """See `channel.ChannelOwner`."""
         if (kinds := CHANGES.get(method)) is not None:
-            self._refresh(kinds)
+            self._refresh(channel, kinds)
         elif method == "notifications/resources/updated" and isinstance(params.get("uri"), str):
-            self._shelf.mcp.subscriptions.updated(self.prefix.uri(params["uri"]))
+            self._updated(channel, params["uri"])
 
     def ended(self, channel: Channel, reason: PeerGone) -> None:
         """See `channel.ChannelOwner`."""
@@ -351,12 +422,14 @@ class Backend:
             self._main_gone.set()
             return
         self.note = self._hidden(reason.message)
-        self.lot.end_all(lambda parked: parked.exchange.channel is channel)
         self.pool.drop(channel)
+        if channel.front is not None and self.watching.watches(channel.front):
+            self._spawn(self._reopen(channel.front))
 
     def left(self, session: Session) -> None:
         """A front has left."""
         self.pool.left(session)
+        self.watching.forget(lambda front: front.session is session)
 
     def roots_changed(self, session: Session) -> None:
         """A front has other roots than before: its own conversations are told."""
@@ -365,32 +438,108 @@ class Backend:
                 channel.conversation.say("notifications/roots/list_changed", {})
 
     async def _listen(self, main: Channel) -> None:
-        """Have a server without sessions tell what changes."""
+        """Have it tell what changes, and ask again for what its fronts want to hear of."""
+        await self._want_changes(main)
+        await self.watching.repeat(main, SHARED)
 
-    def _refresh(self, kinds: Sequence[str]) -> None:
+    async def _want_changes(self, channel: Channel) -> None:
+        changing = [kind for kind in NEWS_KINDS if object_of(self.capabilities.get(kind)).get("listChanged")]
+        with suppress(PeerError):
+            await channel.updates.want(kinds=changing)
+
+    async def watch_resources(self, call: Call, uris: Collection[str]) -> None:
+        """A front wants to hear when these resources, by their URIs outside, change. Raises what it is told if not."""
+        if not object_of(self.capabilities.get("resources")).get("subscribe"):
+            return
+        try:
+            await self.watching.add(_watcher(call), self._inner(uris))
+        except PeerGone as error:
+            raise failures.lost(self.id, error, self.state, self.secrets) from None
+        except PeerError as error:
+            answer = {"code": error.code, "message": error.message, "data": error.data}
+            raise failures.relayed(self.id, answer, self.secrets) from None
+
+    async def unwatch_resources(self, call: Call, uris: Collection[str]) -> None:
+        """It no longer does."""
+        front = _watcher(call)
+        await self.watching.drop(front, self._inner(uris), self._known)
+        if front.key is call:
+            self.pool.end(front)
+
+    def _inner(self, uris: Collection[str]) -> list[str]:
+        return [inner for uri in uris if (inner := self.prefix.inner_uri(uri)) is not None]
+
+    def _known(self, front: Front) -> Channel | None:
+        return self._main if self.per == "shared" else self.pool.known(front)
+
+    def _watch_key(self, front: Front) -> Hashable:
+        return SHARED if self.per == "shared" else front.key
+
+    def _updated(self, channel: Channel, uri: str) -> None:
+        """Tell who asked, and nobody else: other fronts have other conversations, with other contents."""
+        outer, front, tell = self.prefix.uri(uri), channel.front, self._shelf.mcp.subscriptions.updated
+        if front is None:
+            tell(outer)
+        elif front.session is not None:
+            tell(outer, session=front.session)
+        elif isinstance(front.key, str):
+            tell(outer, principal=front.key)
+
+    async def _reopen(self, front: Front) -> None:
+        """A front that waits for news gets another conversation, though it calls nothing."""
+        await asyncio.sleep(REOPEN_SECONDS)
+        if self.watching.watches(front):
+            with suppress(DefserveError):
+                await self._channel(front)
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    def _refresh(self, channel: Channel, kinds: Sequence[str]) -> None:
         """Read the lists again. Several changes at once are read once."""
-        self._wanted.update(kinds)
-        if not self._refreshes:
-            task = asyncio.create_task(self._refreshed())
-            self._refreshes.add(task)
-            task.add_done_callback(self._refreshes.discard)
+        self._wanted.setdefault(channel, set()).update(kinds)
+        if not self._is_refreshing:
+            self._is_refreshing = True
+            self._spawn(self._refreshed())
 
     async def _refreshed(self) -> None:
-        while self._wanted and (main := self._main) is not None:
-            kinds, self._wanted = sorted(self._wanted), set()
+        try:
+            await self._read_wanted()
+        finally:
+            self._is_refreshing = False
+
+    async def _read_wanted(self) -> None:
+        while self._wanted:
+            channel, kinds = self._wanted.popitem()
             try:
-                await self.catalogue.refresh(main, kinds)
+                await self.catalogue.refresh(channel, sorted(kinds))
             except PeerError as error:
                 log.warning("server %r: its new lists cannot be read: %s", self.id, self._hidden(error.message))
 
     def _take_stderr(self, line: str) -> None:
-        self.stderr.append(self._hidden(line))
+        shown = self._hidden(line)
+        self.stderr.append(shown)
+        if self.on_stderr is not None:
+            self.on_stderr(shown)
 
     def _hidden(self, text: str) -> str:
         return self.secrets.hidden(text)
 
     def __repr__(self) -> str:
         return f"<Backend {self.id!r} {self.state}, {self.target!r}>"
+
+
+def _nothing(work: ParkedWork) -> NoReturn:
+    """Work that is resumed was begun before."""
+    raise AssertionError("parked work is never begun twice")
+
+
+def _watcher(call: Call) -> Front:
+    """The front that waits for news. One that nobody vouches for is known by its request alone."""
+    front = front_of(call)
+    return front if front.key is not None else Front(call, call.session, front.offers)
 
 
 def _usual_policy(target: Target) -> RestartPolicy:

@@ -68,13 +68,3 @@ def relayed(id: str, error: dict[str, Any], secrets: Secrets) -> RelayedError:
         code=code if isinstance(code, int) and not isinstance(code, bool) else -32603,
         data={"server_id": id, **fields},
     )
-
-
-def parked_call_lost(id: str) -> UpstreamError:
-    """The answer has come, and the call that waited for it is gone. It must not be run again by itself."""
-    return UpstreamError(
-        f"server {id!r} no longer waits for this answer: its call has ended, and it may have had effects."
-        " Look at what it has done before you call it again",
-        data={"server_id": id, "may_have_had_effects": True},
-        retryable=False,
-    )

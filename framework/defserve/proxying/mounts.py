@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Collection, Hashable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import TYPE_CHECKING, Any, Final
 
 from defserve.core.extension import Extension, Listener
 from defserve.errors import UsageError
+from defserve.protocols.mcp.asking.parking import Parking
 from defserve.proxying.backend import Backend, BackendOptions, summary
 from defserve.proxying.catalogue.catalogue import Shelf
+from defserve.proxying.catalogue.items import RemoteResource
 from defserve.proxying.catalogue.names import ToolChoice
+from defserve.proxying.conversations.fronts import front_of
 from defserve.proxying.targets import Target, target_of
 
 if TYPE_CHECKING:
@@ -21,6 +24,8 @@ if TYPE_CHECKING:
 
 LIST_WAIT_SECONDS: Final = 2.0
 """How long a list waits for backends that are still opening. The rest follows by list_changed."""
+LATE_SECONDS: Final = 10.0
+"""How long a call waits for a backend that is opened for the first time."""
 STOP_SECONDS: Final = 5.0
 STATES_KEY: Final = "dev.defserve/servers"
 
@@ -35,7 +40,8 @@ class Mounts(Extension):
         self.backends: dict[str, Backend] = {}
         self._loop: asyncio.AbstractEventLoop | None = None
         self._opened_at = 0.0
-        shelf.mcp.list_with(self._before_list, self._states)
+        self._parking = Parking()
+        shelf.mcp.offer_elsewhere(self, self._before_list, self._states, self._late)
 
     def declare(self, given: str | Target, prefix: str | None, options: Mapping[str, Any]) -> Backend:
         """Read what `Server.mount` was given. Raises UsageError for what cannot work."""
@@ -53,13 +59,22 @@ class Mounts(Extension):
         id = id or options.prefix or self._free(target.shown)
         if id in self.backends:
             raise UsageError(f"there are two mounted servers called {id!r}", fix="give one of them another prefix")
-        backend = self.backends[id] = Backend(id, target, self._shelf, options)
+        backend = self.backends[id] = Backend(id, target, self._shelf, self._parking, options)
         return backend
 
     async def remove(self, id: str, reason: str = "deregistered", timeout: float = STOP_SECONDS) -> None:
         """Stop a backend and forget it."""
         backend = self.backends.pop(id)
         await backend.stop(reason, timeout)
+
+    def visible(self, call: Call, item: Any) -> bool:
+        fronts: set[Hashable] | None = getattr(item, "fronts", None)
+        return fronts is None or front_of(call).key in fronts
+
+    def view(self, call: Call) -> object:
+        private = [backend for backend in self.backends.values() if backend.catalogue.private]
+        key = front_of(call).key if private else None
+        return key if any(key in backend.catalogue.private for backend in private) else None
 
     def lifespan(self) -> AbstractAsyncContextManager[None]:
         return self._serving()
@@ -88,15 +103,40 @@ class Mounts(Extension):
             yield
         finally:
             self._loop = None
+            await self._parking.close()
             stops = (backend.stop("kernel_shutdown", STOP_SECONDS) for backend in self.backends.values())
             await asyncio.gather(*stops, return_exceptions=True)
 
     async def _before_list(self, call: Call) -> None:
         """Wait for backends that have never been open, as long as the server itself is young."""
         young = self._opened_at + LIST_WAIT_SECONDS - asyncio.get_running_loop().time()
-        opening = [one for one in self.backends.values() if one.state == "connecting"]
+        opening = [one for one in self.backends.values() if one.is_new]
         if opening and young > 0:
             await asyncio.gather(*(backend.ready(young) for backend in opening))
+
+    async def _late(self, call: Call, name: str) -> bool:
+        """A name, or URI, is not known. Wait for the backends that are opened for the first time and may have it."""
+        opening = [one for one in self.backends.values() if one.is_new and one.may_have(name)]
+        await asyncio.gather(*(backend.ready(LATE_SECONDS) for backend in opening))
+        return bool(opening)
+
+    async def watch(self, call: Call, uris: Collection[str]) -> None:
+        """See `mcp.resources.subscriptions.UpdateSource`."""
+        await asyncio.gather(*(one.watch_resources(call, own) for one, own in self._owners(call, uris).items()))
+
+    async def unwatch(self, call: Call, uris: Collection[str]) -> None:
+        """See `mcp.resources.subscriptions.UpdateSource`."""
+        await asyncio.gather(*(one.unwatch_resources(call, own) for one, own in self._owners(call, uris).items()))
+
+    def _owners(self, call: Call, uris: Collection[str]) -> dict[Backend, list[str]]:
+        """The backends of these resources, each with its own."""
+        owners: dict[Backend, list[str]] = {}
+        for uri in uris:
+            found = self._shelf.mcp.resources.find(call, uri)
+            backend = found[0].backend if found is not None and isinstance(found[0], RemoteResource) else None
+            if isinstance(backend, Backend):
+                owners.setdefault(backend, []).append(uri)
+        return owners
 
     def _states(self) -> Params:
         """What lists say in `_meta`: the backends whose items may be missing, or do not work at the moment."""

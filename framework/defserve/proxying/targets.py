@@ -157,7 +157,7 @@ class Command:
         """Start the child. Raises PeerGone if it cannot be started."""
         from defserve.host.links.stdio import ProcessLink
 
-        return await ProcessLink.spawn(self.program, self.args, env=self.env, cwd=self.cwd)
+        return await ProcessLink.spawn(self.program, self.args, env=self.env, cwd=self.cwd, on_stderr=on_stderr)
 
     def __repr__(self) -> str:
         return f"Command({self.shown!r}, …)" if self.args else f"Command({self.shown!r})"

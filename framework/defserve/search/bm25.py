@@ -3,32 +3,52 @@
 from __future__ import annotations
 
 from array import array
-from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from math import log
+from typing import TypeAlias
 
 from defserve.search.entries import LONGEST_DESCRIPTION, ToolEntry
-from defserve.search.words import content_words, split, words
+from defserve.search.words import STOP_WORDS, split, stem
 
-# How much a word counts where it stands.
-NAME, SERVER, TITLE, LABEL, PARAMETER, DESCRIPTION = 3.0, 2.0, 1.5, 1.5, 0.3, 1.0
-SATURATION, LENGTH = 1.2, 0.6
+# How much a word counts where it stands. The first sentence counts twice, as it is part of the description.
+NAME, SERVER, TITLE, LABEL, PARAMETER, ABOUT_PARAMETER, FIRST, DESCRIPTION = 3.0, 2.0, 1.5, 1.5, 0.3, 0.1, 1.0, 1.0
+SATURATION, LENGTH = 1.2, 0.75
+SYNONYM = 0.65
+"""What a synonym counts, where the word itself counts 1."""
+
+MOST_MERGED = 500_000
+"""Tools in all merged lists that an index keeps: 4 MB."""
+
+Postings: TypeAlias = "tuple[array[int], array[float]]"
+"""The places of tools, and the share that a word has in the score of each."""
 
 
 def weighed(entry: ToolEntry) -> dict[str, float]:
     """The stems of a tool, each with the weights of all places where it stands."""
-    found = Counter[str]()
+    found: dict[str, float] = {}
+    said = " ".join(entry.description[:LONGEST_DESCRIPTION].split())
+    labels = (label for label in (*entry.categories, *entry.keywords) if label != entry.server_id.lower())
     for text, weight in (
         (entry.name, NAME),
         (entry.server_id, SERVER),
         (entry.title, TITLE),
-        (" ".join((*entry.categories, *entry.keywords)), LABEL),
-        (" ".join(entry.parameters), PARAMETER),
-        (entry.description[:LONGEST_DESCRIPTION], DESCRIPTION),
+        (" ".join(labels), LABEL),
+        (" ".join(entry.parameters[::2]), PARAMETER),
+        (" ".join(entry.parameters[1::2]), ABOUT_PARAMETER),
+        (first_sentence(said), FIRST),
+        (said, DESCRIPTION),
     ):
-        for stem in words(text):
-            found[stem] += weight  # pyright: ignore[reportArgumentType]
-    return dict(found)
+        for word in split(text):
+            if word not in STOP_WORDS:
+                root = stem(word)
+                found[root] = found.get(root, 0.0) + weight
+    return found
+
+
+def first_sentence(text: str, longest: int = 200) -> str:
+    """What comes before the first full stop or colon."""
+    ends = [at for mark in (". ", ": ") if (at := text.find(mark)) >= 0]
+    return text[: min(ends, default=longest)][:longest]
 
 
 class KeywordIndex:
@@ -36,43 +56,57 @@ class KeywordIndex:
 
     def __init__(self, weights: Sequence[dict[str, float]]) -> None:
         self.size = len(weights)
+        self.rarest = _rarity(self.size, 0)
+        """What a word tells that no tool has."""
+        self._postings: dict[str, Postings] = {}
+        self._merged: dict[tuple[str, ...], Postings] = {}
+        self._room = MOST_MERGED
         sizes = [sum(each.values()) for each in weights]
-        average = sum(sizes) / len(sizes) if sizes else 1.0
-        self._places: dict[str, array[int]] = {}
-        self._shares: dict[str, array[float]] = {}
+        average = (sum(sizes) / len(sizes) if sizes else 0.0) or 1.0
         for place, each in enumerate(weights):
-            length = SATURATION * (1 - LENGTH + LENGTH * sizes[place] / (average or 1.0))
-            for stem, weight in each.items():
-                self._places.setdefault(stem, array("I")).append(place)
-                self._shares.setdefault(stem, array("f")).append(weight * (SATURATION + 1) / (weight + length))
-        for stem, places in self._places.items():
-            rarity = log(1 + (self.size - len(places) + 0.5) / (len(places) + 0.5))
-            shares = self._shares[stem]
+            length = SATURATION * (1 - LENGTH + LENGTH * sizes[place] / average)
+            for root, weight in each.items():
+                places, shares = self._postings.setdefault(root, (array("I"), array("f")))
+                places.append(place)
+                shares.append(weight * (SATURATION + 1) / (weight + length))
+        for places, shares in self._postings.values():
+            rarity = _rarity(self.size, len(places))
             for at, share in enumerate(shares):
                 shares[at] = share * rarity
 
-    def __contains__(self, stem: str) -> bool:
-        return stem in self._places
+    def most(self, root: str) -> float:
+        """The most that a word can add to a score."""
+        known = self._postings.get(root)
+        return (SATURATION + 1) * (_rarity(self.size, len(known[0])) if known is not None else self.rarest)
 
-    def rarity(self, stem: str) -> float:
-        """How much a word tells: high for a rare one. A word that no tool has is as rare as can be."""
-        held = len(self._places.get(stem, ()))
-        return log(1 + (self.size - held + 0.5) / (held + 0.5))
-
-    def scores(self, query: str) -> list[float]:
-        """A score for each tool, in order; 0 if it has none of the words."""
+    def scores(self, roots: Iterable[tuple[str, Iterable[str]]]) -> list[float]:
+        """A score for each tool, in order. A word is a stem and its synonyms: the one that fits a tool best counts."""
         found = [0.0] * self.size
-        for stem in dict.fromkeys(content_words(query)):
-            for place, share in zip(self._places.get(stem, ()), self._shares.get(stem, ()), strict=True):
+        for root, synonyms in roots:
+            known = tuple(each for each in (root, *synonyms) if each in self._postings)
+            if not known:
+                continue
+            places, shares = self._postings[root] if known == (root,) else self._best_of(root, known)
+            for place, share in zip(places, shares, strict=True):
                 found[place] += share
         return found
 
+    def _best_of(self, root: str, known: tuple[str, ...]) -> Postings:
+        if (merged := self._merged.get((root, *known))) is not None:
+            return merged
+        best: dict[int, float] = {}
+        for each in known:
+            factor = 1.0 if each == root else SYNONYM
+            for place, share in zip(*self._postings[each], strict=True):
+                if (value := share * factor) > best.get(place, 0.0):
+                    best[place] = value
+        merged = array("I", best), array("f", best.values())
+        self._room -= len(best)
+        if self._room < 0:
+            self._merged, self._room = {}, MOST_MERGED - len(best)
+        self._merged[(root, *known)] = merged
+        return merged
 
-def named(entry: ToolEntry, query: str) -> float:
-    """1 if the query is the tool's name, whatever joins its words; less for its beginning; else 0."""
-    asked, name = split(query), split(entry.name)
-    if not asked:
-        return 0.0
-    if asked == name or query.strip() == entry.tool_id:
-        return 1.0
-    return 0.5 if name[: len(asked)] == asked else 0.0
+
+def _rarity(size: int, held: int) -> float:
+    return log(1 + (size - held + 0.5) / (held + 0.5))

@@ -1,21 +1,41 @@
-"""Ranking: keyword, semantic, category and hybrid search over the tools that one caller may see."""
+"""Ranking: keyword, semantic, category and hybrid search over the tools that one caller may see.
+
+Blind fusion of two rankings is worse than the better of them. So hybrid search adds what the words say, synonyms
+included, to what the vectors say, both on one scale: the unit is a word that no tool has.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from typing import Any, Literal, NamedTuple, TypeAlias
 
-from defserve.search.bm25 import KeywordIndex, named
+from defserve.search.bm25 import KeywordIndex
 from defserve.search.entries import EntryFilter, ToolEntry
+from defserve.search.synonyms import SYNONYMS, spelled_out
 from defserve.search.vectors import Vectors
-from defserve.search.words import content_words
+from defserve.search.words import split, stems
 
 Strategy: TypeAlias = Literal["keyword", "semantic", "category", "hybrid"]
 STRATEGIES: tuple[Strategy, ...] = ("keyword", "semantic", "category", "hybrid")
 
 LONGEST_QUERY = 2_000
-KEYWORD_FLOOR, SEMANTIC_FLOOR = 0.12, 0.16
-"""Scores below are no hits: no result is better than five wrong ones."""
+"""Characters. The rest of a query is not read."""
+
+VECTOR_SHARE = 1.6
+"""What a tool gets that means the same as the query, in units."""
+
+FLOORS: dict[Strategy, tuple[float, float]] = {
+    "keyword": (0.3, 0.9),
+    "semantic": (0.2, 0.5),
+    "category": (0.0, 0.0),
+    "hybrid": (0.85, 1.4),
+}
+"""Units. If the best tool has less, nothing is found, or what is found is weak. Short queries have few units."""
+COVERED = (0.2, 0.3)
+"""The shares of a query that the best tool must cover for the floors not to hold."""
+
+HALF = 1.5
+"""Units that give a score of one half."""
 
 
 class Hit(NamedTuple):
@@ -26,11 +46,11 @@ class Hit(NamedTuple):
 
 
 class Found(NamedTuple):
-    """The hits, best first, and the strategy that found them. `fallback` is true if another one was asked for."""
+    """The hits, best first, and the strategy that found them. `weak`: none of them fits well."""
 
     hits: list[Hit]
     strategy: Strategy
-    fallback: bool = False
+    weak: bool = False
 
 
 class ToolIndex:
@@ -41,6 +61,7 @@ class ToolIndex:
     ) -> None:
         self.entries = entries
         self._keywords = KeywordIndex([weigh(entry) for entry in entries])
+        self._names = [" ".join(split(entry.name)) for entry in entries]
         self._vectors = vectors
         self._matrix: Any = None
 
@@ -52,37 +73,46 @@ class ToolIndex:
         prefer: Callable[[ToolEntry], int] = lambda entry: 0,
     ) -> Found:
         """Every hit. Among equals, those that `prefer` gives a lower number come first, then by name."""
-        query = query[:LONGEST_QUERY]
-        used, scores = self._scored(query, strategy)
+        words = split(query[:LONGEST_QUERY])
+        used, units, covered = self._scored(query[:LONGEST_QUERY], words, strategy)
+        exact = self._exact(words)
         hits = [
-            Hit(entry, score)
-            for entry, score in zip(self.entries, scores, strict=True)
-            if score > 0 and wanted.admits(entry)
+            Hit(entry, exact.get(place) or max(unit, 0.01) / (max(unit, 0.01) + HALF))
+            for place, (entry, unit) in enumerate(zip(self.entries, units, strict=True))
+            if (unit > 0 or place in exact or strategy == "category") and wanted.admits(entry)
         ]
         hits.sort(key=lambda hit: (-round(hit.score, 4), prefer(hit.entry), hit.entry.name))
-        return Found(hits, used, used != strategy)
+        best = max(units, default=0.0)
+        empty, weak = (best < floor and covered < share for floor, share in zip(FLOORS[used], COVERED, strict=True))
+        return Found([] if empty and not exact else hits, used, weak and not exact)
 
-    def _scored(self, query: str, strategy: Strategy) -> tuple[Strategy, list[float]]:
-        if strategy == "category":
-            return "category", [0.01 + 0.99 * score for score in self._by_keyword(query)]
-        if strategy == "keyword":
-            return "keyword", self._floored(self._by_keyword(query), KEYWORD_FLOOR)
+    def _scored(self, query: str, words: list[str], strategy: Strategy) -> tuple[Strategy, list[float], float]:
+        """The strategy that was used, the units of each tool, and how much of the query the best tool covers."""
+        unit = self._keywords.rarest or 1.0
+        if strategy in ("keyword", "category"):
+            plain = [(root, ()) for root in stems(words)]
+            scores = self._keywords.scores(plain)
+            return strategy, [score / unit for score in scores], self._covered(words, scores)
         meaning = self._by_meaning(query)
+        if strategy == "semantic" and meaning is not None:
+            return "semantic", [VECTOR_SHARE * cosine for cosine in meaning], 0.0
+        scores = self._keywords.scores([(root, SYNONYMS.get(root, ())) for root in stems(spelled_out(words))])
+        covered = self._covered(words, scores)
         if meaning is None:
-            return "keyword", self._floored(self._by_keyword(query), KEYWORD_FLOOR)
-        if strategy == "semantic":
-            return "semantic", self._floored(meaning, SEMANTIC_FLOOR)
-        return "hybrid", self._mixed(query, meaning)
+            return "keyword", [score / unit for score in scores], covered
+        both = [score / unit + VECTOR_SHARE * cosine for score, cosine in zip(scores, meaning, strict=True)]
+        return "hybrid", both, covered
 
-    def _floored(self, scores: list[float], floor: float) -> list[float]:
-        return [score if score >= floor else 0.0 for score in scores]
+    def _covered(self, words: list[str], scores: list[float]) -> float:
+        most = sum(map(self._keywords.most, stems(words)))
+        return max(scores, default=0.0) / most if most else 0.0
 
-    def _by_keyword(self, query: str) -> list[float]:
-        """BM25, as a share of what a tool with all words of the query would have; exact names first."""
-        raw = self._keywords.scores(query)
-        best = sum(2.2 * self._keywords.rarity(stem) for stem in dict.fromkeys(content_words(query))) or 1.0
-        exact = [named(entry, query) for entry in self.entries]
-        return [min(1.0, max(0.95 * score / best, exact[at])) for at, score in enumerate(raw)]
+    def _exact(self, words: list[str]) -> dict[int, float]:
+        """Tools with the very name that was asked for, whatever joins its words, and those whose names begin so."""
+        asked = " ".join(words)
+        begun = [place for place, name in enumerate(self._names) if name.startswith(asked)] if len(words) > 1 else []
+        found = {place: 0.9 for place in begun if self._names[place].startswith(asked + " ")}
+        return found | {place: 1.0 for place, name in enumerate(self._names) if name == asked}
 
     def _by_meaning(self, query: str) -> list[float] | None:
         """Cosines, from 0 to 1; None while there are no vectors."""
@@ -94,16 +124,6 @@ class ToolIndex:
                 self._matrix = vectors.matrix(self.entries)
             cosines = self._matrix @ vectors.query(query)
         except Exception as error:
-            import logging
-
-            logging.getLogger("defserve").warning("a search by meaning fell back to keywords: %s", error)
+            vectors.fell_back(error)
             return None
-        return [max(0.0, float(cosine)) for cosine in cosines]
-
-    def _mixed(self, query: str, meaning: list[float]) -> list[float]:
-        keyword = self._by_keyword(query)
-        top = max(keyword, default=0.0)
-        best = max(meaning, default=0.0)
-        if best < SEMANTIC_FLOOR and top < KEYWORD_FLOOR:
-            return [0.0] * len(keyword)
-        return [min(1.0, 0.6 * k + 0.4 * m) for k, m in zip(keyword, meaning, strict=True)]
+        return [max(0.0, cosine) for cosine in cosines.tolist()]

@@ -14,7 +14,7 @@ from typing import Any, Protocol
 
 from defserve.errors import UsageError
 from defserve.search.entries import ToolEntry
-from defserve.search.words import STOP_WORDS
+from defserve.search.words import STOP_WORDS, split
 
 LONGEST_QUERY = 2_000
 """Characters of a text that are embedded."""
@@ -56,23 +56,24 @@ class PackagedEmbedder:
         numpy, size = self._numpy, len(self._table)
         found = numpy.zeros((len(texts), self._table.shape[1]), dtype="float32")
         for row, text in enumerate(texts):
-            kept = " ".join(word for word in text.split() if word.lower().strip("?.,!'\"") not in STOP_WORDS) or text
+            said = split(text)
+            kept = " ".join([word for word in said if word not in STOP_WORDS] or said)
             ids = [id for id in self._tokenizer.encode(kept, add_special_tokens=False).ids if id < size]
             if ids:
                 found[row] = self._table[ids].astype("float32").mean(axis=0)
         return found
 
 
-def spoken(entry: ToolEntry) -> str:
-    """What is embedded of a tool."""
-    name = entry.name.replace("_", " ").replace("-", " ").replace(".", " ")
-    return f"{entry.server_id.replace('_', ' ')} {name} {entry.title} {entry.description[:LONGEST_SAID]}"
+def spoken(entry: ToolEntry) -> tuple[str, str]:
+    """What is embedded of a tool: its name, and its name with what it says of itself."""
+    name = " ".join((*split(entry.server_id), *split(entry.name)))
+    return name, f"{name} {entry.title} {entry.description[:LONGEST_SAID]}"
 
 
 class Vectors:
     """The vectors of tools, made in a thread of their own when they are first asked for.
 
-    `failed` says why there will be none.
+    `failed` says why a search did without them.
     """
 
     def __init__(self, make: Callable[[], Embedder]) -> None:
@@ -86,6 +87,8 @@ class Vectors:
 
     def begin(self) -> None:
         """Load the weights, in a thread. Returns at once; does nothing the second time."""
+        if self._thread is not None:
+            return  # without the lock, which is held while tools are embedded
         with self._lock:
             if self._thread is None:
                 self._thread = Thread(target=self._load, name="defserve-search", daemon=True)
@@ -107,18 +110,24 @@ class Vectors:
             self._numpy = import_module("numpy")
             self._embedder = self._make()
         except Exception as error:
+            self.fell_back(error)
+
+    def fell_back(self, error: Exception) -> None:
+        """Say once why a search used keywords alone. Peers decide how often they search."""
+        if not self.failed:
             self.failed = f"{type(error).__name__}: {error}"
             import logging
 
             logging.getLogger("defserve").warning("tools are searched by keywords alone: %s", error)
 
     def matrix(self, entries: Sequence[ToolEntry]) -> Any:
-        """One row for each tool, of length 1. Raises what the embedder raises."""
+        """One row for each tool. Raises what the embedder raises."""
         with self._lock:
             known = self._known
             if missing := [entry for entry in entries if entry not in known]:
-                rows = self._embedded([spoken(entry) for entry in missing])
-                known |= dict(zip(missing, rows, strict=True))
+                rows = self._embedded([text for entry in missing for text in spoken(entry)])
+                # The mean of both cosines is the cosine with their mean, since the query is one vector.
+                known |= dict(zip(missing, (rows[::2] + rows[1::2]) / 2, strict=True))
             return self._numpy.stack([known[entry] for entry in entries])
 
     def keep(self, entries: Iterable[ToolEntry]) -> None:

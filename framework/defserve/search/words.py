@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import lru_cache
 
 LONGEST_TEXT = 4_000
@@ -18,12 +18,14 @@ _WIDE = re.compile(r"[\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af]+")
 
 STOP_WORDS = frozenset(
     (
-        "a about all also am an and any are as at be been being but by can could did do does doing for from get gets "
-        "give go going had has have he her here him his how i if in into is it its just let like ll m make may me "
-        "might my need needs no not now of off on once one only or our out over own please re s shall she should so "
-        "some such t tell than that the their them then there these they this those through to too under up us use "
-        "used using ve very want wants was we were what when where which while who whom whose why will with would you "
-        "your yours"
+        "a about after again all also am an and any anything are as at be because been before being both but by can "
+        "could did do does doing down each else even every everything few for from get gets getting give given go goes "
+        "going got had has have having he her here him his how i if in into is it its just let like ll m make may me "
+        "might more most much must my need needs no not nothing now of off on once one only or other our out over own "
+        "per please put re s same say see shall she should so some someone something still such t take tell than that "
+        "the their them then there these they thing things this those through to too two under until up us use used "
+        "using ve very want wants was way we were what when where whether which while who whom whose why will with "
+        "without would yet you your yours"
     ).split()
 )
 
@@ -58,15 +60,10 @@ _ENDINGS = (
 )
 
 
-def words(text: str) -> list[str]:
-    """The stems of a text, in order, stop words included. Names are split where they are joined."""
-    return [stem(word) for word in split(text)]
-
-
-def content_words(text: str) -> list[str]:
-    """The same without stop words; with them if there is nothing else."""
-    found = split(text)
-    return [stem(word) for word in found if word not in STOP_WORDS] or [stem(word) for word in found]
+def stems(words: Iterable[str]) -> list[str]:
+    """The stems of words, each once, without stop words; with them if there is nothing else."""
+    said = list(words)
+    return list(dict.fromkeys(stem(word) for word in [w for w in said if w not in STOP_WORDS] or said))
 
 
 def split(text: str) -> list[str]:

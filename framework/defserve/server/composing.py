@@ -49,6 +49,7 @@ async def _lifetime(servers: Sequence[Server]) -> AsyncGenerator[None]:
 def compose(server: Server) -> Composition:
     """All declarations of a server. Raises UsageError for those that do not fit together."""
     _add_tasks(server)
+    _add_apps(server)
     composition = Composition(server.extensions, limits=server.limits, around=_wrappers(server))
     if unknown := sorted(set(server.wrappers) - composition.known_methods):
         raise UsageError(f"around({unknown[0]!r}) wraps a method nobody serves", fix="check its spelling")
@@ -66,6 +67,14 @@ def _add_tasks(server: Server) -> None:
         from defserve.protocols.mcp.tasks.extension import Tasks
 
         server.extend(Tasks(server.store, server.limits, mcp.tools.registry.get, mcp.subscriptions))
+
+
+def _add_apps(server: Server) -> None:
+    """Serve views if there is one, here or on a server that is mounted, or a tool that asks for one."""
+    if any("apps" in item.facets for item in server.mcp.items()):
+        from defserve.protocols.mcp.apps.extension import Apps
+
+        server.extend(Apps(server.mcp.resources.concrete))
 
 
 def _wrappers(server: Server) -> Mapping[str, Sequence[Wrapper]]:

@@ -21,7 +21,7 @@ from defserve.server.decorators import decorate, from_caller, need_uri, read_opt
 if TYPE_CHECKING:
     from typing import Unpack
 
-    from defserve.server.options import PromptFields, ResourceFields, ToolFields
+    from defserve.server.options import AppFields, PromptFields, ResourceFields, ToolFields
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -50,6 +50,15 @@ class Declarations:
         """Serve a function as the contents of a URI, or of every URI that a template (RFC 6570) matches."""
         need_uri("server.resource", uri)
         return decorate("server.resource", lambda function: self.add_resource(function, uri, **options))
+
+    def app(self, uri: str, /, **options: Unpack[AppFields]) -> Callable[[F], F]:
+        """Serve a function as a view, which hosts show beside results: it returns HTML, or the `Path` of an HTML file.
+
+        Tools name it with `app=`, by the function or by its `ui://` URI. A relative path starts in the folder of the
+        function's file. The file is read again when it has changed.
+        """
+        need_uri("server.app", uri, "ui://name/view")
+        return decorate("server.app", lambda function: self.add_app(function, uri, **options))
 
     # used bare: @server.prompt
     @overload
@@ -108,6 +117,10 @@ class Declarations:
         """
         if not isinstance(tool, Tool):
             tool = Tool.of(tool, read_options(ToolOptions, options, tool), find_provider=self.find_provider, owner=self)
+        if tool.options.app is not None or tool.options.visible_to is not None:
+            from defserve.protocols.mcp.apps.linked_tool import linked
+
+            tool = linked(tool, self.mcp.resources.concrete)
         self._declare(tool)
         self.mcp.tools.registry.add(tool.name, tool, where=tool.where, replace=replace)
 
@@ -129,6 +142,13 @@ class Declarations:
             resource = Resource.of(resource, uri, about, find_provider=self.find_provider, owner=self)
         self._declare(resource)
         self.mcp.resources.add(resource, replace=replace)
+
+    def add_app(self, function: Callable[..., Any], uri: str, **options: Unpack[AppFields]) -> None:
+        """Add a view; see `app`. The first one is added before serving begins."""
+        from defserve.protocols.mcp.apps.view import AppOptions, AppView
+
+        about = read_options(AppOptions, options, function)
+        self.add_resource(AppView.declared(function, uri, about, find_provider=self.find_provider, owner=self))
 
     def remove_resource(self, uri: str) -> None:
         """Remove a resource, or a template by its text."""

@@ -34,12 +34,12 @@ def decorate(name: str, declare: Callable[[Any], object], function: Any = None) 
     return decorator(function) if function is not None else decorator
 
 
-def need_uri(name: str, uri: Any) -> None:
+def need_uri(name: str, uri: Any, example: str = "config://app") -> None:
     """Raises UsageError for a resource decorator without a URI."""
     if callable(uri):
         from defserve.binding.functions import where
 
-        raise UsageError(f"@{name} needs a URI", where=where(uri), fix=f'write @{name}("config://app")')
+        raise UsageError(f"@{name} needs a URI", where=where(uri), fix=f'write @{name}("{example}")')
 
 
 def read_options(kind: type[Options], given: Mapping[str, Any], function: Any) -> Options:

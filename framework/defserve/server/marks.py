@@ -12,7 +12,7 @@ from defserve.server.decorators import decorate, need_uri
 if TYPE_CHECKING:
     from typing import Unpack
 
-    from defserve.server.options import PromptFields, ResourceFields, ToolFields
+    from defserve.server.options import AppFields, PromptFields, ResourceFields, ToolFields
 
 F = TypeVar("F", bound=Callable[..., Any])
 ATTRIBUTE = "__defserve_marks__"
@@ -53,6 +53,12 @@ def resource(uri: str, /, **options: Unpack[ResourceFields]) -> Callable[[F], F]
     """Mark a function as a resource for `server.include`."""
     need_uri("resource", uri)
     return decorate("resource", Mark("resource", (uri,), dict(options)).put_on)
+
+
+def app(uri: str, /, **options: Unpack[AppFields]) -> Callable[[F], F]:
+    """Mark a function as a view for `server.include`."""
+    need_uri("app", uri, "ui://name/view")
+    return decorate("app", Mark("app", (uri,), dict(options)).put_on)
 
 
 # used bare: @prompt

@@ -29,15 +29,21 @@ class Mount:
         )
         with ExitStack() as refused:
             for source, target, rename in mirrors:
-                refused.callback(_mirror(source, target, rename))
+                refused.callback(_mirror(source, target, rename, renames))
             refused.pop_all()
-        child.follow_skills(lambda skills: _mirror(skills.registry, parent.need_skills().registry, renames.uri))
+        child.follow_skills(
+            lambda skills: _mirror(skills.registry, parent.need_skills().registry, renames.uri, renames)
+        )
         child.subscriptions.forward(lambda uri: parent.subscriptions.updated(renames.uri(uri)))
 
 
-def _mirror(source: Registry[Any], target: Registry[Any], rename: Callable[[str], str]) -> Callable[[], None]:
+def _mirror(
+    source: Registry[Any], target: Registry[Any], rename: Callable[[str], str], prefix: Prefix
+) -> Callable[[], None]:
     def renamed(name: str, item: Any) -> tuple[str, Any]:
         there = rename(name)
+        if hasattr(item, "mounted"):  # it has names of other items in it
+            return there, item.mounted(there, prefix)
         return there, item.renamed(there) if hasattr(item, "renamed") else item
 
     return source.mirror(target, renamed)

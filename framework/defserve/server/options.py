@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, TypedDict
 
 from defserve.errors import UsageError
@@ -41,6 +41,8 @@ class ToolFields(ItemFields, total=False):
     poll: float
     retry: int
     begin: Literal["now", "later"]
+    app: Callable[..., Any] | str
+    visible_to: Literal["model", "app"]
 
 
 class ResourceFields(ItemFields, total=False):
@@ -51,6 +53,31 @@ class ResourceFields(ItemFields, total=False):
     annotations: Mapping[str, Any]
     ttl: float
     listed: bool
+
+
+class CspFields(TypedDict, total=False):
+    """The origins that a view may reach. Without any, it has its own inline scripts and styles, and no network."""
+
+    connect: Sequence[str]
+    """For `fetch`, XHR and WebSockets."""
+    resource: Sequence[str]
+    """For scripts, styles, images, fonts and media."""
+    frame: Sequence[str]
+    """For frames inside the view."""
+    base_uri: Sequence[str]
+    """For `<base>`."""
+
+
+class AppFields(ItemFields, total=False):
+    """See `protocols.mcp.apps.view.AppOptions`."""
+
+    csp: CspFields
+    permissions: Sequence[Literal["camera", "microphone", "geolocation", "clipboard_write"]]
+    border: bool
+    domain: str
+    bridge: bool
+    listed: bool
+    ttl: float
 
 
 class PromptFields(ItemFields, total=False):

@@ -20,6 +20,7 @@ from defserve.testing.transports import connect_over
 
 if TYPE_CHECKING:
     from defserve.host.mgp.peer import MgpPeer
+    from defserve.testing.apps import SyncApp
     from defserve.testing.mcpl import SyncMcpl
     from defserve.testing.tasks import SyncTask
 
@@ -72,7 +73,7 @@ class SyncClient:
     # Before the first verb.
 
     def offers(self, *kinds: str) -> None:
-        """Offer only these kinds of answer: some of "ask", "sample", "roots", or none."""
+        """Offer only these kinds of answer: some of "ask", "sample", "roots", "apps", or none."""
         if self._client is not None:
             raise UsageError("offers() is too late: the client is connected", fix="call it before the first verb")
         if unknown := set(kinds) - set(KINDS):
@@ -145,6 +146,15 @@ class SyncClient:
         from defserve.testing.tasks import SyncTask
 
         return SyncTask(self._do(lambda client: client.start(tool, **arguments)), self._do)
+
+    def render(self, tool: str, /, **arguments: Any) -> SyncApp:
+        """Call a tool and fetch the view that shows its result, as `Client.render` does.
+
+        Raises PeerError for a view that no host may show, and for a result without a text.
+        """
+        from defserve.testing.apps import SyncApp
+
+        return SyncApp(self._do(lambda client: client.render(tool, **arguments)), self._do)
 
     def stream_parts(self, tool: str, /, **arguments: Any) -> list[Any]:
         """The parts that a tool sends, in order; see `Client.stream`. The client needs `mgp=Mgp()`."""
@@ -294,6 +304,7 @@ class SyncClient:
     def _connection(self) -> Any:
         options: Json = {
             "log_level": "debug",
+            "apps": "apps" in self._script.offered,
             **self._options,
             "version": version_of(self.era),
             "answers": self._script.answers(),

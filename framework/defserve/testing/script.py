@@ -9,7 +9,7 @@ from typing import Any, Final
 from defserve.errors import ProtocolError
 from defserve.host.answers import Answers, Cancel, Decision, Root
 
-KINDS: Final = ("ask", "sample", "roots")
+KINDS: Final = ("ask", "sample", "roots", "apps")
 REJECTED: Final = -1
 
 

@@ -551,18 +551,6 @@ async def test_a_redirect_on_the_same_host_is_followed_and_remembered():
         assert [exchange.path for exchange in server.seen] == ["/mcp", "/mcp/", "/mcp/"]
 
 
-async def test_a_session_that_the_server_ended_ends_the_conversation():
-    async def rest(exchange: Exchange) -> None:
-        await exchange.refuse(404, -32600, "Session not found")
-
-    async with web(session(rest)) as server:
-        async with client(server.url) as peer:
-            for _ in range(2):
-                with pytest.raises(PeerGone, match="the server ended the session"):
-                    await peer.request("x/y")
-        assert "DELETE" not in {exchange.verb for exchange in server.seen}
-
-
 async def test_an_unknown_method_is_not_the_end_of_a_session():
     async def rest(exchange: Exchange) -> None:
         if exchange.method == "x/y":
@@ -634,7 +622,7 @@ async def test_what_is_no_address_is_refused(url: str):
         HttpLink(url)
 
 
-async def test_without_httpx2_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch):
+async def test_behind_a_proxy_without_httpx2_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch):
     known = builtins.__import__
 
     def missing(name: str, *rest: Any, **more: Any) -> Any:
@@ -642,10 +630,13 @@ async def test_without_httpx2_the_error_says_what_to_install(monkeypatch: pytest
             raise ImportError(name)
         return known(name, *rest, **more)
 
+    monkeypatch.setenv("http_proxy", "http://127.0.0.1:1")
     monkeypatch.setattr(builtins, "__import__", missing)
     with pytest.raises(UsageError) as usage:
-        HttpLink("http://127.0.0.1:1/")
+        HttpLink("http://mcp.example/")
     assert 'pip install "defserve[client]"' in str(usage.value)
+    HttpLink("http://127.0.0.1:1/")
+    HttpLink("http://localhost:1/")
 
 
 async def test_closing_twice_is_harmless_and_nothing_is_sent_afterwards():
@@ -655,3 +646,67 @@ async def test_closing_twice_is_harmless_and_nothing_is_sent_afterwards():
     assert await link.receive() is None
     with pytest.raises(PeerGone):
         await link.send(b'{"jsonrpc":"2.0","id":1,"method":"ping"}')
+
+
+# Requests that are passed on for somebody else.
+
+
+async def test_what_comes_on_the_stream_of_a_forwarded_request_goes_to_its_caller():
+    general: list[str] = []
+    heard: dict[str, list[Any]] = {"x/a": [], "x/b": []}
+    posted: asyncio.Queue[Any] = asyncio.Queue()
+    both = asyncio.Barrier(2)
+
+    async def rest(exchange: Exchange) -> None:
+        if exchange.method not in heard:
+            posted.put_nowait(exchange.message)
+            await exchange.respond(202)
+            return
+        name = exchange.method
+        await both.wait()
+        log = {"method": "notifications/message", "params": {"level": "info", "data": name}}
+        question = {"id": f"q-{name}", "method": "elicitation/create", "params": {"message": name}}
+        await exchange.stream(event(log), event(question))
+        while (answer := await posted.get())["id"] != f"q-{name}":
+            posted.put_nowait(answer)
+        await exchange.write(exchange.reply(answer["result"]))
+        exchange.close()
+
+    async def asked(request: Any) -> Any:
+        return {"answer to": request.params["message"]}
+
+    async with web(stateless(rest)) as server:
+        async with client(server.url, STATELESS, on_notification=lambda method, _: general.append(method)) as peer:
+            conversation = peer._conversation
+            replies = await asyncio.gather(
+                *(
+                    conversation.forward(
+                        name,
+                        peer._open.with_envelope({}, None),
+                        within=30,
+                        on_notification=lambda _, params, name=name: heard[name].append(params["data"]),
+                        on_request=asked,
+                    )
+                    for name in heard
+                )
+            )
+    assert [reply.result for reply in replies] == [{"answer to": "x/a"}, {"answer to": "x/b"}]
+    assert heard == {"x/a": ["x/a"], "x/b": ["x/b"]}
+    assert general == []
+
+
+async def test_a_forwarded_result_keeps_its_bytes_over_http():
+    body = b'{"jsonrpc":"2.0","id":%d,"result":{"n": 1.50,  "text":"\\u00fc"}}'
+
+    async def rest(exchange: Exchange) -> None:
+        id = exchange.message["id"]
+        if exchange.method == "x/json":
+            await exchange.respond(200, body % id, content_type="application/json")
+        else:
+            await exchange.stream(f"data: {(body % id).decode()}\n\n")
+
+    async with web(stateless(rest)) as server, client(server.url, STATELESS) as peer:
+        params = peer._open.with_envelope({}, None)
+        for method in ("x/json", "x/events"):
+            reply = await peer._conversation.forward(method, params, within=30)
+            assert reply.raw == b'{"n": 1.50,  "text":"\\u00fc"}'

@@ -259,6 +259,27 @@ async def test_the_same_call_is_refused_for_everyone(case: str, peer: str, tmp_p
             assert len(ran) == 1
 
 
+@pytest.mark.req("MGP-16.2")
+@pytest.mark.parametrize("peer", PEERS)
+@pytest.mark.parametrize("case", CASES)
+async def test_a_tool_that_calls_others_is_no_way_around_a_refusal(case: str, peer: str, tmp_path: Path):
+    tool, refused, allowed, shape, given = CASES[case]
+    options = {name: value() if callable(value) else value for name, value in given.items()}
+    ran: list[str] = []
+    async with connected(made(tmp_path, ran, {**options, "search": "always"}), peer) as client:
+
+        async def call(arguments: Json) -> Json:
+            inner = {"name": tool, "arguments": arguments}
+            return await client.ask("tools/call", {"name": "mgp_tools_call", "arguments": inner})
+
+        check_shape(await call(refused), shape, speaks=bool(PEERS[peer][1]))
+        assert ran == []
+        if allowed is not None:
+            reply = await call(allowed)
+            assert not reply["result"].get("isError"), reply
+            assert len(ran) == 1
+
+
 @pytest.mark.parametrize("peer", PEERS)
 async def test_what_is_shut_out_is_not_listed_either(peer: str, tmp_path: Path):
     for policy, seen in [(AccessPolicy("opt-in"), False), (denying("local", f"anonymous:{STRANGER}"), True)]:

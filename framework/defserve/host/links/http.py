@@ -5,31 +5,52 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Coroutine, Mapping
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping
+from typing import Any, Final
 
 from pydantic_core import from_json
 
 from defserve.errors import PeerError, PeerGone
 from defserve.host.conversation import peer_error
+from defserve.host.exchange.raw_reply import read
 from defserve.host.fields import object_of
-from defserve.host.link import Lost
-from defserve.host.links.endpoint import EVENTS, JSON, LONGEST_MESSAGE, Endpoint, authorized, body_of, media_type
+from defserve.host.link import Hear, Lost, SessionLost
+from defserve.host.links.endpoint import (
+    EVENTS,
+    JSON,
+    LONGEST_MESSAGE,
+    Endpoint,
+    HttpResponse,
+    authorized,
+    body_of,
+    media_type,
+)
+from defserve.host.links.http_client.errors import Broken
 from defserve.host.links.request_headers import request_headers, version_of
-from defserve.host.links.sse import SseParser
+from defserve.host.links.session_loss import GONE, answers_without_session, refuses_session
+from defserve.host.links.sse import SseEvent, SseParser
 from defserve.host.links.tool_headers import ToolHeaders, ToolPages
 from defserve.transports.http.headers import METHOD, VERSION
-from defserve.wire.codec import decode, encode
+from defserve.wire.codec import encode
 from defserve.wire.codec import message as message_of
 from defserve.wire.messages import Id, Message, Notification, Reply, Request
-
-if TYPE_CHECKING:
-    import httpx2
 
 SESSION: Final = "Mcp-Session-Id"
 LAST_EVENT: Final = "Last-Event-ID"
 HEADER_MISMATCH: Final = -32020
-METHOD_NOT_FOUND: Final = -32601
+# They change nothing, so a kept connection that ends under them is no reason to fail.
+REPEATABLE: Final = frozenset(
+    (
+        "ping",
+        "server/discover",
+        "tools/list",
+        "resources/list",
+        "resources/templates/list",
+        "prompts/list",
+        "completion/complete",
+        "logging/setLevel",
+    )
+)
 
 MOST_REQUESTS = 100
 MOST_WAITING = 256
@@ -51,7 +72,8 @@ class HttpLink:
     listens   whether a session opens the stream of messages that are not responses (handshake era)
 
     If one request fails, it is `Lost` with the reason, and the link stays open. If the server ends the session, the
-    link ends. In the stateless era, cancelling a request closes its stream. Raises UsageError without httpx2.
+    link ends. In the stateless era, cancelling a request closes its stream. If the environment names a proxy for the
+    address, httpx2 is needed: raises UsageError without it.
     """
 
     def __init__(
@@ -67,7 +89,10 @@ class HttpLink:
         self._room = asyncio.Semaphore(MOST_REQUESTS)
         self._asking: dict[Id, asyncio.Task[None]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
+        self._listening: asyncio.Task[None] | None = None
         self._closed = False
+        self.on_session_lost: Callable[[], object] | None = None
+        """Called if the stream or an answer says that the session is over. If None, that is the end of the link."""
 
     @property
     def session_id(self) -> str | None:
@@ -119,63 +144,96 @@ class HttpLink:
         if self._inbox.empty():
             self._inbox.put_nowait(None)
 
-    async def _ask(self, request: Request, data: bytes) -> None:
+    async def ask(self, request: Request, message: bytes, hear: Hear) -> Reply:
+        """Send a request and wait for its answer. Whatever else comes on its stream is given to `hear`.
+
+        Cancelling it closes the stream, which in the stateless era cancels the request.
+        Raises PeerGone if the answer is lost, PeerError if the server refuses the request.
+        """
+        if self._closed:
+            raise PeerGone("the client was closed")
         version = version_of(request)
         self._stateless = version or self._stateless
         try:
             async with self._room:
-                answered = await self._exchange(request, data, version)
-            lost = None if answered else PeerGone(f"the stream of {request.method} ended before its answer")
+                reply = await self._exchange(request, message, version, hear)
+        except Broken as error:
+            raise self._endpoint.unreachable(error) from None
+        if reply is None:
+            raise PeerGone(f"the stream of {request.method} ended before its answer")
+        return reply
+
+    async def _ask(self, request: Request, data: bytes) -> None:
+        """The same for somebody who reads all messages from this link."""
+
+        async def hear(_: Message, data: bytes) -> None:
+            await self._inbox.put(data)
+
+        try:
+            reply = await self.ask(request, data, hear)
+            lost = peer_error(reply.error or {}) if reply.id is None else None
+            outcome = {"result": reply.result} if reply.error is None else {"error": reply.error}
+            item = Lost(request.id, lost) if lost else encode({"jsonrpc": "2.0", "id": request.id, **outcome})
         except PeerError as error:
-            lost = error
-        except self._endpoint.Broken as error:
-            lost = self._endpoint.unreachable(error)
+            item = Lost(request.id, error)
         except Exception as error:
             log.exception("%s failed", request.method)
-            lost = PeerGone(f"{request.method} failed: {error}")
-        if lost:
-            await self._inbox.put(Lost(request.id, lost))
+            item = Lost(request.id, PeerGone(f"{request.method} failed: {error}"))
+        await self._inbox.put(item)
 
-    async def _exchange(self, request: Request, data: bytes, version: str | None) -> bool:
-        """Send a request and hand on all that comes back. Whether its answer came."""
+    async def _exchange(self, request: Request, data: bytes, version: str | None, hear: Hear) -> Reply | None:
+        """Send a request and hand on all that comes back. Its answer, if it came."""
         stream = SseParser(LONGEST_MESSAGE)
         try:
-            answered = await self._post(request, data, version, stream)
+            reply = await self._post(request, data, version, stream, hear)
         except PeerError as refused:
             if refused.code != HEADER_MISMATCH or request.method != "tools/call" or not await self._learn(request):
                 raise
-            answered = await self._post(request, data, version, stream)
-        if not answered and not version and stream.last_id:
-            answered = await self._poll(stream, request)
-        return answered
+            reply = await self._post(request, data, version, stream, hear)
+        if reply is None and not version and stream.last_id:
+            reply = await self._poll(stream, request, hear)
+        return reply
 
-    async def _post(self, request: Request, data: bytes, version: str | None, stream: SseParser) -> bool:
+    async def _post(
+        self, request: Request, data: bytes, version: str | None, stream: SseParser, hear: Hear
+    ) -> Reply | None:
         mirrors = self._tool_headers.mirrors(request)
         headers = request_headers(request, version, mirrors) if version else self._session_headers()
-        async with self._endpoint.response("POST", headers, data) as response:
-            await self._check(response)
+        response = await self._endpoint.send("POST", headers, data, repeatable=request.method in REPEATABLE)
+        kind = ""
+        try:
+            if response.status >= 400:
+                await self._check(response, of_session=SESSION in headers)
             if request.method == "initialize":
-                self._session = response.headers.get(SESSION)
-            if media_type(response) == EVENTS:
-                return await self._read_events(response, stream, request)
-            if media_type(response) == JSON:
-                return await self._hear(await body_of(response), request)
-            what = f"HTTP {response.status_code} and {media_type(response) or 'nothing'}"
+                self._session = response.headers.get(SESSION.lower())
+            kind = media_type(response)
+            if kind == JSON:
+                return await self._hear(await body_of(response), request, hear)
+            if kind == EVENTS:
+                return await self._read_events(response, stream, request, hear)
+            what = f"HTTP {response.status} and {kind or 'nothing'}"
             raise PeerError(f"the server answered {request.method} with {what}, neither JSON nor an event stream")
+        finally:
+            if kind != EVENTS:
+                await response.aclose()
 
     async def _tell(self, said: Message, data: bytes) -> None:
         headers = self._session_headers()
         if self._version is None and self._stateless and isinstance(said, Notification):
             headers = {VERSION: self._stateless, METHOD: said.method}
         try:
-            async with asyncio.timeout(TELL_SECONDS), self._endpoint.response("POST", headers, data) as response:
-                await self._check(response)
+            async with asyncio.timeout(TELL_SECONDS):
+                response = await self._endpoint.send("POST", headers, data)
+                try:
+                    await self._check(response, of_session=SESSION in headers)
+                finally:
+                    await response.aclose()
         except TimeoutError:
             raise PeerGone(f"{self._endpoint} did not take a message within {TELL_SECONDS:g} s") from None
-        except self._endpoint.Broken as error:
+        except Broken as error:
             raise self._endpoint.unreachable(error) from None
         if self._listens and isinstance(said, Notification) and said.method == "notifications/initialized":
-            self._spawn(self._listen(), "defserve.host listening")
+            self._listening = self._spawn(self._listen(), "defserve.host listening")
 
     async def _cancel(self, said: Notification, data: bytes) -> None:
         task = self._asking.get(said.params.get("requestId", ""))
@@ -191,112 +249,142 @@ class HttpLink:
         """List the tools to learn their headers. Whether the call needs other headers than it was sent with."""
         before, pages = self._tool_headers.mirrors(request), ToolPages(request)
         for page in pages:
-            said = await self._fetch(page)
-            self._tool_headers.read(page, said)
-            pages.turn(said)
+            pages.turn(await self._fetch(page))
         return self._tool_headers.mirrors(request) != before
 
-    async def _fetch(self, request: Request) -> Message | list[Message]:
+    async def _fetch(self, request: Request) -> Reply:
         """The answer to a stateless request that the link itself makes."""
         content = encode({"jsonrpc": "2.0", "id": request.id, "method": request.method, "params": request.params})
-        headers = request_headers(request, version_of(request) or "", {})
-        async with self._endpoint.response("POST", headers, content) as response:
-            await self._check(response)
-            if media_type(response) != EVENTS:
-                return decode(await body_of(response))
-            stream = SseParser(LONGEST_MESSAGE)
-            async for chunk in response.aiter_bytes():
-                for event in stream.feed(chunk):
-                    if _answer_to(request, said := decode(event.data)):
-                        return said
-        raise PeerGone(f"the stream of {request.method} ended before its answer")
+        reply = await self._post(request, content, version_of(request), SseParser(LONGEST_MESSAGE), self._overhear)
+        if reply is None:
+            raise PeerGone(f"the stream of {request.method} ended before its answer")
+        return reply
 
     async def _listen(self) -> None:
         """Read the messages that are not responses. Many servers have no such stream."""
         try:
-            await self._poll(SseParser(LONGEST_MESSAGE), None)
+            await self._poll(SseParser(LONGEST_MESSAGE), None, self._overhear)
         except PeerError as error:
             log.warning("no longer listening to %s: %s", self._endpoint, error)
 
-    async def _poll(self, stream: SseParser, request: Request | None) -> bool:
-        """GET a stream, again and again, until `request` is answered. False if the server has no such stream."""
-        failures, first = 0, request is None
+    async def _overhear(self, message: Message, data: bytes) -> None:
+        """Hand on a message that belongs to no request."""
+        await self._inbox.put(data)
+
+    async def _poll(self, stream: SseParser, request: Request | None, hear: Hear) -> Reply | None:
+        """GET a stream, again and again, until `request` is answered. None if the server has no such stream."""
+        failures, tries, session = 0, 0, self._session
         while failures < MOST_FAILURES:
-            if not first:
+            if tries or request is not None:
                 await asyncio.sleep(_pause(stream.retry, failures))
-            first = False
+            tries += 1
             headers = {**self._session_headers(), "accept": EVENTS}
             if stream.last_id:
                 headers[LAST_EVENT] = stream.last_id
             stream.restart()
             try:
-                async with self._endpoint.response("GET", headers) as response:
-                    if response.status_code == 200 and media_type(response) == EVENTS:
-                        failures = 0
-                        if await self._read_events(response, stream, request):
-                            return True
-                        continue
-                    if response.status_code < 500:
-                        log.debug("%s has no such stream: HTTP %s", self._endpoint, response.status_code)
-                        return False
-            except self._endpoint.Broken as error:
+                response = await self._endpoint.send("GET", headers, repeatable=True)
+            except Broken as error:
                 log.debug("no stream from %s: %r", self._endpoint, error)
+                failures += 1
+                continue
+            if response.status == 200 and media_type(response) == EVENTS:
+                failures = 0
+                if (reply := await self._read_events(response, stream, request, hear)) is not None:
+                    return reply
+                continue
+            await response.aclose()
+            if response.status < 500:
+                log.debug("%s has no such stream: HTTP %s", self._endpoint, response.status)
+                if response.status in GONE and tries > 1 and session and self.on_session_lost is not None:
+                    self.on_session_lost()
+                return None
             failures += 1
-        return False
+        return None
 
-    async def _read_events(self, response: httpx2.Response, stream: SseParser, request: Request | None) -> bool:
-        """Hand on the events of a stream until it ends or breaks. Whether `request` was answered."""
-        answered = False
+    async def _read_events(
+        self, response: HttpResponse, stream: SseParser, request: Request | None, hear: Hear
+    ) -> Reply | None:
+        """Hand on the events of a stream until `request` is answered, or the stream ends or breaks. Closes it."""
+        parts, lingers = response.parts(), False
         try:
-            async with asyncio.timeout(None) as lingering:
-                async for chunk in response.aiter_bytes():
-                    for event in stream.feed(chunk):
-                        if event.kind == "message" and await self._hear(event.data, request):
-                            answered = True
-                            # A connection that is read to its end can be reused, but not every server ends it.
-                            lingering.reschedule(asyncio.get_running_loop().time() + LINGER_SECONDS)
+            async for part in parts:
+                reply = await self._hear_events(stream.feed(part), request, hear)
+                if reply is not None:
+                    lingers = not response.is_over
+                    if lingers:
+                        self._spawn(self._linger(response, parts, stream), "defserve.host lingering")
+                    return reply
+        except Broken as error:
+            log.debug("a stream of %s broke: %r", self._endpoint, error)
+        finally:
+            if not lingers:
+                await response.aclose()
+        return None
+
+    async def _linger(self, response: HttpResponse, parts: AsyncGenerator[bytes], stream: SseParser) -> None:
+        """A connection that is read to its end can be used again, but not every server ends a stream."""
+        try:
+            async with asyncio.timeout(LINGER_SECONDS):
+                async for part in parts:
+                    await self._hear_events(stream.feed(part), None, self._overhear)
         except TimeoutError:
             log.debug("%s leaves a stream open after its answer", self._endpoint)
-        except self._endpoint.Broken as error:
+        except (Broken, PeerError) as error:
             log.debug("a stream of %s broke: %r", self._endpoint, error)
-        return answered
+        finally:
+            await response.aclose()
 
-    async def _hear(self, data: bytes, request: Request | None) -> bool:
-        """Hand on one message. Whether it is the answer to `request`."""
-        said = decode(data)
+    async def _hear_events(self, events: list[SseEvent], request: Request | None, hear: Hear) -> Reply | None:
+        answer: Reply | None = None
+        for event in events:
+            if event.kind == "message":
+                answer = await self._hear(event.data, None if answer else request, hear) or answer
+        return answer
+
+    async def _hear(self, data: bytes, request: Request | None, hear: Hear) -> Reply | None:
+        """Hand on what is not the answer to `request`, and give back the answer."""
+        said = read(data)
         answer = _answer_to(request, said) if request else None
-        if request is None or answer is None:
-            await self._inbox.put(data)
-            return False
-        if answer.id is None:
-            await self._inbox.put(Lost(request.id, peer_error(answer.error or {})))
-            return True
+        if answer is not said:
+            for one in said if isinstance(said, list) else (said,):
+                if one is not answer:
+                    raw: Any = getattr(one, "raw", None)
+                    await hear(one, encode(raw) if isinstance(said, list) and raw else data)
+        if answer is None or request is None:
+            return None
         if request.method == "initialize":
             version = object_of(answer.result).get("protocolVersion")
             self._version = version if isinstance(version, str) else None
-        await self._inbox.put(self._tool_headers.read(request, said) or data)
-        return True
+        elif (lost := self.on_session_lost) and self._session and answers_without_session(answer.error or {}):
+            lost()
+        return self._tool_headers.read(request, answer)
 
-    async def _check(self, response: httpx2.Response) -> None:
-        """Raises PeerError for a refusal, PeerGone if it means that the session is over."""
+    async def _check(self, response: HttpResponse, *, of_session: bool) -> None:
+        """Raises PeerError for a refusal, SessionLost if it means that the session is over."""
         refusal = await self._endpoint.refusal(response)
         if refusal is None:
             return
-        of_session = SESSION in response.request.headers
-        if response.status_code == 404 and of_session and refusal.code != METHOD_NOT_FOUND:
+        words = refusal.message.removeprefix(str(self._endpoint))
+        if not of_session or not refuses_session(response.status, refusal, words):
+            raise refusal
+        if self.on_session_lost is None:
             self._session = None
-            await self._inbox.put(PeerGone("the server ended the session"))
-            raise PeerGone("the server ended the session")
-        raise refusal
+            await self._inbox.put(SessionLost())
+        raise SessionLost
+
+    def forget_session(self) -> None:
+        """The next request opens a new session; the stream of the old one is left."""
+        self._session = self._version = None
+        if self._listening is not None:
+            self._listening.cancel()
 
     async def _end_session(self) -> None:
         try:
-            async with (
-                asyncio.timeout(FAREWELL_SECONDS),
-                self._endpoint.response("DELETE", self._session_headers()) as response,
-            ):
-                log.debug("the end of the session was answered with HTTP %s", response.status_code)
-        except (TimeoutError, PeerError, self._endpoint.Broken) as error:
+            async with asyncio.timeout(FAREWELL_SECONDS):
+                response = await self._endpoint.send("DELETE", self._session_headers(), repeatable=True)
+            log.debug("the end of the session was answered with HTTP %s", response.status)
+        except (TimeoutError, PeerError, Broken) as error:
             log.debug("the server was not told of the end of the session: %r", error)
 
     def _session_headers(self) -> dict[str, str]:

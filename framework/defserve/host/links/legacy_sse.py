@@ -12,6 +12,7 @@ from urllib.parse import urljoin, urlsplit
 
 from defserve.errors import PeerError, PeerGone
 from defserve.host.links.endpoint import EVENTS, LONGEST_MESSAGE, Endpoint, authorized, media_type
+from defserve.host.links.http_client.errors import Broken
 from defserve.host.links.sse import SseParser
 from defserve.transports.client_errors import HttpRefusal
 
@@ -36,7 +37,7 @@ class LegacySseLink:
     ) -> LegacySseLink:
         """Open the stream and wait for the address to POST to.
 
-        Raises PeerError if there is no such stream, PeerGone if there is no server, UsageError without httpx2.
+        Raises PeerError if there is no such stream, PeerGone if there is no server.
         """
         link = cls(url, authorized(headers, token))
         try:
@@ -54,12 +55,16 @@ class LegacySseLink:
         """POST one message. Raises PeerGone if the server is gone, PeerError if it refuses the message."""
         posts = self._posts.result()
         try:
-            async with asyncio.timeout(TELL_SECONDS), posts.response("POST", {}, message) as response:
-                if refusal := await posts.refusal(response):
-                    raise refusal
+            async with asyncio.timeout(TELL_SECONDS):
+                response = await posts.send("POST", {}, message)
+                try:
+                    if refusal := await posts.refusal(response):
+                        raise refusal
+                finally:
+                    await response.aclose()
         except TimeoutError:
             raise PeerGone(f"{posts} did not take a message within {TELL_SECONDS:g} s") from None
-        except posts.Broken as error:
+        except Broken as error:
             raise posts.unreachable(error) from None
 
     async def receive(self) -> bytes | None:
@@ -79,17 +84,20 @@ class LegacySseLink:
 
     async def _read(self) -> None:
         try:
-            async with self._stream.response("GET", {"accept": EVENTS}) as response:
+            response = await self._stream.send("GET", {"accept": EVENTS}, repeatable=True)
+            try:
                 if refusal := await self._stream.refusal(response):
                     raise refusal
                 if media_type(response) != EVENTS:
-                    raise HttpRefusal(f"{self._stream} is not an event stream", data={"status": response.status_code})
+                    raise HttpRefusal(f"{self._stream} is not an event stream", data={"status": response.status})
                 parser = SseParser(LONGEST_MESSAGE)
-                async for chunk in response.aiter_bytes():
-                    for event in parser.feed(chunk):
+                async for part in response.parts():
+                    for event in parser.feed(part):
                         await self._hear(event.kind, event.data)
+            finally:
+                await response.aclose()
             ended: PeerError = PeerGone(f"{self._stream} ended its stream")
-        except self._stream.Broken as error:
+        except Broken as error:
             ended = self._stream.unreachable(error)
         except PeerError as error:
             ended = error

@@ -35,9 +35,17 @@ class ProcessLink:
     """
 
     def __init__(
-        self, process: asyncio.subprocess.Process, start: StartProcess, command: str, *, echo: bool, grace: float
+        self,
+        process: asyncio.subprocess.Process,
+        start: StartProcess,
+        command: str,
+        *,
+        echo: bool,
+        grace: float,
+        on_stderr: Callable[[str], None] | None = None,
     ) -> None:
         self._start, self._command, self._echo, self._grace = start, command, echo, grace
+        self._on_stderr = on_stderr
         self._attach(process)
 
     def _attach(self, process: asyncio.subprocess.Process) -> None:
@@ -58,10 +66,11 @@ class ProcessLink:
         cwd: str | os.PathLike[str] | None = None,
         echo: bool = False,
         grace: float = GRACE_SECONDS,
+        on_stderr: Callable[[str], None] | None = None,
     ) -> ProcessLink:
         """Start `command args…`. `env` is added to our environment; `echo` copies its stderr to ours.
 
-        Raises PeerGone if it cannot be started.
+        `on_stderr` is called with every line of its stderr. Raises PeerGone if it cannot be started.
         """
 
         async def start() -> asyncio.subprocess.Process:
@@ -80,12 +89,17 @@ class ProcessLink:
             except OSError as error:
                 raise _not_started(command, error, cwd) from None
 
-        return cls(await start(), start, command, echo=echo, grace=grace)
+        return cls(await start(), start, command, echo=echo, grace=grace, on_stderr=on_stderr)
 
     async def reopen(self) -> None:
         """End the child and start the same command again. Raises PeerGone if it cannot be started."""
         await self.aclose()
         self._attach(await self._start())
+
+    @property
+    def pid(self) -> int:
+        """The child's process."""
+        return self._process.pid
 
     @property
     def returncode(self) -> int | None:
@@ -186,7 +200,10 @@ class ProcessLink:
     def _remember(self, lines: Sequence[bytes | None]) -> None:
         for line in lines:
             if line:
-                self._stderr_tail.append(line.decode(errors="replace").rstrip()[:LONGEST_LAST_WORD])
+                text = line.decode(errors="replace").rstrip()
+                self._stderr_tail.append(text[:LONGEST_LAST_WORD])
+                if self._on_stderr is not None:
+                    self._on_stderr(text)
 
 
 def _not_started(command: str, error: OSError, cwd: str | os.PathLike[str] | None) -> PeerGone:

@@ -9,9 +9,8 @@ from typing import Any, Final
 from defserve.host.fields import object_of
 from defserve.host.links.request_headers import Mirrors, version_of
 from defserve.protocols.mcp.tools.param_headers import param_headers
-from defserve.wire.codec import encode
 from defserve.wire.jsonvalue import is_array
-from defserve.wire.messages import Message, Reply, Request
+from defserve.wire.messages import Reply, Request
 
 MOST_TOOLS: Final = 10_000
 MOST_PAGES: Final = 100
@@ -32,22 +31,19 @@ class ToolHeaders:
         """What a request must repeat in headers, as far as it is known."""
         return self._mirrors.get(str(request.params.get("name")), NONE) if request.method == "tools/call" else NONE
 
-    def read(self, request: Request, said: Message | list[Message]) -> bytes | None:
-        """Learn from the answer to a stateless `tools/list`.
+    def read(self, request: Request, reply: Reply) -> Reply:
+        """Learn from the answer to a stateless `tools/list`. Gives back the answer.
 
-        The specification says to leave out a tool that asks for a forbidden header. Returns the message without such
-        tools, or None if the message can stay as it is.
+        The specification says to leave out a tool that asks for a forbidden header.
         """
-        if request.method != "tools/list" or version_of(request) is None or not isinstance(said, Reply):
-            return None
-        result = object_of(said.result)
+        if request.method != "tools/list" or version_of(request) is None:
+            return reply
+        result = object_of(reply.result)
         tools: Any = result.get("tools")
         if not is_array(tools):
-            return None
+            return reply
         fit = [tool for tool in tools if self._learn(object_of(tool))]
-        if len(fit) == len(tools):
-            return None
-        return encode({"jsonrpc": "2.0", "id": said.id, "result": {**result, "tools": fit}})
+        return reply if len(fit) == len(tools) else Reply(reply.id, {**result, "tools": fit}, None)
 
     def _learn(self, tool: Mapping[str, Any]) -> bool:
         name = str(tool.get("name"))
@@ -79,8 +75,7 @@ class ToolPages:
             params = {"_meta": self._meta} if self._cursor is None else {"_meta": self._meta, "cursor": self._cursor}
             yield Request(f"{self._id}-{number}", "tools/list", params, {})
 
-    def turn(self, said: Message | list[Message]) -> None:
+    def turn(self, reply: Reply) -> None:
         """Read from the answer whether there is another page, and its cursor."""
-        if isinstance(said, Reply):
-            self._cursor = object_of(said.result).get("nextCursor")
-            self._more = self._cursor is not None
+        self._cursor = object_of(reply.result).get("nextCursor")
+        self._more = self._cursor is not None

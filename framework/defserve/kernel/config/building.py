@@ -70,8 +70,9 @@ def kernel_settings(read: Mapping[str, Any], folder: Path) -> KernelSettings:
     """`[kernel]`. The paths in it start from `folder`."""
     given = dict(read)
     budget, register = Budget(**given.pop("budget", {})), RegisterRules(**given.pop("register", {}))
-    if "audit" in given:
-        given["audit"] = str(folder / given["audit"])
+    for name in ("audit", "keys"):
+        if name in given and "://" not in given[name]:
+            given[name] = str(folder / given[name])
     pinned = given.pop("tools", {}).get("pinned", ())
     return KernelSettings(**given, budget=budget, register=register, pinned=pinned)
 

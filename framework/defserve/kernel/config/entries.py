@@ -109,7 +109,6 @@ class HealthRules:
     interval_secs: float = 30
     timeout_secs: float = 5
     failures: int = 3
-    restart_unhealthy: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,6 +162,7 @@ class KernelSettings:
     default_policy: str = "opt-out"
     admins: tuple[str, ...] = ()
     audit: str = ""
+    keys: str = ""
     on_change: str = "warn"
     watch: bool = True
     drain_secs: float = 30

@@ -69,7 +69,6 @@ HEALTH: Final = Table(
         "interval_secs": Number("seconds between two probes; 0: no probes", 0, 86_400),
         "timeout_secs": Number("seconds within which a probe is answered", 0.05, 600),
         "failures": Number("so many late answers in a row are a failure", 1, 1000, whole=True),
-        "restart_unhealthy": Flag("whether so many answers `unhealthy` in a row are a failure, too"),
     },
 )
 
@@ -123,6 +122,7 @@ KERNEL: Final = Table(
         "default_policy": Text("whether agents need a grant (opt-in) or not (opt-out)", POLICIES),
         "admins": Texts("principals that may operate the kernel over the network"),
         "audit": Text("where audit events go: a file of JSON lines", example="audit.jsonl"),
+        "keys": Text("callers over the network need a key of this store, made by `defserve keys`", example="keys.json"),
         "on_change": Text("what happens when a tool's definition changes after it was first seen", CHANGES),
         "watch": Flag("whether the kernel reads this file again when it changes"),
         "drain_secs": Number("seconds for calls under way when a server is stopped", 0, 3600),

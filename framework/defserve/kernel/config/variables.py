@@ -54,12 +54,12 @@ def unset_in(texts: Iterable[str], environ: Mapping[str, str]) -> list[str]:
 
 
 class Hidden:
-    """Hides values in texts. A variable's value becomes `${NAME}` again; any other becomes `[redacted]`."""
+    """Hides `values` in texts. A variable's value becomes `${NAME}` again; any other becomes `[redacted]`."""
 
     def __init__(self, variables: Mapping[str, str], others: Iterable[str] = ()) -> None:
         shown = dict.fromkeys(others, MASK) | {value: f"${{{name}}}" for name, value in variables.items()}
         forms = {form: instead for value, instead in shown.items() for form in _forms(value)}
-        self._shown = forms
+        self.values, self._shown = tuple(shown), forms
         words = (
             re.escape(form) if len(form) >= _SHORT else rf"(?<!\w){re.escape(form)}(?!\w)"
             for form in sorted(forms, key=len, reverse=True)

@@ -84,7 +84,10 @@ class Completions:
     async def complete(self, call: Call, params: Params) -> Params:
         if not self.offered:
             raise MethodNotFound(f"Method not found: {call.method} (this server completes nothing)")
-        target, item = self._target(call, fields(params, "ref"))
+        ref = fields(params, "ref")
+        if (late := self._prompts.late) is not None:
+            await late(call, str(ref.get("name") or ref.get("uri") or ""))
+        target, item = self._target(call, ref)
         if isinstance(item, CompletesItself):
             return await item.complete(call, params)
         function = item.function

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import AbstractAsyncContextManager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from defserve.core.call import Call
 from defserve.core.composition import Composition
@@ -15,15 +15,18 @@ from defserve.protocols.mcp import reporting
 from defserve.protocols.mcp.asking.server_secret import ServerSecret
 from defserve.protocols.mcp.completion import Completions
 from defserve.protocols.mcp.identity import Identity
-from defserve.protocols.mcp.items import Item
+from defserve.protocols.mcp.items import Item, Late
 from defserve.protocols.mcp.lifecycle import Dialect, McpLifecycle
 from defserve.protocols.mcp.prompts import Prompts
 from defserve.protocols.mcp.resources.resources import Resources
-from defserve.protocols.mcp.resources.subscriptions import Subscriptions
+from defserve.protocols.mcp.resources.subscriptions import Subscriptions, UpdateSource
 from defserve.protocols.mcp.tools.tools import Tool, Tools
 from defserve.protocols.mcp.tools.validate_method import Validation
 from defserve.protocols.mcp.versions import HANDSHAKE_VERSIONS
 from defserve.wire.messages import Notification, Params, Request
+
+LATE: Final = {"tasks": "task", "apps": "view or tool of a view"}
+"""Facets of items whose extension, of the same name, is part of a server only if an item had it before serving."""
 
 BeforeList = Callable[[Call], Awaitable[None]]
 
@@ -56,9 +59,14 @@ class MCP(Extension):
         self.resources.concrete.watch(lambda: changed("resources"))
         self.resources.templates.watch(lambda: changed("resources"))
 
-    def list_with(self, before: BeforeList, meta: Callable[[], Params]) -> None:
-        """Wait for `before` ahead of every list, and put `meta` into its `_meta`. Call it before serving."""
+    def offer_elsewhere(self, source: UpdateSource, before: BeforeList, meta: Callable[[], Params], late: Late) -> None:
+        """Offer what comes from elsewhere. Call it before serving.
+
+        `before` is awaited ahead of every list, whose `_meta` is `meta`. `late` is awaited for what is not known yet.
+        """
         self._before_list = before
+        self.subscriptions.source = source
+        self.tools.late = self.prompts.late = self.resources.late = self.subscriptions.late = late
         for listing in (self.tools.listing, self.prompts.listing, *self.resources.listings):
             listing.meta = meta
 
@@ -106,14 +114,16 @@ class MCP(Extension):
 
     def declared(self, item: Item[Any]) -> None:
         composition = self.subscriptions.composition
-        if composition is None or item.kind != "tool" or item.options.task is None:
+        if composition is None or item.facets.keys().isdisjoint(LATE):
             return
-        if all(extension.name != "tasks" for extension in composition.extensions):
-            raise UsageError(
-                f"{item.kind} {item.name!r} is the first task of this server, and comes after serving began",
-                where=item.where,
-                fix="declare a tool with task= before the server serves",
-            )
+        served = {extension.name for extension in composition.extensions}
+        for facet, what in LATE.items():
+            if facet in item.facets and facet not in served:
+                raise UsageError(
+                    f"{item.kind} {item.name!r} is the first {what} of this server, and comes after serving began",
+                    where=item.where,
+                    fix=f"declare a {what} before the server serves",
+                )
 
     def lifespan(self) -> AbstractAsyncContextManager[None] | None:
         return self._secret.lifespan()
@@ -139,6 +149,8 @@ class MCP(Extension):
         return capabilities
 
     def methods(self) -> Mapping[str, Handler]:
+        subscriptions = self.subscriptions
+        elsewhere = subscriptions.source is not None
         return {
             "initialize": self.lifecycle.initialize,
             "ping": self.lifecycle.ping,
@@ -149,14 +161,14 @@ class MCP(Extension):
             "resources/list": self._list(self.resources.list),
             "resources/templates/list": self._list(self.resources.list_templates),
             "resources/read": self.resources.read,
-            "resources/subscribe": self.subscriptions.subscribe,
-            "resources/unsubscribe": self.subscriptions.unsubscribe,
+            "resources/subscribe": subscriptions.subscribe_elsewhere if elsewhere else subscriptions.subscribe,
+            "resources/unsubscribe": subscriptions.unsubscribe_elsewhere if elsewhere else subscriptions.unsubscribe,
             "prompts/list": self._list(self.prompts.list),
             "prompts/get": self.prompts.get,
             "completion/complete": self.completions.complete,
             "logging/setLevel": reporting.set_level,
-            "subscriptions/listen": self.subscriptions.listen,
             **(self.skills.methods() if self.skills is not None else {}),
+            "subscriptions/listen": subscriptions.listen,
         }
 
     def notifications(self) -> Mapping[str, Listener]:

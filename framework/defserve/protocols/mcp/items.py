@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Generic, TypeVar
 
@@ -105,6 +105,10 @@ class Item(Generic[O]):
         if (options.meta or vendor) and "meta" in has:
             found["_meta"] = {**(options.meta or {}), **(vendor or {})}
         return found
+
+
+Late = Callable[[Call, str], Awaitable[bool]]
+"""Waits for items that may still come, if a name or URI could be one of theirs. Whether to look again."""
 
 
 async def read_answers(call: Call) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from base64 import urlsafe_b64decode, urlsafe_b64encode
 from collections.abc import Callable
 from time import monotonic
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 from defserve.caches import ByteCache
 from defserve.core.call import Call
@@ -17,20 +17,33 @@ from defserve.wire.messages import Encoded, Params
 
 # Of the pages that are kept: all together, and what the key of one takes.
 MOST_BYTES, KEY_BYTES = 16 * 1024 * 1024, 4 * 1024
-T = TypeVar("T")
+
+
+class Listed(Protocol):
+    """An item that a list can show."""
+
+    def describe(self, dialect: Dialect) -> Params:
+        """The item as a list shows it to a peer of this version."""
+        ...
+
+
+T = TypeVar("T", bound=Listed)
 
 
 class Listing(Generic[T]):
-    """One list method: its member name (`tools`), its registry, how an item looks in a dialect, and which it shows."""
+    """One list method: its member name (`tools`), its registry, which items it shows, and how each looks in a dialect.
+
+    Without `describe`, an item describes itself.
+    """
 
     def __init__(
         self,
         member: str,
         registry: Registry[T],
-        describe: Callable[[T, Dialect], Params],
         shows: Callable[[T], bool] = lambda _: True,
+        describe: Callable[[T, Dialect], Params] = lambda item, dialect: item.describe(dialect),
     ) -> None:
-        self.member, self.registry, self.describe, self.shows = member, registry, describe, shows
+        self.member, self.registry, self.shows, self.describe = member, registry, shows, describe
         self.meta: Callable[[], Params] | None = None
         """The `_meta` of its pages. It may change only with the registry's version."""
         self._pages = ByteCache[Encoded](MOST_BYTES)

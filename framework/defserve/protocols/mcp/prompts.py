@@ -15,6 +15,7 @@ from defserve.protocols.mcp.items import (
     ANSWER_PARAMS,
     Item,
     ItemOptions,
+    Late,
     check_running,
     checked_name,
     find,
@@ -94,13 +95,16 @@ class Prompts:
 
     def __init__(self) -> None:
         self.registry: Registry[Prompt] = Registry("prompt")
-        self.listing = Listing("prompts", self.registry, Prompt.describe)
+        self.late: Late | None = None
+        self.listing = Listing("prompts", self.registry)
 
     def list(self, call: Call, params: Params) -> Any:
         return self.listing.page(call, params)
 
     async def get(self, call: Call, params: Params) -> Params:
         name, arguments = text(params, "name"), optional_fields(params, "arguments")
+        if self.late is not None and name not in self.registry:
+            await self.late(call, name)
         prompt = find(call, self.registry, name)
         seconds = prompt.begin(call)
         if not ANSWER_PARAMS.isdisjoint(params):

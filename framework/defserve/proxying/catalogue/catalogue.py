@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Hashable, Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from defserve.core.registry import Registry
@@ -54,6 +54,7 @@ class Catalogue:
             "templates": mcp.resources.templates,
         }
         self._shown: dict[str, dict[str, Any]] = {kind: {} for kind in KINDS}
+        self._private: dict[Hashable, set[str]] = {}
         self.problems: dict[str, list[str]] = {}
         self._refreshing = asyncio.Lock()
         self._warned: set[str] = set()
@@ -73,8 +74,22 @@ class Catalogue:
             }
             if strict:
                 self._refuse_clashes(made)
+            key = channel.front.key if channel.front is not None else None
             for kind, items in made.items():
-                self._show(kind, items)
+                if key is None:
+                    self._show(kind, items)
+                else:
+                    self._show_to(key, kind, items)
+
+    @property
+    def private(self) -> Collection[Hashable]:
+        """The keys of the fronts that are shown items of their own."""
+        return self._private.keys()
+
+    def forget(self, key: Hashable) -> None:
+        """The conversation of a front has ended: what only that one had is gone."""
+        for kind in self._private.pop(key, ()):
+            self._show_to(key, kind, {})
 
     def clear(self) -> None:
         """Take everything out of the server."""
@@ -138,7 +153,8 @@ class Catalogue:
             registry, shown = self._registries[kind], self._shown[kind]
             for name in items:
                 taken = registry.get(name)
-                if taken is not None and taken is not shown.get(name):
+                is_ours = getattr(taken, "backend", None) is self._backend
+                if taken is not None and taken is not shown.get(name) and not is_ours:
                     raise Clash(
                         f"{registry.kind} {name!r} of server {self._backend.id!r} is already registered"
                         f" at {taken.where or 'this server'}",
@@ -156,7 +172,8 @@ class Catalogue:
             if old is item and registry.get(name) is item:
                 continue
             taken = registry.get(name)
-            if taken is not None and taken is not old:
+            is_ours = getattr(taken, "backend", None) is self._backend
+            if taken is not None and taken is not old and not is_ours:
                 problem = f"{registry.kind} {name!r} is left out: {taken.where} offers one of that name"
                 self.problems[kind].append(problem)
                 self._warn([problem])
@@ -165,6 +182,28 @@ class Catalogue:
             shown[name] = item
         if kind in ("resources", "templates"):
             self._shelf.mcp.resources.cache.forget()
+
+    def _show_to(self, key: Hashable, kind: str, items: dict[str, Any]) -> None:
+        """Show one front what its own conversation has beyond the rest."""
+        registry, shown = self._registries[kind], self._shown[kind]
+        for name, item in registry.items():
+            if getattr(item, "backend", None) is self._backend and item.fronts is not None and name not in items:
+                item.fronts.discard(key)
+                if not item.fronts:
+                    registry.remove(name)
+        for name, item in items.items():
+            if name in shown:
+                continue
+            taken = registry.get(name)
+            if taken is None:
+                item.fronts = {key}
+                registry.add(name, item, where=item.where)
+            elif getattr(taken, "backend", None) is self._backend and taken.fronts is not None:
+                taken.fronts.add(key)
+            else:
+                continue
+            self._private.setdefault(key, set()).add(kind)
+        registry.touch()
 
     def _warn(self, problems: Sequence[str]) -> None:
         for problem in problems:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Coroutine, Mapping
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from collections.abc import Awaitable, Callable, Coroutine, Hashable, Mapping
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias
 
 from defserve.binding.arguments.schema import Arguments
 from defserve.binding.docs import Docs
@@ -21,7 +21,7 @@ from defserve.protocols.mcp.resources.cache import ResourceCache
 from defserve.protocols.mcp.resources.resources import Resource, ResourceOptions
 from defserve.protocols.mcp.tools.tools import Tool, ToolOptions
 from defserve.proxying.catalogue import uris
-from defserve.proxying.relaying.relay import shaped
+from defserve.proxying.relay import shaped
 from defserve.wire.jsonvalue import is_array, is_object
 
 if TYPE_CHECKING:
@@ -88,12 +88,17 @@ class RelayedFunction(Function):
 
 
 class RemoteTool(Tool):
-    """A tool of a backend. `inner` is its name there, `raw` its listing."""
+    """A tool of a backend. `inner` is its name there, `raw` its listing.
 
-    __slots__ = ("backend", "inner", "raw")
+    If only the conversations of some fronts have it, `fronts` are their keys, and nobody else sees it. None: everybody.
+    """
+
+    __slots__ = ("backend", "fronts", "inner", "raw")
+
+    fronts: set[Hashable] | None
 
     def __init__(self, backend: Relays, name: str, raw: Json) -> None:
-        self.backend, self.inner, self.raw = backend, str(raw["name"]), raw
+        self.backend, self.inner, self.raw, self.fronts = backend, str(raw["name"]), raw, None
         options = ToolOptions(
             name=name,
             title=text_of(raw.get("title")),
@@ -148,12 +153,14 @@ class RemoteTool(Tool):
 
 
 class RemotePrompt(Prompt):
-    """A prompt of a backend."""
+    """A prompt of a backend; see `RemoteTool`."""
 
-    __slots__ = ("backend", "inner", "raw")
+    __slots__ = ("backend", "fronts", "inner", "raw")
+
+    fronts: set[Hashable] | None
 
     def __init__(self, backend: Relays, name: str, raw: Json) -> None:
-        self.backend, self.inner, self.raw = backend, str(raw["name"]), raw
+        self.backend, self.inner, self.raw, self.fronts = backend, str(raw["name"]), raw, None
         options = PromptOptions(name=name, description=text_of(raw.get("description")) or "", timeout=backend.timeout)
         super().__init__(name, options, RelayedFunction(name, RawArguments({}), self._send), None)
 
@@ -186,12 +193,14 @@ class RemotePrompt(Prompt):
 
 
 class RemoteResource(Resource):
-    """A resource, or a template, of a backend. `uri` is the one outside."""
+    """A resource, or a template, of a backend; see `RemoteTool`. `uri` is the one outside."""
 
-    __slots__ = ("backend", "raw")
+    __slots__ = ("backend", "fronts", "raw")
+
+    fronts: set[Hashable] | None
 
     def __init__(self, backend: Relays, uri: str, raw: Json, template: UriTemplate | None = None) -> None:
-        self.backend, self.raw = backend, raw
+        self.backend, self.raw, self.fronts = backend, raw, None
         options = ResourceOptions(
             name=text_of(raw.get("name")) or uri,
             description=text_of(raw.get("description")) or "",
@@ -234,6 +243,9 @@ class RemoteResource(Resource):
 
     def describe(self, dialect: Dialect) -> Json:
         return {**_known(self.raw, dialect), "uriTemplate" if self.template is not None else "uri": self.uri}
+
+
+RemoteItem: TypeAlias = RemoteTool | RemotePrompt | RemoteResource
 
 
 async def complete(backend: Relays, call: Call, params: Json) -> Json:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from defserve.errors import MethodNotFound, PeerError, PeerGone, ProtocolError
@@ -12,6 +12,7 @@ from defserve.host.eras import PREFIX, ClientOffer, SessionTerms, open_conversat
 from defserve.host.fields import Json, object_of
 from defserve.protocols.mcp.reporting import RANK
 from defserve.proxying.conversations.fronts import Front
+from defserve.proxying.conversations.updates import Updates
 from defserve.version import VERSION
 
 if TYPE_CHECKING:
@@ -32,6 +33,9 @@ QUESTIONS: Final[Mapping[str, str]] = {
     "sampling/createMessage": "sampling",
     "roots/list": "roots",
 }
+
+OF_A_CALL: Final = frozenset({"notifications/message", "notifications/progress"})
+"""The notifications that a front hears within its call."""
 
 
 class Exchange(Protocol):
@@ -68,12 +72,15 @@ class Channel:
         self.used_at = asyncio.get_running_loop().time()
         self.gone: PeerGone | None = None
         self.level: str | None = None
-        self.subscribed: set[str] = set()
+        self.updates = Updates(self)
         self._began = asyncio.Event()
         self._closing = False
+        self.on_idle: Callable[[], None] | None = None
+        """Called when the last call under way is over."""
 
     async def open(self, link: Link, version: str | None) -> None:
         """Agree with the server. Raises PeerError if that fails; the link is closed then."""
+        self.pid: int | None = getattr(link, "pid", None)
         self.conversation = ClientConversation(
             link, on_request=self._asked, on_notification=self._heard, on_gone=self._left
         )
@@ -88,6 +95,7 @@ class Channel:
     async def aclose(self) -> None:
         """End the conversation, and the child if it is one."""
         self._closing = True
+        self.updates.close()
         await asyncio.shield(asyncio.ensure_future(self.conversation.aclose()))
 
     @property
@@ -109,22 +117,27 @@ class Channel:
         return {**params, "_meta": meta} if meta else params
 
     async def forward(self, method: str, params: Json, exchange: Exchange) -> RawReply:
-        """Send a request of a front. Raises PeerGone, and PeerError if the link refuses it."""
+        """Send a request of an exchange that has begun. Raises PeerGone, and PeerError if the link refuses it."""
+        return await self.conversation.forward(
+            method,
+            params,
+            within=None,
+            on_notification=lambda method, params: self._heard_in(exchange, method, params),
+            on_request=lambda request: self._answer(exchange, request),
+        )
+
+    def begin(self, exchange: Exchange) -> None:
+        """A call is under way until `end`, and may send several requests."""
         self.exchanges[exchange] = None
         self._began.set()
-        try:
-            return await self.conversation.forward(
-                method,
-                params,
-                within=None,
-                on_notification=exchange.hear,
-                on_request=lambda request: self._answer(exchange, request),
-            )
-        finally:
-            self.exchanges.pop(exchange, None)
-            if not self.exchanges:
-                self._began.clear()
-            self.used_at = asyncio.get_running_loop().time()
+
+    def end(self, exchange: Exchange) -> None:
+        self.exchanges.pop(exchange, None)
+        self.used_at = asyncio.get_running_loop().time()
+        if not self.exchanges:
+            self._began.clear()
+            if self.on_idle is not None:
+                self.on_idle()
 
     async def request(self, method: str, params: Json, within: float) -> Json:
         """A request of our own. Raises PeerError."""
@@ -170,7 +183,14 @@ class Channel:
         if QUESTIONS.get(method) not in self.offers:
             raise MethodNotFound(f"Method not found: {method} (this client did not offer it)")
 
+    def _heard_in(self, exchange: Exchange, method: str, params: Json) -> None:
+        if method in OF_A_CALL:
+            exchange.hear(method, params)
+        else:
+            self._owner.heard(self, method, params)
+
     def _heard(self, method: str, params: Json) -> None:
+        self.updates.hear(method, params)
         exchange = self._only_exchange() if method == "notifications/message" else None
         if exchange is not None:
             exchange.hear(method, params)

@@ -28,6 +28,8 @@ class Pool:
         most: int = MOST_CHANNELS,
         idle: float = IDLE_SECONDS,
     ) -> None:
+        self.ended: Callable[[Front], None] = lambda front: None
+        """Called with the front of each conversation that ends."""
         self._id, self._open, self.most, self.idle = id, open, most, idle
         self._opening: dict[Hashable, asyncio.Task[Channel]] = {}
         self._channels: dict[Hashable, Channel] = {}
@@ -53,6 +55,7 @@ class Pool:
         if front.key is None:
             self._make_room()
             channel = await self._open(front)
+            channel.on_idle = lambda: self._over(channel)
             self._single.add(channel)
             return channel
         key = _key(front)
@@ -77,9 +80,9 @@ class Pool:
             self._sweep_later()
         return channel
 
-    def release(self, channel: Channel) -> None:
-        """A call is over. A conversation that was opened for it alone ends."""
-        if channel in self._single and not channel.exchanges:
+    def _over(self, channel: Channel) -> None:
+        """No call is under way. A conversation that was opened for one call alone ends."""
+        if channel in self._single:
             self._single.discard(channel)
             self._end(channel)
 
@@ -90,6 +93,11 @@ class Pool:
             if kept is channel:
                 del self._channels[key]
         self._end(channel)
+
+    def end(self, front: Front) -> None:
+        """A front wants nothing more."""
+        if (channel := self._channels.pop(_key(front), None)) is not None:
+            self._end(channel)
 
     def left(self, session: Session) -> None:
         """A front has left: what was opened for it ends."""
@@ -122,6 +130,8 @@ class Pool:
         self._end(self._channels.pop(key))
 
     def _end(self, channel: Channel) -> None:
+        if channel.front is not None:
+            self.ended(channel.front)
         task = asyncio.create_task(channel.aclose())
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
@@ -134,7 +144,7 @@ class Pool:
         self._sweeper = None
         oldest = asyncio.get_running_loop().time() - self.idle
         for key, channel in list(self._channels.items()):
-            if (since := channel.idle_since) is not None and since <= oldest and not channel.subscribed:
+            if (since := channel.idle_since) is not None and since <= oldest and not channel.updates.uris:
                 del self._channels[key]
                 self._end(channel)
         self._sweep_later()

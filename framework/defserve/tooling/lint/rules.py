@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from defserve.tooling.lint import awaits, live, schemas, security, texts
+from defserve.tooling.lint import awaits, live, schemas, security, skills, texts
 from defserve.tooling.lint.definitions import Definitions
 from defserve.tooling.lint.finding import LintFinding
 
@@ -47,4 +47,9 @@ RULES: Final[dict[str, LintRule]] = {
     "unused-feature-set": LintRule("warning", "a feature set with nothing declared on it", security.unused_sets),
     "injected-orders": LintRule("warning", "an injected text that gives the model orders", live.injected_orders),
     "big-integers": LintRule("warning", "a state whose integers may be past 2^53", live.big_integers),
+    "skill-private-file": LintRule("error", "a file of a skill that is private, or has a secret in it", skills.private),
+    "skill-hidden-characters": LintRule("error", "such characters in the texts of a skill", skills.hidden),
+    "skill-format": LintRule("error", "frontmatter that clients may refuse", skills.malformed),
+    "skill-missing-file": LintRule("warning", "a link in SKILL.md that leads nowhere", skills.missing),
+    "skill-left-out": LintRule("warning", "a file in the folder of a skill that is not served", skills.left_out),
 }

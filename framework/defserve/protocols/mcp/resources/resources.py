@@ -14,7 +14,7 @@ from defserve.errors import UsageError
 from defserve.protocols.mcp import content
 from defserve.protocols.mcp.failures import ResourceNotFound
 from defserve.protocols.mcp.function import FindProvider, Function, nothing_injectable
-from defserve.protocols.mcp.items import ANSWER_PARAMS, Item, ItemOptions, check_running, read_answers
+from defserve.protocols.mcp.items import ANSWER_PARAMS, Item, ItemOptions, Late, check_running, read_answers
 from defserve.protocols.mcp.lifecycle import Dialect, dialect_cache_hints, dialect_of
 from defserve.protocols.mcp.listing import Listing
 from defserve.protocols.mcp.params import text
@@ -124,10 +124,14 @@ class Resource(Item[ResourceOptions]):
         else:
             changes = cache.changes
             kwargs = self.function.arguments.validate(_values(self, values))
-            found = contents(uri, await self.function.run(call, kwargs, seconds), options.mime_type, dialect)
+            found = self.contents(uri, await self.function.run(call, kwargs, seconds), dialect)
             if is_cached:
                 cache.put(uri, dialect.version, found, left, changes)
         return {"contents": found, **dialect_cache_hints(dialect, int(left * 1000))}
+
+    def contents(self, uri: str, value: Any, dialect: Dialect) -> list[Params]:
+        """What its function returned for a URI, as the wire has it."""
+        return contents(uri, value, self.options.mime_type, dialect)
 
 
 class Resources:
@@ -135,10 +139,11 @@ class Resources:
 
     def __init__(self) -> None:
         self.cache = ResourceCache()
+        self.late: Late | None = None
         self.concrete: Registry[Resource] = Registry("resource")
         self.templates: Registry[Resource] = Registry("resource template")
-        self._concrete_listing = Listing("resources", self.concrete, Resource.describe, Resource.is_listed)
-        self._template_listing = Listing("resourceTemplates", self.templates, Resource.describe, Resource.is_listed)
+        self._concrete_listing = Listing("resources", self.concrete, Resource.is_listed)
+        self._template_listing = Listing("resourceTemplates", self.templates, Resource.is_listed)
 
     @property
     def listings(self) -> tuple[Listing[Resource], Listing[Resource]]:
@@ -162,7 +167,10 @@ class Resources:
 
     async def read(self, call: Call, params: Params) -> Params:
         uri = text(params, "uri")
-        if (found := self.find(call, uri)) is None:
+        found = self.find(call, uri)
+        if found is None and self.late is not None and await self.late(call, uri):
+            found = self.find(call, uri)
+        if found is None:
             raise ResourceNotFound(uri)
         resource, values = found
         return await resource.read(call, uri, values, self.cache)

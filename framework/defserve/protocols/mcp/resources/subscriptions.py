@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Collection, Iterable
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from defserve.core.call import Call
 from defserve.core.identity import may_act_for
 from defserve.errors import InvalidParams, LimitExceeded
 from defserve.protocols.mcp.failures import ResourceNotFound
+from defserve.protocols.mcp.items import Late
 from defserve.protocols.mcp.lifecycle import PREFIX, Dialect, handshake_only, stateless_only
 from defserve.protocols.mcp.params import fields, text
 from defserve.wire.jsonvalue import is_array
@@ -80,6 +81,18 @@ class ListenRequest:
         self.call.notify(method, {**params, "_meta": {SUBSCRIPTION_KEY: self.call.id}})
 
 
+class UpdateSource(Protocol):
+    """Resources that change elsewhere. It is told who wants to hear of which."""
+
+    async def watch(self, call: Call, uris: Collection[str]) -> None:
+        """The caller wants to hear of these resources, as far as they are of this source."""
+        ...
+
+    async def unwatch(self, call: Call, uris: Collection[str]) -> None:
+        """It no longer does. A session that ends says nothing more."""
+        ...
+
+
 class Subscriptions:
     """Tells sessions and open listen requests what changed; several changes at once are told once."""
 
@@ -89,6 +102,8 @@ class Subscriptions:
         self._listening: set[ListenRequest] = set()
         self._changed: dict[Engine, set[str]] = {}
         self._forwards: list[Callable[[str], None]] = []
+        self.source: UpdateSource | None = None
+        self.late: Late | None = None
         self._follows: dict[str, Follow] = {}
 
     def follow(self, member: str, follow: Follow) -> None:
@@ -115,10 +130,30 @@ class Subscriptions:
         subscribed.drop([text(params, "uri")], lambda caller: may_act_for(call.identity, caller))
         return {}
 
+    async def subscribe_elsewhere(self, call: Call, params: Params) -> Params:
+        """`subscribe`, where there is a `source`."""
+        if self.late is not None:
+            await self.late(call, text(params, "uri"))
+        answer = self.subscribe(call, params)
+        if self.source is not None:
+            await self.source.watch(call, [params["uri"]])
+        return answer
+
+    async def unsubscribe_elsewhere(self, call: Call, params: Params) -> Params:
+        """`unsubscribe`, where there is a `source`."""
+        subscribed = call.session.peek(SubscribedUris)
+        was_known = subscribed is not None and params.get("uri") in subscribed.uris
+        answer = self.unsubscribe(call, params)
+        if self.source is not None and was_known:
+            await self.source.unwatch(call, [params["uri"]])
+        return answer
+
     async def listen(self, call: Call, params: Params) -> Params:
         """Stays open until the client cancels it or the server drains."""
         stateless_only(call)
         wanted = fields(params, "notifications")
+        if self.late is not None and "resourceSubscriptions" in wanted:
+            await self.late(call, "")
         listening = self._listening_for(call, wanted)
         followed = {
             member: await follow(call, wanted[member], listening.tell)
@@ -133,6 +168,8 @@ class Subscriptions:
             honoured["resourceSubscriptions"] = sorted(listening.uris)
         honoured |= {member: each.honoured for member, each in followed.items()}
         try:
+            if self.source is not None and listening.uris:
+                await self.source.watch(call, listening.uris)
             listening.tell("notifications/subscriptions/acknowledged", {"notifications": honoured})
             for each in followed.values():
                 each.begin()
@@ -145,6 +182,8 @@ class Subscriptions:
                 each.end()
             self._listening.discard(listening)
             call.session.make_room(-1)
+            if self.source is not None and listening.uris:
+                call.engine.spawn(self.source.unwatch(call, listening.uris))
         return {"resultType": "complete", "_meta": {SUBSCRIPTION_KEY: call.id}}
 
     def _listening_for(self, call: Call, wanted: Params) -> ListenRequest:
@@ -172,12 +211,12 @@ class Subscriptions:
             if first and not _run(engine, partial(self._tell_changes, engine)):
                 del self._changed[engine]
 
-    def updated(self, uri: str, principal: str | None = None) -> None:
-        """A resource's contents changed, for everybody or for one principal. From any thread."""
-        for forward in self._forwards if principal is None else ():
+    def updated(self, uri: str, principal: str | None = None, session: Session | None = None) -> None:
+        """A resource's contents changed, for everybody, for one principal or in one session. From any thread."""
+        for forward in self._forwards if principal is None and session is None else ():
             forward(uri)
         for engine in self._engines():
-            _run(engine, partial(self._tell_updated, engine, uri, principal))
+            _run(engine, partial(self._tell_updated, engine, uri, principal, session))
 
     def _engines(self) -> set[Engine]:
         """The loops on which somebody may want to hear of changes."""
@@ -198,14 +237,15 @@ class Subscriptions:
                 if kind in listening.kinds:
                     listening.tell(method, {})
 
-    def _tell_updated(self, engine: Engine, uri: str, principal: str | None) -> None:
+    def _tell_updated(self, engine: Engine, uri: str, principal: str | None, only: Session | None) -> None:
         for session in self._sessions(engine):
-            subscribed = session.peek(SubscribedUris)
+            subscribed = session.peek(SubscribedUris) if only in (None, session) else None
             if subscribed is not None and uri in subscribed.uris and principal in (None, session.principal):
                 callers = tuple(caller for caller in subscribed.uris[uri].values() if caller is not None)
                 session.notify(UPDATED, {"uri": uri}, audience=callers or None)
         for listening in self._listening_on(engine):
-            if uri in listening.uris and principal in (None, listening.call.principal):
+            is_meant = principal in (None, listening.call.principal) and only in (None, listening.call.session)
+            if uri in listening.uris and is_meant:
                 listening.tell(UPDATED, {"uri": uri})
 
     def _listening_on(self, engine: Engine) -> list[ListenRequest]:

@@ -38,7 +38,7 @@ class Skills:
         self.folders: list[Path] = []
         """The folders that were read."""
         self._resources = served
-        self._listing = Listing("skills", self.registry, SkillManifest.entry)
+        self._listing = Listing("skills", self.registry, describe=SkillManifest.entry)
         self._room = Room(MOST_FILES, MOST_BYTES)
 
     def add(self, folder: Path, prefix: str, scopes: Sequence[str], add: AddResource, owner: Any) -> None:
@@ -54,7 +54,7 @@ class Skills:
         if not found:
             raise UsageError(
                 f"there is no skill below {str(root)!r}: no folder in it has a {SKILL_FILE}",
-                fix="a relative path starts in the folder of the file that names it",
+                fix="a relative path starts beside the file that names it; to ship it, put the folder into the package",
             )
         for folder in found:
             segments = [encoded(part) for part in folder.relative_to(root).parts]

@@ -21,6 +21,7 @@ from defserve.protocols.mcp.items import (
     ANSWER_PARAMS,
     Item,
     ItemOptions,
+    Late,
     check_running,
     checked_name,
     find,
@@ -68,6 +69,8 @@ class ToolOptions(ItemOptions):
     poll: float | None = None
     retry: int = 0
     begin: Literal["now", "later"] = "now"
+    app: Any = None
+    visible_to: Literal["model", "app"] | None = None
 
 
 class Tool(Item[ToolOptions]):
@@ -173,7 +176,8 @@ class Tools:
 
     def __init__(self) -> None:
         self.registry: Registry[Tool] = Registry("tool")
-        self.listing = Listing("tools", self.registry, Tool.describe)
+        self.late: Late | None = None
+        self.listing = Listing("tools", self.registry)
         self._annotated: Mapping[str, Mapping[tuple[str, ...], str]] = {}
         self._annotated_at = -1
 
@@ -195,7 +199,12 @@ class Tools:
 
     async def call(self, call: Call, params: Params) -> Params:
         """Admit, bind, judge, hold, run. A failure of the tool becomes a result that the model reads."""
-        tool = find(call, self.registry, text(params, "name"), UnknownTool)
+        try:
+            tool = find(call, self.registry, text(params, "name"), UnknownTool)
+        except UnknownTool:
+            if self.late is None or not await self.late(call, params["name"]):
+                raise
+            tool = find(call, self.registry, params["name"], UnknownTool)
         arguments, seconds = optional_fields(params, "arguments"), tool.begin(call)
         if not ANSWER_PARAMS.isdisjoint(params):
             await read_answers(call)

@@ -82,6 +82,14 @@ class AuditTrail:
         if (listeners := self.listeners()) is not None:
             listeners.audited(call, event_type, tool, event["details"])
 
+    def record(self, event_type: str, server_id: str, result: str, details: Mapping[str, Any]) -> None:
+        """Report an event that no call has brought about: what happened to a server behind this one."""
+        if self.sinks:
+            actor = {"type": "kernel", "id": self._server_id}
+            self._keep(
+                _event(secrets.token_hex(16), event_type, actor, {"server_id": server_id}, result, details), False
+            )
+
     def settle(self) -> None:
         """Have every sink finish what it has. A sink that fails is logged."""
         for sink in self.sinks:
@@ -108,15 +116,7 @@ class AuditTrail:
         target: Params = {"server_id": self._server_id}
         if tool is not None:
             target["tool_name"] = tool
-        return {
-            "timestamp": instants.wire(instants.now()),
-            "trace_id": trace_id(call),
-            "event_type": event_type,
-            "actor": actor,
-            "target": target,
-            "result": result,
-            "details": redact(dict(details)),
-        }
+        return _event(trace_id(call), event_type, actor, target, result, details)
 
     def _keep(self, event: Params, durable: bool) -> None:
         for sink in self.sinks:
@@ -130,6 +130,20 @@ class AuditTrail:
                 import logging
 
                 logging.getLogger("defserve").error("audit event %s is lost: %s", event["event_type"], error)
+
+
+def _event(
+    trace: str, event_type: str, actor: Params, target: Params, result: str, details: Mapping[str, Any]
+) -> Params:
+    return {
+        "timestamp": instants.wire(instants.now()),
+        "trace_id": trace,
+        "event_type": event_type,
+        "actor": actor,
+        "target": target,
+        "result": result,
+        "details": redact(dict(details)),
+    }
 
 
 class AuditedCall:

@@ -11,7 +11,7 @@ from defserve.protocols.mcp.params import fields, optional_fields, text
 from defserve.protocols.mgp.tool_discovery.conversations import remembers, told
 from defserve.protocols.mgp.tool_discovery.discovery import ToolDiscovery
 from defserve.protocols.mgp.tool_discovery.levels import Levels
-from defserve.protocols.mgp.tool_discovery.meta_tools import CALL, SPELLINGS
+from defserve.protocols.mgp.tool_discovery.names import CALL, SPELLINGS
 from defserve.wire.jsonvalue import is_object
 from defserve.wire.messages import Params
 
@@ -28,7 +28,8 @@ class NamedCalls:
             # Seals, audits and grants read the call's params, and they too are about the tool itself.
             call.params = params = meant
         name = params.get("name")
-        if not isinstance(name, str) or self._levels.never_searched:
+        # What other calls make is not what the model works with: its list stays as it is.
+        if not isinstance(name, str) or self._levels.never_searched or call.outer is not None:
             return await following(call, params)
         loaded = self._section.loaded(call)
         before = frozenset(loaded.names)
@@ -37,8 +38,10 @@ class NamedCalls:
             result = await following(call, params)
         finally:
             loaded.end(name)
-        if call.subject is not None and remembers(call):
-            self._section.used(loaded, call.subject.name)
+        if (tool := call.subject) is not None and tool.protects_itself:
+            before = frozenset(loaded.names)  # whatever the tool loaded or evicted, it has told
+        elif tool is not None and remembers(call):
+            self._section.used(loaded, tool.name)
         more = told(call, loaded, before)
         if more and is_object(result):
             result["_meta"] = {**(result.get("_meta") or {}), **more}
@@ -60,4 +63,5 @@ def named(params: Params) -> Params:
     meant = SPELLINGS.get(inner, inner)
     if meant == CALL:
         raise InvalidParams(f"Invalid params: {CALL} cannot call itself; name the tool")
-    return {**params, "name": meant, "arguments": arguments or {}}
+    outer = {key: value for key, value in params.items() if key != "arguments"}
+    return {**outer, "name": meant} | ({} if arguments is None else {"arguments": arguments})

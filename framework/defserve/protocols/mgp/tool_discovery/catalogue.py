@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING, Any, Protocol
 from pydantic_core import to_json
 
 from defserve.core.call import Call
+from defserve.protocols.mcp.apps.facet import is_for_views
 from defserve.protocols.mgp.agreed import tool_security, undeclared
+from defserve.protocols.mgp.tool_discovery.names import SPELLINGS
 from defserve.search.budget import tokens_of
 from defserve.search.entries import ToolEntry, derived_categories, labels, parameters_of
 from defserve.wire.messages import Params
@@ -30,8 +32,8 @@ class Catalogue(Protocol):
         """The tools that a caller may see, in the order of the list, without the meta-tools."""
         ...
 
-    def about(self, entry: ToolEntry) -> Params:
-        """What a search tells of a tool: its name, description, schema and security."""
+    def about(self, entry: ToolEntry) -> Params | None:
+        """What a search tells of a tool: its name, description, schema and security. None if it is gone."""
         ...
 
     def missing(self, call: Call, entry: ToolEntry) -> Mapping[str, str]:
@@ -79,8 +81,10 @@ class ServerCatalogue:
         composition, asker = call.session.composition, _as_search(call)
         return [entry for tool, entry in self._read().items() if composition.visible(asker, tool)]
 
-    def about(self, entry: ToolEntry) -> Params:
-        tool = self._by_name[entry.name]
+    def about(self, entry: ToolEntry) -> Params | None:
+        entries, tool = self._read(), self._by_name.get(entry.name)
+        if tool is None or entries.get(tool) is not entry:
+            return None
         described = self._describe(tool)
         found: Params = {
             "name": entry.name,
@@ -114,7 +118,11 @@ class ServerCatalogue:
         version = self._tools.version
         if version != self._version:
             known = self._entries
-            tools = [tool for tool in self._tools if not tool.protects_itself]
+            tools = [
+                tool
+                for tool in self._tools
+                if not (tool.protects_itself or tool.name in SPELLINGS or is_for_views(tool))
+            ]
             entries = {tool: known.get(tool) or self._entry(tool) for tool in tools}
             self._by_name = {tool.name: tool for tool in tools}
             self._by_digest = {digest(entry.name): entry for entry in entries.values()}

@@ -29,6 +29,12 @@ class LastList:
     level = ""
 
 
+def note_level(call: Call, level: str) -> None:
+    """Note which level a list has. Without a session nobody is told of changes, so nothing is noted."""
+    if not dialect_of(call).stateless:
+        call.session.local(LastList).level = level
+
+
 def remembers(call: Call) -> bool:
     """Whether what is loaded is still known at the next call: without a session, only if a handle was sent."""
     return not dialect_of(call).stateless or HANDLE_KEY in meta(call.params)

@@ -36,6 +36,8 @@ class ToolDiscovery:
 
     def __init__(self, options: Search, catalogue: Catalogue, audit: Callable[[], AuditTrail]) -> None:
         self.options, self.catalogue, self._audit = options, catalogue, audit
+        self.always: frozenset[str] = frozenset()
+        """Tools that every list shows, besides the pinned ones."""
         embedder = options.embedder
         self._vectors = Vectors(PackagedEmbedder if embedder is None else lambda: embedder)
         self._weights: dict[ToolEntry, dict[str, float]] = {}
@@ -49,23 +51,26 @@ class ToolDiscovery:
         asked, began = ToolQuery.of(params, self.options.strategy), perf_counter()
         visible, loaded = self.catalogue.visible(call), self.loaded(call)
         found = await self._found(call, visible, loaded, asked.query, asked.strategy, asked.wanted)
-        results, spent = list[Params](), 0
-        hits = found.hits[: asked.most]
-        for entry, score in hits:
+        results, spent, cut = list[Params](), 0, 0
+        for entry, score in found.hits[: asked.most]:
             if spent + entry.tokens > self.options.budget.discovery_reserve:
-                break
-            spent += entry.tokens
-            results.append({**self.catalogue.about(entry), "relevance_score": round(score, 3)})
+                cut += 1
+                continue
+            if (about := self.catalogue.about(entry)) is not None:
+                spent += entry.tokens
+                results.append({**about, "relevance_score": round(score, 3)})
         answer: Params = {
             "tools": results,
             "total_available": len(visible),
             "search_strategy": found.strategy,
             "query_time_ms": round((perf_counter() - began) * 1000, 3),
         }
-        if found.fallback:
+        if found.strategy != asked.strategy:
             answer["fallback_strategy"] = found.strategy
-        if len(results) < len(hits):
-            answer["results_cut"] = len(hits) - len(results)
+        if found.weak:
+            answer["weak"] = True
+        if cut:
+            answer["results_cut"] = cut
         return answer
 
     async def request(self, call: Call, params: Params) -> Params:
@@ -86,9 +91,9 @@ class ToolDiscovery:
                 added += entry.tokens if entry.name not in before else 0
         answer: Params = {
             "status": _status(chosen, open_needs),
-            "tools_loaded": [self.catalogue.about(entry) for entry in chosen],
+            "tools_loaded": [about for entry in chosen if (about := self.catalogue.about(entry)) is not None],
             "tools_unavailable": open_needs,
-            "session_tools_count": len(self._pinned(visible)) + len(loaded),
+            "session_tools_count": len(self._pinned(visible)) + sum(entry.name in loaded for entry in visible),
             "context_tokens_added": added,
         }
         return _with_meta(answer, told(call, loaded, before))
@@ -109,12 +114,12 @@ class ToolDiscovery:
     def evict(self, call: Call, params: Params) -> Params:
         """Take tools out of this conversation's list. Those that stay are named in `kept`."""
         names, loaded = texts(params, "tools", required=True), self.loaded(call)
-        before = frozenset(loaded.names)
-        gone = loaded.evict(names)
+        before, visible = frozenset(loaded.names), {entry.name for entry in self.catalogue.visible(call)}
+        gone = loaded.evict(name for name in names if name in visible)
         answer: Params = {
             "evicted": list(gone),
             "kept": [name for name in names if name not in gone],
-            "remaining_count": len(loaded),
+            "remaining_count": len(visible.intersection(loaded.names)),
             "freed_tokens": sum(gone.values()),
         }
         return _with_meta(answer, told(call, loaded, before))
@@ -175,6 +180,8 @@ class ToolDiscovery:
         """The best tools for one capability, and those nearly as good."""
         query = " ".join((need.replace("_", " "), *asked.types))
         found = await self._found(call, visible, loaded, query, self.options.strategy, asked.wanted)
+        if found.weak:
+            return []
         return [hit for hit in found.hits[:MOST_EACH] if hit.score >= NEAR * found.hits[0].score]
 
     def _index(self, entries: tuple[ToolEntry, ...]) -> ToolIndex:

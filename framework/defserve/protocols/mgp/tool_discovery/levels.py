@@ -7,10 +7,11 @@ from typing import Any, Literal, TypeAlias
 from defserve.core.call import Call
 from defserve.core.extension import Extension
 from defserve.errors import UsageError
+from defserve.protocols.mcp.apps.facet import is_for_views
 from defserve.protocols.mgp.tool_discovery.catalogue import Catalogue
-from defserve.protocols.mgp.tool_discovery.conversations import LastList
+from defserve.protocols.mgp.tool_discovery.conversations import note_level
 from defserve.protocols.mgp.tool_discovery.discovery import ToolDiscovery
-from defserve.protocols.mgp.tool_discovery.meta_tools import CALL, DISCOVER, REQUEST, SPELLINGS
+from defserve.protocols.mgp.tool_discovery.names import CALL, DISCOVER, REQUEST, SPELLINGS
 from defserve.search.options import Search
 from defserve.wire.messages import Params
 
@@ -60,6 +61,7 @@ class SearchedList(Extension):
 
     def __init__(self, section: ToolDiscovery, levels: Levels) -> None:
         self._section, self._levels = section, levels
+        self._said = False
 
     def declared(self, item: Any) -> None:
         if item.kind == "tool" and item.name in SPELLINGS and not item.protects_itself:
@@ -72,7 +74,8 @@ class SearchedList(Extension):
             return True
         names = call.local(ShownTools).names
         if names is not None:
-            return item.name in names
+            # A host looks for the tools of its views in the list. It hides them from the model itself.
+            return item.name in names or is_for_views(item)
         return not item.protects_itself and item.name not in SPELLINGS
 
     def view(self, call: Call) -> object:
@@ -80,11 +83,13 @@ class SearchedList(Extension):
         if call.method != LIST:
             return None
         section, level = self._section, self._levels.of(call)
-        call.session.local(LastList).level = level
+        note_level(call, level)
         if level == "L0":
             return None
+        if level == "L3":
+            self._say_once()
         section.warm_up()
-        shown = ALWAYS.union(section.options.pinned)
+        shown = ALWAYS.union(section.options.pinned, section.always)
         if level == "L3":
             shown = shown.union(SPELLINGS.values(), section.loaded(call).names)
         call.local(ShownTools).names = shown
@@ -97,6 +102,19 @@ class SearchedList(Extension):
             return {}
         described: Params = {"categories": {"items": {"enum": list(categories)}}}
         return {"inputSchema": {"properties": {"filter": {"properties": described}}}}
+
+    def _say_once(self) -> None:
+        options, catalogue = self._section.options, self._section.catalogue
+        if options.level != "auto" or self._said:
+            return
+        self._said = True
+        import logging
+
+        logging.getLogger("defserve").info(
+            "a list of all tools would take %d tokens, more than %d: lists show what searches, and what was loaded",
+            catalogue.tokens,
+            options.budget.max_tokens,
+        )
 
     def _categories(self, call: Call) -> tuple[str, ...]:
         visible = self._section.catalogue.visible(call)

@@ -12,20 +12,12 @@ from defserve.protocols.mcp.failures import VENDOR
 from defserve.protocols.mcp.function import Function
 from defserve.protocols.mcp.tools.tools import Tool, ToolOptions
 from defserve.protocols.mgp.tool_discovery.discovery import ToolDiscovery
+from defserve.protocols.mgp.tool_discovery.names import CALL, DISCOVER, EVICT, REQUEST, SESSION
 from defserve.protocols.mgp.tool_discovery.reading import MOST_RESULTS, REASONS
 from defserve.search.entries import RISKS
 from defserve.search.ranking import STRATEGIES
 from defserve.wire.jsonvalue import as_list, is_object
 from defserve.wire.messages import Params
-
-DISCOVER, REQUEST, CALL = "mgp_tools_discover", "mgp_tools_request", "mgp_tools_call"
-SESSION, EVICT = "mgp_tools_session", "mgp_tools_evict"
-
-# Every spelling that is taken → the name in lists. Some models take no dots in names.
-SPELLINGS = {name.replace("_", mark): name for name in (DISCOVER, REQUEST, CALL, SESSION, EVICT) for mark in "_./"} | {
-    "mgp/tools/session/evict": EVICT,
-    "mgp.tools.session.evict": EVICT,
-}
 
 Answer: TypeAlias = Callable[[Call, Params], Awaitable[Params]]
 
@@ -141,6 +133,8 @@ def found_text(answer: Params) -> str:
         lines = [f"No tool fits. There are {answer['total_available']}; try other words."]
     if cut := answer.get("results_cut"):
         lines.append(f"({cut} more did not fit: ask for fewer, or narrow the search.)")
+    if answer.get("weak"):
+        lines.append("(None of these fits well.)")
     if "fallback_strategy" in answer:
         lines.append(f"(Searched by {answer['fallback_strategy']}.)")
     return "\n".join(lines)

@@ -10,14 +10,15 @@
 
 from __future__ import annotations
 
-import asyncio
-import secrets
+from secrets import token_urlsafe
 from typing import TYPE_CHECKING, Any, Final
 
 from defserve.core.call import Call
 from defserve.errors import PeerError, ProtocolError
 from defserve.host.answers import MOST_ROUNDS
 from defserve.host.fields import Json, object_of
+from defserve.protocols.mcp.asking.client_requests import ACCEPTABLE
+from defserve.protocols.mcp.asking.parking import ParkedWork, Parking, ask_parked, parked_work
 from defserve.protocols.mcp.asking.round_trips import RoundTrips
 from defserve.protocols.mcp.lifecycle import (
     CAPABILITIES_KEY,
@@ -31,7 +32,6 @@ from defserve.protocols.mcp.lifecycle import (
 from defserve.protocols.mcp.reporting import log_threshold, pass_on_log, progress_token
 from defserve.proxying import failures
 from defserve.proxying.conversations.channel import QUESTIONS, Channel
-from defserve.proxying.relaying.parking import ParkedCall, ParkingLot
 
 if TYPE_CHECKING:
     from defserve.host.raw_reply import RawReply
@@ -40,56 +40,64 @@ if TYPE_CHECKING:
 
 OURS: Final = frozenset({VERSION_KEY, CAPABILITIES_KEY, CLIENT_KEY, LOG_LEVEL_KEY})
 """Members of `_meta` that concern the front's leg alone."""
-STATE, ASKED, PARKED = "state", "asked", "parked"
+SERVER, STATE, ASKED = "server", "state", "asked"
 
 
 class RelayedCall:
     """What one call needs in a backend. `call` is replaced when the front repeats the request with its answers."""
 
-    __slots__ = ("id", "call", "channel", "front", "parked", "_secrets", "_lot")
+    __slots__ = ("id", "call", "channel", "front", "_work", "_parking", "_secrets")
 
-    def __init__(self, id: str, call: Call, channel: Channel, front: Front, lot: ParkingLot, secrets: Secrets) -> None:
-        self.id, self.call, self.channel, self.front, self._lot = id, call, channel, front, lot
-        self._secrets = secrets
-        self.parked: ParkedCall | None = None
+    def __init__(self, id: str, call: Call, channel: Channel, front: Front, parking: Parking, secrets: Secrets) -> None:
+        self.id, self.call, self.channel, self.front = id, call, channel, front
+        self._parking, self._secrets = parking, secrets
+        self._work: ParkedWork | None = None
 
     async def run(self, method: str, params: Json) -> Json:
         """The result of the request. Raises what the front is told if there is none."""
         channel, call = self.channel, self.call
+        if channel.offers and not channel.stateless and not can_wait(call):
+            return await self._parking.run(call.root, lambda work: self._parked(work, method, params))
+        channel.begin(self)
+        try:
+            return await self._send(method, params)
+        finally:
+            channel.end(self)
+
+    async def _send(self, method: str, params: Json) -> Json:
+        channel, call = self.channel, self.call
         level = log_threshold(call)
         await channel.want_level(level)
         complete = channel.dressed(params, _passed_meta(call), self.front.offers, level)
-        is_stateless = dialect_of(call).stateless
         if channel.stateless:
-            return await self._in_rounds(method, complete, is_stateless)
-        if is_stateless and channel.offers:
-            return await self._parkable(method, complete)
-        return self._result(await self.channel.forward(method, complete, self))
+            return await self._in_rounds(method, complete)
+        return self._result(await channel.forward(method, complete, self))
 
     # -- a backend that asks in its result ---------------------------------------------------------------
 
-    async def _in_rounds(self, method: str, params: Json, is_stateless: bool) -> Json:
-        answers = self._brought() if is_stateless else {}
+    async def _in_rounds(self, method: str, params: Json) -> Json:
+        waits = can_wait(self.call)
+        answers = self._brought()
         for _ in range(MOST_ROUNDS):
             result = self._result(await self.channel.forward(method, {**params, **answers}, self))
             if result.get("resultType") != "input_required":
                 return result
             requests = self._checked(object_of(result.get("inputRequests")))
             state: Json = {"requestState": result["requestState"]} if "requestState" in result else {}
-            if is_stateless:
-                kept = {STATE: state, ASKED: list(requests), "server": self.id}
-                await self.call.local(RoundTrips).relay(self.call, requests, kept)
-            responses = {key: await self._ask_front(one["method"], one["params"]) for key, one in requests.items()}
+            if not waits:
+                kept = {SERVER: self.id, STATE: state, ASKED: list(requests)}
+                await self.call.root.local(RoundTrips).relay(self.call, requests, kept)
+            responses = {key: await ask_front(self.call, one["method"], one["params"]) for key, one in requests.items()}
             answers = {"inputResponses": responses, **state}
         raise PeerError(f"server {self.id!r} still asks for input after {MOST_ROUNDS} rounds")
 
     def _brought(self) -> Json:
         """The answers that the front's request brings, and the backend's own state."""
-        rounds = self.call.peek(RoundTrips)
+        rounds = self.call.root.peek(RoundTrips)
         if rounds is None:
             return {}
         kept = object_of(rounds.relayed)
-        if not kept or kept.get("server") != self.id:
+        if kept.get(SERVER) != self.id:
             return {"inputResponses": rounds.unproven} if rounds.unproven else {}
         given = {key: rounds.answers.pop(key)[1] for key in kept[ASKED] if key in rounds.answers}
         return {"inputResponses": given, **kept[STATE]}
@@ -107,61 +115,26 @@ class RelayedCall:
 
     # -- a backend that asks while the call runs ---------------------------------------------------------
 
+    async def _parked(self, work: ParkedWork, method: str, params: Json) -> Json:
+        """The call as work that outlives its request. It is never sent a second time."""
+        self._work, work.attached, work.note = work, self._attach, self._note
+        self.channel.begin(self)
+        try:
+            return await self._send(method, params)
+        finally:
+            self.channel.end(self)
+
+    def _attach(self, call: Call) -> None:
+        self.call = call
+
+    def _note(self) -> str:
+        return f"The call waited in server {self.id!r} and may have had effects: look before you call it again."
+
     async def ask(self, method: str, params: Json) -> Any:
         """See `channel.Exchange`."""
-        if self.parked is None:
-            return await self._ask_front(method, params)
-        if not self._lot.has_room(self.call.principal):
-            raise ProtocolError("too many calls wait for answers", code=failures.ResourceExhausted.code)
-        try:
-            return await self.parked.ask(method, params)
-        except ValueError as error:
-            raise ProtocolError(str(error)) from None
-
-    async def _ask_front(self, method: str, params: Json) -> Any:
-        call = self.call
-        if params.get("mode") == "url" and "elicitationId" not in params:
-            params = {**params, "elicitationId": secrets.token_urlsafe(16)}
-        try:
-            return await call.request(method, params, timeout=call.session.composition.limits.question)
-        except PeerError as error:
-            raise ProtocolError(error.message, code=error.code, data=error.data) from None
-
-    async def _parkable(self, method: str, params: Json) -> Json:
-        work = asyncio.create_task(self.channel.forward(method, params, self))
-        work.add_done_callback(lambda done: done.cancelled() or done.exception())
-        self.parked = ParkedCall(work, self.call.principal, self)
-        return await self._wait(self.parked)
-
-    async def resume(self, call: Call, parked: ParkedCall) -> Json:
-        """Go on with a parked call: the front has repeated its request."""
-        self.call = call
-        rounds = call.local(RoundTrips)
-        parked.take_answers({key: answer for key, (_, answer) in rounds.answers.items()})
-        return await self._wait(parked)
-
-    async def _wait(self, parked: ParkedCall) -> Json:
-        """The result; or the questions of the backend become the result of this round."""
-        asked, handle = asyncio.ensure_future(parked.asked.wait()), None
-        try:
-            await asyncio.wait((parked.work, asked), return_when=asyncio.FIRST_COMPLETED)
-            if parked.work.done():
-                return self._result(parked.work.result())
-            await asyncio.sleep(0)  # questions that are asked at once travel together
-            handle = self._lot.put(parked)
-            requests = {key: question.request for key, question in parked.questions.items()}
-            rounds = self.call.local(RoundTrips)
-            for key in requests:
-                rounds.answers.pop(key, None)
-            await rounds.relay(self.call, requests, {PARKED: handle, "server": self.id})
-            raise AssertionError("a suspended call ends")
-        except BaseException:
-            if handle is None or self.call.suspension is None:
-                parked.work.cancel()
-                self._lot.take(handle)
-            raise
-        finally:
-            asked.cancel()
+        if self._work is not None:
+            return await self._work.ask(method, params, ACCEPTABLE[method])
+        return await ask_front(self.call, method, params)
 
     # -- what comes back ---------------------------------------------------------------------------------
 
@@ -200,12 +173,33 @@ def shaped(result: Json, dialect: Dialect) -> Json:
     return result
 
 
-def parked_handle(call: Call, id: str) -> tuple[bool, Any]:
-    """Whether a request brings answers for a parked call of this backend, and its handle."""
-    rounds = call.peek(RoundTrips)
-    kept = object_of(rounds.relayed) if rounds is not None else {}
-    is_parked = PARKED in kept and kept.get("server") == id
-    return is_parked, kept.get(PARKED)
+def can_wait(call: Call) -> bool:
+    """Whether a question can be answered while the call runs. Otherwise its request must end, and be repeated."""
+    if not dialect_of(call).stateless or parked_work(call) is not None:
+        return True
+    rounds = call.root.peek(RoundTrips)
+    return rounds is not None and rounds.wait_for_answer is not None
+
+
+def resumes(call: Call) -> bool:
+    """Whether a request brings answers for parked work."""
+    rounds = call.root.peek(RoundTrips)
+    return rounds is not None and rounds.parked is not None
+
+
+async def ask_front(call: Call, method: str, params: Json) -> Any:
+    """Have the client of a call that can wait answer a question of a backend."""
+    if (work := parked_work(call)) is not None:
+        return await ask_parked(call, work, method, params, ACCEPTABLE[method], None)
+    if dialect_of(call).stateless:
+        rounds = call.root.local(RoundTrips)
+        return await rounds.ask(call, *rounds.key_of(None, method, params), {"method": method, "params": params})
+    if params.get("mode") == "url" and "elicitationId" not in params:
+        params = {**params, "elicitationId": token_urlsafe(16)}
+    try:
+        return await call.request(method, params, timeout=call.session.composition.limits.question)
+    except PeerError as error:
+        raise ProtocolError(error.message, code=error.code, data=error.data) from None
 
 
 def _passed_meta(call: Call) -> Json:

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from defserve.host.raw_reply import RawReply, read
+from defserve.host.exchange.raw_reply import RawReply, read
 from defserve.wire.codec import decode
 from defserve.wire.messages import Malformed, Reply
 

@@ -1,0 +1,105 @@
+"""`defserve kernel`: serve the servers of an mgp.toml as one, and operate a kernel that runs."""
+
+from __future__ import annotations
+
+import sys
+from functools import partial
+from typing import Final
+
+from defserve.cli.exits import OK
+from defserve.cli.kernel import actions
+from defserve.cli.kernel.actions import CONFIG_HELP
+from defserve.cli.parser import CommandParser
+from defserve.kernel.config.entries import KernelConfig
+from defserve.kernel.config.loading import load
+from defserve.kernel.config.locating import locate
+from defserve.runner.command_line import add_serving, serving
+from defserve.tooling.clients.table import CLIENTS, SCOPES
+
+ABOUT: Final = """Serve the servers of an mgp.toml as one server, until it is interrupted.
+
+With an ACTION it operates a kernel that runs, or makes a file: `defserve kernel ACTION --help` shows its options."""
+EXAMPLES: Final = """  defserve kernel --on http://127.0.0.1:8000/mcp
+  defserve kernel --config mgp.toml --check
+  defserve kernel import .mcp.json > mgp.toml
+  defserve kernel ps
+  defserve kernel logs wiki -f
+  defserve kernel restart wiki
+"""
+STDIO: Final = "stdio:"
+
+
+def main(argv: list[str]) -> int:
+    if argv and argv[0] in ACTIONS:
+        return ACTIONS[argv[0]](argv[1:])
+    parser = CommandParser("defserve kernel", ABOUT, EXAMPLES)
+    parser.add_argument("action", nargs="?", choices=ACTIONS, help="operate a kernel that runs, or make a file")
+    parser.add_argument("--config", metavar="FILE", help=CONFIG_HELP)
+    parser.add_argument("--check", action="store_true", help="only check the file")
+    add_serving(parser)
+    parser.set_defaults(on=None)
+    options = parser.parse_args(argv)
+    config = load(locate(options.config))
+    if options.check:
+        return _check(config)
+    options.on = options.on or config.settings.on or STDIO
+    for note in config.notes:
+        print(f"note: {note}", file=sys.stderr)
+    from defserve.kernel.kernel import Kernel
+
+    Kernel(config).server.run(**serving(options))
+    return OK
+
+
+def _check(config: KernelConfig) -> int:
+    """Say what is in the file. A variable that is not set is no mistake of the file."""
+    count = len(config.servers)
+    print(f"{config.path} is valid: {count} server{'' if count == 1 else 's'}")
+    for note in config.notes:
+        print(f"note: {note}")
+    for id, names in config.unset().items():
+        print(f"note: {id} is not started here: {', '.join(names)} {'is' if len(names) == 1 else 'are'} not set")
+    return OK
+
+
+def import_settings(argv: list[str]) -> int:
+    """`defserve kernel import`. The file goes to stdout, everything else to stderr."""
+    from defserve.kernel.importing.converting import imported
+    from defserve.kernel.importing.sources import client_settings
+
+    parser = CommandParser(
+        "defserve kernel import",
+        "Print an mgp.toml made from the settings of an MCP client. Secrets are left out.",
+        "  defserve kernel import .mcp.json > mgp.toml\n  defserve kernel import claude-desktop > mgp.toml\n",
+    )
+    parser.add_argument("source", metavar="SOURCE", help=f"a settings file, or a client: {', '.join(CLIENTS)}")
+    parser.add_argument("--scope", choices=SCOPES, help="which settings of the client")
+    options = parser.parse_args(argv)
+    made = imported(client_settings(options.source, options.scope))
+    print(made.text, end="")
+    for name in made.left_out:
+        print(f"note: {name!r} was left out; a comment says why", file=sys.stderr)
+    if made.variables:
+        print(f"note: set these before the kernel starts: {', '.join(made.variables)}", file=sys.stderr)
+    return OK
+
+
+def schema(argv: list[str]) -> int:
+    """`defserve kernel schema`."""
+    from defserve.kernel.config.schema import written
+
+    parser = CommandParser(
+        "defserve kernel schema",
+        "Print the JSON Schema of mgp.toml, with which editors complete and check it.",
+        "  defserve kernel schema > mgp.schema.json       and in mgp.toml: #:schema ./mgp.schema.json\n",
+    )
+    parser.parse_args(argv)
+    print(written(), end="")
+    return OK
+
+
+ACTIONS: Final = {
+    **{name: partial(actions.run, name) for name in actions.ACTIONS},
+    "import": import_settings,
+    "schema": schema,
+}

@@ -1,0 +1,81 @@
+"""The actions that ask a running kernel something, each with its options and how its answers are shown."""
+
+from __future__ import annotations
+
+import json
+from argparse import Namespace
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, Final, NamedTuple
+
+from defserve.cli.exits import OK
+from defserve.cli.kernel.lines import journal_line, ps_lines, reload_lines, search_lines, state_line
+from defserve.cli.option_types import positive
+from defserve.cli.parser import CommandParser
+from defserve.kernel.config.locating import locate
+from defserve.kernel.control.asking import ask
+
+CONFIG_HELP: Final = "the kernel's file (default: $MGP_CONFIG_PATH, ./mgp.toml, ~/.config/mgp/servers.toml)"
+ID: Final[dict[str, dict[str, Any]]] = {"id": {"metavar": "ID", "help": "the id of a server, as `ps` shows it"}}
+Show = Callable[[Iterable[Any]], Iterator[str]]
+
+
+def _each(show: Callable[[Any], str]) -> Show:
+    return lambda answers: (show(answer) for answer in answers)
+
+
+class KernelAction(NamedTuple):
+    """`show` makes lines of the answers as they come. Arguments of the command line are fields of the request."""
+
+    about: str
+    show: Show
+    arguments: dict[str, dict[str, Any]] = {}
+
+
+ACTIONS: Final = {
+    "ps": KernelAction("show the servers of a kernel and their states", ps_lines),
+    "logs": KernelAction(
+        "show what servers wrote to standard error, and how their states changed",
+        _each(journal_line),
+        {
+            "id": {"metavar": "ID", "nargs": "?", "help": "only this server"},
+            "-f": {"dest": "follow", "action": "store_true", "help": "go on with what comes"},
+        },
+    ),
+    "restart": KernelAction(
+        "start a server again; the next one is open before the old one ends",
+        _each(state_line),
+        ID | {"--now": {"action": "store_true", "help": "do not wait for calls under way"}},
+    ),
+    "start": KernelAction("start a server that does not run", _each(state_line), ID),
+    "stop": KernelAction("let the calls of a server finish, and end it", _each(state_line), ID),
+    "reload": KernelAction("have a kernel read its file again", reload_lines),
+    "search": KernelAction(
+        "find tools by what they do",
+        search_lines,
+        {
+            "query": {"metavar": "QUERY", "help": "what the tool should do"},
+            "--top": {"type": positive, "default": 5, "metavar": "N", "help": "at most so many (default: 5)"},
+        },
+    ),
+}
+
+
+def run(name: str, argv: list[str]) -> int:
+    """Ask the kernel and print what it answers."""
+    action = ACTIONS[name]
+    options = _options(name, action, argv)
+    fields = {key: value for key, value in vars(options).items() if key not in ("config", "pid", "json")}
+    answers = ask(locate(options.config), {"verb": name, **fields}, options.pid)
+    for line in map(json.dumps, answers) if options.json else action.show(answers):
+        print(line, flush=True)
+    return OK
+
+
+def _options(name: str, action: KernelAction, argv: list[str]) -> Namespace:
+    parser = CommandParser(f"defserve kernel {name}", f"{action.about[0].upper()}{action.about[1:]}.")
+    for argument, details in action.arguments.items():
+        parser.add_argument(argument, **details)
+    parser.add_argument("--config", metavar="FILE", help=CONFIG_HELP)
+    parser.add_argument("--pid", type=positive, metavar="PID", help="which kernel, if several serve this file")
+    parser.add_argument("--json", action="store_true", help="print JSON, one object per line")
+    return parser.parse_args(argv)

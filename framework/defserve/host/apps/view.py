@@ -1,0 +1,161 @@
+"""A view that is shown: what a frame needs, and the answers to its messages (JSON-RPC over `postMessage`)."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, Final, Protocol
+
+from defserve.errors import PeerError, UsageError
+from defserve.host.fields import Json, object_of, text_of
+from defserve.protocols.mcp.apps.policy import allowed_features, content_policy
+from defserve.version import VERSION
+from defserve.wire.jsonvalue import is_array
+
+PROTOCOL: Final = "2026-01-26"
+NOT_FOUND, BAD_PARAMS = -32601, -32602
+# Requests that a host only takes note of, and their answers.
+NOTED: Final[Mapping[str, Json]] = {
+    "ping": {},
+    "ui/open-link": {},
+    "ui/message": {},
+    "ui/update-model-context": {},
+    "ui/request-display-mode": {"mode": "inline"},
+}
+OFFERED: Final[Json] = {
+    "serverTools": {},
+    "serverResources": {},
+    "openLinks": {},
+    "logging": {},
+    "message": {"text": {}},
+    "updateModelContext": {"text": {}},
+}
+
+
+class AppHost(Protocol):
+    """What a view needs of the client of its server."""
+
+    async def listed(self, tool: str, *, again: bool = False) -> Json: ...
+    async def call_raw(self, tool: str, arguments: Mapping[str, Any] | None = None) -> Json: ...
+    async def value(self, tool: str, result: Json) -> Any: ...
+    async def read(self, uri: str) -> list[Json]: ...
+    async def request(self, method: str, params: Mapping[str, Any] | None = None) -> Json: ...
+
+
+class RenderedApp:
+    """A view with the call that it belongs to. Made by `client.render`.
+
+    Show `html` in a sandboxed frame of another origin, served with `policy` as its `Content-Security-Policy`, and give
+    each message of the frame to `answer`.
+    """
+
+    def __init__(
+        self, client: AppHost, tool: Json, uri: str, html: str, ui: Json, arguments: Json, result: Json
+    ) -> None:
+        self._client = client
+        self.tool, self.uri, self.html = tool, uri, html
+        self.arguments, self.result = arguments, result
+        self.policy: str = content_policy(ui.get("csp"))
+        """The `Content-Security-Policy`. It allows the origins that the view names, and nothing else."""
+        self.permissions: list[str] = allowed_features(ui.get("permissions"))
+        """Features that the view wishes for, as an `allow` attribute names them."""
+        self.border: bool | None = ui["prefersBorder"] if isinstance(ui.get("prefersBorder"), bool) else None
+        """Whether the view wants a border; None leaves it to the host."""
+        self.domain: str | None = text_of(ui.get("domain"))
+        self.context: Json = {
+            "theme": "light",
+            "displayMode": "inline",
+            "platform": "desktop",
+            "toolInfo": {"tool": tool},
+        }
+        """What the view is told about the host. Change it before the view begins."""
+        self.received: list[tuple[str, Json]] = []
+        """Method and params of everything that the view sent."""
+
+    @property
+    def text(self) -> str:
+        """What the model, and a host without views, read of the result."""
+        return text_in(self.result)
+
+    async def value(self) -> Any:
+        """The value that the tool returned. Raises ToolError if it failed."""
+        return await self._client.value(self.tool["name"], self.result)
+
+    async def call(self, tool: str, /, **arguments: Any) -> Any:
+        """Call a tool as the view does. Raises UsageError for one that is not visible to views."""
+        if not is_visible_to("app", await self._client.listed(tool, again=True)):
+            raise UsageError(f"views may not call tool {tool!r}", fix='drop visible_to="model", or check its name')
+        return await self._client.value(tool, await self._client.call_raw(tool, arguments))
+
+    async def answer(self, message: Any) -> list[Json]:
+        """The messages to post to the view after one that it has sent. What is not JSON-RPC is ignored."""
+        method = object_of(message).get("method")
+        if not isinstance(method, str) or message.get("jsonrpc") != "2.0":
+            return []
+        params = object_of(message.get("params"))
+        self.received.append((method, params))
+        if "id" in message:
+            return [{"jsonrpc": "2.0", "id": message["id"], **await self._reply(method, params)}]
+        if method == "ui/notifications/initialized":
+            return [
+                _note("ui/notifications/tool-input", {"arguments": self.arguments}),
+                _note("ui/notifications/tool-result", self.result),
+            ]
+        return []
+
+    async def _reply(self, method: str, params: Json) -> Json:
+        if method in NOTED:
+            return {"result": dict(NOTED[method])}
+        handlers: dict[str, Callable[[Json], Awaitable[Json]]] = {
+            "ui/initialize": self._initialize,
+            "tools/call": self._call,
+            "resources/read": self._read,
+        }
+        if (handler := handlers.get(method)) is None:
+            return _error(NOT_FOUND, f"Method not found: {method[:64]}")
+        try:
+            return await handler(params)
+        except PeerError as error:
+            return _error(error.code, error.message)
+
+    async def _initialize(self, params: Json) -> Json:
+        info = {"name": "defserve", "version": VERSION}
+        return {
+            "result": {
+                "protocolVersion": PROTOCOL,
+                "hostInfo": info,
+                "hostCapabilities": OFFERED,
+                "hostContext": self.context,
+            }
+        }
+
+    async def _call(self, params: Json) -> Json:
+        name = params.get("name")
+        if not isinstance(name, str) or not is_visible_to("app", await self._client.listed(name, again=True)):
+            return _error(BAD_PARAMS, "Views may not call this tool")
+        return {"result": await self._client.call_raw(name, object_of(params.get("arguments")))}
+
+    async def _read(self, params: Json) -> Json:
+        if not isinstance(uri := params.get("uri"), str):
+            return _error(BAD_PARAMS, "Invalid params: uri is required")
+        return {"result": await self._client.request("resources/read", {"uri": uri})}
+
+
+def is_visible_to(audience: str, listed: Json) -> bool:
+    """Whether a listed tool is for models ("model") or for views ("app"). One that is not listed is for nobody."""
+    visibility = object_of(object_of(listed.get("_meta")).get("ui")).get("visibility")
+    return bool(listed) and (not is_array(visibility) or audience in visibility)
+
+
+def text_in(result: Json) -> str:
+    """The text blocks of a result."""
+    content: Any = result.get("content")
+    blocks = [object_of(block) for block in content] if is_array(content) else []
+    return "\n".join(str(block.get("text", "")) for block in blocks if block.get("type") == "text")
+
+
+def _note(method: str, params: Json) -> Json:
+    return {"jsonrpc": "2.0", "method": method, "params": params}
+
+
+def _error(code: int, message: str) -> Json:
+    return {"error": {"code": code, "message": message}}

@@ -1,0 +1,87 @@
+"""A request of ours that waits for its reply, and who follows it meanwhile."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any, Protocol, TypeAlias
+
+from defserve.errors import PeerTimeout
+from defserve.wire.messages import Id, Reply, Request
+
+Progress: TypeAlias = Callable[[float, float | None, str | None], object]
+"""Called with progress, total and message."""
+Heard: TypeAlias = Callable[[str, dict[str, Any]], object]
+"""Called with the method and params of a notification."""
+Answer: TypeAlias = Callable[[Request], Awaitable[Any]]
+"""Gives the result of a request of the peer; a ProtocolError becomes its error."""
+
+
+class RequestObserver(Protocol):
+    """Follows one request, which may be sent several times."""
+
+    def begins(self) -> Id:
+        """The request is about to be sent. Gives its id, which must be new."""
+        ...
+
+    def waits(self) -> bool:
+        """The deadline has passed. Whether to wait once more."""
+        ...
+
+    @property
+    def repeatable(self) -> bool:
+        """Whether the request may be sent again after a failure."""
+        ...
+
+
+class Forward:
+    """Who hears what belongs to one request that is passed on for somebody else, and their own progress token."""
+
+    __slots__ = ("on_notification", "on_request", "token")
+
+    def __init__(self, on_notification: Heard | None, on_request: Answer | None, token: Any) -> None:
+        self.on_notification, self.on_request, self.token = on_notification, on_request, token
+
+
+class PendingRequest:
+    """A request that was sent: its id, and a future for the whole reply.
+
+    task  exchanges it, on a link where every request has an exchange of its own and nobody waits for this one
+    """
+
+    __slots__ = ("id", "method", "reply", "on_progress", "forward", "task", "_timer")
+
+    def __init__(
+        self, id: Id, method: str, on_progress: Progress | None = None, forward: Forward | None = None
+    ) -> None:
+        self.id, self.method, self.on_progress, self.forward = id, method, on_progress, forward
+        self.task: asyncio.Task[None] | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self.reply: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
+        # A reply that nobody waits for any more must not be reported as an unretrieved exception.
+        self.reply.add_done_callback(_retrieve)
+
+    def expire(self, within: float, waits: Callable[[], object]) -> None:
+        """Fail with PeerTimeout in `within` seconds, unless `waits` then says to wait as long again."""
+
+        def over() -> None:
+            if self.reply.done():
+                return
+            if waits():
+                self._timer = loop.call_later(within, over)
+            else:
+                self.reply.set_exception(PeerTimeout(f"no answer to {self.method} within {within:g} s"))
+
+        loop = asyncio.get_running_loop()
+        self._timer = loop.call_later(within, over)
+
+    def settle(self) -> None:
+        """Nobody waits any more."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+
+def _retrieve(reply: asyncio.Future[Reply]) -> None:
+    if not reply.cancelled():
+        reply.exception()

@@ -1,0 +1,140 @@
+"""The client of one origin: it keeps connections and sends requests on them."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections.abc import Mapping
+from typing import Final
+
+from defserve.host.links.http_client.address import Address
+from defserve.host.links.http_client.connection import Connection, Response
+from defserve.host.links.http_client.content_coding import ACCEPTED
+from defserve.host.links.http_client.cookies import Cookies
+from defserve.host.links.http_client.errors import Broken, Unanswered
+from defserve.host.links.http_client.head import FORBIDDEN, NAME
+
+CONNECT_SECONDS = 10.0
+# Common servers close an idle connection after five seconds. It must not close just as it is used again.
+IDLE_SECONDS = 4.0
+MOST_IDLE: Final = 20
+
+
+class HttpClient:
+    """Sends requests to the origin of `address`. `headers` go with every request.
+
+    There may be any number of connections: requests are limited elsewhere, and an answer to the server must never wait
+    behind a request. There is no read timeout: the caller decides how long an answer may take.
+    Raises ValueError for a header that HTTP cannot carry.
+    """
+
+    def __init__(self, address: Address, headers: Mapping[str, str]) -> None:
+        self._origin = address.origin
+        own = {"host": address.authority, "accept-encoding": ACCEPTED}
+        given = {name.lower(): value for name, value in headers.items()}
+        if address.userinfo is not None:
+            own["authorization"] = address.userinfo
+        self._headers = {**own, **given}
+        encode_head("GET", "/", self._headers)
+        self._idle: list[Connection] = []
+        self._open: set[Connection] = set()
+        self._cookies = Cookies()
+        self._ssl: ssl.SSLContext | None = None
+        self._closed = False
+
+    async def send(
+        self,
+        method: str,
+        target: str,
+        headers: Mapping[str, str],
+        content: bytes | None = None,
+        *,
+        repeatable: bool = False,
+    ) -> Response:
+        """Send a request and wait for the head of its response, which the caller closes.
+
+        A kept connection may end just as it is used. A request that is `repeatable` is then sent once more, on a new
+        connection. Any other is not: TCP does not tell whether the server has read it, and what it asks for must not
+        happen twice. Raises Broken.
+        """
+        head = self._head(method, target, headers, content)
+        try:
+            response = await (self._kept() or await self._connect()).send(head, content)
+        except Unanswered:
+            if not repeatable:
+                raise
+            response = await (await self._connect()).send(head, content)
+        if (cookies := response.headers.get("set-cookie")) is not None:
+            self._cookies.take(cookies)
+        return response
+
+    async def aclose(self) -> None:
+        """Close all connections."""
+        self._closed = True
+        self._idle.clear()
+        for connection in tuple(self._open):
+            connection.abort()
+
+    def _head(self, method: str, target: str, headers: Mapping[str, str], content: bytes | None) -> bytes:
+        whole = {**self._headers, **headers}
+        if content is not None or method == "POST":
+            whole["content-length"] = str(len(content or b""))
+        if self._cookies.header and "cookie" not in whole:
+            whole["cookie"] = self._cookies.header
+        try:
+            return encode_head(method, target, whole)
+        except ValueError as error:
+            raise Broken(str(error)) from None
+
+    def _kept(self) -> Connection | None:
+        """An idle connection, the one that was used last. Those that nobody used for a while are closed."""
+        idle = self._idle
+        while idle:
+            connection = idle.pop()
+            if asyncio.get_running_loop().time() - connection.idle_since > IDLE_SECONDS:
+                for older in (connection, *idle):
+                    older.abort()
+                idle.clear()
+            elif connection.is_usable:
+                return connection
+            else:
+                connection.abort()
+        return None
+
+    async def _connect(self) -> Connection:
+        scheme, host, port = self._origin
+        if scheme == "https" and self._ssl is None:
+            # Reading the certificates is slow, so only who needs them does.
+            self._ssl = ssl.create_default_context()
+        loop = asyncio.get_running_loop()
+        try:
+            async with asyncio.timeout(CONNECT_SECONDS):
+                _, connection = await loop.create_connection(
+                    lambda: Connection(self._is_idle, self._open), host, port, ssl=self._ssl
+                )
+        except TimeoutError:
+            raise Broken(f"no connection within {CONNECT_SECONDS:g} s") from None
+        except OSError as error:
+            raise Broken(str(error) or type(error).__name__) from None
+        if self._closed:
+            connection.abort()
+            raise Broken("the client was closed")
+        return connection
+
+    def _is_idle(self, connection: Connection) -> None:
+        if self._closed or len(self._idle) >= MOST_IDLE:
+            connection.abort()
+            return
+        connection.idle_since = asyncio.get_running_loop().time()
+        self._idle.append(connection)
+
+
+def encode_head(method: str, target: str, headers: Mapping[str, str]) -> bytes:
+    """The head of a request. Raises ValueError for a header that HTTP cannot carry."""
+    lines = "".join([f"{name}: {value}\r\n" for name, value in headers.items()])
+    # One line ending for each header, and nothing else that ends a line or cannot be seen.
+    if lines.count("\n") != len(headers) or FORBIDDEN.search(lines) or not lines.isascii():
+        for name, value in headers.items():
+            if NAME.fullmatch(name) is None or not value.isascii() or not value.replace("\t", " ").isprintable():
+                raise ValueError(f"the header {name!r} has characters that HTTP cannot carry")
+    return f"{method} {target} HTTP/1.1\r\n{lines}\r\n".encode("ascii")

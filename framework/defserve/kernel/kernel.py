@@ -1,0 +1,214 @@
+"""The kernel: a `Server` filled with the servers of an mgp.toml. It runs them, and follows the file as it changes."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+from collections.abc import AsyncIterator, Mapping
+from contextlib import aclosing
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any
+
+from defserve.errors import DefserveError, UsageError
+from defserve.kernel.config.changes import changes
+from defserve.kernel.config.entries import KernelConfig, ServerEntry
+from defserve.kernel.config.loading import load
+from defserve.kernel.journal import Journal
+from defserve.kernel.members import Member
+from defserve.kernel.supervision import Supervision
+from defserve.server.server import Server
+
+log = logging.getLogger("defserve.kernel")
+
+
+class Kernel:
+    """The servers of a file, and the `server` that shows them as one.
+
+    `options` are those of `Server`, such as `auth` and `limits`: they act in front of all servers.
+    """
+
+    def __init__(self, config: KernelConfig, environ: Mapping[str, str] = os.environ, **options: Any) -> None:
+        self.config, self._environ = config, environ
+        self.journal = Journal()
+        self.members: dict[str, Member] = {}
+        self.server = _server(config, options)
+        self.mounts = self.server.mounts
+        self._supervision = Supervision(self)
+        self.server.extend(self._supervision)
+        self._changing = asyncio.Lock()
+        for entry in config.servers:
+            self._add(entry)
+
+    @classmethod
+    def load(cls, path: str | Path, **options: Any) -> Kernel:
+        """The kernel of a file. Raises UsageError for a mistake in it."""
+        return cls(load(path), **options)
+
+    # -- operating: each is a verb of the control socket ---------------------------------------------------
+
+    def status(self) -> dict[str, Any]:
+        """What this kernel is, in a few words."""
+        states = [member.state for member in self.members.values()]
+        return {
+            "pid": os.getpid(),
+            "config": str(self.config.path),
+            "name": self.server.name,
+            "servers": len(states),
+            "connected": states.count("connected"),
+            "tools": len(self.server.mcp.tools.registry),
+        }
+
+    def ps(self) -> list[dict[str, Any]]:
+        """Every server, its state and its figures."""
+        return [member.row() for member in self.members.values()]
+
+    async def logs(self, id: str | None = None, follow: bool = False) -> AsyncIterator[dict[str, Any]]:
+        """What servers wrote to standard error, and how their states changed; with `follow`, what comes as well."""
+        if id is not None:
+            self.member(id)
+        if not follow:
+            for line in self.journal.lines(id):
+                yield line.wire()
+            return
+        async with aclosing(self.journal.follow(id)) as lines:
+            async for line in lines:
+                yield line.wire()
+
+    async def start(self, id: str) -> dict[str, Any]:
+        """Start a server that does not run. Its count of restarts begins anew."""
+        member = self.member(id)
+        async with self._changing:
+            if member.backend is None:
+                self._prepare(member)
+            if member.backend is None:
+                raise UsageError(f"{id} cannot be started: {member.problem}", fix=f"correct {member.entry.where}")
+            await member.backend.start()
+        return {"id": id, "state": member.state}
+
+    async def stop(self, id: str) -> dict[str, Any]:
+        """Let the calls of a server finish, and end it. It is not started again until somebody says so."""
+        member = self.member(id)
+        async with self._changing:
+            if member.backend is not None and member.backend.state != "disconnected":
+                await member.backend.stop("operator_request", self.config.settings.drain_secs)
+        return {"id": id, "state": member.state}
+
+    async def restart(self, id: str, now: bool = False) -> dict[str, Any]:
+        """Start a server again: the next one is opened before the old one ends. With `now`, calls do not finish."""
+        member = self.member(id)
+        if member.backend is None:
+            return await self.start(id)
+        async with self._changing:
+            timeout, overlap = self.config.settings.drain_secs, member.entry.overlap
+            if now:
+                await member.backend.restart("operator_request", 0)
+            else:
+                await member.backend.renew("operator_request", timeout=timeout, overlap=overlap)
+        return {"id": id, "state": member.state}
+
+    async def search(self, query: str, top: int = 5) -> list[dict[str, Any]]:
+        """The tools that fit a query best."""
+        raise UsageError("this kernel has no search")
+
+    async def reload(self) -> dict[str, Any]:
+        """Read the file again and do what it says now. A file with a mistake changes nothing: UsageError names it.
+
+        Servers whose entries are the same are not touched. The answer says what was done, and what failed.
+        """
+        config = await asyncio.to_thread(load, self.config.path)
+        async with self._changing:
+            return await self._take_over(config)
+
+    # -- members -------------------------------------------------------------------------------------------
+
+    def member(self, id: str) -> Member:
+        """The server of that id. Raises UsageError with the nearest one."""
+        if (found := self.members.get(id)) is not None:
+            return found
+        close = get_close_matches(id, self.members, 1)
+        known = ", ".join(self.members) or "there are none"
+        raise UsageError(
+            f"there is no server {id[:128]!r}", fix=f"did you mean {close[0]!r}?" if close else f"use one of: {known}"
+        )
+
+    def _add(self, entry: ServerEntry) -> Member:
+        member = self.members[entry.id] = Member(entry, self._environ)
+        if entry.enabled:
+            self._prepare(member)
+        return member
+
+    def _prepare(self, member: Member) -> None:
+        member.prepare(self.mounts, self.journal)
+        if member.backend is not None:
+            self._supervision.watch(member)
+
+    async def _remove(self, id: str, reason: str) -> None:
+        member = self.members.pop(id)
+        self._supervision.forget(member)
+        if member.backend is not None:
+            await self.mounts.remove(id, reason, self.config.settings.drain_secs)
+        self.journal.forget(id)
+
+    # -- reload --------------------------------------------------------------------------------------------
+
+    async def _take_over(self, config: KernelConfig) -> dict[str, Any]:
+        new = {entry.id: entry for entry in config.servers}
+        done = changes({id: member.entry for id, member in self.members.items()}, new)
+        needs_start = self.config.changed_at_start(config)
+        self.config = config
+        for id in done.adjusted:
+            self.members[id].adjust(new[id])
+        steps = (
+            *((id, self._remove(id, "configuration_change")) for id in done.removed),
+            *((id, self._replace(new[id])) for id in (*done.replaced, *done.added)),
+            *((id, self._relaunch(new[id])) for id in done.relaunched),
+        )
+        outcomes = await asyncio.gather(*(step for _, step in steps), return_exceptions=True)
+        failed = {id: self._failure(id, outcome) for (id, _), outcome in zip(steps, outcomes, strict=True) if outcome}
+        for notice in config.notes:
+            log.warning("%s", notice)
+        self.members = {id: self.members[id] for id in new if id in self.members}
+        return {
+            "added": done.added,
+            "removed": done.removed,
+            "restarted": [*done.replaced, *(id for id in done.relaunched if id not in failed)],
+            "adjusted": done.adjusted,
+            "unchanged": done.unchanged,
+            "failed": failed,
+            "needs_start": needs_start,
+        }
+
+    async def _replace(self, entry: ServerEntry) -> None:
+        if entry.id in self.members:
+            await self._remove(entry.id, "configuration_change")
+        member = self._add(entry)
+        if member.backend is not None:
+            await member.backend.start()
+
+    async def _relaunch(self, entry: ServerEntry) -> None:
+        member = self.members[entry.id]
+        if member.backend is None:
+            await self._replace(entry)
+        else:
+            await member.relaunch(entry, self.config.settings.drain_secs)
+
+    def _failure(self, id: str, outcome: BaseException) -> str:
+        if not isinstance(outcome, DefserveError):
+            log.error("server %r could not be changed", id, exc_info=outcome)
+        text = self.members[id].hidden(str(outcome)) if id in self.members else type(outcome).__name__
+        self.journal.add(id, "problem", f"it was not changed: {text}")
+        return text
+
+
+def _server(config: KernelConfig, options: Mapping[str, Any]) -> Server:
+    settings = config.settings
+    given = dict(options)
+    if settings.keys and "auth" not in given:
+        from defserve.auth.api_keys import ApiKeys
+
+        given["auth"] = ApiKeys(settings.keys)
+    if settings.instructions:
+        given.setdefault("instructions", settings.instructions)
+    return Server(settings.name, **given)

@@ -1,0 +1,144 @@
+"""The servers of a kernel: what the file says of each, and the backend that it became."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Any
+
+from defserve.errors import UsageError
+from defserve.kernel.config.entries import Launch, ServerEntry
+from defserve.kernel.journal import Journal
+from defserve.protocols.mgp import instants
+from defserve.proxying.backend import Backend, BackendOptions, Transition
+from defserve.proxying.catalogue.names import ToolChoice
+from defserve.proxying.mounts import Mounts
+from defserve.proxying.targets import Command, Remote, Secrets, Target
+
+CALLS_AT_ONCE = 64
+
+
+class Member:
+    """One server of the file. Without a `backend` it cannot be started, and `problem` says why.
+
+    `hidden` takes everything out of a text that only the server may know.
+    """
+
+    def __init__(self, entry: ServerEntry, environ: Mapping[str, str] = os.environ) -> None:
+        self.entry, self.environ = entry, environ
+        self.hidden = entry.launch.hidden(environ)
+        self.backend: Backend | None = None
+        self.problem = ""
+        self.health = ""
+
+    @property
+    def id(self) -> str:
+        return self.entry.id
+
+    @property
+    def state(self) -> str:
+        if self.backend is not None:
+            return self.backend.state
+        return "error" if self.problem else "registered"
+
+    def prepare(self, mounts: Mounts, journal: Journal) -> None:
+        """Make the backend. If that is impossible, `problem` says why."""
+        try:
+            target = self.target()
+        except UsageError as error:
+            self.problem = self.hidden(error.problem)
+            journal.add(self.id, "problem", self.problem)
+            return
+        self.backend = mounts.add(self.id, target, self._options())
+        self._hide_from_clients(target)
+        self.backend.on_stderr = lambda line: journal.add(self.id, "stderr", self.hidden(line))
+        self.backend.watch(lambda change: journal.add(self.id, "state", self.hidden(_told(change))))
+
+    def target(self) -> Target:
+        """Where the server is, with its variables filled in. Raises UsageError."""
+        launch = self.entry.launch.filled(self.environ)
+        per: Any = launch.per or None
+        if launch.url:
+            return Remote(launch.url, token=launch.auth_token or None, headers=launch.headers, per=per)
+        return Command(launch.command, *launch.args, env=launch.env, cwd=launch.cwd or None, per=per)
+
+    def adjust(self, entry: ServerEntry) -> None:
+        """Take over what changed in the file and needs no restart."""
+        self.entry = entry
+        if self.backend is not None:
+            self.backend.policy.policy = entry.restart
+
+    async def relaunch(self, entry: ServerEntry, timeout: float) -> None:
+        """Start it as the file says now. The old process serves until the new one is open.
+
+        Raises DefserveError if the new one does not open; then the old one stays.
+        """
+        assert self.backend is not None
+        before, hidden = self.entry, self.hidden
+        self.entry, self.hidden = entry, entry.launch.hidden(self.environ)
+        try:
+            target = self.target()
+            self.backend.timeout, self.backend.options = entry.launch.timeout, self._options()
+            await self.backend.renew("configuration_change", target, timeout=timeout, overlap=entry.overlap)
+        except BaseException:
+            self.entry, self.hidden = before, hidden
+            self.backend.timeout, self.backend.options = before.launch.timeout, self._options()
+            raise
+        self._hide_from_clients(target)
+        self.backend.policy.policy = entry.restart
+
+    def _hide_from_clients(self, target: Target) -> None:
+        """Errors that clients read do not have what was filled in, wherever in the command line or address it was."""
+        assert self.backend is not None
+        self.backend.secrets = Secrets.of(*target.secrets.values, *self.hidden.values)
+
+    def _options(self) -> BackendOptions:
+        entry, launch = self.entry, self.entry.launch
+        tools = ToolChoice(entry.tools.allow or None, entry.tools.deny, entry.tools.rename)
+        return BackendOptions(
+            prefix=entry.prefix,
+            tools=tools,
+            timeout=launch.timeout,
+            in_flight=launch.in_flight or CALLS_AT_ONCE,
+            restarts=entry.restart,
+        )
+
+    def row(self) -> dict[str, Any]:
+        """What `ps` tells of it."""
+        backend, policy = self.backend, self.entry.restart
+        row: dict[str, Any] = {
+            "id": self.id,
+            "state": self.state,
+            "name": self.entry.display_name,
+            "where": _shown(self.entry.launch),
+            "prefix": self.entry.prefix,
+            "trust_level": self.entry.mgp.trust_level if self.entry.mgp is not None else None,
+            "note": self.problem or ("" if self.entry.enabled else "not enabled in the file"),
+        }
+        if backend is None:
+            return row
+        return row | {
+            "pid": backend.pid,
+            "era": backend.era,
+            "tools": backend.tools,
+            "calls": backend.calls,
+            "calls_total": backend.calls_total,
+            "restarts": backend.restarts,
+            "recent_restarts": backend.policy.recent,
+            "max_restarts": policy.max_restarts,
+            "since": instants.wire(datetime.fromtimestamp(backend.since, UTC)),
+            "health": self.health,
+            "note": self.hidden(backend.note) or row["note"],
+        }
+
+
+def _told(change: Transition) -> str:
+    return f"{change.previous} → {change.new}: {change.reason}"
+
+
+def _shown(launch: Launch) -> str:
+    """The command line or address as the file has it. Literal secrets in it are not shown."""
+    from defserve.redaction import redact_text
+
+    return redact_text(launch.shown, limit=300)

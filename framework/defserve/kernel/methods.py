@@ -1,0 +1,156 @@
+"""MGP §11.3, §11.4 for the servers of a kernel: health and lifecycle of the one that `server_id` names."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Mapping
+from typing import Any, Final, Protocol
+
+from defserve.auth.authority import is_local, is_stranger
+from defserve.core.call import Call
+from defserve.core.extension import Handler, Next, Wrapper
+from defserve.errors import InvalidParams, MethodNotFound, PeerError, UsageError
+from defserve.kernel.config.entries import KernelConfig
+from defserve.kernel.members import Member
+from defserve.protocols.mcp.authorization.authorization import identity
+from defserve.protocols.mgp import instants
+from defserve.protocols.mgp.agreed import sections
+from defserve.protocols.mgp.errors import PermissionDenied, ServerNotReady
+from defserve.protocols.mgp.lifecycle.lifecycle import DEFAULT_REASON, REASONS
+from defserve.proxying.backend import Backend
+from defserve.server.server import Server
+from defserve.wire.messages import Params
+
+PING_SECONDS: Final = 5.0
+LONGEST_DRAIN_MS: Final = 3_600_000
+
+
+class OperatedKernel(Protocol):
+    """The part of a kernel that these methods use."""
+
+    config: KernelConfig
+    server: Server
+
+    def member(self, id: str) -> Member: ...
+    async def restart(self, id: str, now: bool = False) -> dict[str, Any]: ...
+
+
+class KernelMethods:
+    """Without a `server_id`, or with the kernel's own, the kernel itself is meant. Only operators may name another."""
+
+    def __init__(self, kernel: OperatedKernel) -> None:
+        self._kernel = kernel
+        self._stopping: set[asyncio.Task[None]] = set()
+
+    def around(self) -> Mapping[str, Wrapper]:
+        return {
+            "mgp/health/ping": self._around(self._ping),
+            "mgp/health/status": self._around(self._status),
+            "mgp/lifecycle/shutdown": self._around(self._shutdown),
+        }
+
+    def methods(self) -> Mapping[str, Handler]:
+        return {"mgp/lifecycle/restart": self._restart}
+
+    def _around(self, answer: Any) -> Wrapper:
+        async def wrapper(call: Call, params: Params, following: Next) -> Any:
+            id = params.get("server_id")
+            if id is None or id == self._kernel.server.mgp.server_id or "lifecycle" not in sections(call):
+                return await following(call, params)
+            return await answer(self._backend(call, id), params)
+
+        return wrapper
+
+    # -- methods -------------------------------------------------------------------------------------------
+
+    async def _ping(self, backend: Backend, params: Params) -> Params:
+        return {
+            "status": await self._health(backend),
+            "timestamp": instants.wire(instants.now()),
+            "uptime_secs": int(time.time() - backend.since),
+            "server_id": backend.id,
+            "observed_at": instants.wire(instants.now()),
+        }
+
+    async def _status(self, backend: Backend, params: Params) -> Params:
+        return {
+            "server_id": backend.id,
+            "status": await self._health(backend),
+            "state": backend.state,
+            "uptime_secs": int(time.time() - backend.since),
+            "tools_available": backend.tools,
+            "tools_total": backend.tools,
+            "pending_requests": backend.calls,
+            "restarts": backend.restarts,
+            "observed_at": instants.wire(instants.now()),
+        }
+
+    async def _health(self, backend: Backend) -> str:
+        """What it answers now. Raises ServerNotReady if it cannot be asked."""
+        if backend.state != "connected":
+            raise ServerNotReady(
+                f"server {backend.id!r} is {backend.state}", data={"server_id": backend.id, "state": backend.state}
+            )
+        try:
+            await backend.ping(PING_SECONDS)
+        except PeerError:
+            return "unhealthy"
+        return "healthy"
+
+    async def _shutdown(self, backend: Backend, params: Params) -> Params:
+        """Begin to drain and answer at once, with the true numbers."""
+        reason, seconds = _reason(params), self._seconds(params)
+        pending = backend.calls
+        if backend.state not in ("disconnected", "draining"):
+            task = asyncio.create_task(backend.stop(reason, seconds))
+            self._stopping.add(task)
+            task.add_done_callback(self._stopping.discard)
+        return {
+            "server_id": backend.id,
+            "accepted": True,
+            "pending_requests": pending,
+            "estimated_drain_ms": int(seconds * 1000) if pending else 0,
+        }
+
+    async def _restart(self, call: Call, params: Params) -> Params:
+        if "lifecycle" not in sections(call):
+            raise MethodNotFound(f"Method not found: {call.method}")
+        backend = self._backend(call, params.get("server_id"))
+        try:
+            done = await self._kernel.restart(backend.id)
+        except PeerError:
+            raise ServerNotReady(f"server {backend.id!r} did not start again", data={"server_id": backend.id}) from None
+        return {"id": backend.id, "status": done["state"]}
+
+    # -- who and which -------------------------------------------------------------------------------------
+
+    def _backend(self, call: Call, id: Any) -> Backend:
+        """The server that is meant. Raises PermissionDenied for a caller who is no operator: first, so that it learns
+        no ids."""
+        caller = identity(call)
+        is_operator = is_local(caller) or (not is_stranger(caller) and caller.id in self._kernel.config.settings.admins)
+        if not is_operator:
+            raise PermissionDenied(f"{caller.id} may not operate the servers of this kernel")
+        if not isinstance(id, str):
+            raise InvalidParams("Invalid params: server_id must be the id of a server")
+        try:
+            member = self._kernel.member(id)
+        except UsageError as error:
+            raise InvalidParams(f"Invalid params: {error.problem}") from None
+        if member.backend is None:
+            raise ServerNotReady(f"server {id!r} is {member.state}: {member.problem or 'it was not started'}")
+        return member.backend
+
+    def _seconds(self, params: Params) -> float:
+        given = params.get("timeout_ms", self._kernel.config.settings.drain_secs * 1000)
+        if isinstance(given, bool) or not isinstance(given, int | float) or not 0 <= given <= LONGEST_DRAIN_MS:
+            raise InvalidParams(f"Invalid params: timeout_ms must be a number from 0 to {LONGEST_DRAIN_MS}")
+        return given / 1000
+
+
+def _reason(params: Params) -> str:
+    reason = params.get("reason", DEFAULT_REASON)
+    if reason not in REASONS:
+        raise InvalidParams(f"Invalid params: reason must be one of {', '.join(REASONS)}")
+    return reason

@@ -1,0 +1,51 @@
+"""The HTML of a view as it is sent: one document, with the bridge script in its head."""
+
+from __future__ import annotations
+
+import re
+from functools import cache
+from pathlib import Path
+from typing import Final
+
+BRIDGE: Final = Path(__file__).with_name("bridge.js")
+
+_GAP: Final = r"(?:\s|<!--.*?-->)*"
+_ATTRIBUTES: Final = r"""(?:\s(?:[^>"']|"[^"]*"|'[^']*')*)?"""
+# Whatever stands before the first element of the head. Each tag may be left out of an HTML document.
+_START: Final = re.compile(
+    rf"\ufeff?{_GAP}(?P<doctype><!doctype{_ATTRIBUTES}>)?(?:{_GAP}<html{_ATTRIBUTES}>)?(?:{_GAP}<head{_ATTRIBUTES}>)?",
+    re.IGNORECASE | re.DOTALL,
+)
+
+
+class ViewNames:
+    """How a view's names of tools and URIs become those of the server it is mounted on."""
+
+    __slots__ = ("tool_prefix", "uri_prefix")
+
+    def __init__(self, tool_prefix: str = "", uri_prefix: str = "") -> None:
+        self.tool_prefix, self.uri_prefix = tool_prefix, uri_prefix
+
+
+def document(html: str, names: ViewNames | None) -> str:
+    """A whole document. With `names` it begins with the bridge, ahead of every script of the author.
+
+    The charset is said first, because browsers look for it in the first 1024 bytes only.
+    """
+    start = _START.match(html)
+    assert start is not None  # every part of it is optional
+    doctype = "" if start["doctype"] else "<!doctype html>\n"
+    if names is None:
+        return doctype + html
+    return (
+        f'{doctype}{html[: start.end()]}<meta charset="utf-8">\n<script>{_bridge(names)}</script>{html[start.end() :]}'
+    )
+
+
+def _bridge(names: ViewNames) -> str:
+    return _source().replace("{TOOLS}", names.tool_prefix).replace("{URIS}", names.uri_prefix)
+
+
+@cache
+def _source() -> str:
+    return BRIDGE.read_text(encoding="utf-8")

@@ -1,0 +1,116 @@
+"""What a view may reach (apps: `csp`, `permissions`): as its author says it, on the wire, and as a host's header."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
+
+from defserve.errors import UsageError
+from defserve.wire.jsonvalue import is_array, is_object
+from defserve.wire.messages import Params
+
+# The option → its name on the wire, and the directives that it becomes.
+SOURCES: Final[Mapping[str, tuple[str, tuple[str, ...]]]] = {
+    "connect": ("connectDomains", ("connect-src",)),
+    "resource": ("resourceDomains", ("script-src", "style-src", "img-src", "font-src", "media-src")),
+    "frame": ("frameDomains", ("frame-src",)),
+    "base_uri": ("baseUriDomains", ("base-uri",)),
+}
+
+# The option → its name on the wire, and its feature in an `allow` attribute.
+PERMISSIONS: Final[Mapping[str, tuple[str, str]]] = {
+    "camera": ("camera", "camera"),
+    "microphone": ("microphone", "microphone"),
+    "geolocation": ("geolocation", "geolocation"),
+    "clipboard_write": ("clipboardWrite", "clipboard-write"),
+}
+
+# What a directive allows when no origin is named; `None` is nothing at all.
+_ALWAYS: Final[Mapping[str, str | None]] = {
+    "script-src": "'self' 'unsafe-inline'",
+    "style-src": "'self' 'unsafe-inline'",
+    "img-src": "'self' data:",
+    "font-src": "'self'",
+    "media-src": "'self' data:",
+    "connect-src": None,
+    "frame-src": None,
+    "base-uri": "'self'",
+}
+
+# Nothing in it can end a directive or stand for a keyword, and no name is only a wildcard.
+ORIGIN: Final = re.compile(
+    r"(?:https?|wss?)://(?:\*\.)?[a-z0-9](?:[a-z0-9-]*[a-z0-9])?(?:\.[a-z0-9](?:[a-z0-9-]*[a-z0-9])?)*(?::[0-9]{1,5})?",
+    re.IGNORECASE,
+)
+LONGEST_ORIGIN: Final = 300
+MOST_ORIGINS: Final = 100
+
+
+def is_origin(text: Any) -> bool:
+    """Whether a text is one origin, such as `https://api.example.com` or `https://*.example.com`."""
+    return isinstance(text, str) and len(text) <= LONGEST_ORIGIN and ORIGIN.fullmatch(text) is not None
+
+
+def csp_wire(given: Mapping[str, Any], subject: str, where: str) -> Params:
+    """`csp` as the wire has it. Raises UsageError for anything that hosts would refuse, or could misread."""
+    _refuse_unknown(given, SOURCES, f"{subject}: csp", where)
+    found: Params = {}
+    for option, origins in given.items():
+        if not isinstance(origins, list | tuple | set | frozenset):
+            raise UsageError(
+                f"{subject}: csp[{option!r}] is not a list", where=where, fix=f'csp={{"{option}": ["https://…"]}}'
+            )
+        named: list[Any] = [*origins]
+        for origin in named:
+            if not is_origin(origin):
+                raise UsageError(
+                    f"{subject}: csp[{option!r}] has {origin!r}, which is not an origin",
+                    where=where,
+                    fix='name a scheme and a host, without a path: "https://api.example.com", "https://*.example.com"',
+                )
+        if len(named) > MOST_ORIGINS:
+            raise UsageError(f"{subject}: csp[{option!r}] has more than {MOST_ORIGINS} origins", where=where)
+        if named:
+            found[SOURCES[option][0]] = named
+    return found
+
+
+def permissions_wire(given: Iterable[str], subject: str, where: str) -> Params:
+    """`permissions` as the wire has them. Raises UsageError for one that does not exist."""
+    if isinstance(given, str):
+        raise UsageError(f"{subject}: permissions={given!r}", where=where, fix=f"permissions=[{given!r}]")
+    names = [*given]
+    _refuse_unknown(names, PERMISSIONS, f"{subject}: permissions", where)
+    return {PERMISSIONS[name][0]: {} for name in names}
+
+
+def content_policy(csp: Any) -> str:
+    """The `Content-Security-Policy` under which a host shows a view. `csp` is what its server sent, of any shape.
+
+    What is not an origin is left out: it could loosen the policy.
+    """
+    named: dict[str, list[str]] = {}
+    for member, directives in SOURCES.values():
+        origins = csp.get(member) if is_object(csp) else None
+        fit = [origin for origin in origins if is_origin(origin)][:MOST_ORIGINS] if is_array(origins) else []
+        for directive in directives:
+            named[directive] = fit
+    parts = ["default-src 'none'"]
+    for directive, always in _ALWAYS.items():
+        # A base of the author's replaces that of the page; everything else is added.
+        kept = [] if always is None or (directive == "base-uri" and named[directive]) else [always]
+        parts.append(" ".join([directive, *(kept + named[directive] or ["'none'"])]))
+    return "; ".join([*parts, "object-src 'none'", "form-action 'none'"])
+
+
+def allowed_features(permissions: Any) -> list[str]:
+    """The features for an `allow` attribute, of `permissions` as a server sent them."""
+    asked: Mapping[str, Any] = permissions if is_object(permissions) else {}
+    return [feature for name, feature in PERMISSIONS.values() if name in asked]
+
+
+def _refuse_unknown(given: Iterable[str], known: Mapping[str, Any], subject: str, where: str) -> None:
+    for name in given:
+        if name not in known:
+            raise UsageError(f"{subject} has no {name!r}", where=where, fix=f"use some of {', '.join(known)}")

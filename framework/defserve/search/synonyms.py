@@ -1,0 +1,215 @@
+"""Words that people use for what tools do, and the words that tools use for it.
+
+Each line is a group: whoever says one of its words may mean a tool that says another. Groups are wide on purpose, and a
+synonym counts less than the word itself. The words are those of offices, developers, data and the web.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+
+from defserve.search.words import stem
+
+_GROUPS = """
+create make new add build generate compose draft insert register setup begin start write produce manage post
+delete remove erase drop destroy discard forget clear wipe purge trash rid cancel unlink detach manage
+update change edit modify alter set adjust revise rewrite replace patch amend fix correct manage adapt tweak
+get read show fetch retrieve view see look display open load print check tell pull inspect examine
+list show browse enumerate overview every available existing
+search find look locate lookup query seek where hunt discover filter
+send post mail notify deliver message tell write email text dispatch
+save write store keep put persist record
+move transfer relocate shift drag migrate reorder
+copy duplicate clone fork replicate
+rename title name call
+run execute start launch evaluate trigger invoke perform
+stop end kill terminate close abort halt quit finish shut
+wait hold pause until stay
+merge combine join fold integrate unite
+compare differ difference diff change versus between
+undo revert reset rollback restore back recover
+reply answer respond response
+comment note remark feedback annotate annotation discussion
+react reaction emoji thumbs like
+approve review accept confirm sign
+assign assignee owner responsible delegate
+share permission access invite grant restrict restriction allow public visible
+download save export fetch
+upload attach attachment import
+attachment file picture document enclosed
+count many number tally amount how
+total sum plus add aggregate
+average mean statistics stats aggregate compute calculate
+group aggregate summarize breakdown
+link connect relate associate association relation tie
+follow watch watcher subscribe observe
+book schedule plan reserve arrange
+sort order rank
+convert translate transform turn
+archive hide
+publish release deploy
+format style bold color colour highlight font
+file document doc text
+folder directory dir
+tree hierarchy structure outline nested
+disk computer laptop machine local filesystem drive desktop pc
+cloud drive online
+repo repository project codebase
+issue bug ticket defect problem task story incident request
+commit revision checkin changeset
+branch line trunk main
+pull request patch merge
+ci build status check pipeline green
+picture image photo png jpg jpeg graphic icon logo screenshot
+screenshot capture snapshot picture screen
+page site website web webpage url
+url link address
+tab page window
+form questionnaire survey field input
+response answer submission reply
+click press tap push hit
+hover pointer mouse cursor
+type enter key keyboard
+drag pull slide slider drop
+scroll wheel
+go visit navigate open browse
+chat slack message thread space conversation
+channel room group space
+mail email gmail inbox letter message
+calendar event meeting appointment agenda date call
+free busy availability available slot
+vacation holiday away absent leave office
+focus concentrate undisturbed quiet
+contact person people phone address
+customer company client crm account organization object
+deal sale opportunity lead object
+engagement call meeting note activity
+property attribute field column
+workflow automation sequence
+spreadsheet sheet excel workbook
+cell value range number
+slide presentation deck powerpoint
+paragraph text section
+header footer
+table collection
+base database
+row record entry document item line
+column field attribute
+database db sql nosql mongodb sqlite mongo data
+query select statement sql
+index speed lookup
+schema structure layout describe columns
+cache redis key entry
+expire ttl vanish lifetime expiry expiration
+queue list backlog
+pod container
+deployment release rollout version
+kubernetes k8s kubectl cluster helm
+node worker server host
+scale replica instance more
+restart reboot rollout
+log output history print
+memory remember recall knowledge graph entity observation know fact
+place restaurant cafe shop store location hotel nearby
+geocode coordinate latitude longitude address position
+direction route drive travel walk way bus
+distance far long kilometer mile
+elevation height altitude high
+time clock hour timezone zone date
+internet web online news google research
+crawl scrape extract content site
+map sitemap
+sprint iteration
+worklog hour spent effort booked
+transition status state workflow close done progress resolve
+board kanban scrum
+epic theme initiative
+backlog later
+service desk support queue helpdesk
+sla deadline due overdue
+version release milestone
+wiki confluence page article documentation knowledge
+template blueprint skeleton
+history change changelog version revision past
+user person member people profile colleague teammate employee who
+label tag category
+todo task checklist reminder chore
+performance slow speed fast profile trace load lag
+console error warning message
+network request http api traffic
+heap ram memory leak
+video film record screencast movie
+pdf print printable
+dialog popup alert prompt
+dropdown select option choose pick
+phone mobile device emulate tablet
+resize size dimension width
+environment variable env
+echo repeat
+checkout switch jump
+stage add index
+log history past recent commit
+author wrote who
+code source function script program
+test verify assert check ensure
+weather forecast rain temperature
+payment invoice bill charge pay
+refund money return
+price cost
+subscription plan
+alert alarm monitor notification incident
+metric graph dashboard chart
+secret password credential token
+language translate translation
+summary summarize brief digest
+block content
+video clip
+team group
+old previous earlier former last
+"""
+
+# A short form and what it stands for. A phrase is written with spaces.
+_MEANT = {
+    "pr": "pull request",
+    "prs": "pull request",
+    "mr": "merge request",
+    "how many": "count",
+    "how far": "distance",
+    "how long": "duration time",
+    "how high": "elevation",
+    "get rid": "delete",
+    "look up": "search",
+    "look for": "search",
+    "set up": "create",
+    "sign in": "login",
+    "log in": "login",
+    "go back": "rollback back",
+    "out of office": "vacation office",
+    "to do": "todo task",
+    "catch up": "sync update",
+    "k8s": "kubernetes",
+    "db": "database",
+    "docs": "document",
+    "sms": "text message",
+    "gif": "image",
+}
+
+
+def _grouped() -> dict[str, frozenset[str]]:
+    found: dict[str, set[str]] = {}
+    for line in _GROUPS.strip().splitlines():
+        group = {stem(word) for word in line.split()}
+        for word in group:
+            found.setdefault(word, set()).update(group)
+    return {word: frozenset(group - {word}) for word, group in found.items()}
+
+
+SYNONYMS: Mapping[str, frozenset[str]] = MappingProxyType(_grouped())
+"""Stem → the stems of words that may be meant."""
+
+
+def spelled_out(words: list[str]) -> list[str]:
+    """The words of a query, with what its short forms and phrases stand for at their end."""
+    text = f" {' '.join(words)} "
+    return [*words, *(word for said, meant in _MEANT.items() if f" {said} " in text for word in meant.split())]

@@ -1,0 +1,110 @@
+"""A headless Chromium, and the npm packages to drive it and to play the host of a view."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+
+from tests.conformance.suite_install import install, node
+
+HERE: Final = Path(__file__).parent
+FOLDER: Final = HERE.parents[1] / ".browser"
+EXT_APPS: Final = ("@modelcontextprotocol/ext-apps", "2.0.4")
+PACKAGES: Final = (EXT_APPS, ("esbuild", "0.28.2"), ("puppeteer-core", "24.43.1"))
+NAMES: Final = ("chromium", "chromium-browser", "google-chrome")
+FLAGS: Final = (
+    "--no-sandbox",  # it runs as root in containers; all it sees are pages of these tests
+    "--disable-gpu",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--no-first-run",
+    "--force-device-scale-factor=2",
+    # It can reach loopback, and nothing else.
+    "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1",
+)
+
+
+class Browser:
+    """One page of a headless Chromium. Scripts are awaited until what they evaluate to is true."""
+
+    def __init__(self, executable: str) -> None:
+        command = [str(node()), str(FOLDER / "drive.mjs"), executable, *FLAGS]
+        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        self.version: str = self._answer()
+
+    def open(self, url: str) -> None:
+        self._do("open", url)
+
+    def page(self, script: str) -> Any:
+        """The value of a script in the page; None if it did not become true."""
+        return self._do("page", script)
+
+    def frame(self, script: str) -> Any:
+        """The value of a script in the frame of the page; None if it did not become true."""
+        return self._do("frame", script)
+
+    def click(self, selector: str) -> None:
+        """Click an element of the frame, as a person would."""
+        self._do("click", selector)
+
+    def shot(self, path: Path) -> None:
+        self._do("shot", str(path))
+
+    def close(self) -> None:
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        self._process.wait(timeout=30)
+        if self._process.stdout is not None:
+            self._process.stdout.close()
+
+    def _do(self, command: str, argument: str) -> Any:
+        assert self._process.stdin is not None
+        self._process.stdin.write(json.dumps([command, argument]) + "\n")
+        self._process.stdin.flush()
+        return self._answer()
+
+    def _answer(self) -> Any:
+        assert self._process.stdout is not None
+        line = self._process.stdout.readline()
+        answer = json.loads(line) if line else {"error": "the browser has ended"}
+        if "error" in answer:
+            raise AssertionError(answer["error"])
+        return answer["result"]
+
+
+def found() -> str:
+    """The Chromium of this machine, installed if that is possible. Skips the test if there is none."""
+    if (executable := _executable()) is None and os.geteuid() == 0 and shutil.which("apt-get"):
+        command = ["apt-get", "install", "-y", "-qq", "--no-install-recommends", "chromium", "fonts-dejavu-core"]
+        subprocess.run(
+            command, capture_output=True, timeout=300, env={**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
+        )
+        executable = _executable()
+    if executable is None:
+        pytest.skip("there is no Chromium, and it could not be installed: apt install chromium")
+    return executable
+
+
+def _executable() -> str | None:
+    return next((path for name in NAMES if (path := shutil.which(name))), None)
+
+
+def host_script() -> bytes:
+    """The script of the host's page, with the packages that it imports. Skips the test if they cannot be installed."""
+    FOLDER.mkdir(exist_ok=True)
+    try:
+        for package, version in PACKAGES:
+            install(package, version, FOLDER)
+    except SystemExit as failed:
+        pytest.skip(f"npm packages could not be installed: {failed}")
+    for name in ("drive.mjs", "host.js"):  # beside the packages, where Node and esbuild look for them
+        shutil.copy(HERE / name, FOLDER / name)
+    bundler = FOLDER / "node_modules" / "esbuild" / "bin" / "esbuild"
+    command = [str(node()), str(bundler), "host.js", "--bundle", "--format=iife", "--log-level=error"]
+    return subprocess.run(command, cwd=FOLDER, check=True, capture_output=True).stdout

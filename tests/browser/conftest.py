@@ -1,0 +1,70 @@
+"""A host in a browser: the page of npm's ext-apps on one origin, the view on another."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from typing import Any
+
+import pytest
+
+from defserve.testing import SyncClient
+from defserve.testing.apps import SyncApp
+
+from .chromium import Browser, found, host_script
+from .origins import Origin, Reply, as_json, origin
+
+PAGE = (
+    '<!doctype html><meta charset="utf-8"><title>Host</title>'
+    "<style>body{margin:0;padding:16px;background:#f4f4f5;font:14px system-ui,sans-serif}"
+    "p{margin:0 0 8px;color:#52525b}iframe{display:block;width:100%;height:0;border:1px solid #d4d4d8;"
+    "border-radius:8px;background:#fff;box-sizing:border-box}</style>"
+    "<p>How will the weather be in Oslo?</p><main></main><script src='/host.js'></script>"
+)
+
+Show = Callable[..., SyncApp]
+
+
+@pytest.fixture(scope="session")
+def script() -> bytes:
+    return host_script()
+
+
+@pytest.fixture(scope="session")
+def browser(script: bytes) -> Iterator[Browser]:
+    browser = Browser(found())
+    yield browser
+    browser.close()
+
+
+@pytest.fixture
+def show(browser: Browser, script: bytes) -> Iterator[Show]:
+    """`show(server, "tool", argument=…)` opens the host, which shows the view of a tool."""
+    with ExitStack() as stack:
+
+        def show(server: Any, tool: str, **arguments: Any) -> SyncApp:
+            client = stack.enter_context(SyncClient(server, over="http"))
+            app = client.render(tool, **arguments)
+            sandbox = stack.enter_context(origin(lambda path, _: _view(path, app)))
+            host = stack.enter_context(origin(lambda path, body: _host(path, body, app, sandbox, script)))
+            browser.open(f"{host.url}/")
+            return app
+
+        yield show
+        browser.open("about:blank")
+
+
+def _view(path: str, app: SyncApp) -> Reply | None:
+    return ("text/html", app.html.encode(), {"Content-Security-Policy": app.policy}) if path == "/view" else None
+
+
+def _host(path: str, body: bytes, app: SyncApp, sandbox: Origin, script: bytes) -> Reply | None:
+    if path == "/":
+        return "text/html", PAGE.encode(), {}
+    if path == "/host.js":
+        return "text/javascript", script, {}
+    if path == "/app":
+        shown = {"view": f"{sandbox.url}/view", "permissions": app.permissions}
+        return as_json({**shown, "arguments": app.app.arguments, "result": app.result})
+    return as_json(app.answer(json.loads(body))) if path == "/answer" else None

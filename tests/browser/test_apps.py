@@ -1,0 +1,139 @@
+"""Views in a real browser, in the hands of a host that others have written."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from defserve import Server
+from tests.at_address import fresh
+
+from .origins import anything, origin
+
+if TYPE_CHECKING:
+    from .chromium import Browser
+    from .conftest import Show
+
+pytestmark = pytest.mark.browser
+
+# The picture in docs/apps.md: `DEFSERVE_PICTURES=1 make apps` takes it again.
+PICTURE = Path(__file__).parents[2] / "docs" / "apps.png"
+DEGREES = "[...document.querySelectorAll('li')].map(item => item.textContent).join(' ')"
+
+
+def test_a_view_shows_the_result_of_its_tool_and_a_click_calls_another(browser: Browser, show: Show, tmp_path: Path):
+    show(fresh("weather_app"), "forecast", city="Oslo")
+    assert browser.frame(DEGREES) == "4°Mon 7°Tue 9°Wed 6°Thu 3°Fri"
+    assert browser.frame("document.querySelector('h1').textContent") == "Oslo"
+    assert browser.page("seen.initialized && seen.calls.length === 0")
+    # The bridge tells the host its size and adopts the host's theme.
+    assert browser.page("seen.sizes.at(-1) > 150 && seen.sizes.at(-1)") < 400
+    assert browser.frame("getComputedStyle(document.querySelector('h1')).color") == "rgb(1, 2, 3)"
+    browser.shot(PICTURE if os.environ.get("DEFSERVE_PICTURES") else tmp_path / "apps.png")
+
+    browser.click("button")
+    assert browser.frame(f"{DEGREES}.startsWith('39°') && {DEGREES}") == "39°Mon 45°Tue 48°Wed 43°Thu 37°Fri"
+    assert browser.page("seen.calls") == [{"name": "convert", "arguments": {"city": "Oslo", "unit": "F"}}]
+
+
+def test_a_view_that_is_mounted_under_a_prefix_finds_its_tools(browser: Browser, show: Show):
+    parent = Server("parent", "1")
+    parent.mount(fresh("weather_app"), prefix="home")
+    app = show(parent, "home_forecast", city="Lagos")
+    assert app.uri == "ui://home/weather-app/forecast"
+    assert browser.frame(f"{DEGREES}.startsWith('29°')")
+    browser.click("button")
+    assert browser.frame(f"{DEGREES}.startsWith('84°')")
+    assert browser.page("seen.calls[0].name") == "home_convert"
+
+
+# Every road by which a page reaches another origin. Each ends in `allowed` or `blocked`.
+REACH = """
+const done = (kind, promise) => promise.then(() => "allowed", () => "blocked").then(how => found[kind] = how);
+const loaded = (name, attributes) => new Promise((resolve, reject) => {
+  const element = Object.assign(document.createElement(name), attributes);
+  element.onload = resolve;
+  element.onerror = reject;
+  document.body.append(element);
+});
+const reach = origin => {
+  window.found = {};
+  const socket = new Promise((resolve, reject) => {
+    const one = new WebSocket(origin.replace("http", "ws") + "/socket");
+    one.onerror = reject;
+  });
+  return Promise.all([
+    done("fetch", fetch(origin + "/fetch")),
+    done("image", loaded("img", { src: origin + "/image.svg" })),
+    done("script", loaded("script", { src: origin + "/script.js" })),
+    done("style", loaded("link", { rel: "stylesheet", href: origin + "/style.css" })),
+    done("socket", socket),
+    Promise.resolve(navigator.sendBeacon(origin + "/beacon", "x")),
+  ]).then(() => JSON.stringify(found));
+};
+"""
+FRAME = "loaded('iframe', {{src: '{0}/frame.html'}}); new Promise(resolve => setTimeout(() => resolve(true), 300))"
+
+
+def reaching(**csp: list[str]) -> Server:
+    server = Server("reaching", "1")
+
+    @server.app("ui://reaching/view", csp=csp)  # pyright: ignore[reportArgumentType]
+    def view() -> str:
+        return f"<html><head><title>x</title></head><body><script>{REACH}</script></body></html>"
+
+    @server.tool(app=view)
+    def show() -> str:
+        return "shown"
+
+    return server
+
+
+def test_a_policy_blocks_every_origin_that_a_view_does_not_name(browser: Browser, show: Show):
+    with origin(anything) as named, origin(anything) as other:
+        show(reaching(connect=[named.url, named.url.replace("http", "ws")], resource=[named.url]), "show")
+        allowed = json.loads(browser.frame(f"reach('{named.url}')"))
+        assert allowed == {
+            "fetch": "allowed", "image": "allowed", "script": "allowed", "style": "allowed", "socket": "blocked"
+        }  # fmt: skip
+        blocked = json.loads(browser.frame(f"reach('{other.url}')"))
+        assert set(blocked.values()) == {"blocked"} and blocked.keys() == allowed.keys()
+        assert browser.frame(FRAME.format(other.url))
+        # Nothing of it left the browser.
+        assert other.asked == []
+        assert {"/socket", "/fetch", "/image.svg", "/script.js", "/style.css"} <= set(named.asked)
+
+
+def test_a_view_that_names_nothing_reaches_nothing(browser: Browser, show: Show):
+    with origin(anything) as other:
+        show(reaching(), "show")
+        assert set(json.loads(browser.frame(f"reach('{other.url}')")).values()) == {"blocked"}
+        assert browser.frame(FRAME.format(other.url))
+        assert other.asked == []
+
+
+def test_a_view_cannot_call_a_tool_that_is_for_the_model_alone(browser: Browser, show: Show):
+    server = reaching()
+    ran: list[str] = []
+
+    @server.tool(visible_to="model")
+    def pay() -> str:
+        ran.append("pay")
+        return "paid"
+
+    show(server, "show")
+    assert (
+        browser.frame("host.call('pay').then(() => 'paid', error => error.message)") == "Views may not call this tool"
+    )
+    assert ran == []
+
+
+def test_a_host_can_end_a_view_and_the_view_hears_of_it(browser: Browser, show: Show):
+    show(reaching(), "show")
+    assert browser.frame("host.on('teardown', () => { window.ended = true }); true")
+    assert browser.page("seen.initialized && teardown().then(() => true)")
+    assert browser.frame("window.ended")

@@ -1,0 +1,157 @@
+"""`defserve kernel` as processes: serving, operating, ending."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from defserve.errors import PeerGone
+from defserve.kernel.control.asking import ask
+from tests.kernel.running import entry
+from tests.waiting import wait_until
+
+
+@contextmanager
+def kernel(folder: Path, *entries: str, on: str = "http://127.0.0.1:0/mcp") -> Iterator[subprocess.Popen[str]]:
+    (folder / "mgp.toml").write_text("\n".join(entries))
+    command = [sys.executable, "-m", "defserve", "kernel", "--config", str(folder / "mgp.toml"), "--on", on]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, text=True) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def defserve(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "defserve", "kernel", *words]
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=60, check=False)
+
+
+def rows(folder: Path) -> dict[str, dict[str, Any]]:
+    """What `ps --json` prints, without starting a process for it."""
+    try:
+        return {row["id"]: row for row in ask(folder / "mgp.toml", {"verb": "ps"})}
+    except PeerGone:
+        return {}
+
+
+def wait_for(folder: Path, **states: str) -> dict[str, dict[str, Any]]:
+    found: dict[str, dict[str, Any]] = {}
+
+    def holds() -> bool:
+        found.update(rows(folder))
+        return all(id in found and found[id]["state"] == state for id, state in states.items())
+
+    wait_until(holds, 60)
+    return found
+
+
+def is_running(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+def test_a_kernel_is_operated_from_the_command_line(tmp_path: Path) -> None:
+    with kernel(tmp_path, "[kernel]\nwatch = false", entry("a"), entry("b")):
+        processes = wait_for(tmp_path, a="connected", b="connected")
+        assert json.loads(defserve(tmp_path, "ps", "--json").stdout.splitlines()[0])["id"] == "a"
+        assert defserve(tmp_path, "ps").stdout.splitlines()[0].split()[:3] == ["ID", "STATE", "ERA"]
+        assert defserve(tmp_path, "stop", "b").stdout == "b is disconnected\n"
+        assert not is_running(processes["b"]["pid"])
+        assert defserve(tmp_path, "start", "b", "--json").returncode == 0
+        wait_for(tmp_path, b="connected")
+        assert defserve(tmp_path, "restart", "a").stdout == "a is connected\n"
+        assert rows(tmp_path)["a"]["pid"] != processes["a"]["pid"]
+        assert "started with" in defserve(tmp_path, "logs", "a").stdout
+        wrong = defserve(tmp_path, "restart", "aa")
+        assert (wrong.returncode, wrong.stderr) == (1, "error: there is no server 'aa'\n  fix: did you mean 'a'?\n")
+        (tmp_path / "mgp.toml").write_text("[kernel]\nwatch = false\n" + entry("a"))
+        assert defserve(tmp_path, "reload").stdout == "removed: b\n"
+        assert set(rows(tmp_path)) == {"a"}
+
+
+def test_without_a_kernel_its_verbs_say_so(tmp_path: Path) -> None:
+    (tmp_path / "mgp.toml").write_text("")
+    found = defserve(tmp_path, "ps")
+    assert found.returncode == 4
+    assert "no kernel serves" in found.stderr
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_an_ended_kernel_ends_its_servers(tmp_path: Path, number: signal.Signals) -> None:
+    with kernel(tmp_path, entry("a"), entry("b")) as process:
+        servers = [row["pid"] for row in wait_for(tmp_path, a="connected", b="connected").values()]
+        process.send_signal(number)
+        process.wait(30)
+        wait_until(lambda: not any(map(is_running, servers)))
+    assert not list(Path(os.environ["XDG_RUNTIME_DIR"]).rglob("*.sock"))
+
+
+def test_a_killed_kernel_leaves_no_servers(tmp_path: Path) -> None:
+    with kernel(tmp_path, entry("a"), entry("b")) as process:
+        servers = [row["pid"] for row in wait_for(tmp_path, a="connected", b="connected").values()]
+        process.send_signal(signal.SIGKILL)
+        process.wait(30)
+        wait_until(lambda: not any(map(is_running, servers)))
+
+
+def test_a_client_may_start_the_kernel_itself_and_several_may_serve_one_file(tmp_path: Path) -> None:
+    with kernel(tmp_path, entry("a"), on="stdio:") as one, kernel(tmp_path, entry("a"), on="stdio:") as two:
+        for process in (one, two):
+            assert process.stdin is not None
+            assert process.stdout is not None
+            meta = {"io.modelcontextprotocol/protocolVersion": "2026-07-28"}
+            meta |= {"io.modelcontextprotocol/clientCapabilities": {}}  # type: ignore[dict-item]
+            request = {"jsonrpc": "2.0", "id": 1, "method": "tools/list", "params": {"_meta": meta}}
+            process.stdin.write(json.dumps(request) + "\n")
+            process.stdin.flush()
+            names = [tool["name"] for tool in json.loads(process.stdout.readline())["result"]["tools"]]
+            assert "a_add" in names
+        both = defserve(tmp_path, "ps")
+        assert both.returncode == 1
+        assert "2 kernels serve" in both.stderr
+        assert defserve(tmp_path, "ps", "--pid", str(one.pid)).returncode == 0
+        assert one.stdin is not None
+        one.stdin.close()
+        assert one.wait(30) == 0
+        wait_until(lambda: set(rows(tmp_path)) == {"a"})
+
+
+def test_a_file_can_be_checked_alone(tmp_path: Path) -> None:
+    (tmp_path / "mgp.toml").write_text(entry("a", "${NOT_SET_ANYWHERE}"))
+    found = defserve(tmp_path, "--check")
+    assert found.returncode == 0
+    assert found.stdout == (
+        f"{tmp_path / 'mgp.toml'} is valid: 1 server\nnote: a is not started here: NOT_SET_ANYWHERE is not set\n"
+    )
+    (tmp_path / "mgp.toml").write_text("[[servers]]\nid = 'a'\n")
+    wrong = defserve(tmp_path, "--check")
+    assert wrong.returncode == 1
+    assert "has neither a command nor a url" in wrong.stderr
+
+
+def test_an_imported_file_can_be_checked_at_once(tmp_path: Path) -> None:
+    settings = {"mcpServers": {"x": {"command": "x", "env": {"API_KEY": "hunter2"}}}}
+    (tmp_path / ".mcp.json").write_text(json.dumps(settings))
+    made = defserve(tmp_path, "import", ".mcp.json")
+    assert "hunter2" not in made.stdout + made.stderr
+    assert "set these before the kernel starts: API_KEY" in made.stderr
+    (tmp_path / "mgp.toml").write_text(made.stdout)
+    assert "API_KEY is not set" in defserve(tmp_path, "--check").stdout
+
+
+def test_the_schema_is_printed(tmp_path: Path) -> None:
+    assert json.loads(defserve(tmp_path, "schema").stdout)["title"] == "mgp.toml"

@@ -1,0 +1,219 @@
+"""A kernel over real processes: what clients see of its servers, and what happens when one ends."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from defserve.errors import DefserveError, ToolError, UsageError
+from defserve.proxying.restarts import Exit
+from tests.kernel.running import Running, entry, running
+from tests.waiting import until
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+def main_process(here: Running, id: str) -> int:
+    """The process of a server's own conversation, which the kernel keeps."""
+    (pid,) = [row["pid"] for row in here.kernel.ps() if row["id"] == id]
+    return pid
+
+
+def texts(here: Running, id: str | None = None) -> list[str]:
+    return [line.text for line in here.kernel.journal.lines(id)]
+
+
+async def test_the_tools_of_all_servers_are_served_as_one(tmp_path: Path) -> None:
+    async with running(tmp_path, entry("a"), entry("b")) as here:
+        names = {tool["name"] for tool in await here.client.tools()}
+        assert {"a_add", "b_add"} <= names
+        assert await here.call("a_add", a=1, b=2) == "3"
+        assert await here.call("a_pid") != await here.call("b_pid")
+
+
+async def test_a_server_whose_variable_is_not_set_is_an_error_and_the_others_serve(tmp_path: Path) -> None:
+    broken = '[[servers]]\nid = "x"\ncommand = "${NOT_SET_HERE}"\n'
+    async with running(tmp_path, broken, entry("a"), wait=False, environ={"PATH": os.environ["PATH"]}) as here:
+        await here.connected("a")
+        row = here.kernel.ps()[0]
+        assert (row["id"], row["state"]) == ("x", "error")
+        assert "NOT_SET_HERE" in row["note"]
+        with pytest.raises(UsageError, match="NOT_SET_HERE"):
+            await here.kernel.start("x")
+
+
+async def test_a_server_that_is_not_enabled_is_listed_and_started_on_demand(tmp_path: Path) -> None:
+    async with running(tmp_path, entry("a", more="enabled = false"), wait=False) as here:
+        assert here.state("a") == "registered"
+        assert await here.client.tools() == []
+        await here.kernel.start("a")
+        await here.connected("a")
+        assert await here.call("a_add", a=1, b=2) == "3"
+
+
+# ------------------------------------------------------------------------------------------------------ ends and starts
+
+
+@pytest.mark.req("MGP-11.5p", "MGP-11.5b")
+async def test_a_killed_server_is_started_again_and_clients_keep_their_conversation(tmp_path: Path) -> None:
+    async with running(tmp_path, entry("a")) as here:
+        assert await here.call("a_add", a=1, b=2) == "3"
+        os.kill(main_process(here, "a"), signal.SIGKILL)
+        await until(lambda: here.kernel.ps()[0]["restarts"] == 1)
+        await here.connected("a")
+        assert await here.call("a_add", a=2, b=2) == "4"
+        assert any("signal 9" in text for text in texts(here))
+
+
+@pytest.mark.req("MGP-11.5p")
+async def test_a_server_that_is_never_restarted_stays_in_error(tmp_path: Path) -> None:
+    async with running(tmp_path, entry("a", mgp='restart_policy = "never"')) as here:
+        os.kill(main_process(here, "a"), signal.SIGKILL)
+        await until(lambda: here.state("a") == "error")
+        with pytest.raises(DefserveError, match="'a'"):
+            await here.call("a_add", a=1, b=2)
+        await here.kernel.start("a")
+        await here.connected("a")
+
+
+@pytest.mark.req("MGP-11.5w")
+async def test_too_many_restarts_leave_a_server_in_error_until_an_operator_starts_it(tmp_path: Path) -> None:
+    async with running(tmp_path, entry("a", mgp="max_restarts = 2")) as here:
+        for count in (1, 2):
+            os.kill(main_process(here, "a"), signal.SIGKILL)
+            await until(lambda count=count: here.kernel.ps()[0]["restarts"] == count)  # pyright: ignore
+            await here.connected("a")
+        os.kill(main_process(here, "a"), signal.SIGKILL)
+        await until(lambda: here.state("a") == "error")
+        assert any("restart_limit_exceeded" in text for text in texts(here))
+        assert here.kernel.ps()[0]["recent_restarts"] == 2
+        await here.kernel.start("a")
+        await here.connected("a")
+        assert here.kernel.ps()[0]["recent_restarts"] == 0
+
+
+async def test_a_server_that_hangs_is_found_by_probes_and_started_again(tmp_path: Path) -> None:
+    health = "health = { interval_secs = 0.05, timeout_secs = 0.3, failures = 2 }"
+    async with running(tmp_path, entry("a", more=f'per = "shared"\n{health}'), entry("b")) as here:
+        hanging = asyncio.create_task(here.client.call_raw("a_hang"))
+        await until(lambda: here.kernel.ps()[0]["restarts"] == 1)
+        assert await here.call("b_add", a=1, b=2) == "3"
+        await here.connected("a")
+        assert await here.call("a_add", a=1, b=2) == "3"
+        with pytest.raises(DefserveError):
+            result = await hanging
+            raise ToolError(str(result))
+        assert any("did not answer 2 probes" in text for text in texts(here, "a"))
+
+
+async def test_a_stopped_server_stays_stopped_whatever_its_policy(tmp_path: Path) -> None:
+    async with running(tmp_path, entry("a", mgp='restart_policy = "always"')) as here:
+        process = main_process(here, "a")
+        assert await here.kernel.stop("a") == {"id": "a", "state": "disconnected"}
+        assert await here.client.tools() == []
+        with pytest.raises(ProcessLookupError):
+            os.kill(process, 0)
+        backend = here.kernel.members["a"].backend
+        assert backend is not None
+        assert backend.policy.after(Exit.STOPPED)
+        await here.kernel.start("a")
+        await here.connected("a")
+
+
+async def test_a_stop_lets_calls_finish(tmp_path: Path) -> None:
+    async with running(tmp_path, entry("a")) as here:
+        call = asyncio.create_task(here.call("a_slow", seconds=0.5))
+        backend = here.kernel.members["a"].backend
+        assert backend is not None
+        await until(lambda: backend.calls == 1)
+        await here.kernel.stop("a")
+        assert await call
+
+
+async def test_a_restart_has_no_gap(tmp_path: Path) -> None:
+    async with running(tmp_path, entry("a", more='per = "shared"')) as here:
+        before = int(await here.call("a_pid"))
+        answers: list[int] = []
+        ended = asyncio.Event()
+
+        async def load() -> None:
+            while not ended.is_set():
+                answers.append(int(await here.call("a_pid")))
+
+        under_way = asyncio.create_task(here.call("a_slow", seconds=0.5))
+        callers = [asyncio.create_task(load()) for _ in range(4)]
+        await until(lambda: len(answers) > 10)
+        await here.kernel.restart("a")
+        after = int(await here.call("a_pid"))
+        ended.set()
+        await asyncio.gather(*callers)
+        assert int(await under_way) == before
+        assert set(answers) == {before, after}
+        with pytest.raises(ProcessLookupError):
+            os.kill(before, 0)
+
+
+async def test_all_servers_end_with_the_kernel(tmp_path: Path) -> None:
+    async with running(tmp_path, entry("a"), entry("b")) as here:
+        processes = [main_process(here, "a"), int(await here.call("a_pid")), main_process(here, "b")]
+    for process in processes:
+        with pytest.raises(ProcessLookupError):
+            os.kill(process, 0)
+
+
+# -------------------------------------------------------------------------------------------------------------- secrets
+
+
+async def test_what_was_filled_in_is_shown_to_nobody(tmp_path: Path) -> None:
+    secret = "hunter2-and-more"
+    environ = {"PATH": os.environ["PATH"], "K_SECRET": secret, "PLAIN": "visible"}
+    given = entry("a", "${K_SECRET}", more='[servers.env]\nMINE = "${K_SECRET}"')
+    async with running(tmp_path, given, environ=environ) as here:
+        assert await here.call("a_environment", name="MINE") == secret  # the server has it
+        await here.call("a_say", text=f"token={secret} and {secret}")
+        await until(lambda: any("and" in text for text in texts(here, "a")))
+        os.kill(main_process(here, "a"), signal.SIGKILL)
+        await until(lambda: here.kernel.ps()[0]["restarts"] == 1)
+        shown = [str(here.kernel.ps()), str(texts(here)), str(here.kernel.status()), repr(here.kernel.config)]
+        assert not [text for text in shown if secret in text]
+        assert any("${K_SECRET}" in text or "[redacted]" in text for text in texts(here))
+
+
+# --------------------------------------------------------------------------------------------------------------- verbs
+
+
+async def test_an_unknown_id_gets_a_suggestion(tmp_path: Path) -> None:
+    async with running(tmp_path, entry("office.mail")) as here:
+        for verb in (here.kernel.start, here.kernel.stop, here.kernel.restart):
+            with pytest.raises(UsageError, match="did you mean 'office.mail'"):
+                await verb("office.mial")
+
+
+async def test_logs_follow_what_happens(tmp_path: Path) -> None:
+    async with running(tmp_path, entry("a"), entry("b")) as here:
+        lines: list[dict[str, Any]] = []
+
+        async def follow() -> None:
+            async for line in here.kernel.logs("a", follow=True):
+                lines.append(line)  # noqa: PERF401 - it never ends
+
+        task = asyncio.create_task(follow())
+        await until(lambda: len(lines) >= 2)
+        await here.call("b_say", text="not of a")
+        await here.call("a_say", text="\x1b[31mhello")
+        await until(lambda: any("hello" in line["text"] for line in lines))
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        assert {line["id"] for line in lines} == {"a"}
+        assert not any("\x1b" in line["text"] for line in lines)
+        assert [line async for line in here.kernel.logs("a")]

@@ -1,0 +1,157 @@
+"""The file changes while a kernel serves."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from defserve.errors import UsageError
+from defserve.kernel.config.changes import changes
+from defserve.kernel.config.entries import Launch, ServerEntry, ToolFilter
+from defserve.proxying.restarts import RestartPolicy
+from tests.kernel.running import entry, running
+from tests.waiting import until
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+A, B = entry("a"), entry("b")
+OFF = "[kernel]\nwatch = false\n"
+
+
+@pytest.mark.anyio
+async def test_unchanged_servers_are_not_touched(tmp_path: Path) -> None:
+    async with running(tmp_path, OFF, A, B) as here:
+        process, restarts = await here.call("a_pid"), here.kernel.ps()[0]["restarts"]
+        here.write(OFF, A, entry("c"))
+        done = await here.kernel.reload()
+        assert (done["added"], done["removed"], done["unchanged"]) == (["c"], ["b"], ["a"])
+        await here.connected("a", "c")
+        assert await here.call("a_pid") == process
+        assert here.kernel.ps()[0]["restarts"] == restarts
+        names = {tool["name"] for tool in await here.client.tools()}
+        assert "c_add" in names
+        assert "b_add" not in names
+
+
+@pytest.mark.anyio
+async def test_a_file_with_a_mistake_changes_nothing(tmp_path: Path) -> None:
+    async with running(tmp_path, OFF, A) as here:
+        process = await here.call("a_pid")
+        for broken in ("[[servers]]", "not toml", f"{A}\n{A}", entry("a", more="colour = 1")):
+            here.write(broken)
+            with pytest.raises(UsageError):
+                await here.kernel.reload()
+        here.path.unlink()
+        with pytest.raises(UsageError):
+            await here.kernel.reload()
+        assert await here.call("a_pid") == process
+        assert list(here.kernel.members) == ["a"]
+
+
+@pytest.mark.anyio
+async def test_a_changed_command_is_taken_over_without_a_gap(tmp_path: Path) -> None:
+    async with running(tmp_path, OFF, entry("a", more='per = "shared"')) as here:
+        before = await here.call("a_pid")
+        under_way = asyncio.create_task(here.call("a_slow", seconds=0.3))
+        here.write(OFF, entry("a", "--other", more='per = "shared"'))
+        answers: list[str] = []
+        reload = asyncio.create_task(here.kernel.reload())
+        while not reload.done():
+            answers.append(await here.call("a_pid"))
+        assert (await reload)["restarted"] == ["a"]
+        assert await under_way == before
+        after = await here.call("a_pid")
+        assert after != before
+        assert set(answers) <= {before, after}
+
+
+@pytest.mark.anyio
+async def test_a_changed_command_that_does_not_start_leaves_the_old_one_running(tmp_path: Path) -> None:
+    async with running(tmp_path, OFF, A) as here:
+        process = await here.call("a_pid")
+        here.write(OFF, A.replace('command = "', 'command = "/nowhere'))
+        done = await here.kernel.reload()
+        assert "a" in done["failed"]
+        assert await here.call("a_pid") == process
+        here.write(OFF, A)
+        assert (await here.kernel.reload())["unchanged"] == ["a"]
+
+
+@pytest.mark.anyio
+async def test_a_policy_is_taken_over_without_a_restart(tmp_path: Path) -> None:
+    async with running(tmp_path, OFF, A) as here:
+        process = await here.call("a_pid")
+        here.write(OFF, entry("a", mgp='restart_policy = "never"'))
+        assert (await here.kernel.reload())["adjusted"] == ["a"]
+        assert await here.call("a_pid") == process
+        os.kill(here.kernel.ps()[0]["pid"], signal.SIGKILL)
+        await until(lambda: here.state("a") == "error")
+
+
+@pytest.mark.anyio
+async def test_what_only_a_start_takes_over_is_said(tmp_path: Path) -> None:
+    async with running(tmp_path, OFF, A) as here:
+        here.write(OFF, 'name = "other"', A)
+        assert (await here.kernel.reload())["needs_start"] == ["name"]
+
+
+@pytest.mark.anyio
+async def test_a_removed_server_finishes_its_calls(tmp_path: Path) -> None:
+    async with running(tmp_path, OFF, A, B) as here:
+        call = asyncio.create_task(here.call("b_slow", seconds=0.5))
+        backend = here.kernel.members["b"].backend
+        assert backend is not None
+        await until(lambda: backend.calls == 1)
+        here.write(OFF, A)
+        await here.kernel.reload()
+        assert await call
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("how", ["watch", "SIGHUP"])
+async def test_the_kernel_hears_of_a_change(tmp_path: Path, how: str) -> None:
+    head = OFF if how == "SIGHUP" else ""
+    async with running(tmp_path, head, A) as here:
+        here.write(head, A, B)
+        if how == "SIGHUP":
+            os.kill(os.getpid(), signal.SIGHUP)
+        await until(lambda: "b" in here.kernel.members)
+        await here.connected("b")
+
+
+# ------------------------------------------------------------------------------------------------------------- changes
+
+ENTRIES = st.builds(
+    ServerEntry,
+    st.sampled_from("abc"),
+    st.builds(Launch, command=st.sampled_from(["x", "y"])) | st.builds(Launch, url=st.sampled_from(["x", "y"])),
+    restart=st.sampled_from([RestartPolicy(), RestartPolicy("never")]),
+    prefix=st.sampled_from([None, "p"]),
+    tools=st.sampled_from([ToolFilter(), ToolFilter(deny=("x",))]),
+    enabled=st.booleans(),
+)
+SERVERS = st.lists(ENTRIES, max_size=3).map(lambda entries: {entry.id: entry for entry in entries})
+
+
+@given(SERVERS, SERVERS)
+def test_every_server_gets_exactly_what_its_change_needs(
+    old: dict[str, ServerEntry], new: dict[str, ServerEntry]
+) -> None:
+    found = changes(old, new)
+    lists = [found.added, found.removed, found.replaced, found.relaunched, found.adjusted, found.unchanged]
+    assert sorted(id for ids in lists for id in ids) == sorted(old.keys() | new.keys())
+    assert set(found.unchanged) == {id for id in old.keys() & new.keys() if old[id] == new[id]}
+    for id in found.adjusted:
+        assert old[id].launch == new[id].launch
+        assert old[id].prefix == new[id].prefix
+    assert changes(new, new).is_empty

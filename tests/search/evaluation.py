@@ -1,0 +1,163 @@
+"""How well each strategy finds tools, on the corpus: `python -m tests.search.evaluation --split tune`.
+
+A ranker is tuned on `tune` only. FTS5 is SQLite's own BM25, for comparison.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sqlite3
+import time
+from collections.abc import Callable, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from defserve.search.bm25 import weighed
+from defserve.search.entries import EntryFilter, ToolEntry, derived_categories, parameters_of
+from defserve.search.ranking import ToolIndex
+from defserve.search.vectors import PackagedEmbedder, Vectors
+from defserve.search.words import split as words_in
+
+CORPUS = Path(__file__).parent / "corpus"
+KINDS = ("keyword", "sentence", "paraphrase", "language", "none")
+TOP = 5
+
+Ranked = tuple[Sequence[str], bool]
+Ranker = Callable[[str], Ranked]
+"""A query to the ids of tools, best first, and whether they are said to be weak."""
+
+
+class Query(NamedTuple):
+    kind: str
+    query: str
+    right: frozenset[str]
+
+
+class Score(NamedTuple):
+    """Shares of queries: with a right tool first, and among the first five; mean reciprocal rank; milliseconds each.
+
+    For queries that no tool serves: the share answered with nothing, and with nothing or with what is said to be weak.
+    """
+
+    first: float
+    among_five: float
+    reciprocal: float
+    milliseconds: float
+
+
+@cache
+def entries() -> tuple[ToolEntry, ...]:
+    found: list[ToolEntry] = []
+    for file in sorted((CORPUS / "tools").glob("*.json")):
+        listed = json.loads(file.read_text(encoding="utf-8"))
+        server = listed["server"]
+        found += [
+            ToolEntry(
+                f"{server}/{tool['name']}",
+                server,
+                tool["name"],
+                tool.get("title") or "",
+                tool.get("description") or "",
+                derived_categories(server, ()),
+                parameters=parameters_of(tool.get("inputSchema") or {}),
+            )
+            for tool in listed["tools"]
+        ]
+    return tuple(found)
+
+
+def queries(split: str) -> list[Query]:
+    lines = (CORPUS / "queries.jsonl").read_text(encoding="utf-8").splitlines()
+    read = [json.loads(line) for line in lines]
+    return [Query(each["kind"], each["query"], frozenset(each["right"])) for each in read if each["split"] == split]
+
+
+def rankers(*, semantic: bool = True) -> dict[str, Ranker]:
+    """Every strategy by name. Without the extra there is only what needs none."""
+    found: dict[str, Ranker] = {"FTS5": fts5()}
+    vectors = Vectors(PackagedEmbedder)
+    strategies: tuple[Any, ...] = ("keyword",)
+    if semantic and vectors.wait(60):
+        strategies = ("keyword", "semantic", "hybrid")
+    index = ToolIndex(entries(), weighed, vectors)
+
+    def ranker(strategy: Any) -> Ranker:
+        def rank(query: str) -> Ranked:
+            found = index.search(query, strategy, EntryFilter())
+            return [hit.entry.tool_id for hit in found.hits[:TOP]], found.weak
+
+        return rank
+
+    return found | {strategy: ranker(strategy) for strategy in strategies}
+
+
+def fts5() -> Ranker:
+    """SQLite's full-text search with its own stemmer, as one would use it: any word may match."""
+    database = sqlite3.connect(":memory:")
+    database.execute("create virtual table tools using fts5(id unindexed, name, said, tokenize='porter unicode61')")
+    rows = [(e.tool_id, f"{e.server_id} {' '.join(words_in(e.name))} {e.title}", e.description) for e in entries()]
+    database.executemany("insert into tools values (?, ?, ?)", rows)
+    database.commit()
+
+    def rank(query: str) -> Ranked:
+        asked = " OR ".join(f'"{word}"' for word in words_in(query))
+        found = database.execute("select id from tools where tools match ? order by rank limit ?", (asked, TOP))
+        return ([id for (id,) in found] if asked else []), False
+
+    return rank
+
+
+def evaluated(rank: Ranker, asked: Sequence[Query]) -> dict[str, Score]:
+    """The scores of a ranker by kind of query."""
+    found: dict[str, Score] = {}
+    for kind in KINDS:
+        of_kind = [each for each in asked if each.kind == kind]
+        places: list[int | None] = []
+        began = time.process_time()
+        for each in of_kind:
+            ids, weak = rank(each.query)
+            if kind == "none":
+                places.append(1 if weak and ids else None if ids else 0)
+            else:
+                places.append(next((at for at, id in enumerate(ids) if id in each.right), None))
+        spent = time.process_time() - began
+        count = len(of_kind) or 1
+        found[kind] = Score(
+            sum(place == 0 for place in places) / count,
+            sum(place is not None for place in places) / count,
+            sum(1 / (place + 1) for place in places if place is not None) / count,
+            1000 * spent / count,
+        )
+    return found
+
+
+def table(split: str) -> str:
+    """The scores of every ranker as Markdown."""
+    asked = queries(split)
+    counts = {kind: sum(each.kind == kind for each in asked) for kind in KINDS}
+    lines = [
+        "| strategy | " + " | ".join(f"{kind} ({counts[kind]})" for kind in KINDS) + " | ms a query |",
+        "|---|" + "---|" * (len(KINDS) + 1),
+    ]
+    for name, rank in rankers().items():
+        rank("warm up")
+        scores = evaluated(rank, asked)
+        cells = [f"{score.first:.1%} / {score.among_five:.1%}" for score in scores.values()]
+        mean = sum(scores[kind].milliseconds * counts[kind] for kind in KINDS) / (len(asked) or 1)
+        lines.append(f"| {name} | " + " | ".join(cells) + f" | {mean:.1f} |")
+    return "\n".join(lines)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--split", choices=("tune", "held"), default="tune")
+    split = parser.parse_args().split
+    servers = len(list((CORPUS / "tools").glob("*.json")))
+    print(f"{len(entries())} tools of {servers} servers; {split}: top 1 / top 5; none: nothing / nothing or weak\n")
+    print(table(split))
+
+
+if __name__ == "__main__":
+    main()
