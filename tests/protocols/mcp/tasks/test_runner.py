@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
 from typing import Any
 
@@ -15,6 +16,7 @@ from defserve.protocols.mcp.tasks.storage import TaskStorage, new_id
 from defserve.stores.open import open_store
 from tests.protocols.mcp.tasks.peers import ASKABLE, TAKES, YES, asks, becomes, ended, get, shop
 from tests.raw import raw, text_of, until
+from tests.stores.redis_server import RedisServer
 
 pytestmark = pytest.mark.anyio
 
@@ -274,3 +276,79 @@ async def test_a_task_that_is_over_is_told_once_and_not_looked_at_again(address:
         (tasks,) = [extension for extension in other.extensions if extension.name == "tasks"]
         (there,) = tasks._runners.values()  # pyright: ignore
         assert there._listeners == {}  # pyright: ignore
+
+
+async def test_many_who_ask_at_once_for_a_lost_task_make_it_run_once(address: str):
+    server, job = shop(address, limits=SOON, retry=5)
+    id = await lost(address, "wait", retries=5, arguments={"name": "x"})
+    async with raw(server, capabilities=TAKES) as peer:
+        async with asyncio.timeout(30):
+            while not job.began:
+                asked = [await peer.begin("tasks/get", {"taskId": id}) for _ in range(30)]
+                for each in asked:
+                    assert "result" in await peer.reply_to(each)
+        job.go_on.set()
+        assert (await ended(peer, id))["status"] == "completed"
+    assert job.began == ["x"]
+
+
+async def test_an_outcome_waits_for_a_store_that_is_away():
+    redis = RedisServer("--appendonly", "yes", "--appendfsync", "always").start()
+    try:
+        server, job = shop(redis.address)
+        async with raw(server, capabilities=TAKES) as peer:
+            id = (await peer.call("wait"))["taskId"]
+            redis.kill()
+            job.go_on.set()
+            await until(lambda: job.ended == ["x"])
+            reply = await peer.ask("tasks/get", {"taskId": id})
+            assert reply["error"]["message"] == "The store cannot be reached"
+            refused = await peer.call("wait")
+            assert text_of(refused) == "The store cannot be reached" and job.began == ["x"]
+            redis.start()
+            assert (await ended(peer, id))["status"] == "completed"
+    finally:
+        redis.remove()
+
+
+async def test_nothing_is_left_in_memory_of_tasks_that_are_over():
+    server, job = shop()
+    composition = server.composition
+    async with raw(server, capabilities=ASKABLE) as peer:
+        for end in ("finish", "cancel", "answer"):
+            id = (await peer.call("sure" if end == "answer" else "wait"))["taskId"]
+            if end == "finish":
+                job.go_on.set()
+            elif end == "cancel":
+                await peer.ask("tasks/cancel", {"taskId": id})
+            else:
+                await asks(peer, id, "a", "b")
+                await peer.ask("tasks/update", {"taskId": id, "inputResponses": {"a": YES, "b": YES}})
+            await ended(peer, id)
+        await until(lambda: not composition.short_sessions and composition.running == 0)
+        (tasks,) = [extension for extension in server.extensions if extension.name == "tasks"]
+        (here,) = tasks._runners.values()  # pyright: ignore
+        await until(lambda: not here.running and not here._runs and not here._finishing)  # pyright: ignore
+
+
+async def test_tasks_in_threads_leave_threads_to_plain_calls():
+    server = Server("s", "1", limits=Limits(threads=4))
+    go_on = threading.Event()
+
+    @server.tool(task="optional")
+    def block() -> str:
+        go_on.wait(30)
+        return "done"
+
+    @server.tool
+    def plain() -> str:
+        return "plain"
+
+    async with raw(server, capabilities=TAKES) as peer:
+        ids = [(await peer.call("block"))["taskId"] for _ in range(2)]
+        reply = await peer.ask("tools/call", {"name": "block"})
+        assert reply["error"]["data"]["limit"] == "threads"
+        assert text_of(await peer.call("plain")) == "plain"
+        go_on.set()
+        for id in ids:
+            assert (await ended(peer, id))["status"] == "completed"

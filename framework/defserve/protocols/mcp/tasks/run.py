@@ -36,10 +36,14 @@ MakeRecord = Callable[[], TaskRecord]
 class TaskRun:
     """A call in the background. `begun` is its task's creation, or the reply if it ended before it began.
 
-    `record` is None until the task has begun. `is_lost`: somebody else has ended the task, or runs it.
+    `record` is None until the task has begun. `is_lost`: somebody else has ended the task, or runs it. `blocks`: it
+    takes a worker thread.
     """
 
-    def __init__(self, runner: TaskRunner, origin: Call, params: Params, make_record: MakeRecord) -> None:
+    def __init__(
+        self, runner: TaskRunner, origin: Call, params: Params, make_record: MakeRecord, *, blocks: bool
+    ) -> None:
+        self.blocks = blocks
         self.begun: asyncio.Future[Params | bytes] = asyncio.get_running_loop().create_future()
         self.record: TaskRecord | None = None
         self.is_lost = self._is_cut = False
