@@ -92,7 +92,7 @@ def test_plain_words_are_read_by_the_core_schema(written: str, value: Any) -> No
         ("a: .NaN", "JSON has no .NaN"),
         ("a: 1e999", "too large for JSON"),
         (f"a: {'9' * 9999}", "too large for JSON"),
-        ("a: [", "the frontmatter is not YAML: line 2"),
+        ("a: [", "the frontmatter is not YAML: line 3"),
         ("a: 1\n---\nb: 2", "more than one YAML document"),
         ("a: b: c", 'line 2: mapping values .* \\(put a text with ": " in it into "quotes"\\)'),
         ("a:\tb", "write blanks instead of tabs"),
