@@ -14,11 +14,13 @@ POLL_SECONDS = 0.25
 SETTLE_SECONDS = 0.05
 STEP_MS = 25
 
+SOURCES = (".py", ".html")
+
 Snapshot: TypeAlias = dict[str, tuple[int, int]]
 
 
 class WatchedFiles:
-    """Single files, and all `*.py` beside them: a module may be imported later, or not be written yet."""
+    """Single files, and all `*.py` and `*.html` beside them: a module may be imported later, or not be written yet."""
 
     def __init__(self, paths: Iterable[str]) -> None:
         self._files: set[str] = set()
@@ -40,7 +42,7 @@ class WatchedFiles:
         found: Snapshot = {}
         for folder in self._folders:
             try:
-                names = [name for name in os.listdir(folder) if name.endswith(".py")]
+                names = [name for name in os.listdir(folder) if name.endswith(SOURCES)]
             except OSError:
                 continue  # it existed when it was added
             _look(found, (os.path.join(folder, name) for name in names))

@@ -63,8 +63,8 @@ def _rendered(
             continue
         if _is_copied(inside, asked.settings["_copy_without_render"]):
             yield inside.as_posix(), (source.read_bytes(), source)
-        else:
-            yield renderer.render(inside.as_posix()), (renderer.render(_text(source)).encode(), source)
+        elif not (path := renderer.render(inside.as_posix())).endswith("/"):  # this body has no such file
+            yield path, (renderer.render(_text(source)).encode(), source)
 
 
 def _is_copied(inside: Path, patterns: list[str]) -> bool:
