@@ -17,5 +17,5 @@ def test_the_view_reaches_no_network(client: SyncClient) -> None:
 
 def test_a_client_without_views_gets_a_text(client: SyncClient) -> None:
     client.offers()
-    assert [tool["name"] for tool in client.tools()] == ["roll"]
+    assert "roll_again" not in [tool["name"] for tool in client.tools()]
     assert '"total"' in client.call_raw("roll")["content"][0]["text"]
