@@ -69,6 +69,10 @@ class Raw:
                 return message
             self.heard.append(message)
 
+    async def hear(self) -> Json:
+        """The next message, whatever it is."""
+        return self.heard.pop(0) if self.heard else json.loads(await self.link.receive())
+
     async def ask(self, method: str, params: Mapping[str, Any] | None = None) -> Json:
         """The whole reply to a request."""
         return await self.reply_to(await self.begin(method, params))

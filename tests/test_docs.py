@@ -58,6 +58,12 @@ def modules(page: Path) -> dict[str, str]:
     return found
 
 
+def shown_files(page: Path) -> dict[str, str]:
+    """Path to text: of Markdown blocks that say which file they are."""
+    text = page.read_text(encoding="utf-8")
+    return dict(re.findall(r"^```markdown (\S+)\n(.*?)^```$", text, re.DOTALL | re.MULTILINE))
+
+
 def runs() -> dict[str, list[Path]]:
     """The pages that run in one process, by a name for it: those whose files have names of their own run alone."""
     pages = list(filter(modules, PAGES))
@@ -76,7 +82,8 @@ def test_each_python_block_runs(pages: list[Path], pytester: pytest.Pytester, mo
         for page in pages
         for name, text in modules(page).items()
     }
-    for name, text in code.items():
+    for name, text in [*code.items(), *(file for page in pages for file in shown_files(page).items())]:
+        (pytester.path / name).parent.mkdir(parents=True, exist_ok=True)
         (pytester.path / name).write_text(text, encoding="utf-8")
     shown = "".join(code.values()).count("\ndef test_")
     result = pytester.runpytest_subprocess("-q", "-p", "no:cacheprovider", *code)

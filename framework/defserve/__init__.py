@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from defserve.auth import JWT, ApiKeys, Auth, Principal, StaticTokens, TokenVerifier
     from defserve.binding.content import Audio, Embedded, File, Image, Link, Text
     from defserve.binding.injection import Depends
+    from defserve.code_mode.options import CodeMode
     from defserve.context import Context
     from defserve.core.extension import Extension
     from defserve.errors import Declined, Dismissed, NoBackChannel, PeerError, Refused, Rejected, ToolError, UsageError
@@ -59,6 +60,7 @@ else:
             "defserve.auth": "ApiKeys Auth JWT Principal StaticTokens TokenVerifier",
             "defserve.binding.content": "Audio Embedded File Image Link Text",
             "defserve.binding.injection": "Depends",
+            "defserve.code_mode.options": "CodeMode",
             "defserve.context": "Context",
             "defserve.core.extension": "Extension",
             "defserve.errors": "Declined Dismissed NoBackChannel PeerError Refused Rejected ToolError UsageError",
@@ -119,6 +121,7 @@ __all__ = [
     "Checkpoint",
     "CheckpointNotFound",
     "Code",
+    "CodeMode",
     "Command",
     "Context",
     "Declined",

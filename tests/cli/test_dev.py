@@ -374,3 +374,76 @@ def test_what_cannot_be_served_is_said_at_once(tmp_path: Path, defserve: Any, mo
     (tmp_path / "server.py").touch()
     assert "there is no 'x' to watch" in defserve("dev", "server.py", "--watch", "x").err
     assert "cannot serve on 'ftp:'" in defserve("dev", "server.py", "--on", "ftp:").err
+
+
+SKILLED = """
+from defserve import Server
+
+server = Server("skilled")
+server.skills("skills")
+"""
+SKILL = "---\nname: refunds\ndescription: {}\n---\n"
+
+
+def skilled(folder: Path, description: str = "First.") -> Path:
+    """A server with one skill; returns the folder of the skill."""
+    skill = folder / "skills" / "refunds"
+    skill.mkdir(parents=True)
+    (skill / "SKILL.md").write_text(SKILL.format(description))
+    (folder / "server.py").write_text(SKILLED)
+    return skill
+
+
+async def listed(peer: Peer) -> tuple[str, list[str]]:
+    """The description of the only skill, and the ends of the URIs of its files."""
+    (entry,) = (await peer.ask("skills/list"))["result"]["skills"]
+    return entry["frontmatter"]["description"], [file["uri"][16:] for file in entry["resources"]]
+
+
+def test_a_skill_that_changes_is_read_again(tmp_path: Path):
+    async def main() -> None:
+        skill = skilled(tmp_path)
+        async with dev(tmp_path) as peer:
+            await peer.open()
+            assert await listed(peer) == ("First.", ["SKILL.md"])
+            (skill / "SKILL.md").write_text(SKILL.format("Second."))
+            assert "SKILL.md changed" in (await peer.said("changed")).splitlines()[-1]
+            await peer.news("notifications/resources/list_changed")
+            assert await listed(peer) == ("Second.", ["SKILL.md"])
+            (skill / "docs").mkdir()
+            (skill / "docs" / "new.md").write_text("new")
+            await peer.news("notifications/resources/list_changed")
+            assert await listed(peer) == ("Second.", ["SKILL.md", "docs/new.md"])
+            (skill / "docs" / "new.md").unlink()
+            await peer.news("notifications/resources/list_changed")
+            assert await listed(peer) == ("Second.", ["SKILL.md"])
+
+    run(main())
+
+
+def test_a_broken_skill_is_told_of_and_the_old_one_is_served_until_it_is_mended(tmp_path: Path):
+    async def main() -> None:
+        skill = skilled(tmp_path)
+        async with dev(tmp_path) as peer:
+            await peer.open()
+            (skill / "SKILL.md").write_text("# No frontmatter\n")
+            printed = await peer.said("goes on serving")
+            assert "refunds/SKILL.md: it does not begin with frontmatter" in printed
+            assert await listed(peer) == ("First.", ["SKILL.md"])
+            (skill / "SKILL.md").write_text(SKILL.format("Mended."))
+            await peer.news("notifications/resources/list_changed")
+            assert await listed(peer) == ("Mended.", ["SKILL.md"])
+
+    run(main())
+
+
+def test_a_skill_that_is_broken_from_the_start_is_watched_until_it_is_mended(tmp_path: Path):
+    async def main() -> None:
+        skill = skilled(tmp_path, "[]")
+        async with dev(tmp_path) as peer:
+            await peer.said("waiting for a change")
+            (skill / "SKILL.md").write_text(SKILL.format("Mended."))
+            await peer.open()
+            assert await listed(peer) == ("Mended.", ["SKILL.md"])
+
+    run(main())

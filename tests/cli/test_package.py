@@ -2,6 +2,8 @@ from __future__ import annotations
 
 import json
 import subprocess
+import tarfile
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +13,7 @@ from defserve.tooling.packaging import uploading
 from defserve.tooling.scaffold.creating import questions
 from defserve.tooling.scaffold.placeholders import placeholders
 from tests.cli.running import Run
-from tests.tooling.packaging.projects import change, write_project
+from tests.tooling.packaging.projects import change, write, write_project
 
 pytest.importorskip("hatchling")
 
@@ -169,3 +171,39 @@ def test_what_is_somebodys_own_is_no_placeholder(defserve: Run, folder: Path):
     readme.write_text(readme.read_text().replace("io.github.ada", "io.github.your-name"))
     (left,) = placeholders(folder / "own", questions())
     assert (str(left), left.files) == ("registry name (io.github.your-name/…)", ("README.md",))
+
+
+SKILLED = """
+from defserve import Server
+
+server = Server("weather", "1.2.0")
+server.skills("skills")
+"""
+SKILL = "---\nname: outing\ndescription: Plan an outing by the weather.\n---\nSee [places](docs/places.md).\n"
+
+
+def test_a_skill_is_shipped_with_its_server(defserve: Run, tmp_path: Path):
+    project = write_project(tmp_path / "weather-mcp")
+    home = "src/weather_mcp"
+    files = {f"{home}/skills/outing/SKILL.md": SKILL, f"{home}/skills/outing/docs/places.md": "The lake.\n"}
+    write(project, {f"{home}/__init__.py": SKILLED, **files})
+    code, _, err = defserve("package", str(project))
+    assert (code, err) == (0, "")
+    dist = project / "dist"
+    wheel = zipfile.ZipFile(next(dist.glob("*.whl"))).namelist()
+    bundle = zipfile.ZipFile(next(dist.glob("*.mcpb"))).namelist()
+    with tarfile.open(next(dist.glob("*.tar.gz"))) as archive:
+        source = archive.getnames()
+    for path in files:
+        assert path.removeprefix("src/") in wheel
+        assert path in bundle
+        assert f"weather_mcp-1.2.0/{path}" in source
+
+
+def test_a_wheel_that_forgets_its_skills_is_found_out(defserve: Run, tmp_path: Path):
+    project = write_project(tmp_path / "weather-mcp")
+    # Beside the package instead of in it: there when the author runs it, and not in the wheel.
+    write(project, {"src/weather_mcp/__init__.py": SKILLED.replace('skills"', '../../skills"')})
+    write(project, {"skills/outing/SKILL.md": SKILL, "skills/outing/docs/places.md": "The lake.\n"})
+    code, _, err = defserve("package", str(project))
+    assert code == 6 and "there is no skill below" in err and "put the folder into the package" in err

@@ -1,6 +1,8 @@
-"""Runs the official conformance suite against `examples/conformance.py`: every revision it knows, every HTTP parser.
+"""Runs the official conformance suite: every revision it knows, both sides.
 
-    python -m tests.conformance.suite [--http httptools|h11] [--url URL]
+    python -m tests.conformance.suite [--side server|client] [--http httptools|h11] [--url URL]
+
+The server is `examples/conformance.py`, under every HTTP parser. The client is `tests/conformance/client.py`.
 
 Exits with 1 when a scenario fails that `expected-failures.yml` does not list, or passes although it is listed there.
 """
@@ -37,6 +39,27 @@ RUNS: dict[str, Sequence[Sequence[str]]] = {
     "2026-07-28": [("--requirements", "2026-07-28")],
     "skills": [("--scenario", name) for name in SKILLS],
 }
+# The client, by version: each scenario in the versions that have it, skills in both eras (--force: they have none).
+_BOTH = ("tools_call", "json-schema-2020-12-preservation")
+_2025_11_25 = ("initialize", "elicitation-sep1034-client-defaults", "sse-retry")
+_2026_07_28 = (
+    "request-metadata",
+    "sep-2322-client-request-state",
+    "http-standard-headers",
+    "http-custom-headers",
+    "http-invalid-tool-headers",
+    "json-schema-ref-no-deref",
+)
+_SKILLS = tuple(
+    f"sep-2640-client-{what}" for what in ("no-prefetch", "verify-digest", "verify-size", "verify-frontmatter")
+)
+CLIENT_RUNS: dict[str, Sequence[Sequence[str]]] = {
+    version: [("--scenario", name, "--spec-version", version, "--force") for name in (*_BOTH, *names, *_SKILLS)]
+    for version, names in (("2025-11-25", _2025_11_25), ("2026-07-28", _2026_07_28))
+}
+# Scenarios that are not run: what they test is not built.
+NOT_RUN = {"auth/": "signing in"}
+CLIENT = f"{sys.executable} -m tests.conformance.client"
 EXPECTED = Path(__file__).with_name("expected-failures.yml")
 START_SECONDS, STOP_SECONDS, RUN_SECONDS = 30, 15, 900
 
@@ -47,22 +70,41 @@ class NotServed(Exception):
 
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = ArgumentParser(prog="make conformance", description="Run the official conformance suite.")
+    parser.add_argument("--side", choices=("server", "client"), action="append", help="only this side")
     parser.add_argument("--http", choices=PARSERS, action="append", help="only this HTTP parser")
     parser.add_argument("--url", help="test a server that runs already")
     options = parser.parse_args(arguments)
     command, listed = suite_install.suite(), expected_failures(EXPECTED)
+    sides = ("server",) if options.url else options.side or ("server", "client")
     seen: set[str] = set()
     complaints: list[str] = []
-    for http in ("given",) if options.url else options.http or PARSERS:
+    for http in (("given",) if options.url else options.http or PARSERS) if "server" in sides else ():
         try:
             with serving(http, options.url) as url:
-                for run in RUNS:
-                    complaints += _run(command, run, url, http, listed, seen)
+                for run, wanted in RUNS.items():
+                    told = [[*command, "server", "--url", url, *options] for options in wanted]
+                    complaints += _run(told, Path(http, run), listed, seen)
         except NotServed as error:
             complaints.append(f"{http}: {error}")
-    complaints += [f"{name} is listed in {EXPECTED.name}, but no run has it" for name in listed if name not in seen]
+    if "client" in sides:
+        for run, wanted in CLIENT_RUNS.items():
+            told = [[*command, "client", "--command", CLIENT, *options] for options in wanted]
+            complaints += _run(told, Path("client", run), listed, seen, must_succeed=True)
+        complaints += _left_out(command)
+    if "server" in sides:
+        complaints += [f"{name} is listed in {EXPECTED.name}, but no run has it" for name in listed if name not in seen]
     print("\n" + "\n".join(complaints or ["all as expected"]))
     return 1 if complaints else 0
+
+
+def _left_out(command: Sequence[str]) -> list[str]:
+    """Say which client scenarios of the suite are not run. Those that nobody decided about are complaints."""
+    listing = subprocess.run([*command, "list", "--client"], capture_output=True, text=True, cwd=ROOT).stdout
+    run = {options[1] for wanted in CLIENT_RUNS.values() for options in wanted}
+    left = [name for name in re.findall(r"^  - (\S+)", listing, re.MULTILINE) if name not in run]
+    for start, what in NOT_RUN.items():
+        print(f"   {sum(name.startswith(start) for name in left)} client scenarios of {what} are not run")
+    return [f"client: {name} is in the suite, and no run has it" for name in left if not name.startswith((*NOT_RUN,))]
 
 
 @contextmanager
@@ -95,27 +137,34 @@ def serving(http: str, given: str | None = None) -> Generator[str]:
         server.wait()
 
 
-def _run(command: Sequence[str], run: str, url: str, http: str, listed: Sequence[str], seen: set[str]) -> list[str]:
-    """Do one run, print what it found, and give back what is not as expected."""
-    results = FOLDER / "results" / http / run
+def _run(
+    commands: Sequence[Sequence[str]], name: Path, listed: Sequence[str], seen: set[str], *, must_succeed: bool = False
+) -> list[str]:
+    """Do one run, print what it found, and give back what is not as expected.
+
+    With `must_succeed` each command has to: the suite fails one whose checks pass if the client itself ended badly.
+    """
+    results, run = FOLDER / "results" / name, " under ".join(reversed(name.parts))
     shutil.rmtree(results, ignore_errors=True)
     results.mkdir(parents=True)
-    print(f"== {run} under {http}", flush=True)
+    print(f"== {run}", flush=True)
     log = results / "run.log"
     complaints: list[str] = []
     with log.open("wb") as output:
-        for options in RUNS[run]:
+        for command in commands:
             try:
-                told = [*command, "server", "--url", url, *options, "--output-dir", str(results)]
-                subprocess.run(told, stdout=output, stderr=output, timeout=RUN_SECONDS, cwd=ROOT)
+                told = [*command, "--output-dir", str(results)]
+                done = subprocess.run(told, stdout=output, stderr=output, timeout=RUN_SECONDS, cwd=ROOT)
+                if must_succeed and done.returncode:
+                    complaints.append(f"{run}: the suite ended with {done.returncode}: {' '.join(command[-5:])}")
             except subprocess.TimeoutExpired:
-                complaints.append(f"{run} under {http}: the suite did not end within {RUN_SECONDS} s\n{_tail(log)}")
+                complaints.append(f"{run}: the suite did not end within {RUN_SECONDS} s\n{_tail(log)}")
     found = list(scenarios(results))
     seen |= {scenario.name for scenario in found}
     announced = re.search(rb"\((\d+) scenarios\)", log.read_bytes())
-    if len(found) != (int(announced[1]) if announced else len(RUNS[run])):
-        complaints.append(f"{run} under {http}: only {len(found)} scenarios ran\n{_tail(log)}")
-    return complaints + _report(found, f"{run} under {http}", listed, results)
+    if len(found) != (int(announced[1]) if announced else len(commands)):
+        complaints.append(f"{run}: only {len(found)} scenarios ran\n{_tail(log)}")
+    return complaints + _report(found, run, listed, results)
 
 
 def _report(found: Sequence[Scenario], run: str, listed: Sequence[str], results: Path) -> list[str]:

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 Check = dict[str, Any]
 
 # A run leaves one folder for each scenario; what it calls the time is not ours to read.
-_FOLDER = re.compile(r"server-(?P<name>.+)-\d{4}-\d\d-\d\dT[\d-]+Z")
+_FOLDER = re.compile(r"(?:server-)?(?P<name>.+)-\d{4}-\d\d-\d\dT[\d-]+Z")
 
 # What a check may come to, in the order it is told; the rest of what the suite notes is neither good nor bad.
 STATUSES = {"SUCCESS": "passed", "FAILURE": "failed", "WARNING": "warned", "SKIPPED": "skipped"}

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.conformance import suite
+from tests.conformance import client, suite
 from tests.conformance.suite_results import Scenario, described, expected_failures, scenarios, spelled
 
 
@@ -107,3 +107,49 @@ def test_a_run_ends_well_only_if_all_is_as_expected(
     suite.EXPECTED.write_text(listed)
     assert suite.main(["--url", "http://localhost:1/mcp"]) == code
     assert said in capsys.readouterr().out
+
+
+@pytest.fixture
+def fake_client_suite(tmp_path: Path, fake_suite: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A suite with one client scenario, `ping`, and with those that are listed in the file that is given back."""
+    listed = tmp_path / "listed"
+    program = tmp_path / "suite.py"
+    program.write_text(
+        "import sys, json, pathlib\n"
+        f"if 'list' in sys.argv: sys.exit(print(pathlib.Path({str(listed)!r}).read_text()))\n"
+        "folder = pathlib.Path(sys.argv[-1], 'ping-2026-11-15T03-13-26-234Z')\n"
+        "folder.mkdir()\n"
+        "check = {'id': 'pong', 'status': 'SUCCESS', 'description': 'Answers'}\n"
+        "(folder / 'checks.json').write_text(json.dumps([check]))\n"
+        f"sys.exit(pathlib.Path({str(fake_suite)!r}).read_text() or 0)\n"
+    )
+    monkeypatch.setattr(suite, "CLIENT_RUNS", {"one": [("--scenario", "ping")]})
+    suite.EXPECTED.write_text("server:\n")
+    return listed
+
+
+@pytest.mark.parametrize(
+    ("listed", "ended", "code", "said"),
+    [
+        ("  - ping [2025-11-25]\n  - auth/x [2025-11-25]", "", 0, "1 client scenarios of signing in are not run"),
+        ("  - ping [x]\n  - pong [x]", "", 1, "pong is in the suite, and no run has it"),
+        ("  - ping [x]", "the client ended with 1", 1, "the suite ended with 1"),
+    ],
+)
+def test_a_client_run_ends_well_only_if_the_client_does_and_nothing_is_left_out(
+    fake_suite: Path,
+    fake_client_suite: Path,
+    capsys: pytest.CaptureFixture[str],
+    listed: str,
+    ended: str,
+    code: int,
+    said: str,
+) -> None:
+    fake_client_suite.write_text(listed)
+    fake_suite.write_text(ended)
+    assert suite.main(["--side", "client"]) == code
+    assert said in capsys.readouterr().out
+
+
+def test_the_client_plays_every_scenario_that_is_run() -> None:
+    assert {options[1] for wanted in suite.CLIENT_RUNS.values() for options in wanted} == set(client.SCENARIOS)

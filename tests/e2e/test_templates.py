@@ -23,6 +23,7 @@ CALLS: dict[str, tuple[str, dict[str, Any], str]] = {
     "channel": ("post", {"author": "Ada", "text": "Hello"}, "Posted"),
     "stateful": ("add_note", {"text": "milk"}, "1"),
     "code-runner": ("evaluate", {"code": "1 + 2"}, "3"),
+    "skill": ("find_tasks", {"notes": "TODO(Ada): write"}, "Ada"),
 }
 # Those that keep something for each caller, whom only a session tells apart where nobody signs in.
 SESSIONS = ("stateful",)

@@ -15,7 +15,8 @@ from concurrent.futures import ThreadPoolExecutor
 from statistics import median, quantiles
 
 from tests.faults.killing import Tally, kill_redis, kill_servers, share_redis
-from tests.faults.notebook import Broken
+from tests.faults.killing_tasks import kill_on_redis, kill_on_sqlite
+from tests.faults.process import Broken
 from tests.faults.trouble import fill_the_disk, forbid_writing
 
 RUNS = 200
@@ -29,6 +30,8 @@ STORIES: dict[str, tuple[Story, bool, float]] = {
     "servers": (kill_servers, False, 1.0),
     "redis": (kill_redis, True, 1.0),
     "workers": (share_redis, True, 0.1),
+    "tasks": (kill_on_sqlite, False, 1.0),
+    "tasks-redis": (kill_on_redis, True, 1.0),
 }
 
 
@@ -43,7 +46,7 @@ def main(arguments: list[str] | None = None) -> int:
     failed = 0
     for name, (story, needs_redis, share) in STORIES.items():
         if name in chosen and needs_redis and shutil.which("redis-server") is None:
-            print(f"{name:8}  skipped: there is no redis-server (apt-get install redis-server)")
+            print(f"{name:11}  skipped: there is no redis-server (apt-get install redis-server)")
         elif name in chosen:
             failed += tell(name, story, max(1, round(options.runs * share)), options.jobs, options.seed)
     if "trouble" in chosen:
@@ -62,13 +65,14 @@ def tell(name: str, story: Story, runs: int, jobs: int, seed: int) -> int:
                 tally += future.result()
             except Broken as broken:
                 failed += 1
-                print(f"{name:8}  BROKEN: {broken} (--only {name} --runs {STORY} --seed {at})")
-    print(f"{name:8}  {summary(tally, failed)}, in {time.monotonic() - began:.0f} s")
+                print(f"{name:11}  BROKEN: {broken} (--only {name} --runs {STORY} --seed {at})")
+    print(f"{name:11}  {summary(tally, failed)}, in {time.monotonic() - began:.0f} s")
     return failed + is_slow(tally)
 
 
 def summary(tally: Tally, failed: int) -> str:
-    said = f"{tally.runs:,} runs, {tally.acknowledged:,} acknowledged, {tally.rollbacks:,} rollbacks: "
+    said = f"{tally.runs:,} runs, {tally.acknowledged:,} acknowledged"
+    said += f", {tally.rollbacks:,} rollbacks: " if tally.rollbacks else ": "
     said += f"{failed} broken stories" if failed else "0 lost, 0 unreadable"
     if len(tally.restarts) < 2:
         return said
@@ -87,9 +91,9 @@ def cause_trouble() -> int:
         how = fill_the_disk()
         forbid_writing()
     except Broken as broken:
-        print(f"trouble   BROKEN: {broken}")
+        print(f"trouble      BROKEN: {broken}")
         return 1
-    print(f"trouble   a full disk ({how}) and a read-only file: told, and survived without a restart")
+    print(f"trouble      a full disk ({how}) and a read-only file: told, and survived without a restart")
     return 0
 
 

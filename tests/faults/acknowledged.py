@@ -10,7 +10,8 @@ import jsonpatch
 from defserve.stores.checkpoints.secret import stored_checkpoint_secret
 from defserve.stores.checkpoints.store import CheckpointStore
 from defserve.stores.open import open_store
-from tests.faults.notebook import Broken, Json, Notebook, complaint
+from tests.faults.notebook import Notebook
+from tests.faults.process import Broken, Json, complaint
 
 WINDOW = 8
 

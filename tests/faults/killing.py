@@ -11,7 +11,8 @@ from random import Random
 
 from tests.faults.acknowledged import WINDOW, Acknowledged, Add, Asked, RollBack
 from tests.faults.few_kept import KEEP
-from tests.faults.notebook import EXAMPLE, FEW, PATIENCE, Broken, Notebook, complaint
+from tests.faults.notebook import EXAMPLE, FEW, Notebook
+from tests.faults.process import PATIENCE, Broken, complaint
 from tests.stores.redis_server import RedisServer
 
 LONGEST_SECONDS = 0.25

@@ -3,32 +3,21 @@
 from __future__ import annotations
 
 import json
-import os
-import selectors
-import subprocess
-import sys
 import time
 from collections.abc import Callable
-from itertools import count
 from pathlib import Path
 from typing import Any
 
-Json = dict[str, Any]
+from tests.faults.process import ROOT, Broken, Json, ServedProcess, complaint
 
-ROOT = Path(__file__).parents[2]
 EXAMPLE = ROOT / "examples" / "notes.py"
 FEW = Path(__file__).with_name("few_kept.py")
 SET = "notes.edit"
-PATIENCE = 30.0
 
 _MCPL: Json = {"experimental": {"mcpl": {"version": "0.4", "featureSets": True}}}
 
 
-class Broken(Exception):
-    """What must never happen."""
-
-
-class Notebook:
+class Notebook(ServedProcess):
     """Starts with the object. `seconds` is what it took until the store had answered for the first time, without the
     time in which others had the processors."""
 
@@ -41,24 +30,7 @@ class Notebook:
         prepare: Callable[[], None] | None = None,
     ) -> None:
         began = time.monotonic()
-        self.process = subprocess.Popen(
-            [sys.executable, str(program)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            bufsize=0,
-            env={
-                **os.environ,
-                "NOTES_STORE": store,
-                "PYTHONPATH": os.pathsep.join((str(ROOT / "framework"), str(ROOT))),
-            },
-            preexec_fn=prepare,
-        )
-        assert self.process.stdin is not None and self.process.stdout is not None
-        self._input, self._output = self.process.stdin, self.process.stdout
-        self._ids, self._pending = count(1), b""
-        self._ready = selectors.DefaultSelector()
-        self._ready.register(self._output, selectors.EVENT_READ)
+        super().__init__([str(program)], {"NOTES_STORE": store}, prepare)
         offer = {"capabilities": _MCPL if speaks_mcpl else {}, "clientInfo": {"name": "faults", "version": "1"}}
         if (wrong := complaint(self.ask("initialize", {"protocolVersion": "2025-11-25", **offer}))) is not None:
             raise Broken(f"the server does not open: {wrong}")
@@ -66,42 +38,11 @@ class Notebook:
         self.texts: list[str] = self.read()
         self.seconds = time.monotonic() - began - _kept_waiting(self.process.pid)
 
-    def send(self, method: str, params: Json) -> int:
-        """The id of a request whose answer is to be received."""
-        id = next(self._ids)
-        self._write({"id": id, "method": method, "params": params})
-        return id
-
     def add(self, text: str) -> int:
         return self.send("tools/call", {"name": "add_note", "arguments": {"text": text}})
 
     def roll_back(self, checkpoint: str) -> int:
         return self.send("state/rollback", {"featureSet": SET, "checkpoint": checkpoint})
-
-    def receive(self, until: float) -> Json | None:
-        """The next answer; None if none came until then. Raises Broken if the process is gone."""
-        while True:
-            line, newline, rest = self._pending.partition(b"\n")
-            if newline:
-                self._pending = rest
-                message = json.loads(line)
-                if "method" not in message:
-                    return message
-                continue
-            if not self._ready.select(max(0.0, until - time.monotonic())):
-                return None
-            data = self._output.read(1 << 16)
-            if not data:
-                raise Broken("the server ended by itself")
-            self._pending += data
-
-    def ask(self, method: str, params: Json) -> Json:
-        """A whole answer, while no other request is under way."""
-        id = self.send(method, params)
-        answer = self.receive(time.monotonic() + PATIENCE)
-        if answer is None or answer.get("id") != id:
-            raise Broken(f"{method} was not answered but {answer}")
-        return answer
 
     def read(self, **where: str) -> list[str]:
         """The notes, or those of a checkpoint. Raises Broken."""
@@ -118,26 +59,6 @@ class Notebook:
         """What was wrong, if something was."""
         return complaint(self.ask("tools/call", {"name": "add_note", "arguments": {"text": text}}))
 
-    def kill(self) -> list[Json]:
-        """As if by `kill -9`; the answers that were in the pipe by then."""
-        self.process.kill()
-        rest = self._pending
-        while data := self._output.read(1 << 16):
-            rest += data
-        self.close()
-        whole = rest.split(b"\n")[:-1]
-        return [message for line in whole if "method" not in (message := json.loads(line))]
-
-    def close(self) -> None:
-        self.process.kill()
-        self.process.wait()
-        self._ready.close()
-        self._input.close()
-        self._output.close()
-
-    def _write(self, message: Json) -> None:
-        self._input.write(json.dumps({"jsonrpc": "2.0", **message}).encode() + b"\n")
-
 
 def _kept_waiting(pid: int) -> float:
     """For how many seconds a process was ready to run and did not."""
@@ -145,13 +66,3 @@ def _kept_waiting(pid: int) -> float:
         return int(Path(f"/proc/{pid}/schedstat").read_text().split()[1]) / 1e9
     except (OSError, IndexError):
         return 0.0
-
-
-def complaint(answer: Json) -> str | None:
-    """What an answer says went wrong."""
-    if "error" in answer:
-        return answer["error"]["message"]
-    result = answer["result"]
-    if result.get("isError"):
-        return result["content"][0]["text"]
-    return None if result.get("success", True) else str(result.get("reason"))

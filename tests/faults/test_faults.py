@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.faults import __main__ as command
 from tests.faults.acknowledged import Acknowledged, Add, RollBack
 from tests.faults.killing import Tally, kill_redis, kill_servers, share_redis
-from tests.faults.notebook import Broken
+from tests.faults.killing_tasks import Jobs, kill_on_redis, kill_on_sqlite
+from tests.faults.process import Broken
 from tests.faults.trouble import fill_the_disk, forbid_writing
 
 pytestmark = [
@@ -34,6 +38,13 @@ def test_two_servers_on_one_redis_never_lose_or_fork_a_tree():
     assert share_redis(1, 2, calls=8).acknowledged >= 8
 
 
+@pytest.mark.req("MCP-8")
+@pytest.mark.parametrize("kill", [kill_on_sqlite, kill_on_redis])
+def test_no_task_is_lost_or_runs_twice_when_its_process_is_killed(kill: Callable[[int, int], Tally]):
+    tally = kill(1, 3)
+    assert tally.runs == 3 and tally.acknowledged >= 6
+
+
 def test_a_full_disk_is_told_and_survived():
     fill_the_disk()
 
@@ -45,7 +56,7 @@ def test_a_read_only_file_is_told_and_survived():
 def test_the_command_tells_what_it_did(capsys: pytest.CaptureFixture[str]):
     command.main(["--runs", "1", "--only", "servers", "--jobs", "1", "--seed", "1"])
     out = capsys.readouterr().out
-    assert out.startswith("servers   1 runs, ")
+    assert out.startswith("servers      1 runs, ")
     assert "0 lost, 0 unreadable" in out
 
 
@@ -113,3 +124,27 @@ def test_an_error_that_nobody_expects_is_told():
     line = told("a")
     line.take(Add("b"), failed, tolerates="The store cannot be reached")
     assert line.maybe == [Add("b")]
+
+
+@pytest.mark.parametrize(
+    ("tool", "task", "log", "wrong"),
+    [
+        ("once", {"status": "completed"}, "begin once 1\nend once 1", None),
+        ("once", {"status": "failed", "statusMessage": "the process that ran the task has died"}, "begin once 1", None),
+        ("once", {"status": "failed", "statusMessage": "a bug"}, "begin once 1", "has failed"),
+        ("again", {"status": "failed", "statusMessage": "the process that ran the task has died"}, "", "has failed"),
+        ("once", {"status": "completed"}, "begin once 1\nbegin once 1\nend once 1", "ran twice"),
+        ("once", {"status": "completed"}, "begin once 1", "did not come to its end"),
+    ],
+)
+def test_a_task_that_ran_twice_or_ended_otherwise_is_told(
+    tmp_path: Path, tool: str, task: dict[str, Any], log: str, wrong: str | None
+):
+    jobs = Jobs(tmp_path / "log")
+    (tmp_path / "log").write_text(log)
+    jobs.ended["once 1"] = tool, {**task, "result": {"content": [{"text": "once 1"}]}}
+    if wrong is None:
+        jobs.judge()
+    else:
+        with pytest.raises(Broken, match=wrong):
+            jobs.judge()

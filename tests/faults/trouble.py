@@ -11,7 +11,8 @@ from collections.abc import Generator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from tests.faults.notebook import Broken, Notebook
+from tests.faults.notebook import Notebook
+from tests.faults.process import Broken
 
 FULL = "The disk of the store is full"
 UNWRITABLE = "The store cannot be opened, read or written"

@@ -34,6 +34,24 @@ async def test_a_question_is_accepted_declined_or_dismissed(answer: Any, result:
     assert await answers.answer("elicitation/create", QUESTION) == result
 
 
+@pytest.mark.parametrize(
+    ("answer", "result"),
+    [
+        (Accept, {"action": "accept", "content": {"name": "Ann", "age": 0, "sure": False}}),
+        ({}, {"action": "accept", "content": {"name": "Ann", "age": 0, "sure": False}}),
+        (
+            {"name": "Bo", "note": ""},
+            {"action": "accept", "content": {"name": "Bo", "age": 0, "sure": False, "note": ""}},
+        ),
+        (Decline, {"action": "decline"}),
+    ],
+)
+async def test_a_field_that_is_left_out_has_its_default(answer: Any, result: dict[str, Any]):
+    fields = {"name": {"default": "Ann"}, "age": {"default": 0}, "sure": {"default": False}, "note": {}, "odd": 7}
+    question = {"message": "Who?", "requestedSchema": {"type": "object", "properties": fields}}
+    assert await Answers(ask=lambda message, schema: answer).answer("elicitation/create", question) == result
+
+
 async def test_an_asynchronous_handler_is_awaited_with_message_and_schema():
     async def ask(message: str, schema: dict[str, Any]) -> dict[str, Any]:
         return {"heard": message, "fields": list(schema["properties"])}

@@ -57,6 +57,37 @@ async def test_a_server_that_knows_discover_is_spoken_to_statelessly():
         assert meta[PREFIX + "clientInfo"]["name"] == "defserve"
 
 
+@pytest.mark.parametrize("version", [None, "2026-07-28"])
+async def test_a_server_that_refuses_a_version_and_names_one_of_ours_is_asked_again(version: str | None):
+    server = PretendServer()
+
+    def refuse_once(request: Any) -> None:
+        server.replies.update(STATELESS)
+        raise Fail(-32022, data={"supported": ["2026-07-28", "2099-01-01"], "requested": "2026-07-28"})
+
+    server.replies["server/discover"] = refuse_once
+    async with Client(server, version=version) as client:
+        assert client.version == "2026-07-28"
+    assert [message["method"] for message in server.sent] == ["server/discover", "server/discover"]
+
+
+@pytest.mark.parametrize("supported", [["2026-07-28"], ["2099-01-01"], [], None, "2026-07-28", 7])
+async def test_a_server_that_keeps_refusing_every_version_is_given_up(supported: Any):
+    server = PretendServer({"server/discover": Fail(-32022, data={"supported": supported})})
+    with pytest.raises(PeerError):
+        async with Client(server):
+            pass
+    assert len(server.sent) <= 2
+
+
+@pytest.mark.parametrize("supported", [7, None, {}, [None], "2026-07-28"])
+async def test_versions_that_are_no_list_of_texts_are_no_versions(supported: Any):
+    server = PretendServer({"server/discover": {"supportedVersions": supported, "capabilities": {}}})
+    with pytest.raises(PeerError, match="it names no version"):
+        async with Client(server, version="2026-07-28"):
+            pass
+
+
 @pytest.mark.parametrize("code", [-32601, -32600, -32602, 0])
 async def test_a_server_that_does_not_know_discover_is_initialized(code: int):
     server = PretendServer({"server/discover": Fail(code)})

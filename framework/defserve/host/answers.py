@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from enum import Enum
+from types import MappingProxyType
 from typing import Any, Final, TypeAlias
 
 from defserve.errors import MethodNotFound, PeerError, UsageError
@@ -38,7 +39,7 @@ Roots: TypeAlias = Sequence[Root] | Callable[[], Sequence[Root] | Awaitable[Sequ
 class Answers:
     """The client's answers. Only those that are given are offered to the server. Every callable may be sync or async.
 
-    ask      (message, schema) -> dict, model, Accept, Decline or Cancel
+    ask      (message, schema) -> dict, model, Accept, Decline or Cancel; fields left out take the schema's defaults
     ask_url  (message, url) -> Accept, Decline or Cancel
     sample   (params of sampling/createMessage) -> text, or the whole result
     roots    URIs or root objects, or a function that returns them
@@ -83,7 +84,8 @@ class Answers:
             return _decided(await settled(self.ask_url(message, str(params.get("url", "")))))
         if self.ask is None:
             raise MethodNotFound("this client does not answer questions")
-        return _decided(await settled(self.ask(message, object_of(params.get("requestedSchema")))))
+        schema = object_of(params.get("requestedSchema"))
+        return _decided(await settled(self.ask(message, schema)), _defaults(schema))
 
     async def _sampling(self, params: dict[str, Any]) -> dict[str, Any]:
         if self.sample is None:
@@ -145,7 +147,9 @@ async def responses(result: dict[str, Any], answers: Answers) -> dict[str, Any]:
     return responses
 
 
-def _decided(answer: Any) -> dict[str, Any]:
+def _decided(answer: Any, defaults: Mapping[str, Any] = MappingProxyType({})) -> dict[str, Any]:
+    if answer is Accept and defaults:
+        return {"action": "accept", "content": dict(defaults)}
     if isinstance(answer, Decision):
         return {"action": answer.value}
     content = plain(answer)
@@ -154,7 +158,13 @@ def _decided(answer: Any) -> dict[str, Any]:
             f"an answer must be a dict, a model, Accept, Decline or Cancel, not {type(answer).__name__}",
             fix="return {'field': value} from the ask handler",
         )
-    return {"action": "accept", "content": content}
+    return {"action": "accept", "content": {**defaults, **content}}
+
+
+def _defaults(schema: dict[str, Any]) -> dict[str, Any]:
+    """What a form is filled in with before a person has touched it (SEP-1034)."""
+    fields = object_of(schema.get("properties"))
+    return {name: field["default"] for name, field in fields.items() if "default" in object_of(field)}
 
 
 def plain(answer: Any) -> Any:

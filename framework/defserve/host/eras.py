@@ -11,7 +11,7 @@ from typing import Any, Final, NamedTuple, TypeAlias
 
 from defserve.errors import PeerError, PeerGone, PeerTimeout, UsageError
 from defserve.host.conversation import ClientConversation
-from defserve.host.fields import Json, object_of
+from defserve.host.fields import Json, object_of, texts_of
 from defserve.protocols.mcp.versions import HANDSHAKE_VERSIONS, STATELESS_VERSIONS, features
 from defserve.transports.client_errors import Challenged, Unreachable
 
@@ -122,11 +122,30 @@ async def _negotiate(conversation: ClientConversation, offer: ClientOffer, withi
 
 def _invites_handshake(error: PeerError) -> bool:
     """Whether an unsupported-version error names a handshake version among those the server does support."""
-    supported: Any = object_of(error.data).get("supported") or ()
+    supported = texts_of(object_of(error.data).get("supported"))
     return any(version in supported for version in HANDSHAKE_VERSIONS)
 
 
 async def _discover(
+    conversation: ClientConversation, offer: ClientOffer, version: str, within: float | None
+) -> SessionTerms:
+    try:
+        return await _discover_once(conversation, offer, version, within)
+    except PeerError as error:
+        # A refusal that names a version we speak invites to ask again with it.
+        if error.code != UNSUPPORTED_VERSION or (named := _named_version(error)) is None:
+            raise
+    return await _discover_once(conversation, offer, named, within)
+
+
+def _named_version(error: PeerError) -> str | None:
+    """The newest stateless version of ours that an unsupported-version error names."""
+    supported = texts_of(object_of(error.data).get("supported"))
+    named = [version for version in STATELESS_VERSIONS if version in supported]
+    return named[-1] if named else None
+
+
+async def _discover_once(
     conversation: ClientConversation, offer: ClientOffer, version: str, within: float | None
 ) -> SessionTerms:
     envelope: Json = {
@@ -138,12 +157,12 @@ async def _discover(
     found = object_of(
         await conversation.request("server/discover", {"_meta": envelope}, within=within, cancellable=False)
     )
-    supported: Any = found.get("supportedVersions") or ()
+    supported = texts_of(found.get("supportedVersions"))
     if version not in supported:
         raise PeerError(
-            f"the server does not speak {version}; it names {', '.join(map(str, supported)) or 'no version'}",
+            f"the server does not speak {version}; it names {', '.join(supported) or 'no version'}",
             code=UNSUPPORTED_VERSION,
-            data={"supported": list(supported), "requested": version},
+            data={"supported": supported, "requested": version},
         )
     return SessionTerms(version, found, envelope)
 

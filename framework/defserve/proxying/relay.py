@@ -34,7 +34,7 @@ from defserve.proxying import failures
 from defserve.proxying.conversations.channel import QUESTIONS, Channel
 
 if TYPE_CHECKING:
-    from defserve.host.raw_reply import RawReply
+    from defserve.host.exchange.raw_reply import RawReply
     from defserve.proxying.conversations.fronts import Front
     from defserve.proxying.targets import Secrets
 

@@ -51,15 +51,15 @@ def execute(job: SandboxJob, stop: RunStop) -> Outcome:
     """Run a judged job and wait for its end. A sleep takes no time in Monty."""
     started, limits = time.monotonic(), job.limits
     seconds = min(limits.seconds, limits.cpu_seconds or limits.seconds)
-    printed = _Printed(limits.output_bytes)
+    printed = PrintedText(limits.output_bytes)
     with (
-        _engine()(max_processes=1, request_timeout=seconds + GRACE, feed_duration_limit_grace=GRACE) as pool,
+        engine()(max_processes=1, request_timeout=seconds + GRACE, feed_duration_limit_grace=GRACE) as pool,
         pool.checkout(
             limits={"max_feed_duration_secs": seconds, "max_memory": limits.memory_bytes},
             os_policy={"sleep": "zero"},
         ) as session,
     ):
-        printed.kill = partial(_kill, session.worker_pid)
+        printed.kill = partial(kill, session.worker_pid)
         stop.arm(printed.kill)
         try:
             outcome = _feed(session, job, printed)
@@ -69,7 +69,7 @@ def execute(job: SandboxJob, stop: RunStop) -> Outcome:
     return replace(outcome, stdout=stdout, engine="monty", layers=("interpreter",)).since(started)
 
 
-def _engine() -> type[Monty]:
+def engine() -> type[Monty]:
     """Monty's class, ready for many threads.
 
     It looks for its worker in the interpreter's paths, and `sysconfig` fills those in without a lock. If several
@@ -82,14 +82,15 @@ def _engine() -> type[Monty]:
         return Monty
 
 
-def _kill(worker: int | None) -> None:
+def kill(worker: int | None) -> None:
+    """End a worker process, if it is there."""
     # 0 would kill our own process group.
     if worker:
         with suppress(ProcessLookupError):
             os.kill(worker, getattr(signal, "SIGKILL", signal.SIGTERM))
 
 
-class _Printed:
+class PrintedText:
     """Collects what is printed. One byte too many kills the worker, which would otherwise print on."""
 
     def __init__(self, most: int) -> None:
@@ -109,7 +110,7 @@ class _Printed:
             self.kill()
 
 
-def _feed(session: MontySession, job: SandboxJob, printed: _Printed) -> Outcome:
+def _feed(session: MontySession, job: SandboxJob, printed: PrintedText) -> Outcome:
     from pydantic_monty import MontyCrashedError, MontyError, MontyRuntimeError, MontySyntaxError
 
     text = job.source.decode("utf-8").removeprefix("\ufeff")
@@ -120,11 +121,9 @@ def _feed(session: MontySession, job: SandboxJob, printed: _Printed) -> Outcome:
         if printed.over:
             return Outcome("output", error=EXPLANATION["output"])
         if isinstance(error, MontyRuntimeError | MontySyntaxError):
-            return _failed(error)
-        if isinstance(error, MontyCrashedError) and error.timed_out:
-            return Outcome("timeout", error=EXPLANATION["timeout"])
-        return Outcome("killed", error="the interpreter of the program was killed")
-    return _valued(value, job.limits.output_bytes)
+            return failed(error)
+        return killed(isinstance(error, MontyCrashedError) and error.timed_out)
+    return valued(value, job.limits.output_bytes)
 
 
 def _result(session: MontySession, last: Any) -> Any:
@@ -136,7 +135,15 @@ def _result(session: MontySession, last: Any) -> Any:
         return last
 
 
-def _failed(error: MontyRuntimeError | MontySyntaxError) -> Outcome:
+def killed(timed_out: bool) -> Outcome:
+    """The outcome of a program whose worker is gone."""
+    if timed_out:
+        return Outcome("timeout", error=EXPLANATION["timeout"])
+    return Outcome("killed", error="the interpreter of the program was killed")
+
+
+def failed(error: MontyRuntimeError | MontySyntaxError) -> Outcome:
+    """The outcome of a program that raised, or reached a limit of Monty's."""
     name, frames = type(error.exception()).__name__, error.traceback()
     # The error of a limit has no frames; an error of the program has the line it came from.
     if name == "TimeoutError" and not frames:
@@ -152,7 +159,8 @@ def _failed(error: MontyRuntimeError | MontySyntaxError) -> Outcome:
     return Outcome("error", error="\n".join([*head, *lines, error.display("type-msg")[:MESSAGE]]))
 
 
-def _valued(value: Any, most: int) -> Outcome:
+def valued(value: Any, most: int) -> Outcome:
+    """The outcome of a program that ended with a value of at most so many bytes."""
     try:
         text = json.dumps(value, allow_nan=False, ensure_ascii=False)
         if len(text.encode("utf-8")) > most:

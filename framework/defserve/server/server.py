@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from typing import Unpack
 
     from defserve.auth import Auth, TokenVerifier
+    from defserve.code_mode.options import CodeMode
     from defserve.host import Client
     from defserve.protocols.mcpl.channels.type import ChannelType
     from defserve.protocols.mcpl.extension import MCPL
@@ -69,6 +70,7 @@ class Server(Declarations):
         store: str | Store | None = None,
         feature_sets: Literal["open", "strict"] = "open",
         search: Literal["auto", "always"] | Search | None = None,
+        code_mode: bool | CodeMode = False,
         **about: Unpack[ServerFields],
     ) -> None:
         module = sys._getframe(1).f_globals.get("__name__")  # pyright: ignore[reportPrivateUsage]
@@ -111,6 +113,8 @@ class Server(Declarations):
             )
         self._strict = feature_sets == "strict"
         self._composition: Composition | None = None
+        if code_mode:
+            self._offer_code_mode(code_mode)
 
     @property
     def name(self) -> str:
@@ -204,6 +208,17 @@ class Server(Declarations):
         """
         self.mcpx.decisions.append(handler)
         return handler
+
+    def _offer_code_mode(self, options: bool | CodeMode) -> None:
+        from defserve.code_mode.extension import CodeMode, CodeModeExtension
+
+        mode = CodeModeExtension(options if isinstance(options, CodeMode) else CodeMode(), self.mcp.tools.registry)
+        self.extend(mode)
+        for tool in mode.tools():
+            self.add_tool(tool)
+        if self.search is not None:
+            mode.discover = self.search.section.discover
+            self.search.section.always |= mode.names
 
     def _add_bound_tool(self, function: Callable[..., Any], binding: Any, options: Mapping[str, Any]) -> None:
         """Add a tool that belongs to a feature set."""

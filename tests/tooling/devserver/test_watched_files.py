@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import sys
 from pathlib import Path
 
@@ -69,3 +70,36 @@ def test_a_folder_stands_for_all_modules_below_it(tmp_path: Path):
     for place in ("deep/deeper/a.py", "deep/b.py", ".venv/c.py"):
         (tmp_path / place).write_text("1")
     assert sorted(Path(path).name for path in WatchedFiles([str(tmp_path)]).snapshot()) == ["a.py", "b.py"]
+
+
+@pytest.mark.usefixtures("eyes")
+def test_of_a_tree_every_file_is_watched(tmp_path: Path):
+    folder = tmp_path / "skills"
+    (folder / "one").mkdir(parents=True)
+    files = WatchedFiles([])
+    files.add_trees([str(folder)])
+    assert seen(files, lambda: (folder / "one" / "SKILL.md").write_text("1")) == ["SKILL.md"]
+
+    def make() -> None:
+        (folder / "two").mkdir()
+        (folder / "two" / "x.bin").write_bytes(b"1")
+
+    assert seen(files, make) == ["x.bin"]
+    before = files.snapshot()
+    for name in (".hidden", "__pycache__/x.pyc"):
+        (folder / name).parent.mkdir(exist_ok=True)
+        (folder / name).touch()
+    assert files.snapshot() == before
+
+
+def test_a_file_that_is_found_later_counts_as_changed_only_if_it_is_newer_than_the_server(tmp_path: Path):
+    old, new = tmp_path / "old", tmp_path / "new"
+    old.touch()
+    new.touch()
+    os.utime(old, (1000, 1000))
+    os.utime(new, (2000, 2000))
+    files = WatchedFiles([])
+    before = files.snapshot()
+    files.add([str(old), str(new)])
+    files.adopt(before, since=2000.05)
+    assert list(before) == [str(old)]

@@ -79,7 +79,14 @@ class Child:
 
     def files(self) -> list[str]:
         """Its source files, as far as it has reported them."""
+        return self._reported("files")
+
+    def folders(self) -> list[str]:
+        """The folders that it serves as they are."""
+        return self._reported("folders")
+
+    def _reported(self, kind: str) -> list[str]:
         try:
-            return json.loads(self._report.read_text(encoding="utf-8"))
+            return json.loads(self._report.read_text(encoding="utf-8"))[kind]
         except FileNotFoundError:
             return []

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Coroutine
 from itertools import count
 from pathlib import Path
-from time import monotonic
+from time import monotonic, time
 from typing import Any, Protocol
 
 from defserve.tooling.devserver.plan import ServePlan
@@ -59,6 +59,7 @@ class Supervisor:
 
     async def _replace(self, before: Snapshot) -> bool:
         """Try a new child. True if files changed before it was ready."""
+        started = time()
         child = await Child.start(self._plan, self._folder / f"files-{next(self._numbers)}")
         try:
             ready, _, news = await first(self._front.admit(child), child.exited(), self._files.changed(before))
@@ -66,6 +67,8 @@ class Supervisor:
             await child.kill()
             raise
         self._files.add(child.files())
+        self._files.add_trees(child.folders())
+        self._files.adopt(before, started)
         error = ready.exception() if ready is not None else None
         if ready is not None and error is None:
             previous, self.current = self.current, child

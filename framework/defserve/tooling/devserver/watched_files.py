@@ -13,6 +13,8 @@ POLL_SECONDS = 0.25
 # An editor may write a file in several steps. It is done when nothing changes for this long.
 SETTLE_SECONDS = 0.05
 STEP_MS = 25
+# How far the clock of a file system may be behind.
+CLOCK_SECONDS = 0.1
 
 SOURCES = (".py", ".html")
 
@@ -20,12 +22,20 @@ Snapshot: TypeAlias = dict[str, tuple[int, int]]
 
 
 class WatchedFiles:
-    """Single files, and all `*.py` and `*.html` beside them: a module may be imported later, or not be written yet."""
+    """Single files, and all `*.py` and `*.html` beside them: one may be read later, or not be written yet.
+
+    Of a tree every file is watched, because a server serves it as it is.
+    """
 
     def __init__(self, paths: Iterable[str]) -> None:
         self._files: set[str] = set()
         self._folders: set[str] = set()
+        self._trees: set[str] = set()
         self.add(paths)
+
+    def add_trees(self, folders: Iterable[str]) -> None:
+        """Also watch every file below these folders."""
+        self._trees.update(map(os.path.abspath, folders))
 
     def add(self, paths: Iterable[str]) -> None:
         """Also watch these files, or folders with everything below them."""
@@ -47,7 +57,17 @@ class WatchedFiles:
                 continue  # it existed when it was added
             _look(found, (os.path.join(folder, name) for name in names))
         _look(found, self._files)
+        for tree in self._trees:
+            for folder, below, names in os.walk(tree):
+                below[:] = [name for name in below if _is_named(name)]
+                _look(found, (os.path.join(folder, name) for name in names if _is_named(name)))
         return found
+
+    def adopt(self, before: Snapshot, since: float) -> None:
+        """Add to `before` the files that it does not know, and that have not changed `since` then (a time)."""
+        latest = (since - CLOCK_SECONDS) * 1e9
+        new = {path: seen for path, seen in self.snapshot().items() if path not in before and seen[0] < latest}
+        before.update(new)
 
     async def changed(self, since: Snapshot) -> list[str]:
         """Wait until files differ from `since` and no longer change; return their paths."""
@@ -70,7 +90,7 @@ class WatchedFiles:
             while True:
                 await asyncio.sleep(POLL_SECONDS)
                 yield
-        folders = [folder for folder in self._folders if os.path.isdir(folder)]  # noqa: ASYNC240 - once a change
+        folders = [folder for folder in self._folders | self._trees if os.path.isdir(folder)]  # noqa: ASYNC240 - once a change
         # The time-out finds changes made before it began to watch.
         async for _ in awatch(
             *folders,
@@ -94,7 +114,8 @@ def _look(found: Snapshot, paths: Iterable[str]) -> None:
 
 
 def _is_watched(root: str, folder: Path) -> bool:
-    parts = folder.relative_to(root).parts
-    return folder.is_dir() and not any(
-        part.startswith(".") or part in ("__pycache__", "node_modules") for part in parts
-    )
+    return folder.is_dir() and all(map(_is_named, folder.relative_to(root).parts))
+
+
+def _is_named(name: str) -> bool:
+    return not name.startswith(".") and name not in ("__pycache__", "node_modules")

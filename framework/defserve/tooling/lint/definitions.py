@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -107,6 +107,22 @@ class StateSchema:
 
 
 @dataclass(frozen=True, slots=True)
+class ServedSkill:
+    """A skill as it is served. `files` are those that are not in a skill inside it; `paths` are all of them."""
+
+    name: str
+    where: str
+    frontmatter: Mapping[str, Any]
+    files: Mapping[str, bytes]
+    paths: Collection[str]
+    left_out: tuple[tuple[str, str], ...]
+
+    @property
+    def manifest(self) -> str:
+        return self.files["SKILL.md"].decode()
+
+
+@dataclass(frozen=True, slots=True)
 class Definitions:
     """A whole server."""
 
@@ -115,6 +131,7 @@ class Definitions:
     feature_sets: tuple[FeatureSetUse, ...] = ()
     hooks: tuple[InjectingHook, ...] = ()
     states: tuple[StateSchema, ...] = ()
+    skills: tuple[ServedSkill, ...] = ()
 
     @property
     def tools(self) -> tuple[Definition, ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -15,6 +16,7 @@ from defserve.tooling.lint.definitions import (
     Definitions,
     FeatureSetUse,
     InjectingHook,
+    ServedSkill,
     StateSchema,
     of_wire,
     parameters_of,
@@ -30,7 +32,8 @@ def of_server(server: Server, listed: ServerListing) -> Definitions:
     found = of_wire(listed)
     items = tuple(_completed(item, _declared(server, item)) for item in found.items)
     live: Any = next((e for e in server.composition.extensions if e.name == "mcpl"), None)
-    return replace(found, items=items) if live is None else replace(found, items=items, **_live(live))
+    found = replace(found, items=items, skills=tuple(_skills(server)))
+    return found if live is None else replace(found, **_live(live))
 
 
 def _declared(server: Server, item: Definition) -> Item[Any] | None:
@@ -65,6 +68,17 @@ def _completed(item: Definition, declared: Any) -> Definition:
         parameters=parameters_of(item.wire, lambda name: named or name in in_types),
         trusts="none" in validators,
     )
+
+
+def _skills(server: Server) -> Iterator[ServedSkill]:
+    section = server.mcp.skills
+    for manifest in section.registry if section is not None else ():
+        skill = manifest.skill
+        data = {file.path: file.data for file in skill.folder.files}
+        inner = tuple(path.removesuffix("SKILL.md") for path in data if path.endswith("/SKILL.md"))
+        own = {path: content for path, content in data.items() if not path.startswith(inner)}
+        left_out = tuple((path, reason) for path, reason in skill.folder.left_out if not path.startswith(inner))
+        yield ServedSkill(skill.name, manifest.where, skill.frontmatter, own, data.keys(), left_out)
 
 
 def _live(mcpl: Any) -> dict[str, Any]:

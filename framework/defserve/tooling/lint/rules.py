@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from defserve.tooling.lint import awaits, live, schemas, security, texts, views
+from defserve.tooling.lint import awaits, live, schemas, security, skills, texts, views
 from defserve.tooling.lint.definitions import Definitions
 from defserve.tooling.lint.finding import LintFinding
 
@@ -51,4 +51,9 @@ RULES: Final[dict[str, LintRule]] = {
     ),
     "missing-view": LintRule("error", "a view whose HTML file does not exist", views.missing_files),
     "big-integers": LintRule("warning", "a state whose integers may be past 2^53", live.big_integers),
+    "skill-private-file": LintRule("error", "a file of a skill that is private, or has a secret in it", skills.private),
+    "skill-hidden-characters": LintRule("error", "such characters in the texts of a skill", skills.hidden),
+    "skill-format": LintRule("error", "frontmatter that clients may refuse", skills.malformed),
+    "skill-missing-file": LintRule("warning", "a link in SKILL.md that leads nowhere", skills.missing),
+    "skill-left-out": LintRule("warning", "a file in the folder of a skill that is not served", skills.left_out),
 }

@@ -61,10 +61,13 @@ def _rendered(
         inside = source.relative_to(scaffold / ROOT)
         if "__pycache__" in inside.parts:
             continue
+        name = renderer.render(inside.as_posix())
+        if name.endswith("/"):
+            continue  # its name is empty: not a file of this body
         if _is_copied(inside, asked.settings["_copy_without_render"]):
             yield inside.as_posix(), (source.read_bytes(), source)
-        elif not (path := renderer.render(inside.as_posix())).endswith("/"):  # this body has no such file
-            yield path, (renderer.render(_text(source)).encode(), source)
+        else:
+            yield name, (renderer.render(_text(source)).encode(), source)
 
 
 def _is_copied(inside: Path, patterns: list[str]) -> bool:

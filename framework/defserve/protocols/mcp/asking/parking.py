@@ -56,8 +56,8 @@ class ParkedWork:
     it gives the bytes that are kept. `attached` is called with the request that waits for it now.
     """
 
-    def __init__(self, call: Call) -> None:
-        self.call, self.id = call, token_urlsafe(16)
+    def __init__(self, call: Call, outer: ParkedWork | None = None) -> None:
+        self.call, self.id, self._outer = call, token_urlsafe(16), outer
         self.note: Callable[[], str] = str
         self.prepare: Callable[[], Awaitable[int]] | None = None
         self.attached: Callable[[Call], object] = bool
@@ -72,6 +72,8 @@ class ParkedWork:
         self, method: str, params: Params, acceptable: Callable[[Any], bool], *, key: str | None = None
     ) -> Any:
         """Put a question to the caller, and wait for its answer. The caller may be another request by then."""
+        if self._outer is not None:  # it is a part of work that is parked as a whole
+            return await ask_parked(self.call, self._outer, method, params, acceptable, key)
         self._asked += 1
         name = key if key and key not in self.open else f"{key or method.partition('/')[0]}-{self._asked}"
         self.open[name] = question = OpenQuestion({"method": method, "params": params}, acceptable)
@@ -150,9 +152,10 @@ class Parking:
 
         Raises ParkedWorkLost. A request that is cancelled, or runs out of time, ends its work.
         """
-        rounds = call.local(RoundTrips)
-        if rounds.parked is None:
-            work = ParkedWork(call)
+        rounds = call.root.local(RoundTrips)
+        outer = parked_work(call)
+        if outer is not None or rounds.parked is None:
+            work = ParkedWork(call, outer)
             work.begin(begin(work))
         else:
             work = self._taken(rounds.parked)

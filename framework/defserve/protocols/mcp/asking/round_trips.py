@@ -114,7 +114,7 @@ class RoundTrips:
     def park(self, call: Call, handle: Params, questions: dict[str, tuple[str, Params]]) -> None:
         """Leave questions of parked work in the reply. The function ends; the work does not."""
         self.parked, self.open, self.answers = handle, questions, {}
-        call.suspend(lambda: self._required(call))
+        call.suspend(lambda: self._required(call.root))
 
     async def once(self, call: Call, key: str, effect: Callable[[], Any]) -> Any:
         """What `effect` gave in this or an earlier round. No effect begins in a run that is about to end."""

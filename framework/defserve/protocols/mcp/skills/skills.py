@@ -54,7 +54,7 @@ class Skills:
         if not found:
             raise UsageError(
                 f"there is no skill below {str(root)!r}: no folder in it has a {SKILL_FILE}",
-                fix="a relative path starts in the folder of the file that names it",
+                fix="a relative path starts beside the file that names it; to ship it, put the folder into the package",
             )
         for folder in found:
             segments = [encoded(part) for part in folder.relative_to(root).parts]

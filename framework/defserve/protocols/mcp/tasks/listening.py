@@ -51,7 +51,8 @@ class TaskFollower:
 
     def follow(self, task: StoredTask) -> None:
         self.latest[task.record.id] = task
-        self._runner.listen(task.record.id, self.changed)
+        if not task.record.is_over:
+            self._runner.listen(task.record.id, self.changed)
 
     def changed(self, task: StoredTask) -> None:
         """What comes from the store may be older than what this process knows already."""

@@ -97,6 +97,7 @@ class TaskRun:
 
     def start(self, following: Next) -> None:
         """Run the rest of the call in the background."""
+        self._runner.count(self)
         self._session.in_flight[self.call.id] = self.call
         self._session.composition.running += 1
         self.call.engine.start(self.call, following(self.call, self.call.params))  # pyright: ignore[reportArgumentType]
@@ -155,6 +156,7 @@ class TaskRun:
         if self._telling is not None:
             self._telling.cancel()
         if self.record is None:
+            self._runner.finish(self, None)
             if not self.begun.done():
                 self.begun.set_result(message.data)
         else:
@@ -246,7 +248,7 @@ class TaskRun:
         except BaseException:
             # Others of the same function may go on, so what nobody waits for must not be asked.
             if not self.is_lost and not self._is_cut:
-                self._runner.finish(None, self._change(withdraw))
+                self._runner.afterwards(self._change(withdraw))
             raise
         finally:
             del self._waiting[key]

@@ -34,6 +34,7 @@ class TaskRunner:
         self.storage, self.limits, self.accounts = storage, limits, TaskAccounts(storage, limits)
         self.heartbeat = Heartbeat(storage.store, limits.task_heartbeat)
         self.running: dict[str, TaskRun] = {}
+        self._runs: set[TaskRun] = set()
         self._is_alone = is_alone
         self._listeners: dict[str, list[Listener]] = {}
         self._finishing: set[asyncio.Task[Any]] = set()
@@ -45,9 +46,13 @@ class TaskRunner:
 
     def admit(self, call: Call) -> None:
         """Raises TooManyCalls if one more task must not run here. Half of the room is left to plain calls."""
-        of_principal = sum(run.call.principal == call.principal for run in self.running.values())
-        if of_principal >= self.limits.in_flight or len(self.running) * 2 >= self.limits.in_flight_total:
+        of_principal = sum(run.call.principal == call.principal for run in self._runs)
+        if of_principal >= self.limits.in_flight or len(self._runs) * 2 >= self.limits.in_flight_total:
             raise TooManyCalls("too many tasks are running", data={"limit": "in_flight", "retry_after_ms": 1000})
+
+    def count(self, run: TaskRun) -> None:
+        """A run has started, although its task may not have begun. It counts until `finish`."""
+        self._runs.add(run)
 
     async def beat(self) -> None:
         """Show that this process is alive, before it takes on a task."""
@@ -70,17 +75,24 @@ class TaskRunner:
         self.running[record.id] = run
         self._look_on()
 
-    def finish(self, run: TaskRun | None, work: Coroutine[Any, Any, Any]) -> None:
-        """Do the last work of a run. It counts as running until then."""
-        task = asyncio.create_task(_quietly(work))
-        self._finishing.add(task)
+    def finish(self, run: TaskRun, work: Coroutine[Any, Any, Any] | None) -> None:
+        """A run has ended. With the last `work` for its task, it counts until that is done."""
+        if work is None:
+            self._runs.discard(run)
+            return
 
         def done(task: asyncio.Task[Any]) -> None:
-            self._finishing.discard(task)
-            if run is not None:
-                self.running.pop(run.id, None)
+            self._runs.discard(run)
+            self.running.pop(run.id, None)
 
-        task.add_done_callback(done)
+        self.afterwards(work).add_done_callback(done)
+
+    def afterwards(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
+        """Do something that the end of the server waits for."""
+        task = asyncio.create_task(_quietly(work))
+        self._finishing.add(task)
+        task.add_done_callback(self._finishing.discard)
+        return task
 
     async def change(self, id: str, alter: Alter) -> StoredTask | None:
         """Change a task and tell those who listen to it here."""
@@ -92,8 +104,12 @@ class TaskRunner:
         """A task was changed in this process."""
         if (run := self.running.get(id)) is not None:
             run.saw(task)
-        if task is not None:
-            for listener in self._listeners.get(id, ()):
+        listeners = self._listeners.get(id, ())
+        if task is None or task.record.is_over:
+            # Nothing more is to be heard of it, and to look at its result again and again would cost.
+            self._listeners.pop(id, None)
+        for listener in listeners:
+            if task is not None:
                 listener(task)
 
     # -- listening ---------------------------------------------------------------------------------------
@@ -111,7 +127,7 @@ class TaskRunner:
 
     async def end(self) -> None:
         """The server ends: runs that are left are cut off, and outcomes get a moment to reach the store."""
-        for run in list(self.running.values()):
+        for run in list(self._runs):
             run.cut()
         if self._looking is not None:
             self._looking.cancel()

@@ -45,6 +45,8 @@ class TaskSection:
         tool = self._find_tool(name) if isinstance(name, str) else None
         if tool is None or TASK not in tool.facets or not takes_tasks(call) or current_task(call) is not None:
             return following(call, params)
+        if call.outer is not None:
+            return following(call, params)  # who calls it waits for its result
         return self._start(call, params, tool, following)
 
     async def _start(self, call: Call, params: Params, tool: Tool, following: Next) -> Params:
@@ -62,7 +64,7 @@ class TaskSection:
     def admit(self, call: Call, item: Any) -> None:
         """A stage. Raises NoBackChannel if the client must take tasks to call this tool, and does not."""
         options: TaskOptions = item.facets[TASK]
-        if options.is_required and _is_stateless(call) and not takes_tasks(call):
+        if options.is_required and call.outer is None and _is_stateless(call) and not takes_tasks(call):
             raise NoBackChannel(f"{item.name} runs only as a task: the client must take tasks", needs=NEEDED)
 
     # -- methods -----------------------------------------------------------------------------------------

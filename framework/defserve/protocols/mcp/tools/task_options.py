@@ -43,7 +43,7 @@ class TaskOptions(NamedTuple):
         problems = {
             f"task={options.task!r}": (
                 options.task not in ("optional", "required"),
-                'say task="optional" (clients without tasks get a plain call) or task="required"',
+                'ttl, poll, retry and begin are for tasks: say task="optional" or task="required"',
             ),
             f"ttl={ttl!r}": (
                 not _is_between(ttl, 0.001, limits.task_ttl),
@@ -58,7 +58,7 @@ class TaskOptions(NamedTuple):
         }
         for said, (is_wrong, fix) in problems.items():
             if is_wrong:
-                raise UsageError(f"tool {tool.name!r}: {said} cannot be a task's", where=tool.where, fix=fix)
+                raise UsageError(f"tool {tool.name!r} cannot run as a task with {said}", where=tool.where, fix=fix)
         return cls(options.task == "required", float(ttl), float(poll), retry, options.begin == "later")
 
 

@@ -41,6 +41,9 @@ WRAPPED_KEY = VENDOR + "wrapped"
 QUICK = 0.01
 """Seconds. The limit is not looked up for a check that takes less."""
 
+NO_TASK = (None, None, None, 0, "now")
+"""The options of a tool that does not run as a task."""
+
 NO_HEADERS: Mapping[tuple[str, ...], str] = {}
 
 
@@ -126,7 +129,7 @@ class Tool(Item[ToolOptions]):
         if self.may_annotate:
             _ = self.param_headers
         options = self.options
-        if options.task or options.ttl or options.poll or options.retry or options.begin != "now":
+        if (options.task, options.ttl, options.poll, options.retry, options.begin) != NO_TASK:
             from defserve.protocols.mcp.tools.task_options import TASK, TaskOptions
 
             task = self.facets[TASK] = TaskOptions.of(self, limits)

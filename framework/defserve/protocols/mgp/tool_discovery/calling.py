@@ -28,7 +28,8 @@ class NamedCalls:
             # Seals, audits and grants read the call's params, and they too are about the tool itself.
             call.params = params = meant
         name = params.get("name")
-        if not isinstance(name, str) or self._levels.never_searched:
+        # What other calls make is not what the model works with: its list stays as it is.
+        if not isinstance(name, str) or self._levels.never_searched or call.outer is not None:
             return await following(call, params)
         loaded = self._section.loaded(call)
         before = frozenset(loaded.names)

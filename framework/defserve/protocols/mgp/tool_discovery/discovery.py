@@ -36,6 +36,8 @@ class ToolDiscovery:
 
     def __init__(self, options: Search, catalogue: Catalogue, audit: Callable[[], AuditTrail]) -> None:
         self.options, self.catalogue, self._audit = options, catalogue, audit
+        self.always: frozenset[str] = frozenset()
+        """Tools that every list shows, besides the pinned ones."""
         embedder = options.embedder
         self._vectors = Vectors(PackagedEmbedder if embedder is None else lambda: embedder)
         self._weights: dict[ToolEntry, dict[str, float]] = {}

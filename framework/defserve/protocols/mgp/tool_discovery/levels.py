@@ -89,7 +89,7 @@ class SearchedList(Extension):
         if level == "L3":
             self._say_once()
         section.warm_up()
-        shown = ALWAYS.union(section.options.pinned)
+        shown = ALWAYS.union(section.options.pinned, section.always)
         if level == "L3":
             shown = shown.union(SPELLINGS.values(), section.loaded(call).names)
         call.local(ShownTools).names = shown

@@ -25,13 +25,13 @@ def main(argument: str) -> int:
         server = load_server(plan.target)
     except UsageError as error:
         cause = error.__cause__
-        report(plan, _files_of(cause))
+        report(plan, _files_of(cause), _named_folders(cause))
         _complain(error, cause)
         return 1
     except BaseException as error:
-        report(plan, _files_of(error))
+        report(plan, _files_of(error), [])
         raise
-    report(plan, [])
+    report(plan, [], [str(folder) for folder in skill_folders(server)])
     return serve(server, plan)
 
 
@@ -48,12 +48,21 @@ def serve(server: Any, plan: ServePlan) -> int:
     return 0
 
 
-def report(plan: ServePlan, more: list[str]) -> None:
-    """Write the names of the author's files to the report: imported files, and files that failed to import."""
+def skill_folders(server: Any) -> list[Path]:
+    """The folders of skills that a server has read, with those of servers mounted on it."""
+    sections = [each.mcp.skills for each in getattr(server, "self_and_mounted", ())]
+    return [folder for section in sections if section is not None for folder in section.folders]
+
+
+def report(plan: ServePlan, more: list[str], folders: list[str]) -> None:
+    """Write the names of the author's files to the report: imported files, and files that failed to import.
+
+    `folders` are those that are served as they are.
+    """
     loaded = [getattr(module, "__file__", None) for module in list(sys.modules.values())]
     files = {os.path.abspath(file) for file in (*loaded, *more) if file and _is_source(file)}
     # Renamed when it is complete.
-    Path(plan.report + ".new").write_text(json.dumps(sorted(files)), encoding="utf-8")
+    Path(plan.report + ".new").write_text(json.dumps({"files": sorted(files), "folders": folders}), encoding="utf-8")
     os.replace(plan.report + ".new", plan.report)
 
 
@@ -66,6 +75,14 @@ def _files_of(error: BaseException | None) -> list[str]:
         return []
     found = [frame.filename for frame in traceback.extract_tb(error.__traceback__)]
     return [*found, *([error.filename] if isinstance(error, SyntaxError) and error.filename else [])]
+
+
+def _named_folders(error: BaseException | None) -> list[str]:
+    """The folder of a file that an error names, such as a `SKILL.md`, so that the next try begins when it is mended."""
+    named = Path(error.where) if isinstance(error, UsageError) and error.where else None
+    if named is None or not named.exists():
+        return []
+    return [str(named if named.is_dir() else named.parent)]
 
 
 def _complain(error: UsageError, cause: BaseException | None) -> None:

@@ -1,0 +1,177 @@
+"""Code mode as an extension: its two tools, what they share, and their end with the server."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from itertools import islice
+from typing import Any
+from weakref import WeakKeyDictionary
+
+from defserve.code_mode.options import CodeMode
+from defserve.code_mode.run import CodeRun, RunPlace
+from defserve.code_mode.signatures import signature
+from defserve.core.call import Call
+from defserve.core.extension import Extension
+from defserve.core.registry import Registry
+from defserve.errors import ToolError, UsageError
+from defserve.protocols.mcp.asking.parking import ParkedWork
+from defserve.protocols.mcp.lifecycle import dialect_of
+from defserve.protocols.mcp.tools.tools import Tool, ToolOptions
+from defserve.sandbox import monty
+from defserve.sandbox.outcome import Outcome
+from defserve.wire.messages import Params
+
+RUN, DESCRIBE = "run_code", "describe_tools"
+# How many tools are described at once, and how many of them in full.
+MOST_DESCRIBED, IN_FULL = 200, 20
+# After its own limit, a run has so many seconds to end.
+GRACE_SECONDS = 5.0
+
+Discover = Callable[[Call, Params], Awaitable[Params]]
+"""`mgp/tools/discover`: `query` and `max_results` in, `tools` out, the best first."""
+
+ABOUT = (
+    "Run Python code that calls the other tools of this server, and get what it returns. Use it when a task takes "
+    "several calls, or when results have to be filtered or joined. Each tool is a function: `add(a=1, b=2)` gives its "
+    "result (structured data as dicts and lists). Several at once: `await asyncio.gather(call_tool('add', {'a': 1, "
+    "'b': 2}), …)`. A call that fails raises an exception. The value of the last line, or of `result`, and what is "
+    "printed come back. There are no files, no network and no third-party modules; classes and generators are limited. "
+    f"`{DESCRIBE}` gives the signatures of the tools."
+)
+ABOUT_DESCRIBE = (
+    f"The tools that code in `{RUN}` can call, as Python signatures: those that are named, or those that fit a query, "
+    "or all."
+)
+
+
+class CodeModeExtension(Extension):
+    """Offers `run_code` and `describe_tools`. `discover` ranks tools for a query; without it words are looked for."""
+
+    name = "code_mode"
+    names = frozenset({RUN, DESCRIBE})
+
+    def __init__(self, options: CodeMode, tools: Registry[Tool]) -> None:
+        if not monty.installed():
+            raise UsageError(
+                f"code mode needs pydantic-monty {monty.VERSION}, which is not installed",
+                fix="pip install 'defserve[sandbox]'",
+            )
+        self.options, self._tools = options, tools
+        self.discover: Discover | None = None
+        self.hides = not options.list_tools
+        self._places: WeakKeyDictionary[asyncio.AbstractEventLoop, RunPlace] = WeakKeyDictionary()
+
+    def tools(self) -> tuple[Tool, Tool]:
+        """Both tools, to be added to the server."""
+        seconds = self.options.seconds + GRACE_SECONDS
+        run = ToolOptions(
+            name=RUN, title="Run code", description=ABOUT, timeout=seconds, scopes=tuple(self.options.scopes)
+        )
+        describe = ToolOptions(
+            name=DESCRIBE, title="Describe tools", description=ABOUT_DESCRIBE, annotations={"readOnlyHint": True}
+        )
+        return (
+            Tool.of(self.run_code, run, find_provider=_the_call),
+            Tool.of(self.describe_tools, describe, find_provider=_the_call),
+        )
+
+    # -- the tools ---------------------------------------------------------------------------------------
+
+    async def run_code(self, call: Call, code: str) -> dict[str, Any]:
+        """The tool `run_code`."""
+        if call.outer is not None:
+            raise ToolError("code cannot run code: call the tools themselves")
+        if len(code.encode("utf-8", "replace")) > self.options.source_bytes:
+            raise ToolError(f"the code is longer than {self.options.source_bytes} bytes")
+        place = self._place()
+
+        async def begin(work: ParkedWork) -> tuple[Outcome, str]:
+            run = CodeRun(place, work, code)
+            return await run.run(), run.note()
+
+        outcome, note = await place.parking.run(call, begin)
+        if outcome.status != "ok":
+            raise ToolError(_failure(outcome, note), data={"status": outcome.status})
+        printed = {"printed": outcome.stdout} if outcome.stdout else {}
+        return {"result": outcome.value, **printed}
+
+    async def describe_tools(self, call: Call, names: list[str] | None = None, query: str | None = None) -> str:
+        """The tool `describe_tools`."""
+        composition, dialect, asker = call.session.composition, dialect_of(call), _as_description(call)
+        seen = {t.name: t for t in self._tools if t.name not in self.names and composition.visible(asker, t)}
+        if names:
+            known = (signature(seen[n], dialect) if n in seen else f"# there is no tool {n}" for n in names)
+            return "\n".join(islice(known, MOST_DESCRIBED))
+        if query:
+            found = await self._found(call, query) if self.discover is not None else _matching(seen, query)
+            seen = {name: seen[name] for name in found if name in seen}
+        shown = list(seen.values())[:MOST_DESCRIBED]
+        lines = [signature(tool, dialect, brief=len(seen) > IN_FULL) for tool in shown]
+        if len(seen) > len(shown):
+            lines.append(f"# and {len(seen) - len(shown)} more: give a query")
+        return "\n".join(lines) or "# no tool fits"
+
+    async def _found(self, call: Call, query: str) -> list[str]:
+        assert self.discover is not None
+        answer = await self.discover(call, {"query": query, "max_results": IN_FULL})
+        return [tool["name"] for tool in answer["tools"]]
+
+    # -- the plug ----------------------------------------------------------------------------------------
+
+    def visible(self, call: Call, item: Any) -> bool:
+        # Called for lists and for calls: what is not listed can still be called.
+        return call.method != "tools/list" or item.kind != "tool" or item.name in self.names
+
+    def view(self, call: Call) -> object:
+        return None
+
+    def lifespan(self) -> AbstractAsyncContextManager[None]:
+        return self._open()
+
+    @asynccontextmanager
+    async def _open(self) -> AsyncGenerator[None]:
+        """Start a worker in the background, so that the first run finds it warm. End all of them with the server."""
+        from anyio import CancelScope
+        from anyio.to_thread import run_sync
+
+        place = self._place()
+        warming = asyncio.ensure_future(asyncio.to_thread(place.workers.open))
+        warming.add_done_callback(lambda done: done.cancelled() or done.exception())
+        try:
+            yield
+        finally:
+            with CancelScope(shield=True):
+                await asyncio.wait([warming])
+                await place.parking.close()
+                await run_sync(place.workers.close)
+
+    def _place(self) -> RunPlace:
+        loop = asyncio.get_running_loop()
+        if loop not in self._places:
+            self._places[loop] = RunPlace(self.options, self._tools)
+        return self._places[loop]
+
+
+def _the_call(annotation: Any) -> Callable[[Call], Call] | None:
+    return (lambda call: call) if annotation is Call else None
+
+
+def _as_description(call: Call) -> Call:
+    """The call as a list decides who sees what: a call of a tool finds even those that it may not use."""
+    asker = Call(call.session, call.id, "tools/describe", call.params, call.raw, call.terms)
+    asker.identity = call.identity
+    return asker
+
+
+def _failure(outcome: Outcome, note: str) -> str:
+    printed = f"\nIt had printed:\n{outcome.stdout}" if outcome.stdout else ""
+    return f"{outcome.error}\n{note}{printed}"
+
+
+def _matching(tools: dict[str, Tool], query: str) -> list[str]:
+    """The tools with the most words of a query in their name or description."""
+    words = [word for word in query.lower().split() if word]
+    hits = {name: sum(word in f"{name} {tool.description}".lower() for word in words) for name, tool in tools.items()}
+    return sorted((name for name, count in hits.items() if count), key=lambda name: -hits[name])

@@ -1,0 +1,10 @@
+"""Asynchronous tests run on asyncio, the server's loop."""
+
+from __future__ import annotations
+
+import pytest
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"

@@ -1,0 +1,266 @@
+"""What is refused to a client is refused to its code: each road on which a call can end, in both eras.
+
+Every tool that may be refused says that it ran, so a refusal that comes too late is found.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Annotated, Any, NamedTuple
+
+import pytest
+
+from defserve import (
+    AccessPolicy,
+    CodeMode,
+    Context,
+    Entry,
+    Limits,
+    Refused,
+    Server,
+    Shell,
+    ShellCommand,
+    StaticTokens,
+    Within,
+    dangerous,
+    moderate,
+)
+from defserve.auth.principals import LOCAL, Principal
+from defserve.sandbox import monty
+from tests.code_mode.peers import ASKS, NO, YES, failure, run, value
+from tests.protocols.mgp.callers import ALICE, STRANGER, Trail, speaking
+from tests.raw import ERAS, STATELESS, Json, raw
+
+pytestmark = [
+    pytest.mark.anyio,
+    pytest.mark.skipif(not monty.installed(), reason="pydantic-monty is not installed in the tested version"),
+]
+
+
+def made(ran: list[str], **more: Any) -> Server:
+    options: Json = {"code_mode": True, **more}
+    server = Server("guarded", "1", **options)
+
+    @server.tool
+    def look(name: str = "") -> str:
+        ran.append(f"look {name}")
+        return "seen"
+
+    @server.tool
+    @moderate("network.outbound", confirm=False)
+    def fetch(name: str) -> str:
+        ran.append("fetch")
+        return "fetched"
+
+    @server.tool
+    @dangerous("filesystem.write")
+    def wipe(disk: str) -> str:
+        ran.append(f"wipe {disk}")
+        return f"wiped {disk}"
+
+    @server.tool
+    @moderate("shell.execute", confirm=False)
+    def shell(command: Annotated[ShellCommand, Shell(allowed={"git": ["status"]})]) -> str:
+        ran.append(command.text)
+        return "done"
+
+    @server.tool(scopes=["tools:admin"])
+    def admin() -> str:
+        ran.append("admin")
+        return "done"
+
+    return server
+
+
+class Road(NamedTuple):
+    """A call that is refused: to whom, by which server, and what its code sees."""
+
+    code: str
+    sees: str
+    options: Json = {}
+    who: Principal = LOCAL
+    offers: Json = {}
+    answer: Json | None = None
+
+
+TOKENS = StaticTokens({"a-token-of-some-length": "alice"})
+DENY: Json = {"permissions": "deny_all"}
+GRANTED: Json = {"granted": ["filesystem.write", "network.outbound", "shell.execute"]}
+NOBODY = AccessPolicy("opt-out", [Entry("tool_grant", "alice", "look", "deny")])
+
+ROADS = {
+    "permission": Road("fetch('x')", "PermissionError: fetch needs a permission", DENY),
+    "permission of a stranger": Road("fetch('x')", "PermissionError: fetch needs a permission", {}, STRANGER),
+    "guard": Road("shell('rm -rf /')", "PermissionError", GRANTED),
+    "confirmation declined": Road("wipe('a')", "PermissionError: wipe was not confirmed", GRANTED, LOCAL, ASKS, NO),
+    "confirmation: the answer is no": Road(
+        "wipe('a')", "was not confirmed", GRANTED, LOCAL, ASKS, {"action": "accept", "content": {"value": False}}
+    ),
+    "confirmation of a client that cannot be asked": Road("wipe('a')", "this client cannot be asked", GRANTED),
+    "confirmation of a stranger": Road("wipe('a')", "nobody vouches for", GRANTED, STRANGER, ASKS, YES),
+    "scope": Road("admin()", "NameError: no tool is called 'admin'", {"auth": TOKENS}, Principal("bob")),
+    "scope, by name": Road("x = admin", "NameError: name 'admin'", {"auth": TOKENS}, Principal("bob")),
+    "access": Road("look()", "PermissionError: alice has no access to look", {"access": NOBODY}, ALICE),
+    "rate": Road(
+        "for n in range(9): look()",
+        "too many calls of look",
+        {"auth": TOKENS, "limits": Limits(rate=0.001, burst=3)},
+        ALICE,
+    ),
+}
+
+
+@pytest.mark.parametrize("mgp", [(), ("security", "permissions")], ids=["plain", "MGP"])
+@pytest.mark.parametrize("version", ERAS)
+@pytest.mark.parametrize("road", ROADS.values(), ids=ROADS)
+async def test_what_is_refused_to_a_client_is_refused_to_its_code(road: Road, version: str, mgp: tuple[str, ...]):
+    ran: list[str] = []
+    server = made(ran, **road.options)
+
+    def answer(message: str) -> Json:
+        assert road.answer is not None
+        return road.answer
+
+    answering = answer if road.answer is not None else None
+    async with speaking(server, version, mgp, who=road.who, capabilities=road.offers) as peer:
+        text = failure(await run(peer, road.code, answering))
+    assert road.sees in text
+    assert ran in ([], ["look "] * 3)
+
+
+@pytest.mark.parametrize("version", ERAS)
+async def test_an_mgp_client_is_asked_although_it_confirms_calls_of_its_own(version: str):
+    ran: list[str] = []
+    asked: list[str] = []
+
+    def answering(message: str) -> Json:
+        asked.append(message)
+        return YES
+
+    async with speaking(made(ran, **GRANTED), version, ("security",), capabilities=ASKS) as peer:
+        assert value(await run(peer, "wipe('sda')", answering)) == "wiped sda"
+    assert asked == ["Run wipe?\n  disk: sda"]
+    assert ran == ["wipe sda"]
+
+
+@pytest.mark.parametrize("version", ERAS)
+async def test_every_call_is_confirmed_on_its_own_and_made_once(version: str):
+    ran: list[str] = []
+    asked: list[str] = []
+
+    def answering(message: str) -> Json:
+        asked.append(message.splitlines()[-1].strip())
+        return YES if "sdb" not in message else NO
+
+    code = (
+        "look('before')\ndone = []\nfor disk in ['sda', 'sdb', 'sdc']:\n    try:\n        done.append(wipe(disk))\n"
+        "    except PermissionError as error:\n        done.append('no')\nlook('after')\ndone"
+    )
+    async with raw(made(ran, **GRANTED), version, ASKS) as peer:
+        assert value(await run(peer, code, answering)) == ["wiped sda", "no", "wiped sdc"]
+    assert asked == ["disk: sda", "disk: sdb", "disk: sdc"]
+    assert ran == ["look before", "wipe sda", "wipe sdc", "look after"]
+
+
+@pytest.mark.parametrize("version", ERAS)
+async def test_every_call_is_audited_under_its_own_name_with_the_trace_of_the_run(version: str):
+    trail, ran = Trail(), list[str]()
+    server = made(ran, audit=trail, **DENY)
+    async with raw(server, version) as peer:
+        params = {"name": "run_code", "arguments": {"code": "look('a')\nfetch('x')"}, "trace_id": "run-7"}
+        await peer.ask("tools/call", params)
+    told = [(e["event_type"], e["target"].get("tool_name"), e["details"].get("called_by")) for e in trail.events]
+    assert told[0] == ("TOOL_EXECUTED", "look", "run_code")
+    assert ("PERMISSION_DENIED", "fetch", "run_code") in told or ("TOOL_BLOCKED", "fetch", "run_code") in told
+    assert told[-1][1:] == ("run_code", None)
+    assert {event["trace_id"] for event in trail.events} == {"run-7"}
+
+
+@pytest.mark.parametrize("version", ERAS)
+async def test_a_wrapper_of_the_author_judges_the_calls_of_code(version: str):
+    ran: list[str] = []
+    server = made(ran)
+
+    @server.around("tools/call")
+    async def closed(call: Any, params: Json, next: Any) -> Any:
+        if params["name"] == "look":
+            raise Refused("closed on Sundays")
+        return await next(call, params)
+
+    async with raw(server, version) as peer:
+        assert "PermissionError: closed on Sundays" in failure(await run(peer, "look()"))
+    assert ran == []
+
+
+@pytest.mark.parametrize("version", ERAS)
+async def test_grants_that_a_client_sends_count_for_its_code(version: str):
+    ran: list[str] = []
+    async with speaking(made(ran, **DENY), version, ("security", "permissions")) as peer:
+        meta = {"dev.cloto/mgp/grants": {"network.outbound": "approved"}}
+        if version != STATELESS:
+            await peer.ask("mgp/permission/grant", {"grants": {"network.outbound": "approved"}})
+            meta = {}
+        reply = await peer.ask(
+            "tools/call", {"name": "run_code", "arguments": {"code": "fetch('x')"}, **({"_meta": meta} if meta else {})}
+        )
+    assert value(reply["result"]) == "fetched", reply
+
+
+async def test_a_file_outside_is_refused_to_code(tmp_path: Path):
+    server = Server("files", "1", code_mode=True)
+
+    @server.tool
+    @moderate("filesystem.read", confirm=False)
+    def read(path: Annotated[Path, Within(tmp_path)]) -> str:
+        return path.read_text()
+
+    (tmp_path / "a.txt").write_text("inside")
+    async with raw(server) as peer:
+        assert value(await run(peer, "read('a.txt')")) == "inside"
+        assert "PermissionError" in failure(await run(peer, "read('../../etc/passwd')"))
+
+
+@pytest.mark.parametrize("version", ERAS)
+async def test_a_timeout_of_a_tool_is_an_exception_and_the_run_goes_on(version: str):
+    server = Server("slow", "1", code_mode=CodeMode(seconds=20))
+
+    @server.tool(timeout=0.05)
+    async def slow() -> str:
+        await asyncio.sleep(60)
+        return ""
+
+    code = "try:\n    slow()\nexcept TimeoutError as error:\n    text = str(error)\ntext"
+    async with raw(server, version) as peer:
+        assert value(await run(peer, code)) == "timed out after 0.05 s"
+
+
+async def test_code_mode_itself_can_be_refused():
+    ran: list[str] = []
+    policy = AccessPolicy("opt-out", [Entry("tool_grant", "alice", "run_code", "deny")])
+    async with speaking(made(ran, access=policy), STATELESS, who=ALICE) as peer:
+        reply = await peer.ask("tools/call", {"name": "run_code", "arguments": {"code": "look()"}})
+    assert "alice has no access to run_code" in failure(reply["result"])
+    assert ran == []
+
+
+async def test_code_cannot_reach_code_by_the_name_of_a_meta_tool():
+    ran: list[str] = []
+    async with raw(made(ran, search="always")) as peer:
+        code = "await call_tool('mgp_tools_call', {'name': 'run_code', 'arguments': {'code': 'look()'}})"
+        assert "code cannot run code" in failure(await run(peer, code))
+        through = "await call_tool('mgp_tools_call', {'name': 'wipe', 'arguments': {'disk': 'a'}})"
+        assert "PermissionError" in failure(await run(peer, through))
+    assert ran == []
+
+
+async def test_a_question_of_a_tool_that_nobody_can_answer_is_an_exception():
+    server = Server("s", "1", code_mode=True)
+
+    @server.tool
+    async def greet(ctx: Context) -> str:
+        return await ctx.ask("Who?", str)
+
+    async with raw(server) as peer:
+        code = "try:\n    greet()\nexcept RuntimeError as error:\n    text = str(error)\ntext"
+        assert "a client that offers elicitation" in value(await run(peer, code))

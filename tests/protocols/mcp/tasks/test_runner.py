@@ -1,0 +1,276 @@
+"""Several servers on one store, each with connections of its own, as processes have them."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import Any
+
+import pytest
+
+from defserve import Context, Limits, Server
+from defserve.protocols.mcp.tasks import runner
+from defserve.protocols.mcp.tasks.record import TaskRecord
+from defserve.protocols.mcp.tasks.storage import TaskStorage, new_id
+from defserve.stores.open import open_store
+from tests.protocols.mcp.tasks.peers import ASKABLE, TAKES, YES, asks, becomes, ended, get, shop
+from tests.raw import raw, text_of, until
+
+pytestmark = pytest.mark.anyio
+
+SOON = Limits(task_heartbeat=0.4)
+
+
+async def lost(address: str, tool: str, **more: Any) -> str:
+    """The id of a task of a process that is not there."""
+    store = open_store(address)
+    storage = TaskStorage(store)
+    made: dict[str, Any] = {"owner": "local", "rights": ["local", []], "retries": 0, "arguments": None, **more}
+    id, now = new_id(), storage.now()
+    await storage.create(TaskRecord(id, tool, now, now, 60_000, 100, runner="0" * 16, **made))
+    await store.close()
+    return id
+
+
+# -- told by another process
+
+
+@pytest.mark.req("MCP-8")
+async def test_another_process_tells_of_a_task_from_its_creation_to_its_end(address: str):
+    (one, job), (other, _) = shop(address), shop(address)
+    async with raw(one, capabilities=TAKES) as peer, raw(other, capabilities=TAKES) as elsewhere:
+        id = (await peer.call("wait"))["taskId"]
+        assert (await get(elsewhere, id))["status"] == "working"
+        job.go_on.set()
+        task = await ended(elsewhere, id)
+        assert text_of(task["result"]) == "x done"
+        assert task == await get(peer, id)
+
+
+async def test_an_answer_given_elsewhere_arrives_within_a_second(address: str):
+    (one, _), (other, _) = shop(address), shop(address)
+    async with raw(one, capabilities=ASKABLE) as peer, raw(other, capabilities=ASKABLE) as elsewhere:
+        id = (await peer.call("sure"))["taskId"]
+        await asks(elsewhere, id, "a", "b")
+        await elsewhere.ask("tasks/update", {"taskId": id, "inputResponses": {"a": YES}})
+        assert set((await get(peer, id))["inputRequests"]) == {"b"}
+        await elsewhere.ask("tasks/update", {"taskId": id, "inputResponses": {"b": YES}})
+        assert text_of((await ended(elsewhere, id))["result"]) == "True True"
+    # It is looked for this often.
+    assert runner.LOOK_SECONDS <= 0.5
+
+
+async def test_a_task_cancelled_elsewhere_stops(address: str):
+    (one, job), (other, _) = shop(address), shop(address)
+    async with raw(one, capabilities=TAKES) as peer, raw(other, capabilities=TAKES) as elsewhere:
+        id = (await peer.call("wait"))["taskId"]
+        await elsewhere.ask("tasks/cancel", {"taskId": id})
+        assert (await get(peer, id))["status"] == "cancelled"
+        await until(lambda: job.undone == ["x"])
+        assert (await get(peer, id))["status"] == "cancelled"
+
+
+async def test_a_process_that_is_asked_in_vain_leaves_a_running_task_alone(address: str):
+    (one, job), (other, _) = shop(address, limits=SOON), shop(address, limits=SOON)
+    async with raw(one, capabilities=TAKES) as peer, raw(other, capabilities=TAKES) as elsewhere:
+        id = (await peer.call("wait"))["taskId"]
+        deadline = time.monotonic() + 3 * SOON.task_heartbeat
+        while time.monotonic() < deadline:
+            assert (await get(elsewhere, id))["status"] == "working"
+            await asyncio.sleep(0.02)
+        job.go_on.set()
+        assert (await ended(elsewhere, id))["status"] == "completed"
+
+
+# -- a process that died
+
+
+@pytest.mark.req("MCP-8")
+async def test_a_task_whose_process_died_has_failed_and_says_so(address: str):
+    server, job = shop(address, limits=SOON)
+    id = await lost(address, "wait")
+    async with raw(server, capabilities=TAKES) as peer:
+        task = await ended(peer, id)
+        assert task["status"] == "failed" and task["error"]["code"] == -32603
+        assert task["error"]["message"] == task["statusMessage"]
+        assert "the process that ran the task has died" in task["statusMessage"]
+        assert "result" not in task and job.began == []
+
+
+async def test_a_task_is_run_again_as_often_as_its_author_allows(address: str):
+    server, job = shop(address, limits=SOON, retry=1)
+    again = await lost(address, "wait", retries=1, arguments={"name": "again"})
+    never = await lost(address, "wait", retries=0, arguments={"name": "never"})
+    job.go_on.set()
+    async with raw(server, capabilities=TAKES) as peer:
+        assert text_of((await ended(peer, again))["result"]) == "again done"
+        assert (await ended(peer, never))["status"] == "failed"
+    assert job.began == ["again"]
+
+
+async def test_of_several_processes_one_runs_a_lost_task_again(address: str):
+    servers = [shop(address, limits=SOON, retry=1) for _ in range(3)]
+    id = await lost(address, "wait", retries=1, arguments={"name": "x"})
+    async with (
+        raw(servers[0][0], capabilities=TAKES) as one,
+        raw(servers[1][0], capabilities=TAKES) as two,
+        raw(servers[2][0], capabilities=TAKES) as three,
+    ):
+        peers = (one, two, three)
+        async with asyncio.timeout(30):
+            while not any(job.began for _, job in servers):
+                await asyncio.gather(*(get(peer, id) for peer in peers))
+                await asyncio.sleep(0.01)
+        for _ in range(20):
+            await asyncio.gather(*(get(peer, id) for peer in peers))
+        assert sum(len(job.began) for _, job in servers) == 1
+        for _, job in servers:
+            job.go_on.set()
+        for peer in peers:
+            assert (await ended(peer, id))["status"] == "completed"
+    assert sum(len(job.ended) for _, job in servers) == 1
+
+
+async def test_a_further_run_finds_answers_and_effects_and_asks_only_what_is_open(address: str):
+    drawn: list[int] = []
+
+    def office() -> Server:
+        server = Server("s", "1", store=address, limits=SOON)
+
+        @server.tool(task="required", retry=3)
+        async def bill(ctx: Context) -> str:
+            number = await ctx.once("number", lambda: drawn.append(1) or len(drawn))
+            name = await ctx.ask("Name?", str, key="name")
+            return f"{number}: {name}, {await ctx.ask('Age?', int, key='age')}"
+
+        return server
+
+    def says(value: Any) -> dict[str, Any]:
+        return {"action": "accept", "content": {"value": value}}
+
+    async with raw(office(), capabilities=ASKABLE) as peer:
+        id = (await peer.call("bill"))["taskId"]
+        await asks(peer, id, "name")
+        await peer.ask("tasks/update", {"taskId": id, "inputResponses": {"name": says("Ada")}})
+        await asks(peer, id, "age")
+    async with raw(office(), capabilities=ASKABLE) as peer:
+        task = await becomes(peer, id, lambda task: set(task.get("inputRequests", ())) == {"age"})
+        assert task["status"] == "input_required"
+        await peer.ask("tasks/update", {"taskId": id, "inputResponses": {"age": says(36)}})
+        assert text_of((await ended(peer, id))["result"]) == "1: Ada, 36"
+    assert drawn == [1]
+
+
+async def test_a_lost_task_whose_tool_is_gone_has_failed(address: str):
+    server, _ = shop(address, limits=SOON)
+    id = await lost(address, "no_such_tool", retries=5, arguments={})
+    async with raw(server, capabilities=TAKES) as peer:
+        assert (await ended(peer, id))["status"] == "failed"
+
+
+# -- a server that ends
+
+
+async def test_a_task_that_is_cut_off_by_the_end_of_its_server_has_failed(address: str):
+    server, job = shop(address)
+    async with raw(server, capabilities=TAKES) as peer:
+        id = (await peer.call("wait"))["taskId"]
+    assert job.undone == ["x"]
+    async with raw(shop(address)[0], capabilities=TAKES) as peer:
+        task = await get(peer, id)
+        assert (task["status"], task["statusMessage"]) == ("failed", "the server was shut down before the task ended")
+
+
+async def test_a_task_that_may_run_again_is_left_to_the_next_server(address: str):
+    server, job = shop(address, retry=1)
+    async with raw(server, capabilities=TAKES) as peer:
+        id = (await peer.call("wait", {"name": "y"}))["taskId"]
+    assert job.undone == ["y"]
+    server, job = shop(address, retry=1)
+    job.go_on.set()
+    async with raw(server, capabilities=TAKES) as peer:
+        assert text_of((await ended(peer, id))["result"]) == "y done"
+
+
+async def test_tasks_are_told_of_while_the_server_drains_and_may_finish():
+    server, job = shop()
+    async with raw(server, capabilities=TAKES) as peer:
+        id = (await peer.call("wait"))["taskId"]
+        server.composition.service.drain()
+        assert (await peer.call("wait"))["isError"] is True
+        assert (await get(peer, id))["status"] == "working"
+        job.go_on.set()
+        assert (await ended(peer, id))["status"] == "completed"
+        assert "result" in await peer.ask("tasks/cancel", {"taskId": id})
+
+
+# -- listening
+
+
+async def heard(peer: Any, count: int) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = []
+    async with asyncio.timeout(30):
+        while len(found) < count:
+            found += await peer.news()
+            await asyncio.sleep(0.005)
+    return found
+
+
+@pytest.mark.parametrize("where", ["here", "elsewhere"])
+async def test_a_listener_hears_of_every_state_as_it_would_be_told(address: str, where: str):
+    (one, _), (other, _) = shop(address), shop(address)
+    async with raw(one, capabilities=ASKABLE) as peer, raw(other, capabilities=ASKABLE) as elsewhere:
+        id = (await peer.call("sure"))["taskId"]
+        await asks(peer, id, "a", "b")
+        listener = peer if where == "here" else elsewhere
+        listening = await listener.begin("subscriptions/listen", {"notifications": {"taskIds": [id, "A" * 32, id]}})
+        acknowledged, first = await heard(listener, 2)
+        assert acknowledged["params"]["notifications"] == {"taskIds": [id]}
+        assert first["method"] == "notifications/tasks"
+        tag = {"io.modelcontextprotocol/subscriptionId": listening}
+        assert first["params"]["_meta"] == tag
+        told = await get(peer, id)
+        assert {**first["params"], "_meta": 0, "resultType": 0} == {**told, "_meta": 0, "resultType": 0}
+        await peer.ask("tasks/update", {"taskId": id, "inputResponses": {"a": YES}})
+        (second,) = await heard(listener, 1)
+        assert set(second["params"]["inputRequests"]) == {"b"}
+        await peer.ask("tasks/update", {"taskId": id, "inputResponses": {"b": YES}})
+        last = second
+        while last["params"]["status"] != "completed":
+            last = (await heard(listener, 1))[-1]
+        assert text_of(last["params"]["result"]) == "True True"
+
+
+@pytest.mark.parametrize("ids", [None, 7, "x", [7], {}])
+async def test_ids_to_listen_to_must_be_a_list_of_texts(ids: Any):
+    async with raw(shop()[0], capabilities=TAKES) as peer:
+        reply = await peer.ask("subscriptions/listen", {"notifications": {"taskIds": ids}})
+        assert reply["error"]["code"] == -32602
+
+
+async def test_who_did_not_declare_tasks_cannot_listen_to_them():
+    async with raw(shop()[0]) as peer:
+        reply = await peer.ask("subscriptions/listen", {"notifications": {"taskIds": []}})
+        assert reply["error"]["code"] == -32021
+
+
+async def test_so_many_tasks_can_be_listened_to():
+    server, _ = shop(limits=Limits(subscriptions=3))
+    async with raw(server, capabilities=TAKES) as peer:
+        reply = await peer.ask("subscriptions/listen", {"notifications": {"taskIds": ["A" * 32] * 4}})
+        assert reply["error"]["data"]["limit"] == "subscriptions"
+
+
+async def test_a_task_that_is_over_is_told_once_and_not_looked_at_again(address: str):
+    (one, job), (other, _) = shop(address), shop(address)
+    job.go_on.set()
+    async with raw(one, capabilities=TAKES) as peer, raw(other, capabilities=TAKES) as elsewhere:
+        id = (await peer.call("wait"))["taskId"]
+        await ended(elsewhere, id)
+        await elsewhere.begin("subscriptions/listen", {"notifications": {"taskIds": [id]}})
+        acknowledged, told = await heard(elsewhere, 2)
+        assert acknowledged["params"]["notifications"] == {"taskIds": [id]}
+        assert told["params"]["status"] == "completed"
+        (tasks,) = [extension for extension in other.extensions if extension.name == "tasks"]
+        (there,) = tasks._runners.values()  # pyright: ignore
+        assert there._listeners == {}  # pyright: ignore

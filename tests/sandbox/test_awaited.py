@@ -1,0 +1,78 @@
+"""Which calls of a program are awaited, by their place in its source."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from defserve.sandbox.awaited import AwaitedCalls
+from tests.effort import cpu_within
+
+# Each source with the call that is meant between angle brackets.
+DEFERRED = [
+    "await ⟨add⟩(1)",
+    "x = [await  ⟨add⟩(n) for n in y]",
+    "await (⟨add⟩(1))",
+    "asyncio.gather(⟨add⟩(1), other)",
+    "asyncio.gather(other(2), ⟨add⟩(1))",
+    "gather(*[⟨add⟩(n) for n in range(3)])",
+    "gather(*(⟨add⟩(n) for n in range(3)), return_exceptions=True)",
+    "asyncio.create_task( ⟨add⟩(1) )",
+    "asyncio.wait_for(⟨add⟩(1), 3)",
+    "gather('a)', \"b)\", '''c)''', ⟨add⟩(1))",
+    "gather(1, # a comment )\n ⟨add⟩(1))",
+    "print('ö')\nasyncio.gather(⟨add⟩(1))",
+]
+DIRECT = [
+    "⟨add⟩(1)",
+    "x = ⟨add⟩(1) + 2",
+    "awaited(⟨add⟩(1))",
+    "gather(1), ⟨add⟩(1)",
+    "gather(')'); ⟨add⟩(1)",
+    "x = 'gather('\n⟨add⟩(1)",
+    "# gather(\n⟨add⟩(1)",
+    "gathered(⟨add⟩(1))",
+    "noawait; ⟨add⟩(1)",
+    "))) ⟨add⟩(1)",
+]
+
+
+def marked(text: str) -> tuple[str, int]:
+    before, _, rest = text.partition("⟨")
+    return before + rest.replace("⟩", ""), len(before.encode())
+
+
+@pytest.mark.parametrize("text", DEFERRED)
+def test_a_call_that_is_awaited_or_gathered_is_deferred(text: str):
+    source, start = marked(text)
+    assert AwaitedCalls(source).is_deferred(start, "add")
+
+
+@pytest.mark.parametrize("text", DIRECT)
+def test_other_calls_give_their_value(text: str):
+    source, start = marked(text)
+    assert not AwaitedCalls(source).is_deferred(start, "add")
+
+
+def test_call_tool_is_always_awaited():
+    assert AwaitedCalls("x = call_tool('a', {})").is_deferred(4, "call_tool")
+
+
+@pytest.mark.parametrize("newline", ["\n", "\r\n", "\r"])
+def test_the_line_of_a_position(newline: str):
+    source = newline.join(["a = 1", "b = 2", "add(1)"])
+    assert [AwaitedCalls(source).line(at) for at in (0, source.index("b"), source.index("add"))] == [1, 2, 3]
+
+
+@given(st.text(), st.integers(0, 300))
+def test_any_source_and_any_position_can_be_asked_about(source: str, start: int):
+    calls = AwaitedCalls("gather(" + source)
+    assert calls.is_deferred(start, "add") in (True, False)
+    assert calls.line(start) >= 1
+
+
+@pytest.mark.parametrize("unit", ["gather(", "'''", '"""', "'", '"', "\\", "(", "[{(", "#", "a.", "gather('''", "\"'"])
+def test_reading_takes_time_in_proportion_to_the_source(unit: str):
+    source = "gather(" + unit * (64 * 1024 // len(unit))
+    assert cpu_within(1.0, lambda: AwaitedCalls(source).is_deferred(7, "add"))
