@@ -43,6 +43,7 @@ CACHES: dict[str, tuple[str, str]] = {
     "auth/api_key_file.py:_known": (OURS, "the keys in a file"),
     "binding/arguments/explicit.py:_bounded": (OURS, "the classes of a validator"),
     "binding/arguments/schema.py:_cached": (OURS, "4096 annotations"),
+    "code_mode/extension.py:_places": (OURS, "one for each event loop"),
     "core/composition.py:_pipelines": (OURS, "4096 items"),
     "core/composition.py:_terms": ("capabilities and clientInfo of a request", "256 offers of 4 KB"),
     "gateway/api.py:_pace": ("its address", "16384 addresses"),

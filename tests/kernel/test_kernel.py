@@ -12,6 +12,7 @@ import pytest
 
 from defserve.errors import DefserveError, ToolError, UsageError
 from defserve.proxying.restarts import Exit
+from defserve.sandbox import monty
 from tests.kernel.running import Running, entry, running
 from tests.waiting import until
 
@@ -39,6 +40,13 @@ async def test_the_tools_of_all_servers_are_served_as_one(tmp_path: Path) -> Non
         assert {"a_add", "b_add"} <= names
         assert int(await here.call("a_add", a=1, b=2)) == 3
         assert await here.call("a_pid") != await here.call("b_pid")
+
+
+@pytest.mark.skipif(not monty.installed(), reason="pydantic-monty is not installed in the tested version")
+async def test_code_calls_tools_of_all_servers_if_the_file_says_so(tmp_path: Path) -> None:
+    async with running(tmp_path, "[kernel]\ncode_mode = true\n", entry("a"), entry("b")) as here:
+        code = "[int(a_add(1, 2)) + int(b_add(a=3, b=4)), a_pid() != b_pid()]"
+        assert await here.call("run_code", code=code) == {"result": [10, True]}
 
 
 async def test_a_server_whose_variable_is_not_set_is_an_error_and_the_others_serve(tmp_path: Path) -> None:

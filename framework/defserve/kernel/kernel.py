@@ -227,4 +227,6 @@ def _server(config: KernelConfig, options: Mapping[str, Any]) -> Server:
         given.setdefault("instructions", settings.instructions)
     level: Any = settings.level
     given.setdefault("search", Search(level=level, pinned=config.pinned(), budget=settings.budget))
+    if settings.code_mode:
+        given.setdefault("code_mode", True)
     return Server(settings.name, **given)

@@ -116,7 +116,7 @@ class Backend:
         self._idle: asyncio.Event = asyncio.Event()
         self._room: deque[asyncio.Future[None]] = deque()
         self._tasks: set[asyncio.Task[None]] = set()
-        self._is_refreshing = False
+        self._is_refreshing = self._is_known = False
         self._wanted: dict[Channel, set[str]] = {}
 
     @property
@@ -141,7 +141,7 @@ class Backend:
     @property
     def is_new(self) -> bool:
         """Whether it is being opened, and what it offers is not known yet."""
-        return self.era is None and self.state == "connecting"
+        return not self._is_known and self.state in ("connecting", "restarting")
 
     def may_have(self, name: str) -> bool:
         """Whether a name or URI could be one of its own."""
@@ -309,6 +309,7 @@ class Backend:
             self._main = main = await self._open(None)
             self._learn(main)
             await self.catalogue.refresh(main, strict=True)
+            self._is_known = True
             await self._listen(main)
             self._enter("connected", "opened")
             await self._main_gone.wait()

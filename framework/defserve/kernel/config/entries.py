@@ -157,6 +157,7 @@ class KernelSettings:
     audit: str = ""
     keys: str = ""
     on_change: str = "warn"
+    code_mode: bool = False
     watch: bool = True
     drain_secs: float = 30
     budget: ToolBudget = field(default_factory=ToolBudget)

@@ -124,6 +124,7 @@ KERNEL: Final = Table(
         "audit": Text("where audit events go: a file of JSON lines", example="audit.jsonl"),
         "keys": Text("callers over the network need a key of this store, made by `defserve keys`", example="keys.json"),
         "on_change": Text("what happens when a tool's definition changes after it was first seen", CHANGES),
+        "code_mode": Flag("true: clients may run Python that calls the tools of all servers"),
         "watch": Flag("whether the kernel reads this file again when it changes"),
         "drain_secs": Number("seconds for calls under way when a server is stopped", 0, 3600),
         "budget": Table(
