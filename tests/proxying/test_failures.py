@@ -166,7 +166,7 @@ async def test_two_servers_with_a_tool_of_one_name_are_named() -> None:
 
     [clashing] = server.mounts.backends.values()
     async with server.connect() as client:
-        await until(lambda: clashing.state == "disconnected")
+        await until(lambda: clashing.state == "error")
         assert "tool 'add'" in clashing.note
         assert "prefix" in clashing.note
         assert [tool["name"] for tool in await client.tools()] == ["local", "add"]
