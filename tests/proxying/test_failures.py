@@ -18,7 +18,7 @@ from defserve.host import Answers
 from defserve.proxying.backend import Backend, Transition
 from defserve.proxying.restarts import RestartPolicy
 from tests.at_address import at_address
-from tests.proxying.conftest import ERAS, child, hearing, until_fact
+from tests.proxying.backends import ERAS, child, hearing, until_fact
 from tests.waiting import until
 
 pytestmark = pytest.mark.anyio
