@@ -159,6 +159,7 @@ async def test_resources_and_templates_are_read(joined: Joined) -> None:
     [content] = await client.read("note://e/fixed")
     assert (content["uri"], content["text"], content["mimeType"]) == ("note://e/fixed", "fixed", "text/plain")
     assert await client.read_text("note://e/of/Ann") == "note of Ann"
+    assert await client.read_text("note://e/unlisted") == "read all the same"
     with pytest.raises(Exception, match="not found"):
         await client.read("note://e/nothing")
 
