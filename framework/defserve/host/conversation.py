@@ -43,6 +43,7 @@ class ClientConversation:
     ) -> None:
         self._link = link
         self._sessions = Sessions(link) if isinstance(link, ExchangingLink) else None
+        self._pushing = link if isinstance(link, PushingLink) else None
         self._on_request, self._on_notification, self._on_gone = on_request, on_notification, on_gone
         self._pending: dict[Id, PendingRequest] = {}
         self._last_id = 0
@@ -55,8 +56,8 @@ class ClientConversation:
 
     def start(self) -> None:
         self._left = asyncio.get_running_loop().create_future()
-        if isinstance(self._link, PushingLink):
-            self._link.push(self._received, self._leave)
+        if self._pushing is not None:
+            self._pushing.push(self._received, self._leave)
         else:
             self._reader = asyncio.create_task(self._read(), name="defserve.host reader")
 
@@ -192,7 +193,9 @@ class ClientConversation:
         message = _message(pending, params)
         try:
             if self._sessions is None:
-                await pending.unless_settled(self._link.send(encode(message)))
+                data = encode(message)
+                if waits := self._link.send(data) if self._pushing is None else self._pushing.write(data):
+                    await pending.unless_settled(waits)
                 return await pending.reply
             request = Request(pending.id, pending.method, message.get("params", {}), message)
             reply = await pending.unless_settled(self._sessions.ask(request, encode(message), self._hears(pending)))
