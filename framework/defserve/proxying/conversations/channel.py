@@ -16,8 +16,8 @@ from defserve.proxying.conversations.updates import Updates
 from defserve.version import VERSION
 
 if TYPE_CHECKING:
-    from defserve.host.link import Link
     from defserve.host.exchange.raw_reply import RawReply
+    from defserve.host.link import Link
     from defserve.wire.messages import Request
 
 OPEN_SECONDS: Final = 30.0
