@@ -110,6 +110,21 @@ async def test_too_many_restarts_leave_a_server_in_error_until_an_operator_start
         assert here.kernel.ps()[0]["recent_restarts"] == 0
 
 
+@pytest.mark.req("MGP-11.5p", "MGP-11.5w")
+async def test_the_policy_holds_for_the_process_of_a_client_and_harms_no_other_client(tmp_path: Path) -> None:
+    async with running(tmp_path, entry("a", mgp="max_restarts = 1")) as here:
+        for _ in range(2):
+            with pytest.raises(DefserveError, match="left before it answered"):
+                await here.call("a_leave", code=1)
+        with pytest.raises(DefserveError, match="restart_limit_exceeded"):
+            await here.call("a_add", a=1, b=2)
+        async with here.kernel.server.connect() as other:
+            assert int(await other.call("a_add", a=1, b=2)) == 3
+        assert here.state("a") == "connected"
+        await here.kernel.restart("a")
+        assert int(await here.call("a_add", a=1, b=2)) == 3
+
+
 async def test_a_server_that_hangs_is_found_by_probes_and_started_again(tmp_path: Path) -> None:
     health = "health = { interval_secs = 0.05, timeout_secs = 0.3, failures = 2 }"
     async with running(tmp_path, entry("a", more=f'per = "shared"\n{health}'), entry("b")) as here:
