@@ -211,7 +211,7 @@ class Kernel:
     def _failure(self, id: str, outcome: BaseException) -> str:
         if not isinstance(outcome, DefserveError):
             log.error("server %r could not be changed", id, exc_info=outcome)
-        text = self.members[id].hidden(str(outcome)) if id in self.members else type(outcome).__name__
+        text = str(outcome) if isinstance(outcome, DefserveError) else type(outcome).__name__
         self.journal.add(id, "problem", f"it was not changed: {text}")
         return text
 
