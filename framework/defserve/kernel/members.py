@@ -15,7 +15,7 @@ from defserve.protocols.mgp import instants
 from defserve.proxying.backend import Backend, BackendOptions, Transition
 from defserve.proxying.catalogue.names import ToolChoice
 from defserve.proxying.mounts import Mounts
-from defserve.proxying.targets import Command, Remote, Secrets, Target
+from defserve.proxying.targets import SHORTEST_SECRET, Command, Remote, Secrets, Target
 
 CALLS_AT_ONCE = 64
 
@@ -98,7 +98,9 @@ class Member:
     def _hide_from_clients(self, target: Target) -> None:
         """Errors that clients read do not have what was filled in, wherever in the command line or address it was."""
         assert self.backend is not None
-        self.backend.secrets = Secrets.of(*target.secrets.values, *self.hidden.values)
+        known, filled = target.secrets, (value for value in self.hidden.values if len(value) >= SHORTEST_SECRET)
+        # The longest first: a secret may contain another.
+        self.backend.secrets = Secrets(tuple(sorted({*known.values, *filled}, key=len, reverse=True)), known.sure)
 
     def _options(self) -> BackendOptions:
         entry, launch = self.entry, self.entry.launch
