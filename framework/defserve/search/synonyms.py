@@ -16,9 +16,10 @@ from defserve.search.words import split, stem
 _ENDING = re.compile(r"[\w*-]\.([A-Za-z][A-Za-z0-9]{1,4})\b")
 # A ticket's key, a channel, somebody's address.
 _PATTERNS = (
-    (re.compile(r"\b[A-Z]{2,10}-\d+\b"), "issu"),
-    (re.compile(r"(?<!\w)#[a-z]"), "channel"),
-    (re.compile(r"\w@\w+\.\w"), "mail"),
+    (re.compile(r"\b[A-Z]{2,10}-\d+\b"), stem("issue")),
+    (re.compile(r"\b[A-Z]{2,10}-\d+\b"), stem("jira")),
+    (re.compile(r"(?<!\w)#[a-z]"), stem("channel")),
+    (re.compile(r"\w@\w+\.\w"), stem("mail")),
 )
 _DATA = re.compile(r"\b[A-Z]{2,10}-\d+\b|\S+@\S+|\b[\d.,:]*\d\b")
 _DOMAINS = frozenset("com org net io dev app edu gov info".split())
@@ -60,7 +61,7 @@ follow watch watcher subscribe observe
 book schedule plan reserve arrange
 sort order rank
 convert translate transform turn
-archive hide
+archive hide label
 publish release deploy
 format style bold color colour highlight font
 file document doc text
@@ -203,7 +204,7 @@ am i free, are we free, free time, when can we meet, slot, busy: freebusy availa
 agenda, my day, what is on, coming up, appointment, standup, workshop, interview, lunch, dinner, party: event calendar
 meet, meeting, call with, invite: event calendar
 write to, wrote to, wrote me, did anyone write, letter: mail message
-newsletter, spam, automatically, from now on: filter rule
+newsletter, spam, automatically, from now on: filter mail
 survey, questionnaire, poll, signup, quiz: form
 answered, filled in, filled out, submitted, signed up: response
 phone number, birthday, address book, reach: contact
@@ -230,11 +231,18 @@ street, which address, where exactly: geocode address
 opening hours, open on, closes at, reviews of, rating: place detail
 what time, o clock, am in, pm in, time in, time zone: time timezone
 is what in, in my time, translate to our time: convert
-article, blog, recipe, news, headline: web page url
+article, blog, recipe, news, newspaper, headline, magazine: web page url search
 internet, online, the web, google: search web
 report on, study, background, deep dive, investigate: research
-all pages, whole site, everything on the site: crawl
+all pages, whole site, everything on the site, collect all: crawl
 below, under, inside, sub: children child
+hangs on, stuck to, comes with: attachment
+say that, write on, mention that, point out: comment
+everything that, everything from, anything about: search list
+next step, can it go to, where can it go: transition
+accepted, declined, coming to, taking part, guest, attendee: event attendee
+duplicate of, same as: link
+overdue, late, urgent, high priority, assigned to me: search issue
 customer, prospect, lead, supplier, vendor, firm: object company contact
 deal, opportunity: object deal
 phone call, log my, log a: engagement
@@ -306,7 +314,7 @@ def meant(query: str) -> list[str]:
     found += [root for pattern, root in _PATTERNS if pattern.search(query)]
     endings = {ending.lower() for ending in _ENDING.findall(query)}
     found += ["url"] if endings & _DOMAINS else ()
-    found += ["fil"] if endings - _DOMAINS else ()
+    found += [stem("file")] if endings - _DOMAINS else ()
     return list(dict.fromkeys(found))
 
 
