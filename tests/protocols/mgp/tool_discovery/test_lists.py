@@ -245,3 +245,25 @@ async def test_tools_of_a_server_that_is_down_are_found_and_flagged():
         assert (await structured(peer, "mgp_tools_discover", asked))["tools"] == []
         (tool,) = (await structured(peer, "mgp_tools_discover", {"query": "frobnicate"}))["tools"]
         assert tool["status"] == "error"
+
+
+@pytest.mark.parametrize("version", ERAS)
+async def test_the_tools_of_a_view_are_listed_for_its_host_and_found_by_no_search(version: str):
+    server, _ = office(keyword_only())
+
+    @server.app("ui://office/view")
+    def view() -> str:
+        return "<p>office</p>"
+
+    @server.tool(app=view, visible_to="app")
+    def refresh_office_view() -> str:
+        """Refresh the view of the office."""
+        return "refreshed"
+
+    async with server.connect(version, apps=True) as client:
+        assert [tool["name"] for tool in await client.tools()] == [*META, "refresh_office_view"]
+        found = await client.call(META[0], query="refresh the view of the office")
+        assert "refresh_office_view" not in str(found)
+        assert await client.call("refresh_office_view") == "refreshed"
+    async with server.connect(version) as plain:
+        assert [tool["name"] for tool in await plain.tools()] == META
