@@ -13,9 +13,11 @@ import pytest
 from pydantic import BaseModel
 
 from defserve import CodeMode, Context, Image, Limits, Server, ToolError, UsageError
+from defserve.code_mode.extension import CodeModeExtension
 from defserve.sandbox import monty
 from tests.code_mode.peers import failure, run, value
-from tests.raw import ERAS, STATELESS, VERSIONS, Json, Raw, raw
+from tests.protocols.mgp.callers import ALICE, BOB, speaking
+from tests.raw import ERAS, HANDSHAKE, STATELESS, VERSIONS, Json, Raw, raw
 from tests.waiting import until
 
 pytestmark = [
@@ -254,6 +256,54 @@ async def test_more_runs_than_workers_wait_for_their_turn():
             await peer.begin("tools/call", {"name": "run_code", "arguments": {"code": f"add({n})"}}) for n in range(9)
         ]
         assert [value((await peer.reply_to(id))["result"]) for id in ids] == list(range(10, 19))
+
+
+async def test_one_caller_cannot_keep_the_others_from_running_code():
+    server, held = shop(CodeMode(workers=2, seconds=20)), asyncio.Event()
+
+    @server.tool
+    async def hold() -> str:
+        await held.wait()
+        return ""
+
+    code: Json = {"name": "run_code", "arguments": {"code": "hold()"}}
+    async with speaking(server, STATELESS, who=ALICE) as alice, speaking(server, STATELESS, who=BOB) as bob:
+        ids = [await alice.begin("tools/call", code) for _ in range(5)]
+        assert value(await run(bob, "add(1)")) == 11
+        held.set()
+        for id in ids:
+            assert value((await alice.reply_to(id))["result"]) == ""
+
+
+async def test_code_that_finds_no_worker_in_its_time_is_not_run():
+    server = shop(CodeMode(workers=1, seconds=0.2))
+    (mode,) = [extension for extension in server.extensions if isinstance(extension, CodeModeExtension)]
+    async with raw(server) as peer:
+        await mode.place().slots.take("somebody else", None)
+        text = failure(await run(peer, "add(1)"))
+    assert "within 0.2 s no worker was free" in text and "No tool had been called" in text
+
+
+async def test_a_run_that_waits_for_a_person_leaves_its_worker_to_others():
+    server = shop(CodeMode(workers=1))
+
+    @server.tool
+    async def ask(ctx: Context) -> str:
+        return await ctx.ask("Who?", str)
+
+    async with raw(server, HANDSHAKE[-1], {"elicitation": {}}) as peer:
+        code = "kept = list(range(9))\nprint('before')\nname = ask()\nprint('after')\n[name, sum(kept)]"
+        waiting = [await peer.begin("tools/call", {"name": "run_code", "arguments": {"code": code}}) for _ in range(3)]
+        questions: list[Json] = []
+        while len(questions) < 3:
+            questions.append(await peer.hear())
+        assert value(await peer.call("run_code", {"code": "add(1)"})) == 11
+        for question in questions:
+            answer = {"action": "accept", "content": {"value": "Ada"}}
+            await peer.send({"jsonrpc": "2.0", "id": question["id"], "result": answer})
+        for id in waiting:
+            result = (await peer.reply_to(id))["result"]["structuredContent"]
+            assert result == {"result": ["Ada", 36], "printed": "before\nafter\n"}
 
 
 async def test_only_so_many_calls_run_at_the_same_time():
