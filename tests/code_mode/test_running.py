@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
+import time
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager, suppress
 from typing import Any
@@ -248,6 +249,14 @@ async def test_code_that_computes_does_not_hold_up_the_server():
             assert (await peer.call("add", {"a": n}))["content"][0]["text"] == str(n + 10)
         assert not any(message.get("id") == computing for message in peer.heard)
         await peer.tell("notifications/cancelled", {"requestId": computing})
+
+
+async def test_large_arguments_are_read_beside_the_loop():
+    code = "x = [[] for _ in range(100000)]\nfor _ in range(3):\n    try: say(x)\n    except ValueError: pass\n1"
+    async with shopping() as peer:
+        began = time.thread_time()
+        assert value(await run(peer, code)) == 1
+        assert time.thread_time() - began < 0.3  # processor time of the loop; reading them takes three times as much
 
 
 async def test_more_runs_than_workers_wait_for_their_turn():

@@ -7,12 +7,14 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
 
-from defserve.code_mode.calling import CALL_TOOL, BadCall, answer, requested, seen
+from defserve.code_mode.arguments import BadCall, as_json
+from defserve.code_mode.calling import CALL_TOOL, answer, requested, seen
 from defserve.code_mode.clock import RunClock
 from defserve.code_mode.options import CodeMode
 from defserve.code_mode.slots import WorkerSlots
 from defserve.core.call import Call, InnerCall
 from defserve.core.registry import Registry
+from defserve.limits import Limits
 from defserve.protocols.mcp import reporting
 from defserve.protocols.mcp.asking.parking import AsksParked, ParkedWork, Parking
 from defserve.protocols.mcp.tools.inner_calls import inner_call
@@ -48,6 +50,7 @@ class CodeRun:
         )
         self._program = Program(place.workers, source, limits, self._is_known, options.calls)
         self._calls: dict[int, asyncio.Task[Answer]] = {}
+        self._requests: dict[int, CallOut | BadCall] = {}
         self._inner: set[InnerCall] = set()
         self._at_once, self._turns = asyncio.Semaphore(options.at_once), asyncio.Lock()
         self._slot_of: str | None = None
@@ -105,7 +108,17 @@ class CodeRun:
                 await self._place.slots.take(call.principal, self)
                 self._slot_of = call.principal
             self._began = True
-            return await call.engine.in_thread(turn)
+            return await call.engine.in_thread(partial(self._read, turn, call.session.composition.limits))
+
+    def _read(self, turn: Callable[[], Pause | Outcome], limits: Limits) -> Pause | Outcome:
+        """A turn in a thread, and the arguments of the calls that it ends with."""
+        step = turn()
+        for out in step.calls if isinstance(step, Pause) else ():
+            try:
+                self._requests[out.id] = as_json(out, limits)
+            except BadCall as bad:
+                self._requests[out.id] = bad
+        return step
 
     async def _park(self) -> int:
         """Give the worker back before the run is parked. Waits for a turn that is not over."""
@@ -168,9 +181,11 @@ class CodeRun:
     # -- the calls ---------------------------------------------------------------------------------------
 
     def _begin(self, out: CallOut) -> None:
-        self._calls[out.id] = asyncio.create_task(self._call(out))
+        self._calls[out.id] = asyncio.create_task(self._call(self._requests.pop(out.id)))
 
-    async def _call(self, out: CallOut) -> Answer:
+    async def _call(self, out: CallOut | BadCall) -> Answer:
+        if isinstance(out, BadCall):
+            return out.answer
         async with self._at_once:
             call = await self._work.caller()
             try:
