@@ -11,13 +11,17 @@ from defserve.core.call import Call, InnerCall
 from defserve.core.registry import Registry
 from defserve.errors import ProtocolError
 from defserve.host.tool_value import tool_error, value_of
+from defserve.protocols.mcp.apps.facet import is_for_views
 from defserve.protocols.mcp.failures import ERROR_KEY, tool_failure, ungrouped
+from defserve.protocols.mcp.lifecycle import dialect_of
 from defserve.protocols.mcp.tools.tools import Tool
 from defserve.sandbox.callouts import Answer, CallOut, ErrorKind
 from defserve.wire.jsonvalue import excess, is_array, is_mapping, is_object
 from defserve.wire.messages import Params
 
 CALL_TOOL: Final = "call_tool"
+# Calls another tool by name. What code calls is judged, counted and named in errors as what it is.
+INDIRECT: Final = "mgp_tools_call"
 _TAKES: Final = {"name", "arguments"}
 
 # The type of an error → the exception that the code sees. Any other is a RuntimeError.
@@ -57,9 +61,22 @@ def requested(call: Call, tools: Registry[Tool], out: CallOut) -> tuple[Tool, Pa
 
 
 def seen(call: Call, tools: Registry[Tool], name: str) -> Tool | None:
-    """The tool of this name if the caller may see it."""
+    """The tool of this name if the caller may see it, and models may call it."""
     tool = tools.get(name)
-    return tool if tool is not None and call.session.composition.visible(call, tool) else None
+    return tool if tool is not None and may_be_seen(call, tool) else None
+
+
+def may_be_seen(call: Call, tool: Tool) -> bool:
+    """Whether the caller may see a tool, and models may call it: some are for views alone."""
+    if not call.session.composition.visible(call, tool) or is_for_views(tool):
+        return False
+    if type(tool) is Tool:
+        return True
+    # A tool of another server says so in its listing.
+    meta: Any = tool.describe(dialect_of(call)).get("_meta")
+    ui = meta.get("ui") if is_mapping(meta) else None
+    audience: Any = ui.get("visibility") if is_mapping(ui) else None
+    return not is_array(audience) or "model" in audience
 
 
 async def answer(inner: InnerCall, tool: Tool) -> Answer:
@@ -87,6 +104,8 @@ def _kind(result: Params) -> ErrorKind:
 
 
 def _found(call: Call, tools: Registry[Tool], name: str) -> Tool:
+    if name == INDIRECT:
+        raise BadCall("RuntimeError", f"{name} is for clients: code calls the tool itself")
     if (tool := seen(call, tools, name)) is None:
         raise BadCall("NameError", f"no tool is called {name!r}; describe_tools lists those there are")
     return tool

@@ -9,6 +9,7 @@ from itertools import islice
 from typing import Any
 from weakref import WeakKeyDictionary
 
+from defserve.code_mode.calling import may_be_seen
 from defserve.code_mode.options import CodeMode
 from defserve.code_mode.run import CodeRun, RunPlace
 from defserve.code_mode.signatures import signature
@@ -99,8 +100,8 @@ class CodeModeExtension(Extension):
 
     async def describe_tools(self, call: Call, names: list[str] | None = None, query: str | None = None) -> str:
         """The tool `describe_tools`."""
-        composition, dialect, asker = call.session.composition, dialect_of(call), _as_description(call)
-        seen = {t.name: t for t in self._tools if t.name not in self.names and composition.visible(asker, t)}
+        dialect, asker = dialect_of(call), _as_description(call)
+        seen = {tool.name: tool for tool in self._tools if tool.name not in self.names and may_be_seen(asker, tool)}
         if names:
             known = (signature(seen[n], dialect) if n in seen else f"# there is no tool {n}" for n in names)
             return "\n".join(islice(known, MOST_DESCRIBED))
