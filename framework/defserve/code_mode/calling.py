@@ -11,6 +11,7 @@ from defserve.core.call import Call, InnerCall
 from defserve.core.registry import Registry
 from defserve.errors import ProtocolError
 from defserve.host.tool_value import tool_error, value_of
+from defserve.protocols.mcp.apps.facet import is_for_views
 from defserve.protocols.mcp.failures import ERROR_KEY, tool_failure, ungrouped
 from defserve.protocols.mcp.tools.tools import Tool
 from defserve.sandbox.callouts import Answer, CallOut, ErrorKind
@@ -57,9 +58,11 @@ def requested(call: Call, tools: Registry[Tool], out: CallOut) -> tuple[Tool, Pa
 
 
 def seen(call: Call, tools: Registry[Tool], name: str) -> Tool | None:
-    """The tool of this name if the caller may see it."""
+    """The tool of this name if the caller may see it. Code is written by a model, so a tool of a view is not for it."""
     tool = tools.get(name)
-    return tool if tool is not None and call.session.composition.visible(call, tool) else None
+    if tool is None or is_for_views(tool) or not call.session.composition.visible(call, tool):
+        return None
+    return tool
 
 
 async def answer(inner: InnerCall, tool: Tool) -> Answer:

@@ -16,6 +16,7 @@ from defserve.core.call import Call
 from defserve.core.extension import Extension
 from defserve.core.registry import Registry
 from defserve.errors import ToolError, UsageError
+from defserve.protocols.mcp.apps.facet import is_for_views
 from defserve.protocols.mcp.asking.parking import ParkedWork
 from defserve.protocols.mcp.lifecycle import dialect_of
 from defserve.protocols.mcp.tools.tools import Tool, ToolOptions
@@ -100,10 +101,11 @@ class CodeModeExtension(Extension):
     async def describe_tools(self, call: Call, names: list[str] | None = None, query: str | None = None) -> str:
         """The tool `describe_tools`."""
         composition, dialect, asker = call.session.composition, dialect_of(call), _as_description(call)
-        seen = {t.name: t for t in self._tools if t.name not in self.names and composition.visible(asker, t)}
+        known = [tool for tool in self._tools if tool.name not in self.names and not is_for_views(tool)]
+        seen = {tool.name: tool for tool in known if composition.visible(asker, tool)}
         if names:
-            known = (signature(seen[n], dialect) if n in seen else f"# there is no tool {n}" for n in names)
-            return "\n".join(islice(known, MOST_DESCRIBED))
+            described = (signature(seen[n], dialect) if n in seen else f"# there is no tool {n}" for n in names)
+            return "\n".join(islice(described, MOST_DESCRIBED))
         if query:
             found = await self._found(call, query) if self.discover is not None else _matching(seen, query)
             seen = {name: seen[name] for name in found if name in seen}
@@ -122,7 +124,8 @@ class CodeModeExtension(Extension):
 
     def visible(self, call: Call, item: Any) -> bool:
         # Called for lists and for calls: what is not listed can still be called.
-        return call.method != "tools/list" or item.kind != "tool" or item.name in self.names
+        # A host looks for the tools of its views in the list, and hides them from the model itself.
+        return call.method != "tools/list" or item.kind != "tool" or item.name in self.names or is_for_views(item)
 
     def view(self, call: Call) -> object:
         return None

@@ -7,6 +7,7 @@ from typing import Any
 from defserve.core.call import Call
 from defserve.core.extension import Next
 from defserve.errors import InvalidParams
+from defserve.protocols.mcp.failures import UnknownTool
 from defserve.protocols.mcp.params import fields, optional_fields, text
 from defserve.protocols.mgp.tool_discovery.conversations import remembers, told
 from defserve.protocols.mgp.tool_discovery.discovery import ToolDiscovery
@@ -27,6 +28,9 @@ class NamedCalls:
         if meant is not params:
             # Seals, audits and grants read the call's params, and they too are about the tool itself.
             call.params = params = meant
+            # The host cannot see which tool a model means here, and so cannot keep it from those of a view.
+            if self._section.catalogue.is_for_views(params["name"]):
+                raise UnknownTool(f"Unknown tool: {params['name']}", data={"tool": params["name"]})
         name = params.get("name")
         # What other calls make is not what the model works with: its list stays as it is.
         if not isinstance(name, str) or self._levels.never_searched or call.outer is not None:
