@@ -32,6 +32,7 @@ MODULES: Final[Mapping[str, tuple[str, Mapping[str, str]]]] = {
         {
             "A server": "Server Limits Icon Extension __version__",
             "Finding tools": "Search ToolBudget",
+            "Code mode": "CodeMode",
             "Declaring without a server": "tool resource app prompt completion",
             "Objects behind the decorators": "Tool ToolOptions Resource ResourceOptions Prompt PromptOptions",
             "In a call": "Context Depends SampleOptions Message User Assistant",
@@ -55,6 +56,7 @@ MODULES: Final[Mapping[str, tuple[str, Mapping[str, str]]]] = {
     "defserve.host": ("The other side: a client that speaks to any server.", {"": "*"}),
     "defserve.sandbox": ("Runs the code of strangers in a process apart.", {"": "*"}),
     "defserve.extending": ("What the author of an extension writes with.", {"": "*"}),
+    "defserve.kernel": ("Many servers run and served as one.", {"": "*"}),
     "defserve.gateway": ("A gateway of topics with identities of your own.", {"": "*"}),
 }
 

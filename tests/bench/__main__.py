@@ -15,6 +15,7 @@ from typing import TypeVar
 
 from . import against, environment, report
 from .catalogue import write_catalogue
+from .code_measure import CODE_MODE
 from .contenders import CONTENDERS, HTTP_CONTENDERS, SERVERS, Contender, HttpContender
 from .gateway_measure import GATEWAY
 from .http_measure import HTTP, try_http
@@ -28,8 +29,16 @@ from .streaming_measure import STREAMING
 from .targets import SUBJECT, judge
 
 OUTPUT = environment.ROOT / "bench-results"
-SECTIONS = STDIO | HTTP | STREAMING | GATEWAY | PUSH | STATE
-GROUPS = {"stdio": STDIO, "http": HTTP, "streaming": STREAMING, "gateway": GATEWAY, "push": PUSH, "state": STATE}
+SECTIONS = STDIO | HTTP | STREAMING | GATEWAY | PUSH | STATE | CODE_MODE
+GROUPS = {
+    "stdio": STDIO,
+    "http": HTTP,
+    "streaming": STREAMING,
+    "gateway": GATEWAY,
+    "push": PUSH,
+    "state": STATE,
+    "code": CODE_MODE,
+}
 ALL_NAMES = list(dict.fromkeys(each.name for each in (CONTENDERS[0], *HTTP_CONTENDERS, *CONTENDERS)))
 T = TypeVar("T", Contender, HttpContender)
 

@@ -129,4 +129,6 @@ SECTIONS: tuple[tuple[str, str, Callable[[Figure], str]], ...] = (
     ("State: reading a checkpoint that is not in memory, in µs", "state-read", _with_range),
     ("State: rolling back, in µs", "state-rollback", _with_range),
     ("State of 100 kB: what one change costs on the wire, in bytes", "state-bytes", _median_only),
+    ("Code mode, 50 calls of add in ms: median (least–most)", "code", _with_range),
+    ("Code mode, what 50 calls by code take longer than by the client, in ms", "code-over", _with_range),
 )

@@ -81,6 +81,7 @@ TARGETS = (
     _at_depth("rollback", 1_000),
     _at_depth("rollback", 100_000),
     Target("patch of one change to a 100 kB state", "state-bytes/patch", "state-bytes/data", SUBJECT, False, 0.01),
+    Target("50 calls by code, over the same by the client", "code-over/one by one", "", "", False, 30, "ms"),
     _at_least("a topic of 2, to a bare broadcast", "gateway/2 participants", "bare", 0.6),
     _at_least("a topic of 50, to a bare broadcast", "gateway/50 participants", "bare", 0.6),
     _at_least("a topic of 500, to a bare broadcast", "gateway/500 participants", "bare", 0.6),

@@ -18,7 +18,7 @@ from defserve.protocols.mcp.tools.tools import Tool, ToolOptions
 from defserve.sandbox import monty
 from tests.code_mode.peers import run, value
 from tests.protocols.mgp.callers import ALICE, speaking
-from tests.raw import STATELESS, VERSIONS, Json, Raw, raw, text_of
+from tests.raw import ERAS, STATELESS, VERSIONS, Json, Raw, raw, text_of
 
 pytestmark = pytest.mark.skipif(not monty.installed(), reason="pydantic-monty is not installed in the tested version")
 
@@ -182,8 +182,9 @@ async def test_a_caller_is_told_only_of_what_it_may_use():
 
 
 @pytest.mark.anyio
-async def test_with_search_a_query_is_ranked_and_code_mode_stays_listed():
-    async with raw(library(50, search="always")) as peer:
+@pytest.mark.parametrize("version", ERAS)
+async def test_with_search_a_query_is_ranked_and_code_mode_stays_listed(version: str):
+    async with raw(library(50, search="always"), version) as peer:
         names = [tool["name"] for tool in (await peer.ask("tools/list"))["result"]["tools"]]
         assert {"run_code", "describe_tools"} <= set(names) and "book_1" not in names
         assert (await described(peer, query="whales"))[0].startswith("def book_1(")

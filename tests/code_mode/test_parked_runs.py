@@ -210,7 +210,7 @@ async def test_later_calls_have_the_rights_of_the_request_that_goes_on():
         async with speaking(server, STATELESS, who=stronger, capabilities=ASKS) as again:
             assert value(await step(again, code, first)) == "after"
     actors = {event["target"]["tool_name"]: event["actor"].get("credential") for event in trail.events}
-    assert actors["note"] == "second"
+    assert actors["note"] == actors["greet"] == "second"
 
 
 async def test_more_parked_runs_than_may_wait_fail_and_those_that_wait_stay():

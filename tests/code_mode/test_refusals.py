@@ -13,6 +13,8 @@ import pytest
 
 from defserve import (
     AccessPolicy,
+    ApiKeys,
+    Auth,
     CodeMode,
     Context,
     Entry,
@@ -244,13 +246,30 @@ async def test_code_mode_itself_can_be_refused():
     assert ran == []
 
 
-async def test_code_cannot_reach_code_by_the_name_of_a_meta_tool():
+@pytest.mark.parametrize("name", ["run_code", "look", "wipe"])
+async def test_code_cannot_call_by_way_of_a_meta_tool(name: str):
     ran: list[str] = []
-    async with raw(made(ran, search="always")) as peer:
-        code = "await call_tool('mgp_tools_call', {'name': 'run_code', 'arguments': {'code': 'look()'}})"
-        assert "code cannot run code" in failure(await run(peer, code))
-        through = "await call_tool('mgp_tools_call', {'name': 'wipe', 'arguments': {'disk': 'a'}})"
-        assert "PermissionError" in failure(await run(peer, through))
+    async with raw(made(ran, search="always"), STATELESS, ASKS) as peer:
+        through = f"await call_tool('mgp_tools_call', {{'name': {name!r}, 'arguments': {{'code': 'look()'}}}})"
+        for code in (through, through.replace("_", ".").replace("call.tool", "call_tool"), f"mgp_tools_call({name!r})"):
+            assert "RuntimeError" in (text := failure(await run(peer, code))) or "NameError" in text
+    assert ran == []
+
+
+async def test_a_tool_for_views_alone_is_not_for_the_code_of_a_model():
+    server, ran = Server("s", "1", code_mode=True), list[str]()
+
+    @server.tool(visible_to="app")
+    def press() -> str:
+        ran.append("pressed")
+        return ""
+
+    views: Json = {"extensions": {"io.modelcontextprotocol/ui": {"mimeTypes": ["text/html;profile=mcp-app"]}}}
+    async with raw(server, STATELESS, views) as peer:
+        assert "press" in [tool["name"] for tool in (await peer.ask("tools/list"))["result"]["tools"]]
+        assert "no tool is called 'press'" in failure(await run(peer, "press()"))
+        assert "no tool is called 'press'" in failure(await run(peer, "await call_tool('press')"))
+        assert "press" not in (await peer.call("describe_tools"))["content"][0]["text"]
     assert ran == []
 
 
@@ -264,3 +283,38 @@ async def test_a_question_of_a_tool_that_nobody_can_answer_is_an_exception():
     async with raw(server) as peer:
         code = "try:\n    greet()\nexcept RuntimeError as error:\n    text = str(error)\ntext"
         assert "a client that offers elicitation" in value(await run(peer, code))
+
+
+@pytest.mark.parametrize("version", ERAS)
+async def test_keys_that_come_in_messages_name_what_code_may_call(version: str, tmp_path: Path):
+    keys, ran = ApiKeys(f"sqlite:///{tmp_path / 'keys.db'}", pepper="p" * 32), list[str]()
+    token, _ = await keys.create("alice", permissions=["ToolInvoke(run_code)", "ToolInvoke(look)"], per_minute=3)
+    server = made(ran, auth=Auth(keys, in_messages=True))
+    async with raw(server, version) as peer:
+
+        async def tried(code: str) -> Json:
+            params = peer.dressed({"name": "run_code", "arguments": {"code": code}})
+            message = {"jsonrpc": "2.0", "id": 99, "method": "tools/call", "params": params}
+            await peer.send(message | {"auth": {"type": "bearer", "token": token}})
+            return (await peer.reply_to(99))["result"]
+
+        assert value(await tried("look()")) == "seen"
+        assert "admin" in failure(await tried("admin()"))
+        assert "too many calls with this key" in str(await tried("look()\nlook()\nlook()"))
+    assert set(ran) <= {"look "} and len(ran) < 3
+    await keys.close()
+
+
+@pytest.mark.parametrize("takes_tasks", [True, False])
+@pytest.mark.parametrize("task", ["optional", "required"])
+async def test_code_waits_for_a_tool_that_runs_as_a_task(task: Any, takes_tasks: bool):
+    server = Server("s", "1", code_mode=True)
+
+    @server.tool(task=task)
+    async def build(n: int) -> int:
+        await asyncio.sleep(0)
+        return n * 2
+
+    offers: Json = {"extensions": {"io.modelcontextprotocol/tasks": {}}} if takes_tasks else {}
+    async with raw(server, STATELESS, offers) as peer:
+        assert value(await run(peer, "build(1) + build(2)")) == 6

@@ -19,6 +19,8 @@ from defserve.wire.jsonvalue import excess, is_array, is_mapping, is_object
 from defserve.wire.messages import Params
 
 CALL_TOOL: Final = "call_tool"
+# Calls another tool by name. What code calls is judged, counted and named in errors as what it is.
+INDIRECT: Final = "mgp_tools_call"
 _TAKES: Final = {"name", "arguments"}
 
 # The type of an error → the exception that the code sees. Any other is a RuntimeError.
@@ -58,11 +60,14 @@ def requested(call: Call, tools: Registry[Tool], out: CallOut) -> tuple[Tool, Pa
 
 
 def seen(call: Call, tools: Registry[Tool], name: str) -> Tool | None:
-    """The tool of this name if the caller may see it. Code is written by a model, so a tool of a view is not for it."""
+    """The tool of this name if the caller may see it, and models may call it."""
     tool = tools.get(name)
-    if tool is None or is_for_views(tool) or not call.session.composition.visible(call, tool):
-        return None
-    return tool
+    return tool if tool is not None and may_be_seen(call, tool) else None
+
+
+def may_be_seen(call: Call, tool: Tool) -> bool:
+    """Whether the caller may see a tool, and models may call it: some are for views alone."""
+    return call.session.composition.visible(call, tool) and not is_for_views(tool)
 
 
 async def answer(inner: InnerCall, tool: Tool) -> Answer:
@@ -90,6 +95,8 @@ def _kind(result: Params) -> ErrorKind:
 
 
 def _found(call: Call, tools: Registry[Tool], name: str) -> Tool:
+    if name == INDIRECT:
+        raise BadCall("RuntimeError", f"{name} is for clients: code calls the tool itself")
     if (tool := seen(call, tools, name)) is None:
         raise BadCall("NameError", f"no tool is called {name!r}; describe_tools lists those there are")
     return tool

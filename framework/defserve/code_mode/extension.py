@@ -9,6 +9,7 @@ from itertools import islice
 from typing import Any
 from weakref import WeakKeyDictionary
 
+from defserve.code_mode.calling import may_be_seen
 from defserve.code_mode.options import CodeMode
 from defserve.code_mode.run import CodeRun, RunPlace
 from defserve.code_mode.signatures import signature
@@ -100,9 +101,8 @@ class CodeModeExtension(Extension):
 
     async def describe_tools(self, call: Call, names: list[str] | None = None, query: str | None = None) -> str:
         """The tool `describe_tools`."""
-        composition, dialect, asker = call.session.composition, dialect_of(call), _as_description(call)
-        known = [tool for tool in self._tools if tool.name not in self.names and not is_for_views(tool)]
-        seen = {tool.name: tool for tool in known if composition.visible(asker, tool)}
+        dialect, asker = dialect_of(call), _as_description(call)
+        seen = {tool.name: tool for tool in self._tools if tool.name not in self.names and may_be_seen(asker, tool)}
         if names:
             described = (signature(seen[n], dialect) if n in seen else f"# there is no tool {n}" for n in names)
             return "\n".join(islice(described, MOST_DESCRIBED))

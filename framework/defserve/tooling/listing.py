@@ -112,7 +112,7 @@ class UnstartedSession:
         self._sent: list[OutgoingMessage] = []
         engine: Any = NoLoopYet()
         self.session = Session(composition, engine, self._sent.append, counted=False)
-        about = {"protocolVersion": HANDSHAKE_VERSIONS[-1], "clientInfo": {"name": "defserve", "version": "0"}}
+        about = {"protocolVersion": HANDSHAKE_VERSIONS[-1], "clientInfo": {"name": "defserve tooling", "version": "0"}}
         self.initialize = self.ask("initialize", {**about, "capabilities": dict(offer)}) or {}
 
     def ask(self, method: str, params: Json) -> Json | None:

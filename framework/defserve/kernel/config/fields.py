@@ -88,7 +88,7 @@ SERVER: Final = Table(
         "auth_token": Text("a bearer token for the address"),
         "headers": TextTable("further headers for the address", HEADER),
         "enabled": Flag("false: the server is listed and not started"),
-        "start": Text("start it with the kernel (eager) or with the first use (lazy)", ("eager", "lazy")),
+        "start": Text("lazy: once its tools are known, it ends until its first call", ("eager", "lazy")),
         "idle_stop": Number("seconds without a call after which it stops until the next use; 0: never", 0, 604_800),
         "overlap": Flag("false: a restart ends the old process first, for servers that own a port or a lock"),
         "prefix": Text("tool `x` becomes `prefix_x`; an empty one is written by leaving it out", pattern=PREFIX),
@@ -124,6 +124,7 @@ KERNEL: Final = Table(
         "audit": Text("where audit events go: a file of JSON lines", example="audit.jsonl"),
         "keys": Text("callers over the network need a key of this store, made by `defserve keys`", example="keys.json"),
         "on_change": Text("what happens when a tool's definition changes after it was first seen", CHANGES),
+        "code_mode": Flag("true: clients may run Python that calls the tools of all servers"),
         "watch": Flag("whether the kernel reads this file again when it changes"),
         "drain_secs": Number("seconds for calls under way when a server is stopped", 0, 3600),
         "budget": Table(

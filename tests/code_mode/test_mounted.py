@@ -1,0 +1,46 @@
+"""Code that calls tools of other servers: their questions park the run as those of its own tools do."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from defserve import Command, Server
+from defserve.sandbox import monty
+from tests.code_mode import backend
+from tests.code_mode.peers import ASKS, run, value
+from tests.raw import ERAS, STATELESS, Json, raw
+from tests.waiting import until
+
+pytestmark = [
+    pytest.mark.anyio,
+    pytest.mark.skipif(not monty.installed(), reason="pydantic-monty is not installed in the tested version"),
+]
+
+
+@pytest.mark.parametrize("behind", ERAS)
+async def test_a_question_of_a_mounted_tool_reaches_the_client_of_the_code(behind: str, tmp_path: Path):
+    log, asked = tmp_path / "log", list[str]()
+    server = Server("front", "1", code_mode=True)
+    server.mount(Command(sys.executable, str(backend.__file__), version=behind), prefix="far")
+
+    @server.tool
+    def note(text: str) -> str:
+        asked.append(text)
+        return text
+
+    def answering(message: str) -> Json:
+        asked.append(message)
+        return {"action": "accept", "content": {"value": "Ada"}}
+
+    async with raw(server, STATELESS, ASKS) as peer:
+        await until(lambda: server.mcp.tools.registry.get("far_greet") is not None)
+        code = f"note('first')\nx = far_greet({str(log)!r})\nnote('last')\nx['hello']"
+        result: Any = await run(peer, code, answering)
+        assert value(result) == "Ada"
+        assert "far_greet(log: str) -> " in (await peer.call("describe_tools"))["content"][0]["text"]
+    assert asked == ["first", "Who is ada?", "last"]
+    assert log.read_text() == "greeted Ada\n"
