@@ -57,6 +57,7 @@ CACHES: dict[str, tuple[str, str]] = {
     "kernel/journal.py:_lines": ("lines", "500 of 2,000 characters a server"),
     "proxying/room.py:_waiting": ("calls of its clients", "four for each that may run; each is a call of `Limits`"),
     "proxying/backend.py:stderr": ("lines of a child", "200 of 2,000 characters a backend"),
+    "proxying/restarts.py:_known": ("sessions whose process failed", "1000 keys, until they leave"),
     "proxying/restarts.py:_times": ("nothing", "1000 times"),
     "host/mcpl/channels/channels.py:_known": ("the channels of a server", "one message for each list"),
     "host/mcpl/inbox.py:_items": ("events", "the room of an inbox, in messages"),

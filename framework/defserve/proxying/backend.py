@@ -25,7 +25,7 @@ from defserve.proxying.conversations.fronts import Front, front_of
 from defserve.proxying.conversations.holding import HeldChannels
 from defserve.proxying.conversations.pool import Pool
 from defserve.proxying.relay import RelayedCall, held_handle, resumes
-from defserve.proxying.restarts import Exit, RestartPolicy, RestartRefusal, Restarts
+from defserve.proxying.restarts import Exit, RestartPolicy, RestartRefusal, Restarts, RestartsByKey
 from defserve.proxying.room import CallRoom
 from defserve.proxying.states import State
 from defserve.proxying.targets import Per, Secrets, Target
@@ -40,6 +40,7 @@ REOPEN_SECONDS: Final = 1.0
 DRAIN_SECONDS: Final = 30.0
 STDERR_LINES: Final = 200
 RETIRE_POLL_SECONDS: Final = 0.05
+CLEAN_EXIT: Final = "exited with code 0"
 
 # A notification of a backend, and the lists that it says have changed.
 CHANGES: Final[Mapping[str, tuple[str, ...]]] = {
@@ -108,6 +109,7 @@ class Backend:
         self._watchers: dict[object, Callable[[Transition], None]] = {}
         self._main: Channel | None = None
         self._task: asyncio.Task[None] | None = None
+        self._front_restarts = RestartsByKey(lambda: self.policy.policy)
         self._failed = ""
         self._is_asleep = False
         self._join_loop()
@@ -177,7 +179,7 @@ class Backend:
         self._is_asleep = False
         if self._task is None or self._task.done():
             self._join_loop()
-            self.policy.clear()
+            self._forget_restarts()
             self._enter("connecting", "started")
             self._task = asyncio.create_task(self._supervise(), name=f"defserve backend {self.id}")
 
@@ -195,7 +197,7 @@ class Backend:
         """End it as `stop` does, and start it again. What it offers stays listed."""
         await self._drain(reason, timeout)
         await self._close()
-        self.policy.clear()
+        self._forget_restarts()
         self.restarts += 1
         self._enter("restarting", reason)
         self._task = asyncio.create_task(self._supervise(), name=f"defserve backend {self.id}")
@@ -230,7 +232,7 @@ class Backend:
         self._main, self.pool = main, self._new_pool()
         self._learn(main)
         await self._listen(main)
-        self.policy.clear()
+        self._forget_restarts()
         self.restarts += 1
         log.info("server %r: renewed (%s)", self.id, reason)
         await self._retire(old, pool, timeout)
@@ -330,7 +332,7 @@ class Backend:
             await self._main_gone.wait()
             # Another one may have taken its place meanwhile.
             gone = self._main.gone
-            is_clean = gone is not None and "exited with code 0" in gone.message
+            is_clean = gone is not None and CLEAN_EXIT in gone.message
             return Exit.CLEAN if is_clean else Exit.FAILED, self._hidden(gone.message if gone else self._failed)
         except Clash as clash:
             log.error("server %r is not offered: %s", self.id, clash)
@@ -353,13 +355,32 @@ class Backend:
         return channel
 
     async def _open_for(self, front: Front) -> Channel:
+        await self._may_open(front)
         try:
             channel = await self._open(front)
         except PeerError as error:
+            self._front_failed(front)
             raise failures.not_connected(self.id, "error", self._hidden(error.message)) from None
         await self._want_changes(channel)
         await self.watching.repeat(channel, front.key)
         return channel
+
+    async def _may_open(self, front: Front) -> None:
+        """Wait for the time when a front whose process failed may have the next one. Raises if there is none."""
+        wait = self._front_restarts.wait(front.key)
+        if isinstance(wait, RestartRefusal):
+            raise failures.not_connected(self.id, "error", f"{wait.reason}: {wait.text}; {self.note}")
+        if wait:
+            await asyncio.sleep(wait)
+
+    def _front_failed(self, front: Front | None) -> None:
+        if front is not None and front.key is not None and self.target.isolates:
+            self._front_restarts.failed(front.key)
+
+    def _forget_restarts(self) -> None:
+        """An operator asked for a start."""
+        self.policy.clear()
+        self._front_restarts.forget()
 
     def _learn(self, main: Channel) -> None:
         terms = main.terms
@@ -439,12 +460,15 @@ class Backend:
             return
         self.note = self._hidden(reason.message)
         self.pool.drop(channel)
+        if CLEAN_EXIT not in reason.message:
+            self._front_failed(channel.front)
         if channel.front is not None and self.watching.watches(channel.front):
             self._spawn(self._reopen(channel.front))
 
     def left(self, session: Session) -> None:
         """A front has left."""
         self.pool.left(session)
+        self._front_restarts.forget(lambda key: isinstance(key, tuple) and session in key)
         self.watching.forget(lambda front: front.session is session)
 
     def roots_changed(self, session: Session) -> None:
