@@ -22,8 +22,9 @@ from defserve.proxying.catalogue.catalogue import Catalogue, Clash, Shelf
 from defserve.proxying.catalogue.names import ToolChoice
 from defserve.proxying.conversations.channel import Channel
 from defserve.proxying.conversations.fronts import Front, front_of
+from defserve.proxying.conversations.holding import HeldChannels
 from defserve.proxying.conversations.pool import Pool
-from defserve.proxying.relay import RelayedCall, resumes
+from defserve.proxying.relay import RelayedCall, held_handle, resumes
 from defserve.proxying.restarts import Exit, RestartPolicy, RestartRefusal, Restarts, RestartsByKey
 from defserve.proxying.states import State
 from defserve.proxying.targets import Per, Secrets, Target
@@ -101,21 +102,17 @@ class Backend:
         self.on_stderr: Callable[[str], None] | None = None
         self.secrets: Secrets = target.secrets
         self.catalogue = Catalogue(self, shelf, options.tools)
-        self.pool = Pool(id, self._open_for, most=options.children, idle=options.idle)
-        self.pool.ended = lambda front: self.catalogue.forget(front.key)
+        self.pool = self._new_pool()
         self.watching = Watching(self._channel, self._watch_key)
         self.policy = Restarts(options.restarts or _usual_policy(target))
-        self._shelf, self._parking = shelf, parking
+        self._shelf, self._parking, self._held = shelf, parking, HeldChannels()
         self._watchers: dict[object, Callable[[Transition], None]] = {}
         self._main: Channel | None = None
         self._task: asyncio.Task[None] | None = None
-        self._main_gone: asyncio.Event = asyncio.Event()
         self._front_restarts = RestartsByKey(lambda: self.policy.policy)
         self._failed = ""
         self._is_asleep = False
-        self._falling_asleep = asyncio.Lock()
-        self._settled: asyncio.Event = asyncio.Event()
-        self._idle: asyncio.Event = asyncio.Event()
+        self._join_loop()
         self._room: deque[asyncio.Future[None]] = deque()
         self._tasks: set[asyncio.Task[None]] = set()
         self._is_refreshing = self._is_known = False
@@ -156,12 +153,24 @@ class Backend:
         self._watchers[key] = changed
         return lambda: self._watchers.pop(key, None) and None
 
+    def _join_loop(self) -> None:
+        """Belong to the event loop that comes next: what waits must wait on that one."""
+        self._main_gone, self._settled, self._idle = asyncio.Event(), asyncio.Event(), asyncio.Event()
+        self._falling_asleep = asyncio.Lock()
+        self.catalogue.join_loop()
+
+    def _new_pool(self) -> Pool:
+        pool = Pool(self.id, self._open_for, most=self.options.children, idle=self.options.idle)
+        pool.ended = lambda front: self.catalogue.forget(front.key)
+        return pool
+
     # -- life --------------------------------------------------------------------------------------------
 
     async def start(self) -> None:
         """Begin to connect, if it has not begun. Returns at once: `state` tells what became of it."""
         self._is_asleep = False
         if self._task is None or self._task.done():
+            self._join_loop()
             self._forget_restarts()
             self._enter("connecting", "started")
             self._task = asyncio.create_task(self._supervise(), name=f"defserve backend {self.id}")
@@ -172,6 +181,7 @@ class Backend:
         await self._close()
         self._is_asleep = False
         self.catalogue.clear()
+        self._is_known = False
         if self.state != "disconnected":
             self._enter("disconnected", reason)
 
@@ -211,7 +221,7 @@ class Backend:
             self.target, self.secrets = before, secrets
             raise
         old, pool = self._main, self.pool
-        self._main, self.pool = main, Pool(self.id, self._open_for, most=self.options.children, idle=self.options.idle)
+        self._main, self.pool = main, self._new_pool()
         self._learn(main)
         await self._listen(main)
         self._forget_restarts()
@@ -399,8 +409,12 @@ class Backend:
         await self._take_room()
         try:
             front = front_of(call)
-            channel = await self._channel(front)
-            relayed = RelayedCall(self.id, call, channel, front, self._parking, self.secrets)
+            held = self._held.take(held_handle(call, self.id))
+            channel = held.channel if held is not None else await self._channel(front)
+            relayed = RelayedCall(self.id, call, channel, front, self._parking, self._held, self.secrets)
+            if held is not None:
+                channel.begin(relayed)
+                channel.end(held.exchange)
             return await self._named(relayed.run(method, params))
         finally:
             self._leave_room()
@@ -410,7 +424,7 @@ class Backend:
         try:
             return await work
         except PeerError as error:
-            raise failures.lost(self.id, error, self.state, self.secrets) from None
+            raise failures.failed(self.id, error, self.state, self.secrets) from None
 
     async def _channel(self, front: Front) -> Channel:
         """The conversation that a front's call takes. Waits a moment for a backend that is on its way."""
@@ -509,11 +523,8 @@ class Backend:
             return
         try:
             await self.watching.add(_watcher(call), self._inner(uris))
-        except PeerGone as error:
-            raise failures.lost(self.id, error, self.state, self.secrets) from None
         except PeerError as error:
-            answer = {"code": error.code, "message": error.message, "data": error.data}
-            raise failures.relayed(self.id, answer, self.secrets) from None
+            raise failures.failed(self.id, error, self.state, self.secrets) from None
 
     async def unwatch_resources(self, call: Call, uris: Collection[str]) -> None:
         """It no longer does."""
