@@ -16,7 +16,7 @@ from defserve.protocols.mcp.apps.facet import is_for_views
 from defserve.protocols.mcp.failures import ERROR_KEY, tool_failure, ungrouped
 from defserve.protocols.mcp.tools.tools import Tool
 from defserve.sandbox.callouts import Answer, CallOut, ErrorKind
-from defserve.wire.jsonvalue import is_array, is_mapping, is_object
+from defserve.wire.jsonvalue import is_mapping, is_object
 from defserve.wire.messages import Params
 
 CALL_TOOL: Final = "call_tool"
