@@ -1,7 +1,7 @@
 # Everything a fresh machine needs is python3 (3.11 or newer) and make. `make` alone lists what there is.
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-all coverage check bench conformance requirements fuzz faults attack peers soak e2e apps clean
+.PHONY: help demo test test-all coverage check bench conformance requirements fuzz faults attack search peers soak e2e apps clean
 MAKEFLAGS += --no-print-directory
 
 # The first interpreter that is new enough and runs; `make PYTHON=/path/to/python …` overrules it.
@@ -81,6 +81,9 @@ fuzz: $(READY)  ## run the property tests for minutes
 faults: $(READY)  ## kill servers and Redis at random moments: nothing acknowledged is lost (ARGS="--runs 1000")
 	@echo "== faults"
 	@$(BIN)/python -m tests.faults $(ARGS)
+
+search: $(READY)  ## how well each strategy finds tools, on the corpus (ARGS="--split held" for the half nobody tunes on)
+	@$(BIN)/python -m tests.search.evaluation $(ARGS)
 
 attack: $(READY)  ## attack servers on loopback, over raw sockets; fails if one attack is not held (ARGS="--only smuggling")
 	@$(BIN)/python -m tests.attack $(ARGS)

@@ -56,6 +56,7 @@ MODULES: Final[Mapping[str, tuple[str, Mapping[str, str]]]] = {
     "defserve.host": ("The other side: a client that speaks to any server.", {"": "*"}),
     "defserve.sandbox": ("Runs the code of strangers in a process apart.", {"": "*"}),
     "defserve.extending": ("What the author of an extension writes with.", {"": "*"}),
+    "defserve.kernel": ("Many servers run and served as one.", {"": "*"}),
     "defserve.gateway": ("A gateway of topics with identities of your own.", {"": "*"}),
 }
 

@@ -23,6 +23,7 @@ MODULES: Final = (
     "defserve.errors",
     "defserve.extending",
     "defserve.gateway",
+    "defserve.kernel",
     "defserve.guard.code",
     "defserve.guard.network",
     "defserve.guard.paths",

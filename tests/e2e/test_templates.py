@@ -17,6 +17,7 @@ pytestmark = [pytest.mark.e2e, pytest.mark.anyio]
 CALLS: dict[str, tuple[str, dict[str, Any], str]] = {
     "minimal": ("greet", {"name": "Ada"}, "Hello, Ada!"),
     "tools": ("search", {"query": "green"}, "Green tea"),
+    "app": ("roll", {"count": 3}, '"total"'),
     "memory": ("remember", {"fact": "Ada prefers green tea"}, "Remembered."),
     "compliance": ("redact", {"text": "Write to ada@example.org"}, "Write to [REDACTED]"),
     "channel": ("post", {"author": "Ada", "text": "Hello"}, "Posted"),

@@ -50,6 +50,11 @@ async def test_a_task_in_a_thread_is_cancelled(connect_to: ConnectTo):
         assert task.status == "cancelled"
 
 
+async def test_a_call_of_a_tool_that_runs_only_as_a_task_waits_for_it(connect_to: ConnectTo):
+    async with connect_to("tasks") as client:
+        assert await client.call("watch", minutes=0) == "nothing happened"
+
+
 async def test_a_number_is_drawn_once_and_told_on_the_way(connect_to: ConnectTo):
     async with connect_to("tasks") as client:
         task = await client.start("bill", customer="Ada")
@@ -66,6 +71,6 @@ async def test_what_is_asked_first_belongs_to_the_call(connect_to: ConnectTo):
 async def test_a_tool_that_needs_tasks_refuses_a_client_without(connect_to: ConnectTo):
     async with connect_to("tasks") as client:
         with pytest.raises(PeerError, match="runs only as a task") as refused:
-            await client.call("watch", minutes=0)
+            await client.call_raw("watch", {"minutes": 0})
         assert refused.value.code == -32021
         assert refused.value.data["requiredCapabilities"] == {"extensions": {"io.modelcontextprotocol/tasks": {}}}

@@ -1,4 +1,6 @@
-"""The command: kill servers and their Redis at random moments, and see that nothing that was acknowledged is lost.
+"""The command: kill servers, their Redis and the servers of a kernel at random moments.
+
+Nothing that was acknowledged is lost, and no call of a kernel runs twice.
 
 A run is one kill. Its seed is printed with what went wrong, and `--seed` starts from there.
 """
@@ -14,6 +16,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from statistics import median, quantiles
 
+from tests.faults.kernel import kill_backends
 from tests.faults.killing import Tally, kill_redis, kill_servers, share_redis
 from tests.faults.killing_tasks import kill_on_redis, kill_on_sqlite
 from tests.faults.process import Broken
@@ -32,6 +35,7 @@ STORIES: dict[str, tuple[Story, bool, float]] = {
     "workers": (share_redis, True, 0.1),
     "tasks": (kill_on_sqlite, False, 1.0),
     "tasks-redis": (kill_on_redis, True, 1.0),
+    "kernel": (kill_backends, False, 0.25),
 }
 
 

@@ -7,7 +7,7 @@ import os
 
 from defserve import Context, Limits, Server
 
-HEARTBEAT_SECONDS = 1.0
+HEARTBEAT_SECONDS = 0.5
 RETRIES = 50
 
 server = Server(

@@ -8,7 +8,7 @@ from __future__ import annotations
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from random import Random
 
@@ -39,12 +39,18 @@ class Worker(ServedProcess):
         arguments = {"name": name, "seconds": seconds}
         return self.send("tools/call", {"name": tool, "arguments": arguments, "_meta": META})
 
-    def task(self, method: str, id: str) -> Json:
-        """What a task method gives. Raises Broken for an error: an acknowledged task must be known."""
-        answer = self.ask(method, {"taskId": id, "_meta": META})
-        if (wrong := complaint(answer)) is not None:
-            raise Broken(f"{method} of an acknowledged task: {wrong}")
-        return answer["result"]
+    def tasks(self, method: str, ids: Sequence[str]) -> dict[str, Json]:
+        """What a task method gives for each. Raises Broken for an error: an acknowledged task must be known."""
+        asked = {self.send(method, {"taskId": id, "_meta": META}): id for id in ids}
+        found: dict[str, Json] = {}
+        until = time.monotonic() + PATIENCE
+        while asked:
+            if (answer := self.receive(until)) is None:
+                raise Broken(f"{method} was not answered")
+            if (wrong := complaint(answer)) is not None:
+                raise Broken(f"{method} of an acknowledged task: {wrong}")
+            found[asked.pop(answer["id"])] = answer["result"]
+        return found
 
 
 class Jobs:
@@ -66,8 +72,8 @@ class Jobs:
 
     def look(self, worker: Worker) -> None:
         """Let a process tell of all tasks that are not over."""
-        for id, (tool, name) in list(self.waiting.items()):
-            task = worker.task("tasks/get", id)
+        for id, task in worker.tasks("tasks/get", list(self.waiting)).items():
+            tool, name = self.waiting[id]
             if id in self.cancelled and task["status"] != "cancelled":
                 raise Broken(f"{name} is {task['status']} after its cancellation was acknowledged")
             if task["status"] in ("completed", "failed", "cancelled"):
@@ -145,7 +151,7 @@ def _work_and_die(victim: Worker, observer: Worker, jobs: Jobs, random: Random, 
     while asked and (answer := victim.receive(until)) is not None:
         jobs.take(answer, asked)
     if endless and random.random() < 0.3:
-        observer.task("tasks/cancel", endless[0])
+        observer.tasks("tasks/cancel", endless[:1])
         jobs.cancelled.add(endless[0])
     for answer in victim.kill():
         jobs.take(answer, asked)

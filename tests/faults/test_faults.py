@@ -11,6 +11,7 @@ import pytest
 
 from tests.faults import __main__ as command
 from tests.faults.acknowledged import Acknowledged, Add, RollBack
+from tests.faults.kernel import kill_backends
 from tests.faults.killing import Tally, kill_redis, kill_servers, share_redis
 from tests.faults.killing_tasks import Jobs, kill_on_redis, kill_on_sqlite
 from tests.faults.process import Broken
@@ -36,6 +37,10 @@ def test_nothing_acknowledged_is_lost_when_redis_is_killed():
 
 def test_two_servers_on_one_redis_never_lose_or_fork_a_tree():
     assert share_redis(1, 2, calls=8).acknowledged >= 8
+
+
+def test_servers_of_a_kernel_are_killed_and_no_client_is_cut_off_and_no_call_runs_twice():
+    assert kill_backends(1, 3).acknowledged > 0
 
 
 @pytest.mark.req("MCP-8")

@@ -100,8 +100,8 @@ def test_an_ended_kernel_ends_its_servers(tmp_path: Path, number: signal.Signals
     assert not list(Path(os.environ["XDG_RUNTIME_DIR"]).rglob("*.sock"))
 
 
-def test_a_killed_kernel_leaves_no_servers(tmp_path: Path) -> None:
-    with kernel(tmp_path, entry("a"), entry("b")) as process:
+def test_a_killed_kernel_leaves_no_servers_not_even_deaf_ones(tmp_path: Path) -> None:
+    with kernel(tmp_path, entry("a"), entry("b", "--deaf")) as process:
         servers = [row["pid"] for row in wait_for(tmp_path, a="connected", b="connected").values()]
         process.send_signal(signal.SIGKILL)
         process.wait(30)

@@ -38,7 +38,7 @@ async def test_the_tools_of_all_servers_are_served_as_one(tmp_path: Path) -> Non
     async with running(tmp_path, entry("a"), entry("b")) as here:
         names = {tool["name"] for tool in await here.client.tools()}
         assert {"a_add", "b_add"} <= names
-        assert await here.call("a_add", a=1, b=2) == "3"
+        assert int(await here.call("a_add", a=1, b=2)) == 3
         assert await here.call("a_pid") != await here.call("b_pid")
 
 
@@ -66,7 +66,7 @@ async def test_a_server_that_is_not_enabled_is_listed_and_started_on_demand(tmp_
         assert await here.client.tools() == []
         await here.kernel.start("a")
         await here.connected("a")
-        assert await here.call("a_add", a=1, b=2) == "3"
+        assert int(await here.call("a_add", a=1, b=2)) == 3
 
 
 # ------------------------------------------------------------------------------------------------------ ends and starts
@@ -75,11 +75,11 @@ async def test_a_server_that_is_not_enabled_is_listed_and_started_on_demand(tmp_
 @pytest.mark.req("MGP-11.5p", "MGP-11.5b")
 async def test_a_killed_server_is_started_again_and_clients_keep_their_conversation(tmp_path: Path) -> None:
     async with running(tmp_path, entry("a")) as here:
-        assert await here.call("a_add", a=1, b=2) == "3"
+        assert int(await here.call("a_add", a=1, b=2)) == 3
         os.kill(main_process(here, "a"), signal.SIGKILL)
         await until(lambda: here.kernel.ps()[0]["restarts"] == 1)
         await here.connected("a")
-        assert await here.call("a_add", a=2, b=2) == "4"
+        assert int(await here.call("a_add", a=2, b=2)) == 4
         assert any("signal 9" in text for text in texts(here))
 
 
@@ -115,9 +115,9 @@ async def test_a_server_that_hangs_is_found_by_probes_and_started_again(tmp_path
     async with running(tmp_path, entry("a", more=f'per = "shared"\n{health}'), entry("b")) as here:
         hanging = asyncio.create_task(here.client.call_raw("a_hang"))
         await until(lambda: here.kernel.ps()[0]["restarts"] == 1)
-        assert await here.call("b_add", a=1, b=2) == "3"
+        assert int(await here.call("b_add", a=1, b=2)) == 3
         await here.connected("a")
-        assert await here.call("a_add", a=1, b=2) == "3"
+        assert int(await here.call("a_add", a=1, b=2)) == 3
         with pytest.raises(DefserveError):
             result = await hanging
             raise ToolError(str(result))
@@ -197,6 +197,13 @@ async def test_what_was_filled_in_is_shown_to_nobody(tmp_path: Path) -> None:
         assert any("${K_SECRET}" in text or "[redacted]" in text for text in texts(here))
 
 
+async def test_a_child_sees_only_what_the_file_gives_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OTHER_SERVERS_TOKEN", "hunter2")
+    async with running(tmp_path, entry("a")) as here:
+        assert await here.call("a_environment", name="OTHER_SERVERS_TOKEN") == ""
+        assert await here.call("a_environment", name="PATH")
+
+
 # --------------------------------------------------------------------------------------------------------------- verbs
 
 
@@ -205,6 +212,23 @@ async def test_an_unknown_id_gets_a_suggestion(tmp_path: Path) -> None:
         for verb in (here.kernel.start, here.kernel.stop, here.kernel.restart):
             with pytest.raises(UsageError, match="did you mean 'office.mail'"):
                 await verb("office.mial")
+
+
+async def test_tools_of_all_servers_are_found_by_what_they_do(tmp_path: Path) -> None:
+    async with running(tmp_path, entry("a"), entry("b")) as here:
+        found = await here.kernel.search("add two numbers", 2)
+        assert [(tool["name"], tool["server_id"]) for tool in found] == [("a_add", "a"), ("b_add", "b")]
+        for query, top in (("", 5), ("x", 0), ("x", 1000)):
+            with pytest.raises(UsageError):
+                await here.kernel.search(query, top)
+
+
+async def test_with_many_tools_only_pinned_ones_are_listed(tmp_path: Path) -> None:
+    head = '[kernel]\nlevel = "L3"\n[kernel.tools]\npinned = ["b.pid"]'
+    async with running(tmp_path, head, entry("a", more='pinned = ["add"]'), entry("b")) as here:
+        names = {tool["name"] for tool in await here.client.tools()}
+        assert {name for name in names if not name.startswith("mgp_")} == {"a_add", "b_pid"}
+        assert int(await here.call("b_add", a=1, b=2)) == 3
 
 
 async def test_logs_follow_what_happens(tmp_path: Path) -> None:
@@ -225,3 +249,40 @@ async def test_logs_follow_what_happens(tmp_path: Path) -> None:
         assert {line["id"] for line in lines} == {"a"}
         assert not any("\x1b" in line["text"] for line in lines)
         assert [line async for line in here.kernel.logs("a")]
+
+
+# --------------------------------------------------------------------------------------------------------------- sleep
+
+
+@pytest.mark.parametrize("setting", ["idle_stop = 0.2", 'start = "lazy"\nidle_stop = 0.2'])
+async def test_a_server_that_nobody_uses_sleeps_and_a_call_wakes_it(tmp_path: Path, setting: str) -> None:
+    async with running(tmp_path, entry("a", more=f'per = "shared"\n{setting}'), wait=False) as here:
+        await until(lambda: here.state("a") == "disconnected")
+        names = {tool["name"] for tool in await here.client.tools()}
+        assert "a_add" in names
+        first = int(await here.call("a_pid"))
+        await until(lambda: here.state("a") == "disconnected")
+        assert int(await here.call("a_pid")) != first
+        assert here.kernel.ps()[0]["recent_restarts"] == 0
+        with pytest.raises(ProcessLookupError):
+            os.kill(first, 0)
+
+
+async def test_calls_that_come_while_a_server_falls_asleep_are_answered(tmp_path: Path) -> None:
+    async with running(tmp_path, entry("a", more='per = "shared"')) as here:
+        backend = here.kernel.members["a"].backend
+        assert backend is not None
+        for _ in range(3):
+            asleep = asyncio.create_task(backend.sleep())
+            await until(lambda: backend.state in ("draining", "disconnected"))
+            assert int(await here.call("a_add", a=1, b=2)) == 3
+            await asleep
+
+
+async def test_a_stopped_server_is_not_woken_by_a_call(tmp_path: Path) -> None:
+    async with running(tmp_path, entry("a", more='start = "lazy"\nidle_stop = 0.2'), wait=False) as here:
+        await until(lambda: here.state("a") == "disconnected")
+        await here.kernel.stop("a")
+        with pytest.raises(DefserveError):
+            await here.call("a_add", a=1, b=2)
+        assert here.state("a") == "disconnected"

@@ -14,7 +14,7 @@ from defserve.extending import Call
 def everything() -> Server:
     """A new one: it keeps what was done to it."""
     server = Server("everything", "1.0", limits=Limits(page=3), instructions="Use it well.")
-    facts: dict[str, Any] = {"runs": 0, "stopped": 0, "live": "first"}
+    facts: dict[str, Any] = {"runs": 0, "waiting": 0, "stopped": 0, "live": "first"}
 
     @server.tool(annotations={"readOnlyHint": True}, meta={"example.org/weight": 3}, title="Addition")
     def add(a: int, b: int) -> int:
@@ -59,6 +59,7 @@ def everything() -> Server:
 
     @server.tool
     async def wait() -> str:
+        facts["waiting"] += 1
         try:
             await asyncio.sleep(600)
         finally:

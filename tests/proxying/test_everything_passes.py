@@ -9,7 +9,7 @@ import pytest
 
 from defserve import ToolError
 from defserve.host import Answers, Client
-from tests.proxying.conftest import Join
+from tests.proxying.conftest import Join, hearing, until_fact
 from tests.waiting import until
 
 pytestmark = pytest.mark.anyio
@@ -62,7 +62,11 @@ async def test_links_in_results_have_the_prefix(join: Join) -> None:
 async def test_progress_and_logs_come_before_the_result(join: Join) -> None:
     steps: list[Any] = []
     logs: list[Any] = []
-    async with join(on_log=logs.append, on_progress=lambda *step: steps.append(step)) as client:
+
+    def noted(progress: float, total: float | None, message: str | None) -> None:
+        steps.append((progress, total, message))
+
+    async with join(on_log=logs.append, on_progress=noted) as client:
         assert await client.call("e_count", n=3) == "counted to 3"
         assert steps == [(1, 3, "step 1"), (2, 3, "step 2"), (3, 3, "step 3")]
         assert [log["data"] for log in logs] == [{"message": "counted", "i": i} for i in range(3)]
@@ -86,7 +90,7 @@ async def test_questions_are_answered_and_the_tool_of_a_session_runs_once(join: 
         assert await client.call("e_order") == "5 red"
         assert asked == ["Which size?", "Which colour?"]
         # A stateless server runs its own functions again; in a session the call waits.
-        assert await of_backend(client, "runs") == (1 if join.back == "handshake" else 3)  # pyright: ignore
+        assert await of_backend(client, "runs") == (1 if join.back == "handshake" else 3)
 
 
 async def test_a_client_that_offers_no_answers_is_asked_nothing(join: Join) -> None:
@@ -123,10 +127,10 @@ async def test_prompts_and_completions(join: Join) -> None:
 
 async def test_updates_of_a_resource_reach_its_subscriber(join: Join) -> None:
     news: list[Any] = []
-    async with join(on_notification=lambda method, params: news.append((method, params.get("uri")))) as client:
+    async with join(on_notification=hearing(news, "uri")) as client:
         await client.subscribe("note://e/live")
         await client.call("e_change", text="second")
-        await until(lambda: ("notifications/resources/updated", "note://e/live") in news)
+        await until(lambda: "note://e/live" in news)
         assert await client.read_text("note://e/live") == "second"
         await client.unsubscribe("note://e/live")
 
@@ -143,13 +147,10 @@ async def test_a_new_tool_is_announced_and_works(join: Join) -> None:
 async def test_a_cancelled_call_is_cancelled_in_the_backend(join: Join) -> None:
     async with join() as client:
         call = asyncio.create_task(client.call("e_wait"))
-        await until(lambda: not call.done())
-        await asyncio.sleep(0.3)
+        await until_fact(client, "waiting")
         call.cancel()
         await asyncio.gather(call, return_exceptions=True)
-        async with asyncio.timeout(30):
-            while await of_backend(client, "stopped") == 0:
-                await asyncio.sleep(0.01)
+        await until_fact(client, "stopped")
 
 
 async def test_what_a_request_carries_in_meta_arrives(join: Join) -> None:

@@ -21,6 +21,8 @@ from defserve.search.vectors import PackagedEmbedder, Vectors
 from defserve.search.words import split as words_in
 
 CORPUS = Path(__file__).parent / "corpus"
+PAGE = Path(__file__).parents[2] / "docs" / "search.md"
+BEGIN, END = "<!-- make search", "<!-- end -->"
 KINDS = ("keyword", "sentence", "paraphrase", "language", "none")
 TOP = 5
 
@@ -153,10 +155,15 @@ def table(split: str) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--split", choices=("tune", "held"), default="tune")
-    split = parser.parse_args().split
-    servers = len(list((CORPUS / "tools").glob("*.json")))
-    print(f"{len(entries())} tools of {servers} servers; {split}: top 1 / top 5; none: nothing / nothing or weak\n")
-    print(table(split))
+    parser.add_argument("--write", action="store_true", help="write the table into docs/search.md")
+    options = parser.parse_args()
+    servers, made = len(list((CORPUS / "tools").glob("*.json"))), table(options.split)
+    print(f"{len(entries())} tools of {servers} servers, split {options.split}: top 1 / top 5")
+    print(f"none: nothing / nothing or weak\n\n{made}")
+    if options.write:
+        page = PAGE.read_text(encoding="utf-8")
+        begin, end = page.index("-->", page.index(BEGIN)) + 3, page.index(END)
+        PAGE.write_text(f"{page[:begin]}\n{made}\n{page[end:]}", encoding="utf-8")
 
 
 if __name__ == "__main__":

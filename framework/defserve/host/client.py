@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 
 
 TIMEOUT_SECONDS = 60.0
+MISSING_CAPABILITY: Final = -32021
 INFO: Final[Mapping[str, Any]] = {"name": "defserve", "version": VERSION}
 
 
@@ -182,9 +183,15 @@ class Client:
     async def call(self, tool: str, /, **arguments: Any) -> Any:
         """Call a tool and return its value: structured content, a scalar, text, or a list of content blocks.
 
-        A result without content is None. Raises ToolError if the tool failed.
+        A result without content is None. A tool that runs only as a task is started and waited for. Raises ToolError if
+        the tool failed.
         """
-        return await self.value(tool, await self.call_raw(tool, arguments))
+        try:
+            return await self.value(tool, await self.call_raw(tool, arguments))
+        except PeerError as error:
+            if error.code != MISSING_CAPABILITY or "tasks" not in str(error.data):
+                raise
+        return await (await self.start(tool, **arguments)).result()
 
     async def value(self, tool: str, result: Json) -> Any:
         """The value that `call` returns for a result of `tool`."""

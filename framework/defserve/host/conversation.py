@@ -16,7 +16,7 @@ from defserve.host.exchange.pending import Answer, Forward, Heard, PendingReques
 from defserve.host.exchange.raw_reply import RawReply, read
 from defserve.host.exchange.sessions import OpenAgain, Sessions
 from defserve.host.fields import number_of, object_of, text_of
-from defserve.host.link import ExchangingLink, Link, Lost, ReopenableLink
+from defserve.host.link import ExchangingLink, Link, Lost, PushingLink, ReopenableLink
 from defserve.wire.codec import encode, is_id
 from defserve.wire.messages import Id, Malformed, Message, Notification, Reply, Request
 
@@ -28,7 +28,7 @@ log = logging.getLogger("defserve.host")
 
 
 class ClientConversation:
-    """Reads the link in its own task, from `start` to `aclose`.
+    """Reads the link from `start` to `aclose`.
 
     `on_request` answers the peer's requests. `on_notification` is called in the order of arrival, and before any reply
     that came later is handed out. `on_gone` is called once, when the peer leaves or we close after `opened`.
@@ -51,10 +51,15 @@ class ClientConversation:
         self._tasks: set[asyncio.Task[None]] = set()
         self._reader: asyncio.Task[None] | None = None
         self._gone: PeerGone | None = None
+        self._left: asyncio.Future[None] | None = None
         self._opened = False
 
     def start(self) -> None:
-        self._reader = asyncio.create_task(self._read(), name="defserve.host reader")
+        self._left = asyncio.get_running_loop().create_future()
+        if isinstance(self._link, PushingLink):
+            self._link.push(self._received, self._leave)
+        else:
+            self._reader = asyncio.create_task(self._read(), name="defserve.host reader")
 
     def opened(self) -> None:
         """Both sides have agreed: from now on the server cannot leave without `on_gone` being told."""
@@ -64,10 +69,10 @@ class ClientConversation:
 
     async def reopen(self) -> bool:
         """Connect to the server anew, if it has left and the link can do that. Nothing was agreed on before."""
-        if not isinstance(self._link, ReopenableLink) or self._reader is None:
+        if not isinstance(self._link, ReopenableLink) or self._left is None:
             return False
-        # A failed write may be the first sign that the server left. The reader notices it a moment later.
-        await asyncio.wait((self._reader,), timeout=FLUSH_SECONDS)
+        # A failed write may be the first sign that the server left. That is noticed a moment later.
+        await asyncio.wait((self._left,), timeout=FLUSH_SECONDS)
         if self._gone is None:
             return False
         await self._link.reopen()
@@ -284,19 +289,21 @@ class ClientConversation:
         reason = PeerGone("the peer left")
         try:
             while (data := await self._link.receive()) is not None:
-                if isinstance(data, Lost):
-                    if awaited := self._awaited(data.id):
-                        awaited.set_exception(data.error)
-                    continue
-                messages = read(data)
-                for message in messages if isinstance(messages, list) else (messages,):
-                    self._take(message, data)
+                if not isinstance(data, Lost):
+                    self._received(data)
+                elif awaited := self._awaited(data.id):
+                    awaited.set_exception(data.error)
         except PeerGone as gone:
             reason = gone
         except Exception as error:
             log.exception("reading from the peer failed")
             reason = PeerGone(f"reading from the peer failed: {error}")
         self._leave(reason)
+
+    def _received(self, data: bytes) -> None:
+        messages = read(data)
+        for message in messages if isinstance(messages, list) else (messages,):
+            self._take(message, data)
 
     def _take(self, message: Message, data: bytes, beside: PendingRequest | None = None) -> None:
         """Take one message. `beside`: the request on whose stream it came."""
@@ -399,6 +406,8 @@ class ClientConversation:
             self._gone = reason
             if self._opened:
                 self._on_gone(self._departure())
+        if self._left is not None and not self._left.done():
+            self._left.set_result(None)
         pending, self._pending = self._pending, {}
         for waiting in pending.values():
             if not waiting.reply.done():

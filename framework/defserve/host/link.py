@@ -64,6 +64,15 @@ class ReopenableLink(Protocol):
 
 
 @runtime_checkable
+class PushingLink(Link, Protocol):
+    """A link that can hand out messages the moment they come, so that no task has to wait for them."""
+
+    def push(self, take: Callable[[bytes], None], gone: Callable[[PeerGone], None]) -> None:
+        """From now on call `take` with each message and `gone` at the end, instead of being asked by `receive`."""
+        ...
+
+
+@runtime_checkable
 class ExchangingLink(Link, Protocol):
     """A link on which every request has an exchange of its own, so that nobody has to match answers with requests."""
 

@@ -3,5 +3,19 @@
 The kernel is a `Server` like any other, filled by the servers behind it. So every transport, credential check and
 limit works in front of it. One bad server never holds up another or the kernel.
 
-May import: `auth`, `core`, `kernel`, `protocols.mcp`, `protocols.mgp`, `proxying`, `server`, `wire.messages`.
+May import: `auth`, `core`, `kernel`, `protocols.mcp`, `protocols.mgp`, `proxying`, `search`, `server`, `wire.messages`.
 """
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from defserve.kernel.kernel import Kernel
+else:
+    from defserve.exports import lazy
+
+    # The command line reads the file, or asks a kernel that runs, without all that a kernel needs.
+    __getattr__ = lazy(__name__, {"defserve.kernel.kernel": "Kernel"})
+
+__all__ = ["Kernel"]

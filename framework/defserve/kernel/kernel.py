@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import aclosing
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from defserve.errors import DefserveError, UsageError
 from defserve.kernel.config.changes import changes
@@ -18,7 +18,11 @@ from defserve.kernel.config.loading import load
 from defserve.kernel.journal import Journal
 from defserve.kernel.members import Member
 from defserve.kernel.supervision import Supervision
+from defserve.search.options import Search
 from defserve.server.server import Server
+
+MOST_FOUND: Final = 20
+DISCOVER: Final = "mgp_tools_discover"
 
 log = logging.getLogger("defserve.kernel")
 
@@ -37,7 +41,7 @@ class Kernel:
         self.mounts = self.server.mounts
         self._supervision = Supervision(self)
         self.server.extend(self._supervision)
-        self._changing = asyncio.Lock()
+        self._reloading = asyncio.Lock()
         for entry in config.servers:
             self._add(entry)
 
@@ -79,7 +83,7 @@ class Kernel:
     async def start(self, id: str) -> dict[str, Any]:
         """Start a server that does not run. Its count of restarts begins anew."""
         member = self.member(id)
-        async with self._changing:
+        async with member.changing:
             if member.backend is None:
                 self._prepare(member)
             if member.backend is None:
@@ -90,8 +94,8 @@ class Kernel:
     async def stop(self, id: str) -> dict[str, Any]:
         """Let the calls of a server finish, and end it. It is not started again until somebody says so."""
         member = self.member(id)
-        async with self._changing:
-            if member.backend is not None and member.backend.state != "disconnected":
+        async with member.changing:
+            if member.backend is not None:
                 await member.backend.stop("operator_request", self.config.settings.drain_secs)
         return {"id": id, "state": member.state}
 
@@ -100,7 +104,7 @@ class Kernel:
         member = self.member(id)
         if member.backend is None:
             return await self.start(id)
-        async with self._changing:
+        async with member.changing:
             timeout, overlap = self.config.settings.drain_secs, member.entry.overlap
             if now:
                 await member.backend.restart("operator_request", 0)
@@ -110,7 +114,15 @@ class Kernel:
 
     async def search(self, query: str, top: int = 5) -> list[dict[str, Any]]:
         """The tools that fit a query best."""
-        raise UsageError("this kernel has no search")
+        if not query.strip() or not 0 < top <= MOST_FOUND:
+            raise UsageError(
+                f"a search has words, and finds up to {MOST_FOUND} tools", fix='defserve kernel search "send a letter"'
+            )
+        async with self.server.connect() as client:
+            found = await client.call_raw(DISCOVER, {"query": query, "max_results": top})
+        if found.get("isError"):
+            raise UsageError(f"the search failed: {found['content'][0].get('text')}")
+        return [{"risk_level": tool["security"]["risk_level"], **tool} for tool in found["structuredContent"]["tools"]]
 
     async def reload(self) -> dict[str, Any]:
         """Read the file again and do what it says now. A file with a mistake changes nothing: UsageError names it.
@@ -118,7 +130,7 @@ class Kernel:
         Servers whose entries are the same are not touched. The answer says what was done, and what failed.
         """
         config = await asyncio.to_thread(load, self.config.path)
-        async with self._changing:
+        async with self._reloading:
             return await self._take_over(config)
 
     # -- members -------------------------------------------------------------------------------------------
@@ -147,8 +159,9 @@ class Kernel:
     async def _remove(self, id: str, reason: str) -> None:
         member = self.members.pop(id)
         self._supervision.forget(member)
-        if member.backend is not None:
-            await self.mounts.remove(id, reason, self.config.settings.drain_secs)
+        async with member.changing:
+            if member.backend is not None:
+                await self.mounts.remove(id, reason, self.config.settings.drain_secs)
         self.journal.forget(id)
 
     # -- reload --------------------------------------------------------------------------------------------
@@ -192,7 +205,8 @@ class Kernel:
         if member.backend is None:
             await self._replace(entry)
         else:
-            await member.relaunch(entry, self.config.settings.drain_secs)
+            async with member.changing:
+                await member.relaunch(entry, self.config.settings.drain_secs)
 
     def _failure(self, id: str, outcome: BaseException) -> str:
         if not isinstance(outcome, DefserveError):
@@ -211,6 +225,8 @@ def _server(config: KernelConfig, options: Mapping[str, Any]) -> Server:
         given["auth"] = ApiKeys(settings.keys)
     if settings.instructions:
         given.setdefault("instructions", settings.instructions)
+    level: Any = settings.level
+    given.setdefault("search", Search(level=level, pinned=config.pinned(), budget=settings.budget))
     if settings.code_mode:
         given.setdefault("code_mode", True)
     return Server(settings.name, **given)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 from collections.abc import Mapping
 from datetime import UTC, datetime
@@ -22,7 +23,7 @@ CALLS_AT_ONCE = 64
 class Member:
     """One server of the file. Without a `backend` it cannot be started, and `problem` says why.
 
-    `hidden` takes everything out of a text that only the server may know.
+    `hidden` takes everything out of a text that only the server may know. Whoever starts or ends it holds `changing`.
     """
 
     def __init__(self, entry: ServerEntry, environ: Mapping[str, str] = os.environ) -> None:
@@ -31,6 +32,7 @@ class Member:
         self.backend: Backend | None = None
         self.problem = ""
         self.health = ""
+        self.changing = asyncio.Lock()
 
     @property
     def id(self) -> str:
@@ -79,11 +81,11 @@ class Member:
         self.entry, self.hidden = entry, entry.launch.hidden(self.environ)
         try:
             target = self.target()
-            self.backend.timeout, self.backend.options = entry.launch.timeout, self._options()
+            self.backend.options = self._options()
             await self.backend.renew("configuration_change", target, timeout=timeout, overlap=entry.overlap)
         except BaseException:
             self.entry, self.hidden = before, hidden
-            self.backend.timeout, self.backend.options = before.launch.timeout, self._options()
+            self.backend.options = self._options()
             raise
         self._hide_from_clients(target)
         self.backend.policy.policy = entry.restart

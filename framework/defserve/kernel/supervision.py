@@ -14,6 +14,7 @@ from defserve.core.extension import Extension, Handler, Offer, Wrapper
 from defserve.errors import DefserveError
 from defserve.kernel.control.listener import controlled
 from defserve.kernel.control.verbs import Operations
+from defserve.kernel.idling import end_when_idle
 from defserve.kernel.members import Member
 from defserve.kernel.methods import KernelMethods, OperatedKernel
 from defserve.kernel.notices import LifecycleNotices
@@ -42,7 +43,7 @@ class Supervision(Extension):
         self._kernel = kernel
         self._methods = KernelMethods(kernel)
         self._notices = LifecycleNotices(kernel.server)
-        self._probes: dict[str, asyncio.Task[None]] = {}
+        self._tasks: dict[str, list[asyncio.Task[None]]] = {}
         self._loop: asyncio.AbstractEventLoop | None = None
         self._reloads: set[asyncio.Task[None]] = set()
 
@@ -51,11 +52,11 @@ class Supervision(Extension):
         assert member.backend is not None
         member.backend.watch(lambda change: self._notices.tell(member, change))
         if self._loop is not None:
-            self._begin_probing(member)
+            self._begin(member)
 
     def forget(self, member: Member) -> None:
         """A server is gone for good."""
-        if (task := self._probes.pop(member.id, None)) is not None:
+        for task in self._tasks.pop(member.id, ()):
             task.cancel()
 
     def negotiate(self, offer: Offer) -> object:
@@ -75,7 +76,7 @@ class Supervision(Extension):
         self._loop = asyncio.get_running_loop()
         for member in self._kernel.members.values():
             if member.backend is not None:
-                self._begin_probing(member)
+                self._begin(member)
         watching = asyncio.create_task(self._watch_file(), name="defserve kernel file")
         hears = _on_hangup(self._loop, lambda: self._reload_later("SIGHUP"))
         try:
@@ -85,15 +86,18 @@ class Supervision(Extension):
             if hears:
                 self._loop.remove_signal_handler(signal.SIGHUP)
             self._loop = None
-            tasks = [watching, *self._probes.values(), *self._reloads]
-            self._probes.clear()
+            tasks = [watching, *self._reloads, *(task for each in self._tasks.values() for task in each)]
+            self._tasks.clear()
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
 
-    def _begin_probing(self, member: Member) -> None:
+    def _begin(self, member: Member) -> None:
         self.forget(member)
-        self._probes[member.id] = asyncio.create_task(probe(member), name=f"defserve probe {member.id}")
+        self._tasks[member.id] = [
+            asyncio.create_task(work(member), name=f"defserve kernel {work.__name__} {member.id}")
+            for work in (probe, end_when_idle)
+        ]
 
     # -- reload --------------------------------------------------------------------------------------------
 

@@ -26,7 +26,7 @@ from defserve.proxying.conversations.pool import Pool
 from defserve.proxying.relay import RelayedCall, resumes
 from defserve.proxying.restarts import Exit, RestartPolicy, RestartRefusal, Restarts
 from defserve.proxying.states import State
-from defserve.proxying.targets import Per, Target
+from defserve.proxying.targets import Per, Secrets, Target
 from defserve.proxying.watching import SHARED, Watching
 
 if TYPE_CHECKING:
@@ -85,7 +85,8 @@ class Backend:
     """
 
     def __init__(self, id: str, target: Target, shelf: Shelf, parking: Parking, options: BackendOptions) -> None:
-        self.id, self.target, self.options = id, target, options
+        self.id, self.options = id, options
+        self.target: Target = target
         self.prefix, self.timeout = Prefix(options.prefix), options.timeout
         self.state: State = "registered"
         self.note = ""
@@ -97,7 +98,7 @@ class Backend:
         self.since = time.time()
         self.stderr: deque[str] = deque(maxlen=STDERR_LINES)
         self.on_stderr: Callable[[str], None] | None = None
-        self.secrets = target.secrets
+        self.secrets: Secrets = target.secrets
         self.catalogue = Catalogue(self, shelf, options.tools)
         self.pool = Pool(id, self._open_for, most=options.children, idle=options.idle)
         self.pool.ended = lambda front: self.catalogue.forget(front.key)
@@ -109,11 +110,13 @@ class Backend:
         self._task: asyncio.Task[None] | None = None
         self._main_gone: asyncio.Event = asyncio.Event()
         self._failed = ""
+        self._is_asleep = False
+        self._falling_asleep = asyncio.Lock()
         self._settled: asyncio.Event = asyncio.Event()
         self._idle: asyncio.Event = asyncio.Event()
         self._room: deque[asyncio.Future[None]] = deque()
         self._tasks: set[asyncio.Task[None]] = set()
-        self._is_refreshing = False
+        self._is_refreshing = self._is_known = False
         self._wanted: dict[Channel, set[str]] = {}
 
     @property
@@ -138,7 +141,7 @@ class Backend:
     @property
     def is_new(self) -> bool:
         """Whether it is being opened, and what it offers is not known yet."""
-        return self.era is None and self.state == "connecting"
+        return not self._is_known and self.state in ("connecting", "restarting")
 
     def may_have(self, name: str) -> bool:
         """Whether a name or URI could be one of its own."""
@@ -155,6 +158,7 @@ class Backend:
 
     async def start(self) -> None:
         """Begin to connect, if it has not begun. Returns at once: `state` tells what became of it."""
+        self._is_asleep = False
         if self._task is None or self._task.done():
             self.policy.clear()
             self._enter("connecting", "started")
@@ -164,6 +168,7 @@ class Backend:
         """Take no new calls, let those under way finish within `timeout` seconds, then end all conversations."""
         await self._drain(reason, timeout)
         await self._close()
+        self._is_asleep = False
         self.catalogue.clear()
         if self.state != "disconnected":
             self._enter("disconnected", reason)
@@ -206,6 +211,7 @@ class Backend:
         old, pool = self._main, self.pool
         self._main, self.pool = main, Pool(self.id, self._open_for, most=self.options.children, idle=self.options.idle)
         self._learn(main)
+        await self._listen(main)
         self.policy.clear()
         self.restarts += 1
         log.info("server %r: renewed (%s)", self.id, reason)
@@ -226,7 +232,29 @@ class Backend:
         """It runs and does not answer: end it, as if it had ended by itself. The policy says what comes then."""
         if self._main is not None and self.state == "connected":
             self._failed = reason
+            # Ending a process that hangs takes seconds, and calls must not wait for them.
+            self._enter("error", reason)
             self._main_gone.set()
+
+    async def sleep(self) -> None:
+        """End it until somebody needs it: what it offers stays listed, and the next call starts it.
+
+        Does nothing while it has calls or subscriptions.
+        """
+        channels = [*self.pool.all(), *([self._main] if self._main is not None else [])]
+        if self.state != "connected" or self.calls or any(channel.updates.uris for channel in channels):
+            return
+        async with self._falling_asleep:
+            self._is_asleep = True
+            await self._drain("idle_timeout", 0)
+            await self._close()
+            self.note = "asleep; the next call starts it"
+            self._enter("disconnected", "idle_timeout")
+
+    async def _wake(self) -> None:
+        async with self._falling_asleep:
+            if self._is_asleep:
+                await self.start()
 
     async def ready(self, seconds: float) -> None:
         """Wait until it is connected, or has failed; at most so many seconds."""
@@ -268,7 +296,8 @@ class Backend:
             if isinstance(verdict, RestartRefusal):
                 self._enter("error" if exit is Exit.FAILED else "disconnected", f"{verdict.reason}: {note}")
                 return
-            self._enter("error", note)
+            if self.state != "error":
+                self._enter("error", note)
             self._enter("restarting", f"again in {verdict:.1f} s")
             await asyncio.sleep(verdict)
             self.restarts += 1
@@ -280,6 +309,7 @@ class Backend:
             self._main = main = await self._open(None)
             self._learn(main)
             await self.catalogue.refresh(main, strict=True)
+            self._is_known = True
             await self._listen(main)
             self._enter("connected", "opened")
             await self._main_gone.wait()
@@ -365,6 +395,8 @@ class Backend:
         """The conversation that a front's call takes. Waits a moment for a backend that is on its way."""
         if self.state != "draining" and (known := self.pool.known(front)) is not None:
             return known
+        if self._is_asleep:
+            await self._wake()
         if not self._settled.is_set():
             await self.ready(WAIT_SECONDS if self.state == "restarting" else 2 * WAIT_SECONDS)
         main = self._main

@@ -82,7 +82,7 @@ class RelayedCall:
             result = self._result(await self.channel.forward(method, {**params, **answers}, self))
             if result.get("resultType") != "input_required":
                 return result
-            requests = self._checked(object_of(result.get("inputRequests")))
+            requests = self._checked(object_of(self._secrets.clean(result.get("inputRequests"))))
             state: Json = {"requestState": result["requestState"]} if "requestState" in result else {}
             if not waits:
                 kept = {SERVER: self.id, STATE: state, ASKED: list(requests)}
@@ -132,6 +132,7 @@ class RelayedCall:
 
     async def ask(self, method: str, params: Json) -> Any:
         """See `channel.Exchange`."""
+        params = self._secrets.clean(params)
         if self._work is not None:
             return await self._work.ask(method, params, ACCEPTABLE[method])
         return await ask_front(self.call, method, params)
@@ -144,7 +145,7 @@ class RelayedCall:
         if method == "notifications/message":
             pass_on_log(call, self._secrets.hidden_in(params))
         elif method == "notifications/progress" and (token := progress_token(call)) is not None:
-            told = {**params, "progressToken": token}
+            told = {**self._secrets.clean(params), "progressToken": token}
             if "progress_message" not in dialect_of(call).has:
                 told.pop("message", None)
             call.notify(method, told, replaces=("progress", token))
@@ -152,7 +153,7 @@ class RelayedCall:
     def _result(self, reply: RawReply) -> Json:
         if reply.error is not None:
             raise failures.relayed(self.id, reply.error, self._secrets)
-        result = reply.result
+        result = self._secrets.cleaned(reply)
         if not isinstance(result, dict):
             raise PeerError(f"server {self.id!r} gave a result that is not an object")
         return result  # pyright: ignore[reportUnknownVariableType]

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 import shlex
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, get_args
 from urllib.parse import urlsplit, urlunsplit
+
+from pydantic_core import to_json
 
 from defserve.errors import UsageError
 from defserve.host.addresses import Remote as Address
@@ -16,6 +18,7 @@ from defserve.redaction import is_secret_name, redact_text
 from defserve.wire.jsonvalue import is_array, is_object
 
 if TYPE_CHECKING:
+    from defserve.host.exchange.raw_reply import RawReply
     from defserve.host.link import Link
 
 Per: TypeAlias = Literal["client", "shared", "call"]
@@ -28,15 +31,36 @@ LONGEST_LINE = 2_000
 
 @dataclass(frozen=True, slots=True)
 class Secrets:
-    """The values that only the backend may see. `hidden` takes them out of a text that others read."""
+    """The values that only the backend may see.
+
+    All `values` are taken out of errors and logs. Results lose only those that are `sure`: a token, or what has the
+    name of a secret. Another value of its environment, such as a folder, may be what it was asked for.
+    """
 
     values: tuple[str, ...] = field(default=(), repr=False)
+    sure: tuple[str, ...] = field(default=(), repr=False)
 
     @classmethod
-    def of(cls, *values: str | None) -> Secrets:
+    def of(cls, sure: Iterable[str | None], others: Iterable[str] = ()) -> Secrets:
+        known = {value for value in sure if value is not None and len(value) >= SHORTEST_SECRET}
+        more = {value for value in others if len(value) >= 2 * SHORTEST_SECRET}
         # The longest first: a secret may contain another.
-        found = {value for value in values if value is not None and len(value) >= SHORTEST_SECRET}
-        return cls(tuple(sorted(found, key=len, reverse=True)))
+        return cls(*(tuple(sorted(found, key=len, reverse=True)) for found in (known | more, known)))
+
+    def cleaned(self, reply: RawReply) -> Any:
+        """The result of a reply, without the secrets that are sure."""
+        if self.sure and any(value in text for text in [reply.raw.decode(errors="replace")] for value in self._spelled):
+            return self.clean(reply.result)
+        return reply.result
+
+    def clean(self, value: Any) -> Any:
+        """A JSON value without the secrets that are sure."""
+        return Secrets(self.sure).hidden_in(value) if self.sure else value
+
+    @property
+    def _spelled(self) -> tuple[str, ...]:
+        """The sure ones as JSON writes them."""
+        return tuple(to_json(value).decode()[1:-1] for value in self.sure)
 
     def hidden(self, text: str) -> str:
         for value in self.values:
@@ -90,11 +114,13 @@ class Remote(Address):
     @property
     def secrets(self) -> Secrets:
         parts = urlsplit(self.url)
-        values = (self._headers or {}).values()
+        headers = self._headers or {}
         # A header may be "Bearer secret": the secret alone must be recognised too.
-        words = (word for value in values for word in value.split())
-        query = (pair.partition("=")[2] for pair in parts.query.split("&"))
-        return Secrets.of(self._token, parts.password, *values, *words, *query)
+        sure = [word for name, value in headers.items() if is_secret_name(name) for word in value.split()[-1:]]
+        pairs = [pair.partition("=") for pair in parts.query.split("&")]
+        sure += [value for name, _, value in pairs if is_secret_name(name)]
+        others = [*headers.values(), *(value for _, _, value in pairs)]
+        return Secrets.of((self._token, parts.password, *sure), others)
 
     @property
     def isolates(self) -> bool:
@@ -146,7 +172,8 @@ class Command:
     def secrets(self) -> Secrets:
         flags = [value for name, value in zip(self.args, self.args[1:], strict=False) if is_secret_name(name)]
         pairs = [value for arg in self.args for name, _, value in [arg.partition("=")] if is_secret_name(name)]
-        return Secrets.of(*self.env.values(), *flags, *pairs)
+        named = [value for name, value in self.env.items() if is_secret_name(name)]
+        return Secrets.of((*named, *flags, *pairs), self.env.values())
 
     @property
     def isolates(self) -> bool:
@@ -157,7 +184,15 @@ class Command:
         """Start the child. Raises PeerGone if it cannot be started."""
         from defserve.host.links.stdio import ProcessLink
 
-        return await ProcessLink.spawn(self.program, self.args, env=self.env, cwd=self.cwd, on_stderr=on_stderr)
+        return await ProcessLink.spawn(
+            self.program,
+            self.args,
+            env=self.env,
+            cwd=self.cwd,
+            bare=True,
+            on_stderr=on_stderr,
+            ends_with_us=True,
+        )
 
     def __repr__(self) -> str:
         return f"Command({self.shown!r}, …)" if self.args else f"Command({self.shown!r})"

@@ -40,11 +40,15 @@ class ToolBudget:
 
 
 class LoadedTools:
-    """The tools of one conversation, the one used last at the end. Those with a call under way are never evicted."""
+    """The tools of one conversation, the one used last at the end. Those with a call under way are never evicted.
 
-    __slots__ = ("_running", "_tokens")
+    `waiting` are tools that were asked for and that somebody has to approve first.
+    """
+
+    __slots__ = ("_running", "_tokens", "waiting")
 
     def __init__(self) -> None:
+        self.waiting: set[str] = set()
         self._tokens: dict[str, int] = {}
         self._running = Counter[str]()
 

@@ -6,14 +6,14 @@ included, to what the vectors say, both on one scale: the unit is a word that no
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 from defserve.search.bm25 import KeywordIndex
 from defserve.search.entries import EntryFilter, ToolEntry
-from defserve.search.synonyms import SYNONYMS, spelled_out
+from defserve.search.synonyms import SYNONYMS, meant, without_data
 from defserve.search.vectors import Vectors
-from defserve.search.words import split, stems
+from defserve.search.words import STOP_WORDS, split, stems
 
 Strategy: TypeAlias = Literal["keyword", "semantic", "category", "hybrid"]
 STRATEGIES: tuple[Strategy, ...] = ("keyword", "semantic", "category", "hybrid")
@@ -33,6 +33,9 @@ FLOORS: dict[Strategy, tuple[float, float]] = {
 """Units. If the best tool has less, nothing is found, or what is found is weak. Short queries have few units."""
 COVERED = (0.2, 0.3)
 """The shares of a query that the best tool must cover for the floors not to hold."""
+
+SERVER_SHARE = 0.5
+"""What a tool gets whose server is named."""
 
 HALF = 1.5
 """Units that give a score of one half."""
@@ -61,6 +64,7 @@ class ToolIndex:
     ) -> None:
         self.entries = entries
         self._keywords = KeywordIndex([weigh(entry) for entry in entries])
+        self._servers = [frozenset(split(entry.server_id)) - STOP_WORDS for entry in entries]
         self._names = [" ".join(split(entry.name)) for entry in entries]
         self._vectors = vectors
         self._matrix: Any = None
@@ -73,8 +77,9 @@ class ToolIndex:
         prefer: Callable[[ToolEntry], int] = lambda entry: 0,
     ) -> Found:
         """Every hit. Among equals, those that `prefer` gives a lower number come first, then by name."""
-        words = split(query[:LONGEST_QUERY])
-        used, units, covered = self._scored(query[:LONGEST_QUERY], words, strategy)
+        query = query[:LONGEST_QUERY]
+        words = split(query)
+        used, units, covered = self._scored(without_data(query), strategy)
         exact = self._exact(words)
         hits = [
             Hit(entry, exact.get(place) or max(unit, 0.01) / (max(unit, 0.01) + HALF))
@@ -86,9 +91,9 @@ class ToolIndex:
         empty, weak = (best < floor and covered < share for floor, share in zip(FLOORS[used], COVERED, strict=True))
         return Found([] if empty and not exact else hits, used, weak and not exact)
 
-    def _scored(self, query: str, words: list[str], strategy: Strategy) -> tuple[Strategy, list[float], float]:
+    def _scored(self, query: str, strategy: Strategy) -> tuple[Strategy, list[float], float]:
         """The strategy that was used, the units of each tool, and how much of the query the best tool covers."""
-        unit = self._keywords.rarest or 1.0
+        unit, words = self._keywords.rarest or 1.0, split(query)
         if strategy in ("keyword", "category"):
             plain = [(root, ()) for root in stems(words)]
             scores = self._keywords.scores(plain)
@@ -96,11 +101,18 @@ class ToolIndex:
         meaning = self._by_meaning(query)
         if strategy == "semantic" and meaning is not None:
             return "semantic", [VECTOR_SHARE * cosine for cosine in meaning], 0.0
-        scores = self._keywords.scores([(root, SYNONYMS.get(root, ())) for root in stems(spelled_out(words))])
+        roots = stems(words)
+        asked: list[tuple[str, Iterable[str]]] = [(root, SYNONYMS.get(root, ())) for root in roots]
+        # What a phrase stands for counts as a synonym does: it has no word of its own.
+        scores = self._keywords.scores([*asked, *(("", (root,)) for root in meant(query) if root not in roots)])
         covered = self._covered(words, scores)
         if meaning is None:
             return "keyword", [score / unit for score in scores], covered
-        both = [score / unit + VECTOR_SHARE * cosine for score, cosine in zip(scores, meaning, strict=True)]
+        said = set(words)
+        both = [
+            score / unit + VECTOR_SHARE * cosine + (SERVER_SHARE if server and server <= said else 0.0)
+            for score, cosine, server in zip(scores, meaning, self._servers, strict=True)
+        ]
         return "hybrid", both, covered
 
     def _covered(self, words: list[str], scores: list[float]) -> float:

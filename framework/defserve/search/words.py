@@ -11,21 +11,22 @@ LONGEST_TEXT = 4_000
 
 LONGEST_WORD = 40
 
-_RUNS = re.compile(r"[^\W_]+")
+# Scripts that put no spaces between words: Japanese, Chinese, and Korean, whose words have many endings.
+_WIDE = r"\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af"
+_RUNS = re.compile(rf"[{_WIDE}]+|[^\W_{_WIDE}]+")
 # `readHTMLFile2` is read, HTML, File, 2.
-_PARTS = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[^\WA-Z\d_]+|\d+")
-_WIDE = re.compile(r"[\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af]+")
+_PARTS = re.compile(r"[A-Z]+(?![^\WA-Z\d_])|[A-Z]?[^\WA-Z\d_]+|\d+")
 
 STOP_WORDS = frozenset(
     (
         "a about after again all also am an and any anything are as at be because been before being both but by can "
         "could did do does doing down each else even every everything few for from get gets getting give given go goes "
         "going got had has have having he her here him his how i if in into is it its just let like ll m make may me "
-        "might more most much must my need needs no not nothing now of off on once one only or other our out over own "
-        "per please put re s same say see shall she should so some someone something still such t take tell than that "
-        "the their them then there these they thing things this those through to too two under until up us use used "
-        "using ve very want wants was way we were what when where whether which while who whom whose why will with "
-        "without would yet you your yours"
+        "many might more most much must my need needs no not nothing now of off on once one only or other our out over "
+        "own per please put re s same say see shall she should so some someone something still such t take tell than "
+        "that the their them then there these they thing things this those through to too two under until up us use "
+        "used using ve very want wants was way we were what when where whether which while who whom whose why will "
+        "with without would yet you your yours"
     ).split()
 )
 
@@ -72,7 +73,7 @@ def split(text: str) -> list[str]:
 
 
 def _parts(run: str) -> Iterator[str]:
-    if _WIDE.search(run):
+    if "\u3040" <= run[0] <= "\ud7af":
         yield from (run[at : at + 2] for at in range(max(len(run) - 1, 1)))
         return
     for part in _PARTS.findall(run) or (run,):

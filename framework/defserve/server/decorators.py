@@ -5,13 +5,13 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Mapping
-from pathlib import Path
-from types import FrameType
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from defserve.errors import UsageError
 
 if TYPE_CHECKING:
+    from types import FrameType
+
     from defserve.protocols.mcp.items import ItemOptions
 
 Options = TypeVar("Options", bound="ItemOptions")
@@ -65,10 +65,10 @@ def caller() -> str:
     return place(frame.f_code.co_filename, frame.f_lineno)
 
 
-def from_caller(path: str | os.PathLike[str]) -> Path:
+def from_caller(path: str | os.PathLike[str]) -> str:
     """A path that starts, if it is relative, in the folder of the author's file that called into `defserve.server`."""
     file = _author_frame().f_code.co_filename
-    return Path(os.path.dirname(file) if os.path.exists(file) else "", path)
+    return os.path.join(os.path.dirname(file) if os.path.exists(file) else "", path)
 
 
 def _author_frame() -> FrameType:

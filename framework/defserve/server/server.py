@@ -99,7 +99,7 @@ class Server(Declarations):
         self.wrappers: dict[str, list[Wrapper]] = {}
         self.auth, authorization = _authorization(auth, self.limits)
         self.mgp = MGP(self.mcp.tools.registry, name, SecurityOptions(**security))
-        self.search = self.mgp.searched(search, self.mcp.listed, self) if search is not None else None
+        self.search = self.mgp.searched(search, self.mcp, self) if search is not None else None
         listing = (self.search.list,) if self.search is not None else ()
         self.extensions = (self.mcp, self.mgp, AuthorExtension(self), *authorization, *extensions, *listing)
         self.injectables = {k: v for e in self.extensions for k, v in e.injectables().items()}

@@ -12,6 +12,7 @@ from defserve.core.engine import NoLoopYet
 from defserve.core.extension import OutgoingMessage
 from defserve.core.session import Session
 from defserve.errors import PeerError
+from defserve.protocols.mcp.apps.offer import OFFER as APPS_OFFER
 from defserve.protocols.mcp.versions import HANDSHAKE_VERSIONS
 from defserve.protocols.mgp.agreed import EXTENSION_ID, SECTIONS, VERSION
 from defserve.wire.codec import encode
@@ -30,14 +31,16 @@ LISTS: Final = {
 MGP_OFFER: Final[Mapping[str, Any]] = {"version": VERSION, "extensions": list(SECTIONS)}
 MCPL_OFFER: Final[Mapping[str, Any]] = {"version": "0.4"}
 
-# A client that offers this is told everything: MGP and MCPL, in the places where each era has them.
+_EXTENSIONS: Final[Mapping[str, Any]] = {EXTENSION_ID: MGP_OFFER, **APPS_OFFER["extensions"]}
+
+# A client that offers this is told everything: MGP and MCPL, in the places where each era has them, and views.
 OFFER: Final[Mapping[str, Any]] = {
     "mgp": MGP_OFFER,
     "experimental": {"mcpl": MCPL_OFFER},
-    "extensions": {EXTENSION_ID: MGP_OFFER},
+    "extensions": _EXTENSIONS,
 }
 # A client that wants to see all tools does not offer MCPL: a host that speaks it sees only those it has enabled.
-LISTING_OFFER: Final[Mapping[str, Any]] = {"mgp": MGP_OFFER, "extensions": {EXTENSION_ID: MGP_OFFER}}
+LISTING_OFFER: Final[Mapping[str, Any]] = {"mgp": MGP_OFFER, "extensions": _EXTENSIONS}
 
 
 class ServerListing(NamedTuple):
@@ -109,7 +112,7 @@ class UnstartedSession:
         self._sent: list[OutgoingMessage] = []
         engine: Any = NoLoopYet()
         self.session = Session(composition, engine, self._sent.append, counted=False)
-        about = {"protocolVersion": HANDSHAKE_VERSIONS[-1], "clientInfo": {"name": "defserve", "version": "0"}}
+        about = {"protocolVersion": HANDSHAKE_VERSIONS[-1], "clientInfo": {"name": "defserve tooling", "version": "0"}}
         self.initialize = self.ask("initialize", {**about, "capabilities": dict(offer)}) or {}
 
     def ask(self, method: str, params: Json) -> Json | None:

@@ -334,6 +334,37 @@ async def test_the_stream_is_taken_up_again_where_it_broke():
     assert heard == ["notifications/a", "notifications/b"]
 
 
+async def test_the_stream_is_open_before_anything_is_asked():
+    """A server that asks on this stream while it is not open waits for an answer in vain."""
+    opened: list[str] = []
+
+    async def rest(exchange: Exchange) -> None:
+        if exchange.verb == "GET":
+            await exchange.stream()
+            opened.append("stream")
+            await exchange.hung_up.wait()
+        else:
+            opened.append(exchange.method)
+            await echo(exchange)
+
+    for _ in range(5):
+        opened.clear()
+        async with web(session(rest, speaks_unasked=True)) as server, client(server.url) as peer:
+            await peer.ping()
+        assert opened == ["stream", "ping"]
+
+
+async def test_a_stream_that_does_not_begin_holds_nobody_up(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(http, "LISTEN_SECONDS", 0.01)
+
+    async def rest(exchange: Exchange) -> None:
+        await (exchange.hung_up.wait() if exchange.verb == "GET" else echo(exchange))
+
+    async with web(session(rest, speaks_unasked=True)) as server, client(server.url) as peer:
+        await peer.ping()
+        assert "GET" in {exchange.verb for exchange in server.seen}
+
+
 async def test_a_client_need_not_listen():
     async with web(session(echo)) as server:
         async with Client(HttpLink(server.url, listens=False), version=HANDSHAKE, timeout=30) as peer:

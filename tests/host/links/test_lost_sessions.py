@@ -226,7 +226,7 @@ async def test_the_end_of_the_stream_of_news_is_enough_to_open_another_session()
         server.streaming[0].close()
         # Nobody asks for anything meanwhile.
         await until(lambda: len(server.streaming) == 2)
-        assert server.ran.count("resources/subscribe") == 2
+        await until(lambda: server.ran.count("resources/subscribe") == 2)
         await server.streaming[1].write(event({"method": "notifications/resources/updated", "params": {}}))
         await until(lambda: heard == ["notifications/resources/updated"])
         assert len(served.of("initialize")) == 2

@@ -87,7 +87,7 @@ def test_what_the_kernel_and_governance_need_is_read(tmp_path: Path) -> None:
         audit = "audit.jsonl"
         on_change = "hold"
         [kernel.budget]
-        max_tokens = 100
+        max_tokens = 9000
         [kernel.tools]
         pinned = ["wiki.read"]
         [kernel.register]
@@ -118,7 +118,7 @@ def test_what_the_kernel_and_governance_need_is_read(tmp_path: Path) -> None:
     (wiki,) = config.servers
     assert config.settings.name == "desk"
     assert config.settings.audit == str(tmp_path / "audit.jsonl")
-    assert (config.settings.budget.max_tokens, config.settings.budget.cache_limit) == (100, 3000)
+    assert (config.settings.budget.max_tokens, config.settings.budget.cache_limit) == (9000, 3000)
     assert config.settings.pinned == ("wiki.read",)
     assert config.settings.register.commands == ("uvx",)
     assert (wiki.tools.allow, wiki.tools.deny, wiki.tools.rename) == (("read*",), ("read_all",), {"read": "look"})
@@ -185,6 +185,7 @@ WRONG = {
     "[servers]\nid = 'a'": ("servers must be a list of tables", 1),
     "[kernel]\nlevel = 'L9'": ("kernel.level cannot be 'L9'", 2),
     "[kernel]\nbudget = { max_tokens = -1 }": ("kernel.budget.max_tokens cannot be -1", 2),
+    "[kernel]\nbudget = { max_tokens = 1 }": ("kernel.budget cannot work", 2),
     "include = 'a.toml'": ("include must be a list of texts", 1),
 }
 

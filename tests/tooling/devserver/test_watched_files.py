@@ -34,13 +34,14 @@ def seen(files: WatchedFiles, change: object) -> list[str]:
 
 
 @pytest.mark.usefixtures("eyes")
-def test_a_file_and_the_modules_beside_it_are_watched(tmp_path: Path):
+def test_a_file_and_the_modules_and_pages_beside_it_are_watched(tmp_path: Path):
     server, neighbour = tmp_path / "server.py", tmp_path / "neighbour.py"
     server.write_text("1")
     files = WatchedFiles([str(server)])
     assert seen(files, lambda: server.write_text("22")) == ["server.py"]
     assert seen(files, lambda: neighbour.write_text("1")) == ["neighbour.py"]
     assert seen(files, neighbour.unlink) == ["neighbour.py"]
+    assert seen(files, lambda: (tmp_path / "view.html").write_text("1")) == ["view.html"]
 
 
 @pytest.mark.usefixtures("eyes")

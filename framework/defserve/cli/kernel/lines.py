@@ -21,7 +21,7 @@ def ps_lines(answers: Iterable[Any]) -> Iterator[str]:
 
 
 def _row(row: dict[str, Any]) -> tuple[str, ...]:
-    note = str(row.get("note") or "").partition("\n")[0]
+    note = _note(str(row.get("note") or ""))
     return (
         row["id"],
         row["state"],
@@ -32,6 +32,13 @@ def _row(row: dict[str, Any]) -> tuple[str, ...]:
         _restarts(row),
         note if len(note) <= LONGEST_NOTE else f"{note[:LONGEST_NOTE]}…",
     )
+
+
+def _note(text: str) -> str:
+    """How it ended, and the last line that it wrote: what a traceback ends with."""
+    first, _, rest = text.strip().partition("\n")
+    last = rest.rpartition("\n")[2].strip(" |")
+    return f"{first.removesuffix('; its last words:')}: {last}" if rest and "fix:" not in last else first
 
 
 def _up(row: dict[str, Any]) -> str:

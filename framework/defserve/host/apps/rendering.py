@@ -11,6 +11,7 @@ from defserve.errors import PeerError, UsageError
 from defserve.host.apps.view import AppHost, RenderedApp, is_visible_to
 from defserve.host.fields import Json, object_of, text_of
 from defserve.protocols.mcp.apps.offer import MIME_TYPE, SCHEME
+from defserve.wire.jsonvalue import is_array
 
 
 async def render(client: AppHost, tool: str, arguments: Mapping[str, Any]) -> RenderedApp:
@@ -38,8 +39,9 @@ async def render(client: AppHost, tool: str, arguments: Mapping[str, Any]) -> Re
     return app
 
 
-def _view(uri: str, contents: list[Json]) -> tuple[str, Json]:
+def _view(uri: str, read: Any) -> tuple[str, Json]:
     """The HTML of a view and its `_meta.ui`."""
+    contents = [object_of(content) for content in read] if is_array(read) else []
     if not uri.startswith(SCHEME):
         raise PeerError(f"the view {uri!r} does not begin with {SCHEME}")
     if len(contents) != 1 or contents[0].get("mimeType") != MIME_TYPE:

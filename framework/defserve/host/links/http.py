@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping
+from contextlib import suppress
 from typing import Any, Final
 
 from pydantic_core import from_json
@@ -56,6 +57,8 @@ MOST_REQUESTS = 100
 MOST_WAITING = 256
 MOST_FAILURES = 5
 TELL_SECONDS = 30.0
+# A server may open the stream only when it has something to say.
+LISTEN_SECONDS = 0.25
 FAREWELL_SECONDS = 2.0
 LINGER_SECONDS = 1.0
 RETRY_SECONDS = 1.0
@@ -90,6 +93,7 @@ class HttpLink:
         self._asking: dict[Id, asyncio.Task[None]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._listening: asyncio.Task[None] | None = None
+        self._listened = asyncio.Event()
         self._closed = False
         self.on_session_lost: Callable[[], object] | None = None
         """Called if the stream or an answer says that the session is over. If None, that is the end of the link."""
@@ -233,7 +237,12 @@ class HttpLink:
         except Broken as error:
             raise self._endpoint.unreachable(error) from None
         if self._listens and isinstance(said, Notification) and said.method == "notifications/initialized":
+            self._listened.clear()
             self._listening = self._spawn(self._listen(), "defserve.host listening")
+            # What a server says on this stream while it is not open, a question for one, is lost.
+            with suppress(TimeoutError):
+                async with asyncio.timeout(LISTEN_SECONDS):
+                    await self._listened.wait()
 
     async def _cancel(self, said: Notification, data: bytes) -> None:
         task = self._asking.get(said.params.get("requestId", ""))
@@ -266,6 +275,8 @@ class HttpLink:
             await self._poll(SseParser(LONGEST_MESSAGE), None, self._overhear)
         except PeerError as error:
             log.warning("no longer listening to %s: %s", self._endpoint, error)
+        finally:
+            self._listened.set()
 
     async def _overhear(self, message: Message, data: bytes) -> None:
         """Hand on a message that belongs to no request."""
@@ -290,6 +301,8 @@ class HttpLink:
                 continue
             if response.status == 200 and media_type(response) == EVENTS:
                 failures = 0
+                if request is None:
+                    self._listened.set()
                 if (reply := await self._read_events(response, stream, request, hear)) is not None:
                     return reply
                 continue

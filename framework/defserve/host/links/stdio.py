@@ -4,27 +4,13 @@ kept, to say why it left."""
 from __future__ import annotations
 
 import asyncio
-import logging
 import os
-import signal
-import sys
-from collections import deque
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import TypeAlias
+from collections.abc import Callable, Mapping, Sequence
 
 from defserve.errors import PeerGone
-from defserve.wire.framing import Lines
+from defserve.host.links.child import ECHO_SECONDS, END_SIGNALS, Child, ChildOptions
 
-CHUNK = 65_536
-LONGEST_MESSAGE = 64 * 1024 * 1024
-LAST_WORDS = 20
-LONGEST_LAST_WORD = 500
 GRACE_SECONDS = 2.0
-ECHO_SECONDS = 0.2
-
-StartProcess: TypeAlias = Callable[[], Awaitable[asyncio.subprocess.Process]]
-
-log = logging.getLogger("defserve.host")
 
 
 class ProcessLink:
@@ -34,27 +20,9 @@ class ProcessLink:
     everything that it started.
     """
 
-    def __init__(
-        self,
-        process: asyncio.subprocess.Process,
-        start: StartProcess,
-        command: str,
-        *,
-        echo: bool,
-        grace: float,
-        on_stderr: Callable[[str], None] | None = None,
-    ) -> None:
-        self._start, self._command, self._echo, self._grace = start, command, echo, grace
-        self._on_stderr = on_stderr
-        self._attach(process)
-
-    def _attach(self, process: asyncio.subprocess.Process) -> None:
-        self._process = process
-        self._lines = Lines(LONGEST_MESSAGE)
-        self._ready: deque[bytes] = deque()
-        self._ended = False
-        self._stderr_tail: deque[str] = deque(maxlen=LAST_WORDS)
-        self._stderr = asyncio.create_task(self._listen_to_stderr(), name="defserve.host stderr")
+    def __init__(self, child: Child) -> None:
+        self._child = child
+        self._leaving: asyncio.Task[None] | None = None
 
     @classmethod
     async def spawn(
@@ -64,151 +32,96 @@ class ProcessLink:
         *,
         env: Mapping[str, str] | None = None,
         cwd: str | os.PathLike[str] | None = None,
+        bare: bool = False,
         echo: bool = False,
+        on_stderr: Callable[[str], object] | None = None,
+        ends_with_us: bool = False,
         grace: float = GRACE_SECONDS,
-        on_stderr: Callable[[str], None] | None = None,
     ) -> ProcessLink:
         """Start `command args…`. `env` is added to our environment; `echo` copies its stderr to ours.
 
-        `on_stderr` is called with every line of its stderr. Raises PeerGone if it cannot be started.
+        bare          the child sees `env` and what any program needs (PATH, HOME, LANG, LC_…, TMPDIR, USER), no more
+        on_stderr     called with each line of its stderr
+        ends_with_us  the child is killed if we are, even by SIGKILL (Linux, where `setpriv` is installed)
+
+        Raises PeerGone if it cannot be started.
         """
-
-        async def start() -> asyncio.subprocess.Process:
-            try:
-                return await asyncio.create_subprocess_exec(
-                    command,
-                    *args,
-                    stdin=asyncio.subprocess.PIPE,
-                    stdout=asyncio.subprocess.PIPE,
-                    stderr=asyncio.subprocess.PIPE,
-                    env=None if env is None else {**os.environ, **env},
-                    cwd=cwd,
-                    # A process group of its own, so that everything it started can be ended with it.
-                    start_new_session=os.name == "posix",
-                )
-            except OSError as error:
-                raise _not_started(command, error, cwd) from None
-
-        return cls(await start(), start, command, echo=echo, grace=grace, on_stderr=on_stderr)
+        options = ChildOptions(command, args, env, cwd, bare, echo, on_stderr, ends_with_us, grace)
+        return cls(await Child.start(options))
 
     async def reopen(self) -> None:
         """End the child and start the same command again. Raises PeerGone if it cannot be started."""
         await self.aclose()
-        self._attach(await self._start())
+        self._child = await Child.start(self._child.options)
 
     @property
     def pid(self) -> int:
         """The child's process."""
-        return self._process.pid
+        return self._child.pid
 
     @property
     def returncode(self) -> int | None:
         """The exit code, negative for a signal; None while the process runs."""
-        return self._process.returncode
+        return self._child.returncode
+
+    async def wait(self) -> int | None:
+        """Wait until the process has exited. Its exit code."""
+        await asyncio.shield(self._child.exited)
+        return self.returncode
 
     async def send(self, message: bytes) -> None:
         """Write one message to the child. Raises PeerGone, with the end of its stderr, if it has exited."""
-        stdin = self._process.stdin
-        assert stdin is not None
         try:
-            stdin.write(message + b"\n")
-            await stdin.drain()
+            await self._child.write(message + b"\n")
         except (ConnectionError, RuntimeError):
-            raise await self._exit_error() from None
+            raise await self._exit_error(self._child) from None
 
     async def receive(self) -> bytes | None:
         """The next message of the child. Raises PeerGone, with the end of its stderr, once it has exited."""
-        stdout = self._process.stdout
-        assert stdout is not None
-        while not self._ready:
-            if self._ended:
-                raise await self._exit_error()
-            self._take(await stdout.read(CHUNK))
-        return self._ready.popleft()
+        line = await self._child.next_line()
+        if line is None:
+            raise await self._exit_error(self._child)
+        return line
 
-    def _take(self, chunk: bytes) -> None:
-        if not chunk:
-            self._ended = True
-            rest = self._lines.finish()
-            self._ready.extend([rest] if rest else [])
-        for line in self._lines.feed(chunk) if chunk else ():
-            if line is None:
-                log.warning("%s wrote a line of more than %d bytes; skipped", self._command, LONGEST_MESSAGE)
-            else:
-                self._ready.append(line)
+    def push(self, take: Callable[[bytes], None], gone: Callable[[PeerGone], None]) -> None:
+        """From now on call `take` with each message and `gone` at the end, instead of being asked by `receive`."""
+        child = self._child
+
+        async def leave() -> None:
+            gone(await self._exit_error(child))
+
+        def ended() -> None:
+            self._leaving = asyncio.create_task(leave(), name="defserve.host leaving")
+
+        child.push(take, ended)
 
     async def aclose(self) -> None:
         """Close the child's input, and end the child if it does not exit by itself."""
-        if self._process.stdin is not None:
-            self._process.stdin.close()
-        # A child that still writes must not be blocked by a full pipe: otherwise it cannot exit.
-        drain = asyncio.create_task(self._drain())
-        for end in (None, signal.SIGTERM, getattr(signal, "SIGKILL", signal.SIGTERM)):
-            if end is not None:
-                self._signal(end)
-            try:
-                await asyncio.wait_for(self._process.wait(), self._grace)
+        child = self._child
+        child.close_input()
+        child.drop_output()
+        for number in END_SIGNALS:
+            if number is not None:
+                child.signal(number)
+            await asyncio.wait((child.exited,), timeout=child.options.grace)
+            if child.exited.done():
                 break
-            except TimeoutError:
-                continue
-        await asyncio.wait((drain,), timeout=ECHO_SECONDS)
-        drain.cancel()
-        await self._finish_stderr()
+        await self._finish_stderr(child)
+        child.release()
+        if self._leaving is not None:
+            self._leaving.cancel()
 
-    async def _drain(self) -> None:
-        stdout = self._process.stdout
-        while stdout is not None and await stdout.read(CHUNK):
-            pass
-
-    def _signal(self, number: int) -> None:
-        try:
-            if os.name == "posix":
-                os.killpg(self._process.pid, number)
-            else:
-                self._process.terminate()
-        except ProcessLookupError:
-            pass
-
-    async def _exit_error(self) -> PeerGone:
+    async def _exit_error(self, child: Child) -> PeerGone:
         """Why the child is gone: its exit code and its last lines on stderr."""
-        try:
-            code = await asyncio.wait_for(self._process.wait(), self._grace)
-            how = f"exited with code {code}" if code >= 0 else f"was killed by signal {-code}"
-        except TimeoutError:
+        await asyncio.wait((child.exited,), timeout=child.options.grace)
+        if (code := child.returncode) is None:
             how = "closed its output but still runs"
         else:
-            await self._finish_stderr()
-        words = "".join(f"\n  | {line}" for line in self._stderr_tail)
-        return PeerGone(f"{self._command} {how}" + (f"; its last words:{words}" if words else ""))
+            how = f"exited with code {code}" if code >= 0 else f"was killed by signal {-code}"
+            await self._finish_stderr(child)
+        words = "".join(f"\n  | {line}" for line in child.stderr_tail)
+        return PeerGone(f"{child.options.command} {how}" + (f"; its last words:{words}" if words else ""))
 
-    async def _finish_stderr(self) -> None:
-        """Read stderr to its end. A grandchild may hold it open, so this waits only a moment."""
-        await asyncio.wait((self._stderr,), timeout=ECHO_SECONDS)
-        self._stderr.cancel()
-
-    async def _listen_to_stderr(self) -> None:
-        stderr = self._process.stderr
-        assert stderr is not None
-        lines = Lines(CHUNK)
-        while chunk := await stderr.read(CHUNK):
-            if self._echo:
-                sys.stderr.write(chunk.decode(errors="replace"))
-                sys.stderr.flush()
-            self._remember(lines.feed(chunk))
-        self._remember([lines.finish()])
-
-    def _remember(self, lines: Sequence[bytes | None]) -> None:
-        for line in lines:
-            if line:
-                text = line.decode(errors="replace").rstrip()
-                self._stderr_tail.append(text[:LONGEST_LAST_WORD])
-                if self._on_stderr is not None:
-                    self._on_stderr(text)
-
-
-def _not_started(command: str, error: OSError, cwd: str | os.PathLike[str] | None) -> PeerGone:
-    text = f"cannot start {command!r}: {error.strerror or error}"
-    # A missing working folder gives the same error.
-    if isinstance(error, FileNotFoundError) and not os.path.dirname(command) and os.path.isdir(cwd or "."):
-        text += "\n  fix: give its full path, or put it on PATH"
-    return PeerGone(text)
+    async def _finish_stderr(self, child: Child) -> None:
+        """Let stderr come to its end. A grandchild may hold it open, so this waits only a moment."""
+        await asyncio.wait((child.stderr_ended,), timeout=ECHO_SECONDS)

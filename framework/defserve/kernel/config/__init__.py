@@ -3,5 +3,6 @@
 Every mistake is named with its line before anything starts. Variables stay unfilled in the objects that come out, so
 those can be shown; they are filled in only where a server is started.
 
-May import: `kernel.config`, `proxying.restarts`.
+May import: `kernel.config`, `protocols.mcp.prefixes`, `proxying`,
+`search.budget`.
 """

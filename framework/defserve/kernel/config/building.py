@@ -9,7 +9,6 @@ from typing import Any, Final
 from defserve.errors import UsageError
 from defserve.kernel.config import settings
 from defserve.kernel.config.entries import (
-    Budget,
     HealthRules,
     KernelSettings,
     Launch,
@@ -21,6 +20,7 @@ from defserve.kernel.config.entries import (
 )
 from defserve.kernel.config.settings import Mistake, Report
 from defserve.proxying.restarts import RestartPolicy
+from defserve.search.budget import ToolBudget
 from defserve.wire.jsonvalue import is_object
 
 # setting of the file → (field of RestartPolicy, how many of its units make a second)
@@ -66,10 +66,15 @@ def server_entry(
     )
 
 
-def kernel_settings(read: Mapping[str, Any], folder: Path) -> KernelSettings:
-    """`[kernel]`. The paths in it start from `folder`."""
+def kernel_settings(read: Mapping[str, Any], folder: Path, report: Report) -> KernelSettings:
+    """`[kernel]`. The paths in it start from `folder`. What does not fit together is reported and left out."""
     given = dict(read)
-    budget, register = Budget(**given.pop("budget", {})), RegisterRules(**given.pop("register", {}))
+    register = RegisterRules(**given.pop("register", {}))
+    try:
+        budget = ToolBudget(**given.pop("budget", {}))
+    except UsageError as error:
+        report(Mistake(("kernel", "budget"), f"cannot work: {error.problem}", error.fix))
+        budget = ToolBudget()
     for name in ("audit", "keys"):
         if name in given and "://" not in given[name]:
             given[name] = str(folder / given[name])

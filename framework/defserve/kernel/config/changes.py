@@ -42,6 +42,7 @@ def _list_for(found: ConfigChanges, old: ServerEntry | None, new: ServerEntry) -
         return found.added
     if old == new:
         return found.unchanged
-    if any(getattr(old, name) != getattr(new, name) for name in NAMES) or bool(old.launch.url) != bool(new.launch.url):
+    is_other_kind = bool(old.launch.url) != bool(new.launch.url) or old.launch.timeout != new.launch.timeout
+    if is_other_kind or any(getattr(old, name) != getattr(new, name) for name in NAMES):
         return found.replaced
     return found.relaunched if old.launch != new.launch else found.adjusted

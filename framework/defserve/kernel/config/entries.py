@@ -8,8 +8,11 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 
 from defserve.kernel.config.variables import Hidden, fill, names_in, unset_in
+from defserve.protocols.mcp.prefixes import Prefix
+from defserve.proxying.catalogue.names import outer_name
 from defserve.proxying.restarts import RestartPolicy
 from defserve.redaction import is_secret_name
+from defserve.search.budget import ToolBudget
 
 
 def _nothing() -> Mapping[str, str]:
@@ -133,16 +136,6 @@ class ServerEntry:
 
 
 @dataclass(frozen=True, slots=True)
-class Budget:
-    """Tokens for tool definitions (MGP §16.8)."""
-
-    max_tokens: int = 8000
-    pinned_reserve: int = 2000
-    discovery_reserve: int = 3000
-    cache_limit: int = 3000
-
-
-@dataclass(frozen=True, slots=True)
 class RegisterRules:
     """Which servers agents may add while the kernel runs."""
 
@@ -167,7 +160,7 @@ class KernelSettings:
     code_mode: bool = False
     watch: bool = True
     drain_secs: float = 30
-    budget: Budget = field(default_factory=Budget)
+    budget: ToolBudget = field(default_factory=ToolBudget)
     pinned: tuple[str, ...] = ()
     register: RegisterRules = field(default_factory=RegisterRules)
 
@@ -182,15 +175,26 @@ class KernelConfig:
     files: tuple[Path, ...] = ()
     notes: tuple[str, ...] = ()
 
+    def pinned(self) -> tuple[str, ...]:
+        """The tools that are always listed, by their names outside: `pinned` of servers, and `id.tool` of [kernel]."""
+        wanted = [(entry, tool) for entry in self.servers for tool in entry.pinned]
+        for text in self.settings.pinned:
+            wanted += [
+                (entry, text.removeprefix(f"{entry.id}.")) for entry in self.servers if text.startswith(f"{entry.id}.")
+            ]
+        names = (outer_name(Prefix(entry.prefix), entry.tools.rename.get(tool, tool)) for entry, tool in wanted)
+        return tuple(dict.fromkeys(names))
+
     def changed_at_start(self, other: KernelConfig) -> list[str]:
         """The settings of `[kernel]` that differ and that only a start of the kernel takes over."""
         mine, its = self.settings, other.settings
-        live = ("watch", "drain_secs")
-        return [
+        live = ("watch", "drain_secs", "pinned")
+        changed = [
             each.name
             for each in fields(KernelSettings)
             if each.name not in live and getattr(mine, each.name) != getattr(its, each.name)
         ]
+        return changed if self.pinned() == other.pinned() else [*changed, "pinned"]
 
     def unset(self, environ: Mapping[str, str] = os.environ) -> dict[str, list[str]]:
         """Server → the variables that it needs and that are not set."""

@@ -88,7 +88,7 @@ SERVER: Final = Table(
         "auth_token": Text("a bearer token for the address"),
         "headers": TextTable("further headers for the address", HEADER),
         "enabled": Flag("false: the server is listed and not started"),
-        "start": Text("start it with the kernel (eager) or with the first use (lazy)", ("eager", "lazy")),
+        "start": Text("lazy: once its tools are known, it ends until its first call", ("eager", "lazy")),
         "idle_stop": Number("seconds without a call after which it stops until the next use; 0: never", 0, 604_800),
         "overlap": Flag("false: a restart ends the old process first, for servers that own a port or a lock"),
         "prefix": Text("tool `x` becomes `prefix_x`; an empty one is written by leaving it out", pattern=PREFIX),

@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import Any, Final
 
 from defserve.errors import UsageError
-from defserve.kernel.config import settings
 from defserve.kernel.config.building import kernel_settings, server_entry
 from defserve.kernel.config.entries import KernelConfig, ServerEntry
 from defserve.kernel.config.fields import FILE, SERVER, WITHOUT_EFFECT
 from defserve.kernel.config.lines import line_at, lines_of
 from defserve.kernel.config.settings import WRONG, Mistake
+from defserve.kernel.config.settings import Path as Place
 from defserve.wire.jsonvalue import is_array, is_object
 
 INCLUDED: Final = {"servers", "paths"}
@@ -44,11 +44,12 @@ def load(path: str | Path) -> KernelConfig:
         for other in included.table.keys() - INCLUDED:
             included.report(Mistake((other,), "does not belong into an included file", f"move it to {file.path.name}"))
     servers = _unique([(each, entry) for each in files for entry in each.servers()])
+    settings = kernel_settings(top.get("kernel", {}), file.path.parent, file.report)
     if mistakes := [mistake for each in files for mistake in each.mistakes]:
         raise ConfigMistakes(file.path, mistakes)
     return KernelConfig(
         file.path,
-        kernel_settings(top.get("kernel", {}), file.path.parent),
+        settings,
         tuple(servers),
         tuple(each.path for each in files),
         tuple(note for each in files for note in each.notes),
@@ -87,7 +88,7 @@ class _File:
         return [entry for entry in found if entry is not None]
 
     def _server(self, index: int, table: Mapping[str, Any]) -> ServerEntry | None:
-        path: settings.Path = ("servers", index)
+        path: Place = ("servers", index)
         before = len(self.mistakes)
         read = SERVER.read(table, path, self.report)
         if read is WRONG or len(self.mistakes) > before:
@@ -98,10 +99,10 @@ class _File:
                 self.notes.append(f"{self._where(where)}: {self._subject(where)} has no effect here")
         return server_entry(read, path, self.path.parent, self._where(path), self.report)
 
-    def _where(self, path: settings.Path) -> str:
+    def _where(self, path: Place) -> str:
         return f"{self.path}:{line_at(self._lines, path)}"
 
-    def _subject(self, path: settings.Path) -> str:
+    def _subject(self, path: Place) -> str:
         """What a mistake is about: `server 'office.mail': mgp.trust_level`."""
         if len(path) < 2 or path[0] != "servers" or not isinstance(path[1], int):
             return ".".join(map(str, path)) or "the file"

@@ -47,6 +47,10 @@ def _listens(path: Path) -> bool:
         probe.settimeout(2.0)
         try:
             probe.connect(str(path))
+        except ConnectionRefusedError:
+            # A kernel that was killed left it. The folder is ours alone, so nobody else's file can be meant.
+            path.unlink(missing_ok=True)
+            return False
         except OSError:
             return False
     return True

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from defserve.core.composition import Composition
     from defserve.core.service import Phase
     from defserve.net.client import GuardedClient
+    from defserve.protocols.mcp.extension import MCP
     from defserve.protocols.mcp.tools.tools import Tool
     from defserve.protocols.mgp.access.access import AccessSection
     from defserve.protocols.mgp.audit.trail import AuditTrail
@@ -119,7 +120,7 @@ class MGP(Extension):
             more.add("access_control")
         if self.tool_discovery is not None:
             more.add("tool_discovery")
-        return _ALWAYS_SERVED | more
+        return _ALWAYS_SERVED | more if more else _ALWAYS_SERVED
 
     def negotiate(self, offer: Offer) -> Agreement | None:
         return agree(offer, self.served)
@@ -191,7 +192,7 @@ class MGP(Extension):
 
         return HealthSection(self.server_id, self.tools, self.all_checks)
 
-    def searched(self, given: Any, describe: Callable[[Tool], Params], owner: Any) -> ToolSearch:
+    def searched(self, given: Any, mcp: MCP, owner: Any) -> ToolSearch:
         """Make the tools findable (§16), as `Server(search=…)` says. Raises UsageError for what it cannot mean."""
         from defserve.protocols.mgp.tool_discovery.catalogue import ServerCatalogue
         from defserve.protocols.mgp.tool_discovery.setup import ToolSearch
@@ -200,8 +201,8 @@ class MGP(Extension):
             statuses = self.permissions.statuses(call, names).items()
             return {name: status.decision for name, status in statuses if status.decision != "approved"}
 
-        catalogue = ServerCatalogue(self.tools, self.server_id, describe, missing)
-        search = ToolSearch(given, self.tools, catalogue, lambda: self.audit, owner)
+        catalogue = ServerCatalogue(self.tools, self.server_id, mcp.listed, missing)
+        search = ToolSearch(given, mcp.tools, catalogue, lambda: self.audit, owner)
         self.tool_discovery = search.section
         return search
 

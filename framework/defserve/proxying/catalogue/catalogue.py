@@ -107,7 +107,7 @@ class Catalogue:
         made: dict[str, Any] = {}
         problems = self.problems[kind] = []
         shown = self._shown[kind]
-        for raw in listed:
+        for raw in self._backend.secrets.clean(listed):
             name = raw.get(KINDS[kind].key)
             if kind == "tools" and isinstance(name, str) and not self._choice.takes(name):
                 continue

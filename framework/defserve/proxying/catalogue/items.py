@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from defserve.core.call import Call
     from defserve.protocols.mcp.prefixes import Prefix
     from defserve.protocols.mcp.resources.uri_template import UriTemplate
+    from defserve.proxying.targets import Secrets
 
 ANNOTATION: Final = "x-mcp-header"
 
@@ -40,6 +41,7 @@ class Relays(Protocol):
 
     id: str
     prefix: Prefix
+    secrets: Secrets
     timeout: float | None
 
     def relay(self, call: Call, method: str, params: Json) -> Coroutine[Any, Any, Json]:

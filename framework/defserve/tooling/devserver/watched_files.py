@@ -16,11 +16,13 @@ STEP_MS = 25
 # How far the clock of a file system may be behind.
 CLOCK_SECONDS = 0.1
 
+SOURCES = (".py", ".html")
+
 Snapshot: TypeAlias = dict[str, tuple[int, int]]
 
 
 class WatchedFiles:
-    """Single files, and all `*.py` beside them: a module may be imported later, or not be written yet.
+    """Single files, and all `*.py` and `*.html` beside them: one may be read later, or not be written yet.
 
     Of a tree every file is watched, because a server serves it as it is.
     """
@@ -50,7 +52,7 @@ class WatchedFiles:
         found: Snapshot = {}
         for folder in self._folders:
             try:
-                names = [name for name in os.listdir(folder) if name.endswith(".py")]
+                names = [name for name in os.listdir(folder) if name.endswith(SOURCES)]
             except OSError:
                 continue  # it existed when it was added
             _look(found, (os.path.join(folder, name) for name in names))

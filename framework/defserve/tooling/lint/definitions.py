@@ -38,6 +38,7 @@ class Definition:
     """One tool, resource, template or prompt. `where` is empty if it is only known from the wire.
 
     `trusts`: the author said that its arguments need no check. `function` is the author's, if it is in this process.
+    `origins` are those that a view may reach; None for what is not a view.
     """
 
     kind: str
@@ -48,6 +49,7 @@ class Definition:
     security: Mapping[str, Any] = field(default_factory=dict[str, Any])
     trusts: bool = False
     function: Any = None
+    origins: tuple[str, ...] | None = None
 
     @property
     def description(self) -> str:

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
+from defserve.protocols.mcp.apps.view import AppView
 from defserve.protocols.mcp.items import Item
 from defserve.protocols.mgp.agreed import tool_security
 from defserve.protocols.mgp.security.guarded_types import guards_of
@@ -51,6 +52,9 @@ def _completed(item: Definition, declared: Any) -> Definition:
     if declared is None:
         return item
     item = replace(item, where=declared.where, function=declared.function.signature.function)
+    if isinstance(declared, AppView):
+        named: dict[str, list[str]] = declared.ui.get("csp", {})
+        return replace(item, origins=tuple(origin for origins in named.values() for origin in origins))
     if item.kind != "tool":
         return item
     security = tool_security(declared)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from defserve.tooling.lint import awaits, live, schemas, security, skills, texts
+from defserve.tooling.lint import awaits, live, schemas, security, skills, texts, views
 from defserve.tooling.lint.definitions import Definitions
 from defserve.tooling.lint.finding import LintFinding
 
@@ -46,6 +46,10 @@ RULES: Final[dict[str, LintRule]] = {
     "forgotten-await": LintRule("error", "a call on the Context without `await`", awaits.forgotten),
     "unused-feature-set": LintRule("warning", "a feature set with nothing declared on it", security.unused_sets),
     "injected-orders": LintRule("warning", "an injected text that gives the model orders", live.injected_orders),
+    "unnamed-origin": LintRule(
+        "warning", "a URL in the HTML of a view that its csp does not name", views.unnamed_origins
+    ),
+    "missing-view": LintRule("error", "a view whose HTML file does not exist", views.missing_files),
     "big-integers": LintRule("warning", "a state whose integers may be past 2^53", live.big_integers),
     "skill-private-file": LintRule("error", "a file of a skill that is private, or has a secret in it", skills.private),
     "skill-hidden-characters": LintRule("error", "such characters in the texts of a skill", skills.hidden),

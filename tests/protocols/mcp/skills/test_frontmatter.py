@@ -58,7 +58,19 @@ CORE: list[tuple[str, Any]] = [
 ]
 
 
-@pytest.mark.parametrize(("written", "value"), CORE)
+# Block texts at the end, where the file may or may not have a line break before the closing line.
+BLOCKS = [
+    ("|\n  x\n  y", "x\ny\n"),
+    ("|\n  x\n  y\n", "x\ny\n"),
+    ("|-\n  x", "x"),
+    ("|+\n  x\n\n", "x\n\n"),
+    ("|+\n  x\n\n ", "x\n\n"),
+    (">\n  x\n  y", "x y\n"),
+    ("|\r\n  x\r\n  y", "x\ny\n"),
+]
+
+
+@pytest.mark.parametrize(("written", "value"), CORE + BLOCKS)
 def test_plain_words_are_read_by_the_core_schema(written: str, value: Any) -> None:
     found = parse_yaml(f"a: {written}")["a"]
     assert found == value and type(found) is type(value)
@@ -80,9 +92,10 @@ def test_plain_words_are_read_by_the_core_schema(written: str, value: Any) -> No
         ("a: .NaN", "JSON has no .NaN"),
         ("a: 1e999", "too large for JSON"),
         (f"a: {'9' * 9999}", "too large for JSON"),
-        ("a: [", "the frontmatter is not YAML: line 2"),
+        ("a: [", "the frontmatter is not YAML: line 3"),
         ("a: 1\n---\nb: 2", "more than one YAML document"),
-        ("a: b: c", "the frontmatter is not YAML"),
+        ("a: b: c", 'line 2: mapping values .* \\(put a text with ": " in it into "quotes"\\)'),
+        ("a:\tb", "write blanks instead of tabs"),
         ("a: \x07", "the frontmatter is not YAML"),
         ('a: "\\ud800"', "half a character"),
         ('"\\udc00\\ud800": 1', "half a character"),

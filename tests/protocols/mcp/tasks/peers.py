@@ -31,7 +31,7 @@ class Job:
         self.go_on = asyncio.Event()
 
 
-def shop(store: str | None = None, limits: Limits | None = None, auth: Any = None, **task: Any) -> tuple[Server, Job]:
+def shop(store: Any = None, limits: Limits | None = None, auth: Any = None, **task: Any) -> tuple[Server, Job]:
     server, job = Server("shop", "1", store=store, limits=limits or Limits(), auth=auth), Job()
     options: dict[str, Any] = {"task": "optional", "poll": 0.1, **task}
     required: Any = {**options, "task": "required"}

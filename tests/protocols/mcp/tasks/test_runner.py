@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
 from typing import Any
 
@@ -12,18 +13,21 @@ from defserve import Context, Limits, Server
 from defserve.protocols.mcp.tasks import runner
 from defserve.protocols.mcp.tasks.record import TaskRecord
 from defserve.protocols.mcp.tasks.storage import TaskStorage, new_id
+from defserve.stores.memory import MemoryStore
 from defserve.stores.open import open_store
+from defserve.stores.store import Store, StoreChange
 from tests.protocols.mcp.tasks.peers import ASKABLE, TAKES, YES, asks, becomes, ended, get, shop
 from tests.raw import raw, text_of, until
+from tests.stores.redis_server import RedisServer
 
 pytestmark = pytest.mark.anyio
 
 SOON = Limits(task_heartbeat=0.4)
 
 
-async def lost(address: str, tool: str, **more: Any) -> str:
+async def lost(where: str | Store, tool: str, **more: Any) -> str:
     """The id of a task of a process that is not there."""
-    store = open_store(address)
+    store = open_store(where) if isinstance(where, str) else where
     storage = TaskStorage(store)
     made: dict[str, Any] = {"owner": "local", "rights": ["local", []], "retries": 0, "arguments": None, **more}
     id, now = new_id(), storage.now()
@@ -161,6 +165,40 @@ async def test_a_further_run_finds_answers_and_effects_and_asks_only_what_is_ope
     assert drawn == [1]
 
 
+async def test_a_further_run_that_asks_something_else_uses_another_key(address: str):
+    runs: list[int] = []
+
+    def office() -> Server:
+        server = Server("s", "1", store=address, limits=SOON)
+
+        @server.tool(task="required", retry=3)
+        async def guess(ctx: Context) -> str:
+            runs.append(1)
+            first = await ctx.ask(f"First in run {len(runs)}?", str, key="first")
+            return f"{first}, {await ctx.ask(f'Second in run {len(runs)}?', str, key='second')}"
+
+        return server
+
+    def says(value: str) -> dict[str, Any]:
+        return {"action": "accept", "content": {"value": value}}
+
+    async with raw(office(), capabilities=ASKABLE) as peer:
+        id = (await peer.call("guess"))["taskId"]
+        await asks(peer, id, "first")
+        await peer.ask("tasks/update", {"taskId": id, "inputResponses": {"first": says("one")}})
+        await asks(peer, id, "second")
+    async with raw(office(), capabilities=ASKABLE) as peer:
+        task = await becomes(peer, id, lambda task: "first~2" in task.get("inputRequests", ()))
+        assert task["inputRequests"]["first~2"]["params"]["message"] == "First in run 2?"
+        # An answer to the question of the first run is not taken for one to the second run's.
+        await peer.ask(
+            "tasks/update", {"taskId": id, "inputResponses": {"second": says("old"), "first~2": says("two")}}
+        )
+        await becomes(peer, id, lambda task: "second~2" in task.get("inputRequests", ()))
+        await peer.ask("tasks/update", {"taskId": id, "inputResponses": {"second~2": says("new")}})
+        assert text_of((await ended(peer, id))["result"]) == "two, new"
+
+
 async def test_a_lost_task_whose_tool_is_gone_has_failed(address: str):
     server, _ = shop(address, limits=SOON)
     id = await lost(address, "no_such_tool", retries=5, arguments={})
@@ -274,3 +312,91 @@ async def test_a_task_that_is_over_is_told_once_and_not_looked_at_again(address:
         (tasks,) = [extension for extension in other.extensions if extension.name == "tasks"]
         (there,) = tasks._runners.values()  # pyright: ignore
         assert there._listeners == {}  # pyright: ignore
+
+
+class LateStore(MemoryStore):
+    """Others see a change before the one who made it hears that it is done."""
+
+    async def change(self, change: StoreChange) -> bool:
+        is_made = await super().change(change)
+        await asyncio.sleep(0.02)
+        return is_made
+
+
+async def test_many_who_ask_at_once_for_a_lost_task_make_it_run_once():
+    store = LateStore()
+    server, job = shop(store, limits=SOON, retry=5)
+    id = await lost(store, "wait", retries=5, arguments={"name": "x"})
+    async with raw(server, capabilities=TAKES) as peer:
+        asked: list[int] = []
+        async with asyncio.timeout(30):
+            while not job.began:
+                asked.append(await peer.begin("tasks/get", {"taskId": id}))
+                await asyncio.sleep(0.002)
+        for each in asked:
+            assert "result" in await peer.reply_to(each)
+        job.go_on.set()
+        assert (await ended(peer, id))["status"] == "completed"
+    assert job.began == ["x"]
+
+
+async def test_an_outcome_waits_for_a_store_that_is_away():
+    redis = RedisServer("--appendonly", "yes", "--appendfsync", "always").start()
+    try:
+        server, job = shop(redis.address)
+        async with raw(server, capabilities=TAKES) as peer:
+            id = (await peer.call("wait"))["taskId"]
+            redis.kill()
+            job.go_on.set()
+            await until(lambda: job.ended == ["x"])
+            reply = await peer.ask("tasks/get", {"taskId": id})
+            assert reply["error"]["message"] == "The store cannot be reached"
+            refused = await peer.call("wait")
+            assert text_of(refused) == "The store cannot be reached" and job.began == ["x"]
+            redis.start()
+            assert (await ended(peer, id))["status"] == "completed"
+    finally:
+        redis.remove()
+
+
+async def test_nothing_is_left_in_memory_of_tasks_that_are_over():
+    server, job = shop()
+    composition = server.composition
+    async with raw(server, capabilities=ASKABLE) as peer:
+        for end in ("finish", "cancel", "answer"):
+            id = (await peer.call("sure" if end == "answer" else "wait"))["taskId"]
+            if end == "finish":
+                job.go_on.set()
+            elif end == "cancel":
+                await peer.ask("tasks/cancel", {"taskId": id})
+            else:
+                await asks(peer, id, "a", "b")
+                await peer.ask("tasks/update", {"taskId": id, "inputResponses": {"a": YES, "b": YES}})
+            await ended(peer, id)
+        await until(lambda: not composition.short_sessions and composition.running == 0)
+        (tasks,) = [extension for extension in server.extensions if extension.name == "tasks"]
+        (here,) = tasks._runners.values()  # pyright: ignore
+        await until(lambda: not here.running and not here._runs and not here._finishing)  # pyright: ignore
+
+
+async def test_tasks_in_threads_leave_threads_to_plain_calls():
+    server = Server("s", "1", limits=Limits(threads=4))
+    go_on = threading.Event()
+
+    @server.tool(task="optional")
+    def block() -> str:
+        go_on.wait(30)
+        return "done"
+
+    @server.tool
+    def plain() -> str:
+        return "plain"
+
+    async with raw(server, capabilities=TAKES) as peer:
+        ids = [(await peer.call("block"))["taskId"] for _ in range(2)]
+        reply = await peer.ask("tools/call", {"name": "block"})
+        assert reply["error"]["data"]["limit"] == "threads"
+        assert text_of(await peer.call("plain")) == "plain"
+        go_on.set()
+        for id in ids:
+            assert (await ended(peer, id))["status"] == "completed"

@@ -9,6 +9,7 @@ import pytest
 
 from defserve import Auth, Context, Limits, Refused, StaticTokens
 from defserve.auth.principals import Principal
+from tests import asgi
 from tests.protocols.mgp.callers import code_of, speaking
 from tests.protocols.mgp.tool_discovery.offices import META, hum, keyword_only, office, structured
 from tests.raw import ERAS, HANDSHAKE, STATELESS, Json, Raw, raw, until
@@ -220,3 +221,21 @@ async def test_a_tool_with_a_call_under_way_is_not_evicted():
         gate.set()
         assert (await peer.reply_to(id))["result"]["content"][0]["text"] == "done"
         assert (await structured(peer, "mgp_tools_evict", {"tools": ["wait"]}))["evicted"] == ["wait"]
+
+
+async def test_a_tool_whose_arguments_go_into_headers_is_called_by_its_own_name():
+    server, _ = office(keyword_only())
+    region = {"type": "string", "x-mcp-header": "Region"}
+    schema = {"type": "object", "properties": {"region": region}, "required": ["region"]}
+
+    @server.tool(schema=schema)
+    def stock(region: str) -> str:
+        return region
+
+    given = {"name": "stock", "arguments": {"region": "eu"}}
+    async with asgi.living(server.asgi()) as app:
+        web = await asgi.Peer(app, STATELESS, {}).open()
+        refused = await web.ask("tools/call", {"name": "mgp_tools_call", "arguments": given})
+        assert "its own name" in refused["error"]["message"]
+    async with raw(server, STATELESS) as pipe:  # a pipe has no headers
+        assert (await ask(pipe, "stock", {"region": "eu"}))["result"]["content"][0]["text"] == "eu"

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from typing import Any
 
 import pytest
 from pydantic_core import to_json
 from starlette.testclient import TestClient
 
 from defserve import AccessPolicy, Entry, Search, Server, ToolBudget, UsageError
+from defserve.protocols.mcp.prefixes import Prefix
+from defserve.proxying.catalogue.items import RemoteTool
 from tests.protocols.mgp.callers import ALICE, BOB, speaking
 from tests.protocols.mgp.tool_discovery.offices import META, hum, keyword_only, names, office, structured
 from tests.raw import ERAS, HANDSHAKE, STATELESS, raw
@@ -197,3 +200,70 @@ def test_a_server_without_search_imports_nothing_of_it():
     )
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert ran.stdout.strip() == "[]"
+
+
+class Elsewhere:
+    """A server behind this one."""
+
+    id, prefix, timeout, state = "wiki", Prefix(None), None, "connected"
+
+    async def relay(self, call: Any, method: str, params: Any) -> Any:
+        return {"content": [{"type": "text", "text": "from elsewhere"}]}
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [
+        {},
+        {"description": 7, "inputSchema": [], "title": {}},
+        {"description": "x" * 60_000},
+        {"inputSchema": {"type": "object", "properties": 3, "required": 4}},
+        {"inputSchema": {"properties": {"page": {"enum": 1, "type": 2}, "n": None}, "required": {"a": 1}}},
+        {"inputSchema": {"properties": {"page": {"enum": [{"a": 1}, "b" * 999]}}, "required": ["page"]}},
+    ],
+)
+async def test_whatever_another_server_lists_is_found_and_harms_nothing(odd: dict[str, Any]):
+    server, _ = office(keyword_only())
+    server.add_tool(RemoteTool(Elsewhere(), "frobnicate", {"name": "frobnicate", **odd}))
+    async with raw(server, SESSION) as peer:
+        result = await peer.call("mgp_tools_discover", {"query": "frobnicate"})
+        found = result["structuredContent"]
+        assert found["tools"] == [] if found.get("results_cut") else found["tools"][0]["server_id"] == "wiki"
+        assert len(result["content"][0]["text"]) < 2_000
+        assert (await peer.call("frobnicate"))["content"][0]["text"] == "from elsewhere"
+
+
+async def test_tools_of_a_server_that_is_down_are_found_and_flagged():
+    server, _ = office(keyword_only())
+    backend = Elsewhere()
+    server.add_tool(RemoteTool(backend, "frobnicate", {"name": "frobnicate"}))
+    async with raw(server, SESSION) as peer:
+        asked = {"query": "frobnicate", "filter": {"status": "connected"}}
+        assert len((await structured(peer, "mgp_tools_discover", asked))["tools"]) == 1
+        backend.state = "error"
+        server.mcp.tools.registry.touch()
+        assert (await structured(peer, "mgp_tools_discover", asked))["tools"] == []
+        (tool,) = (await structured(peer, "mgp_tools_discover", {"query": "frobnicate"}))["tools"]
+        assert tool["status"] == "error"
+
+
+@pytest.mark.parametrize("version", ERAS)
+async def test_the_tools_of_a_view_are_listed_for_its_host_and_found_by_no_search(version: str):
+    server, _ = office(keyword_only())
+
+    @server.app("ui://office/view")
+    def view() -> str:
+        return "<p>office</p>"
+
+    @server.tool(app=view, visible_to="app")
+    def refresh_office_view() -> str:
+        """Refresh the view of the office."""
+        return "refreshed"
+
+    async with server.connect(version, apps=True) as client:
+        assert [tool["name"] for tool in await client.tools()] == [*META, "refresh_office_view"]
+        found = await client.call(META[0], query="refresh the view of the office")
+        assert "refresh_office_view" not in str(found)
+        assert await client.call("refresh_office_view") == "refreshed"
+    async with server.connect(version) as plain:
+        assert [tool["name"] for tool in await plain.tools()] == META

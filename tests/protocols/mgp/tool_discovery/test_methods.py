@@ -130,6 +130,15 @@ async def test_a_request_says_what_it_could_load(version: str):
     )
 
 
+async def test_a_tool_that_waits_for_approval_is_listed_once_it_is_granted():
+    server, _ = office(keyword_only(), permissions="config_only")
+    async with speaking(server, SESSION, ("tool_discovery", "permissions")) as peer:
+        assert (await peer.ask("mgp/tools/request", need("delete_file")))["result"]["status"] == "pending_approval"
+        assert "delete_file" not in await names(peer)
+        await peer.ask("mgp/permission/grant", {"grants": {"filesystem.write": "approved"}})
+        assert "delete_file" in await names(peer)
+
+
 async def test_a_denied_permission_does_not_wait_for_approval():
     server, _ = office(keyword_only(), permissions="deny_all")
     async with raw(server, SESSION) as peer:

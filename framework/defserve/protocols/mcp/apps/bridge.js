@@ -1,5 +1,4 @@
-
-// defserve's bridge: `host` speaks with the program that shows this view.
+// The bridge of defserve: `host` is the program that shows this view.
 (() => {
   const TOOLS = "{TOOLS}", URIS = "{URIS}", root = document.documentElement;
   const waiting = new Map(), listeners = {}, last = {}, context = {};

@@ -38,10 +38,11 @@ _ALWAYS: Final[Mapping[str, str | None]] = {
     "base-uri": "'self'",
 }
 
-# Nothing in it can end a directive or stand for a keyword, and no name is only a wildcard.
+# Nothing in it can end a directive or stand for a keyword. A wildcard stands for subdomains, never for a whole TLD.
+_LABEL: Final = r"[a-z0-9](?:[a-z0-9-]*[a-z0-9])?"
 ORIGIN: Final = re.compile(
-    r"(?:https?|wss?)://(?:\*\.)?[a-z0-9](?:[a-z0-9-]*[a-z0-9])?(?:\.[a-z0-9](?:[a-z0-9-]*[a-z0-9])?)*(?::[0-9]{1,5})?",
-    re.IGNORECASE,
+    rf"(?:https?|wss?)://(?:\*\.{_LABEL}(?:\.{_LABEL})+|{_LABEL}(?:\.{_LABEL})*)(?::[0-9]{{1,5}})?",
+    re.IGNORECASE | re.ASCII,
 )
 LONGEST_ORIGIN: Final = 300
 MOST_ORIGINS: Final = 100

@@ -63,10 +63,12 @@ def parse_yaml(text: str) -> Any:
         raise BadFrontmatter(f'U+{ord(old[0]):04X} is not read alike by all: write it as an escape in "quotes"')
     import yaml
 
+    # YAML 1.2: the last line of a block text ends, even if no line break follows.
+    whole = f"{text}\n" if text.rpartition("\n")[2].strip() else text
     parse = cast("Callable[[str, Any], Iterator[Any]]", yaml.parse)  # pyright: ignore[reportUnknownMemberType]
     builder = _Builder()
     try:
-        for event in parse(text, yaml.SafeLoader):
+        for event in parse(whole, yaml.SafeLoader):
             builder.take(type(event).__name__, event)
     except yaml.YAMLError as error:
         raise BadFrontmatter(f"the frontmatter is not YAML: {_short(error)}") from None
@@ -167,10 +169,19 @@ def _at(event: Any, problem: str) -> BadFrontmatter:
     return BadFrontmatter(f"line {event.start_mark.line + 2}: {problem}")
 
 
+# The usual mistakes.
+_HINTS: Final = {
+    "mapping values": ' (put a text with ": " in it into "quotes")',
+    r"'\t'": " (write blanks instead of tabs)",
+}
+
+
 def _short(error: Any) -> str:
     mark = getattr(error, "problem_mark", None)
     place = f"line {mark.line + 2}: " if mark is not None else ""
-    return f"{place}{getattr(error, 'problem', None) or str(error)[:200]}"
+    problem = getattr(error, "problem", None) or str(error)[:200]
+    hint = next((hint for words, hint in _HINTS.items() if words in problem), "")
+    return f"{place}{problem}{hint}"
 
 
 def same_json(one: Any, other: Any) -> bool:

@@ -41,14 +41,14 @@ class Skills:
         self._listing = Listing("skills", self.registry, describe=SkillManifest.entry)
         self._room = Room(MOST_FILES, MOST_BYTES)
 
-    def add(self, folder: Path, prefix: str, scopes: Sequence[str], add: AddResource, owner: Any) -> None:
+    def add(self, path: str, prefix: str, scopes: Sequence[str], add: AddResource, owner: Any) -> None:
         """Read a skill and serve its files, with those of skills inside it. Raises UsageError."""
-        folder = Path(os.path.abspath(folder))
+        folder = Path(os.path.abspath(path))
         self._add(folder, (*_segments(prefix), encoded(folder.name)), scopes, add, owner)
 
-    def add_all(self, root: Path, prefix: str, scopes: Sequence[str], add: AddResource, owner: Any) -> None:
+    def add_all(self, path: str, prefix: str, scopes: Sequence[str], add: AddResource, owner: Any) -> None:
         """Read every skill below a folder. Raises UsageError if there is none."""
-        root = Path(os.path.abspath(root))
+        root = Path(os.path.abspath(path))
         self.folders.append(root)
         found = list(_skill_folders(root, DEEPEST)) if root.is_dir() else []
         if not found:

@@ -6,6 +6,8 @@ of them together, so that many addresses cannot fill the store.
 
 from __future__ import annotations
 
+import asyncio
+import random
 from hashlib import sha256
 from typing import Final
 
@@ -22,6 +24,7 @@ LEDGER: Final = "ledger"
 STRANGERS: Final = "strangers"
 STRANGERS_SHARE: Final = 10
 """All strangers together may keep as much as so many principals."""
+LONGEST_PAUSE: Final = 0.02
 _NAME: Final = 12
 
 
@@ -30,12 +33,15 @@ class TaskAccounts:
 
     def __init__(self, storage: TaskStorage, limits: Limits) -> None:
         self._storage, self._limits = storage, limits
+        # Within a process they take turns: only those of several processes have to try again.
+        self._turns = asyncio.Lock()
 
     async def charge(self, record: TaskRecord, principal: str, size: int) -> None:
         """A task takes `size` bytes from now on, until it expires. Raises LimitExceeded if that is too much."""
-        await self._enter(record, sha256(principal.encode("utf-8", "surrogatepass")).hexdigest(), size, 1)
-        if record.owner is None:
-            await self._enter(record, STRANGERS, size, STRANGERS_SHARE)
+        async with self._turns:
+            await self._enter(record, sha256(principal.encode("utf-8", "surrogatepass")).hexdigest(), size, 1)
+            if record.owner is None:
+                await self._enter(record, STRANGERS, size, STRANGERS_SHARE)
 
     async def _enter(self, record: TaskRecord, account: str, size: int, share: int) -> None:
         storage, space, name = self._storage, TASK_ACCOUNTS.of(account), record.id[:_NAME]
@@ -52,6 +58,7 @@ class TaskAccounts:
                 StoreChange(space, put=put, expect={LEDGER: before}, ttl=max(left, 0.001))
             ):
                 return
+            await asyncio.sleep(random.uniform(0, LONGEST_PAUSE))
         raise StoreBusy("Too many tasks are made at once", data={"retry_after_ms": 1000})
 
     def _refuse_too_much(self, entries: dict[str, list[int]], share: int, now: int) -> None:

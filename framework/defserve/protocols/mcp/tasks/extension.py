@@ -17,7 +17,7 @@ from defserve.protocols.mcp.tasks.runner import TaskRunner
 from defserve.protocols.mcp.tasks.section import EXTENSION, TaskSection
 from defserve.protocols.mcp.tasks.storage import TaskStorage
 from defserve.protocols.mcp.tools.task_options import TASK, TaskOptions
-from defserve.stores.open import open_store
+from defserve.stores.memory import MemoryStore
 
 if TYPE_CHECKING:
     from defserve.protocols.mcp.resources.subscriptions import Subscriptions
@@ -38,8 +38,9 @@ class Tasks(Extension):
         find_tool: Callable[[str], Tool | None],
         subscriptions: Subscriptions,
     ) -> None:
-        self._is_alone, self._limits = store is None, limits
-        self._storage = TaskStorage(store or open_store("memory:"))
+        store = store or MemoryStore()
+        self._is_alone, self._limits = isinstance(store, MemoryStore), limits
+        self._storage = TaskStorage(store)
         self._runners: dict[asyncio.AbstractEventLoop, TaskRunner] = {}
         self._section = TaskSection(self._runner, find_tool)
         subscriptions.follow("taskIds", TaskListening(self._runner, self._section.find))

@@ -1,14 +1,13 @@
 """Whether the process that runs a task is alive: it keeps a lease in the store for as long as it runs tasks.
 
-A process whose lease is missing counts as dead only when it is missed again a heartbeat later. So neither a store that
-was away for a moment nor a process that was held up costs a task that still runs.
+A process whose lease is missing counts as dead only if it is still missing a heartbeat later: who asks waits for that.
+So neither a store that was away for a moment nor a process that was held up costs a task that still runs.
 """
 
 from __future__ import annotations
 
 import asyncio
 import secrets
-import time
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Final
@@ -20,7 +19,7 @@ from defserve.stores.store import Store, StoreChange
 
 BEATS: Final = 5
 """How often the lease is renewed in the time it lasts."""
-MOST_MISSED: Final = 1024
+MOST_DEAD: Final = 1024
 
 _HOLDER: Final = "holder"
 
@@ -28,11 +27,11 @@ _HOLDER: Final = "holder"
 class Heartbeat:
     """The lease of this process on one loop, `id`, and a look at those of others. A lease lasts for `seconds`."""
 
-    def __init__(self, store: Store, seconds: float, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, store: Store, seconds: float) -> None:
         self.id = secrets.token_hex(8)
-        self._store, self._seconds, self._clock = store, seconds, clock
+        self._store, self._seconds = store, seconds
         self._beating: asyncio.Task[None] | None = None
-        self._missed: dict[str, float] = {}
+        self._dead: set[str] = set()
 
     async def begin(self, is_needed: Callable[[], bool]) -> None:
         """Keep the lease from now on, for as long as it is needed. Raises what the store raises."""
@@ -50,16 +49,21 @@ class Heartbeat:
                 await self._store.change(StoreChange(_lease(self.id), drop=[_HOLDER], ttl=self._seconds))
 
     async def is_dead(self, runner: str) -> bool:
-        """Whether nothing was heard of another process for long enough."""
+        """Whether nothing was heard of another process for long enough. May take a moment."""
         if runner == NOBODY:
             return True
         if await self._store.get(_lease(runner), [_HOLDER]):
-            self._missed.pop(runner, None)
+            self._dead.discard(runner)
             return False
-        if len(self._missed) >= MOST_MISSED:
-            self._missed.pop(next(iter(self._missed)))
-        since = self._missed.setdefault(runner, self._clock())
-        return self._clock() - since >= 1.5 * self._seconds / BEATS
+        if runner in self._dead:
+            return True
+        await asyncio.sleep(1.5 * self._seconds / BEATS)
+        if await self._store.get(_lease(runner), [_HOLDER]):
+            return False
+        if len(self._dead) >= MOST_DEAD:
+            self._dead.clear()
+        self._dead.add(runner)
+        return True
 
     async def _beat(self, is_needed: Callable[[], bool]) -> None:
         while True:

@@ -36,10 +36,14 @@ MakeRecord = Callable[[], TaskRecord]
 class TaskRun:
     """A call in the background. `begun` is its task's creation, or the reply if it ended before it began.
 
-    `record` is None until the task has begun. `is_lost`: somebody else has ended the task, or runs it.
+    `record` is None until the task has begun. `is_lost`: somebody else has ended the task, or runs it. `blocks`: it
+    takes a worker thread.
     """
 
-    def __init__(self, runner: TaskRunner, origin: Call, params: Params, make_record: MakeRecord) -> None:
+    def __init__(
+        self, runner: TaskRunner, origin: Call, params: Params, make_record: MakeRecord, *, blocks: bool
+    ) -> None:
+        self.blocks = blocks
         self.begun: asyncio.Future[Params | bytes] = asyncio.get_running_loop().create_future()
         self.record: TaskRecord | None = None
         self.is_lost = self._is_cut = False
@@ -60,6 +64,7 @@ class TaskRun:
         self.call.identity = origin.identity
         self.call.local(InTask).task = self
         self._waiting: dict[str, asyncio.Future[Any]] = {}
+        self._taken: dict[str, str] = {}
         self._message = self._told = ""
         self._telling: asyncio.Task[None] | None = None
         self._deadline: asyncio.TimerHandle | None = None
@@ -107,6 +112,7 @@ class TaskRun:
         rounds = self.call.local(RoundTrips)
         rounds.answers = {key: (asked, said) for key, (asked, said) in record.answers.items()}
         rounds.effects.done = dict(record.effects)
+        self._taken = dict.fromkeys(record.answers, "") | {key: one["digest"] for key, one in record.questions.items()}
         self._go_on(record)
         self.start(following)
 
@@ -201,7 +207,7 @@ class TaskRun:
         try:
             await self._runner.accounts.charge(record, self.call.principal, len(record.encoded()) + len(outcome))
         except LimitExceeded as error:
-            if error.data.get("limit") != "task_bytes":
+            if error.data.get("limit") not in ("tasks", "task_bytes"):
                 raise
             return to_json({"error": error_object(INTERNAL_ERROR, error.message, error.data)})
         return outcome
@@ -229,6 +235,9 @@ class TaskRun:
 
     async def _ask(self, key: str, digest: str, request: Params) -> Any:
         """Leave a question in the task and wait for its answer."""
+        if self._taken.get(key, digest) != digest:
+            # A run before this one asked something else by this key, and a key must not come back.
+            key = f"{key}~{self.retries}"
         waiting = self._waiting[key] = asyncio.get_running_loop().create_future()
 
         def ask(found: TaskRecord) -> bool:

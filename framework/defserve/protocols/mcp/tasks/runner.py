@@ -19,10 +19,13 @@ from defserve.protocols.mcp.tasks.heartbeat import Heartbeat
 from defserve.protocols.mcp.tasks.record import StoredTask, TaskRecord
 from defserve.protocols.mcp.tasks.run import TaskRun
 from defserve.protocols.mcp.tasks.storage import Alter, TaskStorage
+from defserve.protocols.mcp.tools.tools import Tool
 
 LOOK_SECONDS: Final = 0.5
 FAREWELL_SECONDS: Final = 5.0
 """How long the end of a server waits for outcomes that are on their way to the store."""
+
+LATER: Final = {"retry_after_ms": 1000}
 
 Listener = Callable[[StoredTask], None]
 
@@ -34,6 +37,8 @@ class TaskRunner:
         self.storage, self.limits, self.accounts = storage, limits, TaskAccounts(storage, limits)
         self.heartbeat = Heartbeat(storage.store, limits.task_heartbeat)
         self.running: dict[str, TaskRun] = {}
+        self.claiming: set[str] = set()
+        """Tasks of others that are about to run here."""
         self._runs: set[TaskRun] = set()
         self._is_alone = is_alone
         self._listeners: dict[str, list[Listener]] = {}
@@ -44,11 +49,17 @@ class TaskRunner:
     def id(self) -> str:
         return self.heartbeat.id
 
-    def admit(self, call: Call) -> None:
-        """Raises TooManyCalls if one more task must not run here. Half of the room is left to plain calls."""
-        of_principal = sum(run.call.principal == call.principal for run in self._runs)
-        if of_principal >= self.limits.in_flight or len(self._runs) * 2 >= self.limits.in_flight_total:
-            raise TooManyCalls("too many tasks are running", data={"limit": "in_flight", "retry_after_ms": 1000})
+    def admit(self, call: Call, tool: Tool) -> None:
+        """Raises TooManyCalls if one more task must not run here. Plain calls keep half of the room and the threads."""
+        limits, runs = self.limits, self._runs
+        is_full = {
+            "in_flight": sum(run.call.principal == call.principal for run in runs) >= limits.in_flight,
+            "in_flight_total": len(runs) * 2 >= limits.in_flight_total,
+            "threads": blocks(tool) and sum(run.blocks for run in runs) * 2 >= limits.threads,
+        }
+        for limit, is_reached in is_full.items():
+            if is_reached:
+                raise TooManyCalls(f"too many tasks are running (Limits.{limit})", data={"limit": limit, **LATER})
 
     def count(self, run: TaskRun) -> None:
         """A run has started, although its task may not have begun. It counts until `finish`."""
@@ -153,6 +164,11 @@ class TaskRunner:
                 found = await asyncio.gather(*(self.storage.find(id) for id in ids))
                 for id, task in zip(ids, found, strict=True):
                     self.tell(id, task)
+
+
+def blocks(tool: Tool) -> bool:
+    """Whether a tool takes a worker thread for as long as it runs."""
+    return tool.function.signature.flow in ("sync", "generator") and not tool.function.inline
 
 
 async def _quietly(work: Coroutine[Any, Any, Any]) -> None:

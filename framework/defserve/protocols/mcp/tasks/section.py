@@ -19,7 +19,7 @@ from defserve.protocols.mcp.params import fields, text
 from defserve.protocols.mcp.tasks.current import current_task
 from defserve.protocols.mcp.tasks.record import StoredTask, TaskRecord
 from defserve.protocols.mcp.tasks.run import TaskRun, fail
-from defserve.protocols.mcp.tasks.runner import TaskRunner
+from defserve.protocols.mcp.tasks.runner import TaskRunner, blocks
 from defserve.protocols.mcp.tasks.storage import new_id
 from defserve.protocols.mcp.tools.task_options import TASK, TaskOptions
 from defserve.protocols.mcp.tools.tools import Tool
@@ -51,8 +51,8 @@ class TaskSection:
 
     async def _start(self, call: Call, params: Params, tool: Tool, following: Next) -> Params:
         runner = self._runner()
-        runner.admit(call)
-        run = TaskRun(runner, call, params, lambda: _record(call, params, tool, runner))
+        runner.admit(call, tool)
+        run = TaskRun(runner, call, params, lambda: _record(call, params, tool, runner), blocks=blocks(tool))
         run.start(following)
         try:
             begun = await run.begun
@@ -111,28 +111,38 @@ class TaskSection:
     async def _found(self, call: Call, params: Params) -> StoredTask:
         require_tasks(call)
         id = text(params, "taskId")
-        if (task := await self.find(call, id)) is None:
-            raise InvalidParams("Unknown task: there is none of this id, or none any more")
-        return task
+        return _known(await self.find(call, id))
 
     # -- lost runners ------------------------------------------------------------------------------------
 
     async def _alive(self, call: Call, task: StoredTask) -> StoredTask:
         """The task; if its runner has died, run again or failed."""
         runner, record = self._runner(), task.record
-        if record.is_over or record.id in runner.running:
+        if record.is_over or record.id in runner.running or record.id in runner.claiming:
             return task
         if record.runner != runner.id and not await runner.heartbeat.is_dead(record.runner):
             return task
+        if record.id in runner.running or record.id in runner.claiming:
+            return task  # it began while the other process was looked for
+        tool = self._find_tool(record.tool)
+        if tool is None or TASK not in tool.facets:
+            return await self._fail(record, runner)
         try:
-            runner.admit(call)
+            runner.admit(call, tool)
         except TooManyCalls:
             return task  # a later look finds room, or another process does
-        return await self._again(call, record, runner)
+        # Whoever asks in the same moment must not take it for lost again.
+        runner.claiming.add(record.id)
+        try:
+            return await self._again(call, record, tool, runner)
+        finally:
+            runner.claiming.discard(record.id)
 
-    async def _again(self, call: Call, lost: TaskRecord, runner: TaskRunner) -> StoredTask:
-        tool, is_claimed = self._find_tool(lost.tool), False
-        can_run = tool is not None and TASK in tool.facets
+    async def _fail(self, lost: TaskRecord, runner: TaskRunner) -> StoredTask:
+        return _known(await runner.change(lost.id, lambda record: record.runner == lost.runner and fail(record, LOST)))
+
+    async def _again(self, call: Call, lost: TaskRecord, tool: Tool, runner: TaskRunner) -> StoredTask:
+        is_claimed = False
         await runner.beat()
 
         def claim(record: TaskRecord) -> bytes | bool:
@@ -140,21 +150,25 @@ class TaskSection:
             is_claimed = False
             if record.runner != lost.runner:
                 return False  # another process was faster
-            if (lost.runner and record.retries == 0) or record.arguments is None or not can_run:
+            if (lost.runner and record.retries == 0) or record.arguments is None:
                 return fail(record, LOST)
             record.runner, record.retries = runner.id, record.retries - bool(lost.runner)
             is_claimed = True
             return True
 
-        task = await runner.change(lost.id, claim)
-        if task is None:
-            raise InvalidParams("Unknown task: there is none of this id, or none any more")
+        task = _known(await runner.change(lost.id, claim))
         if is_claimed and not task.record.is_over:
             params = {"name": lost.tool, "arguments": task.record.arguments, "_meta": call.params.get("_meta", {})}
-            run = TaskRun(runner, call, params, lambda: task.record)
+            run = TaskRun(runner, call, params, lambda: task.record, blocks=blocks(tool))
             runner.adopt(run, task.record)
             run.resume(task.record, call.terms.methods["tools/call"].run)
         return task
+
+
+def _known(task: StoredTask | None) -> StoredTask:
+    if task is None:
+        raise InvalidParams("Unknown task: there is none of this id, or none any more")
+    return task
 
 
 def takes_tasks(call: Call) -> bool:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from defserve.core.call import Call
 from defserve.core.extension import Next
 from defserve.errors import InvalidParams
+from defserve.protocols.mcp.lifecycle import dialect_of
 from defserve.protocols.mcp.params import fields, optional_fields, text
 from defserve.protocols.mgp.tool_discovery.conversations import remembers, told
 from defserve.protocols.mgp.tool_discovery.discovery import ToolDiscovery
@@ -19,12 +21,15 @@ from defserve.wire.messages import Params
 class NamedCalls:
     """The outermost wrapper of `tools/call`: whatever stands inside sees the tool's own name and arguments."""
 
-    def __init__(self, section: ToolDiscovery, levels: Levels) -> None:
-        self._section, self._levels = section, levels
+    def __init__(
+        self, section: ToolDiscovery, levels: Levels, param_headers: Callable[[Any], Mapping[tuple[str, ...], str]]
+    ) -> None:
+        self._section, self._levels, self._param_headers = section, levels, param_headers
 
     async def __call__(self, call: Call, params: Params, following: Next) -> Any:
         meant = named(params)
         if meant is not params:
+            self._refuse_without_headers(call, meant["name"])
             # Seals, audits and grants read the call's params, and they too are about the tool itself.
             call.params = params = meant
         name = params.get("name")
@@ -46,6 +51,11 @@ class NamedCalls:
         if more and is_object(result):
             result["_meta"] = {**(result.get("_meta") or {}), **more}
         return result
+
+    def _refuse_without_headers(self, call: Call, name: str) -> None:
+        """Raises InvalidParams for a tool whose arguments a client must repeat as headers: it sent none."""
+        if call.envelope is not None and dialect_of(call).stateless and self._param_headers(name):
+            raise InvalidParams(f"Invalid params: {name} has arguments that go into headers; call it by its own name")
 
 
 def named(params: Params) -> Params:

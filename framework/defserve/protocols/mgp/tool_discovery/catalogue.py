@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -14,6 +15,7 @@ from defserve.protocols.mgp.agreed import tool_security, undeclared
 from defserve.protocols.mgp.tool_discovery.names import SPELLINGS
 from defserve.search.budget import tokens_of
 from defserve.search.entries import ToolEntry, derived_categories, labels, parameters_of
+from defserve.wire.jsonvalue import is_object
 from defserve.wire.messages import Params
 
 if TYPE_CHECKING:
@@ -89,8 +91,8 @@ class ServerCatalogue:
         found: Params = {
             "name": entry.name,
             "server_id": entry.server_id,
-            "description": described["description"],
-            "inputSchema": described["inputSchema"],
+            "description": tool.description,
+            "inputSchema": _schema(described),
             "security": _security(tool),
         }
         for optional in ("title", "outputSchema", "annotations"):
@@ -123,16 +125,24 @@ class ServerCatalogue:
                 for tool in self._tools
                 if not (tool.protects_itself or tool.name in SPELLINGS or is_for_views(tool))
             ]
-            entries = {tool: known.get(tool) or self._entry(tool) for tool in tools}
+            entries = {tool: self._current(tool, known.get(tool)) for tool in tools}
             self._by_name = {tool.name: tool for tool in tools}
             self._by_digest = {digest(entry.name): entry for entry in entries.values()}
             self._tokens = sum(entry.tokens for entry in entries.values())
             self._entries, self._version = entries, version
         return self._entries
 
+    def _current(self, tool: Tool, known: ToolEntry | None) -> ToolEntry:
+        if known is None:
+            return self._entry(tool)
+        status = _status(tool)
+        return known if known.status == status else replace(known, status=status)
+
     def _entry(self, tool: Tool) -> ToolEntry:
         described, options = self._describe(tool), tool.options
-        server_id = getattr(tool.owner, "name", None) or self._server_id
+        # A tool of another server names that one; one that was declared here names the server it was declared on.
+        home: Any = getattr(tool, "backend", None)
+        server_id: str = getattr(home, "id", None) or getattr(tool.owner, "name", None) or self._server_id
         security = _security(tool)
         return ToolEntry(
             tool_id=f"{server_id}.{tool.name}",
@@ -142,10 +152,11 @@ class ServerCatalogue:
             description=tool.description,
             categories=derived_categories(server_id, options.tags),
             keywords=labels(options.keywords),
-            parameters=parameters_of(described["inputSchema"]),
+            parameters=parameters_of(_schema(described)),
             risk=_risk(tool, security),
             permissions=tuple(security["permissions_required"]),
             tokens=tokens_of(len(to_json(described))),
+            status=_status(tool),
         )
 
 
@@ -156,6 +167,17 @@ def _as_search(call: Call) -> Call:
     asker = Call(call.session, call.id, DISCOVER, call.params, call.raw, call.terms)
     asker.identity = call.identity
     return asker
+
+
+def _schema(described: Params) -> dict[str, Any]:
+    """The input schema of a listed tool. Another server may list anything."""
+    found = described.get("inputSchema")
+    return found if is_object(found) else {"type": "object"}
+
+
+def _status(tool: Tool) -> str:
+    """The state of the server behind a tool; our own are always connected."""
+    return getattr(getattr(tool, "backend", None), "state", "connected")
 
 
 def _security(tool: Tool) -> dict[str, Any]:

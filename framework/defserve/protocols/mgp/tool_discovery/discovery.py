@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from defserve.core.call import Call
 from defserve.protocols.mgp.tool_discovery.catalogue import Catalogue
 from defserve.protocols.mgp.tool_discovery.conversations import loaded_by, told
-from defserve.protocols.mgp.tool_discovery.reading import ToolQuery, ToolRequest, texts
+from defserve.protocols.mgp.tool_discovery.reading import MOST_NAMES, ToolQuery, ToolRequest, texts
 from defserve.search.bm25 import weighed
 from defserve.search.entries import EntryFilter, ToolEntry
 from defserve.search.options import Search
@@ -85,6 +85,8 @@ class ToolDiscovery:
                 open_needs.append({"capability": need, "reason": "no tool of this server does it"})
             elif not usable:
                 open_needs.append(self._blocked(call, need, hits[0].entry))
+                if "permissions_missing" in open_needs[-1] and len(loaded.waiting) < MOST_NAMES:
+                    loaded.waiting.add(hits[0].entry.name)
         limit, added = self.options.budget.cache_limit, 0
         for entry in chosen:
             if not self.is_pinned(entry.name) and loaded.load(entry.name, entry.tokens, limit):
@@ -129,9 +131,18 @@ class ToolDiscovery:
     def loaded(self, call: Call) -> LoadedTools:
         """What this call's conversation has loaded, without tools that are gone."""
         loaded = loaded_by(call, self.catalogue, self.options.budget.cache_limit)
+        for name in loaded.waiting.copy():
+            self._load_if_approved(call, loaded, name)
         if loaded:
             loaded.keep(lambda name: self.catalogue.by_name(name) is not None)
         return loaded
+
+    def _load_if_approved(self, call: Call, loaded: LoadedTools, name: str) -> None:
+        entry = self.catalogue.by_name(name)
+        if entry is None or not self.catalogue.missing(call, entry):
+            loaded.waiting.discard(name)
+            if entry is not None:
+                self.used(loaded, name)
 
     def used(self, loaded: LoadedTools, name: str) -> None:
         """A tool was called: it is loaded, or moves to the end of those that leave next."""

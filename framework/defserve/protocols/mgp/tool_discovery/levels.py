@@ -20,8 +20,8 @@ ListLevel: TypeAlias = Literal["L0", "L1", "L2", "L3"]
 LIST = "tools/list"
 ALWAYS = frozenset({DISCOVER, REQUEST, CALL})
 MOST_CATEGORIES = 200
-# A REST client has no conversation to load tools into, so its document lists every tool.
-UNSEARCHED = frozenset({"rest"})
+# A REST client has no conversation to load tools into, so its document lists every tool; and authors check them all.
+UNSEARCHED = frozenset({"rest", "defserve tooling"})
 
 
 class Levels:

@@ -16,7 +16,7 @@ from defserve.protocols.mgp.tool_discovery.names import CALL, DISCOVER, EVICT, R
 from defserve.protocols.mgp.tool_discovery.reading import MOST_RESULTS, REASONS
 from defserve.search.entries import RISKS
 from defserve.search.ranking import STRATEGIES
-from defserve.wire.jsonvalue import as_list, is_object
+from defserve.wire.jsonvalue import as_list, is_array, is_object
 from defserve.wire.messages import Params
 
 Answer: TypeAlias = Callable[[Call, Params], Awaitable[Params]]
@@ -157,8 +157,7 @@ def _evicted_text(answer: Params) -> str:
 
 def _line(tool: Params) -> str:
     schema = tool["inputSchema"]
-    required = schema.get("required", ())
-    properties = schema.get("properties")
+    required, properties = as_list(schema.get("required", ())), schema.get("properties")
     arguments = [
         f"{name}{'' if name in required else '?'}: {_type(about)}"
         for name, about in (properties.items() if is_object(properties) else ())
@@ -171,6 +170,6 @@ def _line(tool: Params) -> str:
 def _type(schema: Any) -> str:
     if not is_object(schema):
         return "any"
-    if "enum" in schema:
-        return "|".join(map(str, schema["enum"][:12]))
+    if is_array(choices := schema.get("enum")):
+        return "|".join(str(choice)[:40] for choice in choices[:12])
     return "|".join(map(str, as_list(schema.get("type", "any"))))

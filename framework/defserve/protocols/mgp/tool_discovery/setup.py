@@ -14,8 +14,7 @@ from defserve.protocols.mgp.tool_discovery.meta_tools import meta_tools
 from defserve.search.options import Search
 
 if TYPE_CHECKING:
-    from defserve.core.registry import Registry
-    from defserve.protocols.mcp.tools.tools import Tool
+    from defserve.protocols.mcp.tools.tools import Tools
     from defserve.protocols.mgp.audit.trail import AuditTrail
 
 
@@ -23,15 +22,15 @@ class ToolSearch:
     """What `Server(search=…)` adds: the section's methods, an extension for the list, and a wrapper for calls."""
 
     def __init__(
-        self, given: Any, tools: Registry[Tool], catalogue: ServerCatalogue, audit: Callable[[], AuditTrail], owner: Any
+        self, given: Any, tools: Tools, catalogue: ServerCatalogue, audit: Callable[[], AuditTrail], owner: Any
     ) -> None:
         options = Search.of(given)
         self.section = ToolDiscovery(options, catalogue, audit)
         levels = Levels(options, catalogue)
         self.list = SearchedList(self.section, levels)
-        self.calls = NamedCalls(self.section, levels)
+        self.calls = NamedCalls(self.section, levels, tools.param_headers)
         for tool in meta_tools(self.section, owner):
-            tools.add(tool.name, tool, where=tool.where)
+            tools.registry.add(tool.name, tool, where=tool.where)
 
     def check(self) -> None:
         """Raises UsageError if the pinned tools that are known cost more than is reserved for them."""

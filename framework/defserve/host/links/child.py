@@ -1,0 +1,286 @@
+"""A child process and its three pipes, as the event loop tells of them."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import shutil
+import signal
+import sys
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final, NamedTuple, cast
+
+from defserve.errors import PeerGone
+from defserve.host.links.environment import bare_environment
+from defserve.wire.framing import Lines
+
+STDIN, STDOUT, STDERR = 0, 1, 2
+LONGEST_MESSAGE = 64 * 1024 * 1024
+LONGEST_STDERR_LINE: Final = 65_536
+MOST_READY: Final = 1024 * 1024
+"""Bytes of messages that wait to be received. Then the child has to wait."""
+LAST_WORDS: Final = 20
+LONGEST_LAST_WORD: Final = 500
+ECHO_SECONDS = 0.2
+"""How long what a process wrote may come after its exit. A grandchild may hold its pipes open for ever."""
+
+log = logging.getLogger("defserve.host")
+
+
+class ChildOptions(NamedTuple):
+    """What to start, and how.
+
+    bare          the child sees `env` and little else of the environment; if not, `env` is added to ours
+    echo          its stderr is copied to ours
+    on_stderr     called with each line of its stderr, except those of more than 64 KB
+    ends_with_us  the kernel ends the child if we are killed (Linux, with the program `setpriv`). Without it a child
+                  sees the end of its input then, and one that never reads stays.
+    grace         seconds to exit after its input was closed, and after each signal
+    """
+
+    command: str
+    args: Sequence[str] = ()
+    env: Mapping[str, str] | None = None
+    cwd: str | os.PathLike[str] | None = None
+    bare: bool = False
+    echo: bool = False
+    on_stderr: Callable[[str], object] | None = None
+    ends_with_us: bool = False
+    grace: float = 2.0
+
+    def environment(self) -> dict[str, str] | None:
+        if self.bare:
+            return bare_environment(self.env or {})
+        return None if self.env is None else {**os.environ, **self.env}
+
+    def command_line(self, environment: Mapping[str, str] | None) -> tuple[str, ...]:
+        line = (self.command, *self.args)
+        if not (self.ends_with_us and sys.platform == "linux" and (wrapper := shutil.which("setpriv"))):
+            return line
+        # The wrapper would not say that a command does not exist, and looks for it elsewhere.
+        path = (environment if environment is not None else os.environ).get("PATH")
+        if os.path.dirname(self.command):
+            found = self.command if os.access(os.path.join(self.cwd or "", self.command), os.X_OK) else None
+        else:
+            found = shutil.which(self.command, path=path)
+        return (wrapper, "--pdeathsig", "KILL", "--", found, *self.args) if found else line
+
+
+class Child(asyncio.SubprocessProtocol):
+    """A running process. `take` gets its messages, one a line; until it is set they wait. `ended` is called once.
+
+    ended_output  whether nothing more comes: it closed its output, or it has exited
+    """
+
+    def __init__(self, options: ChildOptions) -> None:
+        loop = asyncio.get_running_loop()
+        self.options = options
+        self.take: Callable[[bytes], None] | None = None
+        self.ended: Callable[[], None] | None = None
+        self.ended_output = False
+        self.exited: asyncio.Future[None] = loop.create_future()
+        self.stderr_tail: deque[str] = deque(maxlen=LAST_WORDS)
+        self.stderr_ended: asyncio.Future[None] = loop.create_future()
+        self._transport: asyncio.SubprocessTransport | None = None
+        self._lines, self._stderr = Lines(LONGEST_MESSAGE), Lines(LONGEST_STDERR_LINE)
+        self._ready: deque[bytes] = deque()
+        self._ready_size = 0
+        self._hears = False
+        self._writable: asyncio.Future[None] | None = None
+        self._waiter: asyncio.Future[None] | None = None
+
+    @classmethod
+    async def start(cls, options: ChildOptions) -> Child:
+        """Start it. Raises PeerGone if that fails."""
+        environment = options.environment()
+        try:
+            _, child = await asyncio.get_running_loop().subprocess_exec(
+                lambda: cls(options),
+                *options.command_line(environment),
+                env=environment,
+                cwd=options.cwd,
+                # A process group of its own, so that everything it started can be ended with it.
+                start_new_session=os.name == "posix",
+            )
+        except OSError as error:
+            raise _not_started(options, error) from None
+        return child
+
+    @property
+    def pid(self) -> int:
+        return self._running.get_pid()
+
+    @property
+    def returncode(self) -> int | None:
+        """The exit code, negative for a signal; None while the process runs."""
+        return self._running.get_returncode()
+
+    @property
+    def _running(self) -> asyncio.SubprocessTransport:
+        return cast("asyncio.SubprocessTransport", self._transport)
+
+    async def write(self, data: bytes) -> None:
+        """Raises ConnectionError if the child has closed its input."""
+        stdin = cast("asyncio.WriteTransport", self._running.get_pipe_transport(STDIN))
+        if not stdin.is_closing():
+            stdin.write(data)
+            if self._writable is not None:
+                await asyncio.shield(self._writable)
+        if stdin.is_closing():
+            raise BrokenPipeError
+
+    async def next_line(self) -> bytes | None:
+        """The next message; None once there are no more."""
+        while not self._ready:
+            if self.ended_output:
+                return None
+            self._waiter = asyncio.get_running_loop().create_future()
+            await self._waiter
+        line = self._ready.popleft()
+        before = self._ready_size
+        self._ready_size = before - len(line)
+        if before > MOST_READY >= self._ready_size and not self.ended_output:
+            self._stdout.resume_reading()
+        return line
+
+    def push(self, take: Callable[[bytes], None], ended: Callable[[], None]) -> None:
+        """From now on call `take` with every message, and `ended` once there are no more."""
+        self.take, self.ended = take, ended
+        while self._ready:
+            take(self._ready.popleft())
+        if self._ready_size > MOST_READY and not self.ended_output:
+            self._stdout.resume_reading()
+        self._ready_size = 0
+        if self.ended_output:
+            ended()
+
+    def close_input(self) -> None:
+        cast("asyncio.WriteTransport", self._running.get_pipe_transport(STDIN)).close()
+
+    def drop_output(self) -> None:
+        """What it still writes is read and forgotten: a full pipe would keep it from exiting."""
+        self.push(lambda line: None, lambda: None)
+
+    def signal(self, number: int) -> None:
+        """To the child and everything that it started."""
+        try:
+            if os.name == "posix":
+                os.killpg(self.pid, number)
+            else:
+                self._running.terminate()
+        except ProcessLookupError:
+            pass
+
+    def release(self) -> None:
+        """Close the pipes. Kills a process that still runs."""
+        self._end_output()
+        self._running.close()
+
+    # What the loop calls.
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast("asyncio.SubprocessTransport", transport)
+
+    def pipe_data_received(self, fd: int, data: bytes) -> None:
+        if fd == STDERR:
+            self._take_stderr(data)
+        elif not self.ended_output:
+            self._hears = True
+            self._take_lines(self._lines.feed(data))
+
+    def pipe_connection_lost(self, fd: int, exc: Exception | None) -> None:
+        if fd == STDOUT:
+            self._end_output()
+        elif fd == STDERR:
+            self._remember([self._stderr.finish()])
+            if not self.stderr_ended.done():
+                self.stderr_ended.set_result(None)
+        else:
+            self.resume_writing()
+
+    def process_exited(self) -> None:
+        if not self.exited.done():
+            self.exited.set_result(None)
+        self._hear_out()
+
+    def _hear_out(self) -> None:
+        """Wait until nothing more comes of what it wrote, rather than for the end: a grandchild may hold the pipe."""
+        self._hears = False
+
+        def later() -> None:
+            (self._hear_out if self._hears else self._end_output)()
+
+        if not self.ended_output:
+            asyncio.get_running_loop().call_later(ECHO_SECONDS, later)
+
+    def pause_writing(self) -> None:
+        self._writable = asyncio.get_running_loop().create_future()
+
+    def resume_writing(self) -> None:
+        if self._writable is not None:
+            self._writable.set_result(None)
+            self._writable = None
+
+    @property
+    def _stdout(self) -> asyncio.ReadTransport:
+        return cast("asyncio.ReadTransport", self._running.get_pipe_transport(STDOUT))
+
+    def _take_lines(self, lines: Sequence[bytes | None]) -> None:
+        for line in lines:
+            if line is None:
+                name = self.options.command
+                log.warning("%s wrote a line of more than %d bytes; skipped", name, LONGEST_MESSAGE)
+            elif self.take is not None:
+                self.take(line)
+            else:
+                self._ready.append(line)
+                self._ready_size += len(line)
+        if self._ready:
+            if self._ready_size > MOST_READY and not self.ended_output:
+                self._stdout.pause_reading()
+            self._wake()
+
+    def _wake(self) -> None:
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+    def _end_output(self) -> None:
+        if self.ended_output:
+            return
+        self.ended_output = True
+        self._take_lines([rest] if (rest := self._lines.finish()) else [])
+        self._wake()
+        if self.ended is not None:
+            self.ended()
+
+    def _take_stderr(self, data: bytes) -> None:
+        if self.options.echo:
+            sys.stderr.write(data.decode(errors="replace"))
+            sys.stderr.flush()
+        self._remember(self._stderr.feed(data))
+
+    def _remember(self, lines: Sequence[bytes | None]) -> None:
+        for line in lines:
+            if line:
+                text = line.decode(errors="replace").rstrip()
+                self.stderr_tail.append(text[:LONGEST_LAST_WORD])
+                if self.options.on_stderr is not None:
+                    try:
+                        self.options.on_stderr(text)
+                    except Exception:
+                        log.exception("the handler of stderr failed")
+
+
+def _not_started(options: ChildOptions, error: OSError) -> PeerGone:
+    command, cwd = options.command, options.cwd
+    text = f"cannot start {command!r}: {error.strerror or error}"
+    # A missing working folder gives the same error.
+    if isinstance(error, FileNotFoundError) and not os.path.dirname(command) and os.path.isdir(cwd or "."):
+        text += "\n  fix: give its full path, or put it on PATH"
+    return PeerGone(text)
+
+
+END_SIGNALS: Final = (None, signal.SIGTERM, getattr(signal, "SIGKILL", signal.SIGTERM))
+"""How a child is ended: first it sees the end of its input."""

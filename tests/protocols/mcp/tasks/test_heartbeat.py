@@ -1,0 +1,81 @@
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from defserve.errors import Refused
+from defserve.protocols.mcp.tasks.heartbeat import MOST_DEAD, Heartbeat
+from defserve.stores.memory import MemoryStore
+from defserve.stores.spaces import LEASES
+from defserve.stores.store import StoreChange, StoreUnavailable
+
+pytestmark = pytest.mark.anyio
+
+SECONDS = 0.4
+
+
+class FailingStore(MemoryStore):
+    is_away = False
+
+    async def change(self, change: StoreChange) -> bool:
+        if self.is_away:
+            raise StoreUnavailable("away")
+        return await super().change(change)
+
+
+async def test_a_process_is_alive_for_as_long_as_it_has_tasks():
+    store = MemoryStore()
+    one, other = Heartbeat(store, SECONDS), Heartbeat(store, SECONDS)
+    busy = True
+    await one.begin(lambda: busy)
+    for _ in range(6):
+        assert not await other.is_dead(one.id)
+        await asyncio.sleep(SECONDS / 2)
+    busy = False
+    async with asyncio.timeout(30):
+        while not await other.is_dead(one.id):  # noqa: ASYNC110 (the other side sets no event)
+            await asyncio.sleep(0.02)
+
+
+async def test_a_process_that_ends_gives_up_its_lease():
+    store = MemoryStore()
+    one, other = Heartbeat(store, 60), Heartbeat(store, SECONDS)
+    await one.begin(lambda: True)
+    assert not await other.is_dead(one.id)
+    await one.end()
+    assert await other.is_dead(one.id)
+
+
+async def test_a_lease_that_is_missing_for_a_moment_costs_nothing():
+    store = FailingStore()
+    one, other = Heartbeat(store, SECONDS), Heartbeat(store, 10 * SECONDS)
+    await one.begin(lambda: True)
+    store.is_away = True
+    async with asyncio.timeout(30):
+        while await store.get(LEASES.of(f"tasks {one.id}"), ["holder"]):  # noqa: ASYNC110 (a store sets no event)
+            await asyncio.sleep(0.02)
+    looking = asyncio.create_task(other.is_dead(one.id))
+    await asyncio.sleep(0)
+    store.is_away = False
+    assert await looking is False
+    await one.end()
+
+
+async def test_a_lease_that_cannot_be_had_is_told():
+    store = FailingStore()
+    store.is_away = True
+    with pytest.raises(Refused):
+        await Heartbeat(store, SECONDS).begin(lambda: True)
+
+
+async def test_a_dead_process_is_waited_for_once_and_few_are_remembered():
+    beat = Heartbeat(MemoryStore(), 0.001)
+    for number in range(MOST_DEAD + 10):
+        assert await beat.is_dead(f"{number}")
+    assert len(beat._dead) <= MOST_DEAD  # pyright: ignore
+    patient = Heartbeat(MemoryStore(), 3.0)
+    assert await patient.is_dead("gone")
+    async with asyncio.timeout(0.5):
+        assert await patient.is_dead("gone")
+        assert await patient.is_dead("")

@@ -1,0 +1,57 @@
+"""Names outside: prefixed, chosen, renamed, never too long; and URIs, there and back."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from defserve import UsageError
+from defserve.protocols.mcp.prefixes import Prefix
+from defserve.proxying.catalogue.names import LONGEST, ToolChoice, outer_name, problem_of
+
+PREFIXES = st.from_regex(r"[A-Za-z0-9_.-]{1,40}", fullmatch=True)
+NAMES = st.from_regex(r"[A-Za-z0-9_-]{1,57}", fullmatch=True)
+
+
+@given(PREFIXES, NAMES)
+def test_no_name_outside_is_too_long_and_it_is_always_the_same(prefix: str, name: str) -> None:
+    outer = outer_name(Prefix(prefix), name)
+    assert len(outer) <= LONGEST
+    assert outer == outer_name(Prefix(prefix), name)
+    assert outer.endswith(f"_{name}")
+
+
+@given(PREFIXES, PREFIXES)
+def test_shortened_names_of_two_prefixes_differ(one: str, other: str) -> None:
+    name = "n" * 50
+    assert (outer_name(Prefix(one), name) == outer_name(Prefix(other), name)) == (one == other)
+
+
+@given(PREFIXES, st.text(min_size=1))
+def test_a_uri_comes_back_as_it_was(prefix: str, rest: str) -> None:
+    for uri in (f"note://{rest}", f"note:{rest}", f"file:///{rest}"):
+        assert Prefix(prefix).inner_uri(Prefix(prefix).uri(uri)) == uri
+
+
+def test_a_uri_of_another_mount_is_not_ours() -> None:
+    assert Prefix("a").inner_uri("note://b/x") is None
+    assert Prefix("a").inner_uri("note://ab/x") is None
+    assert Prefix("a").inner_uri("b+mail:x") is None
+    assert Prefix(None).inner_uri("note://b/x") == "note://b/x"
+
+
+def test_tools_are_chosen_and_renamed() -> None:
+    choice = ToolChoice.of({"allow": ["read_*", "list"], "deny": ["*_secret"], "rename": {"list": "ls"}})
+    assert [choice.takes(name) for name in ("read_file", "read_secret", "list", "write")] == [True, False, True, False]
+    assert (choice.name("list"), choice.name("read_file")) == ("ls", "read_file")
+    assert ToolChoice.of(["add"]).takes("add")
+    assert not ToolChoice.of(["add"]).takes("sub")
+    assert ToolChoice.of(None).takes("anything")
+    with pytest.raises(UsageError, match="alow"):
+        ToolChoice.of({"alow": []})
+
+
+@pytest.mark.parametrize("name", [None, "", 7, "a\nb", "x" * 300, "a\u202eb"])
+def test_names_that_nobody_can_use_are_left_out(name: object) -> None:
+    assert problem_of(name) is not None

@@ -1,0 +1,253 @@
+"""Backends that die, hang, clash or never answer: their clients keep their sessions, and others notice nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+
+from defserve import Command, Remote, Server, ToolError, UsageError
+from defserve.errors import PeerError
+from defserve.host import Answers
+from defserve.proxying.backend import Backend, Transition
+from defserve.proxying.restarts import RestartPolicy
+from tests.at_address import at_address
+from tests.proxying.conftest import ERAS, child, hearing, until_fact
+from tests.waiting import until
+
+pytestmark = pytest.mark.anyio
+
+SOON = RestartPolicy("on_failure", 5, 300, 0.01, 0.02)
+SILENT = Command(sys.executable, "-c", "import sys; sys.stdin.read()")
+ERROR = "dev.defserve/error"
+
+
+def front(*mounts: tuple[Any, str | None], **options: Any) -> Server:
+    server = Server("front")
+
+    @server.tool
+    def local() -> str:
+        return "here"
+
+    for target, prefix in mounts:
+        server.mount(target, prefix=prefix, **options)
+    return server
+
+
+def backend(server: Server, id: str = "e") -> Backend:
+    return server.mounts.backends[id]
+
+
+@pytest.mark.parametrize("era", ERAS)
+async def test_kill_9_during_a_call_costs_that_call_and_nothing_else(era: str) -> None:
+    server = front((child(per="shared"), "e"), restarts=SOON)
+    async with server.connect(era) as client:
+        pid = await client.call("e_pid")
+        waiting = asyncio.create_task(client.call_raw("e_wait"))
+        await until_fact(client, "waiting")
+        os.kill(pid, signal.SIGKILL)
+        result = await waiting
+        assert result["isError"]
+        detail = result["_meta"][ERROR]
+        assert (detail["server_id"], detail["error_type"]) == ("e", "upstream_unavailable")
+        assert detail["retryable"] is True
+        assert detail["may_have_had_effects"] is True
+        assert "'e'" in result["content"][0]["text"]
+        assert await client.call("local") == "here"
+        assert await client.call("e_pid") != pid
+        assert (backend(server).state, backend(server).restarts) == ("connected", 1)
+
+
+@pytest.mark.parametrize("era", ERAS)
+async def test_a_dead_child_of_one_client_is_replaced_with_its_subscriptions(era: str) -> None:
+    heard: list[str] = []
+    server = front((child(), "e"), restarts=SOON)
+    async with server.connect(era, on_notification=hearing(heard)) as client:
+        await client.subscribe("note://e/live")
+        pid = await client.call("e_pid")
+        os.kill(pid, signal.SIGKILL)
+        async with asyncio.timeout(30):
+            while True:
+                try:
+                    if await client.call("e_pid") != pid:
+                        break
+                except ToolError:
+                    await asyncio.sleep(0.01)
+        await client.call("e_change", text="again")
+        await until(lambda: "notifications/resources/updated" in heard)
+
+
+async def test_states_are_told_in_order() -> None:
+    server = front((child(per="shared"), "e"), restarts=SOON)
+    seen: list[str] = []
+    backend(server).watch(lambda change: seen.append(change.new))
+    async with server.connect() as client:
+        pid = await client.call("e_pid")
+        os.kill(pid, signal.SIGKILL)
+        await until(lambda: seen.count("connected") == 2)
+    assert seen == ["connecting", "connected", "error", "restarting", "connected", "draining", "disconnected"]
+
+
+async def test_a_server_that_dies_at_once_meets_its_limit_and_says_its_last_words() -> None:
+    broken = Command(sys.executable, "-c", "import sys; sys.exit('KeyError: TEAM')")
+    server = front((broken, "e"), restarts=RestartPolicy("on_failure", 2, 300, 0.01, 0.02))
+    ends: list[Transition] = []
+    backend(server).watch(ends.append)
+    async with server.connect() as client:
+        await until(lambda: bool(ends) and "restart_limit_exceeded" in ends[-1].reason)
+        assert backend(server).state == "error"
+        assert "KeyError: TEAM" in backend(server).note
+        assert await client.call("local") == "here"
+        listed = await client.request("tools/list")
+        assert listed["_meta"]["dev.defserve/servers"]["e"]["state"] == "error"
+        assert "TEAM" in listed["_meta"]["dev.defserve/servers"]["e"]["note"]
+        assert [tool["name"] for tool in listed["tools"]] == ["local"]
+
+
+async def test_a_backend_that_never_answers_delays_nobody() -> None:
+    server = front((SILENT, "silent"), (child(), "e"))
+    loop = asyncio.get_running_loop()
+    async with server.connect() as client:
+        began = loop.time()
+        assert (await client.call_raw("local"))["content"][0]["text"] == "here"
+        assert loop.time() - began < 1.5  # less than a list waits
+        assert await client.call("e_add", a=1, b=2) == 3
+        names = [tool["name"] for tool in await client.tools()]
+        assert "local" in names
+        assert "e_add" in names
+        states = (await client.request("tools/list"))["_meta"]["dev.defserve/servers"]
+        assert states["silent"]["state"] == "connecting"
+
+
+async def test_a_call_to_a_backend_that_does_not_open_is_refused_in_time() -> None:
+    server = front((Remote("http://127.0.0.1:9/mcp"), "e"))
+    async with server.connect() as client:
+        with pytest.raises(PeerError, match="Unknown tool"):
+            await client.call("e_add", a=1, b=2)
+        await until(lambda: "127.0.0.1:9" in backend(server).note)
+
+
+async def test_a_slow_call_of_one_backend_holds_up_no_other_call() -> None:
+    server = front((child(), "e"), (child(), "f"), in_flight=1)
+    async with server.connect() as client:
+        waiting = asyncio.create_task(client.call("e_wait"))
+        assert await client.call("f_add", a=1, b=2) == 3
+        queued = asyncio.create_task(client.call("e_add", a=1, b=2))
+        assert await client.call("f_add", a=3, b=2) == 5
+        waiting.cancel()
+        assert await queued == 3
+
+
+async def test_too_many_waiting_calls_are_refused() -> None:
+    server = front((child(), "e"), in_flight=1)
+    async with server.connect() as client:
+        calls = [asyncio.create_task(client.call_raw("e_wait")) for _ in range(7)]
+        done, waiting = await asyncio.wait(calls, return_when=asyncio.FIRST_COMPLETED)
+        detail = done.pop().result()["_meta"][ERROR]
+        assert (detail["error_type"], detail["server_id"]) == ("resource_exhausted", "e")
+        for call in waiting:
+            call.cancel()
+        await asyncio.gather(*waiting, return_exceptions=True)
+        assert await client.call("e_add", a=1, b=2) == 3
+
+
+async def test_two_servers_with_a_tool_of_one_name_are_named() -> None:
+    server = front((child(), None))
+
+    @server.tool
+    def add(a: int, b: int) -> int:
+        return 0
+
+    [clashing] = server.mounts.backends.values()
+    async with server.connect() as client:
+        await until(lambda: clashing.state == "disconnected")
+        assert "tool 'add'" in clashing.note
+        assert "prefix" in clashing.note
+        assert [tool["name"] for tool in await client.tools()] == ["local", "add"]
+        assert await client.call("add", a=1, b=2) == 0
+
+
+def test_two_mounts_of_one_prefix_are_refused() -> None:
+    with pytest.raises(UsageError, match="two mounted servers called 'e'"):
+        front((child(), "e"), (child(), "e"))
+
+
+async def test_stopping_takes_the_tools_away_and_starting_brings_them_back() -> None:
+    server = front((child(), "e"))
+    async with server.connect() as client:
+        assert await client.call("e_add", a=1, b=2) == 3
+        await backend(server).stop("operator_request", 1)
+        assert [tool["name"] for tool in await client.tools()] == ["local"]
+        await backend(server).start()
+        await backend(server).ready(30)
+        assert await client.call("e_add", a=1, b=2) == 3
+
+
+async def test_draining_lets_calls_finish_and_refuses_new_ones() -> None:
+    server = front((child(per="shared"), "e"))
+    async with server.connect() as client:
+        counting = asyncio.create_task(client.call("e_count", n=20))
+        await until(lambda: backend(server).calls == 1)
+        stopping = asyncio.create_task(backend(server).stop("operator_request", 30))
+        await until(lambda: backend(server).state == "draining")
+        refused = await client.call_raw("e_add", {"a": 1, "b": 2})
+        assert refused["_meta"][ERROR]["error_type"] == "draining"
+        assert await counting == "counted to 20"
+        await stopping
+
+
+async def test_a_restart_keeps_the_tools_and_the_clients() -> None:
+    server = front((child(per="shared"), "e"))
+    async with server.connect("handshake") as client:
+        pid = await client.call("e_pid")
+        await backend(server).restart("configuration_change", 1)
+        assert "e_add" in [tool["name"] for tool in await client.tools()]
+        assert await client.call("e_pid") != pid
+
+
+async def test_a_parked_call_whose_child_died_is_not_run_again() -> None:
+    server = front((child(version="handshake"), "e"), restarts=SOON)
+    [backend] = server.mounts.backends.values()
+
+    async def ask(message: str, schema: Any) -> Any:
+        [channel] = backend.pool.all()
+        os.kill(children[0], signal.SIGKILL)
+        await until(lambda: channel.gone is not None)
+        return {"value": 5}
+
+    async with server.connect("stateless", answers=Answers(ask=ask)) as client:
+        children = [await client.call("e_pid")]
+        result = await client.call_raw("e_order")
+        assert result["isError"]
+        assert "may have had effects" in result["content"][0]["text"]
+        assert await client.call("e_fact", name="runs") == 0
+
+
+@asynccontextmanager
+async def asked_over_http(server: Server) -> AsyncGenerator[tuple[Any, Any]]:
+    """A client that was asked, and the result that asks."""
+    async with (
+        at_address(server) as url,
+        Remote(url).connect("stateless", capabilities={"elicitation": {"form": {}}}) as client,
+    ):
+        yield client, await client.request("tools/call", {"name": "e_order", "arguments": {}}, follow=False)
+
+
+async def test_a_state_is_worth_nothing_to_another_server_or_twice() -> None:
+    async with asked_over_http(front((child(version="handshake"), "e"))) as (client, asking):
+        [key] = asking["inputRequests"]
+        answer = {"inputResponses": {key: {"action": "accept", "content": {"value": 5}}}}
+        again = {"name": "e_order", "arguments": {}, "requestState": asking["requestState"], **answer}
+        following = await client.request("tools/call", again, follow=False)
+        assert [one["params"]["message"] for one in following["inputRequests"].values()] == ["Which colour?"]
+        with pytest.raises(PeerError, match="Invalid or expired requestState"):
+            await client.request("tools/call", again, follow=False)
+        async with asked_over_http(front((child(version="handshake"), "e"))) as (other, _):
+            with pytest.raises(PeerError, match="Invalid or expired requestState"):
+                await other.request("tools/call", {**again, "requestState": following["requestState"]}, follow=False)

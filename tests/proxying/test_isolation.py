@@ -1,0 +1,161 @@
+"""Two clients never share a child by accident; children end with their clients; nobody hears another's news."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from typing import Any
+
+import pytest
+
+from defserve import Command, Remote, Server, StaticTokens, ToolError
+from tests.at_address import at_address
+from tests.proxying.conftest import ERAS, child, hearing, until_fact, until_listed
+from tests.proxying.everything import everything
+from tests.waiting import until
+
+pytestmark = pytest.mark.anyio
+
+KEYS = {"a" * 40: "ann", "b" * 40: "bo"}
+
+
+def desk(backend: Command | Remote, **options: Any) -> Server:
+    server = Server("desk", auth=StaticTokens(KEYS))
+    server.mount(backend, prefix="e", **options)
+    return server
+
+
+def backend_of(server: Server) -> Any:
+    return server.mounts.backends["e"]
+
+
+def is_running(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+@pytest.mark.parametrize("era", ERAS)
+@pytest.mark.parametrize("back", ERAS)
+async def test_two_principals_have_a_child_each(era: str, back: str) -> None:
+    async with at_address(desk(child(version=back))) as url:
+        ann, bo = "a" * 40, "b" * 40
+        async with Remote(url, token=ann).connect(era) as one, Remote(url, token=bo).connect(era) as other:
+            await one.call("e_remember", text="the door code")
+            assert await other.call("e_recall") == "nothing"
+            assert await one.call("e_recall") == "the door code"
+            assert await one.call("e_pid") != await other.call("e_pid")
+
+
+async def test_two_sessions_of_one_principal_have_a_child_each() -> None:
+    async with at_address(desk(child())) as url:
+        one, other = (Remote(url, token="a" * 40).connect("handshake") for _ in range(2))
+        async with one as first, other as second:
+            assert await first.call("e_pid") != await second.call("e_pid")
+            assert await first.call("e_pid") == await first.call("e_pid")
+
+
+async def test_requests_of_one_principal_without_a_session_share_a_child() -> None:
+    async with at_address(desk(child())) as url:
+        one, other = (Remote(url, token="a" * 40).connect("stateless") for _ in range(2))
+        async with one as first, other as second:
+            assert await first.call("e_pid") == await second.call("e_pid")
+
+
+async def test_a_stranger_without_a_session_gets_a_child_for_one_call_that_ends_with_it() -> None:
+    server = Server("desk")
+    server.mount(child(), prefix="e")
+    async with at_address(server) as url, Remote(url).connect("stateless") as client:
+        first, second = await client.call("e_pid"), await client.call("e_pid")
+        assert first != second
+        await until(lambda: not (is_running(first) or is_running(second)))
+
+
+async def test_what_the_operator_shares_is_shared() -> None:
+    async with at_address(desk(child(per="shared"))) as url:
+        one, other = (Remote(url, token=key).connect("stateless") for key in KEYS)
+        async with one as first, other as second:
+            assert await first.call("e_pid") == await second.call("e_pid")
+
+
+@pytest.mark.parametrize("era", ERAS)
+async def test_with_per_call_every_call_has_its_own_child(era: str) -> None:
+    server = Server("desk")
+    server.mount(child(per="call"), prefix="e")
+    async with server.connect(era) as client:
+        pids = [await client.call("e_pid") for _ in range(2)]
+        assert len(set(pids)) == 2
+        await until(lambda: not any(map(is_running, pids)))
+
+
+async def test_a_client_that_leaves_takes_its_child_with_it() -> None:
+    async with at_address(desk(child())) as url:
+        async with Remote(url, token="a" * 40).connect("handshake") as client:
+            pid = await client.call("e_pid")
+            assert is_running(pid)
+        await until(lambda: not is_running(pid))
+
+
+async def test_idle_children_end_and_the_next_call_has_another() -> None:
+    server = Server("desk")
+    server.mount(child(), prefix="e", idle=0.2)
+    async with server.connect("stateless") as client:
+        pid = await client.call("e_pid")
+        await until(lambda: not is_running(pid))
+        assert await client.call("e_pid") != pid
+
+
+async def test_there_are_no_more_children_than_allowed() -> None:
+    async with at_address(desk(child(), children=1)) as url:
+        one, other = (Remote(url, token=key).connect("stateless") for key in KEYS)
+        async with one as first, other as second:
+            waiting = asyncio.create_task(first.call("e_wait"))
+            await until_fact(first, "waiting")
+            with pytest.raises(ToolError, match="'e'.*all of its 1 conversations are in use"):
+                await second.call("e_pid")
+            waiting.cancel()
+            await asyncio.gather(waiting, return_exceptions=True)
+            await until_fact(first, "stopped")
+            pid = await first.call("e_pid")
+            assert await second.call("e_pid") != pid  # an idle one makes room
+            await until(lambda: not is_running(pid))
+
+
+async def test_news_of_a_child_go_to_its_own_client_alone() -> None:
+    async with at_address(desk(child())) as url:
+        of_ann: list[Any] = []
+        of_bo: list[Any] = []
+        one = Remote(url, token="a" * 40).connect("handshake", on_notification=hearing(of_ann, "uri"))
+        other = Remote(url, token="b" * 40).connect("handshake", on_notification=hearing(of_bo, "uri"))
+        async with one as ann, other as bo:
+            for client in (ann, bo):
+                await client.subscribe("note://e/live")
+            await ann.call("e_change", text="for ann")
+            await until(lambda: "note://e/live" in of_ann)
+            await bo.ping()
+            assert "note://e/live" not in of_bo
+
+
+async def test_a_tool_that_one_clients_child_grew_is_seen_by_that_client_alone() -> None:
+    async with at_address(desk(child())) as url:
+        one, other = (Remote(url, token=key).connect("stateless") for key in KEYS)
+        async with one as ann, other as bo:
+            await bo.call("e_pid")
+            await ann.call("e_grow", name="secret_project")
+            await until_listed(ann, "e_secret_project")
+            assert "e_secret_project" not in [tool["name"] for tool in await bo.tools()]
+            with pytest.raises(Exception, match="Unknown tool"):
+                await bo.call("e_secret_project")
+            assert await ann.call("e_secret_project") == "grown"
+
+
+async def test_an_address_without_sessions_is_reached_by_one_conversation() -> None:
+    async with at_address(everything()) as back:
+        server = desk(Remote(back, version="stateless"))
+        async with at_address(server) as url:
+            one, other = (Remote(url, token=key).connect("stateless") for key in KEYS)
+            async with one as ann, other as bo:
+                assert [await ann.call("e_add", a=1, b=2), await bo.call("e_add", a=3, b=4)] == [3, 7]
+                assert (backend_of(server).per, len(backend_of(server).pool)) == ("shared", 0)

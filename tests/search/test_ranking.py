@@ -1,0 +1,165 @@
+"""Ranking: exact names first, filters always, no score for what is not there, and no query that costs much."""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from defserve import Search, UsageError
+from defserve.search.bm25 import MOST_MERGED, KeywordIndex, weighed
+from defserve.search.entries import EntryFilter, ToolEntry, labels, parameters_of
+from defserve.search.ranking import STRATEGIES, ToolIndex
+from defserve.search.vectors import PackagedEmbedder, Vectors
+from tests.effort import cpu_within
+from tests.search.evaluation import entries
+
+
+def entry(name: str, said: str = "", **more: Any) -> ToolEntry:
+    return ToolEntry(f"s.{name}", "s", name, description=said, **more)
+
+
+TOOLS = [
+    entry("read_file", "Read a file."),
+    entry("read_file_lines", "Read some lines of a file."),
+    entry("write_file", "Write a file.", risk="dangerous"),
+    entry("list_tables", "Show the tables of a database.", categories=("data.sql",)),
+]
+NO_FILTER = EntryFilter()
+
+
+def index(tools: Any = TOOLS, vectors: Vectors | None = None) -> ToolIndex:
+    return ToolIndex(tuple(tools), weighed, vectors)
+
+
+def names(found: Any) -> list[str]:
+    return [hit.entry.name for hit in found.hits]
+
+
+@pytest.mark.parametrize("asked", ["read_file", "read file", "readFile", "Read-File"])
+def test_the_very_name_comes_first_however_it_is_joined(asked: str):
+    found = index().search(asked, "keyword", NO_FILTER)
+    assert names(found)[:2] == ["read_file", "read_file_lines"]
+    assert found.hits[0].score == 1.0
+
+
+def test_among_equals_the_preferred_comes_first_then_the_name():
+    tools = [entry(name, "Ring a bell.") for name in ("q_one", "p_one", "r_one")]
+    assert names(index(tools).search("bell", "keyword", NO_FILTER)) == ["p_one", "q_one", "r_one"]
+    preferred = index(tools).search("bell", "keyword", NO_FILTER, lambda each: each.name != "r_one")
+    assert names(preferred) == ["r_one", "p_one", "q_one"]
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_filters_hold(strategy: Any):
+    found = index().search("file", strategy, EntryFilter(risk_level_max="moderate"))
+    assert "write_file" not in names(found)
+    assert names(index().search("tables", strategy, EntryFilter(categories=("data",)))) == ["list_tables"]
+    assert names(index().search("tables", strategy, EntryFilter(categories=("dat",)))) == []
+
+
+def test_without_vectors_the_strategy_that_was_used_is_told():
+    assert index().search("file", "semantic", NO_FILTER).strategy == "keyword"
+    assert index().search("file", "hybrid", NO_FILTER).strategy == "keyword"
+
+
+def test_synonyms_find_what_no_word_does():
+    tools = [entry("create_directory", "Makes a directory."), entry("get_weather", "Tells the weather.")]
+    assert names(index(tools).search("new folder", "hybrid", NO_FILTER)) == ["create_directory"]
+    assert names(index(tools).search("new folder", "keyword", NO_FILTER)) == []
+
+
+def test_nothing_and_nonsense_find_nothing():
+    for strategy in ("keyword", "hybrid", "semantic"):
+        assert index().search("zygote xylophone", strategy, NO_FILTER).hits == []
+        assert index([]).search("file", strategy, NO_FILTER).hits == []
+
+
+@given(st.text(max_size=300), st.sampled_from(STRATEGIES))
+def test_any_query_gives_scores_from_zero_to_one_best_first(query: str, strategy: Any):
+    found = index().search(query, strategy, NO_FILTER)
+    scores = [hit.score for hit in found.hits]
+    assert all(0 < score <= 1 for score in scores)
+    assert scores == sorted(scores, reverse=True)
+
+
+def test_the_lists_that_an_index_keeps_are_bounded(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("defserve.search.bm25.MOST_MERGED", 100)
+    words = KeywordIndex([{f"w{at % 7}": 1.0, "common": 0.5} for at in range(20)])
+    for at in range(200):
+        words.scores([(f"w{at % 7}", ("common", f"x{at}"))])
+    assert sum(len(places) for places, _ in words._merged.values()) <= 100 < MOST_MERGED
+
+
+def test_what_is_read_of_a_tool_is_bounded():
+    schema = {"properties": {f"p{at}" * 100: {"description": "d" * 5000} for at in range(1000)}}
+    assert sum(map(len, parameters_of(schema))) < 64 * 300
+    assert parameters_of({"properties": ["odd"]}) == parameters_of({}) == ()
+    assert len(labels([f"{at}" * 1000 for at in range(1000)])) <= 32
+
+
+class Letters:
+    """An operator's own embedder: how often each letter occurs."""
+
+    def __init__(self) -> None:
+        self.asked: list[str] = []
+
+    def embed(self, texts: Any) -> list[list[float]]:
+        self.asked += texts
+        return [[float(text.lower().count(letter)) for letter in "abcdefghijklmnopqrstuvwxyz"] for text in texts]
+
+
+def test_the_embedder_can_be_the_operators_own():
+    pytest.importorskip("numpy")
+    own = Letters()
+    vectors = Vectors(lambda: own)
+    assert vectors.wait(60)
+    tools = [entry("aaa", "aaa"), entry("zzz", "zzz")]
+    found = index(tools, vectors).search("zz zz", "semantic", NO_FILTER)
+    assert (names(found)[0], found.strategy) == ("zzz", "semantic")
+    index(tools, vectors).search("aa aa", "semantic", NO_FILTER)
+    assert sum("zzz" in text for text in own.asked) == 2, "a tool is embedded once, however many indexes hold it"
+
+
+@pytest.mark.parametrize("made", [[[1.0]], [[float("nan")] * 3] * 2, [1.0, 2.0], "text"])
+def test_an_embedder_that_gives_nonsense_leaves_keywords(made: Any):
+    pytest.importorskip("numpy")
+
+    class Odd:
+        def embed(self, texts: Any) -> Any:
+            return made
+
+    vectors = Vectors(Odd)
+    assert vectors.wait(60)
+    found = index(TOOLS, vectors).search("read a file", "hybrid", NO_FILTER)
+    assert (names(found)[0], found.strategy) == ("read_file", "keyword")
+    assert vectors.failed
+
+
+def test_an_embedder_without_the_method_is_refused():
+    with pytest.raises(UsageError, match="embed"):
+        Search(embedder=object())  # type: ignore[arg-type]
+
+
+@pytest.mark.skipif(find_spec("wordllama") is None, reason="needs the extra [semantic]")
+def test_weights_are_read_from_the_package_and_nothing_is_asked_of_a_network(monkeypatch: pytest.MonkeyPatch):
+    def no_network(*_: object, **__: object) -> None:
+        raise AssertionError("something wants to connect")
+
+    monkeypatch.setattr("socket.socket.connect", no_network)
+    cat, dog, car = PackagedEmbedder().embed(["a cat", "a dog", "invoice"])
+    assert (cat * dog).sum() > (cat * car).sum()
+
+
+def test_a_query_over_a_thousand_tools_takes_a_few_milliseconds_of_processor():
+    tools = [*entries(), *entries()][:1000]
+    vectors = Vectors(PackagedEmbedder)
+    vectors.wait(60)
+    searched = index(tools, vectors)
+    asked = ["send an email to the whole team about the meeting tomorrow", "delete folder", "how many rows are there?"]
+    for query in asked:
+        searched.search(query, "hybrid", NO_FILTER)
+    assert cpu_within(0.005 * len(asked), lambda: [searched.search(query, "hybrid", NO_FILTER) for query in asked])

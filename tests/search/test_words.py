@@ -1,0 +1,104 @@
+"""Text to words: names are split, endings go, and no text of a peer costs much."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from defserve.search.synonyms import SYNONYMS, meant, without_data
+from defserve.search.words import LONGEST_TEXT, LONGEST_WORD, split, stem, stems
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("read_file", ["read", "file"]),
+        ("readHTMLFile2", ["read", "html", "file", "2"]),
+        ("API-post-page", ["api", "post", "page"]),
+        ("mgp.tools.call", ["mgp", "tools", "call"]),
+        ("Führe aus!", ["führe", "aus"]),
+        ("Redisのキー", ["redis", "のキ", "キー"]),
+        ("图", ["图"]),
+        ("", []),
+    ],
+)
+def test_text_is_split_where_names_are_joined(text: str, found: list[str]):
+    assert split(text) == found
+
+
+@pytest.mark.parametrize(
+    "same",
+    [
+        "create creates created creating creation",
+        "delete deletes deleted deleting deletion",
+        "file files filing",
+        "query queries queried",
+        "stop stops stopped stopping",
+        "deploy deploys deployed deployment deployments",
+    ],
+)
+def test_forms_of_a_word_have_one_stem(same: str):
+    assert len({stem(word) for word in same.split()}) == 1
+
+
+@pytest.mark.parametrize("word", ["status", "class", "axis", "as", "go", "redis", "日本"])
+def test_words_that_only_look_like_forms_stay(word: str):
+    assert stem(word) == word
+
+
+def test_stop_words_go_unless_there_is_nothing_else():
+    assert stems(split("please show me all the files")) == [stem("show"), stem("files")]
+    assert stems(split("what is it")) == ["what", "is", "it"]
+
+
+@given(st.text())
+def test_any_text_gives_short_words_in_lower_case(text: str):
+    assert all(0 < len(word) <= LONGEST_WORD and word == word.lower() for word in split(text))
+    assert len(stems(split(text))) <= len(split(text))
+
+
+@given(st.text(max_size=200))
+def test_any_query_keeps_something_to_search_for(query: str):
+    assert bool(split(without_data(query))) == bool(split(query))
+    meant(query)
+
+
+def test_a_long_text_is_cut():
+    assert len(split("a " * LONGEST_TEXT)) == LONGEST_TEXT // 2
+    assert split("x" * 10_000) == ["x" * LONGEST_WORD]
+
+
+@pytest.mark.parametrize(
+    ("query", "left"),
+    [
+        ('replace "old name" by "new name" everywhere', "replace by everywhere"),
+        ("what does ticket ABC-123 say", "what does ticket say"),
+        ("move 20 rows to 14:30", "move rows to"),
+        ('"all of it"', "all of it"),
+    ],
+)
+def test_data_in_a_query_says_nothing_of_the_tool(query: str, left: str):
+    assert split(without_data(query)) == left.split()
+
+
+@pytest.mark.parametrize(
+    ("query", "root"),
+    [
+        ("my PR", "pull"),
+        ("how many are there", "count"),
+        ("open notes.txt", "file"),
+        ("read example.org", "url"),
+        ("close ABC-12", "issue"),
+        ("say it in #general", "channel"),
+        ("write to ann@example.org", "mail"),
+    ],
+)
+def test_phrases_stand_for_words_of_tools(query: str, root: str):
+    assert stem(root) in meant(query)
+
+
+def test_synonyms_go_both_ways_and_never_name_themselves():
+    for word, others in SYNONYMS.items():
+        assert word not in others
+        assert all(word in SYNONYMS[other] for other in others)
