@@ -117,8 +117,8 @@ ERRORS: dict[str, Callable[[Desk], str]] = {
     "serving on <address> needs uvicorn, which is not installed": lambda desk: desk.lacks("uvicorn").serves(
         "http://127.0.0.1:0/mcp"
     ),
-    "connecting to an http address needs httpx2, which is not installed": (
-        lambda desk: desk.lacks("httpx2").types("list", "http://127.0.0.1:9/mcp")
+    "connecting to an http address through a proxy needs httpx2, which is not installed": (
+        lambda desk: desk.lacks("httpx2").set("http_proxy", "http://127.0.0.1:9").types("list", "http://a.example/mcp")
     ),
     "JWT needs PyJWT and cryptography, which are not installed": lambda desk: desk.lacks("jwt").declares(
         "JWT(audience='https://a.example/mcp', issuer='https://b.example', jwks_url='https://b.example/jwks')"

@@ -79,6 +79,11 @@ class Desk:
             self.patch.setitem(sys.modules, module, None)
         return self
 
+    def set(self, variable: str, value: str) -> Desk:
+        """As if the environment had it."""
+        self.patch.setenv(variable, value)
+        return self
+
     def declares(self, text: str) -> str:
         return self.has("server.py", HEAD + text).types("list", "server.py")
 

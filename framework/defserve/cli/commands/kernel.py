@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import sys
 from functools import partial
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from defserve.cli.exits import OK
 from defserve.cli.kernel import actions
 from defserve.cli.kernel.actions import CONFIG_HELP
 from defserve.cli.parser import CommandParser
-from defserve.kernel.config.entries import KernelConfig
-from defserve.kernel.config.loading import load
 from defserve.kernel.config.locating import locate
 from defserve.runner.command_line import add_serving, serving
-from defserve.tooling.clients.table import CLIENTS, SCOPES
+
+if TYPE_CHECKING:
+    from defserve.kernel.config.entries import KernelConfig
 
 ABOUT: Final = """Serve the servers of an mgp.toml as one server, until it is interrupted.
 
@@ -39,6 +39,9 @@ def main(argv: list[str]) -> int:
     add_serving(parser)
     parser.set_defaults(on=None)
     options = parser.parse_args(argv)
+    # `ps` and the like need none of it.
+    from defserve.kernel.config.loading import load
+
     config = load(locate(options.config))
     if options.check:
         return _check(config)
@@ -66,6 +69,7 @@ def import_settings(argv: list[str]) -> int:
     """`defserve kernel import`. The file goes to stdout, everything else to stderr."""
     from defserve.kernel.importing.converting import imported
     from defserve.kernel.importing.sources import client_settings
+    from defserve.tooling.clients.table import CLIENTS, SCOPES
 
     parser = CommandParser(
         "defserve kernel import",
