@@ -14,10 +14,9 @@ from defserve.errors import ProtocolError
 from defserve.host.tool_value import tool_error, value_of
 from defserve.protocols.mcp.apps.facet import is_for_views
 from defserve.protocols.mcp.failures import ERROR_KEY, tool_failure, ungrouped
-from defserve.protocols.mcp.lifecycle import dialect_of
 from defserve.protocols.mcp.tools.tools import Tool
 from defserve.sandbox.callouts import Answer, CallOut, ErrorKind
-from defserve.wire.jsonvalue import is_array, is_mapping, is_object
+from defserve.wire.jsonvalue import is_mapping, is_object
 from defserve.wire.messages import Params
 
 CALL_TOOL: Final = "call_tool"
@@ -61,15 +60,7 @@ def seen(call: Call, tools: Registry[Tool], name: str) -> Tool | None:
 
 def may_be_seen(call: Call, tool: Tool) -> bool:
     """Whether the caller may see a tool, and models may call it: some are for views alone."""
-    if not call.session.composition.visible(call, tool) or is_for_views(tool):
-        return False
-    if type(tool) is Tool:
-        return True
-    # A tool of another server says so in its listing.
-    meta: Any = tool.describe(dialect_of(call)).get("_meta")
-    ui = meta.get("ui") if is_mapping(meta) else None
-    audience: Any = ui.get("visibility") if is_mapping(ui) else None
-    return not is_array(audience) or "model" in audience
+    return call.session.composition.visible(call, tool) and not is_for_views(tool)
 
 
 async def answer(inner: InnerCall, tool: Tool) -> Answer:
