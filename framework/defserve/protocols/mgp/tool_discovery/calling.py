@@ -8,6 +8,7 @@ from typing import Any
 from defserve.core.call import Call
 from defserve.core.extension import Next
 from defserve.errors import InvalidParams
+from defserve.protocols.mcp.failures import UnknownTool
 from defserve.protocols.mcp.lifecycle import dialect_of
 from defserve.protocols.mcp.params import fields, optional_fields, text
 from defserve.protocols.mgp.tool_discovery.conversations import remembers, told
@@ -32,6 +33,9 @@ class NamedCalls:
             self._refuse_without_headers(call, meant["name"])
             # Seals, audits and grants read the call's params, and they too are about the tool itself.
             call.params = params = meant
+            # The host cannot see which tool a model means here, and so cannot keep it from those of a view.
+            if self._section.catalogue.is_for_views(params["name"]):
+                raise UnknownTool(f"Unknown tool: {params['name']}", data={"tool": params["name"]})
         name = params.get("name")
         # What other calls make is not what the model works with: its list stays as it is.
         if not isinstance(name, str) or self._levels.never_searched or call.outer is not None:
