@@ -67,6 +67,8 @@ if __name__ == "__main__":
     if "--deaf" in sys.argv:
         # Goes on without its input, as a server does that does not notice that its client is gone.
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    if "--refuse" in sys.argv:
+        sys.exit(f"cannot start with {sys.argv[-1]}")
     print(f"started with {' '.join(sys.argv[1:])}", file=sys.stderr, flush=True)
     server.run()
     if "--deaf" in sys.argv:

@@ -88,6 +88,17 @@ async def test_a_changed_command_that_does_not_start_leaves_the_old_one_running(
 
 
 @pytest.mark.anyio
+async def test_what_a_new_command_says_before_it_fails_has_no_secret(tmp_path: Path) -> None:
+    environ = {"PATH": os.environ["PATH"], "NEW_ONE": "hunter2-new"}
+    async with running(tmp_path, OFF, A, environ=environ) as here:
+        here.write(OFF, entry("a", "--refuse", "${NEW_ONE}"))
+        done = await here.kernel.reload()
+        assert "cannot start with ${NEW_ONE}" in done["failed"]["a"]
+        shown = str(done) + str(here.kernel.journal.lines()) + str(here.kernel.ps())
+        assert "hunter2" not in shown
+
+
+@pytest.mark.anyio
 async def test_a_policy_is_taken_over_without_a_restart(tmp_path: Path) -> None:
     async with running(tmp_path, OFF, A) as here:
         process = await here.call("a_pid")

@@ -27,7 +27,7 @@ from defserve.wire.messages import Params
 
 RUN, DESCRIBE = "run_code", "describe_tools"
 # How many tools are described at once, and how many of them in full.
-MOST_DESCRIBED, IN_FULL = 200, 20
+MOST_DESCRIBED, IN_FULL, LONGEST_NAME = 200, 20, 128
 # After its own limit, a run has so many seconds to end.
 GRACE_SECONDS = 5.0
 
@@ -87,7 +87,7 @@ class CodeModeExtension(Extension):
             raise ToolError("code cannot run code: call the tools themselves")
         if len(code.encode("utf-8", "replace")) > self.options.source_bytes:
             raise ToolError(f"the code is longer than {self.options.source_bytes} bytes")
-        place = self._place()
+        place = self.place()
 
         async def begin(work: ParkedWork) -> tuple[Outcome, str]:
             run = CodeRun(place, work, code)
@@ -104,8 +104,10 @@ class CodeModeExtension(Extension):
         dialect, asker = dialect_of(call), _as_description(call)
         seen = {tool.name: tool for tool in self._tools if tool.name not in self.names and may_be_seen(asker, tool)}
         if names:
-            described = (signature(seen[n], dialect) if n in seen else f"# there is no tool {n}" for n in names)
-            return "\n".join(islice(described, MOST_DESCRIBED))
+            known = (
+                signature(seen[n], dialect) if n in seen else f"# there is no tool {n[:LONGEST_NAME]}" for n in names
+            )
+            return "\n".join(islice(known, MOST_DESCRIBED))
         if query:
             found = await self._found(call, query) if self.discover is not None else _matching(seen, query)
             seen = {name: seen[name] for name in found if name in seen}
@@ -139,7 +141,7 @@ class CodeModeExtension(Extension):
         from anyio import CancelScope
         from anyio.to_thread import run_sync
 
-        place = self._place()
+        place = self.place()
         warming = asyncio.ensure_future(asyncio.to_thread(place.workers.open))
         warming.add_done_callback(lambda done: done.cancelled() or done.exception())
         try:
@@ -150,7 +152,8 @@ class CodeModeExtension(Extension):
                 await place.parking.close()
                 await run_sync(place.workers.close)
 
-    def _place(self) -> RunPlace:
+    def place(self) -> RunPlace:
+        """What the runs on this event loop share."""
         loop = asyncio.get_running_loop()
         if loop not in self._places:
             self._places[loop] = RunPlace(self.options, self._tools)

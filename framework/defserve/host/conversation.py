@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Coroutine, Mapping
-from contextlib import suppress
 from typing import Any, TypeAlias
 
 from defserve.errors import PeerError, PeerGone, PeerTimeout, ProtocolError
@@ -16,7 +15,7 @@ from defserve.host.exchange.pending import Answer, Forward, Heard, PendingReques
 from defserve.host.exchange.raw_reply import RawReply, read
 from defserve.host.exchange.sessions import OpenAgain, Sessions
 from defserve.host.fields import number_of, object_of, text_of
-from defserve.host.link import ExchangingLink, Link, Lost, PushingLink, ReopenableLink
+from defserve.host.link import ExchangingLink, Hear, Link, Lost, PushingLink, ReopenableLink
 from defserve.wire.codec import encode, is_id
 from defserve.wire.messages import Id, Malformed, Message, Notification, Reply, Request
 
@@ -44,6 +43,7 @@ class ClientConversation:
     ) -> None:
         self._link = link
         self._sessions = Sessions(link) if isinstance(link, ExchangingLink) else None
+        self._pushing = link if isinstance(link, PushingLink) else None
         self._on_request, self._on_notification, self._on_gone = on_request, on_notification, on_gone
         self._pending: dict[Id, PendingRequest] = {}
         self._last_id = 0
@@ -56,8 +56,8 @@ class ClientConversation:
 
     def start(self) -> None:
         self._left = asyncio.get_running_loop().create_future()
-        if isinstance(self._link, PushingLink):
-            self._link.push(self._received, self._leave)
+        if self._pushing is not None:
+            self._pushing.push(self._received, self._leave)
         else:
             self._reader = asyncio.create_task(self._read(), name="defserve.host reader")
 
@@ -86,8 +86,9 @@ class ClientConversation:
             await asyncio.wait(self._tasks, timeout=FLUSH_SECONDS)
         if self._sessions is not None:
             await self._sessions.aclose()
+        alone = [pending.task for pending in self._pending.values() if pending.task]
         self._leave(PeerGone("the client was closed"))
-        tasks = [*self._tasks, *self._answering.values(), *([self._reader] if self._reader else [])]
+        tasks = [*alone, *self._tasks, *self._answering.values(), *([self._reader] if self._reader else [])]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
@@ -157,7 +158,11 @@ class ClientConversation:
         """Send a request without waiting for its reply. The caller keeps the deadline."""
         pending = self._new(method, on_progress, None, id)
         if self._sessions is None:
-            await self._send(pending, params)
+            try:
+                await self._link.send(encode(_message(pending, params)))
+            except BaseException:
+                self._pending.pop(pending.id, None)
+                raise
         else:
             pending.task = asyncio.create_task(self._exchange_alone(pending, params), name=f"defserve.host {method}")
         return pending
@@ -185,11 +190,16 @@ class ClientConversation:
         if within is not None:
             # While we work on a question of the peer, it waits for us.
             pending.expire(within, lambda: self._answering or (observer and observer.waits()))
+        message = _message(pending, params)
         try:
-            if self._sessions is not None:
-                return await self._ask(self._sessions, pending, params)
-            await self._send(pending, params)
-            return await pending.reply
+            if self._sessions is None:
+                data = encode(message)
+                if waits := self._link.send(data) if self._pushing is None else self._pushing.write(data):
+                    await pending.unless_settled(waits)
+                return await pending.reply
+            request = Request(pending.id, pending.method, message.get("params", {}), message)
+            reply = await pending.unless_settled(self._sessions.ask(request, encode(message), self._hears(pending)))
+            return pending.reply.result() if reply is None else reply
         except (asyncio.CancelledError, PeerTimeout) as reason:
             if cancellable:
                 self._call_off(pending, "timed out" if isinstance(reason, PeerTimeout) else "no longer needed")
@@ -209,32 +219,13 @@ class ClientConversation:
             if not pending.reply.done():
                 pending.reply.set_result(reply)
 
-    async def _ask(self, sessions: Sessions, pending: PendingRequest, params: Params) -> Reply:
-        """The reply to a request that has an exchange of its own, in the task of its caller."""
-        message = _message(pending, params)
+    def _hears(self, pending: PendingRequest) -> Hear:
+        """Takes what comes on the stream of a request beside its reply."""
 
-        async def hear(heard: Message, data: bytes) -> None:
-            self._take(heard, data, pending)
+        async def hear(message: Message, data: bytes) -> None:
+            self._take(message, data, pending)
 
-        def interrupt(_: object) -> None:
-            with suppress(RuntimeError):  # the exchange is over
-                scope.reschedule(0.0)
-
-        try:
-            async with asyncio.timeout(None) as scope:
-                # The deadline has passed, the peer has left, or the reply came by another stream.
-                pending.reply.add_done_callback(interrupt)
-                request = Request(pending.id, pending.method, message.get("params", {}), message)
-                return await sessions.ask(request, encode(message), hear)
-        except TimeoutError:
-            return pending.reply.result()
-
-    async def _send(self, pending: PendingRequest, params: Params) -> None:
-        try:
-            await self._link.send(encode(_message(pending, params)))
-        except BaseException:
-            self._pending.pop(pending.id, None)
-            raise
+        return hear
 
     def cancel(self, pending: PendingRequest, reason: str) -> asyncio.Task[None] | None:
         """Tell the peer that nobody waits for the reply any more.

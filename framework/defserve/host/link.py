@@ -65,7 +65,11 @@ class ReopenableLink(Protocol):
 
 @runtime_checkable
 class PushingLink(Link, Protocol):
-    """A link that can hand out messages the moment they come, so that no task has to wait for them."""
+    """A link that takes messages at once, and hands them out the moment they come: no task has to wait for them."""
+
+    def write(self, message: bytes) -> Awaitable[None] | None:
+        """Like `send`, but done if it gives None. Else the server has not taken it yet: await what it gives."""
+        ...
 
     def push(self, take: Callable[[bytes], None], gone: Callable[[PeerGone], None]) -> None:
         """From now on call `take` with each message and `gone` at the end, instead of being asked by `receive`."""

@@ -30,11 +30,12 @@ log = logging.getLogger("defserve.kernel")
 class Kernel:
     """The servers of a file, and the `server` that shows them as one.
 
-    `options` are those of `Server`, such as `auth` and `limits`: they act in front of all servers.
+    Variables are filled in from `environ`, or from this process's own. `options` are those of `Server`, such as `auth`
+    and `limits`: they act in front of all servers.
     """
 
-    def __init__(self, config: KernelConfig, environ: Mapping[str, str] = os.environ, **options: Any) -> None:
-        self.config, self._environ = config, environ
+    def __init__(self, config: KernelConfig, environ: Mapping[str, str] | None = None, **options: Any) -> None:
+        self.config, self._environ = config, os.environ if environ is None else environ
         self.journal = Journal()
         self.members: dict[str, Member] = {}
         self.server = _server(config, options)
@@ -211,7 +212,7 @@ class Kernel:
     def _failure(self, id: str, outcome: BaseException) -> str:
         if not isinstance(outcome, DefserveError):
             log.error("server %r could not be changed", id, exc_info=outcome)
-        text = self.members[id].hidden(str(outcome)) if id in self.members else type(outcome).__name__
+        text = str(outcome) if isinstance(outcome, DefserveError) else type(outcome).__name__
         self.journal.add(id, "problem", f"it was not changed: {text}")
         return text
 

@@ -22,9 +22,10 @@ from defserve.proxying.catalogue.catalogue import Catalogue, Clash, Shelf
 from defserve.proxying.catalogue.names import ToolChoice
 from defserve.proxying.conversations.channel import Channel
 from defserve.proxying.conversations.fronts import Front, front_of
+from defserve.proxying.conversations.holding import HeldChannels
 from defserve.proxying.conversations.pool import Pool
-from defserve.proxying.relay import RelayedCall, resumes
-from defserve.proxying.restarts import Exit, RestartPolicy, RestartRefusal, Restarts
+from defserve.proxying.relay import RelayedCall, held_handle, resumes
+from defserve.proxying.restarts import Exit, RestartPolicy, RestartRefusal, Restarts, RestartsByKey
 from defserve.proxying.states import State
 from defserve.proxying.targets import Per, Secrets, Target
 from defserve.proxying.watching import SHARED, Watching
@@ -38,6 +39,7 @@ REOPEN_SECONDS: Final = 1.0
 DRAIN_SECONDS: Final = 30.0
 STDERR_LINES: Final = 200
 RETIRE_POLL_SECONDS: Final = 0.05
+CLEAN_EXIT: Final = "exited with code 0"
 MOST_WAITING: Final = 4
 """Calls that wait for room, for each that may run."""
 
@@ -100,20 +102,17 @@ class Backend:
         self.on_stderr: Callable[[str], None] | None = None
         self.secrets: Secrets = target.secrets
         self.catalogue = Catalogue(self, shelf, options.tools)
-        self.pool = Pool(id, self._open_for, most=options.children, idle=options.idle)
-        self.pool.ended = lambda front: self.catalogue.forget(front.key)
+        self.pool = self._new_pool()
         self.watching = Watching(self._channel, self._watch_key)
         self.policy = Restarts(options.restarts or _usual_policy(target))
-        self._shelf, self._parking = shelf, parking
+        self._shelf, self._parking, self._held = shelf, parking, HeldChannels()
         self._watchers: dict[object, Callable[[Transition], None]] = {}
         self._main: Channel | None = None
         self._task: asyncio.Task[None] | None = None
-        self._main_gone: asyncio.Event = asyncio.Event()
+        self._front_restarts = RestartsByKey(lambda: self.policy.policy)
         self._failed = ""
         self._is_asleep = False
-        self._falling_asleep = asyncio.Lock()
-        self._settled: asyncio.Event = asyncio.Event()
-        self._idle: asyncio.Event = asyncio.Event()
+        self._join_loop()
         self._room: deque[asyncio.Future[None]] = deque()
         self._tasks: set[asyncio.Task[None]] = set()
         self._is_refreshing = self._is_known = False
@@ -154,13 +153,25 @@ class Backend:
         self._watchers[key] = changed
         return lambda: self._watchers.pop(key, None) and None
 
+    def _join_loop(self) -> None:
+        """Belong to the event loop that comes next: what waits must wait on that one."""
+        self._main_gone, self._settled, self._idle = asyncio.Event(), asyncio.Event(), asyncio.Event()
+        self._falling_asleep = asyncio.Lock()
+        self.catalogue.join_loop()
+
+    def _new_pool(self) -> Pool:
+        pool = Pool(self.id, self._open_for, most=self.options.children, idle=self.options.idle)
+        pool.ended = lambda front: self.catalogue.forget(front.key)
+        return pool
+
     # -- life --------------------------------------------------------------------------------------------
 
     async def start(self) -> None:
         """Begin to connect, if it has not begun. Returns at once: `state` tells what became of it."""
         self._is_asleep = False
         if self._task is None or self._task.done():
-            self.policy.clear()
+            self._join_loop()
+            self._forget_restarts()
             self._enter("connecting", "started")
             self._task = asyncio.create_task(self._supervise(), name=f"defserve backend {self.id}")
 
@@ -170,6 +181,7 @@ class Backend:
         await self._close()
         self._is_asleep = False
         self.catalogue.clear()
+        self._is_known = False
         if self.state != "disconnected":
             self._enter("disconnected", reason)
 
@@ -177,7 +189,7 @@ class Backend:
         """End it as `stop` does, and start it again. What it offers stays listed."""
         await self._drain(reason, timeout)
         await self._close()
-        self.policy.clear()
+        self._forget_restarts()
         self.restarts += 1
         self._enter("restarting", reason)
         self._task = asyncio.create_task(self._supervise(), name=f"defserve backend {self.id}")
@@ -209,10 +221,10 @@ class Backend:
             self.target, self.secrets = before, secrets
             raise
         old, pool = self._main, self.pool
-        self._main, self.pool = main, Pool(self.id, self._open_for, most=self.options.children, idle=self.options.idle)
+        self._main, self.pool = main, self._new_pool()
         self._learn(main)
         await self._listen(main)
-        self.policy.clear()
+        self._forget_restarts()
         self.restarts += 1
         log.info("server %r: renewed (%s)", self.id, reason)
         await self._retire(old, pool, timeout)
@@ -315,7 +327,7 @@ class Backend:
             await self._main_gone.wait()
             # Another one may have taken its place meanwhile.
             gone = self._main.gone
-            is_clean = gone is not None and "exited with code 0" in gone.message
+            is_clean = gone is not None and CLEAN_EXIT in gone.message
             return Exit.CLEAN if is_clean else Exit.FAILED, self._hidden(gone.message if gone else self._failed)
         except Clash as clash:
             log.error("server %r is not offered: %s", self.id, clash)
@@ -338,13 +350,32 @@ class Backend:
         return channel
 
     async def _open_for(self, front: Front) -> Channel:
+        await self._may_open(front)
         try:
             channel = await self._open(front)
         except PeerError as error:
+            self._front_failed(front)
             raise failures.not_connected(self.id, "error", self._hidden(error.message)) from None
         await self._want_changes(channel)
         await self.watching.repeat(channel, front.key)
         return channel
+
+    async def _may_open(self, front: Front) -> None:
+        """Wait for the time when a front whose process failed may have the next one. Raises if there is none."""
+        wait = self._front_restarts.wait(front.key)
+        if isinstance(wait, RestartRefusal):
+            raise failures.not_connected(self.id, "error", f"{wait.reason}: {wait.text}; {self.note}")
+        if wait:
+            await asyncio.sleep(wait)
+
+    def _front_failed(self, front: Front | None) -> None:
+        if front is not None and front.key is not None and self.target.isolates:
+            self._front_restarts.failed(front.key)
+
+    def _forget_restarts(self) -> None:
+        """An operator asked for a start."""
+        self.policy.clear()
+        self._front_restarts.forget()
 
     def _learn(self, main: Channel) -> None:
         terms = main.terms
@@ -378,8 +409,12 @@ class Backend:
         await self._take_room()
         try:
             front = front_of(call)
-            channel = await self._channel(front)
-            relayed = RelayedCall(self.id, call, channel, front, self._parking, self.secrets)
+            held = self._held.take(held_handle(call, self.id))
+            channel = held.channel if held is not None else await self._channel(front)
+            relayed = RelayedCall(self.id, call, channel, front, self._parking, self._held, self.secrets)
+            if held is not None:
+                channel.begin(relayed)
+                channel.end(held.exchange)
             return await self._named(relayed.run(method, params))
         finally:
             self._leave_room()
@@ -389,7 +424,7 @@ class Backend:
         try:
             return await work
         except PeerError as error:
-            raise failures.lost(self.id, error, self.state, self.secrets) from None
+            raise failures.failed(self.id, error, self.state, self.secrets) from None
 
     async def _channel(self, front: Front) -> Channel:
         """The conversation that a front's call takes. Waits a moment for a backend that is on its way."""
@@ -455,12 +490,15 @@ class Backend:
             return
         self.note = self._hidden(reason.message)
         self.pool.drop(channel)
+        if CLEAN_EXIT not in reason.message:
+            self._front_failed(channel.front)
         if channel.front is not None and self.watching.watches(channel.front):
             self._spawn(self._reopen(channel.front))
 
     def left(self, session: Session) -> None:
         """A front has left."""
         self.pool.left(session)
+        self._front_restarts.forget(lambda key: isinstance(key, tuple) and session in key)
         self.watching.forget(lambda front: front.session is session)
 
     def roots_changed(self, session: Session) -> None:
@@ -485,11 +523,8 @@ class Backend:
             return
         try:
             await self.watching.add(_watcher(call), self._inner(uris))
-        except PeerGone as error:
-            raise failures.lost(self.id, error, self.state, self.secrets) from None
         except PeerError as error:
-            answer = {"code": error.code, "message": error.message, "data": error.data}
-            raise failures.relayed(self.id, answer, self.secrets) from None
+            raise failures.failed(self.id, error, self.state, self.secrets) from None
 
     async def unwatch_resources(self, call: Call, uris: Collection[str]) -> None:
         """It no longer does."""

@@ -15,8 +15,9 @@ from typing import Any
 
 import pytest
 
-from defserve.errors import PeerGone
+from defserve.errors import PeerGone, PeerTimeout
 from defserve.host import Client, ProcessLink
+from defserve.host.conversation import ClientConversation
 from defserve.host.links import child as child_module
 from defserve.host.links.environment import bare_environment
 from tests.waiting import until, wait_until
@@ -228,3 +229,18 @@ def _runs(pid: int) -> bool:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except FileNotFoundError:
         return False
+
+
+async def test_a_deadline_passes_though_the_child_reads_nothing():
+    async def nothing(request: Any) -> Any:
+        return {}
+
+    link = await python("import time; time.sleep(600)", grace=0.05)
+    conversation = ClientConversation(
+        link, on_request=nothing, on_notification=lambda *_: None, on_gone=lambda gone: None
+    )
+    conversation.start()
+    async with asyncio.timeout(20):
+        with pytest.raises(PeerTimeout):
+            await conversation.request("x/y", {"large": "x" * 5_000_000}, within=0.05, cancellable=False)
+        await conversation.aclose()

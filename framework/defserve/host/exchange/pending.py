@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from typing import Any, Protocol, TypeAlias
+from contextlib import suppress
+from typing import Any, Protocol, TypeAlias, TypeVar
 
 from defserve.errors import PeerTimeout
 from defserve.wire.messages import Id, Reply, Request
@@ -15,6 +16,9 @@ Heard: TypeAlias = Callable[[str, dict[str, Any]], object]
 """Called with the method and params of a notification."""
 Answer: TypeAlias = Callable[[Request], Awaitable[Any]]
 """Gives the result of a request of the peer; a ProtocolError becomes its error."""
+
+
+T = TypeVar("T")
 
 
 class RequestObserver(Protocol):
@@ -74,6 +78,23 @@ class PendingRequest:
 
         loop = asyncio.get_running_loop()
         self._timer = loop.call_later(within, over)
+
+    async def unless_settled(self, work: Awaitable[T]) -> T | None:
+        """Await `work`. Gives it up, for None, once there is a reply, the deadline has passed or the peer has left."""
+
+        def give_up(_: object) -> None:
+            with suppress(RuntimeError):  # the work is done at the same moment
+                scope.reschedule(0.0)
+
+        try:
+            async with asyncio.timeout(None) as scope:
+                self.reply.add_done_callback(give_up)
+                try:
+                    return await work
+                finally:
+                    self.reply.remove_done_callback(give_up)
+        except TimeoutError:
+            return None
 
     def settle(self) -> None:
         """Nobody waits any more."""

@@ -121,14 +121,18 @@ class Child(asyncio.SubprocessProtocol):
     def _running(self) -> asyncio.SubprocessTransport:
         return cast("asyncio.SubprocessTransport", self._transport)
 
-    async def write(self, data: bytes) -> None:
-        """Raises ConnectionError if the child has closed its input."""
-        stdin = cast("asyncio.WriteTransport", self._running.get_pipe_transport(STDIN))
+    def write(self, data: bytes) -> bool:
+        """Whether it is written. If not, `written` waits for it."""
+        stdin = self._stdin
         if not stdin.is_closing():
             stdin.write(data)
-            if self._writable is not None:
-                await asyncio.shield(self._writable)
-        if stdin.is_closing():
+        return self._writable is None and not stdin.is_closing()
+
+    async def written(self) -> None:
+        """Wait until the child has read what was written. Raises ConnectionError if it has closed its input."""
+        if self._writable is not None:
+            await asyncio.shield(self._writable)
+        if self._stdin.is_closing():
             raise BrokenPipeError
 
     async def next_line(self) -> bytes | None:
@@ -157,7 +161,7 @@ class Child(asyncio.SubprocessProtocol):
             ended()
 
     def close_input(self) -> None:
-        cast("asyncio.WriteTransport", self._running.get_pipe_transport(STDIN)).close()
+        self._stdin.close()
 
     def drop_output(self) -> None:
         """What it still writes is read and forgotten: a full pipe would keep it from exiting."""
@@ -222,6 +226,10 @@ class Child(asyncio.SubprocessProtocol):
         if self._writable is not None:
             self._writable.set_result(None)
             self._writable = None
+
+    @property
+    def _stdin(self) -> asyncio.WriteTransport:
+        return cast("asyncio.WriteTransport", self._running.get_pipe_transport(STDIN))
 
     @property
     def _stdout(self) -> asyncio.ReadTransport:

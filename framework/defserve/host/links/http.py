@@ -161,28 +161,26 @@ class HttpLink:
         try:
             async with self._room:
                 reply = await self._exchange(request, message, version, hear)
+        except PeerError:
+            raise
         except Broken as error:
             raise self._endpoint.unreachable(error) from None
+        except Exception as error:
+            log.exception("%s failed", request.method)
+            raise PeerGone(f"{request.method} failed: {error}") from error
         if reply is None:
             raise PeerGone(f"the stream of {request.method} ended before its answer")
         return reply
 
     async def _ask(self, request: Request, data: bytes) -> None:
         """The same for somebody who reads all messages from this link."""
-
-        async def hear(_: Message, data: bytes) -> None:
-            await self._inbox.put(data)
-
         try:
-            reply = await self.ask(request, data, hear)
+            reply = await self.ask(request, data, self._overhear)
             lost = peer_error(reply.error or {}) if reply.id is None else None
             outcome = {"result": reply.result} if reply.error is None else {"error": reply.error}
             item = Lost(request.id, lost) if lost else encode({"jsonrpc": "2.0", "id": request.id, **outcome})
         except PeerError as error:
             item = Lost(request.id, error)
-        except Exception as error:
-            log.exception("%s failed", request.method)
-            item = Lost(request.id, PeerGone(f"{request.method} failed: {error}"))
         await self._inbox.put(item)
 
     async def _exchange(self, request: Request, data: bytes, version: str | None, hear: Hear) -> Reply | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 
 from defserve.errors import PeerGone
 from defserve.host.links.child import ECHO_SECONDS, END_SIGNALS, Child, ChildOptions
@@ -71,10 +71,18 @@ class ProcessLink:
 
     async def send(self, message: bytes) -> None:
         """Write one message to the child. Raises PeerGone, with the end of its stderr, if it has exited."""
+        if waits := self.write(message):
+            await waits
+
+    def write(self, message: bytes) -> Awaitable[None] | None:
+        """Like `send`, but done if it gives None. Else the child has not taken it yet: await what it gives."""
+        return None if self._child.write(message + b"\n") else self._written(self._child)
+
+    async def _written(self, child: Child) -> None:
         try:
-            await self._child.write(message + b"\n")
+            await child.written()
         except (ConnectionError, RuntimeError):
-            raise await self._exit_error(self._child) from None
+            raise await self._exit_error(child) from None
 
     async def receive(self) -> bytes | None:
         """The next message of the child. Raises PeerGone, with the end of its stderr, once it has exited."""

@@ -56,8 +56,12 @@ class Catalogue:
         self._shown: dict[str, dict[str, Any]] = {kind: {} for kind in KINDS}
         self._private: dict[Hashable, set[str]] = {}
         self.problems: dict[str, list[str]] = {}
-        self._refreshing = asyncio.Lock()
+        self.join_loop()
         self._warned: set[str] = set()
+
+    def join_loop(self) -> None:
+        """Belong to the event loop that comes next."""
+        self._refreshing = asyncio.Lock()
 
     def count(self, kind: str) -> int:
         return len(self._shown[kind])

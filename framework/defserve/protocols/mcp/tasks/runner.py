@@ -11,6 +11,8 @@ from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from typing import Any, Final
 
+from pydantic_core import to_json
+
 from defserve.core.call import Call
 from defserve.errors import LimitExceeded, Refused, TooManyCalls
 from defserve.limits import Limits
@@ -74,7 +76,9 @@ class TaskRunner:
         self.running[record.id] = run
         try:
             await self.beat()
-            await self.accounts.charge(record, run.call.principal, len(record.encoded()))
+            # Its arguments are held for as long as it runs, in memory if not in the record.
+            size = len(record.encoded()) + len(to_json(run.call.params))
+            await self.accounts.charge(record, run.call.principal, size)
             await self.storage.create(record)
         except BaseException:
             del self.running[record.id]
