@@ -19,6 +19,7 @@ from defserve.version import VERSION
 if TYPE_CHECKING:
     from defserve.host.exchange.raw_reply import RawReply
     from defserve.host.link import Link
+    from defserve.proxying.targets import Secrets
     from defserve.wire.messages import Request
 
 OPEN_SECONDS: Final = 30.0
@@ -55,6 +56,8 @@ class Exchange(Protocol):
 class ChannelOwner(Protocol):
     """What a channel tells the backend it belongs to."""
 
+    secrets: Secrets
+
     def heard(self, channel: Channel, method: str, params: Json) -> None:
         """A notification came that belongs to no call."""
         ...
@@ -88,6 +91,7 @@ class Channel:
         self.conversation = ClientConversation(
             link, on_request=self._asked, on_notification=self._heard, on_gone=self._left
         )
+        self.conversation.shown = lambda data: self._owner.secrets.hidden(data.decode(errors="replace"))
         self.conversation.start()
         try:
             offer = ClientOffer(dict(INFO), self.offers, {})
