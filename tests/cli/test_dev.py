@@ -386,12 +386,20 @@ SKILL = "---\nname: refunds\ndescription: {}\n---\n"
 
 
 def skilled(folder: Path, description: str = "First.") -> Path:
-    """A server with one skill; returns the folder of the skill."""
+    """A server with one skill, older than any process; returns the folder of the skill."""
     skill = folder / "skills" / "refunds"
     skill.mkdir(parents=True)
-    (skill / "SKILL.md").write_text(SKILL.format(description))
     (folder / "server.py").write_text(SKILLED)
+    put(skill / "SKILL.md", SKILL.format(description))
+    for file in (folder / "server.py", skill / "SKILL.md"):
+        os.utime(file, (1_000_000_000, 1_000_000_000))
     return skill
+
+
+def put(path: Path, text: str) -> None:
+    """Write a file in one step, so that nobody sees half of it."""
+    path.with_name(".new").write_text(text)
+    path.with_name(".new").replace(path)
 
 
 async def listed(peer: Peer) -> tuple[str, list[str]]:
@@ -406,12 +414,12 @@ def test_a_skill_that_changes_is_read_again(tmp_path: Path):
         async with dev(tmp_path) as peer:
             await peer.open()
             assert await listed(peer) == ("First.", ["SKILL.md"])
-            (skill / "SKILL.md").write_text(SKILL.format("Second."))
-            assert "SKILL.md changed" in (await peer.said("changed")).splitlines()[-1]
+            put(skill / "SKILL.md", SKILL.format("Second."))
+            assert "SKILL.md changed" in await peer.said("changed")
             await peer.news("notifications/resources/list_changed")
             assert await listed(peer) == ("Second.", ["SKILL.md"])
             (skill / "docs").mkdir()
-            (skill / "docs" / "new.md").write_text("new")
+            put(skill / "docs" / "new.md", "new")
             await peer.news("notifications/resources/list_changed")
             assert await listed(peer) == ("Second.", ["SKILL.md", "docs/new.md"])
             (skill / "docs" / "new.md").unlink()
@@ -426,11 +434,11 @@ def test_a_broken_skill_is_told_of_and_the_old_one_is_served_until_it_is_mended(
         skill = skilled(tmp_path)
         async with dev(tmp_path) as peer:
             await peer.open()
-            (skill / "SKILL.md").write_text("# No frontmatter\n")
+            put(skill / "SKILL.md", "# No frontmatter\n")
             printed = await peer.said("goes on serving")
             assert "refunds/SKILL.md: it does not begin with frontmatter" in printed
             assert await listed(peer) == ("First.", ["SKILL.md"])
-            (skill / "SKILL.md").write_text(SKILL.format("Mended."))
+            put(skill / "SKILL.md", SKILL.format("Mended."))
             await peer.news("notifications/resources/list_changed")
             assert await listed(peer) == ("Mended.", ["SKILL.md"])
 
@@ -442,7 +450,7 @@ def test_a_skill_that_is_broken_from_the_start_is_watched_until_it_is_mended(tmp
         skill = skilled(tmp_path, "[]")
         async with dev(tmp_path) as peer:
             await peer.said("waiting for a change")
-            (skill / "SKILL.md").write_text(SKILL.format("Mended."))
+            put(skill / "SKILL.md", SKILL.format("Mended."))
             await peer.open()
             assert await listed(peer) == ("Mended.", ["SKILL.md"])
 

@@ -118,9 +118,10 @@ async def test_a_parked_run_keeps_no_worker_and_its_variables():
 async def test_waiting_for_an_answer_takes_no_time_of_the_run():
     ran: list[str] = []
     code = "greet('ada')\nnote('on')"
-    async with raw(asking(ran, code_mode=CodeMode(seconds=1.0)), STATELESS, ASKS) as peer:
+    async with raw(asking(ran, code_mode=CodeMode(seconds=2.0)), STATELESS, ASKS) as peer:
         first = await step(peer, code)
-        await asyncio.sleep(1.2)  # longer than a run may take
+        longer = asyncio.get_running_loop().time() + 2.1
+        await until(lambda: asyncio.get_running_loop().time() > longer)
         assert value(await step(peer, code, first)) == "on"
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
+import time
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager, suppress
 from typing import Any
@@ -13,9 +14,11 @@ import pytest
 from pydantic import BaseModel
 
 from defserve import CodeMode, Context, Image, Limits, Server, ToolError, UsageError
+from defserve.code_mode.extension import CodeModeExtension
 from defserve.sandbox import monty
 from tests.code_mode.peers import failure, run, value
-from tests.raw import ERAS, STATELESS, VERSIONS, Json, Raw, raw
+from tests.protocols.mgp.callers import ALICE, BOB, speaking
+from tests.raw import ERAS, HANDSHAKE, STATELESS, VERSIONS, Json, Raw, raw
 from tests.waiting import until
 
 pytestmark = [
@@ -194,9 +197,9 @@ async def test_a_call_that_is_never_awaited_is_not_made_and_the_model_is_told():
 
 
 LIMITS: list[tuple[CodeMode, str, str]] = [
-    (CodeMode(compute_seconds=0.2), "while True: pass", "ran out of time"),
+    (CodeMode(compute_seconds=1), "while True: pass", "ran out of time"),
     (
-        CodeMode(compute_seconds=0.2),
+        CodeMode(compute_seconds=1),
         "while True:\n    try:\n        while True: pass\n    except BaseException: pass",
         "ran out of time",
     ),
@@ -221,7 +224,7 @@ async def test_code_beyond_a_limit_ends(options: CodeMode, code: str, expected: 
 
 
 async def test_a_run_has_so_much_time_for_itself_and_its_calls():
-    server = shop(CodeMode(seconds=0.2))
+    server = shop(CodeMode(seconds=1.5))
     ended: list[str] = []
 
     @server.tool
@@ -234,7 +237,7 @@ async def test_a_run_has_so_much_time_for_itself_and_its_calls():
 
     async with raw(server) as peer:
         text = failure(await run(peer, "add(1)\nslow()"))
-    assert "a run, with the calls it makes, has 0.2 s" in text
+    assert "a run, with the calls it makes, has 1.5 s" in text
     assert "These tools had been called: add, slow." in text
     assert ended == ["slow"]
 
@@ -248,12 +251,68 @@ async def test_code_that_computes_does_not_hold_up_the_server():
         await peer.tell("notifications/cancelled", {"requestId": computing})
 
 
+async def test_large_arguments_are_read_beside_the_loop():
+    code = "x = [[] for _ in range(100000)]\nfor _ in range(3):\n    try: say(x)\n    except ValueError: pass\n1"
+    async with shopping() as peer:
+        began = time.thread_time()
+        assert value(await run(peer, code)) == 1
+        assert time.thread_time() - began < 0.3  # processor time of the loop; reading them takes three times as much
+
+
 async def test_more_runs_than_workers_wait_for_their_turn():
     async with shopping(code_mode=CodeMode(workers=2)) as peer:
         ids = [
             await peer.begin("tools/call", {"name": "run_code", "arguments": {"code": f"add({n})"}}) for n in range(9)
         ]
         assert [value((await peer.reply_to(id))["result"]) for id in ids] == list(range(10, 19))
+
+
+async def test_one_caller_cannot_keep_the_others_from_running_code():
+    server, held = shop(CodeMode(workers=2, seconds=20)), asyncio.Event()
+
+    @server.tool
+    async def hold() -> str:
+        await held.wait()
+        return ""
+
+    code: Json = {"name": "run_code", "arguments": {"code": "hold()"}}
+    async with speaking(server, STATELESS, who=ALICE) as alice, speaking(server, STATELESS, who=BOB) as bob:
+        ids = [await alice.begin("tools/call", code) for _ in range(5)]
+        assert value(await run(bob, "add(1)")) == 11
+        held.set()
+        for id in ids:
+            assert value((await alice.reply_to(id))["result"]) == ""
+
+
+async def test_code_that_finds_no_worker_in_its_time_is_not_run():
+    server = shop(CodeMode(workers=1, seconds=0.2))
+    (mode,) = [extension for extension in server.extensions if isinstance(extension, CodeModeExtension)]
+    async with raw(server) as peer:
+        await mode.place().slots.take("somebody else", None)
+        text = failure(await run(peer, "add(1)"))
+    assert "within 0.2 s no worker was free" in text and "No tool had been called" in text
+
+
+async def test_a_run_that_waits_for_a_person_leaves_its_worker_to_others():
+    server = shop(CodeMode(workers=1))
+
+    @server.tool
+    async def ask(ctx: Context) -> str:
+        return await ctx.ask("Who?", str)
+
+    async with raw(server, HANDSHAKE[-1], {"elicitation": {}}) as peer:
+        code = "kept = list(range(9))\nprint('before')\nname = ask()\nprint('after')\n[name, sum(kept)]"
+        waiting = [await peer.begin("tools/call", {"name": "run_code", "arguments": {"code": code}}) for _ in range(3)]
+        questions: list[Json] = []
+        while len(questions) < 3:
+            questions.append(await peer.hear())
+        assert value(await peer.call("run_code", {"code": "add(1)"})) == 11
+        for question in questions:
+            answer = {"action": "accept", "content": {"value": "Ada"}}
+            await peer.send({"jsonrpc": "2.0", "id": question["id"], "result": answer})
+        for id in waiting:
+            result = (await peer.reply_to(id))["result"]["structuredContent"]
+            assert result == {"result": ["Ada", 36], "printed": "before\nafter\n"}
 
 
 async def test_only_so_many_calls_run_at_the_same_time():

@@ -157,7 +157,12 @@ class _Story:
         with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
             assert process.stderr is not None
             try:
-                url = next(line.split()[-1] for line in process.stderr if line.startswith("serving on "))
+                said: list[str] = []
+                while not (line := process.stderr.readline()).startswith("serving on "):
+                    said.append(line)
+                    if not line:
+                        raise Broken(f"the kernel does not start: {' '.join(said)}")
+                url = line.split()[-1]
                 # Its log must not fill the pipe.
                 drain = subprocess.Popen(["cat"], stdin=process.stderr, stdout=subprocess.DEVNULL)
                 yield url, process

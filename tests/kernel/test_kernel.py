@@ -110,6 +110,21 @@ async def test_too_many_restarts_leave_a_server_in_error_until_an_operator_start
         assert here.kernel.ps()[0]["recent_restarts"] == 0
 
 
+@pytest.mark.req("MGP-11.5p", "MGP-11.5w")
+async def test_the_policy_holds_for_the_process_of_a_client_and_harms_no_other_client(tmp_path: Path) -> None:
+    async with running(tmp_path, entry("a", mgp="max_restarts = 1")) as here:
+        for _ in range(2):
+            with pytest.raises(DefserveError, match="left before it answered"):
+                await here.call("a_leave", code=1)
+        with pytest.raises(DefserveError, match="restart_limit_exceeded"):
+            await here.call("a_add", a=1, b=2)
+        async with here.kernel.server.connect() as other:
+            assert int(await other.call("a_add", a=1, b=2)) == 3
+        assert here.state("a") == "connected"
+        await here.kernel.restart("a")
+        assert int(await here.call("a_add", a=1, b=2)) == 3
+
+
 async def test_a_server_that_hangs_is_found_by_probes_and_started_again(tmp_path: Path) -> None:
     health = "health = { interval_secs = 0.05, timeout_secs = 0.3, failures = 2 }"
     async with running(tmp_path, entry("a", more=f'per = "shared"\n{health}'), entry("b")) as here:
@@ -195,6 +210,16 @@ async def test_what_was_filled_in_is_shown_to_nobody(tmp_path: Path) -> None:
         shown = [str(here.kernel.ps()), str(texts(here)), str(here.kernel.status()), repr(here.kernel.config)]
         assert not [text for text in shown if secret in text]
         assert any("${K_SECRET}" in text or "[redacted]" in text for text in texts(here))
+
+
+async def test_an_error_that_a_client_reads_has_nothing_that_was_filled_in(tmp_path: Path) -> None:
+    environ = {"PATH": os.environ["PATH"], "K_ARGUMENT": "hunter2"}
+    async with running(tmp_path, entry("a", "--x", "${K_ARGUMENT}"), environ=environ) as here:
+        await here.call("a_say", text="I was started with hunter2")
+        with pytest.raises(DefserveError) as caught:
+            await here.call("a_leave", code=1)
+        assert "I was started with [redacted]" in str(caught.value)
+        assert "hunter2" not in str(caught.value)
 
 
 async def test_a_child_sees_only_what_the_file_gives_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

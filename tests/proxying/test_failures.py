@@ -18,7 +18,7 @@ from defserve.host import Answers
 from defserve.proxying.backend import Backend, Transition
 from defserve.proxying.restarts import RestartPolicy
 from tests.at_address import at_address
-from tests.proxying.conftest import ERAS, child, hearing, until_fact
+from tests.proxying.backends import ERAS, child, hearing, until_fact
 from tests.waiting import until
 
 pytestmark = pytest.mark.anyio
@@ -166,7 +166,7 @@ async def test_two_servers_with_a_tool_of_one_name_are_named() -> None:
 
     [clashing] = server.mounts.backends.values()
     async with server.connect() as client:
-        await until(lambda: clashing.state == "disconnected")
+        await until(lambda: clashing.state == "error")
         assert "tool 'add'" in clashing.note
         assert "prefix" in clashing.note
         assert [tool["name"] for tool in await client.tools()] == ["local", "add"]
@@ -239,6 +239,15 @@ async def asked_over_http(server: Server) -> AsyncGenerator[tuple[Any, Any]]:
         yield client, await client.request("tools/call", {"name": "e_order", "arguments": {}}, follow=False)
 
 
+@pytest.mark.parametrize("back", ERAS)
+async def test_a_stranger_without_a_session_is_asked_and_its_answers_reach_the_same_child(back: str) -> None:
+    server = front((child(version=back), "e"))
+    answers = Answers(ask=lambda message, schema: {"value": 5} if "size" in message else {"value": "red"})
+    async with at_address(server) as url, Remote(url).connect("stateless", answers=answers) as client:
+        assert await client.call("e_order") == "5 red"
+        await until(lambda: len(backend(server).pool) == 0)  # and the child has ended
+
+
 async def test_a_state_is_worth_nothing_to_another_server_or_twice() -> None:
     async with asked_over_http(front((child(version="handshake"), "e"))) as (client, asking):
         [key] = asking["inputRequests"]
@@ -251,3 +260,13 @@ async def test_a_state_is_worth_nothing_to_another_server_or_twice() -> None:
         async with asked_over_http(front((child(version="handshake"), "e"))) as (other, _):
             with pytest.raises(PeerError, match="Invalid or expired requestState"):
                 await other.request("tools/call", {**again, "requestState": following["requestState"]}, follow=False)
+
+
+def test_a_server_can_be_served_again_on_another_loop() -> None:
+    server = front((child(), "e"))
+
+    async def serve(era: str) -> Any:
+        async with server.connect(era) as client:
+            return await client.call("e_add", a=1, b=2)
+
+    assert [asyncio.run(serve(era)) for era in ERAS] == [3, 3]

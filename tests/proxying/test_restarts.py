@@ -18,6 +18,7 @@ from defserve.proxying.restarts import (
     RestartPolicy,
     RestartRefusal,
     Restarts,
+    RestartsByKey,
 )
 
 
@@ -153,3 +154,50 @@ def test_no_window_ever_holds_more_restarts_than_allowed_and_no_wait_leaves_its_
             granted.append(clock.now)
         elif isinstance(verdict, RestartRefusal) and verdict.reason is RefusalReason.LIMIT:
             assert len(inside) == most
+
+
+# ------------------------------------------------------------------------------------------------- one for each client
+
+
+def by_key(most: int = 2, window: float = 100) -> tuple[RestartsByKey, Clock]:
+    clock = Clock()
+    return RestartsByKey(lambda: RestartPolicy(max_restarts=most, window=window), clock), clock
+
+
+@pytest.mark.req("MGP-11.5w")
+def test_failures_of_one_client_count_for_that_client_alone() -> None:
+    counted, clock = by_key()
+    assert counted.wait("a") == 0
+    for backoff in (1, 2):
+        counted.failed("a")
+        wait = counted.wait("a")
+        assert isinstance(wait, float)
+        assert (1 - JITTER) * backoff <= wait <= backoff
+        clock.now += backoff
+        assert counted.wait("a") == 0
+    counted.failed("a")
+    refusal = counted.wait("a")
+    assert isinstance(refusal, RestartRefusal)
+    assert refusal.reason is RefusalReason.LIMIT
+    assert counted.wait("b") == 0
+
+
+def test_a_refused_client_may_start_again_when_the_window_has_passed() -> None:
+    counted, clock = by_key(most=1)
+    counted.failed("a")
+    counted.failed("a")
+    assert isinstance(counted.wait("a"), RestartRefusal)
+    clock.now += 101
+    assert counted.wait("a") == 0
+
+
+def test_who_left_is_forgotten_and_the_number_of_clients_is_bounded() -> None:
+    counted, _ = by_key(most=0)
+    for key in range(3000):
+        counted.failed(key)
+    assert counted.wait(0) == 0
+    assert isinstance(counted.wait(2999), RestartRefusal)
+    counted.forget(lambda key: key == 2999)
+    assert counted.wait(2999) == 0
+    counted.forget()
+    assert counted.wait(2998) == 0

@@ -86,6 +86,11 @@ def test_any_query_gives_scores_from_zero_to_one_best_first(query: str, strategy
     assert scores == sorted(scores, reverse=True)
 
 
+@pytest.mark.parametrize("piece", ["a", "1", "1.", "a@", "AB-1 ", '"', "#a", "a.b", "é", "日", "readFile", " how many"])
+def test_no_query_takes_long(piece: str):
+    assert cpu_within(0.05, lambda: index().search(piece * 2_000, "hybrid", NO_FILTER))
+
+
 def test_the_lists_that_an_index_keeps_are_bounded(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("defserve.search.bm25.MOST_MERGED", 100)
     words = KeywordIndex([{f"w{at % 7}": 1.0, "common": 0.5} for at in range(20)])

@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from defserve.search.synonyms import SYNONYMS, meant, without_data
+from defserve.search.phrases import meant, without_data
+from defserve.search.synonyms import SYNONYMS
 from defserve.search.words import LONGEST_TEXT, LONGEST_WORD, split, stem, stems
 
 

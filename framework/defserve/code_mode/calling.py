@@ -1,22 +1,22 @@
-"""One call of a tool by the code: its arguments are JSON, its result is a value or an exception that can be caught."""
+"""One call of a tool by the code: which tool is meant, and what the code gets of its result or failure."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any, Final
 
-from pydantic_core import PydanticSerializationError, from_json, to_json, to_jsonable_python
+from pydantic_core import PydanticSerializationError, to_jsonable_python
 
+from defserve.code_mode.arguments import BadCall
 from defserve.core.call import Call, InnerCall
 from defserve.core.registry import Registry
 from defserve.errors import ProtocolError
 from defserve.host.tool_value import tool_error, value_of
 from defserve.protocols.mcp.apps.facet import is_for_views
 from defserve.protocols.mcp.failures import ERROR_KEY, tool_failure, ungrouped
-from defserve.protocols.mcp.lifecycle import dialect_of
 from defserve.protocols.mcp.tools.tools import Tool
 from defserve.sandbox.callouts import Answer, CallOut, ErrorKind
-from defserve.wire.jsonvalue import excess, is_array, is_mapping, is_object
+from defserve.wire.jsonvalue import is_mapping, is_object
 from defserve.wire.messages import Params
 
 CALL_TOOL: Final = "call_tool"
@@ -40,24 +40,16 @@ EXCEPTIONS: Final[Mapping[str, ErrorKind]] = {
 }
 
 
-class BadCall(Exception):
-    """A call that cannot be made. The code sees it as an exception of this kind."""
-
-    def __init__(self, kind: ErrorKind, message: str) -> None:
-        super().__init__(message)
-        self.answer = Answer(error=kind, message=message)
-
-
 def requested(call: Call, tools: Registry[Tool], out: CallOut) -> tuple[Tool, Params]:
-    """The tool and the arguments that the code asks for. Raises BadCall."""
+    """The tool and the arguments that the code asks for, which are JSON already. Raises BadCall."""
     if out.name != CALL_TOOL:
         tool = _found(call, tools, out.name)
-        return tool, _json(call, tool.name, _named(tool, out))
+        return tool, _named(tool, out)
     given = dict(zip(("name", "arguments"), out.args, strict=False)) | out.kwargs
     name, arguments = given.get("name"), given.get("arguments", {})
     if not (isinstance(name, str) and is_object(arguments) and len(out.args) <= 2 and given.keys() <= _TAKES):
         raise BadCall("TypeError", 'call_tool takes a name and a dict of arguments: await call_tool("add", {"a": 1})')
-    return _found(call, tools, name), _json(call, name, arguments)
+    return _found(call, tools, name), arguments
 
 
 def seen(call: Call, tools: Registry[Tool], name: str) -> Tool | None:
@@ -68,15 +60,7 @@ def seen(call: Call, tools: Registry[Tool], name: str) -> Tool | None:
 
 def may_be_seen(call: Call, tool: Tool) -> bool:
     """Whether the caller may see a tool, and models may call it: some are for views alone."""
-    if not call.session.composition.visible(call, tool) or is_for_views(tool):
-        return False
-    if type(tool) is Tool:
-        return True
-    # A tool of another server says so in its listing.
-    meta: Any = tool.describe(dialect_of(call)).get("_meta")
-    ui = meta.get("ui") if is_mapping(meta) else None
-    audience: Any = ui.get("visibility") if is_mapping(ui) else None
-    return not is_array(audience) or "model" in audience
+    return call.session.composition.visible(call, tool) and not is_for_views(tool)
 
 
 async def answer(inner: InnerCall, tool: Tool) -> Answer:
@@ -122,38 +106,3 @@ def _named(tool: Tool, out: CallOut) -> Params:
     if twice := given.keys() & out.kwargs.keys():
         raise BadCall("TypeError", f"{tool.name} got two values for {', '.join(sorted(twice))}")
     return given | out.kwargs
-
-
-def _json(call: Call, name: str, arguments: Params) -> Params:
-    """The arguments as if they had come in a message: a JSON copy, within the limits of messages. Raises BadCall."""
-    limits = call.session.composition.limits
-    try:
-        if (odd := _odd(arguments, limits.depth)) is not None:
-            raise BadCall("TypeError", f"an argument of {name} is {odd}, and arguments are JSON")
-        data = to_json(arguments, inf_nan_mode="constants")
-        copy = from_json(data, allow_inf_nan=False)
-    except (PydanticSerializationError, ValueError) as error:
-        raise BadCall("ValueError", f"the arguments of {name} are not JSON: {error}") from None
-    if len(data) > limits.message:
-        raise BadCall("ValueError", f"the arguments of {name} are longer than {limits.message} bytes")
-    if (problem := excess(copy, limits.depth, limits.keys)) is not None:
-        raise BadCall("ValueError", f"the arguments of {name}: {problem}")
-    return copy
-
-
-def _odd(value: Any, depth: int) -> str | None:
-    """What the first value is that JSON does not know. Of the code's objects only texts cross, which are no data."""
-    waiting: list[tuple[Any, int]] = [(value, 0)]
-    for one, level in waiting:
-        if level > depth:
-            return f"nested more than {depth} levels deep"
-        if is_object(one):
-            keys: list[Any] = list(one)
-            if odd := [key for key in keys if not isinstance(key, str)]:
-                return f"a dict with the key {odd[0]!r}"
-            waiting += [(inner, level + 1) for inner in one.values()]
-        elif is_array(one):
-            waiting += [(inner, level + 1) for inner in one]
-        elif not (one is None or isinstance(one, str | bool | int | float)):
-            return f"of type {type(one).__name__}"
-    return None

@@ -9,11 +9,14 @@ from defserve.core.call import Call
 
 
 class RunClock:
-    """Calls `expired` when the seconds are over. It stands in for the timer of the call that waits for the run."""
+    """Calls `expired` when the seconds are over, and `asking` when somebody is asked.
 
-    def __init__(self, seconds: float, expired: Callable[[], object]) -> None:
-        self.over = False
-        self._left, self._expired = seconds, expired
+    It stands in for the timer of the call that waits for the run.
+    """
+
+    def __init__(self, seconds: float, expired: Callable[[], object], asking: Callable[[], object]) -> None:
+        self.over = self.paused = False
+        self._left, self._expired, self._asking = seconds, expired, asking
         self._since, self._handle = 0.0, None
         self._call: Call | None = None
         self._outer = None
@@ -31,11 +34,14 @@ class RunClock:
             self._call.timer = self._outer
 
     def pause(self) -> None:
+        self.paused = True
         self._stop()
         if self._outer is not None:
             self._outer.pause()
+        self._asking()
 
     def resume(self) -> None:
+        self.paused = False
         self._start()
         if self._outer is not None:
             self._outer.resume()

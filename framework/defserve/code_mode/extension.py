@@ -17,6 +17,7 @@ from defserve.core.call import Call
 from defserve.core.extension import Extension
 from defserve.core.registry import Registry
 from defserve.errors import ToolError, UsageError
+from defserve.protocols.mcp.apps.facet import is_for_views
 from defserve.protocols.mcp.asking.parking import ParkedWork
 from defserve.protocols.mcp.lifecycle import dialect_of
 from defserve.protocols.mcp.tools.tools import Tool, ToolOptions
@@ -26,7 +27,7 @@ from defserve.wire.messages import Params
 
 RUN, DESCRIBE = "run_code", "describe_tools"
 # How many tools are described at once, and how many of them in full.
-MOST_DESCRIBED, IN_FULL = 200, 20
+MOST_DESCRIBED, IN_FULL, LONGEST_NAME = 200, 20, 128
 # After its own limit, a run has so many seconds to end.
 GRACE_SECONDS = 5.0
 
@@ -86,7 +87,7 @@ class CodeModeExtension(Extension):
             raise ToolError("code cannot run code: call the tools themselves")
         if len(code.encode("utf-8", "replace")) > self.options.source_bytes:
             raise ToolError(f"the code is longer than {self.options.source_bytes} bytes")
-        place = self._place()
+        place = self.place()
 
         async def begin(work: ParkedWork) -> tuple[Outcome, str]:
             run = CodeRun(place, work, code)
@@ -103,7 +104,9 @@ class CodeModeExtension(Extension):
         dialect, asker = dialect_of(call), _as_description(call)
         seen = {tool.name: tool for tool in self._tools if tool.name not in self.names and may_be_seen(asker, tool)}
         if names:
-            known = (signature(seen[n], dialect) if n in seen else f"# there is no tool {n}" for n in names)
+            known = (
+                signature(seen[n], dialect) if n in seen else f"# there is no tool {n[:LONGEST_NAME]}" for n in names
+            )
             return "\n".join(islice(known, MOST_DESCRIBED))
         if query:
             found = await self._found(call, query) if self.discover is not None else _matching(seen, query)
@@ -123,7 +126,8 @@ class CodeModeExtension(Extension):
 
     def visible(self, call: Call, item: Any) -> bool:
         # Called for lists and for calls: what is not listed can still be called.
-        return call.method != "tools/list" or item.kind != "tool" or item.name in self.names
+        # A host looks for the tools of its views in the list, and hides them from the model itself.
+        return call.method != "tools/list" or item.kind != "tool" or item.name in self.names or is_for_views(item)
 
     def view(self, call: Call) -> object:
         return None
@@ -137,7 +141,7 @@ class CodeModeExtension(Extension):
         from anyio import CancelScope
         from anyio.to_thread import run_sync
 
-        place = self._place()
+        place = self.place()
         warming = asyncio.ensure_future(asyncio.to_thread(place.workers.open))
         warming.add_done_callback(lambda done: done.cancelled() or done.exception())
         try:
@@ -148,7 +152,8 @@ class CodeModeExtension(Extension):
                 await place.parking.close()
                 await run_sync(place.workers.close)
 
-    def _place(self) -> RunPlace:
+    def place(self) -> RunPlace:
+        """What the runs on this event loop share."""
         loop = asyncio.get_running_loop()
         if loop not in self._places:
             self._places[loop] = RunPlace(self.options, self._tools)

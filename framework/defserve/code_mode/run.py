@@ -7,11 +7,14 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
 
-from defserve.code_mode.calling import CALL_TOOL, BadCall, answer, requested, seen
+from defserve.code_mode.arguments import BadCall, as_json
+from defserve.code_mode.calling import CALL_TOOL, answer, requested, seen
 from defserve.code_mode.clock import RunClock
 from defserve.code_mode.options import CodeMode
+from defserve.code_mode.slots import WorkerSlots
 from defserve.core.call import Call, InnerCall
 from defserve.core.registry import Registry
+from defserve.limits import Limits
 from defserve.protocols.mcp import reporting
 from defserve.protocols.mcp.asking.parking import AsksParked, ParkedWork, Parking
 from defserve.protocols.mcp.tools.inner_calls import inner_call
@@ -21,6 +24,8 @@ from defserve.sandbox.outcome import Outcome, SandboxLimits
 
 # How many of the calls are named in an error.
 NAMED = 20
+# Bytes of all runs that wait for an answer within their request, and have given their worker back.
+MOST_KEPT = 64 * 1024 * 1024
 
 
 class RunPlace:
@@ -29,8 +34,9 @@ class RunPlace:
     def __init__(self, options: CodeMode, tools: Registry[Tool]) -> None:
         self.options, self.tools = options, tools
         self.workers = Workers(options.workers, options.compute_seconds)
-        self.slots = asyncio.Semaphore(options.workers)
+        self.slots = WorkerSlots(options.workers)
         self.parking = Parking(most=options.parked)
+        self.kept = 0
 
 
 class CodeRun:
@@ -44,11 +50,15 @@ class CodeRun:
         )
         self._program = Program(place.workers, source, limits, self._is_known, options.calls)
         self._calls: dict[int, asyncio.Task[Answer]] = {}
+        self._requests: dict[int, CallOut | BadCall] = {}
         self._inner: set[InnerCall] = set()
         self._at_once, self._turns = asyncio.Semaphore(options.at_once), asyncio.Lock()
-        self._has_slot = False
+        self._slot_of: str | None = None
+        self._began = False
         self.made: list[str] = []
-        self.clock = RunClock(options.seconds, self._out_of_time)
+        self._resting: asyncio.Task[None] | None = None
+        self._kept = 0
+        self.clock = RunClock(options.seconds, self._out_of_time, self._asking)
         work.note, work.prepare, work.attached = self.note, self._park, self._attached
         self.clock.follow(work.call)
 
@@ -80,8 +90,7 @@ class CodeRun:
         except asyncio.CancelledError:
             if not self.clock.over:
                 raise
-            error = f"the code ran out of time: a run, with the calls it makes, has {self._options.seconds:g} s"
-            return Outcome("timeout", stdout=self._program.printed, error=error)
+            return Outcome("timeout", stdout=self._program.printed, error=self._late())
         finally:
             await self._end()
 
@@ -93,10 +102,23 @@ class CodeRun:
     async def _turn(self, turn: Callable[[], Pause | Outcome]) -> Pause | Outcome:
         async with self._turns:
             call = await self._work.caller()
-            if not self._has_slot:
-                await self._place.slots.acquire()
-                self._has_slot = True
-            return await call.engine.in_thread(turn)
+            self._place.kept -= self._kept
+            self._kept = 0
+            if self._slot_of is None:
+                await self._place.slots.take(call.principal, self)
+                self._slot_of = call.principal
+            self._began = True
+            return await call.engine.in_thread(partial(self._read, turn, call.session.composition.limits))
+
+    def _read(self, turn: Callable[[], Pause | Outcome], limits: Limits) -> Pause | Outcome:
+        """A turn in a thread, and the arguments of the calls that it ends with."""
+        step = turn()
+        for out in step.calls if isinstance(step, Pause) else ():
+            try:
+                self._requests[out.id] = as_json(out, limits)
+            except BadCall as bad:
+                self._requests[out.id] = bad
+        return step
 
     async def _park(self) -> int:
         """Give the worker back before the run is parked. Waits for a turn that is not over."""
@@ -106,24 +128,47 @@ class CodeRun:
             self._give_back()
             return size
 
+    def _asking(self) -> None:
+        if self._resting is None or self._resting.done():
+            self._resting = asyncio.create_task(self._rest())
+
+    async def _rest(self) -> None:
+        """Somebody is asked within the request: leave the worker to others meanwhile, if little is kept for that."""
+        async with self._turns:
+            if not self.clock.paused or self._slot_of is None:
+                return
+            size = await self._work.call.engine.in_thread(self._program.park)
+            if self._place.kept + size <= MOST_KEPT:
+                self._place.kept += size
+                self._kept = size
+                self._give_back()
+
     def _attached(self, call: Call) -> None:
         self.clock.follow(call)
         for inner in self._inner:
             inner.attach(call)
 
     def _give_back(self) -> None:
-        if self._has_slot:
-            self._has_slot = False
-            self._place.slots.release()
+        if self._slot_of is not None:
+            self._place.slots.give_back(self._slot_of, self)
+            self._slot_of = None
 
     def _out_of_time(self) -> None:
         if self._work.task is not None:
             self._work.task.cancel()
 
+    def _late(self) -> str:
+        seconds = f"{self._options.seconds:g} s"
+        if not self._began:
+            return f"the code was not run: within {seconds} no worker was free, because too much other code runs"
+        return f"the code ran out of time: a run, with the calls it makes, has {seconds}"
+
     async def _end(self) -> None:
         self.clock.leave()
         self._program.stop()
-        under_way = [task for task in self._calls.values() if not task.done()]
+        self._place.kept -= self._kept
+        self._kept = 0
+        under_way = [task for task in (*self._calls.values(), self._resting) if task is not None and not task.done()]
         for task in under_way:
             task.cancel()
         # In a thread, because it waits for a turn that is being stopped.
@@ -136,9 +181,11 @@ class CodeRun:
     # -- the calls ---------------------------------------------------------------------------------------
 
     def _begin(self, out: CallOut) -> None:
-        self._calls[out.id] = asyncio.create_task(self._call(out))
+        self._calls[out.id] = asyncio.create_task(self._call(self._requests.pop(out.id)))
 
-    async def _call(self, out: CallOut) -> Answer:
+    async def _call(self, out: CallOut | BadCall) -> Answer:
+        if isinstance(out, BadCall):
+            return out.answer
         async with self._at_once:
             call = await self._work.caller()
             try:

@@ -8,14 +8,14 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
 
-from defserve.errors import UsageError
+from defserve.errors import DefserveError, UsageError
 from defserve.kernel.config.entries import Launch, ServerEntry
 from defserve.kernel.journal import Journal
 from defserve.protocols.mgp import instants
 from defserve.proxying.backend import Backend, BackendOptions, Transition
 from defserve.proxying.catalogue.names import ToolChoice
 from defserve.proxying.mounts import Mounts
-from defserve.proxying.targets import Command, Remote, Secrets, Target
+from defserve.proxying.targets import SHORTEST_SECRET, Command, Remote, Secrets, Target
 
 CALLS_AT_ONCE = 64
 
@@ -24,6 +24,7 @@ class Member:
     """One server of the file. Without a `backend` it cannot be started, and `problem` says why.
 
     `hidden` takes everything out of a text that only the server may know. Whoever starts or ends it holds `changing`.
+    It `is_stopped` if an operator ended it: then only an operator starts it.
     """
 
     def __init__(self, entry: ServerEntry, environ: Mapping[str, str] = os.environ) -> None:
@@ -31,6 +32,7 @@ class Member:
         self.hidden = entry.launch.hidden(environ)
         self.backend: Backend | None = None
         self.problem = ""
+        self.is_stopped = False
         self.health = ""
         self.changing = asyncio.Lock()
 
@@ -53,6 +55,7 @@ class Member:
             journal.add(self.id, "problem", self.problem)
             return
         self.backend = mounts.add(self.id, target, self._options())
+        self.problem = ""
         self._hide_from_clients(target)
         self.backend.on_stderr = lambda line: journal.add(self.id, "stderr", self.hidden(line))
         self.backend.watch(lambda change: journal.add(self.id, "state", self.hidden(_told(change))))
@@ -74,7 +77,7 @@ class Member:
     async def relaunch(self, entry: ServerEntry, timeout: float) -> None:
         """Start it as the file says now. The old process serves until the new one is open.
 
-        Raises DefserveError if the new one does not open; then the old one stays.
+        Raises UsageError if the new one does not open; then the old one stays.
         """
         assert self.backend is not None
         before, hidden = self.entry, self.hidden
@@ -82,18 +85,28 @@ class Member:
         try:
             target = self.target()
             self.backend.options = self._options()
-            await self.backend.renew("configuration_change", target, timeout=timeout, overlap=entry.overlap)
-        except BaseException:
+            if self.is_stopped:
+                self.backend.target = target
+            else:
+                await self.backend.renew("configuration_change", target, timeout=timeout, overlap=entry.overlap)
+        except BaseException as error:
+            # What the new one says may have what was filled in for it, which nobody hides from now on.
+            told = UsageError(self.hidden(str(error))) if isinstance(error, DefserveError) else None
             self.entry, self.hidden = before, hidden
             self.backend.options = self._options()
-            raise
+            self._hide_from_clients(self.backend.target)
+            if told is None:
+                raise
+            raise told from None
         self._hide_from_clients(target)
         self.backend.policy.policy = entry.restart
 
     def _hide_from_clients(self, target: Target) -> None:
         """Errors that clients read do not have what was filled in, wherever in the command line or address it was."""
         assert self.backend is not None
-        self.backend.secrets = Secrets.of(*target.secrets.values, *self.hidden.values)
+        known, filled = target.secrets, (value for value in self.hidden.values if len(value) >= SHORTEST_SECRET)
+        # The longest first: a secret may contain another.
+        self.backend.secrets = Secrets(tuple(sorted({*known.values, *filled}, key=len, reverse=True)), known.sure)
 
     def _options(self) -> BackendOptions:
         entry, launch = self.entry, self.entry.launch

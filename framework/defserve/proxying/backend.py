@@ -6,7 +6,7 @@ import asyncio
 import logging
 import time
 from collections import deque
-from collections.abc import Callable, Collection, Coroutine, Hashable, Mapping, Sequence
+from collections.abc import Callable, Collection, Coroutine, Hashable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, NoReturn
@@ -22,9 +22,11 @@ from defserve.proxying.catalogue.catalogue import Catalogue, Clash, Shelf
 from defserve.proxying.catalogue.names import ToolChoice
 from defserve.proxying.conversations.channel import Channel
 from defserve.proxying.conversations.fronts import Front, front_of
+from defserve.proxying.conversations.holding import HeldChannels
 from defserve.proxying.conversations.pool import Pool
-from defserve.proxying.relay import RelayedCall, resumes
-from defserve.proxying.restarts import Exit, RestartPolicy, RestartRefusal, Restarts
+from defserve.proxying.relay import RelayedCall, held_handle, resumes
+from defserve.proxying.restarts import Exit, RestartPolicy, RestartRefusal, Restarts, RestartsByKey
+from defserve.proxying.room import CallRoom
 from defserve.proxying.states import State
 from defserve.proxying.targets import Per, Secrets, Target
 from defserve.proxying.watching import SHARED, Watching
@@ -38,8 +40,7 @@ REOPEN_SECONDS: Final = 1.0
 DRAIN_SECONDS: Final = 30.0
 STDERR_LINES: Final = 200
 RETIRE_POLL_SECONDS: Final = 0.05
-MOST_WAITING: Final = 4
-"""Calls that wait for room, for each that may run."""
+CLEAN_EXIT: Final = "exited with code 0"
 
 # A notification of a backend, and the lists that it says have changed.
 CHANGES: Final[Mapping[str, tuple[str, ...]]] = {
@@ -81,7 +82,7 @@ class Backend:
     """A server behind this one. Everything here runs on one event loop, that of `start`.
 
     `id` names it in errors and logs; `note` has its last words; `era` is the protocol version that it speaks.
-    `calls` are under way, `calls_total` were ever sent. `since` is the time of the last change of `state`.
+    `since` is the time of the last change of `state`.
     """
 
     def __init__(self, id: str, target: Target, shelf: Shelf, parking: Parking, options: BackendOptions) -> None:
@@ -94,30 +95,36 @@ class Backend:
         self.info: Json = {}
         self.instructions: str | None = None
         self.capabilities: Json = {}
-        self.calls = self.calls_total = self.restarts = 0
+        self.restarts = 0
+        self.room = CallRoom(id, options.in_flight)
         self.since = time.time()
         self.stderr: deque[str] = deque(maxlen=STDERR_LINES)
         self.on_stderr: Callable[[str], None] | None = None
         self.secrets: Secrets = target.secrets
         self.catalogue = Catalogue(self, shelf, options.tools)
-        self.pool = Pool(id, self._open_for, most=options.children, idle=options.idle)
-        self.pool.ended = lambda front: self.catalogue.forget(front.key)
+        self.pool = self._new_pool()
         self.watching = Watching(self._channel, self._watch_key)
         self.policy = Restarts(options.restarts or _usual_policy(target))
-        self._shelf, self._parking = shelf, parking
+        self._shelf, self._parking, self._held = shelf, parking, HeldChannels()
         self._watchers: dict[object, Callable[[Transition], None]] = {}
         self._main: Channel | None = None
         self._task: asyncio.Task[None] | None = None
-        self._main_gone: asyncio.Event = asyncio.Event()
+        self._front_restarts = RestartsByKey(lambda: self.policy.policy)
         self._failed = ""
         self._is_asleep = False
-        self._falling_asleep = asyncio.Lock()
-        self._settled: asyncio.Event = asyncio.Event()
-        self._idle: asyncio.Event = asyncio.Event()
-        self._room: deque[asyncio.Future[None]] = deque()
+        self._join_loop()
         self._tasks: set[asyncio.Task[None]] = set()
-        self._is_refreshing = self._is_known = False
-        self._wanted: dict[Channel, set[str]] = {}
+        self._is_known = False
+
+    @property
+    def calls(self) -> int:
+        """The calls under way."""
+        return self.room.running
+
+    @property
+    def calls_total(self) -> int:
+        """All calls that were ever sent."""
+        return self.room.total
 
     @property
     def tools(self) -> int:
@@ -154,13 +161,25 @@ class Backend:
         self._watchers[key] = changed
         return lambda: self._watchers.pop(key, None) and None
 
+    def _join_loop(self) -> None:
+        """Belong to the event loop that comes next: what waits must wait on that one."""
+        self._main_gone, self._settled = asyncio.Event(), asyncio.Event()
+        self._falling_asleep = asyncio.Lock()
+        self.catalogue.join_loop()
+
+    def _new_pool(self) -> Pool:
+        pool = Pool(self.id, self._open_for, most=self.options.children, idle=self.options.idle)
+        pool.ended = lambda front: self.catalogue.forget(front.key)
+        return pool
+
     # -- life --------------------------------------------------------------------------------------------
 
     async def start(self) -> None:
         """Begin to connect, if it has not begun. Returns at once: `state` tells what became of it."""
         self._is_asleep = False
         if self._task is None or self._task.done():
-            self.policy.clear()
+            self._join_loop()
+            self._forget_restarts()
             self._enter("connecting", "started")
             self._task = asyncio.create_task(self._supervise(), name=f"defserve backend {self.id}")
 
@@ -170,6 +189,7 @@ class Backend:
         await self._close()
         self._is_asleep = False
         self.catalogue.clear()
+        self._is_known = False
         if self.state != "disconnected":
             self._enter("disconnected", reason)
 
@@ -177,7 +197,7 @@ class Backend:
         """End it as `stop` does, and start it again. What it offers stays listed."""
         await self._drain(reason, timeout)
         await self._close()
-        self.policy.clear()
+        self._forget_restarts()
         self.restarts += 1
         self._enter("restarting", reason)
         self._task = asyncio.create_task(self._supervise(), name=f"defserve backend {self.id}")
@@ -209,10 +229,10 @@ class Backend:
             self.target, self.secrets = before, secrets
             raise
         old, pool = self._main, self.pool
-        self._main, self.pool = main, Pool(self.id, self._open_for, most=self.options.children, idle=self.options.idle)
+        self._main, self.pool = main, self._new_pool()
         self._learn(main)
         await self._listen(main)
-        self.policy.clear()
+        self._forget_restarts()
         self.restarts += 1
         log.info("server %r: renewed (%s)", self.id, reason)
         await self._retire(old, pool, timeout)
@@ -272,15 +292,12 @@ class Backend:
     async def _drain(self, reason: str, timeout: float) -> None:
         if self.state == "connected":
             self._enter("draining", reason)
-            if self.calls:
-                self._idle.clear()
-                with suppress(TimeoutError):
-                    async with asyncio.timeout(timeout):
-                        await self._idle.wait()
+            await self.room.empty(timeout)
 
     async def _close(self) -> None:
         for other in self._tasks:
             other.cancel()
+        self.catalogue.stop_refreshing()
         task, self._task = self._task, None
         if task is not None:
             task.cancel()
@@ -294,7 +311,7 @@ class Backend:
             self.note = note
             verdict = self.policy.after(exit)
             if isinstance(verdict, RestartRefusal):
-                self._enter("error" if exit is Exit.FAILED else "disconnected", f"{verdict.reason}: {note}")
+                self._enter("disconnected" if exit is Exit.CLEAN else "error", f"{verdict.reason}: {note}")
                 return
             if self.state != "error":
                 self._enter("error", note)
@@ -315,7 +332,7 @@ class Backend:
             await self._main_gone.wait()
             # Another one may have taken its place meanwhile.
             gone = self._main.gone
-            is_clean = gone is not None and "exited with code 0" in gone.message
+            is_clean = gone is not None and CLEAN_EXIT in gone.message
             return Exit.CLEAN if is_clean else Exit.FAILED, self._hidden(gone.message if gone else self._failed)
         except Clash as clash:
             log.error("server %r is not offered: %s", self.id, clash)
@@ -338,13 +355,32 @@ class Backend:
         return channel
 
     async def _open_for(self, front: Front) -> Channel:
+        await self._may_open(front)
         try:
             channel = await self._open(front)
         except PeerError as error:
+            self._front_failed(front)
             raise failures.not_connected(self.id, "error", self._hidden(error.message)) from None
         await self._want_changes(channel)
         await self.watching.repeat(channel, front.key)
         return channel
+
+    async def _may_open(self, front: Front) -> None:
+        """Wait for the time when a front whose process failed may have the next one. Raises if there is none."""
+        wait = self._front_restarts.wait(front.key)
+        if isinstance(wait, RestartRefusal):
+            raise failures.not_connected(self.id, "error", f"{wait.reason}: {wait.text}; {self.note}")
+        if wait:
+            await asyncio.sleep(wait)
+
+    def _front_failed(self, front: Front | None) -> None:
+        if front is not None and front.key is not None and self.target.isolates:
+            self._front_restarts.failed(front.key)
+
+    def _forget_restarts(self) -> None:
+        """An operator asked for a start."""
+        self.policy.clear()
+        self._front_restarts.forget()
 
     def _learn(self, main: Channel) -> None:
         terms = main.terms
@@ -375,21 +411,22 @@ class Backend:
         """The result of a call's request. Raises what the front is told if there is none."""
         if resumes(call):
             return await self._named(self._parking.run(call.root, _nothing))
-        await self._take_room()
-        try:
+        async with self.room:
             front = front_of(call)
-            channel = await self._channel(front)
-            relayed = RelayedCall(self.id, call, channel, front, self._parking, self.secrets)
+            held = self._held.take(held_handle(call, self.id))
+            channel = held.channel if held is not None else await self._channel(front)
+            relayed = RelayedCall(self.id, call, channel, front, self._parking, self._held, self.secrets)
+            if held is not None:
+                channel.begin(relayed)
+                channel.end(held.exchange)
             return await self._named(relayed.run(method, params))
-        finally:
-            self._leave_room()
 
     async def _named(self, work: Coroutine[Any, Any, Json]) -> Json:
         """The result of work in this backend. Its failures say whose they are."""
         try:
             return await work
         except PeerError as error:
-            raise failures.lost(self.id, error, self.state, self.secrets) from None
+            raise failures.failed(self.id, error, self.state, self.secrets) from None
 
     async def _channel(self, front: Front) -> Channel:
         """The conversation that a front's call takes. Waits a moment for a backend that is on its way."""
@@ -407,44 +444,12 @@ class Backend:
             return main
         return await self.pool.get(front if per == "client" else front._replace(key=None))
 
-    async def _take_room(self) -> None:
-        """Wait for room among the calls under way. In order, and not for ever."""
-        limit = self.options.in_flight
-        if self.calls >= limit or self._room:
-            if len(self._room) >= MOST_WAITING * limit:
-                raise failures.too_busy(self.id, f"{limit} calls run and {len(self._room)} wait")
-            turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-            self._room.append(turn)
-            try:
-                await turn
-            except BaseException:
-                if turn.done() and not turn.cancelled():
-                    self._next()
-                else:
-                    self._room.remove(turn)
-                raise
-        self.calls += 1
-        self.calls_total += 1
-
-    def _leave_room(self) -> None:
-        self.calls -= 1
-        self._next()
-        if self.calls == 0:
-            self._idle.set()
-
-    def _next(self) -> None:
-        while self._room and self.calls < self.options.in_flight:
-            turn = self._room.popleft()
-            if not turn.done():
-                turn.set_result(None)
-                return
-
     # -- what comes by itself ----------------------------------------------------------------------------
 
     def heard(self, channel: Channel, method: str, params: Json) -> None:
         """See `channel.ChannelOwner`."""
         if (kinds := CHANGES.get(method)) is not None:
-            self._refresh(channel, kinds)
+            self.catalogue.refresh_soon(channel, kinds)
         elif method == "notifications/resources/updated" and isinstance(params.get("uri"), str):
             self._updated(channel, params["uri"])
 
@@ -455,12 +460,15 @@ class Backend:
             return
         self.note = self._hidden(reason.message)
         self.pool.drop(channel)
+        if CLEAN_EXIT not in reason.message:
+            self._front_failed(channel.front)
         if channel.front is not None and self.watching.watches(channel.front):
             self._spawn(self._reopen(channel.front))
 
     def left(self, session: Session) -> None:
         """A front has left."""
         self.pool.left(session)
+        self._front_restarts.forget(lambda key: isinstance(key, tuple) and session in key)
         self.watching.forget(lambda front: front.session is session)
 
     def roots_changed(self, session: Session) -> None:
@@ -485,11 +493,8 @@ class Backend:
             return
         try:
             await self.watching.add(_watcher(call), self._inner(uris))
-        except PeerGone as error:
-            raise failures.lost(self.id, error, self.state, self.secrets) from None
         except PeerError as error:
-            answer = {"code": error.code, "message": error.message, "data": error.data}
-            raise failures.relayed(self.id, answer, self.secrets) from None
+            raise failures.failed(self.id, error, self.state, self.secrets) from None
 
     async def unwatch_resources(self, call: Call, uris: Collection[str]) -> None:
         """It no longer does."""
@@ -528,27 +533,6 @@ class Backend:
         task = asyncio.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
-
-    def _refresh(self, channel: Channel, kinds: Sequence[str]) -> None:
-        """Read the lists again. Several changes at once are read once."""
-        self._wanted.setdefault(channel, set()).update(kinds)
-        if not self._is_refreshing:
-            self._is_refreshing = True
-            self._spawn(self._refreshed())
-
-    async def _refreshed(self) -> None:
-        try:
-            await self._read_wanted()
-        finally:
-            self._is_refreshing = False
-
-    async def _read_wanted(self) -> None:
-        while self._wanted:
-            channel, kinds = self._wanted.popitem()
-            try:
-                await self.catalogue.refresh(channel, sorted(kinds))
-            except PeerError as error:
-                log.warning("server %r: its new lists cannot be read: %s", self.id, self._hidden(error.message))
 
     def _take_stderr(self, line: str) -> None:
         shown = self._hidden(line)

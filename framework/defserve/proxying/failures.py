@@ -13,6 +13,7 @@ from defserve.protocols.mgp.errors import (
     UpstreamTimeout,
     UpstreamUnavailable,
 )
+from defserve.transports.client_errors import Challenged
 from defserve.wire.jsonvalue import is_object
 
 if TYPE_CHECKING:
@@ -45,13 +46,19 @@ def too_busy(id: str, what: str) -> ResourceExhausted:
     return ResourceExhausted(f"server {id!r}: {what}; try again later", data={"server_id": id}, retry_after_ms=RETRY_MS)
 
 
-def lost(id: str, error: PeerError, state: State, secrets: Secrets) -> UpstreamError:
-    """The backend left, or did not answer, while the call was under way."""
+def failed(id: str, error: PeerError, state: State, secrets: Secrets) -> Exception:
+    """A call that was sent has no result: the backend left, was silent, or refused it."""
     text, data = secrets.hidden(error.message), {"server_id": id, "state": state, "may_have_had_effects": True}
     if isinstance(error, PeerTimeout):
         return UpstreamTimeout(f"server {id!r} did not answer in time; the call may have had effects", data=data)
-    kind = UpstreamUnavailable if isinstance(error, PeerGone) else UpstreamError
-    return kind(
+    if isinstance(error, Challenged):
+        return UpstreamError(f"server {id!r} does not accept the credentials it is called with", data={"server_id": id})
+    if not isinstance(error, PeerGone):
+        if error.code == PeerError("").code and error.data is None:
+            return UpstreamError(f"server {id!r}: {text}", data={"server_id": id})
+        # Over HTTP an error may come as the refusal of the request.
+        return relayed(id, {"code": error.code, "message": error.message, "data": error.data}, secrets)
+    return UpstreamUnavailable(
         f"server {id!r} left before it answered; the call may have had effects: {text}",
         data=data,
         retryable=True,

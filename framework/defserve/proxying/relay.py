@@ -36,33 +36,45 @@ from defserve.proxying.conversations.channel import QUESTIONS, Channel
 if TYPE_CHECKING:
     from defserve.host.exchange.raw_reply import RawReply
     from defserve.proxying.conversations.fronts import Front
+    from defserve.proxying.conversations.holding import HeldChannels
     from defserve.proxying.targets import Secrets
 
 OURS: Final = frozenset({VERSION_KEY, CAPABILITIES_KEY, CLIENT_KEY, LOG_LEVEL_KEY})
 """Members of `_meta` that concern the front's leg alone."""
-SERVER, STATE, ASKED = "server", "state", "asked"
+SERVER, STATE, ASKED, HELD = "server", "state", "asked", "held"
 
 
 class RelayedCall:
     """What one call needs in a backend. `call` is replaced when the front repeats the request with its answers."""
 
-    __slots__ = ("id", "call", "channel", "front", "_work", "_parking", "_secrets")
+    __slots__ = ("id", "call", "channel", "front", "_work", "_parking", "_secrets", "_held", "_is_held")
 
-    def __init__(self, id: str, call: Call, channel: Channel, front: Front, parking: Parking, secrets: Secrets) -> None:
+    def __init__(
+        self,
+        id: str,
+        call: Call,
+        channel: Channel,
+        front: Front,
+        parking: Parking,
+        held: HeldChannels,
+        secrets: Secrets,
+    ) -> None:
         self.id, self.call, self.channel, self.front = id, call, channel, front
-        self._parking, self._secrets = parking, secrets
+        self._parking, self._secrets, self._held = parking, secrets, held
         self._work: ParkedWork | None = None
+        self._is_held = False
 
     async def run(self, method: str, params: Json) -> Json:
         """The result of the request. Raises what the front is told if there is none."""
         channel, call = self.channel, self.call
-        if channel.offers and not channel.stateless and not can_wait(call):
+        if channel.may_ask and not channel.stateless and not can_wait(call):
             return await self._parking.run(call.root, lambda work: self._parked(work, method, params))
         channel.begin(self)
         try:
             return await self._send(method, params)
         finally:
-            channel.end(self)
+            if not self._is_held:
+                channel.end(self)
 
     async def _send(self, method: str, params: Json) -> Json:
         channel, call = self.channel, self.call
@@ -85,11 +97,19 @@ class RelayedCall:
             requests = self._checked(object_of(self._secrets.clean(result.get("inputRequests"))))
             state: Json = {"requestState": result["requestState"]} if "requestState" in result else {}
             if not waits:
-                kept = {SERVER: self.id, STATE: state, ASKED: list(requests)}
+                kept = {SERVER: self.id, STATE: state, ASKED: list(requests), HELD: self._hold()}
                 await self.call.root.local(RoundTrips).relay(self.call, requests, kept)
             responses = {key: await ask_front(self.call, one["method"], one["params"]) for key, one in requests.items()}
             answers = {"inputResponses": responses, **state}
         raise PeerError(f"server {self.id!r} still asks for input after {MOST_ROUNDS} rounds")
+
+    def _hold(self) -> str | None:
+        """Keep a conversation that would end with this request. The answers need it."""
+        if self.front.key is not None or self.channel.front is None:
+            return None
+        handle = self._held.hold(self.channel, self)
+        self._is_held = handle is not None
+        return handle
 
     def _brought(self) -> Json:
         """The answers that the front's request brings, and the backend's own state."""
@@ -180,6 +200,13 @@ def can_wait(call: Call) -> bool:
         return True
     rounds = call.root.peek(RoundTrips)
     return rounds is not None and rounds.wait_for_answer is not None
+
+
+def held_handle(call: Call, id: str) -> Any:
+    """The handle of the conversation with a backend that was kept for this request."""
+    rounds = call.root.peek(RoundTrips)
+    kept = object_of(rounds.relayed) if rounds is not None else {}
+    return kept.get(HELD) if kept.get(SERVER) == id else None
 
 
 def resumes(call: Call) -> bool:

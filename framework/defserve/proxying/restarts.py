@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final, Literal, TypeAlias, get_args
@@ -21,6 +21,9 @@ JITTER: Final = 0.2
 
 MOST_RESTARTS: Final = 1000
 """The largest limit: the times of so many restarts are kept."""
+
+
+MOST_KEYS: Final = 1000
 
 
 class Exit(StrEnum):
@@ -124,3 +127,38 @@ class Restarts:
     def clear(self) -> None:
         """Forget the restarts so far, because an operator asked for a start."""
         self._times.clear()
+
+
+class RestartsByKey:
+    """The same for processes of which each belongs to somebody: a client whose process fails harms no other client.
+
+    `policy` gives the policy of the moment. What is known of a key that was not used for long may be forgotten.
+    """
+
+    def __init__(self, policy: Callable[[], RestartPolicy], clock: Callable[[], float] = time.monotonic) -> None:
+        self._policy, self._clock = policy, clock
+        self._known: dict[Hashable, tuple[Restarts, float | RestartRefusal]] = {}
+
+    def failed(self, key: Hashable) -> None:
+        """The process of this key has failed."""
+        restarts = self._known.pop(key)[0] if key in self._known else Restarts(self._policy(), self._clock)
+        restarts.policy = self._policy()
+        verdict = restarts.after(Exit.FAILED)
+        while len(self._known) >= MOST_KEYS:
+            del self._known[next(iter(self._known))]
+        self._known[key] = restarts, verdict if isinstance(verdict, RestartRefusal) else self._clock() + verdict
+
+    def wait(self, key: Hashable) -> float | RestartRefusal:
+        """The seconds until the next one may start, 0 for at once; or why there is none."""
+        if key not in self._known:
+            return 0.0
+        restarts, verdict = self._known[key]
+        if not isinstance(verdict, RestartRefusal):
+            return max(verdict - self._clock(), 0.0)
+        if verdict.reason is RefusalReason.LIMIT and restarts.recent < (self._policy().max_restarts or 0):
+            return 0.0
+        return verdict
+
+    def forget(self, which: Callable[[Hashable], bool] = lambda key: True) -> None:
+        """Forget failures: all of them, because an operator asked for a start, or those of who has left."""
+        self._known = {key: known for key, known in self._known.items() if not which(key)}

@@ -11,7 +11,8 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 
 from defserve.search.bm25 import KeywordIndex
 from defserve.search.entries import EntryFilter, ToolEntry
-from defserve.search.synonyms import SYNONYMS, meant, without_data
+from defserve.search.phrases import meant, without_data
+from defserve.search.synonyms import SYNONYMS
 from defserve.search.vectors import Vectors
 from defserve.search.words import STOP_WORDS, split, stems
 
@@ -79,7 +80,7 @@ class ToolIndex:
         """Every hit. Among equals, those that `prefer` gives a lower number come first, then by name."""
         query = query[:LONGEST_QUERY]
         words = split(query)
-        used, units, covered = self._scored(without_data(query), strategy)
+        used, units, covered = self._scored(query, strategy)
         exact = self._exact(words)
         hits = [
             Hit(entry, exact.get(place) or max(unit, 0.01) / (max(unit, 0.01) + HALF))
@@ -93,12 +94,13 @@ class ToolIndex:
 
     def _scored(self, query: str, strategy: Strategy) -> tuple[Strategy, list[float], float]:
         """The strategy that was used, the units of each tool, and how much of the query the best tool covers."""
-        unit, words = self._keywords.rarest or 1.0, split(query)
+        unit, said = self._keywords.rarest or 1.0, without_data(query)
+        words = split(said)
         if strategy in ("keyword", "category"):
             plain = [(root, ()) for root in stems(words)]
             scores = self._keywords.scores(plain)
             return strategy, [score / unit for score in scores], self._covered(words, scores)
-        meaning = self._by_meaning(query)
+        meaning = self._by_meaning(said)
         if strategy == "semantic" and meaning is not None:
             return "semantic", [VECTOR_SHARE * cosine for cosine in meaning], 0.0
         roots = stems(words)
@@ -108,9 +110,9 @@ class ToolIndex:
         covered = self._covered(words, scores)
         if meaning is None:
             return "keyword", [score / unit for score in scores], covered
-        said = set(words)
+        spoken = set(words)
         both = [
-            score / unit + VECTOR_SHARE * cosine + (SERVER_SHARE if server and server <= said else 0.0)
+            score / unit + VECTOR_SHARE * cosine + (SERVER_SHARE if server and server <= spoken else 0.0)
             for score, cosine, server in zip(scores, meaning, self._servers, strict=True)
         ]
         return "hybrid", both, covered

@@ -6,23 +6,10 @@ synonym counts less than the word itself. The words are those of offices, develo
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from defserve.search.words import split, stem
-
-# `notes.txt`, `*.log`; and `example.org`, which is no file.
-_ENDING = re.compile(r"[\w*-]\.([A-Za-z][A-Za-z0-9]{1,4})\b")
-# A ticket's key, a channel, somebody's address.
-_PATTERNS = (
-    (re.compile(r"\b[A-Z]{2,10}-\d+\b"), "issu"),
-    (re.compile(r"(?<!\w)#[a-z]"), "channel"),
-    (re.compile(r"\w@\w+\.\w"), "mail"),
-)
-_DATA = re.compile(r"\b[A-Z]{2,10}-\d+\b|\S+@\S+|\b[\d.,:]*\d\b")
-_DOMAINS = frozenset("com org net io dev app edu gov info".split())
-_QUOTED = re.compile(r"[\"“”„«»][^\"“”„«»]{1,200}[\"“”„«»]")
+from defserve.search.words import stem
 
 _GROUPS = """
 create make new add build generate compose draft insert register setup begin start write produce manage post
@@ -60,7 +47,7 @@ follow watch watcher subscribe observe
 book schedule plan reserve arrange
 sort order rank
 convert translate transform turn
-archive hide
+archive hide label
 publish release deploy
 format style bold color colour highlight font
 file document doc text
@@ -123,7 +110,7 @@ node worker server host
 scale replica instance more
 restart reboot rollout
 log output history print
-memory remember recall knowledge graph entity observation know fact
+memory remember recall knowledge graph entity observation fact
 place restaurant cafe shop store location hotel nearby
 geocode coordinate latitude longitude address position
 direction route drive travel walk way bus
@@ -182,97 +169,6 @@ team group
 old previous earlier former last
 """
 
-# What people say → the words of tools for it. Phrases have spaces; words are compared by their stems.
-_SAID = """
-pr, prs, merge request: pull request
-how many, how much, number of: count
-how far, how long does it take: distance
-how high, altitude: elevation
-needs a ticket, file a, raise a, open a ticket, report a: create issue
-get rid, throw away, throw out, no longer need: delete
-look up, look for, get me the, came by, last week, last month, is there a, is there any, are there any: search
-set up: create
-go back, roll back, as it was: rollback revert
-bring up to date, catch up: update
-who can see, who may, who has access, allowed to: permission access
-let, open up to, work with me on: share access permission
-give to, hand over, take over, in charge: assign
-remind, reminder, to do, do not forget, have to do, shopping list: task
-on holiday, on vacation, away, day off, sick, on leave: office
-am i free, are we free, free time, when can we meet, slot, busy: freebusy availability
-agenda, my day, what is on, coming up, appointment, standup, workshop, interview, lunch, dinner, party: event calendar
-meet, meeting, call with, invite: event calendar
-write to, wrote to, wrote me, did anyone write, letter: mail message
-newsletter, spam, automatically, from now on: filter rule
-survey, questionnaire, poll, signup, quiz: form
-answered, filled in, filled out, submitted, signed up: response
-phone number, birthday, address book, reach: contact
-deck, keynote: presentation slide
-color, colour, red, green, yellow, bold, italic, highlight, look nicer: format
-in column, in cell, in row, into column, into cell: value sheet
-put into, type into, enter: write update
-proposal, contract, minutes, handbook, essay, letter: document
-spent, worked on, hours on, book hours, much time, time did: worklog
-done, finished, in progress, resolved, reopen, status to: transition
-depends on, blocked by, blocks, duplicate of, belongs to, belong, related to: link association
-left in, remaining, still open: list search
-later, not now, postpone: backlog
-who did, who made, who wrote, who changed: history author
-how often, how popular, visits, readers: view analytics
-changed since, what changed, what is new: diff history
-said in, talk about, talked about, discussed, conversation: message history
-thumbs up, heart, smile, smiley, i like: reaction emoji
-tell the team, tell everybody, announce, let everyone know, let them know: post message
-get from, train, bus, bike, on foot, walk, way to, drive to: direction
-near, nearby, closest, nearest, around here, around the corner: place nearby
-pharmacy, restaurant, hotel, bar, museum, supermarket, doctor, station, bakery, cafe, bank, school, parking: place
-street, which address, where exactly: geocode address
-opening hours, open on, closes at, reviews of, rating: place detail
-what time, o clock, am in, pm in, time in, time zone: time timezone
-is what in, in my time, translate to our time: convert
-article, blog, recipe, news, headline: web page url
-internet, online, the web, google: search web
-report on, study, background, deep dive, investigate: research
-all pages, whole site, everything on the site: crawl
-below, under, inside, sub: children child
-customer, prospect, lead, supplier, vendor, firm: object company contact
-deal, opportunity: object deal
-phone call, log my, log a: engagement
-field, what can i fill: property field
-automation, automatic, automated: workflow
-line with, new line, new entry: row record
-notes, jot, write down: append note content
-feedback, leave a note, opinion, people say, people think, people write, people wrote, did they say: comment
-people answer, people reply, answers to, they answer: reply response
-keep me posted, keep me informed, let me know when, tell me when, notify me: watch subscribe
-over time, who touched: history changelog
-only, nobody but, keep others out, hide from: restrict permission
-without interruption, undisturbed, in peace, concentrate: focus
-unread, from my: search message
-the latest, today, this morning: recent
-check off, tick off, complete: task update
-picture of, photo of, how it looks, what it looks like: screenshot image
-slow, takes so long, faster: performance trace
-crash, broke, went wrong, error: log console error
-behind the scenes, talks to: network request
-film, record what: screencast
-on my computer, on my laptop, on my machine, on my disk, on disk, hard drive: file filesystem
-empty, nothing in it: new create
-remember, keep in mind, know about, you know: memory observation entity
-forget what, forget about: memory delete
-bigger, more copies, more instances, spin up: scale
-take out of service, maintenance: drain node cordon
-back then, previous version, yesterday: history version
-plus, add up, sum of: sum
-unpaid, older than, more than, less than, above: filter query find
-average, per month, per customer, grouped: aggregate
-in an hour, for an hour, minutes only, until tomorrow: expire
-next job, front of: pop queue
-k8s: kubernetes
-docs, doc: document
-sms: text message
-"""
-
 
 def _grouped() -> dict[str, frozenset[str]]:
     found: dict[str, set[str]] = {}
@@ -285,32 +181,3 @@ def _grouped() -> dict[str, frozenset[str]]:
 
 SYNONYMS: Mapping[str, frozenset[str]] = MappingProxyType(_grouped())
 """Stem → the stems of words that may be meant."""
-
-
-def _said() -> dict[str, tuple[str, ...]]:
-    lines = (line.split(": ") for line in _SAID.strip().splitlines())
-    return {
-        " ".join(map(stem, said.split())): tuple(map(stem, meant.split()))
-        for phrases, meant in lines
-        for said in phrases.split(", ")
-    }
-
-
-_MEANT = _said()
-
-
-def meant(query: str) -> list[str]:
-    """The stems of what the phrases and file names of a query stand for, each once."""
-    text = f" {' '.join(map(stem, split(query)))} "
-    found = [root for said, roots in _MEANT.items() if f" {said} " in text for root in roots]
-    found += [root for pattern, root in _PATTERNS if pattern.search(query)]
-    endings = {ending.lower() for ending in _ENDING.findall(query)}
-    found += ["url"] if endings & _DOMAINS else ()
-    found += ["fil"] if endings - _DOMAINS else ()
-    return list(dict.fromkeys(found))
-
-
-def without_data(query: str) -> str:
-    """A query without quotations, numbers and keys: they are data for a tool, and say nothing of the tool."""
-    said = _DATA.sub(" ", _QUOTED.sub(" ", query))
-    return said if len(split(said)) > 1 else query

@@ -10,7 +10,7 @@ from defserve.context import Context
 from defserve.core.composition import Composition
 from defserve.core.extension import Extension, Provider, Wrapper
 from defserve.errors import UsageError
-from defserve.protocols.mcp.extension import MCP
+from defserve.protocols.mcp.extension import LATE, MCP
 from defserve.protocols.mgp.extension import MGP
 
 if TYPE_CHECKING:
@@ -70,8 +70,12 @@ def _add_tasks(server: Server) -> None:
 
 
 def _add_apps(server: Server) -> None:
-    """Serve views if there is one, here or on a server that is mounted, or a tool that asks for one."""
-    if any("apps" in item.facets for item in server.mcp.items()):
+    """Serve views if there is one, here or on a server that is mounted, or a tool that asks for one.
+
+    What servers elsewhere have is not known yet.
+    """
+    is_proxy = any(extension.name == "proxying" for extension in server.extensions)
+    if is_proxy or any("apps" in item.facets for item in server.mcp.items()):
         from defserve.protocols.mcp.apps.extension import Apps
 
         server.extend(Apps(server.mcp.resources.concrete))
@@ -100,7 +104,9 @@ def _wrappers(server: Server) -> Mapping[str, Sequence[Wrapper]]:
 def _refuse_left_behind(parent: Server, child: Server) -> None:
     """Raises UsageError if the child would lose protection by being mounted."""
     everywhere = (MCP, MGP, AuthorExtension)
-    extensions = [e for e in child.extensions if not isinstance(e, everywhere) and e not in parent.extensions]
+    # Those of LATE come with the items: the parent has its own.
+    own = [e for e in child.extensions if not isinstance(e, everywhere) and e.name not in LATE]
+    extensions = [extension for extension in own if extension not in parent.extensions]
     if settings := child.mgp.options.acts:
         what, fix = f"{settings[0]}=", f"give it to Server({parent.name!r}, …) instead"
     elif extensions:

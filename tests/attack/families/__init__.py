@@ -23,6 +23,7 @@ MODULES = (
     "identity.matrix",
     "identity.credentials",
     "identity.strangers_ids",
+    "identity.tasks",
     "bounds.odd_json",
     "bounds.pipes",
     "bounds.odd_ids",

@@ -98,6 +98,16 @@ async def slow(seconds: float) -> str:
     return "slept"
 
 
+@server.tool(task="required")
+@safe
+async def job(word: str, ctx: Context) -> str:
+    """Run as a task, and ask in the middle of it."""
+    if not await ctx.confirm("Really?", key="sure"):
+        raise ToolError("not confirmed")
+    mark(f"job:{word}")
+    return "done"
+
+
 @server.tool
 @safe
 async def ticking(seconds: float, ctx: Context) -> str:

@@ -118,8 +118,8 @@ class Caller:
         patience: float = PATIENCE,
     ) -> Json:
         """The reply to a request that stands alone."""
-        named = {"Mcp-Name": str(params["name"])} if params and "name" in params else {}
-        headers = {"Mcp-Protocol-Version": STATELESS, "Mcp-Method": method, **named}
+        names = [str(params[member]) for member in ("name", "taskId") if params and member in params]
+        headers = {"Mcp-Protocol-Version": STATELESS, "Mcp-Method": method, **({"Mcp-Name": names[0]} if names else {})}
         body = message(method, stateless_params(params, capabilities, meta))
         return reply_in(self.using(session=None).post(body, patience=patience, **headers), 1)
 

@@ -53,8 +53,8 @@ def _completed(item: Definition, declared: Any) -> Definition:
         return item
     item = replace(item, where=declared.where, function=declared.function.signature.function)
     if isinstance(declared, AppView):
-        named: dict[str, list[str]] = declared.ui.get("csp", {})
-        return replace(item, origins=tuple(origin for origins in named.values() for origin in origins))
+        allowed: dict[str, list[str]] = declared.ui.get("csp", {})
+        return replace(item, origins=tuple(origin for origins in allowed.values() for origin in origins))
     if item.kind != "tool":
         return item
     security = tool_security(declared)

@@ -8,12 +8,16 @@ import pytest
 from tests.stores.redis_server import RedisServer
 
 
+@pytest.fixture(scope="session")
+def redis() -> Iterator[RedisServer]:
+    server = RedisServer("--appendonly", "yes").start()
+    yield server
+    server.remove()
+
+
 @pytest.fixture(params=["sqlite", "redis"])
-def address(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
+def address(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     """Of a store that several servers share."""
     if request.param == "sqlite":
-        yield f"sqlite:///{tmp_path / 'tasks.db'}"
-        return
-    redis = RedisServer("--appendonly", "yes").start()
-    yield redis.address
-    redis.remove()
+        return f"sqlite:///{tmp_path / 'tasks.db'}"
+    return f"{request.getfixturevalue('redis').address}?prefix={tmp_path.name}:"

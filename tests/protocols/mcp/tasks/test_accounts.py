@@ -57,13 +57,15 @@ async def test_a_result_that_is_too_large_to_keep_fails_its_task():
         assert (await get(peer, small))["status"] == "completed"
 
 
-async def test_arguments_that_are_kept_count_and_those_that_are_not_do_not():
-    for retry, is_refused in ((0, False), (1, True)):
-        server, job = shop(limits=Limits(task_bytes=10_000), retry=retry)
-        job.go_on.set()
-        async with raw(server, capabilities=TAKES) as peer:
-            made = await peer.call("wait", {"name": "x" * 9_900})
-            assert made.get("isError", False) is is_refused
+@pytest.mark.parametrize("retry", [0, 1])
+async def test_the_arguments_of_a_task_count_for_as_long_as_it_runs(retry: int):
+    server, job = shop(limits=Limits(task_bytes=40_000), retry=retry)
+    async with raw(server, capabilities=TAKES) as peer:
+        id = (await peer.call("wait", {"name": "x" * 15_000}))["taskId"]
+        refused = await peer.call("wait", {"name": "x" * 30_000})
+        assert refused["isError"] is True and refused["_meta"]["dev.defserve/error"]["limit"] == "task_bytes"
+        await peer.ask("tasks/cancel", {"taskId": id})
+        assert job.began == ["x" * 15_000]
 
 
 async def test_a_caller_runs_so_many_tasks_at_a_time():

@@ -12,7 +12,7 @@ from defserve.stores.store import StoreChange, StoreUnavailable
 
 pytestmark = pytest.mark.anyio
 
-SECONDS = 0.4
+SECONDS = 0.2
 
 
 class FailingStore(MemoryStore):
@@ -69,13 +69,17 @@ async def test_a_lease_that_cannot_be_had_is_told():
         await Heartbeat(store, SECONDS).begin(lambda: True)
 
 
-async def test_a_dead_process_is_waited_for_once_and_few_are_remembered():
+async def test_a_dead_process_is_waited_for_once_and_few_are_remembered(monkeypatch: pytest.MonkeyPatch):
     beat = Heartbeat(MemoryStore(), 0.001)
-    for number in range(MOST_DEAD + 10):
-        assert await beat.is_dead(f"{number}")
+    assert all(await asyncio.gather(*(beat.is_dead(f"{number}") for number in range(MOST_DEAD + 10))))
     assert len(beat._dead) <= MOST_DEAD  # pyright: ignore
-    patient = Heartbeat(MemoryStore(), 3.0)
-    assert await patient.is_dead("gone")
-    async with asyncio.timeout(0.5):
-        assert await patient.is_dead("gone")
-        assert await patient.is_dead("")
+    assert await beat.is_dead("gone")
+
+    async def sleep(seconds: float) -> None:
+        raise AssertionError(f"waits {seconds} s")
+
+    monkeypatch.setattr(asyncio, "sleep", sleep)
+    assert await beat.is_dead("gone")
+    assert await beat.is_dead("")
+    with pytest.raises(AssertionError, match="waits"):
+        await beat.is_dead("another")

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from defserve import Context, Limits, Server, UsageError
+from defserve import Context, Limits, Server, UsageError, dangerous
 from tests.protocols.mcp.tasks.peers import ASKABLE, EXTENSION, TAKES, YES, asks, becomes, ended, get, shop
 from tests.raw import HANDSHAKE, STATELESS, Raw, raw, text_of, until
 
@@ -267,6 +267,27 @@ async def test_what_is_asked_before_a_task_begins_belongs_to_the_call():
         answer = {"how": {"action": "accept", "content": {"value": "train"}}}
         await peer.ask("tasks/update", {"taskId": made["taskId"], "inputResponses": answer})
         assert text_of((await ended(peer, made["taskId"]))["result"]) == "Ulm by train"
+
+
+async def test_a_confirmation_comes_before_the_task_and_a_no_makes_none():
+    server, wiped = Server("s", "1"), list[int]()
+
+    @server.tool(task="required")
+    @dangerous
+    async def wipe() -> str:
+        wiped.append(1)
+        return "wiped"
+
+    async with raw(server, capabilities=ASKABLE) as peer:
+        for answer in (False, True):
+            first = await peer.call("wipe")
+            assert first["resultType"] == "input_required"
+            (key,) = first["inputRequests"]
+            said = {key: {"action": "accept", "content": {"value": answer}}}
+            made = await peer.call("wipe", inputResponses=said, requestState=first["requestState"])
+            assert ("taskId" in made, made.get("isError", False)) == (answer, not answer)
+        assert text_of((await ended(peer, made["taskId"]))["result"]) == "wiped"
+    assert wiped == [1]
 
 
 async def test_a_function_that_never_begins_its_task_is_a_plain_call():

@@ -15,6 +15,9 @@ class AppFacet(NamedTuple):
     visible_to: str | None = None
 
 
+FOR_VIEWS: Final = AppFacet(visible_to="app")
+
+
 def is_for_views(item: Any) -> bool:
     """Whether an item is for views and the hosts that show them, and for no model."""
     facet: AppFacet | None = item.facets.get(APPS)

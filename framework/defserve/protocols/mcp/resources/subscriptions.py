@@ -132,6 +132,7 @@ class Subscriptions:
 
     async def subscribe_elsewhere(self, call: Call, params: Params) -> Params:
         """`subscribe`, where there is a `source`."""
+        handshake_only(call)
         if self.late is not None:
             await self.late(call, text(params, "uri"))
         answer = self.subscribe(call, params)

@@ -16,7 +16,7 @@ from defserve.stores.store import Store, StoreBusy, StoreChange
 RECORD: Final = "record"
 OUTCOME: Final = "outcome"
 MOST_RECORD: Final = 64 * 1024
-"""Bytes of questions, answers and effects. The arguments are charged to the caller when the task is made."""
+"""Bytes of questions, answers and effects. The arguments are charged when the task is made."""
 MOST_TRIES: Final = 100
 
 _ID: Final = re.compile(r"[A-Za-z0-9_-]{32}")

@@ -11,6 +11,7 @@ from pydantic_core import to_json
 
 from defserve.core.call import Call
 from defserve.protocols.mcp.apps.facet import is_for_views
+from defserve.protocols.mcp.tools.tools import Tool
 from defserve.protocols.mgp.agreed import tool_security, undeclared
 from defserve.protocols.mgp.tool_discovery.names import SPELLINGS
 from defserve.search.budget import tokens_of
@@ -20,7 +21,6 @@ from defserve.wire.messages import Params
 
 if TYPE_CHECKING:
     from defserve.core.registry import Registry
-    from defserve.protocols.mcp.tools.tools import Tool
     from defserve.search.entries import Risk
 
 DISCOVER = "mgp/tools/discover"
@@ -48,6 +48,10 @@ class Catalogue(Protocol):
 
     def by_digest(self, digest: bytes) -> ToolEntry | None:
         """The tool with this digest of its name, if there is one."""
+        ...
+
+    def is_for_views(self, name: str) -> bool:
+        """Whether a tool is for views alone: models neither find it nor call it."""
         ...
 
     @property
@@ -110,6 +114,10 @@ class ServerCatalogue:
     def by_digest(self, digest: bytes) -> ToolEntry | None:
         self._read()
         return self._by_digest.get(digest)
+
+    def is_for_views(self, name: str) -> bool:
+        tool = self._tools.get(name)
+        return tool is not None and is_for_views(tool)
 
     @property
     def tokens(self) -> int:

@@ -1,0 +1,259 @@
+"""Whole phrases of a query: what they stand for in the words of tools, and what in a query is data for a tool."""
+
+from __future__ import annotations
+
+import re
+
+from defserve.search.words import split, stem
+
+# `notes.txt`, `*.log`; and `example.org`, which is no file.
+_ENDING = re.compile(r"[\w*-]\.([A-Za-z][A-Za-z0-9]{1,4})\b")
+# A ticket's key, a channel, somebody's address.
+_PATTERNS = (
+    (re.compile(r"\b[A-Z]{2,10}-\d+\b"), stem("issue")),
+    (re.compile(r"\b[A-Z]{2,10}-\d+\b"), stem("jira")),
+    (re.compile(r"(?<!\w)#[a-z]"), stem("channel")),
+    (re.compile(r"(?<!\w)#[a-z]"), stem("message")),
+    (re.compile(r"\w@\w+\.\w"), stem("mail")),
+)
+# Every repetition is bounded, or begins in one place only, so that no query takes long.
+_DATA = re.compile(r"\b[A-Z]{2,10}-\d+\b|[^\s@]{1,64}@\S{1,255}|\b\d[\d.,:]*")
+_DOMAINS = frozenset("com org net io dev app edu gov info".split())
+_QUOTED = re.compile(r"[\"“”„«»][^\"“”„«»]{1,200}[\"“”„«»]")
+
+# What people say → the words of tools for it. Phrases have spaces; words are compared by their stems.
+_SAID = """
+pr, prs, merge request: pull request
+how many, how much, number of: count
+how far, how long does it take: distance
+how high, altitude: elevation
+needs a ticket, file a, raise a, open a ticket, report a: create issue
+get rid, throw away, throw out, no longer need: delete
+look up, look for, get me the, came by, last week, last month, is there a, is there any, are there any: search
+set up: create
+go back, roll back, as it was: rollback revert
+bring up to date, catch up: update
+who can see, who may, who has access, allowed to: permission access
+let her, let him, let them, may edit, can edit, open up to, work with me on: share access permission
+give to, hand over, take over, in charge: assign
+remind, reminder, to do, do not forget, have to do, shopping list: task
+on holiday, on vacation, away, day off, sick, on leave: office
+am i free, are we free, free time, when can we meet, slot, busy: freebusy availability
+agenda, my day, what is on, coming up, appointment, standup, workshop, interview, lunch, dinner, party: event calendar
+meet, meeting, call with, invite: event calendar
+write to, wrote to, wrote me, did anyone write, letter: mail message
+newsletter, spam, automatically, from now on: filter mail
+survey, questionnaire, poll, signup, quiz: form
+answered, filled in, filled out, submitted, signed up: response
+phone number, birthday, address book, reach: contact
+deck, keynote: presentation slide
+color, colour, red, green, yellow, bold, italic, highlight, look nicer: format
+in column, in cell, in row, into column, into cell: value sheet
+put into, type into, enter: write update
+proposal, contract, minutes, handbook, essay, letter: document
+spent, worked on, hours on, book hours, much time, time did: worklog
+done, finished, in progress, resolved, reopen, status to: transition
+depends on, blocked by, blocks, duplicate of, belongs to, belong, related to: link association
+left in, remaining, still open: list search
+later, not now, postpone: backlog
+who did, who made, who wrote, who changed: history author
+how often, how popular, visits, readers: view analytics
+changed since, what changed, what is new: diff history
+said in, talk about, talked about, discussed, conversation: message history
+thumbs up, heart, smile, smiley, i like: reaction emoji
+tell the team, tell everybody, announce, let everyone know, let them know: post message
+get from, train, bus, bike, on foot, walk, way to, drive to: direction
+near, nearby, closest, nearest, around here, around the corner: place nearby
+pharmacy, restaurant, hotel, bar, museum, supermarket, doctor, station, bakery, cafe, bank, school, parking: place
+street, which address, where exactly: geocode address
+opening hours, open on, closes at, reviews of, rating: place detail
+what time, o clock, am in, pm in, time in, time zone: time timezone
+is what in, in my time, translate to our time: convert
+article, blog, recipe, news, newspaper, headline, magazine: web page url search
+internet, online, the web, google: search web
+report on, study, background, deep dive, investigate: research
+all pages, whole site, everything on the site, collect all: crawl
+below, under, inside, sub: children child
+hangs on, stuck to, comes with: attachment
+say that, write on, mention that, point out: comment
+everything that, everything from, anything about: search list
+next step, can it go to, where can it go: transition
+accepted, declined, coming to, taking part, guest, attendee: event attendee
+duplicate of, same as: link
+overdue, late, urgent, high priority, assigned to me: search issue
+customer, prospect, lead, supplier, vendor, firm: object company contact
+deal, opportunity: object deal
+phone call, log my, log a: engagement
+field, what can i fill: property field
+automation, automatic, automated: workflow
+line with, new line, new entry: row record
+notes, jot, write down: append note content
+feedback, leave a note, opinion, people say, people think, people write, people wrote, did they say: comment
+people answer, people reply, answers to, they answer: reply response
+keep me posted, keep me informed, let me know when, tell me when, notify me: watch subscribe
+over time, who touched: history changelog
+only, nobody but, keep others out, hide from: restrict permission
+without interruption, undisturbed, in peace, concentrate: focus
+unread, from my: search message
+the latest, today, this morning: recent
+check off, tick off, complete: task update
+picture of, photo of, how it looks, what it looks like: screenshot image
+slow, takes so long, faster: performance trace
+crash, broke, went wrong, error: log console error
+behind the scenes, talks to: network request
+film, record what: screencast
+on my computer, on my laptop, on my machine, on my disk, on disk, hard drive: file filesystem
+empty, nothing in it: new create
+remember, keep in mind, know about, you know: memory observation entity
+forget what, forget about: memory delete
+bigger, more copies, more instances, spin up: scale
+take out of service, maintenance: drain node cordon
+back then, previous version, yesterday: history version
+plus, add up, sum of: sum
+unpaid, older than, more than, less than, above: filter query find
+average, per month, per customer, grouped: aggregate
+in an hour, for an hour, minutes only, until tomorrow: expire
+next job, front of: pop queue
+put on the calendar, put in my calendar, in my diary, pencil in: event calendar create
+reschedule, bring forward, push back: event update
+cancel the meeting, call off: event delete
+double booked, clash, who else is invited: event calendar
+rsvp, invitation, invitee: event attendee
+inbox, in my mail, mailbox, by mail, reply to all, cc: mail message
+answer his, answer her, write back, get back to: reply send
+sort my mail, move mail, mark as read, star: label message
+unsubscribe, block sender: filter mail
+on my drive, in the cloud, shared folder, dropbox: drive file
+make a copy, save as: copy
+share with, send the link, public link, anyone with the link: share permission link
+stop sharing, revoke: permission access remove
+rewrite, rephrase, add a paragraph, add a sentence, type up: document text update
+typo, misspelled, throughout, everywhere: find replace
+add a picture, insert a picture: insert image
+table of, in a table, as a table: table
+formula, calculate in the sheet, pivot: sheet value
+sort by, alphabetically: sort
+new tab, second tab, another tab: sheet tab create
+who commented, resolve the comment, remarks: comment
+bullet points, heading, title: paragraph style
+as pdf, as a pdf, to pdf: export pdf
+pitch, talk, lecture: presentation
+shopping list, groceries, chores, by tomorrow, deadline: task
+colleague, boss, friend, who is: user contact profile
+team page, intranet, our guide, manual, how to guide, handbook: wiki page document
+write up, document how, take notes of: page create document
+meeting notes, minutes of: page document note
+post on the page, add to the page, put on the page, put on the team page: page update content
+older version, who edited, revision: history version
+most read, popular: view
+keep it private, only for, lock the page, confidential: restrict permission
+ticket about, bug report, feature request, report that, complain: issue create
+what is the status of, how far is, any progress: issue status get
+pick up, take this ticket, work on it: assign transition
+mark as done, set to done, start work on, in review: transition status
+estimate, story points: field update
+bundle, part of the epic, belongs to the epic: epic link
+next sprint, this sprint, iteration: sprint
+release notes, shipped, fix version: version release
+waiting customer, support request, helpdesk: service desk request
+hours worked, timesheet: worklog
+drop a message, ping the, message the team, shout, heads up: post message channel
+in the thread, under that message: thread reply
+what did i miss, catch me up, scroll back: history message
+join, member of the channel: channel member user
+direct message, dm: message user
+celebrate, applaud, party emoji: reaction
+fastest way, how to get to, route to, travel time, commute: direction
+where can i eat, where can i buy, good place, somewhere to: place search
+coordinates of, latitude, longitude, gps: geocode
+how steep, sea level: elevation
+is it open, telephone number of, menu of: place detail
+what day, which day, right now: time current
+in local time, our time, their time: convert timezone
+find out about, what is known about, look into, tell me about: research search
+who won, latest on, current events, stock price: search web news
+summary of this page, what does the page say, read the page, content of the site: fetch extract page
+sub pages, linked pages, site structure: map crawl
+account of, clients from, companies in, people at: search object company contact
+talked to, met with, spoke with, had a call: engagement note create
+which company, works for, employer: association company
+new lead, new client, new customer, new contact: create object contact
+follow up, next step with: task engagement
+custom field, extra field: property create field
+list of our, overview of our, directory of: list
+throw out rows, clean out: delete record
+change the value, fill in the column, set the status: update record
+attach the, receipt, scan: attachment upload
+pay, paid, owe, charge the card, bill the: payment invoice charge
+give the money back, reimburse: refund
+outage, is it down, down again, alerting: incident alert monitor
+how busy, load, usage, traffic: metric
+rainy, sunny, umbrella, degrees: weather forecast
+save this file, write this to, put this in a file: write file
+which files, what is in the folder, folder content: list directory
+find the file, where is the file: search file
+rename the file, other name: move file rename
+undo my, throw my changes away: reset checkout
+what did i change, my changes, not committed: diff status
+save my work, check in my: commit
+publish my branch, push my: push branch
+ask for review, open a pr: pull request create
+who approved, reviewer: review
+is the build, did the tests, tests pass: status check
+report the bug, file an issue: issue create
+open the site, go to the page, visit: navigate page
+press the, hit the button: click
+fill out, fill in the form, my details: fill form
+log me in, sign me in: fill form type
+read the screen, what is on the page: snapshot text
+wait for the page, until it appears: wait
+open a new tab, close the tab: tab page
+run some javascript, in the console: evaluate script
+users older than, documents where, all orders, entries where: find query
+how many documents, how many rows: count
+insert a document, add a row: insert
+which tables, what tables, collections are there: list table collection
+what does the table look like, columns of: describe schema
+make the query faster, speed up the query: index explain
+remove the key, drop the key: delete key
+set a value, store under: set key
+logs of, what does the pod say: log pod
+more pods, more replicas, fewer replicas: scale replica
+why does the pod, pod keeps crashing: describe log pod
+roll out, new image: rollout deployment
+what do you know, do you remember, recall: search memory graph
+learn that, note that, keep in mind that: memory observation create
+k8s: kubernetes
+docs, doc: document
+sms: text message
+"""
+
+
+def _said() -> dict[str, tuple[str, ...]]:
+    found: dict[str, tuple[str, ...]] = {}
+    for line in _SAID.strip().splitlines():
+        phrases, meant = line.split(": ")
+        for said in phrases.split(", "):
+            roots = " ".join(map(stem, said.split()))
+            found[roots] = (*found.get(roots, ()), *map(stem, meant.split()))
+    return found
+
+
+_MEANT = _said()
+
+
+def meant(query: str) -> list[str]:
+    """The stems of what the phrases and file names of a query stand for, each once."""
+    text = f" {' '.join(map(stem, split(query)))} "
+    found = [root for said, roots in _MEANT.items() if f" {said} " in text for root in roots]
+    found += [root for pattern, root in _PATTERNS if pattern.search(query)]
+    endings = {ending.lower() for ending in _ENDING.findall(query)}
+    found += ["url"] if endings & _DOMAINS else ()
+    found += [stem("file")] if endings - _DOMAINS else ()
+    return list(dict.fromkeys(found))
+
+
+def without_data(query: str) -> str:
+    """A query without quotations, numbers and keys: they are data for a tool, and say nothing of the tool."""
+    said = _DATA.sub(" ", _QUOTED.sub(" ", query))
+    return said if len(split(said)) > 1 else query

@@ -1,0 +1,123 @@
+"""Programs that call out: they pause, go on with the answer, can be parked, and can be stopped from another thread."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from defserve.sandbox import monty
+from defserve.sandbox.callouts import Answer, Pause, Program, Workers
+from defserve.sandbox.outcome import Outcome, SandboxLimits
+
+pytestmark = pytest.mark.skipif(not monty.installed(), reason="pydantic-monty is not installed in the tested version")
+
+
+@pytest.fixture(scope="module")
+def workers() -> Iterator[Workers]:
+    found = Workers(2, 2.0)
+    yield found
+    found.close()
+
+
+def program(workers: Workers, source: str, seconds: float = 2.0) -> Program:
+    return Program(workers, source, SandboxLimits(seconds=seconds), {"f", "g"}.__contains__, calls=50)
+
+
+def paused(step: Pause | Outcome) -> Pause:
+    assert isinstance(step, Pause), step
+    return step
+
+
+def ended(step: Pause | Outcome) -> Outcome:
+    assert isinstance(step, Outcome), step
+    return step
+
+
+def test_a_call_pauses_the_program_and_its_answer_goes_on(workers: Workers):
+    running = program(workers, "x = f(1, b=2)\nprint(x)\nx + 1")
+    first = paused(running.start())
+    (call,) = first.calls
+    assert (call.name, call.args, call.kwargs, call.line, call.deferred) == ("f", (1,), {"b": 2}, 1, False)
+    assert first.needs == call.id
+    outcome = ended(running.resume({call.id: Answer(41)}))
+    assert (outcome.value, outcome.stdout, outcome.engine) == (42, "41\n", "monty")
+
+
+def test_an_error_is_an_exception_in_the_program(workers: Workers):
+    running = program(workers, "try:\n    f()\nexcept PermissionError as error:\n    x = str(error)\nx")
+    first = paused(running.start())
+    assert ended(running.resume({first.calls[0].id: Answer(error="PermissionError", message="no")})).value == "no"
+
+
+def test_calls_that_are_awaited_together_are_answered_in_any_order(workers: Workers):
+    running = program(workers, "import asyncio\nawait asyncio.gather(f(1), f(2), g(3))")
+    first = paused(running.start())
+    one, two, three = (call.id for call in first.calls)
+    assert first.needs is None and all(call.deferred for call in first.calls)
+    assert paused(running.resume({three: Answer("c")})).calls == ()
+    assert ended(running.resume({one: Answer("a"), two: Answer("b")})).value == ["a", "b", "c"]
+
+
+@pytest.mark.parametrize("source", ["x = [1, 2]\ny = f()\nx + [y]", "x = [1, 2]\ny = await f()\nx + [y]"])
+def test_a_parked_program_needs_no_worker_and_goes_on_in_another(workers: Workers, source: str):
+    running = program(workers, source)
+    (call,) = paused(running.start()).calls
+    assert running.park() > 0
+    assert running.park() > 0  # nothing more happens
+    for _ in range(2):  # both workers are free
+        other = program(workers, "1 + 1")
+        assert ended(other.start()).value == 2
+    assert ended(running.resume({call.id: Answer(3)})).value == [1, 2, 3]
+
+
+def test_what_it_computes_counts_across_parking(workers: Workers):
+    loop = "i = 0\nwhile i < 100000: i += 1\n"
+    running = program(workers, f"{loop}f()\nwhile True: pass", seconds=0.5)
+    (call,) = paused(running.start()).calls
+    running.park()
+    assert ended(running.resume({call.id: Answer(None)})).status == "timeout"
+
+
+def test_a_program_can_be_stopped_while_it_computes(workers: Workers):
+    running = program(workers, "f()\nwhile True: pass", seconds=2.0)
+    (call,) = paused(running.start()).calls
+    outcomes: list[Outcome] = []
+    thread = threading.Thread(target=lambda: outcomes.append(ended(running.resume({call.id: Answer(None)}))))
+    thread.start()
+    running.stop()
+    thread.join(10)
+    running.close()
+    assert outcomes[0].status in ("killed", "timeout")
+    assert ended(program(workers, "2 + 2").start()).value == 4
+
+
+def test_a_program_that_was_stopped_before_it_began_does_not_run(workers: Workers):
+    running = program(workers, "f()")
+    running.stop()
+    assert isinstance(running.start(), Outcome)
+    running.close()
+
+
+@pytest.mark.parametrize("source", ["open('/etc/passwd')", "import os\nos.listdir('/')", "import subprocess", "x = h"])
+def test_the_host_is_reached_by_no_other_way(workers: Workers, source: str):
+    assert ended(program(workers, source).start()).status == "error"
+
+
+@pytest.mark.parametrize("source", ["h()", "__import__('os')", "compile('1', '', 'exec')"])
+def test_a_function_that_nobody_knows_is_a_call_too_and_who_answers_refuses_it(workers: Workers, source: str):
+    running = program(workers, source)
+    (call,) = paused(running.start()).calls
+    assert call.name in source
+    refused = Answer(error="NameError", message="there is none")
+    assert "NameError: there is none" in (ended(running.resume({call.id: refused})).error or "")
+
+
+def test_values_cross_as_copies(workers: Workers):
+    running = program(workers, "x = f()\nx.append(4)\ng(x)\nx")
+    given = [1, 2, 3]
+    (call,) = paused(running.start()).calls
+    (second,) = paused(running.resume({call.id: Answer(given)})).calls
+    assert (given, second.args) == ([1, 2, 3], ([1, 2, 3, 4],))
+    assert ended(running.resume({second.id: Answer(None)})).value == [1, 2, 3, 4]
