@@ -17,6 +17,7 @@ from defserve.runner.command_line import add_serving
 
 PAGE: Final = Path(__file__).parents[1] / "docs" / "reference.md"
 WIDE: Final = 100
+LONGEST_DEFAULT: Final = 200
 
 HEAD: Final = """# Reference
 
@@ -31,6 +32,7 @@ MODULES: Final[Mapping[str, tuple[str, Mapping[str, str]]]] = {
         "What the author of a server writes with.",
         {
             "A server": "Server Limits Icon Extension __version__",
+            "Other servers inside yours": "Command Remote",
             "Finding tools": "Search ToolBudget",
             "Code mode": "CodeMode",
             "Declaring without a server": "tool resource app prompt completion",
@@ -254,9 +256,12 @@ def typed(annotation: Any) -> str:
 
 
 def default(value: Any) -> str:
-    """A default as an author would write it; `…` where only the code can say."""
+    """A default as an author would write it; `…` where only the code can say.
+
+    What is long is not shown either: an object may hold this machine's environment, which no page may tell.
+    """
     shown = repr(value)
-    return "…" if shown.startswith(("<", "{'")) or " at 0x" in shown else shown
+    return "…" if shown.startswith(("<", "{'")) or " at 0x" in shown or len(shown) > LONGEST_DEFAULT else shown
 
 
 # -- commands ------------------------------------------------------------------------------------------------

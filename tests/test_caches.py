@@ -102,6 +102,7 @@ CACHES: dict[str, tuple[str, str]] = {
     "stores/sqlite/cache.py:_values": ("small stored values", "8192 values of 512 bytes"),
     "stores/stream_events.py:_droppable": ("how slowly it reads", "the bytes of a session's events"),
     "stores/stream_events.py:_finished": ("how slowly it reads", "the bytes of a session's events"),
+    "host/apps/view.py:received": ("what its view says", "1000 messages, of the size that its host lets in"),
     "protocols/mcp/apps/page.py:_source": (OURS, "one script of 4 kB"),
     "transports/http/headers.py:names_json": ("Accept", "256 headers of 256 bytes"),
     "auth/authority.py:stranger_at": ("its address", "1024 addresses of 64 bytes"),
