@@ -33,7 +33,7 @@ MODULES: Final[Mapping[str, tuple[str, Mapping[str, str]]]] = {
             "A server": "Server Limits Icon Extension __version__",
             "Finding tools": "Search ToolBudget",
             "Code mode": "CodeMode",
-            "Declaring without a server": "tool resource prompt completion",
+            "Declaring without a server": "tool resource app prompt completion",
             "Objects behind the decorators": "Tool ToolOptions Resource ResourceOptions Prompt PromptOptions",
             "In a call": "Context Depends SampleOptions Message User Assistant",
             "Results": "Text Image Audio File Link Embedded",

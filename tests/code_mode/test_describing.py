@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import BaseModel
 
-from defserve import AccessPolicy, CodeMode, Entry, Server, StaticTokens
+from defserve import AccessPolicy, CodeMode, Entry, Server, StaticTokens, ToolError
 from defserve.auth.principals import Principal
 from defserve.code_mode.signatures import is_callable_by_name, signature
 from defserve.protocols.mcp.tools.tools import Tool, ToolOptions
@@ -203,3 +203,18 @@ async def test_other_tools_can_be_left_out_of_the_list_and_still_be_called(versi
         assert (await peer.call("book_1"))["content"][0]["text"] == "1"
         assert '"result": 1' in json.dumps(await peer.call("run_code", {"code": "book_1()"})) or version < "2025-06-18"
         assert len(await described(peer)) == 4
+
+
+@pytest.mark.anyio
+async def test_the_tools_of_a_view_are_listed_for_its_host_and_not_for_code():
+    server = library(1)
+    server.add_tool(number, name="press", description="Press the button.", visible_to="app")
+    async with server.connect(apps=True) as client:
+        assert "press" in [tool["name"] for tool in await client.tools()]
+        assert "press" not in await client.call("describe_tools")
+        assert "no tool press" in await client.call("describe_tools", names=["press"])
+        with pytest.raises(ToolError, match="no tool is called 'press'"):
+            await client.call("run_code", code="await call_tool('press', {})")
+        assert await client.call("press") == 1
+    async with server.connect() as plain:
+        assert "press" not in [tool["name"] for tool in await plain.tools()]

@@ -12,9 +12,8 @@ from defserve.core.call import Call, InnerCall
 from defserve.core.registry import Registry
 from defserve.errors import ProtocolError
 from defserve.host.tool_value import tool_error, value_of
-from defserve.protocols.mcp.apps.facet import is_for_views, is_listed_for_views
+from defserve.protocols.mcp.apps.facet import is_for_views
 from defserve.protocols.mcp.failures import ERROR_KEY, tool_failure, ungrouped
-from defserve.protocols.mcp.lifecycle import dialect_of
 from defserve.protocols.mcp.tools.tools import Tool
 from defserve.sandbox.callouts import Answer, CallOut, ErrorKind
 from defserve.wire.jsonvalue import is_mapping, is_object
@@ -61,10 +60,7 @@ def seen(call: Call, tools: Registry[Tool], name: str) -> Tool | None:
 
 def may_be_seen(call: Call, tool: Tool) -> bool:
     """Whether the caller may see a tool, and models may call it: some are for views alone."""
-    if not call.session.composition.visible(call, tool) or is_for_views(tool):
-        return False
-    # A tool of another server says so in its listing.
-    return type(tool) is Tool or not is_listed_for_views(tool.describe(dialect_of(call)))
+    return call.session.composition.visible(call, tool) and not is_for_views(tool)
 
 
 async def answer(inner: InnerCall, tool: Tool) -> Answer:

@@ -17,6 +17,7 @@ from defserve.core.call import Call
 from defserve.core.extension import Extension
 from defserve.core.registry import Registry
 from defserve.errors import ToolError, UsageError
+from defserve.protocols.mcp.apps.facet import is_for_views
 from defserve.protocols.mcp.asking.parking import ParkedWork
 from defserve.protocols.mcp.lifecycle import dialect_of
 from defserve.protocols.mcp.tools.tools import Tool, ToolOptions
@@ -125,7 +126,8 @@ class CodeModeExtension(Extension):
 
     def visible(self, call: Call, item: Any) -> bool:
         # Called for lists and for calls: what is not listed can still be called.
-        return call.method != "tools/list" or item.kind != "tool" or item.name in self.names
+        # A host looks for the tools of its views in the list, and hides them from the model itself.
+        return call.method != "tools/list" or item.kind != "tool" or item.name in self.names or is_for_views(item)
 
     def view(self, call: Call) -> object:
         return None

@@ -70,8 +70,12 @@ def _add_tasks(server: Server) -> None:
 
 
 def _add_apps(server: Server) -> None:
-    """Serve views if there is one, here or on a server that is mounted, or a tool that asks for one."""
-    if any("apps" in item.facets for item in server.mcp.items()):
+    """Serve views if there is one, here or on a server that is mounted, or a tool that asks for one.
+
+    What servers elsewhere have is not known yet.
+    """
+    is_proxy = any(extension.name == "proxying" for extension in server.extensions)
+    if is_proxy or any("apps" in item.facets for item in server.mcp.items()):
         from defserve.protocols.mcp.apps.extension import Apps
 
         server.extend(Apps(server.mcp.resources.concrete))

@@ -13,6 +13,8 @@ from defserve.binding.signature import Signature
 from defserve.errors import UsageError
 from defserve.host.fields import Json, object_of, text_of
 from defserve.limits import Limits
+from defserve.protocols.mcp.apps.facet import APPS, FOR_VIEWS
+from defserve.protocols.mcp.apps.offer import SCHEME
 from defserve.protocols.mcp.function import Function
 from defserve.protocols.mcp.items import ANSWER_PARAMS, read_answers
 from defserve.protocols.mcp.lifecycle import Dialect, dialect_cache_hints, dialect_of
@@ -110,6 +112,9 @@ class RemoteTool(Tool):
         )
         function = RelayedFunction(name, RawArguments(object_of(raw.get("inputSchema"))), self._send)
         super().__init__(name, options, function, Returns(pack_any), None)
+        visible_to = object_of(object_of(raw.get("_meta")).get("ui")).get("visibility")
+        if is_array(visible_to) and "model" not in visible_to:
+            self.facets[APPS] = FOR_VIEWS
 
     async def _send(self, call: Call, arguments: Json) -> Json:
         return await self.backend.relay(call, "tools/call", {"name": self.inner, "arguments": arguments})
@@ -211,6 +216,8 @@ class RemoteResource(Resource):
         )
         function = RelayedFunction(uri, RawArguments({}), self._send)
         super().__init__(uri, options, function, template, None)
+        if uri.startswith(SCHEME):
+            self.facets[APPS] = FOR_VIEWS
 
     async def _send(self, call: Call, arguments: Json) -> Json:
         return await self.backend.relay(call, "resources/read", arguments)

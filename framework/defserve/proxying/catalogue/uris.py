@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from defserve.host.fields import Json
+from defserve.protocols.mcp.apps.offer import MIME_TYPE
+from defserve.protocols.mcp.apps.page import with_prefix
 from defserve.protocols.mcp.prefixes import Prefix
 from defserve.wire.jsonvalue import is_array, is_object
 
@@ -31,10 +33,12 @@ def in_prompt_result(result: Json, prefix: Prefix) -> Json:
 
 
 def in_contents(result: Json, prefix: Prefix) -> Json:
-    """`ReadResourceResult`."""
+    """`ReadResourceResult`. A view with our bridge finds its tools under the prefix."""
     if prefix.text:
         for content in _objects(result.get("contents")):
             _rename(content, "uri", prefix)
+            if content.get("mimeType") == MIME_TYPE and isinstance(content.get("text"), str):
+                content["text"] = with_prefix(content["text"], prefix)
     return result
 
 

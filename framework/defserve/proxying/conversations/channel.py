@@ -10,6 +10,7 @@ from defserve.errors import MethodNotFound, PeerError, PeerGone, ProtocolError
 from defserve.host.conversation import ClientConversation
 from defserve.host.eras import PREFIX, ClientOffer, SessionTerms, open_conversation
 from defserve.host.fields import Json, object_of
+from defserve.protocols.mcp.apps.offer import OFFER
 from defserve.protocols.mcp.reporting import RANK
 from defserve.proxying.conversations.fronts import Front
 from defserve.proxying.conversations.updates import Updates
@@ -63,11 +64,11 @@ class ChannelOwner(Protocol):
 
 
 class Channel:
-    """Opened for one `front`, or for nobody in particular (None): then the backend may ask nothing."""
+    """Opened for one `front`, or for nobody in particular (None): then the backend may ask nothing, and tells all."""
 
     def __init__(self, owner: ChannelOwner, front: Front | None) -> None:
         self.front, self._owner = front, owner
-        self.offers: Json = dict(front.offers) if front is not None else {}
+        self.offers: Json = dict(front.offers if front is not None else OFFER)
         self.exchanges: dict[Exchange, None] = {}
         self.used_at = asyncio.get_running_loop().time()
         self.gone: PeerGone | None = None

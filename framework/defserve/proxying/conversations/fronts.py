@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Mapping
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from defserve.protocols.mcp.apps.offer import OFFER, offers_apps
 from defserve.protocols.mcp.authorization.authorization import identity
 
 if TYPE_CHECKING:
@@ -12,7 +13,7 @@ if TYPE_CHECKING:
     from defserve.core.session import Session
 
 OFFERED: Final = ("elicitation", "sampling", "roots")
-"""What a front may offer to a backend. Everything else of its offer concerns us alone."""
+"""What a front may offer to a backend, beside views. Everything else of its offer concerns us alone."""
 
 
 class Front(NamedTuple):
@@ -33,6 +34,8 @@ def front_of(call: Call) -> Front:
     session, offer = call.session, call.terms.offer
     capabilities: Mapping[str, Any] = offer.capabilities if offer is not None else {}
     offers: dict[str, Any] = {name: capabilities[name] for name in OFFERED if name in capabilities}
+    if offers_apps(capabilities):
+        offers |= OFFER
     if session not in session.composition.short_sessions:
         # The principal too: another credential may use the same session.
         return Front((session, call.principal), session, offers)

@@ -11,6 +11,7 @@ from pydantic_core import to_json
 from starlette.testclient import TestClient
 
 from defserve import AccessPolicy, Entry, Search, Server, ToolBudget, UsageError
+from defserve.errors import PeerError
 from defserve.proxying.catalogue.items import RemoteTool
 from tests.protocols.mgp.callers import ALICE, BOB, speaking
 from tests.protocols.mgp.tool_discovery.offices import META, Elsewhere, hum, keyword_only, names, office, structured
@@ -255,5 +256,7 @@ async def test_the_tools_of_a_view_are_listed_for_its_host_and_found_by_no_searc
         found = await client.call(META[0], query="refresh the view of the office")
         assert "refresh_office_view" not in str(found)
         assert await client.call("refresh_office_view") == "refreshed"
+        with pytest.raises(PeerError, match="Unknown tool: refresh_office_view"):
+            await client.call(META[2], name="refresh_office_view", arguments={})
     async with server.connect(version) as plain:
         assert [tool["name"] for tool in await plain.tools()] == META

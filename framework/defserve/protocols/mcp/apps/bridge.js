@@ -1,6 +1,6 @@
 // The bridge of defserve: `host` is the program that shows this view.
 (() => {
-  const TOOLS = "{TOOLS}", URIS = "{URIS}", root = document.documentElement;
+  const TOOLS = "", URIS = "", root = document.documentElement;
   const waiting = new Map(), listeners = {}, last = {}, context = {};
   let count = 0, height = 0;
 

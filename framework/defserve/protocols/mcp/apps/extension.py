@@ -10,6 +10,7 @@ from defserve.core.extension import Extension, Offer
 from defserve.core.registry import Registry
 from defserve.errors import UsageError
 from defserve.protocols.mcp.apps.facet import APPS, AppFacet, is_for_views
+from defserve.protocols.mcp.apps.linked_tool import LinkedTool
 from defserve.protocols.mcp.apps.offer import offers_apps
 from defserve.protocols.mcp.apps.view import AppView
 from defserve.protocols.mcp.resources.resources import Resource
@@ -45,9 +46,9 @@ class Apps(Extension):
         return self._views.version if APPS in call.terms.states else None
 
     def describe(self, item: Any, view: object) -> Mapping[str, Any]:
-        facet: AppFacet | None = item.facets.get(APPS) if item.kind == "tool" else None
-        if facet is None or view is None:
+        if view is None or not isinstance(item, LinkedTool):
             return {}
+        facet: AppFacet = item.facets[APPS]
         ui: Params = {}
         if facet.uri is not None and facet.uri in self._views:
             ui["resourceUri"] = facet.uri

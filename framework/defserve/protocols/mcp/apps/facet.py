@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
-
-from defserve.wire.jsonvalue import is_array, is_mapping
 
 APPS: Final = "apps"
 """The facet of a view, and of a tool that names a view or who may use it."""
@@ -18,12 +15,7 @@ class AppFacet(NamedTuple):
     visible_to: str | None = None
 
 
-def is_listed_for_views(listed: Mapping[str, Any]) -> bool:
-    """The same of a tool as another server lists it."""
-    meta = listed.get("_meta")
-    ui = meta.get("ui") if is_mapping(meta) else None
-    audience = ui.get("visibility") if is_mapping(ui) else None
-    return is_array(audience) and "model" not in audience
+FOR_VIEWS: Final = AppFacet(visible_to="app")
 
 
 def is_for_views(item: Any) -> bool:

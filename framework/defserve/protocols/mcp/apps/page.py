@@ -5,7 +5,9 @@ from __future__ import annotations
 import re
 from functools import cache
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
+
+from defserve.protocols.mcp.prefixes import Prefix
 
 BRIDGE: Final = Path(__file__).with_name("bridge.js")
 
@@ -18,13 +20,24 @@ _START: Final = re.compile(
 )
 
 
-class ViewNames:
+# Where the bridge says how names are changed.
+_NAMES: Final = re.compile(r'(?<=\n\(\(\) => \{\n  const )TOOLS = "([\w.-]*)", URIS = "([\w./-]*)"', re.ASCII)
+
+
+class ViewNames(NamedTuple):
     """How a view's names of tools and URIs become those of the server it is mounted on."""
 
-    __slots__ = ("tool_prefix", "uri_prefix")
+    tool_prefix: str = ""
+    uri_prefix: str = ""
 
-    def __init__(self, tool_prefix: str = "", uri_prefix: str = "") -> None:
-        self.tool_prefix, self.uri_prefix = tool_prefix, uri_prefix
+    def under(self, prefix: Prefix) -> ViewNames:
+        """The names on a server that mounts this one under a prefix."""
+        if not prefix.text:
+            return self
+        return ViewNames(prefix.name(self.tool_prefix), f"{prefix.text}/{self.uri_prefix}")
+
+    def written(self) -> str:
+        return f'TOOLS = "{self.tool_prefix}", URIS = "{self.uri_prefix}"'
 
 
 def document(html: str, names: ViewNames | None) -> str:
@@ -42,8 +55,13 @@ def document(html: str, names: ViewNames | None) -> str:
     )
 
 
+def with_prefix(html: str, prefix: Prefix) -> str:
+    """The document of a server that is mounted under a prefix. Without our bridge it is not changed."""
+    return _NAMES.sub(lambda found: ViewNames(found[1], found[2]).under(prefix).written(), html, count=1)
+
+
 def _bridge(names: ViewNames) -> str:
-    return _source().replace("{TOOLS}", names.tool_prefix).replace("{URIS}", names.uri_prefix)
+    return _source().replace('TOOLS = "", URIS = ""', names.written(), 1)
 
 
 @cache

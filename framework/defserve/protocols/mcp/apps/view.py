@@ -10,7 +10,7 @@ from typing import Any
 
 from defserve.core.registry import Registry
 from defserve.errors import UsageError
-from defserve.protocols.mcp.apps.facet import APPS, AppFacet
+from defserve.protocols.mcp.apps.facet import APPS, FOR_VIEWS
 from defserve.protocols.mcp.apps.offer import MIME_TYPE, SCHEME
 from defserve.protocols.mcp.apps.page import ViewNames, document
 from defserve.protocols.mcp.apps.policy import csp_wire, permissions_wire
@@ -49,7 +49,7 @@ class AppView(Resource):
         super().__init__(uri, options, function, None, owner)
         self.ui, self.names = ui, names
         self._folder = Path(self.where.rpartition(":")[0]).absolute().parent
-        self.facets[APPS] = AppFacet(visible_to="app")
+        self.facets[APPS] = FOR_VIEWS
         self._file: tuple[tuple[str, int, int], str] | None = None
 
     @classmethod
@@ -81,9 +81,7 @@ class AppView(Resource):
 
     def mounted(self, uri: str, prefix: Prefix) -> AppView:
         """The same view on a server under a prefix. Its names of tools and URIs get the prefix too."""
-        names, options = self.names, self.options
-        if names is not None and prefix.text:
-            names = ViewNames(prefix.name(names.tool_prefix), f"{prefix.text}/{names.uri_prefix}")
+        names, options = self.names and self.names.under(prefix), self.options
         assert isinstance(options, AppOptions)
         return AppView(uri, replace(options, name=self.name), self.function, self.owner, self.ui, names)
 

@@ -56,6 +56,8 @@ class ToolOptions(ItemOptions):
     `schema` replaces the schema made from the signature. `tags` are its categories and `keywords` more words, both for
     searches. `security` says what the tool may do; it is read by the extension that enforces it. `task` lets it run as
     a task; `ttl`, `poll`, `retry` and `begin` are for tasks alone: see `TaskOptions`.
+    `app` is the view that shows its results: its function, or its `ui://` URI. `visible_to` says who may use it, the
+    "model" or views ("app"); hosts follow it.
     """
 
     annotations: Mapping[str, Any] | None = None

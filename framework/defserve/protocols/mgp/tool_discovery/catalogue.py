@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from pydantic_core import to_json
 
 from defserve.core.call import Call
-from defserve.protocols.mcp.apps.facet import is_for_views, is_listed_for_views
+from defserve.protocols.mcp.apps.facet import is_for_views
 from defserve.protocols.mcp.tools.tools import Tool
 from defserve.protocols.mgp.agreed import tool_security, undeclared
 from defserve.protocols.mgp.tool_discovery.names import SPELLINGS
@@ -48,6 +48,10 @@ class Catalogue(Protocol):
 
     def by_digest(self, digest: bytes) -> ToolEntry | None:
         """The tool with this digest of its name, if there is one."""
+        ...
+
+    def is_for_views(self, name: str) -> bool:
+        """Whether a tool is for views alone: models neither find it nor call it."""
         ...
 
     @property
@@ -111,6 +115,10 @@ class ServerCatalogue:
         self._read()
         return self._by_digest.get(digest)
 
+    def is_for_views(self, name: str) -> bool:
+        tool = self._tools.get(name)
+        return tool is not None and is_for_views(tool)
+
     @property
     def tokens(self) -> int:
         self._read()
@@ -123,7 +131,7 @@ class ServerCatalogue:
             tools = [
                 tool
                 for tool in self._tools
-                if not (tool.protects_itself or tool.name in SPELLINGS or self.is_for_views(tool))
+                if not (tool.protects_itself or tool.name in SPELLINGS or is_for_views(tool))
             ]
             entries = {tool: self._current(tool, known.get(tool)) for tool in tools}
             self._by_name = {tool.name: tool for tool in tools}
@@ -131,10 +139,6 @@ class ServerCatalogue:
             self._tokens = sum(entry.tokens for entry in entries.values())
             self._entries, self._version = entries, version
         return self._entries
-
-    def is_for_views(self, tool: Tool) -> bool:
-        """Whether a tool is for no model."""
-        return is_for_views(tool) or (type(tool) is not Tool and is_listed_for_views(self._describe(tool)))
 
     def _current(self, tool: Tool, known: ToolEntry | None) -> ToolEntry:
         if known is None:

@@ -1,0 +1,70 @@
+"""Views of mounted servers (MCP apps): hosts see and use them as if the server were their own; others see nothing."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from defserve import Command, Remote, Server
+from defserve.errors import PeerError
+from tests.at_address import at_address, fresh
+from tests.proxying.conftest import ERAS, child
+
+pytestmark = pytest.mark.anyio
+
+
+async def check(front: Server, era: str, prefix: str) -> None:
+    names = [f"{prefix}{name}" for name in ("forecast", "convert")]
+    async with front.connect(era, apps=True) as client, front.connect(era) as plain:
+        assert [tool["name"] for tool in await client.tools()] == names
+        app = await client.render(names[0], city="Oslo")
+        assert app.uri == f"ui://{prefix.replace('_', '/')}weather-app/forecast"
+        assert f'TOOLS = "{prefix}", URIS = "{prefix.replace("_", "/")}"' in app.html
+        assert (await app.value())["city"] == "Oslo"
+        assert (await app.call(names[1], city="Oslo", unit="F"))["unit"] == "F"
+        assert [tool["name"] for tool in await plain.tools()] == names[:1]
+        assert await plain.resources() == []
+        assert (await plain.call(names[0], city="Oslo"))["city"] == "Oslo"
+        with pytest.raises(PeerError):
+            await plain.call(names[1], city="Oslo", unit="F")
+        with pytest.raises(PeerError):
+            await plain.read(app.uri)
+
+
+@pytest.mark.parametrize("back", ERAS)
+@pytest.mark.parametrize("era", ERAS)
+@pytest.mark.parametrize("prefix", [None, "w"])
+async def test_a_host_behind_a_proxy_shows_the_views_of_a_program(era: str, back: str, prefix: str | None):
+    front = Server("front", "1")
+    program: Command = child("examples/weather_app.py", version=back)
+    front.mount(program, prefix=prefix)
+    await check(front, era, f"{prefix}_" if prefix else "")
+
+
+@pytest.mark.parametrize("back", ERAS)
+async def test_and_those_of_a_server_at_an_address(back: str):
+    async with at_address(fresh("weather_app")) as url:
+        front = Server("front", "1")
+        front.mount(Remote(url, version=back), prefix="w")
+        await check(front, "stateless", "w_")
+
+
+STRANGE: list[Any] = [[], ["app", "x"], "app", None, {"model": 1}, ["model"], 7]
+
+
+@pytest.mark.parametrize("visibility", STRANGE)
+async def test_a_strange_visibility_of_a_mounted_tool_breaks_no_list(visibility: Any):
+    back = Server("back", "1")
+
+    @back.tool(meta={"ui": {"visibility": visibility}})
+    def tool() -> int:
+        return 1
+
+    async with at_address(back) as url:
+        front = Server("front", "1")
+        front.mount(Remote(url))
+        async with front.connect(apps=True) as client, front.connect() as plain:
+            (listed,) = await client.tools()
+            assert listed["_meta"]["ui"] == {"visibility": visibility}
+            assert len(await plain.tools()) == (0 if visibility in ([], ["app", "x"]) else 1)
