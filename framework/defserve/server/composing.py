@@ -17,6 +17,10 @@ if TYPE_CHECKING:
     from defserve.server.server import Server
 
 
+FOLLOWS_FROM_TOOLS = frozenset({"tasks", "apps"})
+"""Extensions that a server gets when it is composed, because of its tools and those that are mounted."""
+
+
 class AuthorExtension(Extension):
     """What every server contributes itself: the `Context` parameter and the author's lifespan."""
 
@@ -104,7 +108,13 @@ def _wrappers(server: Server) -> Mapping[str, Sequence[Wrapper]]:
 def _refuse_left_behind(parent: Server, child: Server) -> None:
     """Raises UsageError if the child would lose protection by being mounted."""
     everywhere = (MCP, MGP, AuthorExtension)
-    extensions = [e for e in child.extensions if not isinstance(e, everywhere) and e not in parent.extensions]
+    # A child that is served by itself, too, has its own of those that follow from what was declared.
+    followed = {e.name for e in parent.extensions} & FOLLOWS_FROM_TOOLS
+    extensions = [
+        e
+        for e in child.extensions
+        if not isinstance(e, everywhere) and e not in parent.extensions and e.name not in followed
+    ]
     if settings := child.mgp.options.acts:
         what, fix = f"{settings[0]}=", f"give it to Server({parent.name!r}, …) instead"
     elif extensions:
