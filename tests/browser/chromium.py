@@ -17,6 +17,7 @@ HERE: Final = Path(__file__).parent
 FOLDER: Final = HERE.parents[1] / ".browser"
 EXT_APPS: Final = ("@modelcontextprotocol/ext-apps", "2.0.4")
 PACKAGES: Final = (EXT_APPS, ("esbuild", "0.28.2"), ("puppeteer-core", "24.43.1"))
+SCRIPTS: Final = ("host.js", "view.js")
 NAMES: Final = ("chromium", "chromium-browser", "google-chrome")
 FLAGS: Final = (
     "--no-sandbox",  # it runs as root in containers; all it sees are pages of these tests
@@ -95,16 +96,24 @@ def _executable() -> str | None:
     return next((path for name in NAMES if (path := shutil.which(name))), None)
 
 
-def host_script() -> bytes:
-    """The script of the host's page, with the packages that it imports. Skips the test if they cannot be installed."""
+def bundled() -> dict[str, str]:
+    """The scripts of the host's page and of a view, each with the packages it imports.
+
+    Skips the test if they cannot be installed.
+    """
     FOLDER.mkdir(exist_ok=True)
     try:
         for package, version in PACKAGES:
             install(package, version, FOLDER)
     except SystemExit as failed:
         pytest.skip(f"npm packages could not be installed: {failed}")
-    for name in ("drive.mjs", "host.js"):  # beside the packages, where Node and esbuild look for them
+    for name in ("drive.mjs", *SCRIPTS):  # beside the packages, where Node and esbuild look for them
         shutil.copy(HERE / name, FOLDER / name)
+    return {name: _bundle(name) for name in SCRIPTS}
+
+
+def _bundle(script: str) -> str:
     bundler = FOLDER / "node_modules" / "esbuild" / "bin" / "esbuild"
-    command = [str(node()), str(bundler), "host.js", "--bundle", "--format=iife", "--log-level=error"]
-    return subprocess.run(command, cwd=FOLDER, check=True, capture_output=True).stdout
+    options = ["--bundle", "--format=esm", "--charset=utf8", "--log-level=error"]
+    done = subprocess.run([str(node()), str(bundler), script, *options], cwd=FOLDER, check=True, capture_output=True)
+    return done.stdout.decode()

@@ -12,7 +12,7 @@ import pytest
 from defserve.testing import SyncClient
 from defserve.testing.apps import SyncApp
 
-from .chromium import Browser, found, host_script
+from .chromium import Browser, bundled, found
 from .origins import Origin, Reply, as_json, origin
 
 PAGE = (
@@ -20,35 +20,51 @@ PAGE = (
     "<style>body{margin:0;padding:16px;background:#f4f4f5;font:14px system-ui,sans-serif}"
     "p{margin:0 0 8px;color:#52525b}iframe{display:block;width:100%;height:0;border:1px solid #d4d4d8;"
     "border-radius:8px;background:#fff;box-sizing:border-box}</style>"
-    "<p>How will the weather be in Oslo?</p><main></main><script src='/host.js'></script>"
+    "<p>How will the weather be in Oslo?</p><main></main><script type='module' src='/host.js'></script>"
 )
+# A host that hands every message of its frame to `RenderedApp.answer`.
+RELAY = """<!doctype html><main></main><script type="module">
+const frame = document.createElement("iframe");
+frame.setAttribute("sandbox", "allow-scripts");
+document.querySelector("main").append(frame);
+addEventListener("message", async ({ source, data }) => {
+  if (source !== frame.contentWindow) return;
+  const answers = await (await fetch("/answer", { method: "POST", body: JSON.stringify(data) })).json();
+  for (const answer of answers) source.postMessage(answer, "*");
+});
+frame.src = (await (await fetch("/app")).json()).view;
+</script>"""
 
 Show = Callable[..., SyncApp]
 
 
 @pytest.fixture(scope="session")
-def script() -> bytes:
-    return host_script()
+def scripts() -> dict[str, str]:
+    """The scripts of npm's host half and view half, by file name."""
+    return bundled()
 
 
 @pytest.fixture(scope="session")
-def browser(script: bytes) -> Iterator[Browser]:
+def browser(scripts: dict[str, str]) -> Iterator[Browser]:
     browser = Browser(found())
     yield browser
     browser.close()
 
 
 @pytest.fixture
-def show(browser: Browser, script: bytes) -> Iterator[Show]:
-    """`show(server, "tool", argument=…)` opens the host, which shows the view of a tool."""
+def show(browser: Browser, scripts: dict[str, str]) -> Iterator[Show]:
+    """`show(server, "tool", argument=…)` opens the host, which shows the view of a tool.
+
+    With `host="relay"` the host is not npm's, but ours.
+    """
     with ExitStack() as stack:
 
-        def show(server: Any, tool: str, **arguments: Any) -> SyncApp:
+        def show(server: Any, tool: str, host: str = "", **arguments: Any) -> SyncApp:
             client = stack.enter_context(SyncClient(server, over="http"))
             app = client.render(tool, **arguments)
             sandbox = stack.enter_context(origin(lambda path, _: _view(path, app)))
-            host = stack.enter_context(origin(lambda path, body: _host(path, body, app, sandbox, script)))
-            browser.open(f"{host.url}/")
+            page = stack.enter_context(origin(lambda path, body: _host(path, body, app, sandbox, scripts)))
+            browser.open(f"{page.url}/{host}")
             return app
 
         yield show
@@ -59,11 +75,11 @@ def _view(path: str, app: SyncApp) -> Reply | None:
     return ("text/html", app.html.encode(), {"Content-Security-Policy": app.policy}) if path == "/view" else None
 
 
-def _host(path: str, body: bytes, app: SyncApp, sandbox: Origin, script: bytes) -> Reply | None:
-    if path == "/":
-        return "text/html", PAGE.encode(), {}
+def _host(path: str, body: bytes, app: SyncApp, sandbox: Origin, scripts: dict[str, str]) -> Reply | None:
+    if path in ("/", "/relay"):
+        return "text/html", (PAGE if path == "/" else RELAY).encode(), {}
     if path == "/host.js":
-        return "text/javascript", script, {}
+        return "text/javascript", scripts["host.js"].encode(), {}
     if path == "/app":
         shown = {"view": f"{sandbox.url}/view", "permissions": app.permissions}
         return as_json({**shown, "arguments": app.app.arguments, "result": app.result})

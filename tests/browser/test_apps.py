@@ -137,3 +137,42 @@ def test_a_host_can_end_a_view_and_the_view_hears_of_it(browser: Browser, show: 
     assert browser.frame("host.on('teardown', () => { window.ended = true }); true")
     assert browser.page("seen.initialized && teardown().then(() => true)")
     assert browser.frame("window.ended")
+
+
+def counter(script: str | None) -> Server:
+    """A view with a bridge of its own, or with ours (None)."""
+    server, count = Server("counter", "1"), {"value": 1}
+    ours = """const show = counter => { document.querySelector("output").textContent = counter.value; };
+      host.on("result", show); document.querySelector("button").onclick = async () => show(await host.call("more"));"""
+
+    @server.app("ui://counter/view", bridge=script is None)
+    def view() -> str:
+        return f"<output></output><button>More</button><script type=module>{script or ours}</script>"
+
+    @server.tool(app=view)
+    def show() -> dict[str, int]:
+        return count
+
+    @server.tool(visible_to="app")
+    def more() -> dict[str, int]:
+        count["value"] += 1
+        return count
+
+    return server
+
+
+@pytest.mark.parametrize("bridge", ["ours", "npm"])
+@pytest.mark.parametrize("host", ["ours", "npm"])
+def test_each_host_shows_each_kind_of_view(
+    browser: Browser, show: Show, scripts: dict[str, str], bridge: str, host: str
+):
+    script = scripts["view.js"].replace("</script", "<\\/script") if bridge == "npm" else None
+    app = show(counter(script), "show", host="relay" if host == "ours" else "")
+    output = "document.querySelector('output').textContent"
+    assert browser.frame(output) == "1"
+    browser.click("button")
+    assert browser.frame(f"{output} === '2' && {output}") == "2"
+    if host == "ours":
+        methods = [method for method, _ in app.received]
+        assert methods[:2] == ["ui/initialize", "ui/notifications/initialized"]
+        assert "ui/notifications/size-changed" in methods and "tools/call" in methods

@@ -10,15 +10,11 @@ from defserve.context import Context
 from defserve.core.composition import Composition
 from defserve.core.extension import Extension, Provider, Wrapper
 from defserve.errors import UsageError
-from defserve.protocols.mcp.extension import MCP
+from defserve.protocols.mcp.extension import LATE, MCP
 from defserve.protocols.mgp.extension import MGP
 
 if TYPE_CHECKING:
     from defserve.server.server import Server
-
-
-FOLLOWS_FROM_TOOLS = frozenset({"tasks", "apps"})
-"""Extensions that a server gets when it is composed, because of its tools and those that are mounted."""
 
 
 class AuthorExtension(Extension):
@@ -108,13 +104,9 @@ def _wrappers(server: Server) -> Mapping[str, Sequence[Wrapper]]:
 def _refuse_left_behind(parent: Server, child: Server) -> None:
     """Raises UsageError if the child would lose protection by being mounted."""
     everywhere = (MCP, MGP, AuthorExtension)
-    # A child that is served by itself, too, has its own of those that follow from what was declared.
-    followed = {e.name for e in parent.extensions} & FOLLOWS_FROM_TOOLS
-    extensions = [
-        e
-        for e in child.extensions
-        if not isinstance(e, everywhere) and e not in parent.extensions and e.name not in followed
-    ]
+    # Those of LATE come with the items: the parent has its own.
+    own = [e for e in child.extensions if not isinstance(e, everywhere) and e.name not in LATE]
+    extensions = [extension for extension in own if extension not in parent.extensions]
     if settings := child.mgp.options.acts:
         what, fix = f"{settings[0]}=", f"give it to Server({parent.name!r}, …) instead"
     elif extensions:

@@ -55,8 +55,8 @@ class SyncApp:
 
     @property
     def received(self) -> list[tuple[str, Json]]:
-        """Method and params of everything that the view sent."""
-        return self.app.received
+        """Method and params of what the view sent last."""
+        return list(self.app.received)
 
     @property
     def value(self) -> Any:

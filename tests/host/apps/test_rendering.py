@@ -144,6 +144,13 @@ async def test_a_view_begins_hears_of_the_call_and_calls_back():
         assert ("ui/open-link", {}) in app.received
 
 
+async def test_a_view_that_never_stops_talking_fills_no_memory():
+    app = await rendered(pretend(VIEW))
+    for _ in range(1_500):
+        await app.answer({"jsonrpc": "2.0", "method": "ui/notifications/size-changed", "params": {"height": 1}})
+    assert len(app.received) == 1_000
+
+
 @pytest.mark.parametrize("name", ["think", "nobody", "missing", "", None, 7, ["press"]])
 async def test_a_view_calls_nothing_that_is_not_visible_to_it(name: Any):
     server = pretend(VIEW)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final, Protocol
 
@@ -13,6 +14,7 @@ from defserve.wire.jsonvalue import is_array
 
 PROTOCOL: Final = "2026-01-26"
 NOT_FOUND, BAD_PARAMS = -32601, -32602
+MOST_RECEIVED: Final = 1000
 # Requests that a host only takes note of, and their answers.
 NOTED: Final[Mapping[str, Json]] = {
     "ping": {},
@@ -68,8 +70,8 @@ class RenderedApp:
             "toolInfo": {"tool": tool},
         }
         """What the view is told about the host. Change it before the view begins."""
-        self.received: list[tuple[str, Json]] = []
-        """Method and params of everything that the view sent."""
+        self.received: deque[tuple[str, Json]] = deque(maxlen=MOST_RECEIVED)
+        """Method and params of what the view sent last."""
 
     @property
     def text(self) -> str:

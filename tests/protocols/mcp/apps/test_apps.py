@@ -356,6 +356,15 @@ async def test_two_mounts_of_one_server_have_a_view_each():
         ]
 
 
+async def test_a_server_that_was_served_alone_can_be_mounted():
+    parent, child = Server("parent", "1"), counting()
+    child.add_tool(a_tool, task="optional")
+    _ = child.composition
+    parent.mount(child, prefix="a")
+    async with parent.connect(apps=True) as client:
+        assert ui(await client.tools())["a_count"] == {"resourceUri": "ui://a/counting/view"}
+
+
 def test_a_server_without_views_does_not_import_the_room():
     code = (
         "import sys\nfrom defserve import Server\ns = Server('s', '1')\n@s.tool\ndef f() -> int: return 1\n"
