@@ -19,7 +19,7 @@ BACKEND = Path(__file__).with_name("backend_server.py")
 
 def entry(id: str, *args: str, more: str = "", mgp: str = "", prefix: str | None = None) -> str:
     """The entry of a server in a file."""
-    words = ", ".join(f'"{word}"' for word in (BACKEND, *args))
+    words = ", ".join(f'"{word}"' for word in ("-I", "-S", BACKEND, *args))
     return (
         f'[[servers]]\nid = "{id}"\nprefix = "{prefix or id}"\ncommand = "{sys.executable}"\nargs = [{words}]\n{more}\n'
         f"[servers.mgp]\nbackoff_base_ms = 10\n{mgp}\n"

@@ -35,7 +35,7 @@ async def test_health_of_one_server_is_told_to_operators(tmp_path: Path, version
                 assert (ping["status"], ping["server_id"]) == ("healthy", "a")
                 assert ping["observed_at"]
                 status = (await peer.ask("mgp/health/status", {"server_id": "a"}))["result"]
-                assert status["tools_available"] == 8
+                assert status["tools_available"] == 7
                 assert status["state"] == "connected"
                 # Without a server it is about the kernel itself.
                 assert (await peer.ask("mgp/health/ping"))["result"]["server_id"] == "kernel"

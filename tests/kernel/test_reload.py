@@ -110,6 +110,27 @@ async def test_a_policy_is_taken_over_without_a_restart(tmp_path: Path) -> None:
 
 
 @pytest.mark.anyio
+@pytest.mark.parametrize("changed", [entry("a", "--other"), entry("a", prefix="other")], ids=["command", "prefix"])
+async def test_a_stopped_server_is_not_started_by_a_change_of_the_file(tmp_path: Path, changed: str) -> None:
+    async with running(tmp_path, OFF, A, B) as here:
+        await here.kernel.stop("a")
+        here.write(OFF, changed, B)
+        await here.kernel.reload()
+        assert here.state("a") in ("disconnected", "registered")
+        assert not [tool for tool in await here.client.tools() if not tool["name"].startswith("b_")]
+        await here.kernel.start("a")
+        await here.connected("a")
+
+
+@pytest.mark.anyio
+async def test_a_change_that_needs_a_variable_that_is_not_set_is_said(tmp_path: Path) -> None:
+    async with running(tmp_path, OFF, A, environ={"PATH": os.environ["PATH"]}) as here:
+        here.write(OFF, A, entry("b", "${NOT_SET_HERE}"))
+        assert "NOT_SET_HERE" in (await here.kernel.reload())["failed"]["b"]
+        assert here.state("b") == "error"
+
+
+@pytest.mark.anyio
 async def test_what_only_a_start_takes_over_is_said(tmp_path: Path) -> None:
     async with running(tmp_path, OFF, A) as here:
         here.write(OFF, 'name = "other"', A)

@@ -126,6 +126,10 @@ def everything() -> Server:
     def live() -> str:
         return facts["live"]
 
+    @server.resource("note://unlisted", listed=False)
+    def unlisted() -> str:
+        return "read all the same"
+
     @server.resource("note://of/{who}")
     def of(who: str) -> str:
         return f"note of {who}"

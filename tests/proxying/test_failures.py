@@ -18,7 +18,7 @@ from defserve.host import Answers
 from defserve.proxying.backend import Backend, Transition
 from defserve.proxying.restarts import RestartPolicy
 from tests.at_address import at_address
-from tests.proxying.conftest import ERAS, child, hearing, until_fact
+from tests.proxying.backends import ERAS, child, hearing, until_fact
 from tests.waiting import until
 
 pytestmark = pytest.mark.anyio
@@ -166,7 +166,7 @@ async def test_two_servers_with_a_tool_of_one_name_are_named() -> None:
 
     [clashing] = server.mounts.backends.values()
     async with server.connect() as client:
-        await until(lambda: clashing.state == "disconnected")
+        await until(lambda: clashing.state == "error")
         assert "tool 'add'" in clashing.note
         assert "prefix" in clashing.note
         assert [tool["name"] for tool in await client.tools()] == ["local", "add"]

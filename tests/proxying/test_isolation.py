@@ -10,7 +10,7 @@ import pytest
 
 from defserve import Command, Remote, Server, StaticTokens, ToolError
 from tests.at_address import at_address
-from tests.proxying.conftest import ERAS, child, hearing, until_fact, until_listed
+from tests.proxying.backends import ERAS, child, hearing, until_fact, until_listed
 from tests.proxying.everything import everything
 from tests.waiting import until
 

@@ -10,7 +10,7 @@ import pytest
 from defserve import Command, Context, Remote, Server, StaticTokens
 from defserve.proxying.targets import target_of
 from tests.at_address import at_address
-from tests.proxying.conftest import ERAS, child
+from tests.proxying.backends import ERAS, child
 from tests.waiting import until
 
 pytestmark = pytest.mark.anyio

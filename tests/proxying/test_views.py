@@ -9,7 +9,7 @@ import pytest
 from defserve import Command, Remote, Server
 from defserve.errors import PeerError
 from tests.at_address import at_address, fresh
-from tests.proxying.conftest import ERAS, child
+from tests.proxying.backends import ERAS, child
 
 pytestmark = pytest.mark.anyio
 

@@ -89,15 +89,20 @@ class Kernel:
                 self._prepare(member)
             if member.backend is None:
                 raise UsageError(f"{id} cannot be started: {member.problem}", fix=f"correct {member.entry.where}")
+            member.is_stopped = False
             await member.backend.start()
         return {"id": id, "state": member.state}
 
-    async def stop(self, id: str) -> dict[str, Any]:
-        """Let the calls of a server finish, and end it. It is not started again until somebody says so."""
+    async def stop(self, id: str, reason: str = "operator_request", timeout: float | None = None) -> dict[str, Any]:
+        """Let the calls of a server finish, and end it. It is not started again until somebody says so.
+
+        Calls have `timeout` seconds, or as many as the file says.
+        """
         member = self.member(id)
         async with member.changing:
+            member.is_stopped = True
             if member.backend is not None:
-                await member.backend.stop("operator_request", self.config.settings.drain_secs)
+                await member.backend.stop(reason, self.config.settings.drain_secs if timeout is None else timeout)
         return {"id": id, "state": member.state}
 
     async def restart(self, id: str, now: bool = False) -> dict[str, Any]:
@@ -106,7 +111,7 @@ class Kernel:
         if member.backend is None:
             return await self.start(id)
         async with member.changing:
-            timeout, overlap = self.config.settings.drain_secs, member.entry.overlap
+            timeout, overlap, member.is_stopped = self.config.settings.drain_secs, member.entry.overlap, False
             if now:
                 await member.backend.restart("operator_request", 0)
             else:
@@ -187,7 +192,7 @@ class Kernel:
         return {
             "added": done.added,
             "removed": done.removed,
-            "restarted": [*done.replaced, *(id for id in done.relaunched if id not in failed)],
+            "restarted": [id for id in (*done.replaced, *done.relaunched) if id not in failed],
             "adjusted": done.adjusted,
             "unchanged": done.unchanged,
             "failed": failed,
@@ -195,10 +200,15 @@ class Kernel:
         }
 
     async def _replace(self, entry: ServerEntry) -> None:
-        if entry.id in self.members:
+        was_stopped = False
+        if (old := self.members.get(entry.id)) is not None:
+            was_stopped = old.is_stopped
             await self._remove(entry.id, "configuration_change")
         member = self._add(entry)
-        if member.backend is not None:
+        member.is_stopped = was_stopped
+        if member.problem:
+            raise UsageError(member.problem)
+        if member.backend is not None and not was_stopped:
             await member.backend.start()
 
     async def _relaunch(self, entry: ServerEntry) -> None:

@@ -24,6 +24,7 @@ class Member:
     """One server of the file. Without a `backend` it cannot be started, and `problem` says why.
 
     `hidden` takes everything out of a text that only the server may know. Whoever starts or ends it holds `changing`.
+    It `is_stopped` if an operator ended it: then only an operator starts it.
     """
 
     def __init__(self, entry: ServerEntry, environ: Mapping[str, str] = os.environ) -> None:
@@ -31,6 +32,7 @@ class Member:
         self.hidden = entry.launch.hidden(environ)
         self.backend: Backend | None = None
         self.problem = ""
+        self.is_stopped = False
         self.health = ""
         self.changing = asyncio.Lock()
 
@@ -53,6 +55,7 @@ class Member:
             journal.add(self.id, "problem", self.problem)
             return
         self.backend = mounts.add(self.id, target, self._options())
+        self.problem = ""
         self._hide_from_clients(target)
         self.backend.on_stderr = lambda line: journal.add(self.id, "stderr", self.hidden(line))
         self.backend.watch(lambda change: journal.add(self.id, "state", self.hidden(_told(change))))
@@ -82,7 +85,10 @@ class Member:
         try:
             target = self.target()
             self.backend.options = self._options()
-            await self.backend.renew("configuration_change", target, timeout=timeout, overlap=entry.overlap)
+            if self.is_stopped:
+                self.backend.target = target
+            else:
+                await self.backend.renew("configuration_change", target, timeout=timeout, overlap=entry.overlap)
         except BaseException as error:
             # What the new one says may have what was filled in for it, which nobody hides from now on.
             told = UsageError(self.hidden(str(error))) if isinstance(error, DefserveError) else None

@@ -34,6 +34,7 @@ class OperatedKernel(Protocol):
 
     def member(self, id: str) -> Member: ...
     async def restart(self, id: str, now: bool = False) -> dict[str, Any]: ...
+    async def stop(self, id: str, reason: str = "", timeout: float | None = None) -> dict[str, Any]: ...
 
 
 class KernelMethods:
@@ -41,7 +42,7 @@ class KernelMethods:
 
     def __init__(self, kernel: OperatedKernel) -> None:
         self._kernel = kernel
-        self._stopping: set[asyncio.Task[None]] = set()
+        self._stopping: set[asyncio.Task[Any]] = set()
 
     def around(self) -> Mapping[str, Wrapper]:
         return {
@@ -102,10 +103,9 @@ class KernelMethods:
         """Begin to drain and answer at once, with the true numbers."""
         reason, seconds = _reason(params), self._seconds(params)
         pending = backend.calls
-        if backend.state not in ("disconnected", "draining"):
-            task = asyncio.create_task(backend.stop(reason, seconds))
-            self._stopping.add(task)
-            task.add_done_callback(self._stopping.discard)
+        task = asyncio.create_task(self._kernel.stop(backend.id, reason, seconds))
+        self._stopping.add(task)
+        task.add_done_callback(self._stopping.discard)
         return {
             "server_id": backend.id,
             "accepted": True,

@@ -6,7 +6,7 @@ import asyncio
 import logging
 import time
 from collections import deque
-from collections.abc import Callable, Collection, Coroutine, Hashable, Mapping, Sequence
+from collections.abc import Callable, Collection, Coroutine, Hashable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, NoReturn
@@ -26,6 +26,7 @@ from defserve.proxying.conversations.holding import HeldChannels
 from defserve.proxying.conversations.pool import Pool
 from defserve.proxying.relay import RelayedCall, held_handle, resumes
 from defserve.proxying.restarts import Exit, RestartPolicy, RestartRefusal, Restarts, RestartsByKey
+from defserve.proxying.room import CallRoom
 from defserve.proxying.states import State
 from defserve.proxying.targets import Per, Secrets, Target
 from defserve.proxying.watching import SHARED, Watching
@@ -40,8 +41,6 @@ DRAIN_SECONDS: Final = 30.0
 STDERR_LINES: Final = 200
 RETIRE_POLL_SECONDS: Final = 0.05
 CLEAN_EXIT: Final = "exited with code 0"
-MOST_WAITING: Final = 4
-"""Calls that wait for room, for each that may run."""
 
 # A notification of a backend, and the lists that it says have changed.
 CHANGES: Final[Mapping[str, tuple[str, ...]]] = {
@@ -83,7 +82,7 @@ class Backend:
     """A server behind this one. Everything here runs on one event loop, that of `start`.
 
     `id` names it in errors and logs; `note` has its last words; `era` is the protocol version that it speaks.
-    `calls` are under way, `calls_total` were ever sent. `since` is the time of the last change of `state`.
+    `since` is the time of the last change of `state`.
     """
 
     def __init__(self, id: str, target: Target, shelf: Shelf, parking: Parking, options: BackendOptions) -> None:
@@ -96,7 +95,8 @@ class Backend:
         self.info: Json = {}
         self.instructions: str | None = None
         self.capabilities: Json = {}
-        self.calls = self.calls_total = self.restarts = 0
+        self.restarts = 0
+        self.room = CallRoom(id, options.in_flight)
         self.since = time.time()
         self.stderr: deque[str] = deque(maxlen=STDERR_LINES)
         self.on_stderr: Callable[[str], None] | None = None
@@ -113,10 +113,18 @@ class Backend:
         self._failed = ""
         self._is_asleep = False
         self._join_loop()
-        self._room: deque[asyncio.Future[None]] = deque()
         self._tasks: set[asyncio.Task[None]] = set()
-        self._is_refreshing = self._is_known = False
-        self._wanted: dict[Channel, set[str]] = {}
+        self._is_known = False
+
+    @property
+    def calls(self) -> int:
+        """The calls under way."""
+        return self.room.running
+
+    @property
+    def calls_total(self) -> int:
+        """All calls that were ever sent."""
+        return self.room.total
 
     @property
     def tools(self) -> int:
@@ -155,7 +163,7 @@ class Backend:
 
     def _join_loop(self) -> None:
         """Belong to the event loop that comes next: what waits must wait on that one."""
-        self._main_gone, self._settled, self._idle = asyncio.Event(), asyncio.Event(), asyncio.Event()
+        self._main_gone, self._settled = asyncio.Event(), asyncio.Event()
         self._falling_asleep = asyncio.Lock()
         self.catalogue.join_loop()
 
@@ -284,15 +292,12 @@ class Backend:
     async def _drain(self, reason: str, timeout: float) -> None:
         if self.state == "connected":
             self._enter("draining", reason)
-            if self.calls:
-                self._idle.clear()
-                with suppress(TimeoutError):
-                    async with asyncio.timeout(timeout):
-                        await self._idle.wait()
+            await self.room.empty(timeout)
 
     async def _close(self) -> None:
         for other in self._tasks:
             other.cancel()
+        self.catalogue.stop_refreshing()
         task, self._task = self._task, None
         if task is not None:
             task.cancel()
@@ -306,7 +311,7 @@ class Backend:
             self.note = note
             verdict = self.policy.after(exit)
             if isinstance(verdict, RestartRefusal):
-                self._enter("error" if exit is Exit.FAILED else "disconnected", f"{verdict.reason}: {note}")
+                self._enter("disconnected" if exit is Exit.CLEAN else "error", f"{verdict.reason}: {note}")
                 return
             if self.state != "error":
                 self._enter("error", note)
@@ -406,8 +411,7 @@ class Backend:
         """The result of a call's request. Raises what the front is told if there is none."""
         if resumes(call):
             return await self._named(self._parking.run(call.root, _nothing))
-        await self._take_room()
-        try:
+        async with self.room:
             front = front_of(call)
             held = self._held.take(held_handle(call, self.id))
             channel = held.channel if held is not None else await self._channel(front)
@@ -416,8 +420,6 @@ class Backend:
                 channel.begin(relayed)
                 channel.end(held.exchange)
             return await self._named(relayed.run(method, params))
-        finally:
-            self._leave_room()
 
     async def _named(self, work: Coroutine[Any, Any, Json]) -> Json:
         """The result of work in this backend. Its failures say whose they are."""
@@ -442,44 +444,12 @@ class Backend:
             return main
         return await self.pool.get(front if per == "client" else front._replace(key=None))
 
-    async def _take_room(self) -> None:
-        """Wait for room among the calls under way. In order, and not for ever."""
-        limit = self.options.in_flight
-        if self.calls >= limit or self._room:
-            if len(self._room) >= MOST_WAITING * limit:
-                raise failures.too_busy(self.id, f"{limit} calls run and {len(self._room)} wait")
-            turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-            self._room.append(turn)
-            try:
-                await turn
-            except BaseException:
-                if turn.done() and not turn.cancelled():
-                    self._next()
-                else:
-                    self._room.remove(turn)
-                raise
-        self.calls += 1
-        self.calls_total += 1
-
-    def _leave_room(self) -> None:
-        self.calls -= 1
-        self._next()
-        if self.calls == 0:
-            self._idle.set()
-
-    def _next(self) -> None:
-        while self._room and self.calls < self.options.in_flight:
-            turn = self._room.popleft()
-            if not turn.done():
-                turn.set_result(None)
-                return
-
     # -- what comes by itself ----------------------------------------------------------------------------
 
     def heard(self, channel: Channel, method: str, params: Json) -> None:
         """See `channel.ChannelOwner`."""
         if (kinds := CHANGES.get(method)) is not None:
-            self._refresh(channel, kinds)
+            self.catalogue.refresh_soon(channel, kinds)
         elif method == "notifications/resources/updated" and isinstance(params.get("uri"), str):
             self._updated(channel, params["uri"])
 
@@ -563,27 +533,6 @@ class Backend:
         task = asyncio.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
-
-    def _refresh(self, channel: Channel, kinds: Sequence[str]) -> None:
-        """Read the lists again. Several changes at once are read once."""
-        self._wanted.setdefault(channel, set()).update(kinds)
-        if not self._is_refreshing:
-            self._is_refreshing = True
-            self._spawn(self._refreshed())
-
-    async def _refreshed(self) -> None:
-        try:
-            await self._read_wanted()
-        finally:
-            self._is_refreshing = False
-
-    async def _read_wanted(self) -> None:
-        while self._wanted:
-            channel, kinds = self._wanted.popitem()
-            try:
-                await self.catalogue.refresh(channel, sorted(kinds))
-            except PeerError as error:
-                log.warning("server %r: its new lists cannot be read: %s", self.id, self._hidden(error.message))
 
     def _take_stderr(self, line: str) -> None:
         shown = self._hidden(line)

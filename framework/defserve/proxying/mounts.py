@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Collection, Hashable, Mapping
+from collections.abc import AsyncGenerator, Collection, Hashable, Iterator, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import TYPE_CHECKING, Any, Final
 
@@ -27,6 +27,7 @@ LIST_WAIT_SECONDS: Final = 2.0
 LATE_SECONDS: Final = 10.0
 """How long a call waits for a backend that is opened for the first time."""
 STOP_SECONDS: Final = 5.0
+LONGEST_INSTRUCTIONS: Final = 4_000
 STATES_KEY: Final = "dev.defserve/servers"
 
 
@@ -41,6 +42,8 @@ class Mounts(Extension):
         self._loop: asyncio.AbstractEventLoop | None = None
         self._opened_at = 0.0
         self._parking = Parking()
+        shelf.mcp.resources.unlisted = self._unlisted
+        shelf.mcp.lifecycle.more_instructions = self._instructions
         shelf.mcp.offer_elsewhere(self, self._before_list, self._states, self._late)
 
     def declare(self, given: str | Target, prefix: str | None, options: Mapping[str, Any]) -> Backend:
@@ -119,6 +122,24 @@ class Mounts(Extension):
         opening = [one for one in self.backends.values() if one.is_new and one.may_have(name)]
         await asyncio.gather(*(backend.ready(LATE_SECONDS) for backend in opening))
         return bool(opening)
+
+    def _unlisted(self, uri: str) -> RemoteResource | None:
+        """A resource that a backend may have, though it lists none with this URI: results may link to such."""
+        able = [one for one in self.backends.values() if "resources" in one.capabilities]
+        owners = [one for one in able if one.prefix.text and one.prefix.inner_uri(uri) is not None]
+        owners = owners or [one for one in able if not one.prefix.text]
+        if len(owners) != 1:
+            return None
+        found = RemoteResource(owners[0], uri, {"uri": uri, "name": uri})
+        self._shelf.declare(found)
+        return found
+
+    def _instructions(self) -> Iterator[str]:
+        """What backends say about their use, each under its name."""
+        for backend in self.backends.values():
+            text = "".join(c for c in backend.instructions or "" if c.isprintable() or c == "\n")
+            if text and backend.state == "connected":
+                yield f"## {backend.id}\n\n{text[:LONGEST_INSTRUCTIONS]}"
 
     async def watch(self, call: Call, uris: Collection[str]) -> None:
         """See `mcp.resources.subscriptions.UpdateSource`."""

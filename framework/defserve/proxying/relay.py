@@ -67,7 +67,7 @@ class RelayedCall:
     async def run(self, method: str, params: Json) -> Json:
         """The result of the request. Raises what the front is told if there is none."""
         channel, call = self.channel, self.call
-        if channel.offers and not channel.stateless and not can_wait(call):
+        if channel.may_ask and not channel.stateless and not can_wait(call):
             return await self._parking.run(call.root, lambda work: self._parked(work, method, params))
         channel.begin(self)
         try:

@@ -24,6 +24,15 @@ from tests.waiting import until, wait_until
 
 pytestmark = pytest.mark.anyio
 
+
+@pytest.fixture(params=[False, True], ids=["asyncio", "uvloop"])
+def anyio_backend(request: pytest.FixtureRequest) -> tuple[str, dict[str, Any]]:
+    """A server with mounted servers runs on uvloop."""
+    if request.param:
+        pytest.importorskip("uvloop")
+    return "asyncio", {"use_uvloop": request.param}
+
+
 posix = pytest.mark.skipif(os.name != "posix", reason="processes of POSIX")
 
 

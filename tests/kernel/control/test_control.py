@@ -63,7 +63,8 @@ class FakeKernel:
     async def start(self, id: str) -> dict[str, Any]:
         return {"id": id}
 
-    stop = start
+    async def stop(self, id: str, reason: str = "", timeout: float | None = None) -> dict[str, Any]:
+        return {"id": id}
 
     async def reload(self) -> dict[str, Any]:
         return {}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from pydantic_core import to_json
@@ -75,6 +75,7 @@ class McpLifecycle:
         self.identity = identity
         self.dialects = {version.name: Dialect(version, identity, secret) for version in TABLE}
         self._last_offer: Offer | None = None
+        self.more_instructions: Callable[[], Iterable[str]] | None = None
 
     # -- handshake era -----------------------------------------------------------------------------------
 
@@ -141,7 +142,10 @@ class McpLifecycle:
         }
 
     def _instructions(self) -> Params:
-        return {"instructions": self.identity.instructions} if self.identity.instructions else {}
+        text = self.identity.instructions or ""
+        if self.more_instructions is not None:
+            text = "\n\n".join(filter(None, (text, *self.more_instructions())))
+        return {"instructions": text} if text else {}
 
 
 class UnsupportedVersion(ProtocolError):

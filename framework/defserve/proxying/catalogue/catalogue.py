@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from defserve.proxying.conversations.channel import Channel
 
 RESERVED: Final = "mgp."
+PAUSE_SECONDS: Final = 0.1
+"""Between two readings: a backend may say that its lists have changed whenever they are read."""
 LONGEST_DESCRIPTION: Final = 64 * 1024
 
 log = logging.getLogger("defserve.proxying")
@@ -54,6 +56,8 @@ class Catalogue:
             "templates": mcp.resources.templates,
         }
         self._shown: dict[str, dict[str, Any]] = {kind: {} for kind in KINDS}
+        self._changed: dict[Channel, set[str]] = {}
+        self._task: asyncio.Task[None] | None = None
         self._private: dict[Hashable, set[str]] = {}
         self.problems: dict[str, list[str]] = {}
         self.join_loop()
@@ -84,6 +88,27 @@ class Catalogue:
                     self._show(kind, items)
                 else:
                     self._show_to(key, kind, items)
+
+    def refresh_soon(self, channel: Channel, kinds: Sequence[str]) -> None:
+        """The backend says that lists have changed. Several changes at once are read once, and not all the time."""
+        self._changed.setdefault(channel, set()).update(kinds)
+        if self._task is None or self._task.done():
+            self._task = asyncio.create_task(self._read_changed())
+
+    def stop_refreshing(self) -> None:
+        self._changed.clear()
+        if self._task is not None:
+            self._task.cancel()
+
+    async def _read_changed(self) -> None:
+        while self._changed:
+            channel, kinds = self._changed.popitem()
+            try:
+                await self.refresh(channel, sorted(kinds))
+            except PeerError as error:
+                text = self._backend.secrets.hidden(error.message)
+                log.warning("server %r: its new lists cannot be read: %s", self._backend.id, text)
+            await asyncio.sleep(PAUSE_SECONDS)
 
     @property
     def private(self) -> Collection[Hashable]:

@@ -69,6 +69,7 @@ class Channel:
     def __init__(self, owner: ChannelOwner, front: Front | None) -> None:
         self.front, self._owner = front, owner
         self.offers: Json = dict(front.offers if front is not None else OFFER)
+        self.may_ask = not self.offers.keys().isdisjoint(QUESTIONS.values())
         self.exchanges: dict[Exchange, None] = {}
         self.used_at = asyncio.get_running_loop().time()
         self.gone: PeerGone | None = None

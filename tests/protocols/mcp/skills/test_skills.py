@@ -329,7 +329,7 @@ assert not [name for name in sys.modules if "skills" in name or name == "yaml"],
     ("path", "data", "problem"),
     [
         ("refunds/SKILL.md", "# no frontmatter", "SKILL.md: it does not begin with frontmatter"),
-        ("refunds/SKILL.md", "---\nname: [\n---\n", "SKILL.md: the frontmatter is not YAML: line 2"),
+        ("refunds/SKILL.md", "---\nname: [\n---\n", "SKILL.md: the frontmatter is not YAML: line 3"),
         ("refunds/SKILL.md", b"---\nname: \xff\n---\n", "it is not UTF-8 \\(byte 10\\)"),
         ("refunds/SKILL.md", "---\ndescription: x\n---\n", "the name None of a skill is not.*\n.*name: refunds"),
         ("refunds/SKILL.md", "---\nname: Refunds\ndescription: x\n---\n", "is not 1 to 64 lower-case"),
@@ -357,6 +357,19 @@ def test_a_folder_without_skills_is_refused(tmp_path: Path) -> None:
             Server("s").skills(wrong)
     with pytest.raises(UsageError, match=r"has no SKILL\.md"):
         Server("s").skill(tmp_path)
+
+
+def test_a_folder_that_is_itself_a_skill_is_told_apart(folder: Path) -> None:
+    with pytest.raises(UsageError, match=r"use server\.skill\(…\)"):
+        Server("s").skills(folder / "refunds")
+
+
+def test_skills_in_caches_and_hidden_folders_are_nobodys(folder: Path) -> None:
+    for path in ("node_modules/x/SKILL.md", ".cache/y/SKILL.md", "__pycache__/z/SKILL.md"):
+        write(folder, path)
+    server = Server("s")
+    server.skills(folder)
+    assert [uri for uri, _ in server.mcp.need_skills().registry.items()] == ["skill://refunds/SKILL.md"]
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="links need rights there")

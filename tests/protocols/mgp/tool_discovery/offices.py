@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from defserve import Search, Security, Server, dangerous, safe
+from defserve.protocols.mcp.prefixes import Prefix
 from tests.protocols.mgp.callers import Trail
 from tests.raw import Json, Raw
 
@@ -68,3 +69,12 @@ async def structured(peer: Raw, tool: str, arguments: Json, **more: Any) -> Json
     result = await peer.call(tool, arguments, **more)
     assert not result.get("isError"), result
     return result["structuredContent"]
+
+
+class Elsewhere:
+    """A server behind this one."""
+
+    id, prefix, timeout, state = "wiki", Prefix(None), None, "connected"
+
+    async def relay(self, call: Any, method: str, params: Any) -> Any:
+        return {"content": [{"type": "text", "text": "from elsewhere"}]}

@@ -9,9 +9,10 @@ import pytest
 
 from defserve import Auth, Context, Limits, Refused, StaticTokens
 from defserve.auth.principals import Principal
+from defserve.proxying.catalogue.items import RemoteTool
 from tests import asgi
 from tests.protocols.mgp.callers import code_of, speaking
-from tests.protocols.mgp.tool_discovery.offices import META, hum, keyword_only, office, structured
+from tests.protocols.mgp.tool_discovery.offices import META, Elsewhere, hum, keyword_only, office, structured
 from tests.raw import ERAS, HANDSHAKE, STATELESS, Json, Raw, raw, until
 
 pytestmark = pytest.mark.anyio
@@ -239,3 +240,16 @@ async def test_a_tool_whose_arguments_go_into_headers_is_called_by_its_own_name(
         assert "its own name" in refused["error"]["message"]
     async with raw(server, STATELESS) as pipe:  # a pipe has no headers
         assert (await ask(pipe, "stock", {"region": "eu"}))["result"]["content"][0]["text"] == "eu"
+
+
+async def test_a_tool_that_is_for_views_alone_is_not_called_for_a_model():
+    server, _ = office(keyword_only())
+    listed = {"name": "repaint", "_meta": {"ui": {"visibility": ["app"]}}}
+    server.add_tool(RemoteTool(Elsewhere(), "repaint", listed))
+    async with raw(server, SESSION) as peer:
+        unknown, hidden = await ask(peer, "no_such_tool"), await ask(peer, "repaint")
+        assert hidden["error"]["code"] == unknown["error"]["code"]
+        assert hidden["error"]["message"] == "Unknown tool: repaint"
+        assert (await structured(peer, "mgp_tools_discover", {"query": "repaint"}))["tools"] == []
+        # The host calls it by its own name, for its view.
+        assert (await peer.call("repaint"))["content"][0]["text"] == "from elsewhere"

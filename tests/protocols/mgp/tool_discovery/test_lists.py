@@ -12,10 +12,9 @@ from starlette.testclient import TestClient
 
 from defserve import AccessPolicy, Entry, Search, Server, ToolBudget, UsageError
 from defserve.errors import PeerError
-from defserve.protocols.mcp.prefixes import Prefix
 from defserve.proxying.catalogue.items import RemoteTool
 from tests.protocols.mgp.callers import ALICE, BOB, speaking
-from tests.protocols.mgp.tool_discovery.offices import META, hum, keyword_only, names, office, structured
+from tests.protocols.mgp.tool_discovery.offices import META, Elsewhere, hum, keyword_only, names, office, structured
 from tests.raw import ERAS, HANDSHAKE, STATELESS, raw
 
 pytestmark = pytest.mark.anyio
@@ -201,15 +200,6 @@ def test_a_server_without_search_imports_nothing_of_it():
     )
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert ran.stdout.strip() == "[]"
-
-
-class Elsewhere:
-    """A server behind this one."""
-
-    id, prefix, timeout, state = "wiki", Prefix(None), None, "connected"
-
-    async def relay(self, call: Any, method: str, params: Any) -> Any:
-        return {"content": [{"type": "text", "text": "from elsewhere"}]}
 
 
 @pytest.mark.parametrize(

@@ -140,6 +140,8 @@ class Resources:
     def __init__(self) -> None:
         self.cache = ResourceCache()
         self.late: Late | None = None
+        self.unlisted: Callable[[str], Resource | None] | None = None
+        """Finds a resource that is in no list."""
         self.concrete: Registry[Resource] = Registry("resource")
         self.templates: Registry[Resource] = Registry("resource template")
         self._concrete_listing = Listing("resources", self.concrete, Resource.is_listed)
@@ -196,7 +198,8 @@ class Resources:
             values = resource.template.match(uri)
             if values is not None and visible(call, resource):
                 return resource, values
-        return None
+        found = self.unlisted(uri) if self.unlisted is not None else None
+        return (found, {}) if found is not None and visible(call, found) else None
 
     def readable(self, call: Call, uri: str) -> bool:
         return self.find(call, uri) is not None

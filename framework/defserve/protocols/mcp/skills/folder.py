@@ -104,12 +104,26 @@ def read_folder(root: Path, most_files: int = MOST_FILES, most_bytes: int = MOST
             room -= len(data)
             files.append(SkillFile(path, data, f"sha256:{hashlib.sha256(data).hexdigest()}"))
     except OSError as error:
-        raise UsageError(
-            f"{error.filename or root} cannot be read: {error.strerror}",
-            where=str(root),
-            fix="give the user that serves it the right to read it, or move it out of the folder",
-        ) from None
+        raise _unreadable(root, error) from None
     return Folder(root, tuple(files), tuple(left_out))
+
+
+def find_skills(root: Path) -> list[Path]:
+    """The outermost folders below `root` with a `SKILL.md`, in order. Links are not followed. Raises UsageError."""
+    try:
+        return list(_find(root, DEEPEST)) if root.is_dir() else []
+    except OSError as error:
+        raise _unreadable(root, error) from None
+
+
+def _find(folder: Path, depth: int) -> Iterator[Path]:
+    for entry in sorted(os.scandir(folder), key=lambda entry: entry.name):
+        if entry.name.startswith(".") or entry.name in _CACHES or not entry.is_dir(follow_symlinks=False):
+            continue
+        if os.path.lexists(os.path.join(entry.path, SKILL_FILE)):
+            yield Path(entry.path)
+        elif depth:
+            yield from _find(Path(entry.path), depth - 1)
 
 
 def _walk(folder: Path, root: Path, inside: str, left_out: list[LeftOut]) -> Iterator[tuple[str, Path]]:
@@ -159,6 +173,14 @@ def _bytes(path: Path, most: int) -> bytes | None:
         raise
     with open(opened, "rb") as file:
         return file.read(most + 1) if stat.S_ISREG(os.fstat(opened).st_mode) else None
+
+
+def _unreadable(root: Path, error: OSError) -> UsageError:
+    return UsageError(
+        f"{error.filename or root} cannot be read: {error.strerror}",
+        where=str(root),
+        fix="give the user that serves it the right to read it, or move it out of the folder",
+    )
 
 
 def _too_large(root: Path, how: str) -> UsageError:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -15,7 +15,7 @@ from defserve.protocols.mcp.lifecycle import dialect_cache_hints, dialect_of
 from defserve.protocols.mcp.listing import Listing, cursor_at, position_of
 from defserve.protocols.mcp.params import text
 from defserve.protocols.mcp.resources.resources import URI_LENGTH, Resources
-from defserve.protocols.mcp.skills.folder import DEEPEST, SKILL_FILE, Room, read_folder
+from defserve.protocols.mcp.skills.folder import DEEPEST, SKILL_FILE, Room, find_skills, read_folder
 from defserve.protocols.mcp.skills.skill import SEGMENT, SkillManifest, SkillResource, encoded, resources
 from defserve.wire.messages import Params
 
@@ -50,11 +50,12 @@ class Skills:
         """Read every skill below a folder. Raises UsageError if there is none."""
         root = Path(os.path.abspath(path))
         self.folders.append(root)
-        found = list(_skill_folders(root, DEEPEST)) if root.is_dir() else []
+        found = find_skills(root)
         if not found:
+            fix = "a relative path starts beside the file that names it; to ship it, put the folder into the package"
             raise UsageError(
                 f"there is no skill below {str(root)!r}: no folder in it has a {SKILL_FILE}",
-                fix="a relative path starts beside the file that names it; to ship it, put the folder into the package",
+                fix="it is a skill itself: use server.skill(…)" if (root / SKILL_FILE).exists() else fix,
             )
         for folder in found:
             segments = [encoded(part) for part in folder.relative_to(root).parts]
@@ -124,17 +125,6 @@ class Skills:
     def _visible(self, call: Call, uri: str) -> SkillManifest | None:
         manifest = self.registry.get(uri) if len(uri) <= URI_LENGTH else None
         return manifest if manifest is not None and call.session.composition.visible(call, manifest) else None
-
-
-def _skill_folders(folder: Path, depth: int) -> Iterator[Path]:
-    """The outermost folders with a `SKILL.md`, in order. Links are not followed."""
-    for entry in sorted(os.scandir(folder), key=lambda entry: entry.name):
-        if entry.name.startswith(".") or not entry.is_dir(follow_symlinks=False):
-            continue
-        if os.path.lexists(os.path.join(entry.path, SKILL_FILE)):
-            yield Path(entry.path)
-        elif depth:
-            yield from _skill_folders(Path(entry.path), depth - 1)
 
 
 def _segments(prefix: str) -> list[str]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from pydantic_core import to_json
 
@@ -142,8 +142,12 @@ class TaskRunner:
 
     async def end(self) -> None:
         """The server ends: runs that are left are cut off, and outcomes get a moment to reach the store."""
-        for run in list(self._runs):
+        cut = list(self._runs)
+        for run in cut:
             run.cut()
+        # What they clean up may need what other extensions close next.
+        if stopping := [cast("asyncio.Task[Any]", run.call.task) for run in cut if run.call.task is not None]:
+            await asyncio.wait(stopping, timeout=self.limits.farewell)
         if self._looking is not None:
             self._looking.cancel()
         if self._finishing:

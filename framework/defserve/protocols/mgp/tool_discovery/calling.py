@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 from defserve.core.call import Call
@@ -11,6 +11,7 @@ from defserve.errors import InvalidParams
 from defserve.protocols.mcp.failures import UnknownTool
 from defserve.protocols.mcp.lifecycle import dialect_of
 from defserve.protocols.mcp.params import fields, optional_fields, text
+from defserve.protocols.mcp.tools.tools import Tool, Tools
 from defserve.protocols.mgp.tool_discovery.conversations import remembers, told
 from defserve.protocols.mgp.tool_discovery.discovery import ToolDiscovery
 from defserve.protocols.mgp.tool_discovery.levels import Levels
@@ -23,14 +24,15 @@ class NamedCalls:
     """The outermost wrapper of `tools/call`: whatever stands inside sees the tool's own name and arguments."""
 
     def __init__(
-        self, section: ToolDiscovery, levels: Levels, param_headers: Callable[[Any], Mapping[tuple[str, ...], str]]
+        self, section: ToolDiscovery, levels: Levels, tools: Tools, is_for_views: Callable[[Tool], bool]
     ) -> None:
-        self._section, self._levels, self._param_headers = section, levels, param_headers
+        self._section, self._levels = section, levels
+        self._tools, self._is_for_views = tools, is_for_views
 
     async def __call__(self, call: Call, params: Params, following: Next) -> Any:
         meant = named(params)
         if meant is not params:
-            self._refuse_without_headers(call, meant["name"])
+            self._refuse(call, meant["name"])
             # Seals, audits and grants read the call's params, and they too are about the tool itself.
             call.params = params = meant
             # The host cannot see which tool a model means here, and so cannot keep it from those of a view.
@@ -56,9 +58,14 @@ class NamedCalls:
             result["_meta"] = {**(result.get("_meta") or {}), **more}
         return result
 
-    def _refuse_without_headers(self, call: Call, name: str) -> None:
-        """Raises InvalidParams for a tool whose arguments a client must repeat as headers: it sent none."""
-        if call.envelope is not None and dialect_of(call).stateless and self._param_headers(name):
+    def _refuse(self, call: Call, name: str) -> None:
+        """Raises InvalidParams for a tool that only its own name may call: hosts and proxies judge by that name.
+
+        A host keeps tools of views from its model. A client repeats some arguments as headers, and has sent none.
+        """
+        if (tool := self._tools.registry.get(name)) is not None and self._is_for_views(tool):
+            raise UnknownTool(f"Unknown tool: {name}", data={"tool": name})
+        if call.envelope is not None and dialect_of(call).stateless and self._tools.param_headers(name):
             raise InvalidParams(f"Invalid params: {name} has arguments that go into headers; call it by its own name")
 
 

@@ -11,6 +11,7 @@ from pydantic_core import to_json
 
 from defserve.core.call import Call
 from defserve.protocols.mcp.apps.facet import is_for_views
+from defserve.protocols.mcp.tools.tools import Tool
 from defserve.protocols.mgp.agreed import tool_security, undeclared
 from defserve.protocols.mgp.tool_discovery.names import SPELLINGS
 from defserve.search.budget import tokens_of
@@ -20,7 +21,6 @@ from defserve.wire.messages import Params
 
 if TYPE_CHECKING:
     from defserve.core.registry import Registry
-    from defserve.protocols.mcp.tools.tools import Tool
     from defserve.search.entries import Risk
 
 DISCOVER = "mgp/tools/discover"

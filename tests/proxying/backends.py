@@ -1,0 +1,43 @@
+"""Children as backends, and waiting for what happens in them."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeAlias
+
+from defserve import Command
+from defserve.host import Client
+from tests.waiting import DEADLINE
+
+ROOT = Path(__file__).parents[2]
+ERAS = ("handshake", "stateless")
+
+Hears: TypeAlias = Callable[[str, dict[str, Any]], None]
+
+
+def hearing(heard: list[Any], member: str | None = None) -> Hears:
+    """Keeps the method of each notification, or one member of its params."""
+    return lambda method, params: heard.append(params.get(member) if member else method)
+
+
+async def until_fact(client: Client, name: str) -> None:
+    """Wait until something has happened in the backend of a client."""
+    async with asyncio.timeout(DEADLINE):
+        while not await client.call("e_fact", name=name):  # noqa: ASYNC110 (it happens in another process)
+            await asyncio.sleep(0.01)
+
+
+async def until_listed(client: Client, name: str) -> None:
+    """Wait until a tool is offered."""
+    async with asyncio.timeout(DEADLINE):
+        while name not in [tool["name"] for tool in await client.tools()]:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+
+
+def child(*words: str, **options: Any) -> Command:
+    """A Python program as a backend."""
+    env = {"PYTHONPATH": str(ROOT), **options.pop("env", {})}
+    return Command(sys.executable, *(words or ("-m", "tests.proxying.everything")), env=env, **options)
