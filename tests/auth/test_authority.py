@@ -86,7 +86,6 @@ MAY_ASK: dict[str, set[str]] = {
         "protocols/mcpl/peers.py",  # what is for one does not reach the others
         "protocols/mgp/streaming/streaming.py",  # an id that is easy to guess cancels nothing
         "protocols/mcp/tasks/run.py",  # hands the fact on
-        "proxying/conversations/fronts.py",  # callers who may be several people share no conversation
     },
     "is_loopback": {
         "guard/network/addresses.py",  # judges addresses that tools connect to
