@@ -18,10 +18,11 @@ from defserve.proxying.mounts import Mounts
 from defserve.proxying.targets import SHORTEST_SECRET, Command, Remote, Secrets, Target
 
 CALLS_AT_ONCE = 64
+LAST_WORDS = "; its last words:"
 
 
 class Member:
-    """One server of the file. Without a `backend` it cannot be started, and `problem` says why.
+    """One server of the file. Without a `backend` it cannot be started: `problem` says why, `fix` what helps.
 
     `hidden` takes everything out of a text that only the server may know. Whoever starts or ends it holds `changing`.
     It `is_stopped` if an operator ended it: then only an operator starts it.
@@ -31,7 +32,7 @@ class Member:
         self.entry, self.environ = entry, environ
         self.hidden = entry.launch.hidden(environ)
         self.backend: Backend | None = None
-        self.problem = ""
+        self.problem, self.fix = "", ""
         self.is_stopped = False
         self.health = ""
         self.changing = asyncio.Lock()
@@ -51,7 +52,7 @@ class Member:
         try:
             target = self.target()
         except UsageError as error:
-            self.problem = self.hidden(error.problem)
+            self.problem, self.fix = self.hidden(error.problem), error.fix
             journal.add(self.id, "problem", self.problem)
             return
         self.backend = mounts.add(self.id, target, self._options())
@@ -149,7 +150,9 @@ class Member:
 
 
 def _told(change: Transition) -> str:
-    return f"{change.previous} → {change.new}: {change.reason}"
+    # What it wrote to standard error has lines of its own.
+    reason = change.reason.partition(LAST_WORDS)[0]
+    return f"{change.previous} → {change.new}: {'; '.join(line.strip() for line in reason.splitlines())}"
 
 
 def _shown(launch: Launch) -> str:
