@@ -32,6 +32,8 @@ if TYPE_CHECKING:
     from defserve.protocols.mcp.resources.uri_template import UriTemplate
     from defserve.proxying.targets import Secrets
 
+SECURITY: Final = "mgp"
+"""The facet of a tool whose security this server states itself."""
 ANNOTATION: Final = "x-mcp-header"
 
 # Members of a listed item, and the feature that a version must have to be shown them.
@@ -143,10 +145,12 @@ class RemoteTool(Tool):
             or ("any_structured" not in dialect.has and object_of(output).get("type") != "object")
         ):
             del described["outputSchema"]
-        if "tool_annotations" not in dialect.has:
-            described.pop("annotations", None)
-        elif self.options.annotations:
+        # What this server makes of its hints and its security counts, not what it said itself.
+        described.pop("annotations", None)
+        if "tool_annotations" in dialect.has and self.options.annotations:
             described["annotations"] = dict(self.options.annotations)
+        if SECURITY in self.facets:
+            described.pop("security", None)
         return uris.in_listed_tool(described, self.backend.prefix)
 
     def check(self, limits: Limits) -> None:
