@@ -34,6 +34,13 @@ def test_a_command_is_called_over_stdio_and_text_fits_its_schema(defserve: Run):
     assert (code, out) == (0, "3\n")
 
 
+def test_tools_that_only_views_use_are_listed_and_called(defserve: Run):
+    example = str(Path(__file__).parents[2] / "examples" / "weather_app.py")
+    listed = defserve("list", example).out
+    assert "convert(city: string, unit: string)" in listed and "ui://weather-app/forecast" in listed
+    assert json.loads(defserve("call", example, "convert", "city=Oslo", "unit=F").out)["unit"] == "F"
+
+
 def test_the_raw_result_can_be_had(defserve: Run):
     raw = json.loads(defserve("call", "tests.testing.toy", "add", "a:=1", "b:=2", "--raw").out)
     assert raw == {"content": [{"type": "text", "text": "3"}]}

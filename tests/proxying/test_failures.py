@@ -262,6 +262,47 @@ async def test_a_state_is_worth_nothing_to_another_server_or_twice() -> None:
                 await other.request("tools/call", {**again, "requestState": following["requestState"]}, follow=False)
 
 
+FLOOD = """
+import json, sys
+
+def say(**message):
+    print(json.dumps({"jsonrpc": "2.0", **message}), flush=True)
+
+refused = 0
+for line in sys.stdin:
+    said = json.loads(line)
+    if said.get("method") == "initialize":
+        info = {"name": "flood", "version": "1"}
+        about = {"protocolVersion": "2025-11-25", "capabilities": {"tools": {}}, "serverInfo": info}
+        say(id=said["id"], result=about)
+    elif said.get("method") == "tools/list":
+        say(id=said["id"], result={"tools": [{"name": "flood", "inputSchema": {"type": "object"}}]})
+    elif said.get("method") == "tools/call":
+        calling = said["id"]
+        for number in range(200):
+            say(id=f"q{number}", method="elicitation/create", params={"message": "?", "requestedSchema": {}})
+    elif "error" in said:
+        refused += 1
+        if refused == 200 - 32:
+            say(id=calling, result={"content": [{"type": "text", "text": f"{refused} refused"}]})
+    elif "method" in said and "id" in said:
+        say(id=said["id"], error={"code": -32601, "message": "no"})
+"""
+
+
+async def test_a_backend_that_floods_its_client_with_questions_is_bounded() -> None:
+    asked: list[str] = []
+
+    async def ask(message: str, schema: Any) -> Any:
+        asked.append(message)
+        await asyncio.sleep(600)
+
+    server = front((Command(sys.executable, "-c", FLOOD, version="handshake"), "e"))
+    async with server.connect("handshake", answers=Answers(ask=ask)) as client:
+        assert (await client.call_raw("e_flood"))["content"][0]["text"] == "168 refused"
+        assert len(asked) == 32
+
+
 def test_a_server_can_be_served_again_on_another_loop() -> None:
     server = front((child(), "e"))
 

@@ -84,6 +84,20 @@ async def test_a_wrong_token_is_an_error_without_the_token() -> None:
             assert "401" in backend.note or "token" in backend.note.lower()
 
 
+async def test_a_secret_that_a_child_prints_among_its_messages_is_not_logged(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.DEBUG)
+    noisy = "import os; print('debug:', os.environ['MAIL_TOKEN'], flush=True)"
+    start = f"{noisy}; from tests.proxying.everything import everything; everything().run()"
+    server = Server("front")
+    server.mount(child("-c", start, env={"MAIL_TOKEN": SECRET}), prefix="e")
+    async with server.connect() as client:
+        assert await client.call("e_add", a=1, b=2) == 3
+    assert "debug:" in caplog.text
+    assert SECRET not in caplog.text
+
+
 def test_targets_do_not_show_their_secrets() -> None:
     remote = Remote(
         f"https://me:{SECRET}@wiki.example.org/mcp?key={SECRET}",

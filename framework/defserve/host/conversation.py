@@ -53,6 +53,8 @@ class ClientConversation:
         self._gone: PeerGone | None = None
         self._left: asyncio.Future[None] | None = None
         self._opened = False
+        self.shown: Callable[[bytes], bytes | str] = bytes
+        """How a message of the peer is shown in logs: it may hold secrets that its host knows."""
 
     def start(self) -> None:
         self._left = asyncio.get_running_loop().create_future()
@@ -301,7 +303,7 @@ class ClientConversation:
         try:
             self._dispatch(message, data, None if beside is None else beside.forward)
         except Exception:  # whatever the peer says, the next message is read
-            log.exception("a message could not be taken: %.200r", data)
+            log.exception("a message could not be taken: %.200r", self.shown(data))
 
     def _dispatch(self, message: Message, data: bytes, forward: Forward | None) -> None:
         if isinstance(message, Reply):
@@ -309,7 +311,7 @@ class ClientConversation:
         elif isinstance(message, Notification):
             self._notified(message, forward)
         elif isinstance(message, Request) and message.id in self._answering:
-            log.warning("skipped a request whose id is in use: %.200r", data)
+            log.warning("skipped a request whose id is in use: %.200r", self.shown(data))
         elif isinstance(message, Request):
             answer = forward.on_request if forward else None
             self.start_answer(self._answer(message, answer or self._on_request), message.id)
@@ -325,10 +327,10 @@ class ClientConversation:
         if awaited := self._awaited(reply.id):
             awaited.set_result(reply)
         else:
-            log.debug("a reply that nobody waits for: %.200r", data)
+            log.debug("a reply that nobody waits for: %.200r", self.shown(data))
 
     def _malformed(self, message: Malformed, data: bytes) -> None:
-        log.warning("skipped a line that is not a message (%s): %.200r", message.message, data)
+        log.warning("skipped a line that is not a message (%s): %.200r", message.message, self.shown(data))
         if awaited := self._awaited(message.id):
             error = {"code": message.code, "message": f"the peer's reply is unreadable: {message.message}"}
             awaited.set_result(Reply(message.id, None, error))

@@ -19,6 +19,7 @@ from defserve.protocols.mcp.asking.parking import ParkedWork, Parking
 from defserve.protocols.mcp.prefixes import Prefix
 from defserve.proxying import failures
 from defserve.proxying.catalogue.catalogue import Catalogue, Clash, Shelf
+from defserve.proxying.catalogue.listing import KINDS
 from defserve.proxying.catalogue.names import ToolChoice
 from defserve.proxying.conversations.channel import Channel
 from defserve.proxying.conversations.fronts import Front, front_of
@@ -37,6 +38,8 @@ if TYPE_CHECKING:
 WAIT_SECONDS: Final = 5.0
 """How long a call waits for a backend that is being restarted."""
 REOPEN_SECONDS: Final = 1.0
+SKILLS_SECONDS: Final = 5.0
+"""How old a list of skills may be."""
 DRAIN_SECONDS: Final = 30.0
 STDERR_LINES: Final = 200
 RETIRE_POLL_SECONDS: Final = 0.05
@@ -46,7 +49,7 @@ CLEAN_EXIT: Final = "exited with code 0"
 CHANGES: Final[Mapping[str, tuple[str, ...]]] = {
     "notifications/tools/list_changed": ("tools",),
     "notifications/prompts/list_changed": ("prompts",),
-    "notifications/resources/list_changed": ("resources", "templates"),
+    "notifications/resources/list_changed": ("resources", "templates", "skills"),
 }
 
 log = logging.getLogger("defserve.proxying")
@@ -115,6 +118,7 @@ class Backend:
         self._join_loop()
         self._tasks: set[asyncio.Task[None]] = set()
         self._is_known = False
+        self._skills_read = 0.0
 
     @property
     def calls(self) -> int:
@@ -326,6 +330,7 @@ class Backend:
             self._main = main = await self._open(None)
             self._learn(main)
             await self.catalogue.refresh(main, strict=True)
+            self._skills_read = time.monotonic()
             self._is_known = True
             await self._listen(main)
             self._enter("connected", "opened")
@@ -476,6 +481,17 @@ class Backend:
         for channel in self.pool.all():
             if channel.front is not None and channel.front.session is session and not channel.stateless:
                 channel.conversation.say("notifications/roots/list_changed", {})
+
+    async def read_skills(self, within: float) -> None:
+        """Read its skills again, if they were not read a moment ago: no notification says that they have changed."""
+        main, now = self._main, time.monotonic()
+        is_offered = KINDS["skills"].offered(self.capabilities)
+        if not is_offered or main is None or self.state != "connected" or now < self._skills_read + SKILLS_SECONDS:
+            return
+        self._skills_read = now
+        with suppress(PeerError, TimeoutError):
+            async with asyncio.timeout(within):
+                await self.catalogue.refresh(main, ("skills",))
 
     async def _listen(self, main: Channel) -> None:
         """Have it tell what changes, and ask again for what its fronts want to hear of."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Collection, Hashable, Iterator, Mapping
+from collections.abc import AsyncGenerator, Callable, Collection, Hashable, Iterator, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import TYPE_CHECKING, Any, Final
 
@@ -15,6 +15,7 @@ from defserve.proxying.catalogue.catalogue import Shelf
 from defserve.proxying.catalogue.items import RemoteResource
 from defserve.proxying.catalogue.names import ToolChoice
 from defserve.proxying.conversations.fronts import front_of
+from defserve.proxying.skills import RemoteSkills
 from defserve.proxying.targets import Target, target_of
 
 if TYPE_CHECKING:
@@ -44,7 +45,8 @@ class Mounts(Extension):
         self._parking = Parking()
         shelf.mcp.resources.unlisted = self._unlisted
         shelf.mcp.lifecycle.more_instructions = self._instructions
-        shelf.mcp.offer_elsewhere(self, self._before_list, self._states, self._late)
+        shelf.mcp.offer_elsewhere(self, self.before_list, self._states, self._late)
+        self.skills = shelf.mcp.need_skills().elsewhere = RemoteSkills(self, shelf.mcp.need_skills().registry)
 
     def declare(self, given: str | Target, prefix: str | None, options: Mapping[str, Any]) -> Backend:
         """Read what `Server.mount` was given. Raises UsageError for what cannot work."""
@@ -110,7 +112,7 @@ class Mounts(Extension):
             stops = (backend.stop("kernel_shutdown", STOP_SECONDS) for backend in self.backends.values())
             await asyncio.gather(*stops, return_exceptions=True)
 
-    async def _before_list(self, call: Call) -> None:
+    async def before_list(self, call: Call) -> None:
         """Wait for backends that have never been open, as long as the server itself is young."""
         young = self._opened_at + LIST_WAIT_SECONDS - asyncio.get_running_loop().time()
         opening = [one for one in self.backends.values() if one.is_new]
@@ -123,14 +125,19 @@ class Mounts(Extension):
         await asyncio.gather(*(backend.ready(LATE_SECONDS) for backend in opening))
         return bool(opening)
 
+    def owner(self, uri: str, able: Callable[[Backend], bool]) -> Backend | None:
+        """The backend that may have what is not listed, by its prefix, or because there is no other without one."""
+        backends = [one for one in self.backends.values() if able(one)]
+        owners = [one for one in backends if one.prefix.text and one.prefix.inner_uri(uri) is not None]
+        owners = owners or [one for one in backends if not one.prefix.text]
+        return owners[0] if len(owners) == 1 else None
+
     def _unlisted(self, uri: str) -> RemoteResource | None:
-        """A resource that a backend may have, though it lists none with this URI: results may link to such."""
-        able = [one for one in self.backends.values() if "resources" in one.capabilities]
-        owners = [one for one in able if one.prefix.text and one.prefix.inner_uri(uri) is not None]
-        owners = owners or [one for one in able if not one.prefix.text]
-        if len(owners) != 1:
+        """A resource that a backend may have, though it lists none with this URI: results and skills name such."""
+        owner = self.skills.holder(uri) or self.owner(uri, lambda one: "resources" in one.capabilities)
+        if owner is None:
             return None
-        found = RemoteResource(owners[0], uri, {"uri": uri, "name": uri})
+        found = RemoteResource(owner, uri, {"uri": uri, "name": uri})
         self._shelf.declare(found)
         return found
 

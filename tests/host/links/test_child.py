@@ -253,3 +253,13 @@ async def test_a_deadline_passes_though_the_child_reads_nothing():
         with pytest.raises(PeerTimeout):
             await conversation.request("x/y", {"large": "x" * 5_000_000}, within=0.05, cancellable=False)
         await conversation.aclose()
+
+
+@posix
+async def test_a_child_that_is_gone_at_once_is_started_and_said_to_be_gone():
+    for _ in range(20):
+        link = await ProcessLink.spawn("/bin/sh", ["-c", "echo '{}'; exit 3"])
+        assert await link.receive() == b"{}"
+        with pytest.raises(PeerGone, match="exited with code 3"):
+            await link.receive()
+        await link.aclose()

@@ -251,7 +251,7 @@ def test_a_secret_in_the_file_is_not_in_the_text_of_an_entry(tmp_path: Path) -> 
 
 
 def test_the_shipped_schema_is_that_of_the_reader() -> None:
-    assert shipped() == written(), "run: defserve kernel schema > framework/defserve/kernel/config/mgp.schema.json"
+    assert shipped() == written(), "write what `written` gives into mgp.schema.json"
 
 
 @pytest.mark.req("MGP-15.2f")

@@ -87,4 +87,6 @@ def test_a_file_is_read_and_missed(tmp_path: Path):
 def test_tools_that_only_views_use_are_read_too():
     server = viewing(harmless)
     server.add_tool(inline, name="press", visible_to="app")
-    assert [one.finding.subject for one in only(read(server), "missing-description")] == ["tool 'press'"]
+    found = read(server)
+    assert [one.finding.subject for one in only(found, "missing-description")] == ["tool 'press'"]
+    assert found.tokens == 0  # models do not see it

@@ -90,7 +90,7 @@ def import_settings(argv: list[str]) -> int:
 
 def schema(argv: list[str]) -> int:
     """`defserve kernel schema`."""
-    from defserve.kernel.config.schema import written
+    from defserve.kernel.config.schema import shipped
 
     parser = CommandParser(
         "defserve kernel schema",
@@ -98,7 +98,7 @@ def schema(argv: list[str]) -> int:
         "  defserve kernel schema > mgp.schema.json       and in mgp.toml: #:schema ./mgp.schema.json\n",
     )
     parser.parse_args(argv)
-    print(written(), end="")
+    print(shipped(), end="")
     return OK
 
 

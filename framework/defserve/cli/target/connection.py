@@ -47,6 +47,7 @@ async def connect(
 ) -> AsyncGenerator[Client, None]:
     """A client of `target` while the block runs. `offer` adds capabilities to its own.
 
+    It says that it can show views: who looks at a server wants to see those too, and the tools that only they use.
     Without `answers`, questions go to the person at the terminal, if there is one.
     Raises PeerGone if nothing is there, PeerTimeout and UsageError with the option that helps.
     """
@@ -54,6 +55,7 @@ async def connect(
         "version": options.era,
         "timeout": options.timeout,
         "answers": answers or _answers(),
+        "apps": True,
         **({"capabilities": offer} if offer else {}),
     }
     try:

@@ -186,17 +186,11 @@ class Child(asyncio.SubprocessProtocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.SubprocessTransport", transport)
-        stdout = self._stdout
-        stdout.set_protocol(_Stdout(self, cast("asyncio.Protocol", stdout.get_protocol())))
 
     def pipe_data_received(self, fd: int, data: bytes) -> None:
         if fd == STDERR:
             self._take_stderr(data)
-        else:
-            self.take_stdout(data)
-
-    def take_stdout(self, data: bytes) -> None:
-        if not self.ended_output:
+        elif not self.ended_output:
             self._hears = True
             self._take_lines(self._lines.feed(data))
 
@@ -285,15 +279,6 @@ class Child(asyncio.SubprocessProtocol):
                         self.options.on_stderr(text)
                     except Exception:
                         log.exception("the handler of stderr failed")
-
-
-class _Stdout(asyncio.Protocol):
-    """Hands over what the child writes at once. The protocol of the loop does it one turn later, and knows the rest."""
-
-    def __init__(self, child: Child, inner: asyncio.Protocol) -> None:
-        self.data_received = child.take_stdout
-        self.eof_received = inner.eof_received
-        self.connection_lost = inner.connection_lost
 
 
 def _not_started(options: ChildOptions, error: OSError) -> PeerGone:

@@ -14,7 +14,7 @@ from defserve.protocols.mcp.extension import MCP
 from defserve.protocols.mcp.items import Item
 from defserve.protocols.mcp.prefixes import Prefix
 from defserve.proxying.catalogue.descriptions import readable
-from defserve.proxying.catalogue.items import Relays, RemotePrompt, RemoteResource, RemoteTool
+from defserve.proxying.catalogue.items import Relays, RemotePrompt, RemoteResource, RemoteSkill, RemoteTool
 from defserve.proxying.catalogue.listing import KINDS, read_list
 from defserve.proxying.catalogue.names import LONGEST, ToolChoice, outer_name, problem_of
 from defserve.proxying.catalogue.templates import template_of
@@ -55,6 +55,7 @@ class Catalogue:
             "prompts": mcp.prompts.registry,
             "resources": mcp.resources.concrete,
             "templates": mcp.resources.templates,
+            "skills": mcp.need_skills().registry,
         }
         self._shown: dict[str, dict[str, Any]] = {kind: {} for kind in KINDS}
         self._changed: dict[Channel, set[str]] = {}
@@ -176,7 +177,7 @@ class Catalogue:
 
     def _outer(self, kind: str, name: str) -> str:
         prefix: Prefix = self._backend.prefix
-        if kind in ("resources", "templates"):
+        if kind not in ("tools", "prompts"):
             return prefix.uri(name)
         chosen = self._choice.name(name) if kind == "tools" else name
         outer = outer_name(prefix, chosen)
@@ -263,6 +264,7 @@ MAKERS: Final[dict[str, Callable[[Relays, str, Json], Any]]] = {
     "prompts": RemotePrompt,
     "resources": _resource,
     "templates": _template,
+    "skills": RemoteSkill,
 }
 
 

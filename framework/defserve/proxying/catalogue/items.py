@@ -258,6 +258,19 @@ class RemoteResource(Resource):
         return {**_known(self.raw, dialect), "uriTemplate" if self.template is not None else "uri": self.uri}
 
 
+class RemoteSkill(RemoteResource):
+    """A skill of a backend, at its `SKILL.md`. `raw` is its entry; its frontmatter and digests stay as they are."""
+
+    __slots__ = ()
+
+    def entry(self, dialect: Dialect) -> Json:
+        """The skill as its list shows it."""
+        return uris.in_skill(self.raw, self.backend.prefix)
+
+    def renamed(self, uri: str) -> RemoteSkill:
+        return RemoteSkill(self.backend, uri, self.raw)
+
+
 RemoteItem: TypeAlias = RemoteTool | RemotePrompt | RemoteResource
 
 

@@ -7,7 +7,8 @@ from collections.abc import Mapping
 from typing import Final, NamedTuple
 
 from defserve.errors import PeerError
-from defserve.host.fields import Json
+from defserve.host.fields import Json, object_of
+from defserve.protocols.mcp.skills.skills import EXTENSION as SKILLS
 from defserve.proxying.conversations.channel import Channel
 from defserve.wire.codec import encode
 from defserve.wire.jsonvalue import is_array, is_object
@@ -19,12 +20,20 @@ MOST_BYTES: Final = 32 * 1024 * 1024
 
 
 class ListKind(NamedTuple):
-    """One list: the capability that it needs, its method, its member of the result, and what names its items."""
+    """One list: the capability that it needs, its method, its member of the result, and what names its items.
+
+    With `is_extension`, the capability is one of the server's extensions.
+    """
 
     capability: str
     method: str
     member: str
     key: str
+    is_extension: bool = False
+
+    def offered(self, capabilities: Json) -> bool:
+        """Whether a server with these capabilities has the list."""
+        return self.capability in (object_of(capabilities.get("extensions")) if self.is_extension else capabilities)
 
 
 KINDS: Final[Mapping[str, ListKind]] = {
@@ -32,6 +41,7 @@ KINDS: Final[Mapping[str, ListKind]] = {
     "prompts": ListKind("prompts", "prompts/list", "prompts", "name"),
     "resources": ListKind("resources", "resources/list", "resources", "uri"),
     "templates": ListKind("resources", "resources/templates/list", "resourceTemplates", "uriTemplate"),
+    "skills": ListKind(SKILLS, "skills/list", "skills", "uri", is_extension=True),
 }
 
 
@@ -40,7 +50,7 @@ async def read_list(channel: Channel, kind: ListKind) -> list[Json]:
 
     A server that has the capability and not the method has no such items.
     """
-    if kind.capability not in channel.terms.capabilities:
+    if not kind.offered(channel.terms.capabilities):
         return []
     items: list[Json] = []
     seen: set[str] = set()

@@ -56,6 +56,26 @@ def in_listed_tool(tool: Json, prefix: Prefix) -> Json:
     return {**tool, "_meta": renamed}
 
 
+def in_skill(entry: Json, prefix: Prefix) -> Json:
+    """A skill of a list: its own URI and those of its files. The given objects are not changed."""
+    if not prefix.text:
+        return entry
+    renamed = {**entry}
+    _rename(renamed, "uri", prefix)
+    if is_array(files := entry.get("resources")):
+        renamed["resources"] = [{**file} if is_object(file) else file for file in files]
+        in_directory(renamed, prefix)
+    return renamed
+
+
+def in_directory(result: Json, prefix: Prefix) -> Json:
+    """`ReadDirectoryResult`: what a folder of a skill holds."""
+    if prefix.text:
+        for child in _objects(result.get("resources")):
+            _rename(child, "uri", prefix)
+    return result
+
+
 def _in_block(block: Json, prefix: Prefix) -> None:
     kind = block.get("type")
     if kind == "resource_link":

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from defserve.errors import MethodNotFound, PeerError, PeerGone, ProtocolError
@@ -19,11 +19,13 @@ from defserve.version import VERSION
 if TYPE_CHECKING:
     from defserve.host.exchange.raw_reply import RawReply
     from defserve.host.link import Link
+    from defserve.proxying.targets import Secrets
     from defserve.wire.messages import Request
 
 OPEN_SECONDS: Final = 30.0
 LEVEL_SECONDS: Final = 5.0
 CALL_WAIT_SECONDS: Final = 30.0
+MOST_QUESTIONS: Final = 32
 CAPABILITIES: Final = PREFIX + "clientCapabilities"
 LOG_LEVEL: Final = PREFIX + "logLevel"
 INFO: Final[Mapping[str, Any]] = {"name": "defserve", "version": VERSION}
@@ -42,7 +44,7 @@ OF_A_CALL: Final = frozenset({"notifications/message", "notifications/progress"}
 class Exchange(Protocol):
     """A call under way in a channel."""
 
-    async def ask(self, method: str, params: Json) -> Any:
+    def ask(self, method: str, params: Json) -> Coroutine[Any, Any, Any]:
         """Have the front answer a question of the backend."""
         ...
 
@@ -53,6 +55,8 @@ class Exchange(Protocol):
 
 class ChannelOwner(Protocol):
     """What a channel tells the backend it belongs to."""
+
+    secrets: Secrets
 
     def heard(self, channel: Channel, method: str, params: Json) -> None:
         """A notification came that belongs to no call."""
@@ -77,6 +81,7 @@ class Channel:
         self.updates = Updates(self)
         self._began = asyncio.Event()
         self._closing = False
+        self._open_questions = 0
         self.on_idle: Callable[[], None] | None = None
         """Called when the last call under way is over."""
 
@@ -86,6 +91,7 @@ class Channel:
         self.conversation = ClientConversation(
             link, on_request=self._asked, on_notification=self._heard, on_gone=self._left
         )
+        self.conversation.shown = lambda data: self._owner.secrets.hidden(data.decode(errors="replace"))
         self.conversation.start()
         try:
             offer = ClientOffer(dict(INFO), self.offers, {})
@@ -164,9 +170,25 @@ class Channel:
 
     async def _asked(self, request: Request) -> Any:
         """A request that does not say which call it belongs to: it is that of the call that began last."""
-        if request.method == "ping":
-            return {}
-        self._check_offered(request.method)
+        return {} if request.method == "ping" else await self._bounded(request, self._ask_last(request))
+
+    async def _bounded(self, request: Request, asking: Coroutine[Any, Any, Any]) -> Any:
+        """The answer to a question, if it was offered, and a person is not asked too many at once."""
+        try:
+            if QUESTIONS.get(request.method) not in self.offers:
+                raise MethodNotFound(f"Method not found: {request.method} (this client did not offer it)")
+            if self._open_questions >= MOST_QUESTIONS:
+                raise ProtocolError(f"{MOST_QUESTIONS} questions are open already")
+        except ProtocolError:
+            asking.close()
+            raise
+        self._open_questions += 1
+        try:
+            return await asking
+        finally:
+            self._open_questions -= 1
+
+    async def _ask_last(self, request: Request) -> Any:
         if not self.exchanges and self.front is not None and self.front.session is not None:
             return await _ask_session(self.front, request)
         if not self.exchanges:
@@ -178,12 +200,7 @@ class Channel:
     async def _answer(self, exchange: Exchange, request: Request) -> Any:
         if request.method == "ping":
             return {}
-        self._check_offered(request.method)
-        return await exchange.ask(request.method, request.params)
-
-    def _check_offered(self, method: str) -> None:
-        if QUESTIONS.get(method) not in self.offers:
-            raise MethodNotFound(f"Method not found: {method} (this client did not offer it)")
+        return await self._bounded(request, exchange.ask(request.method, request.params))
 
     def _heard_in(self, exchange: Exchange, method: str, params: Json) -> None:
         if method in OF_A_CALL:

@@ -39,7 +39,6 @@ def front_of(call: Call) -> Front:
     if session not in session.composition.short_sessions:
         # The principal too: another credential may use the same session.
         return Front((session, call.principal), session, offers)
-    caller = identity(call)
-    if is_stranger(caller) or caller.is_shared_identity:
+    if is_stranger(identity(call)):
         return Front(None, None, offers)
     return Front(call.principal, None, offers)

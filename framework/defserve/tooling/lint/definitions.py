@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from defserve.tooling.listing import ServerListing
-from defserve.wire.jsonvalue import as_list, is_mapping
+from defserve.wire.jsonvalue import as_list, is_array, is_mapping
 
 SECURITY_KEY: Final = "dev.defserve/security"
 CHARACTERS_PER_TOKEN: Final = 4
@@ -65,7 +65,11 @@ class Definition:
 
     @property
     def tokens(self) -> int:
-        return tokens(self.wire)
+        """What it costs in every request to a model. Hosts do not show models what is for views alone."""
+        meta: Any = self.wire.get("_meta")
+        ui: Any = meta.get("ui") if is_mapping(meta) else None
+        audience = ui.get("visibility") if is_mapping(ui) else None
+        return 0 if is_array(audience) and "model" not in audience else tokens(self.wire)
 
     def texts(self) -> Iterator[tuple[str, str]]:
         """Every text that a model reads, each with its place."""

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import gzip
+import socket
 import ssl
+import threading
 import zlib
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
@@ -123,6 +125,30 @@ async def test_an_idle_connection_that_the_server_closed_is_not_used():
             assert await post(http) == b"ok"
             await until(lambda: not http._idle or not http._idle[0].is_usable)
             assert (server.connections, len(server.requests)) == (number, number)
+
+
+async def test_a_connection_that_ended_while_the_loop_was_busy_is_not_used():
+    closed, served = threading.Event(), 0
+
+    def serve() -> None:
+        nonlocal served
+        while served < 2:
+            wire, _ = listener.accept()
+            with wire:
+                wire.recv(65536)
+                served += 1
+                wire.sendall(OK)
+            closed.set()
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        thread = threading.Thread(target=serve)
+        thread.start()
+        async with client(f"http://127.0.0.1:{listener.getsockname()[1]}/mcp") as http:
+            assert await post(http) == b"ok"
+            assert closed.wait(20)  # on the loop, which learns nothing meanwhile
+            assert await post(http) == b"ok"
+        thread.join(20)
+    assert served == 2
 
 
 async def test_a_connection_that_was_idle_for_long_is_closed(monkeypatch: pytest.MonkeyPatch):

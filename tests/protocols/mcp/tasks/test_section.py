@@ -441,9 +441,13 @@ async def test_more_task_tools_may_come_while_serving():
         assert text_of(task["result"]) == "x"
 
 
-async def test_task_tools_of_a_mounted_server_run_as_tasks():
+@pytest.mark.parametrize("is_served_itself", [False, True])
+async def test_task_tools_of_a_mounted_server_run_as_tasks(is_served_itself: bool):
     child, job = shop()
     job.go_on.set()
+    if is_served_itself:
+        async with raw(child, capabilities=TAKES) as peer:
+            await ended(peer, (await peer.call("wait"))["taskId"])
     server = Server("s", "1")
     server.mount(child, prefix="shop")
     async with raw(server, capabilities=TAKES) as peer:

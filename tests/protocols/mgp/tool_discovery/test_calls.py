@@ -246,7 +246,8 @@ async def test_a_tool_that_is_for_views_alone_is_not_called_for_a_model():
     server, _ = office(keyword_only())
     listed = {"name": "repaint", "_meta": {"ui": {"visibility": ["app"]}}}
     server.add_tool(RemoteTool(Elsewhere(), "repaint", listed))
-    async with raw(server, SESSION) as peer:
+    shows_views = {"extensions": {"io.modelcontextprotocol/ui": {"mimeTypes": ["text/html;profile=mcp-app"]}}}
+    async with raw(server, SESSION, shows_views) as peer:
         unknown, hidden = await ask(peer, "no_such_tool"), await ask(peer, "repaint")
         assert hidden["error"]["code"] == unknown["error"]["code"]
         assert hidden["error"]["message"] == "Unknown tool: repaint"

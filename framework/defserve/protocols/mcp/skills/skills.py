@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from defserve.core.call import Call
 from defserve.core.extension import Handler
 from defserve.core.registry import Registry
 from defserve.errors import InvalidParams, UsageError
-from defserve.protocols.mcp.lifecycle import dialect_cache_hints, dialect_of
+from defserve.protocols.mcp.lifecycle import Dialect, dialect_cache_hints, dialect_of
 from defserve.protocols.mcp.listing import Listing, cursor_at, position_of
 from defserve.protocols.mcp.params import text
 from defserve.protocols.mcp.resources.resources import URI_LENGTH, Resources
@@ -30,15 +30,45 @@ _MEMBER: Final = "directory"
 AddResource = Callable[[SkillResource], None]
 
 
+class ListedSkill(Protocol):
+    """A skill of this server, or of one elsewhere."""
+
+    @property
+    def uri(self) -> str: ...
+
+    def describe(self, dialect: Dialect) -> Params: ...
+
+    def entry(self, dialect: Dialect) -> Params:
+        """The skill as its list shows it."""
+        ...
+
+
+class SkillSource(Protocol):
+    """Servers elsewhere, whose skills are in the registry, too. They are asked for all that is not our own."""
+
+    async def before_list(self, call: Call) -> None:
+        """See that their skills in the registry are those of now."""
+        ...
+
+    async def get(self, call: Call, uri: str) -> Params | None:
+        """The result of `skills/get`; None if nobody could have the skill."""
+        ...
+
+    async def read_directory(self, call: Call, uri: str, cursor: Any) -> Params | None:
+        """The result of `resources/directory/read`; None if nobody could have the folder."""
+        ...
+
+
 class Skills:
     """The skills of a server."""
 
     def __init__(self, served: Resources) -> None:
-        self.registry: Registry[SkillManifest] = Registry("skill")
+        self.registry: Registry[ListedSkill] = Registry("skill")
         self.folders: list[Path] = []
         """The folders that were read."""
         self._resources = served
-        self._listing = Listing("skills", self.registry, describe=SkillManifest.entry)
+        self._listing = Listing("skills", self.registry, describe=lambda skill, dialect: skill.entry(dialect))
+        self.elsewhere: SkillSource | None = None
         self._room = Room(MOST_FILES, MOST_BYTES)
 
     def add(self, path: str, prefix: str, scopes: Sequence[str], add: AddResource, owner: Any) -> None:
@@ -77,11 +107,34 @@ class Skills:
         return {EXTENSION: {"directoryRead": True}}
 
     def methods(self) -> Mapping[str, Handler]:
+        if self.elsewhere is not None:
+            return self._methods_with(self.elsewhere)
         return {
             "skills/list": self._listing.page,
             "skills/get": self.get,
             "resources/directory/read": self.read_directory,
         }
+
+    def _methods_with(self, source: SkillSource) -> Mapping[str, Handler]:
+        """The methods, with skills of servers elsewhere."""
+
+        async def list(call: Call, params: Params) -> Any:
+            await source.before_list(call)
+            return self._listing.page(call, params)
+
+        async def get(call: Call, params: Params) -> Params:
+            uri = text(params, "uri")
+            is_ours = self._visible(call, uri) is not None or len(uri) > URI_LENGTH
+            found = None if is_ours else await source.get(call, uri)
+            return self.get(call, params) if found is None else found
+
+        async def read_directory(call: Call, params: Params) -> Params:
+            uri = text(params, "uri")
+            is_ours = len(uri) > URI_LENGTH or self._manifest_above(call, uri) is not None
+            found = None if is_ours else await source.read_directory(call, uri, params.get("cursor"))
+            return self.read_directory(call, params) if found is None else found
+
+        return {"skills/list": list, "skills/get": get, "resources/directory/read": read_directory}
 
     def get(self, call: Call, params: Params) -> Params:
         uri, dialect = text(params, "uri"), dialect_of(call)
@@ -104,15 +157,10 @@ class Skills:
 
     def _children(self, call: Call, uri: str) -> list[Params]:
         """What a folder of a skill holds; nothing if there is no such folder, or none that the caller may see."""
-        base, dialect = uri, dialect_of(call)
-        if uri.endswith("/"):
+        dialect, manifest = dialect_of(call), self._manifest_above(call, uri)
+        if manifest is None:
             return []
-        for _ in range(DEEPEST + 1):
-            if (manifest := self._visible(call, f"{base}/{SKILL_FILE}")) is not None:
-                break
-            base = base.rpartition("/")[0]
-        else:
-            return []
+        base = manifest.uri.removesuffix(f"/{SKILL_FILE}")
         children: list[Params] = []
         for path, is_folder in manifest.skill.children_of(uri[len(base) + 1 :]):
             child = f"{base}/{encoded(path)}"
@@ -122,9 +170,26 @@ class Skills:
                 children.append(found[0].describe(dialect))
         return children
 
+    def _manifest_above(self, call: Call, uri: str) -> SkillManifest | None:
+        """The skill of ours that a folder is in."""
+        return next(filter(None, (self._visible(call, above) for above in manifests_above(uri))), None)
+
     def _visible(self, call: Call, uri: str) -> SkillManifest | None:
         manifest = self.registry.get(uri) if len(uri) <= URI_LENGTH else None
-        return manifest if manifest is not None and call.session.composition.visible(call, manifest) else None
+        return (
+            manifest
+            if isinstance(manifest, SkillManifest) and call.session.composition.visible(call, manifest)
+            else None
+        )
+
+
+def manifests_above(uri: str) -> Iterator[str]:
+    """Where the `SKILL.md` of the skill may be that a folder, or a file, belongs to: the innermost first."""
+    for _ in range(DEEPEST + 1):
+        if uri.endswith("/") or not uri:
+            return
+        yield f"{uri}/{SKILL_FILE}"
+        uri = uri.rpartition("/")[0]
 
 
 def _segments(prefix: str) -> list[str]:

@@ -73,7 +73,7 @@ class Registration:
         if ("command" in params) == ("url" in params):
             raise InvalidParams("Invalid params: give a command or a url, and not both")
         kind = "command" if "command" in params else "url"
-        if TRANSPORTS.get(params.get("transport", "stdio" if kind == "command" else "http")) != kind:
+        if TRANSPORTS.get(str(params.get("transport", "stdio" if kind == "command" else "http"))) != kind:
             raise InvalidParams(f"Invalid params: transport does not fit a {kind}")
         if kind == "url" and params.get("args"):
             raise InvalidParams("Invalid params: args belong to a command")

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 from defserve.core.call import Call
 from defserve.core.extension import Next
 from defserve.errors import InvalidParams
+from defserve.protocols.mcp.apps.facet import is_for_views
 from defserve.protocols.mcp.failures import UnknownTool
 from defserve.protocols.mcp.lifecycle import dialect_of
 from defserve.protocols.mcp.params import fields, optional_fields, text
-from defserve.protocols.mcp.tools.tools import Tool, Tools
+from defserve.protocols.mcp.tools.tools import Tools
 from defserve.protocols.mgp.tool_discovery.conversations import remembers, told
 from defserve.protocols.mgp.tool_discovery.discovery import ToolDiscovery
 from defserve.protocols.mgp.tool_discovery.levels import Levels
@@ -23,11 +23,8 @@ from defserve.wire.messages import Params
 class NamedCalls:
     """The outermost wrapper of `tools/call`: whatever stands inside sees the tool's own name and arguments."""
 
-    def __init__(
-        self, section: ToolDiscovery, levels: Levels, tools: Tools, is_for_views: Callable[[Tool], bool]
-    ) -> None:
-        self._section, self._levels = section, levels
-        self._tools, self._is_for_views = tools, is_for_views
+    def __init__(self, section: ToolDiscovery, levels: Levels, tools: Tools) -> None:
+        self._section, self._levels, self._tools = section, levels, tools
 
     async def __call__(self, call: Call, params: Params, following: Next) -> Any:
         meant = named(params)
@@ -35,9 +32,6 @@ class NamedCalls:
             self._refuse(call, meant["name"])
             # Seals, audits and grants read the call's params, and they too are about the tool itself.
             call.params = params = meant
-            # The host cannot see which tool a model means here, and so cannot keep it from those of a view.
-            if self._section.catalogue.is_for_views(params["name"]):
-                raise UnknownTool(f"Unknown tool: {params['name']}", data={"tool": params["name"]})
         name = params.get("name")
         # What other calls make is not what the model works with: its list stays as it is.
         if not isinstance(name, str) or self._levels.never_searched or call.outer is not None:
@@ -63,7 +57,7 @@ class NamedCalls:
 
         A host keeps tools of views from its model. A client repeats some arguments as headers, and has sent none.
         """
-        if (tool := self._tools.registry.get(name)) is not None and self._is_for_views(tool):
+        if (tool := self._tools.registry.get(name)) is not None and is_for_views(tool):
             raise UnknownTool(f"Unknown tool: {name}", data={"tool": name})
         if call.envelope is not None and dialect_of(call).stateless and self._tools.param_headers(name):
             raise InvalidParams(f"Invalid params: {name} has arguments that go into headers; call it by its own name")

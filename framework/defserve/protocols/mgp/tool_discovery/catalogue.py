@@ -50,10 +50,6 @@ class Catalogue(Protocol):
         """The tool with this digest of its name, if there is one."""
         ...
 
-    def is_for_views(self, name: str) -> bool:
-        """Whether a tool is for views alone: models neither find it nor call it."""
-        ...
-
     @property
     def tokens(self) -> int:
         """What a list of all tools costs."""
@@ -114,10 +110,6 @@ class ServerCatalogue:
     def by_digest(self, digest: bytes) -> ToolEntry | None:
         self._read()
         return self._by_digest.get(digest)
-
-    def is_for_views(self, name: str) -> bool:
-        tool = self._tools.get(name)
-        return tool is not None and is_for_views(tool)
 
     @property
     def tokens(self) -> int:

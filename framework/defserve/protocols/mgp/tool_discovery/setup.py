@@ -28,7 +28,7 @@ class ToolSearch:
         self.section = ToolDiscovery(options, catalogue, audit)
         levels = Levels(options, catalogue)
         self.list = SearchedList(self.section, levels)
-        self.calls = NamedCalls(self.section, levels, tools, catalogue.is_for_views)
+        self.calls = NamedCalls(self.section, levels, tools)
         for tool in meta_tools(self.section, owner):
             tools.registry.add(tool.name, tool, where=tool.where)
 
