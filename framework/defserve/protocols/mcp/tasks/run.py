@@ -180,9 +180,7 @@ class TaskRun:
                 pause = min(2 * pause, LONGEST_PAUSE)
 
     async def _keep(self, record: TaskRecord, reply: bytes) -> None:
-        outcome = b"" if self._is_cut else await charged(
-            self._runner, record, self.call.principal, _outcome_in(reply)
-        )
+        outcome = b"" if self._is_cut else await charged(self._runner, record, self.call.principal, _outcome_in(reply))
 
         def alter(found: TaskRecord) -> bytes | bool:
             if self._is_cut and found.retries > 0:
@@ -278,7 +276,7 @@ class TaskSession(Session):
         super().fail(call, error)
 
 
-async def charged(runner: Runs, record: TaskRecord, principal: str, outcome: bytes) -> bytes:
+async def charged(runner: TaskRunner, record: TaskRecord, principal: str, outcome: bytes) -> bytes:
     """Charge an outcome to its principal. Returns it, or an outcome that says that there was no room."""
     try:
         await runner.accounts.charge(record, principal, len(record.encoded()) + len(outcome))
