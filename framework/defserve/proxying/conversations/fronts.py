@@ -20,11 +20,13 @@ class Front(NamedTuple):
     """One client, as a backend may know it. Calls with the same `key` share a conversation; None shares with nobody.
 
     `session` is its conversation with us, if it has one that lasts. `offers` is what it lets a backend ask of it.
+    `principal` is who it is counted for.
     """
 
     key: Hashable | None
     session: Session | None
     offers: dict[str, Any]
+    principal: str
 
 
 def front_of(call: Call) -> Front:
@@ -38,8 +40,8 @@ def front_of(call: Call) -> Front:
         offers |= OFFER
     if session not in session.composition.short_sessions:
         # The principal too: another credential may use the same session.
-        return Front((session, call.principal), session, offers)
+        return Front((session, call.principal), session, offers, call.principal)
     caller = identity(call)
     if is_stranger(caller) or caller.is_shared_identity:
-        return Front(None, None, offers)
-    return Front(call.principal, None, offers)
+        return Front(None, None, offers, call.principal)
+    return Front(call.principal, None, offers, call.principal)
