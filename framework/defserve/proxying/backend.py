@@ -380,8 +380,13 @@ class Backend:
         except PeerError as error:
             self._front_failed(front)
             raise failures.not_connected(self.id, "error", self._hidden(error.message)) from None
-        await self._want_changes(channel)
-        await self.watching.repeat(channel, front.key)
+        try:
+            await self._want_changes(channel)
+            await self.watching.repeat(channel, front.key)
+        except BaseException:
+            # Who asked for it may have left meanwhile, and nobody else knows of it.
+            await channel.aclose()
+            raise
         return channel
 
     async def _may_open(self, front: Front) -> None:
@@ -430,6 +435,7 @@ class Backend:
         """The result of a call's request. Raises what the front is told if there is none."""
         if resumes(call):
             return await self._named(self._parking.run(call.root, _nothing))
+<<<<<<< HEAD
         async with self.room:
             front = front_of(call)
             held = self._held.take(held_handle(call, self.id))
@@ -477,6 +483,28 @@ class Backend:
     def release_task(self, where: Json) -> None:
         """See `mcp.tasks.elsewhere.TaskServers`."""
         self._tasks_held.release(where[HELD])
+=======
+        caller = call.principal
+        if (turn := self.room.enter(caller)) is not None:
+            await self.room.turn(caller, turn)
+        try:
+            return await self._relayed(call, method, params)
+        finally:
+            self.room.leave(caller)
+
+    async def _relayed(self, call: Call, method: str, params: Json) -> Json:
+        front = front_of(call)
+        held = self._held.take(held_handle(call, self.id))
+        channel = held.channel if held is not None else await self._channel(front)
+        relayed = RelayedCall(self.id, call, channel, front, self._parking, self._held, self.secrets)
+        if held is not None:
+            channel.begin(relayed)
+            channel.end(held.exchange)
+        try:
+            return await self._named(relayed.run(method, params))
+        finally:
+            self.pool.unused(channel)
+>>>>>>> breakit
 
     async def _named(self, work: Coroutine[Any, Any, Json]) -> Json:
         """The result of work in this backend. Its failures say whose they are."""
@@ -627,7 +655,7 @@ def _nothing(work: ParkedWork) -> NoReturn:
 def _watcher(call: Call) -> Front:
     """The front that waits for news. One that nobody vouches for is known by its request alone."""
     front = front_of(call)
-    return front if front.key is not None else Front(call, call.session, front.offers)
+    return front if front.key is not None else front._replace(key=call, session=call.session)
 
 
 def _usual_policy(target: Target) -> RestartPolicy:
