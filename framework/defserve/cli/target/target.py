@@ -21,7 +21,8 @@ if TYPE_CHECKING:
 
 TARGET_HELP: Final = (
     "server.py, server.py:name, module:name, the name of an installed server or of one in .mcp.json (.mcp.json:name"
-    " if both exist), http://host:port/mcp, ws://host:port/mcp; or nothing, in a project with one server, or with `-- command args` at the end"
+    " if both exist), http://host:port/mcp, ws://host:port/mcp; or nothing, in a project with one server or"
+    " with `-- command args` at the end"
 )
 
 
