@@ -210,9 +210,10 @@ class Server(Declarations):
         return handler
 
     def _offer_code_mode(self, options: bool | CodeMode) -> None:
-        from defserve.code_mode.extension import CodeMode, CodeModeExtension
+        from defserve.code_mode.extension import CodeModeExtension
+        from defserve.code_mode.options import read_code_mode
 
-        mode = CodeModeExtension(CodeMode.of(options), self.mcp.tools.registry)
+        mode = CodeModeExtension(read_code_mode(options), self.mcp.tools.registry)
         self.extend(mode)
         for tool in mode.tools():
             self.add_tool(tool)

@@ -16,10 +16,8 @@ SHOWN = re.findall(r"^```toml\n(.*?)^```$", PAGE.read_text(encoding="utf-8"), re
 @pytest.mark.parametrize("text", SHOWN, ids=range(len(SHOWN)))
 def test_a_file_of_the_page_is_valid(text: str, tmp_path: Path) -> None:
     (tmp_path / "mgp.toml").write_text(text)
-    config = load(tmp_path / "mgp.toml")
-    assert len(config.servers) == 2
-    assert config.notes == ()
+    assert load(tmp_path / "mgp.toml").notes == ()
 
 
 def test_the_page_shows_files() -> None:
-    assert len(SHOWN) == 2
+    assert len(SHOWN) >= 2
