@@ -41,6 +41,8 @@ if TYPE_CHECKING:
 
 OURS: Final = frozenset({VERSION_KEY, CAPABILITIES_KEY, CLIENT_KEY, LOG_LEVEL_KEY})
 """Members of `_meta` that concern the front's leg alone."""
+ROUNDS: Final = ("resultType", "inputRequests", "requestState")
+COMPLETE: Final = "complete"
 SERVER, STATE, ASKED, HELD = "server", "state", "asked", "held"
 
 
@@ -83,7 +85,11 @@ class RelayedCall:
         complete = channel.dressed(params, _passed_meta(call), self.front.offers, level)
         if channel.stateless:
             return await self._in_rounds(method, complete)
-        return self._result(await channel.forward(method, complete, self))
+        result = self._result(await channel.forward(method, complete, self))
+        for member in ROUNDS:
+            # They mean nothing in its era. A front of the other one would take them for ours.
+            result.pop(member, None)
+        return result
 
     # -- a backend that asks in its result ---------------------------------------------------------------
 
@@ -92,8 +98,11 @@ class RelayedCall:
         answers = self._brought()
         for _ in range(MOST_ROUNDS):
             result = self._result(await self.channel.forward(method, {**params, **answers}, self))
-            if result.get("resultType") != "input_required":
+            kind = result.get("resultType", COMPLETE)
+            if kind == COMPLETE:
                 return result
+            if kind != "input_required":
+                raise PeerError(f"server {self.id!r} gave a result of the type {str(kind)[:64]!r}, which nobody offered")
             requests = self._checked(object_of(self._secrets.clean(result.get("inputRequests"))))
             state: Json = {"requestState": result["requestState"]} if "requestState" in result else {}
             if not waits:
@@ -187,7 +196,7 @@ def shaped(result: Json, dialect: Dialect) -> Json:
         if not meta:
             del result["_meta"]
     if not dialect.stateless:
-        for member in ("resultType", "ttlMs", "cacheScope"):
+        for member in (*ROUNDS, "ttlMs", "cacheScope"):
             result.pop(member, None)
         if "structured" not in dialect.has:
             result.pop("structuredContent", None)

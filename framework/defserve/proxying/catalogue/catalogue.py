@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from defserve.core.registry import Registry
 from defserve.errors import PeerError, UsageError
 from defserve.host.fields import Json
+from defserve.protocols.mcp.failures import SOURCE_KEY
 from defserve.protocols.mcp.extension import MCP
 from defserve.protocols.mcp.items import Item
 from defserve.protocols.mcp.prefixes import Prefix
@@ -17,6 +18,7 @@ from defserve.proxying.catalogue.items import Relays, RemotePrompt, RemoteResour
 from defserve.proxying.catalogue.listing import KINDS, read_list
 from defserve.proxying.catalogue.names import LONGEST, ToolChoice, outer_name, problem_of
 from defserve.proxying.catalogue.templates import template_of
+from defserve.wire.jsonvalue import is_object
 
 if TYPE_CHECKING:
     from defserve.proxying.conversations.channel import Channel
@@ -137,7 +139,7 @@ class Catalogue:
         made: dict[str, Any] = {}
         problems = self.problems[kind] = []
         shown = self._shown[kind]
-        for raw in self._backend.secrets.clean(listed):
+        for raw in map(_bounded, self._backend.secrets.clean(listed)):
             name = raw.get(KINDS[kind].key)
             if kind == "tools" and isinstance(name, str) and not self._choice.takes(name):
                 continue
@@ -159,7 +161,7 @@ class Catalogue:
 
     def _make(self, kind: str, outer: str, raw: Json, made: dict[str, Any]) -> str | None:
         try:
-            item = MAKERS[kind](self._backend, outer, _bounded(raw))
+            item = MAKERS[kind](self._backend, outer, raw)
             self._shelf.declare(item)
         except UsageError as error:
             return error.problem
@@ -228,10 +230,15 @@ class Catalogue:
             if taken is None:
                 item.fronts = {key}
                 registry.add(name, item, where=item.where)
-            elif getattr(taken, "backend", None) is self._backend and taken.fronts is not None:
-                taken.fronts.add(key)
-            else:
+            elif getattr(taken, "backend", None) is not self._backend or taken.fronts is None:
                 continue
+            elif taken.raw != item.raw:
+                # A name has one listing here, and that of another front may tell what is not for this one.
+                taken.fronts.discard(key)
+                self._warn([f"{registry.kind} {name!r} is left out for a client: another has a different one"])
+                continue
+            else:
+                taken.fronts.add(key)
             self._private.setdefault(key, set()).add(kind)
         registry.touch()
 
@@ -260,10 +267,12 @@ MAKERS: Final[dict[str, Callable[[Relays, str, Json], Any]]] = {
 
 
 def _bounded(raw: Json) -> Json:
-    """A listing whose description is not longer than anyone would read."""
-    text = raw.get("description")
+    """A listing whose description is not longer than anyone would read, and that does not say it is ours."""
+    text, meta = raw.get("description"), raw.get("_meta")
     if isinstance(text, str) and len(text) > LONGEST_DESCRIPTION:
-        return {**raw, "description": text[:LONGEST_DESCRIPTION] + "…"}
+        raw = {**raw, "description": text[:LONGEST_DESCRIPTION] + "…"}
+    if is_object(meta) and SOURCE_KEY in meta:
+        raw = {**raw, "_meta": {name: value for name, value in meta.items() if name != SOURCE_KEY}}
     return raw
 
 
