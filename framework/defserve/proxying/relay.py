@@ -42,6 +42,8 @@ if TYPE_CHECKING:
 
 OURS: Final = frozenset({VERSION_KEY, CAPABILITIES_KEY, CLIENT_KEY, LOG_LEVEL_KEY})
 """Members of `_meta` that concern the front's leg alone."""
+ROUNDS: Final = ("resultType", "inputRequests", "requestState")
+COMPLETE: Final = "complete"
 SERVER, STATE, ASKED, HELD = "server", "state", "asked", "held"
 
 
@@ -96,7 +98,11 @@ class RelayedCall:
         if not channel.stateless:
             complete = channel.dressed(params, meta, offers, level)
             result = self._result(await channel.forward(method, complete, self))
-            return await self._old_outcome(object_of(result.get("task"))) if "task" in params else result
+            result = await self._old_outcome(object_of(result.get("task"))) if "task" in params else result
+            for member in ROUNDS:
+                # They mean nothing in its era. A front of the other one would take them for ours.
+                result.pop(member, None)
+            return result
         takes = self.front.takes_tasks and method in METHODS and has_tasks(channel.terms.capabilities)
         complete = channel.dressed(params, meta, with_tasks(offers) if takes else offers, level)
         if not self.front.waits or method != "tools/call":
@@ -151,10 +157,15 @@ class RelayedCall:
         answers = self._brought()
         for _ in range(MOST_ROUNDS):
             result = self._result(await self.channel.forward(method, {**params, **answers}, self))
-            if result.get("resultType") == "task" and not takes_tasks:
+            kind = result.get("resultType", COMPLETE)
+            if kind == "task" and not takes_tasks:
                 raise PeerError(f"server {self.id!r} began a task, and was not asked for one")
-            if result.get("resultType") != "input_required":
+            if kind in (COMPLETE, "task"):
                 return result
+            if kind != "input_required":
+                raise PeerError(
+                    f"server {self.id!r} gave a result of the type {str(kind)[:64]!r}, which nobody offered"
+                )
             requests = self._checked(object_of(self._secrets.clean(result.get("inputRequests"))))
             state: Json = {"requestState": result["requestState"]} if "requestState" in result else {}
             if not waits:
@@ -264,7 +275,7 @@ def shaped(result: Json, dialect: Dialect) -> Json:
         if not meta:
             del result["_meta"]
     if not dialect.stateless:
-        for member in ("resultType", "ttlMs", "cacheScope"):
+        for member in (*ROUNDS, "ttlMs", "cacheScope"):
             result.pop(member, None)
         if "structured" not in dialect.has:
             result.pop("structuredContent", None)

@@ -237,10 +237,15 @@ class Catalogue:
             if taken is None:
                 item.fronts = {key}
                 registry.add(name, item, where=item.where)
-            elif getattr(taken, "backend", None) is self._backend and taken.fronts is not None:
-                taken.fronts.add(key)
-            else:
+            elif getattr(taken, "backend", None) is not self._backend or taken.fronts is None:
                 continue
+            elif taken.raw != item.raw:
+                # A name has one listing here, and that of another front may tell what is not for this one.
+                taken.fronts.discard(key)
+                self._warn([f"{registry.kind} {name!r} is left out for a client: another has a different one"])
+                continue
+            else:
+                taken.fronts.add(key)
             self._private.setdefault(key, set()).add(kind)
         registry.touch()
 
