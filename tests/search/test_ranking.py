@@ -168,3 +168,13 @@ def test_a_query_over_a_thousand_tools_takes_a_few_milliseconds_of_processor():
     for query in asked:
         searched.search(query, "hybrid", NO_FILTER)
     assert cpu_within(0.005 * len(asked), lambda: [searched.search(query, "hybrid", NO_FILTER) for query in asked])
+
+
+@pytest.mark.skipif(find_spec("wordllama") is not None, reason="the extra is installed")
+def test_without_the_extra_nobody_is_warned(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level("INFO", "defserve"):
+        vectors = Vectors(PackagedEmbedder)
+        assert not vectors.wait(10)
+    (record,) = caplog.records
+    assert record.levelname == "INFO"
+    assert "pip install 'defserve[semantic]'" in record.getMessage()

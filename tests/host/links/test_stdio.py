@@ -55,6 +55,16 @@ async def test_only_a_name_is_looked_for_on_the_path(command: str, folder: str |
     assert ("put it on PATH" in str(caught.value)) is advised
 
 
+async def test_a_command_line_and_a_script_are_told_from_a_program(tmp_path: Path):
+    script = tmp_path / "notes.py"
+    script.write_text("not executable")
+    with pytest.raises(PeerGone, match="fix: give the program and its arguments one by one: 'python', 'notes.py'"):
+        await ProcessLink.spawn("python notes.py")
+    for named in ("notes.py", str(script)):
+        with pytest.raises(PeerGone, match=f"fix: name the program that runs it: python {named}"):
+            await ProcessLink.spawn(named)
+
+
 async def test_a_server_that_dies_leaves_its_exit_code_and_last_words():
     link = await python("import sys; print('no database', file=sys.stderr); sys.exit(3)")
     with pytest.raises(PeerGone) as caught:
