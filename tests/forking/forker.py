@@ -1,6 +1,6 @@
 """`python -m tests.forking.forker SOCKET` imports the framework once, then forks a process for each script asked for.
 
-It is `launcher.py` that asks. Ends with its standard input.
+It is `launcher.py` or `processes.py` that asks. Ends with its standard input.
 """
 
 from __future__ import annotations
@@ -32,7 +32,8 @@ def receive(launcher: socket.socket) -> tuple[list[str], str, dict[str, str]]:
 
 
 def watch(pid: int, launcher: socket.socket) -> None:
-    """Wait for a process, and tell the launcher how it ended; without its launcher it has no reason to run."""
+    """Tell the launcher which process it is and how it ends; without its launcher it has no reason to run."""
+    launcher.send(pid.to_bytes(4, "big"))
     for stream in (0, 1, 2):
         os.close(stream)
     ended = os.pidfd_open(pid)
