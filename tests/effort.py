@@ -1,4 +1,4 @@
-"""How much work something is, in calls or in processor time; how hard Hypothesis tries, and which rows are for later."""
+"""How much work something is, in calls or processor time; how hard Hypothesis tries; which rows are for later."""
 
 from __future__ import annotations
 
