@@ -16,7 +16,16 @@ import sys
 from importlib import import_module
 
 # Between them they import whatever an ordinary server does.
-IMPORTED = ("asyncio", "pydantic", "jsonschema", "defserve.runner.stdio", "examples.everything", "examples.notes")
+IMPORTED = (
+    "asyncio",
+    "pydantic",
+    "jsonschema",
+    "uvicorn",
+    "defserve.runner.stdio",
+    "defserve.runner.network",
+    "examples.everything",
+    "examples.notes",
+)
 
 
 def receive(launcher: socket.socket) -> tuple[list[str], str, dict[str, str]]:
