@@ -7,7 +7,7 @@ import pytest
 
 # A suite that runs in this process takes away again what it imported: it would import all of these each time.
 import defserve.testing.client  # noqa: F401
-import tests.testing.calculator  # noqa: F401
+import tests.testing.calculator
 import tests.testing.toy  # noqa: F401
 
 
