@@ -80,7 +80,7 @@ class ServerCatalogue:
         self._version = -1
 
     def visible(self, call: Call) -> Sequence[ToolEntry]:
-        composition, asker = call.session.composition, _as_search(call)
+        composition, asker = call.session.composition, as_search(call)
         return [entry for tool, entry in self._read().items() if composition.visible(asker, tool)]
 
     def about(self, entry: ToolEntry) -> Params | None:
@@ -160,7 +160,7 @@ class ServerCatalogue:
         )
 
 
-def _as_search(call: Call) -> Call:
+def as_search(call: Call) -> Call:
     """The call as a search, which is what decides who sees what: a call of a tool finds even those it may not use."""
     if call.method == DISCOVER:
         return call
