@@ -165,6 +165,38 @@ summary summarize brief digest
 block content
 video clip
 team group
+block paragraph bullet text line section sentence
+source database table tracker inventory
+component module area part
+permission right role viewer editor allowed
+chart helm package app
+namespace environment
+replica copy instance
+context cluster profile
+locator selector xpath element
+element button checkbox menu icon link
+relation relationship friend connection
+observation fact detail preference
+hash map object dictionary
+set member unique
+score rank leaderboard point
+stream feed event
+broadcast publish announce subscriber
+branch fork line
+template pattern example model
+attachment enclosure scan receipt
+unread new inbox
+guest attendee participant invitee
+title headline heading name
+size big large space
+type kind sort category
+owner responsible lead
+deadline due overdue date
+reminder alarm notification
+answer solution explanation help
+website shop store homepage
+price quote rate
+account login profile user
 old previous earlier former last
 """
 
