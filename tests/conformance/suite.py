@@ -1,14 +1,16 @@
 """Runs the official conformance suite: every revision it knows, both sides.
 
-    python -m tests.conformance.suite [--side server|client] [--http httptools|h11] [--url URL]
+    python -m tests.conformance.suite [--side server|client] [--http httptools|h11] [--url URL] [--through-kernel]
 
-The server is `examples/conformance.py`, under every HTTP parser. The client is `tests/conformance/client.py`.
+The server is `examples/conformance.py`, under every HTTP parser. The client is `tests/conformance/client.py`. With
+`--through-kernel`, a kernel is tested that has the example behind it, in a conversation of either era.
 
 Exits with 1 when a scenario fails that `expected-failures.yml` does not list, or passes although it is listed there.
 """
 
 from __future__ import annotations
 
+import json
 import re
 import shutil
 import socket
@@ -32,6 +34,9 @@ from tests.conformance.suite_results import (
 from tests.waiting import wait_until
 
 PARSERS = ("httptools", "h11")
+# Name of a road through a kernel → the version that the kernel speaks with the example.
+KERNEL_ERAS = {"kernel-handshake": "2025-11-25", "kernel-stateless": "2026-07-28"}
+FIXTURES = ROOT / "examples" / "conformance.py"
 SKILLS = ("sep-2640-skills-directory", "sep-2640-skills-enumeration", "sep-2640-skills-manifest")
 # Name of a run → the options of each command. No revision requires skills, so they are asked for by name.
 RUNS: dict[str, Sequence[Sequence[str]]] = {
@@ -73,12 +78,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--side", choices=("server", "client"), action="append", help="only this side")
     parser.add_argument("--http", choices=PARSERS, action="append", help="only this HTTP parser")
     parser.add_argument("--url", help="test a server that runs already")
+    parser.add_argument("--through-kernel", action="store_true", help="test a kernel with the server behind it")
     options = parser.parse_args(arguments)
     command, listed = suite_install.suite(), expected_failures(EXPECTED)
-    sides = ("server",) if options.url else options.side or ("server", "client")
+    sides = ("server",) if options.url or options.through_kernel else options.side or ("server", "client")
     seen: set[str] = set()
     complaints: list[str] = []
-    for http in (("given",) if options.url else options.http or PARSERS) if "server" in sides else ():
+    roads = KERNEL_ERAS if options.through_kernel else options.http or PARSERS
+    for http in (("given",) if options.url else roads) if "server" in sides else ():
         try:
             with serving(http, options.url) as url:
                 for run, wanted in RUNS.items():
@@ -116,8 +123,9 @@ def serving(http: str, given: str | None = None) -> Generator[str]:
     port = _free_port()
     FOLDER.mkdir(exist_ok=True)
     log = FOLDER / f"server-{http}.log"
-    command = [sys.executable, str(ROOT / "examples" / "conformance.py")]
-    command += ["--on", f"http://127.0.0.1:{port}/mcp", "--http", http]
+    is_kernel = http in KERNEL_ERAS
+    command = [sys.executable, *(_kernel(http) if is_kernel else [str(FIXTURES), "--http", http])]
+    command += ["--on", f"http://127.0.0.1:{port}/mcp"]
     with log.open("wb") as output:
         server = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, cwd=ROOT)
     try:
@@ -182,6 +190,16 @@ def _report(found: Sequence[Scenario], run: str, listed: Sequence[str], results:
         elif verdict == "stale":
             complaints.append(f"{run}: {scenario.name} passes; take it out of {EXPECTED.relative_to(ROOT)}")
     return complaints
+
+
+def _kernel(road: str) -> list[str]:
+    """The command of a kernel with the example behind it. One process for all clients: the suite changes its lists."""
+    config = FOLDER / f"{road}.toml"
+    entry = {"id": "fixtures", "command": sys.executable, "per": "shared", "version": KERNEL_ERAS[road]}
+    lines = [f"{name} = {json.dumps(value)}" for name, value in entry.items()]
+    text = "\n".join(["[[servers]]", *lines, f"args = [{json.dumps(str(FIXTURES))}]", ""])
+    config.write_text(text, encoding="utf-8")
+    return ["-m", "defserve", "kernel", "--config", str(config)]
 
 
 def _wait_for(port: int, server: subprocess.Popen[bytes], log: Path) -> None:

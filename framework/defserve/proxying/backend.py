@@ -435,17 +435,27 @@ class Backend:
         """The result of a call's request. Raises what the front is told if there is none."""
         if resumes(call):
             return await self._named(self._parking.run(call.root, _nothing))
-<<<<<<< HEAD
-        async with self.room:
-            front = front_of(call)
-            held = self._held.take(held_handle(call, self.id))
-            channel = held.channel if held is not None else await self._channel(front)
-            relayed = self._relayed(call, channel, front)
-            if held is not None:
-                channel.begin(relayed)
-                channel.end(held.exchange)
+        caller = call.principal
+        if (turn := self.room.enter(caller)) is not None:
+            await self.room.turn(caller, turn)
+        try:
+            return await self._relay(call, method, params)
+        finally:
+            self.room.leave(caller)
+
+    async def _relay(self, call: Call, method: str, params: Json) -> Json:
+        front = front_of(call)
+        held = self._held.take(held_handle(call, self.id))
+        channel = held.channel if held is not None else await self._channel(front)
+        relayed = self._relayed(call, channel, front)
+        if held is not None:
+            channel.begin(relayed)
+            channel.end(held.exchange)
+        try:
             result = await self._named(relayed.run(method, params))
-            return await self._kept(relayed, result) if result.get("resultType") == "task" else result
+        finally:
+            self.pool.unused(channel)
+        return await self._kept(relayed, result) if result.get("resultType") == "task" else result
 
     def _relayed(self, call: Call, channel: Channel, front: Front) -> RelayedCall:
         tasks = self._tasks_held if self.target.isolates else None
@@ -463,48 +473,34 @@ class Backend:
 
     async def ask_task(self, call: Call, where: Json, method: str, params: Json) -> Json:
         """See `mcp.tasks.elsewhere.TaskServers`. `where` is what was given to `keep_task`."""
-        async with self.room:
-            front = front_of(call)
-            channel = self._tasks_held.find(where[HELD]) if where[HELD] is not None else await self._channel(front)
-            if channel is None:
-                raise TaskLost
-            relayed = self._relayed(call, channel, front)
-            try:
-                found = await self._named(relayed.run(method, {"taskId": where[TASK], **params}))
-            except UpstreamUnavailable:
-                if where[HELD] is not None and channel.gone is not None:
-                    raise TaskLost from None
-                raise
-        if is_object(found.get("result")):
-            dialect = dialect_of(call)
-            found["result"] = shaped(uris.in_tool_result(found["result"], self.prefix), dialect)
-        return found
-
-    def release_task(self, where: Json) -> None:
-        """See `mcp.tasks.elsewhere.TaskServers`."""
-        self._tasks_held.release(where[HELD])
-=======
         caller = call.principal
         if (turn := self.room.enter(caller)) is not None:
             await self.room.turn(caller, turn)
         try:
-            return await self._relayed(call, method, params)
+            found = await self._ask_task(call, where[HELD], method, {"taskId": where[TASK], **params})
         finally:
             self.room.leave(caller)
+        if is_object(found.get("result")):
+            found["result"] = shaped(uris.in_tool_result(found["result"], self.prefix), dialect_of(call))
+        return found
 
-    async def _relayed(self, call: Call, method: str, params: Json) -> Json:
+    async def _ask_task(self, call: Call, handle: str | None, method: str, params: Json) -> Json:
         front = front_of(call)
-        held = self._held.take(held_handle(call, self.id))
-        channel = held.channel if held is not None else await self._channel(front)
-        relayed = RelayedCall(self.id, call, channel, front, self._parking, self._held, self.secrets)
-        if held is not None:
-            channel.begin(relayed)
-            channel.end(held.exchange)
+        channel = self._tasks_held.find(handle) if handle is not None else await self._channel(front)
+        if channel is None:
+            raise TaskLost
         try:
-            return await self._named(relayed.run(method, params))
+            return await self._named(self._relayed(call, channel, front).run(method, params))
+        except UpstreamUnavailable:
+            if handle is not None and channel.gone is not None:
+                raise TaskLost from None
+            raise
         finally:
             self.pool.unused(channel)
->>>>>>> breakit
+
+    def release_task(self, where: Json) -> None:
+        """See `mcp.tasks.elsewhere.TaskServers`."""
+        self._tasks_held.release(where[HELD])
 
     async def _named(self, work: Coroutine[Any, Any, Json]) -> Json:
         """The result of work in this backend. Its failures say whose they are."""

@@ -21,22 +21,16 @@ class Front(NamedTuple):
     """One client, as a backend may know it. Calls with the same `key` share a conversation; None shares with nobody.
 
     `session` is its conversation with us, if it has one that lasts. `offers` is what it lets a backend ask of it.
-<<<<<<< HEAD
-    `takes_tasks`: its call may become a task. `waits`: it cannot, and the front waits for the result of one.
-=======
-    `principal` is who it is counted for.
->>>>>>> breakit
+    `principal` is who it is counted for. `takes_tasks`: its call may become a task. `waits`: it cannot, and the front
+    waits for the result of one.
     """
 
     key: Hashable | None
     session: Session | None
     offers: dict[str, Any]
-<<<<<<< HEAD
+    principal: str
     takes_tasks: bool = False
     waits: bool = False
-=======
-    principal: str
->>>>>>> breakit
 
 
 def front_of(call: Call) -> Front:
@@ -52,15 +46,7 @@ def front_of(call: Call) -> Front:
         offers |= OFFER
     if session not in session.composition.short_sessions:
         # The principal too: another credential may use the same session.
-<<<<<<< HEAD
-        return Front((session, call.principal), session, offers, takes, waits)
+        return Front((session, call.principal), session, offers, call.principal, takes, waits)
     if is_stranger(identity(call)):
-        return Front(None, None, offers, takes, waits)
-    return Front(call.principal, None, offers, takes, waits)
-=======
-        return Front((session, call.principal), session, offers, call.principal)
-    caller = identity(call)
-    if is_stranger(caller) or caller.is_shared_identity:
-        return Front(None, None, offers, call.principal)
-    return Front(call.principal, None, offers, call.principal)
->>>>>>> breakit
+        return Front(None, None, offers, call.principal, takes, waits)
+    return Front(call.principal, None, offers, call.principal, takes, waits)
