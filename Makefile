@@ -69,7 +69,7 @@ check: $(READY)  ## ruff, pyright, the import directions and the changelog
 bench: $(READY)  ## measure against a hand-written floor, the official SDK and FastMCP (ARGS="--against REV": another commit)
 	@$(BIN)/python -m tests.bench $(ARGS)
 
-conformance: $(READY)  ## the official conformance suite, under both HTTP parsers (ARGS="--http h11" for one)
+conformance: $(READY)  ## the official conformance suite, under both HTTP parsers (ARGS="--http h11" for one, "--through-kernel")
 	@$(BIN)/python -m tests.conformance.suite $(ARGS)
 
 requirements: $(READY)  ## show which requirements are proven, failing or open

@@ -15,6 +15,7 @@ from defserve.host.fields import Json, object_of, text_of
 from defserve.limits import Limits
 from defserve.protocols.mcp.apps.facet import APPS, FOR_VIEWS
 from defserve.protocols.mcp.apps.offer import SCHEME
+from defserve.protocols.mcp.failures import RESOURCE_NOT_FOUND, ResourceNotFound
 from defserve.protocols.mcp.function import Function
 from defserve.protocols.mcp.items import ANSWER_PARAMS, read_answers
 from defserve.protocols.mcp.lifecycle import Dialect, dialect_cache_hints, dialect_of
@@ -23,6 +24,7 @@ from defserve.protocols.mcp.resources.cache import ResourceCache
 from defserve.protocols.mcp.resources.resources import Resource, ResourceOptions
 from defserve.protocols.mcp.tools.tools import Tool, ToolOptions
 from defserve.proxying.catalogue import uris
+from defserve.proxying.failures import RelayedError
 from defserve.proxying.relay import shaped
 from defserve.proxying.tasks import must_be_task
 from defserve.wire.jsonvalue import is_array, is_object
@@ -234,7 +236,12 @@ class RemoteResource(Resource):
         if not ANSWER_PARAMS.isdisjoint(call.params):
             await read_answers(call)
         prefix, dialect = self.backend.prefix, dialect_of(call)
-        found = await self.function.run(call, {"uri": prefix.inner_uri(uri)}, seconds)
+        try:
+            found = await self.function.run(call, {"uri": prefix.inner_uri(uri)}, seconds)
+        except RelayedError as error:
+            if error.code != RESOURCE_NOT_FOUND:
+                raise
+            raise ResourceNotFound(uri) from None  # its code depends on the version of the front
         hints = dialect_cache_hints(dialect)
         return {**hints, **shaped(uris.in_contents(found, prefix), dialect)}
 
