@@ -180,9 +180,7 @@ class TaskRun:
                 pause = min(2 * pause, LONGEST_PAUSE)
 
     async def _keep(self, record: TaskRecord, reply: bytes) -> None:
-        outcome = b"" if self._is_cut else await charged(
-            self._runner, record, self.call.principal, _outcome_in(reply)
-        )
+        outcome = b"" if self._is_cut else await charged(self._runner, record, self.call.principal, _outcome_in(reply))
 
         def alter(found: TaskRecord) -> bytes | bool:
             if self._is_cut and found.retries > 0:
