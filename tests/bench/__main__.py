@@ -22,6 +22,8 @@ from .http_measure import HTTP, try_http
 from .measure import CATALOGUES, FULL, QUICK, STDIO, Plan, Run
 from .processes import Launch, ServerFailed, ServerProcess
 from .profile import profile
+from .proxies.measure import PROXY
+from .proxies.roads import DIRECT, MCP_PROXY
 from .push_measure import PUSH
 from .results import Results
 from .state_measure import RAW, REPLAY, STATE
@@ -29,7 +31,7 @@ from .streaming_measure import STREAMING
 from .targets import SUBJECT, judge
 
 OUTPUT = environment.ROOT / "bench-results"
-SECTIONS = STDIO | HTTP | STREAMING | GATEWAY | PUSH | STATE | CODE_MODE
+SECTIONS = STDIO | HTTP | STREAMING | GATEWAY | PUSH | STATE | CODE_MODE | PROXY
 GROUPS = {
     "stdio": STDIO,
     "http": HTTP,
@@ -38,6 +40,7 @@ GROUPS = {
     "push": PUSH,
     "state": STATE,
     "code": CODE_MODE,
+    "proxy": PROXY,
 }
 ALL_NAMES = list(dict.fromkeys(each.name for each in (CONTENDERS[0], *HTTP_CONTENDERS, *CONTENDERS)))
 T = TypeVar("T", Contender, HttpContender)
@@ -69,7 +72,7 @@ def _bench(options: argparse.Namespace, plan: Plan, launch: Launch) -> int:
     verdicts = judge(results)
     facts = _facts(began, plan, launch)
     facts.update({f"{name} did not run": reason for name, reason in failed.items()})
-    text = report.as_markdown(results, verdicts, facts, [*ALL_NAMES, RAW, REPLAY])
+    text = report.as_markdown(results, verdicts, facts, [DIRECT, *ALL_NAMES, MCP_PROXY, RAW, REPLAY])
     print(text)
     _write(options.markdown, text)
     _write(options.json, json.dumps(report.as_json(results, verdicts, facts), indent=2) + "\n")

@@ -131,4 +131,11 @@ SECTIONS: tuple[tuple[str, str, Callable[[Figure], str]], ...] = (
     ("State of 100 kB: what one change costs on the wire, in bytes", "state-bytes", _median_only),
     ("Code mode, 50 calls of add in ms: median (least–most)", "code", _with_range),
     ("Code mode, what 50 calls by code take longer than by the client, in ms", "code-over", _with_range),
+    ("Proxies: a call's median, in µs", "proxy-p50", _median_only),
+    ("Proxies: what they add to the direct median, in µs", "proxy-added", _median_only),
+    ("Proxies: processor time of the proxy (direct: of the server) for each call, in µs", "proxy-cpu", _median_only),
+    ("Proxies: conversations opened behind them for one client of 20 calls", "proxy-opened", _median_only),
+    ("Proxies: resident memory of the kernel, in MB", "proxy-memory", _with_range),
+    ("Proxies: processor time of a local tool beside mounted servers, in µs", "proxy-local", _with_range),
+    ("Proxies: 90 calls at once, while ten more go to a server that hangs, p99 in µs", "proxy-hanging", _with_range),
 )

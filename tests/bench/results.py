@@ -29,9 +29,12 @@ class Results:
         return Figure(median(rounds), min(rounds), max(rounds), tuple(rounds)) if rounds else None
 
     def ratio(self, measure: str, contender: str, base_measure: str, base: str) -> float | None:
-        """The median of the ratios within each round, where both saw the same machine; None if one was not measured."""
+        """The median of the ratios within each round, where both saw the same machine.
+
+        None if one was not measured, or the base is nothing.
+        """
         ours, theirs = self.figure(measure, contender), self.figure(base_measure, base)
-        if ours is None or theirs is None:
+        if ours is None or theirs is None or 0 in theirs.rounds:
             return None
         return median(our / their for our, their in zip(ours.rounds, theirs.rounds, strict=True))
 

@@ -22,7 +22,7 @@ class Target(NamedTuple):
 
     @property
     def wanted(self) -> str:
-        return f"{'≥' if self.at_least else '≤'} {self.bound:g} {self.unit}"
+        return f"{'≥' if self.at_least else '≤'} {self.bound:g} {self.unit}".rstrip()
 
 
 class Verdict(NamedTuple):
@@ -46,6 +46,22 @@ def _at_depth(what: str, depth: int) -> Target:
     measure = f"state-{what}/depth"
     return Target(f"{what} at depth {depth:,}, to 10", f"{measure} {depth:,}", f"{measure} 10", SUBJECT, False, 2)
 
+
+def _relayed(kind: str, microseconds: int) -> tuple[Target, ...]:
+    """What a call through the kernel may cost, to a server of this kind."""
+    found: list[Target] = []
+    for era in ("session", "stateless"):
+        case = f"to {kind}, {era}"
+        found += [
+            Target(f"kernel {case}: added median", f"proxy-added/{case}/1", "", "", False, microseconds, "µs"),
+            _at_most(f"kernel {case}: processor time, to the direct call's", f"proxy-cpu/{case}/1", "direct", 4),
+            _at_most(f"kernel {case}: processor time, to FastMCP's proxy", f"proxy-cpu/{case}/1", "fastmcp", 1 / 20),
+        ]
+    opened = f"proxy-opened/to {kind}"
+    return (*found, Target(f"kernel to {kind}: conversations for one client", opened, "", "", False, 1, ""))
+
+
+LOCAL, HANGING = "proxy-local/{} servers", "proxy-hanging/{} hangs"
 
 TARGETS = (
     _at_most("start to first list, 3 tools, one of a model, to the floor", "start/model", "floor", 1.1),
@@ -85,6 +101,13 @@ TARGETS = (
     _at_least("a topic of 2, to a bare broadcast", "gateway/2 participants", "bare", 0.6),
     _at_least("a topic of 50, to a bare broadcast", "gateway/50 participants", "bare", 0.6),
     _at_least("a topic of 500, to a bare broadcast", "gateway/500 participants", "bare", 0.6),
+    *_relayed("stdio", 300),
+    *_relayed("http", 600),
+    Target("kernel's memory with 50 servers", "proxy-memory/50 servers at addresses", "", "", False, 60, "MB"),
+    Target("local tool beside 50 servers, to none", LOCAL.format(50), LOCAL.format(0), SUBJECT, False, 1.05),
+    Target(
+        "90 calls beside a server that hangs, p99", HANGING.format("one"), HANGING.format("none"), SUBJECT, False, 1.2
+    ),
 )
 
 

@@ -25,6 +25,7 @@ from defserve.protocols.mcp.resources.resources import Resource, ResourceOptions
 from defserve.protocols.mcp.tools.tools import Tool, ToolOptions
 from defserve.proxying.catalogue import uris
 from defserve.proxying.relay import shaped
+from defserve.proxying.tasks import must_be_task
 from defserve.wire.jsonvalue import is_array, is_object
 
 if TYPE_CHECKING:
@@ -121,7 +122,8 @@ class RemoteTool(Tool):
             self.facets[APPS] = FOR_VIEWS
 
     async def _send(self, call: Call, arguments: Json) -> Json:
-        return await self.backend.relay(call, "tools/call", {"name": self.inner, "arguments": arguments})
+        task: Json = {"task": {}} if must_be_task(self.raw) else {}
+        return await self.backend.relay(call, "tools/call", {"name": self.inner, "arguments": arguments, **task})
 
     def result(self, call: Call, value: Any) -> Json:
         return shaped(uris.in_tool_result(value, self.backend.prefix), dialect_of(call))
@@ -146,6 +148,7 @@ class RemoteTool(Tool):
 
     def describe(self, dialect: Dialect) -> Json:
         described = {**_known(self.raw, dialect), "name": self.name}
+        described.pop("execution", None)  # whether it is a task there is nothing that a client here can ask for
         output = described.get("outputSchema")
         if output is not None and (
             "structured" not in dialect.has

@@ -276,7 +276,7 @@ class TaskSession(Session):
         super().fail(call, error)
 
 
-async def charged(runner: Runs, record: TaskRecord, principal: str, outcome: bytes) -> bytes:
+async def charged(runner: TaskRunner, record: TaskRecord, principal: str, outcome: bytes) -> bytes:
     """Charge an outcome to its principal. Returns it, or an outcome that says that there was no room."""
     try:
         await runner.accounts.charge(record, principal, len(record.encoded()) + len(outcome))

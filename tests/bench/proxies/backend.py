@@ -1,0 +1,37 @@
+"""The server behind every proxy: `backend.py PORT FILE`, or `stdio:` for PORT.
+
+FILE grows by a byte for each conversation that is opened.
+"""
+
+import asyncio
+import sys
+from pathlib import Path
+from typing import Any
+
+from arithmetic import add
+
+from defserve import Server
+
+server = Server("backend", instructions="It adds.")
+server.tool(add)
+opened = Path(sys.argv[2])
+
+
+@server.tool
+async def hang() -> None:
+    """Never answer."""
+    await asyncio.Event().wait()
+
+
+async def count(call: Any, params: Any, next: Any) -> Any:
+    with opened.open("ab") as file:
+        file.write(b".")
+    return await next(call, params)
+
+
+for opening in ("initialize", "server/discover"):
+    server.around(opening)(count)
+
+if __name__ == "__main__":
+    where = sys.argv[1]
+    server.run(on=f"http://127.0.0.1:{where}/mcp" if where.isdigit() else where)
