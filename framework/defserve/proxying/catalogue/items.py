@@ -15,7 +15,7 @@ from defserve.host.fields import Json, object_of, text_of
 from defserve.limits import Limits
 from defserve.protocols.mcp.apps.facet import APPS, FOR_VIEWS
 from defserve.protocols.mcp.apps.offer import SCHEME
-from defserve.protocols.mcp.failures import RESOURCE_NOT_FOUND, ResourceNotFound
+from defserve.protocols.mcp.failures import RESOURCE_NOT_FOUND, VENDOR, ResourceNotFound
 from defserve.protocols.mcp.function import Function
 from defserve.protocols.mcp.items import ANSWER_PARAMS, read_answers
 from defserve.protocols.mcp.lifecycle import Dialect, dialect_cache_hints, dialect_of
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from defserve.protocols.mcp.resources.uri_template import UriTemplate
     from defserve.proxying.targets import Secrets
 
+IN_META: Final = VENDOR + "security"
 SECURITY: Final = "mgp"
 """The facet of a tool whose security this server states itself."""
 ANNOTATION: Final = "x-mcp-header"
@@ -134,6 +135,11 @@ class RemoteTool(Tool):
         return renamed
 
     @property
+    def says_security(self) -> bool:
+        """Whether its listing says what it may do (MGP §4)."""
+        return "security" in self.raw or IN_META in object_of(self.raw.get("_meta"))
+
+    @property
     def where(self) -> str:
         return f"server {self.backend.id!r}"
 
@@ -156,6 +162,8 @@ class RemoteTool(Tool):
             described["annotations"] = dict(self.options.annotations)
         if SECURITY in self.facets:
             described.pop("security", None)
+            meta = {name: value for name, value in object_of(described.pop("_meta", None)).items() if name != IN_META}
+            described |= {"_meta": meta} if meta else {}
         return uris.in_listed_tool(described, self.backend.prefix)
 
     def check(self, limits: Limits) -> None:
