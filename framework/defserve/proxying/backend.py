@@ -16,6 +16,7 @@ from defserve.errors import DefserveError, PeerError, PeerGone
 from defserve.host.fields import Json, object_of
 from defserve.host.listening import KINDS as NEWS_KINDS
 from defserve.protocols.mcp.asking.parking import ParkedWork, Parking
+from defserve.protocols.mcp.asking.round_trips import RoundTrips
 from defserve.protocols.mcp.prefixes import Prefix
 from defserve.proxying import failures
 from defserve.proxying.catalogue.catalogue import Catalogue, Clash, Shelf
@@ -25,7 +26,7 @@ from defserve.proxying.conversations.channel import Channel
 from defserve.proxying.conversations.fronts import Front, front_of
 from defserve.proxying.conversations.holding import HeldChannels
 from defserve.proxying.conversations.pool import Pool
-from defserve.proxying.relay import RelayedCall, held_handle, resumes
+from defserve.proxying.relay import RelayedCall, held_handle
 from defserve.proxying.restarts import Exit, RestartPolicy, RestartRefusal, Restarts, RestartsByKey
 from defserve.proxying.room import CallRoom
 from defserve.proxying.states import State
@@ -414,17 +415,42 @@ class Backend:
 
     async def relay(self, call: Call, method: str, params: Json) -> Json:
         """The result of a call's request. Raises what the front is told if there is none."""
-        if resumes(call):
-            return await self._named(self._parking.run(call.root, _nothing))
-        async with self.room:
+        if (rounds := call.root.peek(RoundTrips)) is not None:
+            return await self._relay_answers(call, rounds, method, params)
+        room = self.room
+        if not room.enter():
+            await room.turn()
+        try:
             front = front_of(call)
-            held = self._held.take(held_handle(call, self.id))
+            channel = self.pool.known(front) if self.state != "draining" else None
+            if channel is None:
+                channel = await self._channel(front)
+            return await self._relayed(call, channel, front).run(method, params)
+        except PeerError as error:
+            raise failures.failed(self.id, error, self.state, self.secrets) from None
+        finally:
+            room.leave()
+
+    async def _relay_answers(self, call: Call, rounds: RoundTrips, method: str, params: Json) -> Json:
+        """The same for a request that belongs to another one before it, and brings the answers to its questions."""
+        if rounds.parked is not None:
+            return await self._named(self._parking.run(call.root, _nothing))
+        if not self.room.enter():
+            await self.room.turn()
+        try:
+            front = front_of(call)
+            held = self._held.take(held_handle(rounds, self.id))
             channel = held.channel if held is not None else await self._channel(front)
-            relayed = RelayedCall(self.id, call, channel, front, self._parking, self._held, self.secrets)
+            relayed = self._relayed(call, channel, front)
             if held is not None:
                 channel.begin(relayed)
                 channel.end(held.exchange)
             return await self._named(relayed.run(method, params))
+        finally:
+            self.room.leave()
+
+    def _relayed(self, call: Call, channel: Channel, front: Front) -> RelayedCall:
+        return RelayedCall(self.id, call, channel, front, self._parking, self._held, self.secrets)
 
     async def _named(self, work: Coroutine[Any, Any, Json]) -> Json:
         """The result of work in this backend. Its failures say whose they are."""

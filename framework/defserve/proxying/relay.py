@@ -79,7 +79,8 @@ class RelayedCall:
     async def _send(self, method: str, params: Json) -> Json:
         channel, call = self.channel, self.call
         level = log_threshold(call)
-        await channel.want_level(level)
+        if channel.lacks_level(level):
+            await channel.want_level(level)
         complete = channel.dressed(params, _passed_meta(call), self.front.offers, level)
         if channel.stateless:
             return await self._in_rounds(method, complete)
@@ -88,15 +89,15 @@ class RelayedCall:
     # -- a backend that asks in its result ---------------------------------------------------------------
 
     async def _in_rounds(self, method: str, params: Json) -> Json:
-        waits = can_wait(self.call)
         answers = self._brought()
         for _ in range(MOST_ROUNDS):
-            result = self._result(await self.channel.forward(method, {**params, **answers}, self))
+            complete = {**params, **answers} if answers else params
+            result = self._result(await self.channel.forward(method, complete, self))
             if result.get("resultType") != "input_required":
                 return result
             requests = self._checked(object_of(self._secrets.clean(result.get("inputRequests"))))
             state: Json = {"requestState": result["requestState"]} if "requestState" in result else {}
-            if not waits:
+            if not can_wait(self.call):
                 kept = {SERVER: self.id, STATE: state, ASKED: list(requests), HELD: self._hold()}
                 await self.call.root.local(RoundTrips).relay(self.call, requests, kept)
             responses = {key: await ask_front(self.call, one["method"], one["params"]) for key, one in requests.items()}
@@ -202,17 +203,10 @@ def can_wait(call: Call) -> bool:
     return rounds is not None and rounds.wait_for_answer is not None
 
 
-def held_handle(call: Call, id: str) -> Any:
+def held_handle(rounds: RoundTrips, id: str) -> Any:
     """The handle of the conversation with a backend that was kept for this request."""
-    rounds = call.root.peek(RoundTrips)
-    kept = object_of(rounds.relayed) if rounds is not None else {}
+    kept = object_of(rounds.relayed)
     return kept.get(HELD) if kept.get(SERVER) == id else None
-
-
-def resumes(call: Call) -> bool:
-    """Whether a request brings answers for parked work."""
-    rounds = call.root.peek(RoundTrips)
-    return rounds is not None and rounds.parked is not None
 
 
 async def ask_front(call: Call, method: str, params: Json) -> Any:

@@ -14,7 +14,7 @@ MOST_WAITING: Final = 4
 
 
 class CallRoom:
-    """`async with room` surrounds a call. `running` are under way, `total` have ever begun."""
+    """A call runs from `enter`, or else `turn`, until `leave`. `running` are under way, `total` have ever begun."""
 
     def __init__(self, id: str, limit: int) -> None:
         self._id, self.limit = id, limit
@@ -22,15 +22,13 @@ class CallRoom:
         self._waiting: deque[asyncio.Future[None]] = deque()
         self._emptied: asyncio.Event | None = None
 
-    async def __aenter__(self) -> None:
-        if self.running < self.limit and not self._waiting:
-            self.running += 1
-        else:
-            await self._turn()
+    def enter(self) -> bool:
+        """Whether a call may run at once. If not, it waits for its `turn`."""
+        if self.running >= self.limit or self._waiting:
+            return False
+        self.running += 1
         self.total += 1
-
-    async def __aexit__(self, *_: object) -> None:
-        self._leave()
+        return True
 
     async def empty(self, seconds: float) -> None:
         """Wait until no call is under way; at most so many seconds."""
@@ -40,7 +38,8 @@ class CallRoom:
                 async with asyncio.timeout(seconds):
                     await self._emptied.wait()
 
-    async def _turn(self) -> None:
+    async def turn(self) -> None:
+        """Wait in line. Raises ResourceExhausted if the line is too long."""
         if len(self._waiting) >= MOST_WAITING * self.limit:
             raise too_busy(self._id, f"{self.limit} calls run and {len(self._waiting)} wait")
         turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -49,10 +48,12 @@ class CallRoom:
             await turn
         except BaseException:
             if turn.done() and not turn.cancelled():
-                self._leave()
+                self.leave()
             raise
+        self.total += 1
 
-    def _leave(self) -> None:
+    def leave(self) -> None:
+        """A call is over. The next one in line begins."""
         self.running -= 1
         while self._waiting and self.running < self.limit:
             turn = self._waiting.popleft()

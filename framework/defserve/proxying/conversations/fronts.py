@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Mapping
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from defserve.auth.authority import is_stranger
 from defserve.protocols.mcp.apps.offer import OFFER, offers_apps
 from defserve.protocols.mcp.authorization.authorization import identity
 
@@ -29,13 +30,13 @@ class Front(NamedTuple):
 
 def front_of(call: Call) -> Front:
     """The client behind a call: its session, else its verified principal, else nobody who comes again."""
-    from defserve.auth.authority import is_stranger
-
     session, offer = call.session, call.terms.offer
     capabilities: Mapping[str, Any] = offer.capabilities if offer is not None else {}
-    offers: dict[str, Any] = {name: capabilities[name] for name in OFFERED if name in capabilities}
-    if offers_apps(capabilities):
-        offers |= OFFER
+    offers: dict[str, Any] = {}
+    if capabilities:
+        offers.update((name, capabilities[name]) for name in OFFERED if name in capabilities)
+        if offers_apps(capabilities):
+            offers |= OFFER
     if session not in session.composition.short_sessions:
         # The principal too: another credential may use the same session.
         return Front((session, call.principal), session, offers)

@@ -6,6 +6,8 @@ import asyncio
 from collections.abc import Awaitable, Callable, Hashable
 from typing import TYPE_CHECKING
 
+from pydantic_core import to_json
+
 from defserve.proxying.conversations.channel import Channel
 from defserve.proxying.conversations.fronts import Front
 from defserve.proxying.failures import too_busy
@@ -152,6 +154,4 @@ class Pool:
 
 def _key(front: Front) -> Hashable:
     """Two clients of one principal may offer different things. A backend is told what its own front offers."""
-    from pydantic_core import to_json
-
-    return front.key, to_json(front.offers)
+    return front.key, to_json(front.offers) if front.offers else b""
