@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Coroutine, Generator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Awaitable, Coroutine, Mapping
+from contextlib import suppress
 from typing import Any, Protocol
 
 from defserve.auth.live.bearers import BearerCredential
@@ -168,7 +168,7 @@ async def answer(exchange: Exchange, route: ResponseRoute) -> None:
     """Write the call's messages: JSON if its answer comes first, events if another message or a long silence does."""
     if exchange.finished and await _answer_at_once(exchange, route):
         return
-    with reading(exchange, route):
+    with Reading(exchange, route):
         silent = 0.0
         while not await exchange.wait(HEAD_SECONDS):
             silent += HEAD_SECONDS
@@ -199,21 +199,28 @@ async def _answer_at_once(exchange: Exchange, route: ResponseRoute) -> bool:
     if reply is None:
         return False
     exchange.take()
-    headers = RETRY if reply.code == TOO_MANY_CALLS else ()
-    await exchange.respond(route.statuses.get(reply.code, 200) if reply.code else 200, reply.data, headers)
+    if reply.code == TOO_MANY_CALLS:
+        await exchange.respond(429, reply.data, RETRY)
+    elif left := exchange.answer(route.statuses.get(reply.code, 200) if reply.code else 200, reply.data):
+        await left
     return True
 
 
-@contextmanager
-def reading(exchange: Exchange, route: ResponseRoute) -> Generator[None]:
-    """Watch the client while the block runs."""
-    watch = asyncio.create_task(exchange.watch(route.left))
-    route.attached()
-    try:
-        yield
-    finally:
-        watch.cancel()
-        route.detach(exchange)
+class Reading:
+    """`with Reading(exchange, route)` watches the client while the block runs."""
+
+    __slots__ = ("_exchange", "_route", "_watch")
+
+    def __init__(self, exchange: Exchange, route: ResponseRoute) -> None:
+        self._exchange, self._route = exchange, route
+
+    def __enter__(self) -> None:
+        self._watch = asyncio.create_task(self._exchange.watch(self._route.left))
+        self._route.attached()
+
+    def __exit__(self, *_: object) -> None:
+        self._watch.cancel()
+        self._route.detach(self._exchange)
 
 
 async def absorb() -> None:
