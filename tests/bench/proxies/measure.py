@@ -169,7 +169,7 @@ def _one_round(run: Run, drivers: Sequence[_Driver], era: str, window: int) -> N
 def _mounting(stack: ExitStack, run: Run, count: int, url: str) -> tuple[int, _Driver]:
     script = HttpContender(SUBJECT, HERE / "mounting_server.py", (str(count), url))
     server = stack.enter_context(HttpServer(script, run.launch))
-    driver = _Driver(Road(SUBJECT, "http", server, dict.fromkeys(ERAS, "add")))
+    driver = _Driver(Road(SUBJECT, "http", server, {era: "add" for era in ERAS}))
     wait_until(lambda: driver.ask("connected") == count, PATIENCE)
     driver.warm_up("session", run.plan.http_burst)
     return count, driver

@@ -88,7 +88,7 @@ def roads(stack: ExitStack, place: Place) -> Iterator[Road]:
     """Start them all. They end with the stack."""
     older_python = _mcp_proxy_python()
     direct = stack.enter_context(HttpServer(place.backend(), place.launch))
-    plain = dict.fromkeys(ERAS, "add")
+    plain = {era: "add" for era in ERAS}
     # Nobody vouches for a stateless client here, and only an operator may let such ones share a child.
     ours = {"session": "own_add", "stateless": "shared_add"}
     entries = {
