@@ -7,13 +7,16 @@ import asyncio
 import sys
 from typing import Any
 
-from arithmetic import add
-
 from defserve import Server
 
 server = Server("backend", instructions="It adds.")
-server.tool(add)
 opened = open(sys.argv[2], "ab", buffering=0)  # noqa: SIM115  as long as the process
+
+
+@server.tool
+async def add(a: int, b: int) -> int:
+    """Add two numbers."""
+    return a + b
 
 
 @server.tool
