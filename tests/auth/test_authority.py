@@ -85,6 +85,7 @@ MAY_ASK: dict[str, set[str]] = {
         "core/session.py", "core/session_table.py", "runner/connection.py",  # limits of sessions
         "protocols/mcpl/peers.py",  # what is for one does not reach the others
         "protocols/mgp/streaming/streaming.py",  # an id that is easy to guess cancels nothing
+        "protocols/mcp/tasks/run.py",  # hands the fact on
     },
     "is_loopback": {
         "guard/network/addresses.py",  # judges addresses that tools connect to

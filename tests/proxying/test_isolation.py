@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from defserve import Command, Remote, Server, StaticTokens, ToolError
+from defserve.protocols.mcp.lifecycle import CAPABILITIES_KEY
 from tests.at_address import at_address
 from tests.proxying.backends import ERAS, child, hearing, until_fact, until_listed
 from tests.proxying.everything import everything
@@ -159,3 +160,74 @@ async def test_an_address_without_sessions_is_reached_by_one_conversation() -> N
             async with one as ann, other as bo:
                 assert [await ann.call("e_add", a=1, b=2), await bo.call("e_add", a=3, b=4)] == [3, 7]
                 assert (backend_of(server).per, len(backend_of(server).pool)) == ("shared", 0)
+
+
+def offering(number: int) -> dict[str, Any]:
+    """What a client may ask differs in each: a conversation is for one offer."""
+    return {"_meta": {CAPABILITIES_KEY: {"roots": {"n": number}}}}
+
+
+async def test_one_caller_with_many_faces_neither_takes_all_children_nor_ends_those_of_others() -> None:
+    server = desk(child(), children=4)
+    async with at_address(server) as url:
+        one, other = (Remote(url, token=key).connect("stateless") for key in KEYS)
+        async with one as ann, other as bo:
+            await bo.call("e_remember", text="kept")
+            for number in range(6):
+                await ann.request("tools/call", {"name": "e_pid", "arguments": {}, **offering(number)})
+            assert len(backend_of(server).pool) <= 4
+            assert await bo.call("e_recall") == "kept"
+
+
+async def test_children_that_are_being_opened_for_strangers_count() -> None:
+    server = Server("desk")
+    server.mount(child(), prefix="e", children=2)
+    async with at_address(server) as url, Remote(url).connect("stateless") as client:
+        calls = [client.request("tools/call", {"name": "e_pid", "arguments": {}}) for _ in range(8)]
+        results = await asyncio.gather(*calls)
+        assert sum(not result.get("isError") for result in results) <= 2
+        assert "conversations are in use" in str(results)
+        await until(lambda: len(backend_of(server).pool) == 0)
+
+
+async def test_a_stranger_that_leaves_while_its_child_is_opened_leaves_no_child_behind(tmp_path: Any) -> None:
+    """The child agrees, and is silent when it is asked to tell what changes. Each writes down its process."""
+    program = tmp_path / "silent.py"
+    program.write_text(SILENT)
+    server = Server("desk")
+    server.mount(child(str(program), str(tmp_path)), prefix="e")
+
+    def pids() -> set[int]:
+        return {int(path.stem) for path in tmp_path.glob("*.pid")}
+
+    async with at_address(server) as url, Remote(url).connect("stateless") as client:
+        await until_listed(client, "e_pid")
+        [main] = pids()
+        for _ in range(3):
+            before = len(list(tmp_path.glob("*.asked")))
+            calling = asyncio.create_task(client.call("e_pid"))
+            await until(lambda: len(list(tmp_path.glob("*.asked"))) > before)  # noqa: B023
+            calling.cancel()
+            await asyncio.gather(calling, return_exceptions=True)
+        await until(lambda: not any(is_running(pid) for pid in pids() - {main}))
+
+
+SILENT = """
+import json, os, pathlib, sys
+place = pathlib.Path(sys.argv[1])
+is_first = not list(place.glob("*.pid"))
+(place / f"{os.getpid()}.pid").touch()
+for line in sys.stdin:
+    asked = json.loads(line)
+    method, found = asked.get("method"), {"resultType": "complete"}
+    if method == "server/discover":
+        found |= {"supportedVersions": ["2026-07-28"], "capabilities": {"tools": {"listChanged": True}},
+                  "serverInfo": {"name": "silent", "version": "1"}}
+    elif method == "tools/list":
+        found |= {"tools": [{"name": "pid", "inputSchema": {"type": "object"}}]}
+    elif method == "subscriptions/listen" and not is_first:
+        (place / f"{os.getpid()}.asked").touch()
+        continue
+    if "id" in asked:
+        print(json.dumps({"jsonrpc": "2.0", "id": asked["id"], "result": found}), flush=True)
+"""

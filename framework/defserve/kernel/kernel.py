@@ -15,8 +15,13 @@ from defserve.errors import DefserveError, UsageError
 from defserve.kernel.config.changes import changes
 from defserve.kernel.config.entries import KernelConfig, ServerEntry
 from defserve.kernel.config.loading import load
+from defserve.kernel.governance.access import own_policy, wants_access
+from defserve.kernel.governance.governance import Governance
+from defserve.kernel.governance.marks import check_marks
+from defserve.kernel.governance.registering import check_register_rules
+from defserve.kernel.governance.state_file import StateFile
 from defserve.kernel.journal import Journal
-from defserve.kernel.members import Member
+from defserve.kernel.members import Creator, Member
 from defserve.kernel.supervision import Supervision
 from defserve.search.options import Search
 from defserve.server.server import Server
@@ -36,10 +41,14 @@ class Kernel:
 
     def __init__(self, config: KernelConfig, environ: Mapping[str, str] | None = None, **options: Any) -> None:
         self.config, self._environ = config, os.environ if environ is None else environ
+        _check(config)
         self.journal = Journal()
         self.members: dict[str, Member] = {}
         self.server = _server(config, options)
         self.mounts = self.server.mounts
+        self.governance = Governance(self, StateFile(config.path))
+        # It looks at a tool before the others do: what it refuses is recorded.
+        self.server.extensions = (self.governance, *self.server.extensions)
         self._supervision = Supervision(self)
         self.server.extend(self._supervision)
         self._reloading = asyncio.Lock()
@@ -67,7 +76,7 @@ class Kernel:
 
     def ps(self) -> list[dict[str, Any]]:
         """Every server, its state and its figures."""
-        return [member.row() for member in self.members.values()]
+        return [{**member.row(), "held": self.governance.pins.held(member.id)} for member in self.members.values()]
 
     async def logs(self, id: str | None = None, follow: bool = False) -> AsyncIterator[dict[str, Any]]:
         """What servers wrote to standard error, and how their states changed; with `follow`, what comes as well."""
@@ -130,12 +139,17 @@ class Kernel:
             raise UsageError(f"the search failed: {found['content'][0].get('text')}")
         return [{"risk_level": tool["security"]["risk_level"], **tool} for tool in found["structuredContent"]["tools"]]
 
+    async def approve(self, id: str, tool: str | None = None) -> list[dict[str, Any]]:
+        """Let tools of a server be used that were held because they changed: one of them, or all."""
+        return [{"id": id, "tool": name} for name in self.governance.approve(self.member(id), tool)]
+
     async def reload(self) -> dict[str, Any]:
         """Read the file again and do what it says now. A file with a mistake changes nothing: UsageError names it.
 
         Servers whose entries are the same are not touched. The answer says what was done, and what failed.
         """
         config = await asyncio.to_thread(load, self.config.path)
+        _check(config)
         async with self._reloading:
             return await self._take_over(config)
 
@@ -160,27 +174,39 @@ class Kernel:
     def _prepare(self, member: Member) -> None:
         member.prepare(self.mounts, self.journal)
         if member.backend is not None:
+            member.backend.watch(lambda change: self.governance.settled(member) if change.new == "connected" else None)
             self._supervision.watch(member)
 
-    async def _remove(self, id: str, reason: str) -> None:
+    async def add(self, entry: ServerEntry, creator: Creator) -> Member:
+        """Register a server that the file does not name, and begin to start it. Its id must be free."""
+        member = self._add(entry)
+        member.creator = creator
+        if member.backend is not None:
+            await member.backend.start()
+        return member
+
+    async def remove(self, id: str, reason: str) -> None:
+        """End a server and forget it."""
         member = self.members.pop(id)
         self._supervision.forget(member)
         async with member.changing:
             if member.backend is not None:
                 await self.mounts.remove(id, reason, self.config.settings.drain_secs)
+        self.governance.pins.forget(id)
         self.journal.forget(id)
 
     # -- reload --------------------------------------------------------------------------------------------
 
     async def _take_over(self, config: KernelConfig) -> dict[str, Any]:
         new = {entry.id: entry for entry in config.servers}
-        done = changes({id: member.entry for id, member in self.members.items()}, new)
+        done = changes({id: member.entry for id, member in self.members.items() if member.creator is None}, new)
         needs_start = self.config.changed_at_start(config)
         self.config = config
         for id in done.adjusted:
             self.members[id].adjust(new[id])
+            self.governance.declare_again(self.members[id])
         steps = (
-            *((id, self._remove(id, "configuration_change")) for id in done.removed),
+            *((id, self.remove(id, "configuration_change")) for id in done.removed),
             *((id, self._replace(new[id])) for id in (*done.replaced, *done.added)),
             *((id, self._relaunch(new[id])) for id in done.relaunched),
         )
@@ -188,7 +214,7 @@ class Kernel:
         failed = {id: self._failure(id, outcome) for (id, _), outcome in zip(steps, outcomes, strict=True) if outcome}
         for notice in config.notes:
             log.warning("%s", notice)
-        self.members = {id: self.members[id] for id in new if id in self.members}
+        self.members = {id: self.members[id] for id in (*new, *self.members) if id in self.members}
         return {
             "added": done.added,
             "removed": done.removed,
@@ -203,7 +229,7 @@ class Kernel:
         was_stopped = False
         if (old := self.members.get(entry.id)) is not None:
             was_stopped = old.is_stopped
-            await self._remove(entry.id, "configuration_change")
+            await self.remove(entry.id, "configuration_change")
         member = self._add(entry)
         member.is_stopped = was_stopped
         if member.problem:
@@ -227,6 +253,13 @@ class Kernel:
         return text
 
 
+def _check(config: KernelConfig) -> None:
+    """Raises UsageError for what only the whole of a kernel can find wrong with its file."""
+    for entry in config.servers:
+        check_marks(entry)
+    check_register_rules(config.settings.register)
+
+
 def _server(config: KernelConfig, options: Mapping[str, Any]) -> Server:
     settings = config.settings
     given = dict(options)
@@ -236,6 +269,10 @@ def _server(config: KernelConfig, options: Mapping[str, Any]) -> Server:
         given["auth"] = ApiKeys(settings.keys)
     if settings.instructions:
         given.setdefault("instructions", settings.instructions)
+    if settings.audit:
+        given.setdefault("audit", settings.audit)
+    if wants_access(config):
+        given.setdefault("access", own_policy(config))
     level: Any = settings.level
     given.setdefault("search", Search(level=level, pinned=config.pinned(), budget=settings.budget))
     if settings.code_mode:

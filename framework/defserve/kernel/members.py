@@ -6,7 +6,7 @@ import asyncio
 import os
 from collections.abc import Mapping
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, NamedTuple
 
 from defserve.errors import DefserveError, UsageError
 from defserve.kernel.config.entries import Launch, ServerEntry
@@ -20,11 +20,20 @@ from defserve.proxying.targets import SHORTEST_SECRET, Command, Remote, Secrets,
 CALLS_AT_ONCE = 64
 
 
+class Creator(NamedTuple):
+    """Who registered a server, and why. It ends with the `session`, or with the kernel if there is none."""
+
+    id: str
+    justification: str
+    session: object | None
+
+
 class Member:
     """One server of the file. Without a `backend` it cannot be started, and `problem` says why.
 
     `hidden` takes everything out of a text that only the server may know. Whoever starts or ends it holds `changing`.
-    It `is_stopped` if an operator ended it: then only an operator starts it.
+    It `is_stopped` if an operator ended it: then only an operator starts it. It has a `creator` if it was registered
+    while the kernel runs.
     """
 
     def __init__(self, entry: ServerEntry, environ: Mapping[str, str] = os.environ) -> None:
@@ -33,6 +42,7 @@ class Member:
         self.backend: Backend | None = None
         self.problem = ""
         self.is_stopped = False
+        self.creator: Creator | None = None
         self.health = ""
         self.changing = asyncio.Lock()
 
@@ -129,6 +139,7 @@ class Member:
             "where": _shown(self.entry.launch),
             "prefix": self.entry.prefix,
             "trust_level": self.entry.mgp.trust_level if self.entry.mgp is not None else None,
+            "created_by": self.creator.id if self.creator is not None else None,
             "note": self.problem or ("" if self.entry.enabled else "not enabled in the file"),
         }
         if backend is None:

@@ -7,16 +7,15 @@ import time
 from collections.abc import Mapping
 from typing import Any, Final, Protocol
 
-from defserve.auth.authority import is_local, is_stranger
 from defserve.core.call import Call
 from defserve.core.extension import Handler, Next, Wrapper
 from defserve.errors import InvalidParams, MethodNotFound, PeerError, UsageError
 from defserve.kernel.config.entries import KernelConfig
+from defserve.kernel.governance.operators import check_operator
 from defserve.kernel.members import Member
-from defserve.protocols.mcp.authorization.authorization import identity
 from defserve.protocols.mgp import instants
 from defserve.protocols.mgp.agreed import sections
-from defserve.protocols.mgp.errors import PermissionDenied, ServerNotReady
+from defserve.protocols.mgp.errors import ServerNotReady
 from defserve.protocols.mgp.lifecycle.lifecycle import DEFAULT_REASON, REASONS
 from defserve.proxying.backend import Backend
 from defserve.server.server import Server
@@ -128,10 +127,7 @@ class KernelMethods:
     def _backend(self, call: Call, id: Any) -> Backend:
         """The server that is meant. Raises PermissionDenied for a caller who is no operator: first, so that it learns
         no ids."""
-        caller = identity(call)
-        is_operator = is_local(caller) or (not is_stranger(caller) and caller.id in self._kernel.config.settings.admins)
-        if not is_operator:
-            raise PermissionDenied(f"{caller.id} may not operate the servers of this kernel")
+        check_operator(call, self._kernel.config.settings.admins)
         if not isinstance(id, str):
             raise InvalidParams("Invalid params: server_id must be the id of a server")
         try:

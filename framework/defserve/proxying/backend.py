@@ -9,16 +9,19 @@ from collections import deque
 from collections.abc import Callable, Collection, Coroutine, Hashable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final, NoReturn
+from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeAlias
 
 from defserve.core.call import Call
 from defserve.errors import DefserveError, PeerError, PeerGone
 from defserve.host.fields import Json, object_of
 from defserve.host.listening import KINDS as NEWS_KINDS
 from defserve.protocols.mcp.asking.parking import ParkedWork, Parking
-from defserve.protocols.mcp.asking.round_trips import RoundTrips
+from defserve.protocols.mcp.lifecycle import dialect_of
 from defserve.protocols.mcp.prefixes import Prefix
-from defserve.proxying import failures
+from defserve.protocols.mcp.tasks.elsewhere import TaskLost
+from defserve.protocols.mgp.errors import UpstreamUnavailable
+from defserve.proxying import failures, tasks
+from defserve.proxying.catalogue import uris
 from defserve.proxying.catalogue.catalogue import Catalogue, Clash, Shelf
 from defserve.proxying.catalogue.listing import KINDS
 from defserve.proxying.catalogue.names import ToolChoice
@@ -26,12 +29,13 @@ from defserve.proxying.conversations.channel import Channel
 from defserve.proxying.conversations.fronts import Front, front_of
 from defserve.proxying.conversations.holding import HeldChannels
 from defserve.proxying.conversations.pool import Pool
-from defserve.proxying.relay import RelayedCall, held_handle
+from defserve.proxying.relay import RelayedCall, held_handle, resumes, shaped
 from defserve.proxying.restarts import Exit, RestartPolicy, RestartRefusal, Restarts, RestartsByKey
 from defserve.proxying.room import CallRoom
 from defserve.proxying.states import State
 from defserve.proxying.targets import Per, Secrets, Target
 from defserve.proxying.watching import SHARED, Watching
+from defserve.wire.jsonvalue import is_object
 
 if TYPE_CHECKING:
     from defserve.core.session import Session
@@ -52,6 +56,12 @@ CHANGES: Final[Mapping[str, tuple[str, ...]]] = {
     "notifications/prompts/list_changed": ("prompts",),
     "notifications/resources/list_changed": ("resources", "templates", "skills"),
 }
+
+SERVER, TASK, HELD = "server", "task", "held"
+"""Where a task is: the backend's id, the task's id there, and the conversation that is kept for it."""
+
+KeepTask: TypeAlias = Callable[[Call, Json, Json], Coroutine[Any, Any, Json]]
+"""Keeps a new task of a caller, given as its server told of it, and where it is. Returns what the caller is told."""
 
 log = logging.getLogger("defserve.proxying")
 
@@ -120,6 +130,8 @@ class Backend:
         self._tasks: set[asyncio.Task[None]] = set()
         self._is_known = False
         self._skills_read = 0.0
+        self._tasks_held = HeldChannels(options.children)
+        self.keep_task: KeepTask = _keep_none
 
     @property
     def calls(self) -> int:
@@ -264,10 +276,11 @@ class Backend:
     async def sleep(self) -> None:
         """End it until somebody needs it: what it offers stays listed, and the next call starts it.
 
-        Does nothing while it has calls or subscriptions.
+        Does nothing while it has calls, subscriptions or tasks.
         """
         channels = [*self.pool.all(), *([self._main] if self._main is not None else [])]
-        if self.state != "connected" or self.calls or any(channel.updates.uris for channel in channels):
+        is_busy = any(channel.updates.uris or channel.exchanges for channel in channels)
+        if self.state != "connected" or self.calls or is_busy:
             return
         async with self._falling_asleep:
             self._is_asleep = True
@@ -367,8 +380,13 @@ class Backend:
         except PeerError as error:
             self._front_failed(front)
             raise failures.not_connected(self.id, "error", self._hidden(error.message)) from None
-        await self._want_changes(channel)
-        await self.watching.repeat(channel, front.key)
+        try:
+            await self._want_changes(channel)
+            await self.watching.repeat(channel, front.key)
+        except BaseException:
+            # Who asked for it may have left meanwhile, and nobody else knows of it.
+            await channel.aclose()
+            raise
         return channel
 
     async def _may_open(self, front: Front) -> None:
@@ -415,42 +433,77 @@ class Backend:
 
     async def relay(self, call: Call, method: str, params: Json) -> Json:
         """The result of a call's request. Raises what the front is told if there is none."""
-        if (rounds := call.root.peek(RoundTrips)) is not None:
-            return await self._relay_answers(call, rounds, method, params)
-        room = self.room
-        if not room.enter():
-            await room.turn()
-        try:
-            front = front_of(call)
-            channel = self.pool.known(front) if self.state != "draining" else None
-            if channel is None:
-                channel = await self._channel(front)
-            return await self._relayed(call, channel, front).run(method, params)
-        except PeerError as error:
-            raise failures.failed(self.id, error, self.state, self.secrets) from None
-        finally:
-            room.leave()
-
-    async def _relay_answers(self, call: Call, rounds: RoundTrips, method: str, params: Json) -> Json:
-        """The same for a request that belongs to another one before it, and brings the answers to its questions."""
-        if rounds.parked is not None:
+        if resumes(call):
             return await self._named(self._parking.run(call.root, _nothing))
-        if not self.room.enter():
-            await self.room.turn()
+        return await self._in_room(call, self._relay(call, method, params))
+
+    async def _in_room(self, call: Call, work: Coroutine[Any, Any, Json]) -> Json:
+        """Do it when there is room for one more call of its caller."""
+        caller = call.principal
         try:
-            front = front_of(call)
-            held = self._held.take(held_handle(rounds, self.id))
-            channel = held.channel if held is not None else await self._channel(front)
-            relayed = self._relayed(call, channel, front)
-            if held is not None:
-                channel.begin(relayed)
-                channel.end(held.exchange)
-            return await self._named(relayed.run(method, params))
+            if (turn := self.room.enter(caller)) is not None:
+                await self.room.turn(caller, turn)
+        except BaseException:
+            work.close()
+            raise
+        try:
+            return await work
         finally:
-            self.room.leave()
+            self.room.leave(caller)
+
+    async def _relay(self, call: Call, method: str, params: Json) -> Json:
+        front = front_of(call)
+        held = self._held.take(held_handle(call, self.id))
+        channel = held.channel if held is not None else await self._channel(front)
+        relayed = self._relayed(call, channel, front)
+        if held is not None:
+            channel.begin(relayed)
+            channel.end(held.exchange)
+        try:
+            result = await self._named(relayed.run(method, params))
+            return await self._kept(relayed, result) if result.get("resultType") == "task" else result
+        finally:
+            self.pool.unused(channel)
 
     def _relayed(self, call: Call, channel: Channel, front: Front) -> RelayedCall:
-        return RelayedCall(self.id, call, channel, front, self._parking, self._held, self.secrets)
+        tasks = self._tasks_held if self.target.isolates else None
+        return RelayedCall(self.id, call, channel, front, self._parking, self._held, self.secrets, tasks)
+
+    async def _kept(self, relayed: RelayedCall, created: Json) -> Json:
+        """The backend has made a task of a call: the front's answer, with an id of ours."""
+        where = {SERVER: self.id, HELD: relayed.task_handle}
+        try:
+            return await self._named(self.keep_task(relayed.call, created, {**where, TASK: tasks.id_of(created)}))
+        except BaseException:
+            relayed.abandon(created)
+            self.release_task(where)
+            raise
+
+    async def ask_task(self, call: Call, where: Json, method: str, params: Json) -> Json:
+        """See `mcp.tasks.elsewhere.TaskServers`. `where` is what was given to `keep_task`."""
+        found = await self._in_room(call, self._ask_task(call, where, method, params))
+        if is_object(found.get("result")):
+            dialect = dialect_of(call)
+            found["result"] = shaped(uris.in_tool_result(found["result"], self.prefix), dialect)
+        return found
+
+    async def _ask_task(self, call: Call, where: Json, method: str, params: Json) -> Json:
+        front = front_of(call)
+        channel = self._tasks_held.find(where[HELD]) if where[HELD] is not None else await self._channel(front)
+        if channel is None:
+            raise TaskLost
+        try:
+            return await self._named(self._relayed(call, channel, front).run(method, {"taskId": where[TASK], **params}))
+        except UpstreamUnavailable:
+            if where[HELD] is not None and channel.gone is not None:
+                raise TaskLost from None
+            raise
+        finally:
+            self.pool.unused(channel)
+
+    def release_task(self, where: Json) -> None:
+        """See `mcp.tasks.elsewhere.TaskServers`."""
+        self._tasks_held.release(where[HELD])
 
     async def _named(self, work: Coroutine[Any, Any, Json]) -> Json:
         """The result of work in this backend. Its failures say whose they are."""
@@ -589,6 +642,10 @@ class Backend:
         return f"<Backend {self.id!r} {self.state}, {self.target!r}>"
 
 
+async def _keep_none(call: Call, created: Json, where: Json) -> Json:
+    raise PeerError("tasks are not served here")
+
+
 def _nothing(work: ParkedWork) -> NoReturn:
     """Work that is resumed was begun before."""
     raise AssertionError("parked work is never begun twice")
@@ -597,7 +654,7 @@ def _nothing(work: ParkedWork) -> NoReturn:
 def _watcher(call: Call) -> Front:
     """The front that waits for news. One that nobody vouches for is known by its request alone."""
     front = front_of(call)
-    return front if front.key is not None else Front(call, call.session, front.offers)
+    return front if front.key is not None else front._replace(key=call, session=call.session)
 
 
 def _usual_policy(target: Target) -> RestartPolicy:

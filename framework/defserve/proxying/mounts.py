@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any, Final
 from defserve.core.extension import Extension, Listener
 from defserve.errors import UsageError
 from defserve.protocols.mcp.asking.parking import Parking
-from defserve.proxying.backend import Backend, BackendOptions, summary
+from defserve.protocols.mcp.tasks.elsewhere import TaskLost, TasksElsewhere
+from defserve.proxying.backend import SERVER, Backend, BackendOptions, summary
 from defserve.proxying.catalogue.catalogue import Shelf
 from defserve.proxying.catalogue.items import RemoteResource
 from defserve.proxying.catalogue.names import ToolChoice
@@ -43,6 +44,8 @@ class Mounts(Extension):
         self._loop: asyncio.AbstractEventLoop | None = None
         self._opened_at = 0.0
         self._parking = Parking()
+        self.tasks: TasksElsewhere | None = None
+        """Who keeps the tasks of backends. Set before serving begins."""
         shelf.mcp.resources.unlisted = self._unlisted
         shelf.mcp.lifecycle.more_instructions = self._instructions
         shelf.mcp.offer_elsewhere(self, self.before_list, self._states, self._late)
@@ -65,6 +68,7 @@ class Mounts(Extension):
         if id in self.backends:
             raise UsageError(f"there are two mounted servers called {id!r}", fix="give one of them another prefix")
         backend = self.backends[id] = Backend(id, target, self._shelf, self._parking, options)
+        backend.keep_task = self._keep_task
         return backend
 
     async def remove(self, id: str, reason: str = "deregistered", timeout: float = STOP_SECONDS) -> None:
@@ -155,6 +159,22 @@ class Mounts(Extension):
     async def unwatch(self, call: Call, uris: Collection[str]) -> None:
         """See `mcp.resources.subscriptions.UpdateSource`."""
         await asyncio.gather(*(one.unwatch_resources(call, own) for one, own in self._owners(call, uris).items()))
+
+    async def ask_task(self, call: Call, where: Params, method: str, params: Params) -> Params:
+        """See `mcp.tasks.elsewhere.TaskServers`."""
+        backend = self.backends.get(where[SERVER])
+        if backend is None:
+            raise TaskLost
+        return await backend.ask_task(call, where, method, params)
+
+    def release_task(self, where: Params) -> None:
+        """See `mcp.tasks.elsewhere.TaskServers`."""
+        if (backend := self.backends.get(where[SERVER])) is not None:
+            backend.release_task(where)
+
+    async def _keep_task(self, call: Call, created: Params, where: Params) -> Params:
+        assert self.tasks is not None
+        return await self.tasks.keep(call, created, where)
 
     def _owners(self, call: Call, uris: Collection[str]) -> dict[Backend, list[str]]:
         """The backends of these resources, each with its own."""

@@ -32,6 +32,7 @@ from defserve.protocols.mcp.lifecycle import (
 from defserve.protocols.mcp.reporting import log_threshold, pass_on_log, progress_token
 from defserve.proxying import failures
 from defserve.proxying.conversations.channel import QUESTIONS, Channel
+from defserve.proxying.tasks import METHODS, has_tasks, id_of, needs_tasks, outcome, with_tasks
 
 if TYPE_CHECKING:
     from defserve.host.exchange.raw_reply import RawReply
@@ -45,9 +46,14 @@ SERVER, STATE, ASKED, HELD = "server", "state", "asked", "held"
 
 
 class RelayedCall:
-    """What one call needs in a backend. `call` is replaced when the front repeats the request with its answers."""
+    """What one call needs in a backend. `call` is replaced when the front repeats the request with its answers.
 
-    __slots__ = ("id", "call", "channel", "front", "_work", "_parking", "_secrets", "_held", "_is_held")
+    `tasks` keeps conversations that have a task in their memory, and `task_handle` is what it keeps this one by.
+    """
+
+    __slots__ = (
+        "id", "call", "channel", "front", "task_handle", "_work", "_parking", "_secrets", "_held", "_is_held", "_tasks",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -58,8 +64,11 @@ class RelayedCall:
         parking: Parking,
         held: HeldChannels,
         secrets: Secrets,
+        tasks: HeldChannels | None = None,
     ) -> None:
         self.id, self.call, self.channel, self.front = id, call, channel, front
+        self._tasks = tasks
+        self.task_handle: str | None = None
         self._parking, self._secrets, self._held = parking, secrets, held
         self._work: ParkedWork | None = None
         self._is_held = False
@@ -71,7 +80,10 @@ class RelayedCall:
             return await self._parking.run(call.root, lambda work: self._parked(work, method, params))
         channel.begin(self)
         try:
-            return await self._send(method, params)
+            result = await self._send(method, params)
+            if result.get("resultType") == "task":
+                self._hold_for(result)
+            return result
         finally:
             if not self._is_held:
                 channel.end(self)
@@ -81,28 +93,93 @@ class RelayedCall:
         level = log_threshold(call)
         if channel.lacks_level(level):
             await channel.want_level(level)
-        complete = channel.dressed(params, _passed_meta(call), self.front.offers, level)
-        if channel.stateless:
-            return await self._in_rounds(method, complete)
-        return self._result(await channel.forward(method, complete, self))
+        offers, meta = self.front.offers, _passed_meta(call)
+        if not channel.stateless:
+            complete = channel.dressed(params, meta, offers, level)
+            result = self._result(await channel.forward(method, complete, self))
+            return await self._old_outcome(object_of(result.get("task"))) if "task" in params else result
+        takes = self.front.takes_tasks and method in METHODS and has_tasks(channel.terms.capabilities)
+        complete = channel.dressed(params, meta, with_tasks(offers) if takes else offers, level)
+        if not self.front.waits or method != "tools/call":
+            return await self._in_rounds(method, complete, takes_tasks=takes)
+        try:
+            return await self._in_rounds(method, complete, takes_tasks=False)
+        except (PeerError, ProtocolError) as error:
+            if not needs_tasks(error):
+                raise
+        # It was refused before it ran.
+        complete = channel.dressed(params, meta, with_tasks(offers), level)
+        result = await self._in_rounds(method, complete, takes_tasks=True)
+        return await self._outcome(result) if result.get("resultType") == "task" else result
+
+    # -- a backend's task that the front waits for -------------------------------------------------------
+
+    async def _outcome(self, created: Json) -> Json:
+        """The result of a task, as that of a call. If nobody waits any more, the task is cancelled."""
+
+        async def ask(method: str, params: Json) -> Json:
+            complete = self.channel.dressed(params, {}, with_tasks(self.front.offers), None)
+            return self._result(await self.channel.forward(method, complete, self))
+
+        try:
+            found = await outcome(created, ask, self._answers)
+        except BaseException:
+            self.abandon(created)
+            raise
+        if found.get("status") == "failed":
+            raise failures.relayed(self.id, object_of(found.get("error")), self._secrets)
+        if found.get("status") == "cancelled":
+            raise PeerError(f"server {self.id!r} cancelled the call")
+        return object_of(found.get("result"))
+
+    async def _old_outcome(self, created: Json) -> Json:
+        """The same for a task of 2025-11-25. Its result comes when it is there, and its questions on the way."""
+        params: Json = {"taskId": id_of(created)}
+        try:
+            return self._result(await self.channel.forward("tasks/result", params, self))
+        except BaseException:
+            self.abandon(params)
+            raise
+
+    async def _answers(self, asked: Json) -> Json:
+        requests = self._checked(object_of(self._secrets.clean(asked)))
+        return {key: await ask_front(self.call, one["method"], one["params"]) for key, one in requests.items()}
 
     # -- a backend that asks in its result ---------------------------------------------------------------
 
-    async def _in_rounds(self, method: str, params: Json) -> Json:
+    async def _in_rounds(self, method: str, params: Json, *, takes_tasks: bool) -> Json:
+        waits = can_wait(self.call)
         answers = self._brought()
         for _ in range(MOST_ROUNDS):
-            complete = {**params, **answers} if answers else params
-            result = self._result(await self.channel.forward(method, complete, self))
+            result = self._result(await self.channel.forward(method, {**params, **answers}, self))
+            if result.get("resultType") == "task" and not takes_tasks:
+                raise PeerError(f"server {self.id!r} began a task, and was not asked for one")
             if result.get("resultType") != "input_required":
                 return result
             requests = self._checked(object_of(self._secrets.clean(result.get("inputRequests"))))
             state: Json = {"requestState": result["requestState"]} if "requestState" in result else {}
-            if not can_wait(self.call):
+            if not waits:
                 kept = {SERVER: self.id, STATE: state, ASKED: list(requests), HELD: self._hold()}
                 await self.call.root.local(RoundTrips).relay(self.call, requests, kept)
-            responses = {key: await ask_front(self.call, one["method"], one["params"]) for key, one in requests.items()}
-            answers = {"inputResponses": responses, **state}
+            answers = {"inputResponses": await self._answers(requests), **state}
         raise PeerError(f"server {self.id!r} still asks for input after {MOST_ROUNDS} rounds")
+
+    def _hold_for(self, created: Json) -> None:
+        """Keep a conversation with a child that has a task in its memory. Raises ResourceExhausted if none can be."""
+        if self._tasks is None:
+            return
+        seconds, ttl = self.call.session.composition.limits.task_ttl, created.get("ttlMs")
+        seconds = min(seconds, ttl / 1000) if type(ttl) is int else seconds
+        self.task_handle = self._tasks.hold(self.channel, self, seconds)
+        self._is_held = self.task_handle is not None
+        if not self._is_held:
+            self.abandon(created)
+            raise failures.too_busy(self.id, "all of its conversations run tasks")
+
+    def abandon(self, created: Json) -> None:
+        """Nobody will ask for a task that has begun: have it cancelled."""
+        offers = with_tasks(self.front.offers) if self.channel.stateless else {}
+        self.channel.send_only("tasks/cancel", {"taskId": created.get("taskId")}, offers)
 
     def _hold(self) -> str | None:
         """Keep a conversation that would end with this request. The answers need it."""
@@ -203,10 +280,17 @@ def can_wait(call: Call) -> bool:
     return rounds is not None and rounds.wait_for_answer is not None
 
 
-def held_handle(rounds: RoundTrips, id: str) -> Any:
+def held_handle(call: Call, id: str) -> Any:
     """The handle of the conversation with a backend that was kept for this request."""
-    kept = object_of(rounds.relayed)
+    rounds = call.root.peek(RoundTrips)
+    kept = object_of(rounds.relayed) if rounds is not None else {}
     return kept.get(HELD) if kept.get(SERVER) == id else None
+
+
+def resumes(call: Call) -> bool:
+    """Whether a request brings answers for parked work."""
+    rounds = call.root.peek(RoundTrips)
+    return rounds is not None and rounds.parked is not None
 
 
 async def ask_front(call: Call, method: str, params: Json) -> Any:

@@ -11,24 +11,61 @@ from defserve.proxying.failures import too_busy
 
 MOST_WAITING: Final = 4
 """Calls that wait, for each that may run."""
+SHARE_OF_ONE: Final = 3
+"""Quarters of the room that one caller may have, so that it cannot keep out the others."""
 
 
 class CallRoom:
-    """A call runs from `enter`, or else `turn`, until `leave`. `running` are under way, `total` have ever begun."""
+    """`enter` and `leave` surround a call. `running` are under way, `total` have ever begun.
+
+    Callers wait in lines of their own, which take turns.
+    """
 
     def __init__(self, id: str, limit: int) -> None:
-        self._id, self.limit = id, limit
+        self._id, self.limit, self._share = id, limit, -(-limit * SHARE_OF_ONE // 4)
         self.running = self.total = 0
-        self._waiting: deque[asyncio.Future[None]] = deque()
+        self._each: dict[str, int] = {}
+        self._lines: dict[str, deque[asyncio.Future[None]]] = {}
         self._emptied: asyncio.Event | None = None
 
-    def enter(self) -> bool:
-        """Whether a call may run at once. If not, it waits for its `turn`."""
-        if self.running >= self.limit or self._waiting:
-            return False
-        self.running += 1
+    def enter(self, caller: str) -> asyncio.Future[None] | None:
+        """Begin a call. None if there is room; else wait for what this gives, with `turn`. Raises ResourceExhausted."""
+        mine = self._each.get(caller, 0)
+        if self.running < self.limit and mine < self._share and caller not in self._lines:
+            self._each[caller] = mine + 1
+            self.running += 1
+            self.total += 1
+            return None
+        line, waiting = self._lines.get(caller, ()), sum(map(len, self._lines.values()))
+        if waiting >= MOST_WAITING * self.limit or len(line) >= MOST_WAITING * self._share:
+            raise too_busy(self._id, f"{self.running} calls run and {waiting} wait")
+        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._lines.setdefault(caller, deque()).append(turn)
+        return turn
+
+    async def turn(self, caller: str, turn: asyncio.Future[None]) -> None:
+        """Wait until a call may begin. It has begun when this returns."""
+        try:
+            await turn
+        except BaseException:
+            if turn.done() and not turn.cancelled():
+                self.leave(caller)
+            else:
+                self._forget(caller, turn)
+            raise
         self.total += 1
-        return True
+
+    def leave(self, caller: str) -> None:
+        """A call is over."""
+        self.running -= 1
+        if (left := self._each[caller] - 1) > 0:
+            self._each[caller] = left
+        else:
+            del self._each[caller]
+        if self._lines:
+            self._call_in()
+        if self.running == 0 and self._emptied is not None:
+            self._emptied.set()
 
     async def empty(self, seconds: float) -> None:
         """Wait until no call is under way; at most so many seconds."""
@@ -38,28 +75,27 @@ class CallRoom:
                 async with asyncio.timeout(seconds):
                     await self._emptied.wait()
 
-    async def turn(self) -> None:
-        """Wait in line. Raises ResourceExhausted if the line is too long."""
-        if len(self._waiting) >= MOST_WAITING * self.limit:
-            raise too_busy(self._id, f"{self.limit} calls run and {len(self._waiting)} wait")
-        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._waiting.append(turn)
-        try:
-            await turn
-        except BaseException:
-            if turn.done() and not turn.cancelled():
-                self.leave()
-            raise
-        self.total += 1
+    def _call_in(self) -> None:
+        """Give the place that has become free to a caller who has not too many. Its line then is the last."""
+        for caller in list(self._lines):
+            if self.running >= self.limit:
+                return
+            if self._each.get(caller, 0) >= self._share:
+                continue
+            # Who was cancelled a moment ago has not left its line yet.
+            line = deque(turn for turn in self._lines.pop(caller) if not turn.done())
+            if not line:
+                continue
+            # Taken for the one who waits, so that nobody else gets in between.
+            self._each[caller] = self._each.get(caller, 0) + 1
+            self.running += 1
+            line.popleft().set_result(None)
+            if line:
+                self._lines[caller] = line
 
-    def leave(self) -> None:
-        """A call is over. The next one in line begins."""
-        self.running -= 1
-        while self._waiting and self.running < self.limit:
-            turn = self._waiting.popleft()
-            if not turn.done():
-                # Taken for the one who waits, so that nobody else gets in between.
-                self.running += 1
-                turn.set_result(None)
-        if self.running == 0 and self._emptied is not None:
-            self._emptied.set()
+    def _forget(self, caller: str, turn: asyncio.Future[None]) -> None:
+        line = self._lines.get(caller, ())
+        if turn in line:
+            self._lines[caller] = deque(other for other in line if other is not turn)
+            if len(line) == 1:
+                del self._lines[caller]

@@ -61,12 +61,20 @@ def compose(server: Server) -> Composition:
 
 
 def _add_tasks(server: Server) -> None:
-    """Serve tasks if a tool, of this server or of one that is mounted, runs as one."""
-    mcp = server.mcp
-    if any(tool.options.task for tool in mcp.tools.registry):
+    """Serve tasks if a tool, of this server or of one that is mounted, runs as one. One elsewhere always may."""
+    mcp, elsewhere = server.mcp, server.mounts if _is_proxy(server) else None
+    if elsewhere is not None or any(tool.options.task for tool in mcp.tools.registry):
         from defserve.protocols.mcp.tasks.extension import Tasks
 
-        server.extend(Tasks(server.store, server.limits, mcp.tools.registry.get, mcp.subscriptions))
+        tasks = Tasks(server.store, server.limits, mcp.tools.registry.get, mcp.subscriptions, elsewhere)
+        server.extend(tasks)
+        if elsewhere is not None:
+            elsewhere.tasks = tasks.elsewhere
+
+
+def _is_proxy(server: Server) -> bool:
+    """Whether servers elsewhere are, or may be, mounted."""
+    return any(extension.name == "proxying" for extension in server.extensions)
 
 
 def _add_apps(server: Server) -> None:
@@ -74,8 +82,7 @@ def _add_apps(server: Server) -> None:
 
     What servers elsewhere have is not known yet.
     """
-    is_proxy = any(extension.name == "proxying" for extension in server.extensions)
-    if is_proxy or any("apps" in item.facets for item in server.mcp.items()):
+    if _is_proxy(server) or any("apps" in item.facets for item in server.mcp.items()):
         from defserve.protocols.mcp.apps.extension import Apps
 
         server.extend(Apps(server.mcp.resources.concrete))

@@ -48,6 +48,11 @@ ACTIONS: Final = {
     ),
     "start": KernelAction("start a server that does not run", _each(state_line), ID),
     "stop": KernelAction("let the calls of a server finish, and end it", _each(state_line), ID),
+    "approve": KernelAction(
+        "let tools be used that are held because they changed",
+        _each(lambda answer: f"{answer['id']}: {answer['tool']} is approved"),
+        ID | {"tool": {"metavar": "TOOL", "nargs": "?", "help": "only this tool, by the server's name of it"}},
+    ),
     "reload": KernelAction("have a kernel read its file again", reload_lines),
     "search": KernelAction(
         "find tools by what they do",

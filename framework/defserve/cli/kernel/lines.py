@@ -21,7 +21,8 @@ def ps_lines(answers: Iterable[Any]) -> Iterator[str]:
 
 
 def _row(row: dict[str, Any]) -> tuple[str, ...]:
-    note = _note(str(row.get("note") or ""))
+    held = ", ".join(row.get("held") or ())
+    note = _note(str(row.get("note") or "")) or (f"held until approved: {held}" if held else "")
     return (
         row["id"],
         row["state"],

@@ -53,7 +53,7 @@ def server_entry(
         return None
     given = {name: read[name] for name in LAUNCH if name in read}
     if "command" in read:
-        given |= {"command": _program(read["command"], folder), "cwd": str(folder / read.get("cwd", ""))}
+        given |= {"command": program_path(read["command"], folder), "cwd": str(folder / read.get("cwd", ""))}
     return ServerEntry(
         read["id"],
         Launch(**given),
@@ -100,7 +100,7 @@ def _launch_problem(read: Mapping[str, Any]) -> tuple[str, str] | None:
     return None
 
 
-def _program(command: str, folder: Path) -> str:
+def program_path(command: str, folder: Path) -> str:
     """A command with a slash is a path, and starts from the folder of the file. Others are found on the PATH."""
     return str(folder / command) if "/" in command and not command.startswith("${") else command
 

@@ -81,16 +81,12 @@ def tool_security(item: Any) -> ToolSecurity | None:
 
 
 def undeclared(hints: Mapping[str, Any] | None) -> dict[str, Any]:
-    """The `security` of a tool that declares none (§4.1: each tool has one). MCP's hints tell its risk.
+    """The `security` of a tool that declares none (§4.1: each tool has one). MCP's hints can only raise its risk.
 
     The optional fields are left out: nothing is known of them. A validator of "none" would tell a client not to check.
     """
-    said = hints or {}
-    if said.get("destructiveHint") is True:
-        risk = "dangerous"
-    else:
-        risk = "safe" if said.get("readOnlyHint") is True else "moderate"
-    return {"risk_level": risk, "permissions_required": []}
+    is_destructive = (hints or {}).get("destructiveHint") is True
+    return {"risk_level": "dangerous" if is_destructive else "moderate", "permissions_required": []}
 
 
 def _offered(offer: Offer) -> Mapping[str, Any] | None:

@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from defserve.protocols.mgp.access.access import AccessSection
     from defserve.protocols.mgp.audit.trail import AuditTrail
     from defserve.protocols.mgp.callbacks.callbacks import CallbackSection
+    from defserve.protocols.mgp.discovery.discovery import DiscoverySection
     from defserve.protocols.mgp.events.events import EventSection
     from defserve.protocols.mgp.lifecycle.checks import HealthCheck
     from defserve.protocols.mgp.lifecycle.health import HealthSection
@@ -70,6 +71,9 @@ METHODS: Mapping[str, tuple[str, str, str]] = {
     "mgp/events/unsubscribe": ("events", "events", "unsubscribe"),
     "mgp/events/replay": ("events", "events", "replay"),
     "mgp/health/status": ("lifecycle", "health", "status"),
+    "mgp/discovery/list": ("discovery", "discovery", "list"),
+    "mgp/discovery/register": ("discovery", "discovery", "register"),
+    "mgp/discovery/deregister": ("discovery", "discovery", "deregister"),
     "mgp/tools/discover": ("tool_discovery", "tool_discovery", "discover"),
     "mgp/tools/request": ("tool_discovery", "tool_discovery", "request"),
     "mgp/tools/session": ("tool_discovery", "tool_discovery", "session"),
@@ -100,6 +104,7 @@ class MGP(Extension):
         self.mounted: list[tuple[str, MGP]] = []
         self.access: AccessSection | None = None
         self.tool_discovery: ToolDiscovery | None = None
+        self.discovery: DiscoverySection | None = None
         self._callbacks: CallbackSection | None = None
         self._events: EventSection | None = None
         self.hides = options.access is not None
@@ -120,6 +125,8 @@ class MGP(Extension):
             more.add("access_control")
         if self.tool_discovery is not None:
             more.add("tool_discovery")
+        if self.discovery is not None:
+            more.add("discovery")
         return _ALWAYS_SERVED | more if more else _ALWAYS_SERVED
 
     def negotiate(self, offer: Offer) -> Agreement | None:

@@ -13,6 +13,7 @@ from defserve.host.fields import Json
 from defserve.protocols.mcp.extension import MCP
 from defserve.protocols.mcp.items import Item
 from defserve.protocols.mcp.prefixes import Prefix
+from defserve.proxying.catalogue.descriptions import readable
 from defserve.proxying.catalogue.items import Relays, RemotePrompt, RemoteResource, RemoteSkill, RemoteTool
 from defserve.proxying.catalogue.listing import KINDS, read_list
 from defserve.proxying.catalogue.names import LONGEST, ToolChoice, outer_name, problem_of
@@ -21,10 +22,10 @@ from defserve.proxying.catalogue.templates import template_of
 if TYPE_CHECKING:
     from defserve.proxying.conversations.channel import Channel
 
-RESERVED: Final = "mgp."
+RESERVED: Final = ("mgp.", "mgp_")
+"""How names begin that belong to kernels (MGP §16)."""
 PAUSE_SECONDS: Final = 0.1
 """Between two readings: a backend may say that its lists have changed whenever they are read."""
-LONGEST_DESCRIPTION: Final = 64 * 1024
 
 log = logging.getLogger("defserve.proxying")
 
@@ -131,19 +132,25 @@ class Catalogue:
         for registry in self._registries.values():
             registry.touch()
 
+    def declare_again(self) -> None:
+        """What this server says of the tools has changed: have each declared once more, as if it were new."""
+        made: dict[str, Any] = {}
+        for name, item in self._shown["tools"].items():
+            if (problem := self._make("tools", name, item.raw, made)) is not None:
+                self._warn([f"tool {name!r} is left out: {problem}"])
+        self._show("tools", made)
+
     # -- items -------------------------------------------------------------------------------------------
 
     def _made(self, kind: str, listed: list[Json]) -> dict[str, Any]:
         made: dict[str, Any] = {}
         problems = self.problems[kind] = []
         shown = self._shown[kind]
-        for raw in self._backend.secrets.clean(listed):
+        for raw in map(readable, self._backend.secrets.clean(listed)):
             name = raw.get(KINDS[kind].key)
             if kind == "tools" and isinstance(name, str) and not self._choice.takes(name):
                 continue
             problem = problem_of(name) if kind in ("tools", "prompts") else _uri_problem(name)
-            if problem is None and str(name).startswith(RESERVED):
-                problem = f"names with {RESERVED!r} are reserved"
             if problem is None:
                 outer = self._outer(kind, str(name))
                 if outer in made:
@@ -159,10 +166,12 @@ class Catalogue:
 
     def _make(self, kind: str, outer: str, raw: Json, made: dict[str, Any]) -> str | None:
         try:
-            item = MAKERS[kind](self._backend, outer, _bounded(raw))
+            item = MAKERS[kind](self._backend, outer, raw)
             self._shelf.declare(item)
         except UsageError as error:
             return error.problem
+        if kind in ("tools", "prompts") and (is_reserved(outer) or is_reserved(str(raw.get("name")))):
+            return f"names that begin with {' or '.join(RESERVED)} are reserved"
         made[outer] = item
         return None
 
@@ -259,12 +268,9 @@ MAKERS: Final[dict[str, Callable[[Relays, str, Json], Any]]] = {
 }
 
 
-def _bounded(raw: Json) -> Json:
-    """A listing whose description is not longer than anyone would read."""
-    text = raw.get("description")
-    if isinstance(text, str) and len(text) > LONGEST_DESCRIPTION:
-        return {**raw, "description": text[:LONGEST_DESCRIPTION] + "…"}
-    return raw
+def is_reserved(name: str) -> bool:
+    """Whether a name belongs to kernels, and to no server behind one."""
+    return name.lower().startswith(RESERVED)
 
 
 def _uri_problem(uri: Any) -> str | None:

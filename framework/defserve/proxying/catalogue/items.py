@@ -24,6 +24,7 @@ from defserve.protocols.mcp.resources.resources import Resource, ResourceOptions
 from defserve.protocols.mcp.tools.tools import Tool, ToolOptions
 from defserve.proxying.catalogue import uris
 from defserve.proxying.relay import shaped
+from defserve.proxying.tasks import must_be_task
 from defserve.wire.jsonvalue import is_array, is_object
 
 if TYPE_CHECKING:
@@ -32,6 +33,8 @@ if TYPE_CHECKING:
     from defserve.protocols.mcp.resources.uri_template import UriTemplate
     from defserve.proxying.targets import Secrets
 
+SECURITY: Final = "mgp"
+"""The facet of a tool whose security this server states itself."""
 ANNOTATION: Final = "x-mcp-header"
 
 # Members of a listed item, and the feature that a version must have to be shown them.
@@ -117,7 +120,8 @@ class RemoteTool(Tool):
             self.facets[APPS] = FOR_VIEWS
 
     async def _send(self, call: Call, arguments: Json) -> Json:
-        return await self.backend.relay(call, "tools/call", {"name": self.inner, "arguments": arguments})
+        task: Json = {"task": {}} if must_be_task(self.raw) else {}
+        return await self.backend.relay(call, "tools/call", {"name": self.inner, "arguments": arguments, **task})
 
     def result(self, call: Call, value: Any) -> Json:
         return shaped(uris.in_tool_result(value, self.backend.prefix), dialect_of(call))
@@ -137,16 +141,19 @@ class RemoteTool(Tool):
 
     def describe(self, dialect: Dialect) -> Json:
         described = {**_known(self.raw, dialect), "name": self.name}
+        described.pop("execution", None)  # whether it is a task there is nothing that a client here can ask for
         output = described.get("outputSchema")
         if output is not None and (
             "structured" not in dialect.has
             or ("any_structured" not in dialect.has and object_of(output).get("type") != "object")
         ):
             del described["outputSchema"]
-        if "tool_annotations" not in dialect.has:
-            described.pop("annotations", None)
-        elif self.options.annotations:
+        # What this server makes of its hints and its security counts, not what it said itself.
+        described.pop("annotations", None)
+        if "tool_annotations" in dialect.has and self.options.annotations:
             described["annotations"] = dict(self.options.annotations)
+        if SECURITY in self.facets:
+            described.pop("security", None)
         return uris.in_listed_tool(described, self.backend.prefix)
 
     def check(self, limits: Limits) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine, Mapping
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from defserve.errors import MethodNotFound, PeerError, PeerGone, ProtocolError
@@ -82,6 +83,7 @@ class Channel:
         self._began = asyncio.Event()
         self._closing = False
         self._open_questions = 0
+        self._sending: set[asyncio.Task[None]] = set()
         self.on_idle: Callable[[], None] | None = None
         """Called when the last call under way is over."""
 
@@ -158,6 +160,13 @@ class Channel:
             return False
         return self.level is None or RANK[self.level] > RANK[level]
 
+    def send_only(self, method: str, params: Json, offers: Json) -> None:
+        """A request whose answer nobody waits for."""
+        complete = self.dressed(params, {}, offers, None)
+        sending = asyncio.create_task(_quietly(self.conversation.request(method, complete, within=LEVEL_SECONDS)))
+        self._sending.add(sending)
+        sending.add_done_callback(self._sending.discard)
+
     async def want_level(self, level: str | None) -> None:
         """Have it send logs of this level, and whatever others asked for."""
         self.level = level
@@ -228,6 +237,11 @@ class Channel:
         self.gone = reason
         if not self._closing:
             self._owner.ended(self, reason)
+
+
+async def _quietly(work: Coroutine[Any, Any, Any]) -> None:
+    with suppress(PeerError):
+        await work
 
 
 async def _ask_session(front: Front, request: Request) -> Any:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from defserve.auth.authority import is_stranger
 from defserve.protocols.mcp.apps.offer import OFFER, offers_apps
 from defserve.protocols.mcp.authorization.authorization import identity
+from defserve.protocols.mcp.tasks.offer import takes_tasks
 
 if TYPE_CHECKING:
     from defserve.core.call import Call
@@ -21,16 +22,23 @@ class Front(NamedTuple):
     """One client, as a backend may know it. Calls with the same `key` share a conversation; None shares with nobody.
 
     `session` is its conversation with us, if it has one that lasts. `offers` is what it lets a backend ask of it.
+    `principal` is who it is counted for. `takes_tasks`: its call may become a task. `waits`: it cannot, and the front
+    waits for the result of one.
     """
 
     key: Hashable | None
     session: Session | None
     offers: dict[str, Any]
+    principal: str
+    takes_tasks: bool = False
+    waits: bool = False
 
 
 def front_of(call: Call) -> Front:
     """The client behind a call: its session, else its verified principal, else nobody who comes again."""
     session, offer = call.session, call.terms.offer
+    waits = call.outer is not None or offer is None or not offer.stateless
+    takes = not waits and takes_tasks(call)
     capabilities: Mapping[str, Any] = offer.capabilities if offer is not None else {}
     offers: dict[str, Any] = {}
     if capabilities:
@@ -39,8 +47,7 @@ def front_of(call: Call) -> Front:
             offers |= OFFER
     if session not in session.composition.short_sessions:
         # The principal too: another credential may use the same session.
-        return Front((session, call.principal), session, offers)
-    caller = identity(call)
-    if is_stranger(caller) or caller.is_shared_identity:
-        return Front(None, None, offers)
-    return Front(call.principal, None, offers)
+        return Front((session, call.principal), session, offers, call.principal, takes, waits)
+    if is_stranger(identity(call)):
+        return Front(None, None, offers, call.principal, takes, waits)
+    return Front(call.principal, None, offers, call.principal, takes, waits)

@@ -1,6 +1,7 @@
-"""Conversations that are kept for one more request: that of a client which nobody vouches for, with its answers.
+"""Conversations that are kept for further requests, though the one that opened them is over.
 
 A child without sessions asks in its result, and may need its memory to go on: the answers must reach the same child.
+A child that runs a task has it in its memory, until the task is over.
 """
 
 from __future__ import annotations
@@ -26,15 +27,16 @@ class HeldChannel(NamedTuple):
 class HeldChannels:
     """Those of one backend, by handle: bounded in number and in time."""
 
-    def __init__(self) -> None:
+    def __init__(self, most: int = MOST_HELD) -> None:
         self._held: dict[str, HeldChannel] = {}
+        self._most = most
 
-    def hold(self, channel: Channel, exchange: Exchange) -> str | None:
+    def hold(self, channel: Channel, exchange: Exchange, seconds: float = HELD_SECONDS) -> str | None:
         """Keep a conversation; its handle. None if there is no room: then it ends."""
-        if len(self._held) >= MOST_HELD:
+        if len(self._held) >= self._most:
             return None
         handle = token_urlsafe(16)
-        timer = asyncio.get_running_loop().call_later(HELD_SECONDS, self._expire, handle)
+        timer = asyncio.get_running_loop().call_later(seconds, self.release, handle)
         self._held[handle] = HeldChannel(channel, exchange, timer)
         return handle
 
@@ -45,6 +47,13 @@ class HeldChannels:
             held.timer.cancel()
         return held if held is not None and held.channel.gone is None else None
 
-    def _expire(self, handle: str) -> None:
+    def find(self, handle: Any) -> Channel | None:
+        """The conversation behind a handle, which stays kept; None if it has ended."""
+        held = self._held.get(handle)
+        return held.channel if held is not None and held.channel.gone is None else None
+
+    def release(self, handle: Any) -> None:
+        """Nobody needs it any more."""
         if (held := self._held.pop(handle, None)) is not None:
+            held.timer.cancel()
             held.channel.end(held.exchange)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Awaitable, Callable, Hashable
 from typing import TYPE_CHECKING
 
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
 
 MOST_CHANNELS = 64
 IDLE_SECONDS = 300.0
+SHARE_OF_ONE = 3
+"""Quarters of the conversations that one caller may have, so that it cannot keep out the others."""
 
 
 class Pool:
@@ -34,13 +37,14 @@ class Pool:
         """Called with the front of each conversation that ends."""
         self._id, self._open, self.most, self.idle = id, open, most, idle
         self._opening: dict[Hashable, asyncio.Task[Channel]] = {}
+        self._opening_for: Counter[str] = Counter()
         self._channels: dict[Hashable, Channel] = {}
         self._single: set[Channel] = set()
         self._tasks: set[asyncio.Task[None]] = set()
         self._sweeper: asyncio.TimerHandle | None = None
 
     def __len__(self) -> int:
-        return len(self._channels) + len(self._single) + len(self._opening)
+        return len(self._channels) + len(self._single) + self._opening_for.total()
 
     def all(self) -> list[Channel]:
         return [*self._channels.values(), *self._single]
@@ -55,15 +59,17 @@ class Pool:
         if (channel := self.known(front)) is not None:
             return channel
         if front.key is None:
-            self._make_room()
-            channel = await self._open(front)
+            self._make_room(front)
+            self._opening_for[front.principal] += 1
+            channel = await self._counted(front)
             channel.on_idle = lambda: self._over(channel)
             self._single.add(channel)
             return channel
         key = _key(front)
         task = self._opening.get(key)
         if task is None:
-            self._make_room()
+            self._make_room(front)
+            self._opening_for[front.principal] += 1
             task = self._opening[key] = asyncio.create_task(self._opened(key, front))
             # If everybody who waited was cancelled, nobody looks at the outcome.
             task.add_done_callback(lambda done: done.cancelled() or done.exception())
@@ -72,7 +78,7 @@ class Pool:
 
     async def _opened(self, key: Hashable, front: Front) -> Channel:
         try:
-            channel = await self._open(front)
+            channel = await self._counted(front)
         finally:
             self._opening.pop(key, None)
         if front.session is not None and front.session.closed:
@@ -81,6 +87,22 @@ class Pool:
             self._channels[key] = channel
             self._sweep_later()
         return channel
+
+    async def _counted(self, front: Front) -> Channel:
+        """Open one that counts already. Processes take a while to end, and there must not be too many of those."""
+        try:
+            while len(self._tasks) >= self.most:
+                await asyncio.wait(self._tasks, return_when=asyncio.FIRST_COMPLETED)
+            return await self._open(front)
+        finally:
+            self._opening_for[front.principal] -= 1
+            if not self._opening_for[front.principal]:
+                del self._opening_for[front.principal]
+
+    def unused(self, channel: Channel) -> None:
+        """Who got a conversation is done with it, and may never have begun."""
+        if not channel.exchanges:
+            self._over(channel)
 
     def _over(self, channel: Channel) -> None:
         """No call is under way. A conversation that was opened for one call alone ends."""
@@ -122,14 +144,28 @@ class Pool:
             self._end(channel)
         await asyncio.gather(*opening, *self._tasks, return_exceptions=True)
 
-    def _make_room(self) -> None:
-        if len(self) < self.most:
+    def _make_room(self, front: Front) -> None:
+        """End an idle conversation if there are too many: one of the same caller, or of the one with the most."""
+        each, share = self._by_principal(), -(-self.most * SHARE_OF_ONE // 4)
+        is_greedy = each[front.principal] >= share
+        if len(self) < self.most and not is_greedy:
             return
-        idle = [(since, key) for key, channel in self._channels.items() if (since := channel.idle_since) is not None]
+        idle = [
+            (-each[whose], since, key)
+            for key, channel in self._channels.items()
+            if (since := channel.idle_since) is not None and (not is_greedy or _principal(channel) == front.principal)
+            for whose in [_principal(channel)]
+        ]
         if not idle:
-            raise too_busy(self._id, f"all of its {self.most} conversations are in use")
-        _, key = min(idle, key=lambda pair: pair[0])
-        self._end(self._channels.pop(key))
+            most = (
+                f"{share} of its {self.most} conversations are in use by you" if is_greedy and share < self.most else ""
+            )
+            raise too_busy(self._id, most or f"all of its {self.most} conversations are in use")
+        self._end(self._channels.pop(min(idle, key=lambda one: one[:2])[2]))
+
+    def _by_principal(self) -> Counter[str]:
+        """How many conversations each caller has."""
+        return self._opening_for + Counter(_principal(channel) for channel in self.all())
 
     def _end(self, channel: Channel) -> None:
         if channel.front is not None:
@@ -150,6 +186,10 @@ class Pool:
                 del self._channels[key]
                 self._end(channel)
         self._sweep_later()
+
+
+def _principal(channel: Channel) -> str:
+    return channel.front.principal if channel.front is not None else ""
 
 
 def _key(front: Front) -> Hashable:

@@ -8,6 +8,7 @@ from typing import Any
 
 from defserve.protocols.mcp.apps.view import AppView
 from defserve.protocols.mcp.items import Item
+from defserve.protocols.mcp.skills.skill import SkillManifest
 from defserve.protocols.mgp.agreed import tool_security
 from defserve.protocols.mgp.security.guarded_types import guards_of
 from defserve.server.server import Server
@@ -73,6 +74,8 @@ def _completed(item: Definition, declared: Any) -> Definition:
 def _skills(server: Server) -> Iterator[ServedSkill]:
     section = server.mcp.skills
     for manifest in section.registry if section is not None else ():
+        if not isinstance(manifest, SkillManifest):
+            continue  # of a server elsewhere
         skill = manifest.skill
         data = {file.path: file.data for file in skill.folder.files}
         inner = tuple(path.removesuffix("SKILL.md") for path in data if path.endswith("/SKILL.md"))

@@ -1,4 +1,4 @@
-"""The tasks extension, plugged in like any other protocol. A server has it if one of its tools says `task=`."""
+"""The tasks extension, plugged in like any other protocol. A server has it if a tool says `task=`, or may elsewhere."""
 
 from __future__ import annotations
 
@@ -12,21 +12,25 @@ from defserve.core.extension import Extension, Handler, Offer, Wrapper
 from defserve.core.stages import Stages
 from defserve.limits import Limits
 from defserve.protocols.mcp.tasks.current import current_task
+from defserve.protocols.mcp.tasks.elsewhere import TasksElsewhere
 from defserve.protocols.mcp.tasks.listening import TaskListening
+from defserve.protocols.mcp.tasks.offer import EXTENSION
 from defserve.protocols.mcp.tasks.runner import TaskRunner
-from defserve.protocols.mcp.tasks.section import EXTENSION, TaskSection
+from defserve.protocols.mcp.tasks.section import TaskSection, new_record
 from defserve.protocols.mcp.tasks.storage import TaskStorage
-from defserve.protocols.mcp.tools.task_options import TASK, TaskOptions
+from defserve.protocols.mcp.tools.task_options import LONGEST_POLL, POLL_SECONDS, TASK, TaskOptions
 from defserve.stores.memory import MemoryStore
 
 if TYPE_CHECKING:
     from defserve.protocols.mcp.resources.subscriptions import Subscriptions
+    from defserve.protocols.mcp.tasks.elsewhere import TaskServers
+    from defserve.protocols.mcp.tasks.record import TaskRecord
     from defserve.protocols.mcp.tools.tools import Tool
     from defserve.stores.store import Store
 
 
 class Tasks(Extension):
-    """Lets tools run as tasks. Without a `store`, tasks are kept in the memory of this process."""
+    """Lets tools run as tasks, here or on `servers` elsewhere. Without a `store`, memory of this process keeps them."""
 
     name = "tasks"
     while_draining = frozenset({"tasks/get", "tasks/update", "tasks/cancel"})
@@ -37,13 +41,15 @@ class Tasks(Extension):
         limits: Limits,
         find_tool: Callable[[str], Tool | None],
         subscriptions: Subscriptions,
+        servers: TaskServers | None = None,
     ) -> None:
         store = store or MemoryStore()
         self._is_alone, self._limits = isinstance(store, MemoryStore), limits
         self._storage = TaskStorage(store)
         self._runners: dict[asyncio.AbstractEventLoop, TaskRunner] = {}
-        self._section = TaskSection(self._runner, find_tool)
-        subscriptions.follow("taskIds", TaskListening(self._runner, self._section.find))
+        self.elsewhere = TasksElsewhere(self._runner, servers, self._new_record) if servers is not None else None
+        self._section = section = TaskSection(self._runner, find_tool, self.elsewhere)
+        subscriptions.follow("taskIds", TaskListening(self._runner, section.find, section.look))
 
     def negotiate(self, offer: Offer) -> object | None:
         # Active for all of them: who did not declare tasks is told so, and not that the method does not exist.
@@ -79,6 +85,14 @@ class Tasks(Extension):
 
     def _runner(self) -> TaskRunner:
         return self._runners[asyncio.get_running_loop()]
+
+    def _new_record(self, call: Call, created: Mapping[str, Any]) -> TaskRecord:
+        """The record of a task that a server elsewhere has begun. It is kept no longer than one of our own could be."""
+        most = round(self._limits.task_ttl * 1000)
+        ttl, poll = created.get("ttlMs"), created.get("pollIntervalMs")
+        ttl = min(ttl, most) if type(ttl) is int else most
+        poll = min(poll, round(LONGEST_POLL * 1000)) if type(poll) is int else round(POLL_SECONDS * 1000)
+        return new_record(call, str(call.params.get("name")), self._runner(), ttl, poll)
 
 
 def _begin(call: Call, item: Any, arguments: dict[str, Any]) -> AbstractAsyncContextManager[None] | None:

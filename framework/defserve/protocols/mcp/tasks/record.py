@@ -25,7 +25,8 @@ class TaskRecord:
     process that runs it, `retries` how often another may run it again. `revision` grows with every change.
     `questions` are the requests that wait for an answer, each with the digest of what it says. `answers` are those
     given, with the digest of their question: a run that begins again finds them. `effects` is
-    what `ctx.once` gave, and `arguments` those of the call; both are kept only if it may run again.
+    what `ctx.once` gave, and `arguments` those of the call; both are kept only if it may run again. `elsewhere` says
+    where it runs, if another server runs it.
     """
 
     id: str
@@ -45,6 +46,7 @@ class TaskRecord:
     answers: dict[str, tuple[str, Any]] = field(default_factory=dict[str, tuple[str, Any]])
     effects: Params = field(default_factory=Params)
     arguments: Params | None = None
+    elsewhere: Params | None = None
 
     @classmethod
     def read(cls, data: bytes) -> TaskRecord:

@@ -180,7 +180,7 @@ class TaskRun:
                 pause = min(2 * pause, LONGEST_PAUSE)
 
     async def _keep(self, record: TaskRecord, reply: bytes) -> None:
-        outcome = b"" if self._is_cut else await self._charged(record, _outcome_in(reply))
+        outcome = b"" if self._is_cut else await charged(self._runner, record, self.call.principal, _outcome_in(reply))
 
         def alter(found: TaskRecord) -> bytes | bool:
             if self._is_cut and found.retries > 0:
@@ -202,15 +202,6 @@ class TaskRun:
         assert self.record is not None
         mine = self._runner.id
         await self._runner.change(self.record.id, lambda found: found.runner == mine and alter(found))
-
-    async def _charged(self, record: TaskRecord, outcome: bytes) -> bytes:
-        try:
-            await self._runner.accounts.charge(record, self.call.principal, len(record.encoded()) + len(outcome))
-        except LimitExceeded as error:
-            if error.data.get("limit") not in ("tasks", "task_bytes"):
-                raise
-            return to_json({"error": error_object(INTERNAL_ERROR, error.message, error.data)})
-        return outcome
 
     # -- what the client is told and asked ---------------------------------------------------------------
 
@@ -283,6 +274,17 @@ class TaskSession(Session):
         if isinstance(error, Draining) and not call.settled:
             self.on_cut()
         super().fail(call, error)
+
+
+async def charged(runner: TaskRunner, record: TaskRecord, principal: str, outcome: bytes) -> bytes:
+    """Charge an outcome to its principal. Returns it, or an outcome that says that there was no room."""
+    try:
+        await runner.accounts.charge(record, principal, len(record.encoded()) + len(outcome))
+    except LimitExceeded as error:
+        if error.data.get("limit") not in ("tasks", "task_bytes"):
+            raise
+        return to_json({"error": error_object(INTERNAL_ERROR, error.message, error.data)})
+    return outcome
 
 
 def fail(record: TaskRecord, message: str) -> bytes:

@@ -14,28 +14,31 @@ from defserve.core.extension import Next
 from defserve.errors import InvalidParams, NoBackChannel, ProtocolError, TooManyCalls
 from defserve.protocols.mcp.asking.client_requests import ACCEPTABLE
 from defserve.protocols.mcp.authorization.authorization import identity
-from defserve.protocols.mcp.lifecycle import PREFIX
 from defserve.protocols.mcp.params import fields, text
 from defserve.protocols.mcp.tasks.current import current_task
+from defserve.protocols.mcp.tasks.elsewhere import TasksElsewhere
+from defserve.protocols.mcp.tasks.offer import NEEDED, takes_tasks
 from defserve.protocols.mcp.tasks.record import StoredTask, TaskRecord
 from defserve.protocols.mcp.tasks.run import TaskRun, fail
 from defserve.protocols.mcp.tasks.runner import TaskRunner, blocks
 from defserve.protocols.mcp.tasks.storage import new_id
 from defserve.protocols.mcp.tools.task_options import TASK, TaskOptions
 from defserve.protocols.mcp.tools.tools import Tool
-from defserve.wire.jsonvalue import is_object
 from defserve.wire.messages import Params
 
-EXTENSION: Final = PREFIX + "tasks"
-NEEDED: Final[Params] = {"extensions": {EXTENSION: {}}}
 LOST: Final = "the process that ran the task has died; whether the task did its work is not known"
 
 
 class TaskSection:
     """Answers for tasks, whichever process runs them. `runner` gives the runner of the running loop."""
 
-    def __init__(self, runner: Callable[[], TaskRunner], find_tool: Callable[[str], Tool | None]) -> None:
-        self._runner, self._find_tool = runner, find_tool
+    def __init__(
+        self,
+        runner: Callable[[], TaskRunner],
+        find_tool: Callable[[str], Tool | None],
+        elsewhere: TasksElsewhere | None = None,
+    ) -> None:
+        self._runner, self._find_tool, self._elsewhere = runner, find_tool, elsewhere
 
     # -- creation ----------------------------------------------------------------------------------------
 
@@ -70,12 +73,23 @@ class TaskSection:
     # -- methods -----------------------------------------------------------------------------------------
 
     async def get(self, call: Call, params: Params) -> Params:
-        task = await self._found(call, params)
-        return {**(await self._alive(call, task)).detailed(), "resultType": "complete"}
+        return {**await self.look(call, await self._found(call, params)), "resultType": "complete"}
+
+    async def look(self, call: Call, task: StoredTask) -> Params:
+        """A task of the caller as it is now."""
+        if (elsewhere := self._running_elsewhere(task)) is not None:
+            return await elsewhere.look(call, task)
+        return (await self._alive(call, task)).detailed()
+
+    def _running_elsewhere(self, task: StoredTask) -> TasksElsewhere | None:
+        return self._elsewhere if task.record.elsewhere is not None and not task.record.is_over else None
 
     async def update(self, call: Call, params: Params) -> Params:
         task = await self._found(call, params)
         given = fields(params, "inputResponses")
+        if (elsewhere := self._running_elsewhere(task)) is not None:
+            await elsewhere.update(call, task, given)
+            return {}
 
         def answer(record: TaskRecord) -> bool:
             answered = [key for key in given if key in record.questions]
@@ -95,6 +109,9 @@ class TaskSection:
 
     async def cancel(self, call: Call, params: Params) -> Params:
         task = await self._found(call, params)
+        if (elsewhere := self._running_elsewhere(task)) is not None:
+            await elsewhere.cancel(call, task)
+            return {}
 
         def end(record: TaskRecord) -> bool:
             record.end("cancelled", "cancelled by the client")
@@ -171,13 +188,6 @@ def _known(task: StoredTask | None) -> StoredTask:
     return task
 
 
-def takes_tasks(call: Call) -> bool:
-    """Whether the client declared, with this request, that it takes tasks."""
-    offer = call.terms.offer
-    extensions = offer.capabilities.get("extensions") if offer is not None and offer.stateless else None
-    return is_object(extensions) and is_object(extensions.get(EXTENSION))
-
-
 def require_tasks(call: Call) -> None:
     """Raises NoBackChannel for a client that did not declare tasks. Comes before anything is looked up."""
     if not takes_tasks(call):
@@ -190,19 +200,26 @@ def _is_stateless(call: Call) -> bool:
 
 def _record(call: Call, params: Params, tool: Tool, runner: TaskRunner) -> TaskRecord:
     options: TaskOptions = tool.facets[TASK]
+    record = new_record(call, tool.name, runner, round(options.ttl * 1000), round(options.poll * 1000))
+    record.retries = options.retry
+    record.arguments = (params.get("arguments") or {}) if options.retry else None
+    return record
+
+
+def new_record(call: Call, tool: str, runner: TaskRunner, ttl: int, poll: int) -> TaskRecord:
+    """A task that belongs to a caller. The times are milliseconds."""
     caller, now = identity(call), runner.storage.now()
     return TaskRecord(
         id=new_id(),
-        tool=tool.name,
+        tool=tool,
         created=now,
         updated=now,
-        ttl=max(1, round(options.ttl * 1000)),
-        poll=max(1, round(options.poll * 1000)),
+        ttl=max(1, ttl),
+        poll=max(1, poll),
         owner=None if is_stranger(caller) else caller.id,
         rights=caller.rights,
         runner=runner.id,
-        retries=options.retry,
-        arguments=(params.get("arguments") or {}) if options.retry else None,
+        retries=0,
     )
 
 

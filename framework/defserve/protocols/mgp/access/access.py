@@ -43,13 +43,35 @@ class AccessSection:
         # The entries decide which tools an agent sees, so a change of them is a change of its list.
         policy.watch(tools.touch)
 
+    # -- which policy ------------------------------------------------------------------------------------
+
+    def of(self, tool: Any) -> tuple[AccessPolicy, str]:
+        """The policy that decides about a tool, and the tool's name in its entries."""
+        return self.policy, tool.name
+
+    def named(self, server_id: str) -> AccessPolicy | None:
+        """The policy of the server that a method names."""
+        return self.policy if server_id == self._server_id else None
+
+    def is_admin(self, call: Call) -> bool:
+        return self.policy.is_admin(identity(call))
+
+    def needs_no_entry(self, tool: Any) -> bool:
+        """Whether a tool lets its caller do only what other entries allow."""
+        return tool.protects_itself
+
+    def _is_default(self, tool: Any, decision: AccessDecision) -> bool:
+        """Whether a default denies that is not meant for this tool."""
+        return decision.source == "default_policy" and self.needs_no_entry(tool)
+
     # -- the gate ----------------------------------------------------------------------------------------
 
     def admit(self, call: Call, tool: Tool) -> None:
         """Raises AccessDenied unless the caller may use the tool."""
         agent = identity(call).id
-        decision = self.policy.decide(agent, tool.name, self.clock())
-        if decision.permission == "deny" and not _needs_no_entry(tool, decision):
+        policy, name = self.of(tool)
+        decision = policy.decide(agent, name, self.clock())
+        if decision.permission == "deny" and not self._is_default(tool, decision):
             raise AccessDenied(
                 f"{agent} has no access to {tool.name} ({decision.source}): ask an admin of this server for it",
                 details={"tool": tool.name, "agent_id": agent, "source": decision.source},
@@ -59,8 +81,9 @@ class AccessSection:
         """Whether lists show the caller an item. A call finds every tool, so that `admit` can say why it refuses."""
         if item.kind != "tool" or call.method == "tools/call":
             return True
-        decision = self.policy.decide(identity(call).id, item.name, self.clock())
-        return decision.permission == "allow" or _needs_no_entry(item, decision)
+        policy, name = self.of(item)
+        decision = policy.decide(identity(call).id, name, self.clock())
+        return decision.permission == "allow" or self._is_default(item, decision)
 
     def view(self, call: Call) -> object:
         """The rules that hold for the caller now. Callers with the same rules share one remembered list."""
@@ -70,8 +93,8 @@ class AccessSection:
 
     def query(self, call: Call, params: Params) -> Params:
         """Whether an agent may use a tool or, if none is named, the server."""
-        self._check(call, params)
-        decision = self.policy.decide(text(params, "agent_id"), _tool_name(params), self.clock())
+        policy = self._check(call, params)
+        decision = policy.decide(text(params, "agent_id"), _tool_name(params), self.clock())
         return {
             "permission": decision.permission,
             "source": decision.source,
@@ -82,35 +105,39 @@ class AccessSection:
 
     async def grant(self, call: Call, params: Params) -> Params:
         """Set an entry, and answer with it. `granted_by` is always the caller; params cannot set it."""
-        self._check(call, params)
-        entry = self._entry(call, params)
+        policy = self._check(call, params)
+        entry, server_id = self._entry(call, params), text(params, "server_id")
         event = "ACCESS_GRANTED" if entry.permission == "allow" else "ACCESS_REVOKED"
-        await call.in_thread(self._change, call, event, entry, partial(self.policy.grant, entry))
-        return self._wire(entry)
+        await call.in_thread(self._change, call, event, self._wire(entry, server_id), partial(policy.grant, entry))
+        return self._wire(entry, server_id)
 
     async def revoke(self, call: Call, params: Params) -> Params:
         """Remove an entry. `revoked` says whether there was one."""
-        self._check(call, params)
+        policy, server_id = self._check(call, params), text(params, "server_id")
         agent_id, tool_name, entry_type = text(params, "agent_id"), _tool_name(params), text(params, "entry_type")
         if entry_type not in get_args(EntryType):
             raise InvalidParams(f"Invalid params: entry_type must be one of {', '.join(get_args(EntryType))}")
         if (entry_type == "tool_grant") != (tool_name is not None):
             raise InvalidParams("Invalid params: a tool_grant has a tool_name, a server_grant has none")
-        if (entry := self.policy.entry(agent_id, tool_name)) is None:
+        if (entry := policy.entry(agent_id, tool_name)) is None:
             return {"revoked": False, "reason": NO_ENTRY}
-        change = partial(self.policy.revoke, agent_id, tool_name)
-        revoked = await call.in_thread(self._change, call, "ACCESS_REVOKED", entry, change)
-        return {"revoked": True, **self._wire(revoked)} if revoked else {"revoked": False, "reason": NO_ENTRY}
+        change = partial(policy.revoke, agent_id, tool_name)
+        revoked = await call.in_thread(self._change, call, "ACCESS_REVOKED", self._wire(entry, server_id), change)
+        if revoked is None:
+            return {"revoked": False, "reason": NO_ENTRY}
+        return {"revoked": True, **self._wire(revoked, server_id)}
 
-    def _check(self, call: Call, params: Params) -> None:
+    def _check(self, call: Call, params: Params) -> AccessPolicy:
+        """The policy that is meant, if the caller may look at it and change it."""
         if not self.policy.admins:
             raise MethodNotFound(f"Method not found: {call.method}")
         caller = identity(call)
-        if not self.policy.is_admin(caller):
+        if not self.is_admin(call):
             self._audit().report(call, REFUSED, result="BLOCKED", details={"method": call.method})
             raise AccessDenied(f"{caller.id} is not an admin of this server", details={"agent_id": caller.id})
-        if text(params, "server_id") != self._server_id:
+        if (policy := self.named(text(params, "server_id"))) is None:
             raise InvalidParams(f"Invalid params: server_id must be {self._server_id!r}, this server's own")
+        return policy
 
     def _entry(self, call: Call, params: Params) -> Entry:
         given: Any = {name: params.get(name) for name in GIVEN}
@@ -124,17 +151,17 @@ class AccessSection:
         except UsageError as error:
             raise InvalidParams(f"Invalid params: {error.problem}") from None
 
-    def _change(self, call: Call, event: str, entry: Entry, change: Callable[[], Entry | None]) -> Entry | None:
+    def _change(self, call: Call, event: str, entry: Params, change: Callable[[], Entry | None]) -> Entry | None:
         """Record a change, then make it. A change that cannot be recorded is not made. Runs in a thread: it may write
         to disk."""
-        self._audit().report(call, event, tool=entry.tool_name, details=self._wire(entry), durable=True)
+        self._audit().report(call, event, tool=entry["tool_name"], details=entry, durable=True)
         return change()
 
-    def _wire(self, entry: Entry) -> Params:
+    def _wire(self, entry: Entry, server_id: str) -> Params:
         return {
             "entry_type": entry.entry_type,
             "agent_id": entry.agent_id,
-            "server_id": self._server_id,
+            "server_id": server_id,
             "tool_name": entry.tool_name,
             "permission": entry.permission,
             "granted_by": entry.granted_by,
@@ -142,11 +169,6 @@ class AccessSection:
             "expires_at": instants.wire(entry.expires_at),
             "justification": entry.justification,
         }
-
-
-def _needs_no_entry(tool: Any, decision: AccessDecision) -> bool:
-    """Whether a default that denies is not meant: the tool lets its caller do only what other entries allow."""
-    return tool.protects_itself and decision.source == "default_policy"
 
 
 def _tool_name(params: Params) -> str | None:

@@ -32,9 +32,6 @@ class NamedCalls:
             self._refuse(call, meant["name"])
             # Seals, audits and grants read the call's params, and they too are about the tool itself.
             call.params = params = meant
-            # The host cannot see which tool a model means here, and so cannot keep it from those of a view.
-            if self._section.catalogue.is_for_views(params["name"]):
-                raise UnknownTool(f"Unknown tool: {params['name']}", data={"tool": params["name"]})
         name = params.get("name")
         # What other calls make is not what the model works with: its list stays as it is.
         if not isinstance(name, str) or self._levels.never_searched or call.outer is not None:

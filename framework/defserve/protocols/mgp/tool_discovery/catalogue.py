@@ -50,10 +50,6 @@ class Catalogue(Protocol):
         """The tool with this digest of its name, if there is one."""
         ...
 
-    def is_for_views(self, name: str) -> bool:
-        """Whether a tool is for views alone: models neither find it nor call it."""
-        ...
-
     @property
     def tokens(self) -> int:
         """What a list of all tools costs."""
@@ -84,7 +80,7 @@ class ServerCatalogue:
         self._version = -1
 
     def visible(self, call: Call) -> Sequence[ToolEntry]:
-        composition, asker = call.session.composition, _as_search(call)
+        composition, asker = call.session.composition, as_search(call)
         return [entry for tool, entry in self._read().items() if composition.visible(asker, tool)]
 
     def about(self, entry: ToolEntry) -> Params | None:
@@ -114,10 +110,6 @@ class ServerCatalogue:
     def by_digest(self, digest: bytes) -> ToolEntry | None:
         self._read()
         return self._by_digest.get(digest)
-
-    def is_for_views(self, name: str) -> bool:
-        tool = self._tools.get(name)
-        return tool is not None and is_for_views(tool)
 
     @property
     def tokens(self) -> int:
@@ -168,7 +160,7 @@ class ServerCatalogue:
         )
 
 
-def _as_search(call: Call) -> Call:
+def as_search(call: Call) -> Call:
     """The call as a search, which is what decides who sees what: a call of a tool finds even those it may not use."""
     if call.method == DISCOVER:
         return call

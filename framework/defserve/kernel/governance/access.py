@@ -1,0 +1,120 @@
+"""MGP §5 at a kernel: one policy for each server behind it, with the default that the file says."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+from defserve.kernel.governance.operators import is_operator
+from defserve.protocols.mcp.authorization.authorization import identity
+from defserve.protocols.mgp import instants
+from defserve.protocols.mgp.access.access import AccessSection
+from defserve.protocols.mgp.access.policy import AccessPolicy, Entry
+from defserve.protocols.mgp.discovery.operator_tools import OperatorTool
+
+if TYPE_CHECKING:
+    from defserve.core.call import Call
+    from defserve.core.registry import Registry
+    from defserve.kernel.config.entries import KernelConfig, ServerEntry
+    from defserve.kernel.governance.state_file import StateFile
+    from defserve.kernel.members import Member
+    from defserve.protocols.mcp.tools.tools import Tool
+    from defserve.protocols.mgp.audit.trail import AuditTrail
+
+LOCAL_ADMIN: Final = ("local",)
+
+
+class GovernedServers(Protocol):
+    """The part of a kernel whose servers have policies."""
+
+    config: KernelConfig
+    members: dict[str, Member]
+
+
+def wants_access(config: KernelConfig) -> bool:
+    """Whether the file says anything about access. If it does not, calls pay nothing for it."""
+    settings = config.settings
+    policies = (settings.default_policy, *(entry.default_policy for entry in config.servers))
+    return bool(settings.admins) or "opt-in" in policies
+
+
+def own_policy(config: KernelConfig) -> AccessPolicy:
+    """The policy of the kernel's own tools. They show and do only what their caller may."""
+    return AccessPolicy("opt-out", admins=config.settings.admins or LOCAL_ADMIN)
+
+
+class KernelAccess(AccessSection):
+    """The policies of all servers. A tool has the name that its own server gives it."""
+
+    def __init__(
+        self,
+        kernel: GovernedServers,
+        state: StateFile,
+        policy: AccessPolicy,
+        server_id: str,
+        tools: Registry[Tool],
+        audit: Callable[[], AuditTrail],
+    ) -> None:
+        super().__init__(policy, server_id, tools, audit)
+        self._kernel, self._state, self._tools = kernel, state, tools
+        self._policies: dict[str, AccessPolicy] = {}
+
+    def of(self, tool: Any) -> tuple[AccessPolicy, str]:
+        backend = getattr(tool, "backend", None)
+        member = self._kernel.members.get(backend.id) if backend is not None else None
+        return (self.policy, tool.name) if member is None else (self._policy(member.entry), tool.inner)
+
+    def named(self, server_id: str) -> AccessPolicy | None:
+        member = self._kernel.members.get(server_id)
+        return super().named(server_id) if member is None else self._policy(member.entry)
+
+    def needs_no_entry(self, tool: Any) -> bool:
+        return isinstance(tool, OperatorTool) or super().needs_no_entry(tool)
+
+    def is_admin(self, call: Call) -> bool:
+        return is_operator(identity(call), self._kernel.config.settings.admins)
+
+    def view(self, call: Call) -> object:
+        agent, now = identity(call).id, self.clock()
+        policies = ((id, self._policy(member.entry)) for id, member in self._kernel.members.items())
+        return frozenset((id, policy.default, policy.rules(agent, now)) for id, policy in policies)
+
+    def _policy(self, entry: ServerEntry) -> AccessPolicy:
+        default: Any = entry.default_policy or self._kernel.config.settings.default_policy
+        known = self._policies.get(entry.id)
+        if known is None or known.default != default:
+            known = AccessPolicy(default, store=KeptEntries(self._state, entry.id))
+            known.watch(self._tools.touch)
+            self._policies[entry.id] = known
+        return known
+
+
+class KeptEntries:
+    """The entries of one server, in the kernel's state file. See `EntryStore`."""
+
+    def __init__(self, state: StateFile, id: str) -> None:
+        self._state, self._id = state, id
+
+    def load(self) -> Iterable[Entry]:
+        for kept in self._state.access.get(self._id, ()):
+            times: dict[str, Any] = {name: instants.read(kept.get(name), name) for name in ("granted_at", "expires_at")}
+            yield Entry(**{**kept, **times})
+
+    def put(self, entry: Entry) -> None:
+        times = {name: instants.wire(getattr(entry, name)) for name in ("granted_at", "expires_at")}
+        self._replace(entry, [{**asdict(entry), **times}])
+
+    def remove(self, entry: Entry) -> None:
+        self._replace(entry, [])
+
+    def _replace(self, entry: Entry, by: list[dict[str, Any]]) -> None:
+        before = self._state.access.get(self._id, [])
+        same = (entry.agent_id, entry.tool_name)
+        others = [kept for kept in before if (kept["agent_id"], kept.get("tool_name")) != same]
+        self._state.access[self._id] = [*others, *by]
+        try:
+            self._state.write()
+        except OSError:
+            self._state.access[self._id] = before
+            raise

@@ -1,0 +1,156 @@
+"""The kernel's rules as an extension of its server: every tool behind it is marked, pinned and named as it may be."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+from defserve.core.extension import Extension
+from defserve.core.stages import Stages
+from defserve.errors import UsageError
+from defserve.kernel.governance.access import KernelAccess, wants_access
+from defserve.kernel.governance.directory import KernelDirectory, ListedKernel
+from defserve.kernel.governance.marks import govern
+from defserve.kernel.governance.operators import is_operator
+from defserve.kernel.governance.pins import Change, Pins, digest_of
+from defserve.kernel.governance.trust import is_sandboxed
+from defserve.protocols.mcp.authorization.authorization import identity
+from defserve.protocols.mgp.discovery.discovery import DiscoverySection
+from defserve.protocols.mgp.discovery.operator_tools import OperatorTool, operator_tools
+from defserve.protocols.mgp.errors import ToolDisabled
+from defserve.proxying.catalogue.catalogue import is_reserved
+from defserve.proxying.catalogue.items import RemoteTool
+
+if TYPE_CHECKING:
+    from defserve.core.call import Call
+    from defserve.core.session import Session
+    from defserve.kernel.config.entries import ServerEntry
+    from defserve.kernel.governance.state_file import StateFile
+    from defserve.kernel.journal import Journal
+    from defserve.kernel.members import Member
+
+HELD: Final = "held"
+"""The facet of a tool that nobody may use until an operator approves it."""
+CONFLICT: Final = "TOOL_NAME_CONFLICT"
+CHANGED, WITHHELD, APPROVED = "dev.defserve.tool_changed", "dev.defserve.tool_held", "dev.defserve.tool_approved"
+
+log = logging.getLogger("defserve.kernel")
+
+
+class GovernedKernel(ListedKernel, Protocol):
+    """The part of a kernel that is governed."""
+
+    journal: Journal
+
+
+class Governance(Extension):
+    """Sees each tool of a server before anybody else does."""
+
+    name = "governance"
+
+    def __init__(self, kernel: GovernedKernel, state: StateFile) -> None:
+        self._kernel, self.pins = kernel, Pins(state)
+        self._directory = KernelDirectory(kernel)
+        server = kernel.server
+        server.mgp.discovery = section = DiscoverySection(self._directory)
+        for tool in operator_tools(section, server):
+            server.add_tool(tool)
+        if (policy := server.mgp.options.access) is not None and wants_access(kernel.config):
+            mgp, tools = server.mgp, server.mcp.tools.registry
+            mgp.access = KernelAccess(kernel, state, policy, mgp.server_id, tools, lambda: mgp.audit)
+
+    def declared(self, item: Any) -> None:
+        if not isinstance(item, RemoteTool):
+            return
+        member = self._kernel.members.get(item.backend.id)
+        if member is None:
+            raise UsageError(f"server {item.backend.id!r} is not one of this kernel's")
+        if is_reserved(item.name) or is_reserved(item.inner):
+            self._record(CONFLICT, member, "BLOCKED", {"tool_name": item.inner})
+            raise UsageError(f"{CONFLICT}: its name is reserved for the kernel", fix="rename it in [servers.tools]")
+        govern(item, member.entry)
+        self._compare(item, member)
+
+    def visible(self, call: Call, item: Any) -> bool:
+        # A call finds the tool, so that it can be told why it is refused.
+        if call.method == "tools/call":
+            return True
+        return HELD not in item.facets and (not isinstance(item, OperatorTool) or self.view(call))
+
+    def view(self, call: Call) -> bool:
+        """Whether the caller is an operator by name. The local user may call operators' tools without seeing them."""
+        caller, admins = identity(call), self._kernel.config.settings.admins
+        return caller.id in admins and is_operator(caller, admins)
+
+    def session_closed(self, session: Session) -> None:
+        self._directory.session_closed(session)
+
+    def stages(self) -> Stages:
+        return Stages(admit=_refuse_held, concerns=lambda item, active: HELD in item.facets)
+
+    # -- pins ----------------------------------------------------------------------------------------------
+
+    def on_change(self, entry: ServerEntry) -> str:
+        """What happens when a tool of this server changes. One that is sandboxed is held unless the file says so."""
+        said = entry.mgp.on_change if entry.mgp is not None else None
+        return said or ("hold" if is_sandboxed(entry) else self._kernel.config.settings.on_change)
+
+    def settled(self, member: Member) -> None:
+        """The list of a server is known, and complete."""
+        try:
+            self.pins.settle(member.id, keep=self.on_change(member.entry) == "hold" and member.creator is None)
+        except OSError as error:
+            self._say(member, f"the digests of its tools cannot be kept: {error.strerror}")
+
+    def approve(self, member: Member, tool: str | None) -> list[str]:
+        """Let held tools be used as they are now. Returns their names. Raises UsageError if there are none."""
+        done = self.pins.approve(member.id, tool)
+        if not done:
+            held = ", ".join(self.pins.held(member.id)) or "none"
+            raise UsageError(f"{member.id} has no held tool{f' {tool!r}' if tool else ''}", fix=f"held are: {held}")
+        self._record(APPROVED, member, "SUCCESS", {"tools": done})
+        self.settled(member)
+        self.declare_again(member)
+        return done
+
+    def declare_again(self, member: Member) -> None:
+        """What the file or an operator says of the tools of a server has changed."""
+        if member.backend is not None:
+            member.backend.catalogue.declare_again()
+
+    def _compare(self, tool: RemoteTool, member: Member) -> None:
+        id, digest = member.id, digest_of(tool.raw)
+        change, rule = self.pins.change(id, tool.inner, digest), self.on_change(member.entry)
+        if change is None or rule != "hold":
+            self.pins.pin(id, tool.inner, digest)
+        if change is None:
+            return
+        details = {"tool_name": tool.inner, "change": change, "digest": digest}
+        if rule == "hold":
+            tool.facets[HELD] = change
+            if self.pins.hold(id, tool.inner, digest):
+                self._say(member, f"tool {tool.inner!r} {_what(change)}, and is held: defserve kernel approve {id}")
+                self._record(WITHHELD, member, "BLOCKED", details)
+        elif rule == "warn":
+            self._say(member, f"tool {tool.inner!r} {_what(change)}")
+            self._record(CHANGED, member, "SUCCESS", details)
+
+    def _say(self, member: Member, text: str) -> None:
+        log.warning("server %r: %s", member.id, text)
+        self._kernel.journal.add(member.id, "problem", text)
+
+    def _record(self, event: str, member: Member, result: str, details: Mapping[str, Any]) -> None:
+        self._kernel.server.mgp.audit.record(event, member.id, result, details)
+
+
+def _what(change: Change) -> str:
+    return "has changed since it was first seen" if change == "changed" else "came after the server was first seen"
+
+
+def _refuse_held(call: Call, tool: Any) -> None:
+    change: Change = tool.facets[HELD]
+    raise ToolDisabled(
+        f"{tool.name} {_what(change)}, and no operator has approved it yet",
+        details={"tool": tool.name, "server_id": tool.backend.id},
+    )

@@ -1,0 +1,157 @@
+"""MGP §4, §8.2: the security of a tool behind the kernel, from the operator's marks and what the server says itself.
+
+| who says something | what counts |
+|---|---|
+| the operator, by `[servers.mgp.tools."pattern"]` | the marks; the first pattern that matches |
+| a trusted server | what it declares |
+| any other server | what makes the kernel more careful: risk, permissions, confirmation, a validator |
+| nobody | the validators that the names of the tool and of its arguments suggest |
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from fnmatch import fnmatchcase
+from typing import TYPE_CHECKING, Any, Final
+
+from defserve.host.fields import object_of, texts_of
+from defserve.host.mgp.security.tool_security import ListedSecurity, tool_security
+from defserve.host.mgp.security.validation import CallValidation, guesses
+from defserve.kernel.config.entries import ServerEntry, ToolMarks
+from defserve.kernel.governance.trust import believed_hints, is_sandboxed, is_trusted
+from defserve.protocols.mgp.agreed import NAME
+from defserve.protocols.mgp.security.security import Security
+from defserve.protocols.mgp.security.tool_security import ToolSecurity
+from defserve.protocols.mgp.security.validators import STANDARD
+from defserve.protocols.mgp.security.vocabulary import EFFECTS, PERMISSIONS, Risk, is_permission
+
+if TYPE_CHECKING:
+    from defserve.net.egress import Egress
+    from defserve.protocols.mgp.security.argument_checks import ArgumentCheck
+    from defserve.proxying.catalogue.items import RemoteTool
+
+NOTHING: Final = ToolMarks()
+DEFAULT: Final[Risk] = "moderate"
+
+
+def check_marks(entry: ServerEntry) -> None:
+    """Raises UsageError for marks that contradict themselves, or name what does not exist."""
+    for pattern, marks in _given(entry).items():
+        _marked(entry, marks, f"{entry.where} [servers.mgp.tools.{pattern!r}]")
+
+
+def govern(tool: RemoteTool, entry: ServerEntry) -> None:
+    """Give a tool its security and its hints. Raises UsageError if they contradict each other."""
+    marks = marks_for(entry, tool.inner)
+    hints = dict(tool.options.annotations or {})
+    if not is_trusted(entry):
+        hints = believed_hints(hints)
+    listed = tool_security(tool.inner, tool.raw)
+    security = _security(entry, marks, listed)
+    is_open = "properties" not in object_of(tool.raw.get("inputSchema"))
+    check = _validation(listed, marks, believed=is_trusted(entry), is_open=is_open)
+    if security is None and check is not None:
+        security = Security(DEFAULT, where=entry.where)
+    if security is not None:
+        if check is not None and security.validator is None:
+            security = replace(security, validator=_shown_validator(listed))
+        tool.facets[NAME] = ToolSecurity(security, () if check is None else (check,))
+        tool.is_dangerous = security.risk_level == "dangerous"
+        derived = security.annotations() if marks is not NOTHING else believed_hints(security.annotations())
+        hints = {**({} if marks is not NOTHING else hints), **derived, **_title(hints)}
+    tool.options = replace(
+        tool.options,
+        annotations=hints or None,
+        tags=(*tool.options.tags, *marks.categories),
+        keywords=(*tool.options.keywords, *marks.keywords),
+    )
+
+
+def marks_for(entry: ServerEntry, name: str) -> ToolMarks:
+    """The marks of the first pattern that matches the server's own name of a tool."""
+    return next((marks for pattern, marks in _given(entry).items() if fnmatchcase(name, pattern)), NOTHING)
+
+
+def _given(entry: ServerEntry) -> Mapping[str, ToolMarks]:
+    return entry.mgp.tools if entry.mgp is not None else dict[str, ToolMarks]()
+
+
+def _security(entry: ServerEntry, marks: ToolMarks, listed: ListedSecurity) -> Security | None:
+    """What is enforced, or None if nobody says anything."""
+    if _says_security(marks):
+        return _marked(entry, marks, entry.where)
+    needed = entry.mgp.permissions_required if entry.mgp is not None else ()
+    if not (listed.security or needed or is_sandboxed(entry)):
+        return None
+    declared = [name for name in listed.permissions or () if is_permission(name)]
+    permissions = tuple(dict.fromkeys((*needed, *declared)))
+    risk: Any = listed.risk if listed.security else DEFAULT
+    if risk == "safe" and (not is_trusted(entry) or _is_risky(permissions)):
+        risk = DEFAULT
+    effects = [name for name in texts_of(listed.security.get("side_effects")) if name in EFFECTS and risk != "safe"]
+    confirm, reversible = listed.confirmation_required, listed.security.get("reversible") is True or None
+    if not is_trusted(entry):
+        confirm, reversible = confirm or None, None
+    return Security(
+        risk,
+        permissions,
+        effects,
+        reversible=reversible,
+        confirm=True if is_sandboxed(entry) else confirm,
+        where=entry.where,
+    )
+
+
+def _marked(entry: ServerEntry, marks: ToolMarks, where: str) -> Security:
+    """The operator's marks. What the server as a whole needs, each of its tools needs."""
+    server = entry.mgp.permissions_required if entry.mgp is not None else ()
+    permissions = tuple(dict.fromkeys((*server, *marks.permissions)))
+    risk: Any = marks.risk or DEFAULT
+    if risk == "safe" and _is_risky(server):
+        risk = DEFAULT
+    confirm = True if marks.confirm is None and is_sandboxed(entry) else marks.confirm
+    return Security(risk, permissions, marks.effects, marks.validator, marks.reversible, confirm, where=where)
+
+
+def _says_security(marks: ToolMarks) -> bool:
+    return replace(marks, categories=(), keywords=()) != NOTHING
+
+
+def _is_risky(permissions: tuple[str, ...]) -> bool:
+    return any(PERMISSIONS.get(name, "moderate") != "safe" for name in permissions)
+
+
+def _title(hints: Mapping[str, Any]) -> dict[str, Any]:
+    return {"title": hints["title"]} if "title" in hints else {}
+
+
+# -- validators ----------------------------------------------------------------------------------------------
+
+
+def _validation(listed: ListedSecurity, marks: ToolMarks, *, believed: bool, is_open: bool) -> ArgumentCheck | None:
+    """What looks at the arguments of each call. None: nothing does, because no name suggests it.
+
+    A tool that is open does not say which arguments it takes, so every call of it is looked at.
+    """
+    named = marks.validator or listed.validator
+    if marks.validator is None and named not in STANDARD and not (believed and named == "none"):
+        named = None
+    if named == "none":
+        return None
+    tool = listed._replace(security={"validator": named} if named is not None else {})
+    if named is None and not is_open and not guesses(tool, dict.fromkeys(tool.properties, "")):
+        return None
+    validation = CallValidation({})
+
+    async def check(egress: Egress | None, arguments: dict[str, Any]) -> None:
+        await validation.check(tool, arguments, enforced=False)
+
+    return check
+
+
+def _shown_validator(listed: ListedSecurity) -> str | None:
+    """The validator that a list shows: the declared one, or the first that the names suggest."""
+    if listed.validator in STANDARD:
+        return listed.validator
+    return next(iter(guesses(listed, dict.fromkeys(listed.properties, ""))), None)

@@ -1,0 +1,98 @@
+"""The methods as tools, for operators whose clients know only MCP."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Any, Final, TypeAlias
+
+from defserve.binding.packers import PackedResult
+from defserve.binding.results import Returns
+from defserve.core.call import Call
+from defserve.protocols.mcp.failures import VENDOR
+from defserve.protocols.mcp.function import Function
+from defserve.protocols.mcp.tools.tools import Tool, ToolOptions
+from defserve.protocols.mgp.discovery.discovery import DiscoverySection
+from defserve.protocols.mgp.discovery.reading import LEVELS, STATUSES, TRANSPORTS
+from defserve.wire.messages import Params
+
+Answer: TypeAlias = Callable[[Call, Params], Awaitable[Params]]
+
+SERVERS, REGISTER, DEREGISTER = "mgp_servers", "mgp_server_register", "mgp_server_deregister"
+_TEXT: Final[Params] = {"type": "string"}
+_TEXTS: Final[Params] = {"type": "array", "items": _TEXT}
+
+
+def _object(properties: Params, *required: str) -> Params:
+    return {"type": "object", "properties": properties, "additionalProperties": False, "required": list(required)}
+
+
+# Name → what it does, its input, and whether it changes something.
+TOOLS: Final[dict[str, tuple[str, Params, bool]]] = {
+    SERVERS: (
+        "List the servers behind this one, their states and their tools.",
+        _object({"filter": _object({"extensions": _TEXTS, "permissions": _TEXTS, "status": {"enum": list(STATUSES)}})}),
+        False,
+    ),
+    REGISTER: (
+        "Add a server while this one runs: a command on the operator's list, or an address.",
+        _object(
+            {
+                "id": _TEXT,
+                "command": _TEXT,
+                "args": _TEXTS,
+                "url": _TEXT,
+                "transport": {"enum": list(TRANSPORTS)},
+                "mgp": _object(
+                    {"extensions": _TEXTS, "permissions_required": _TEXTS, "trust_level": {"enum": list(LEVELS)}}
+                ),
+                "justification": _TEXT,
+                "keep": {"type": "boolean", "description": "Keep it when this conversation ends"},
+            },
+            "id",
+        ),
+        True,
+    ),
+    DEREGISTER: ("End a server that was added so.", _object({"id": _TEXT, "reason": _TEXT}, "id"), True),
+}
+
+
+class OperatorTool(Tool):
+    """A tool that checks itself whether its caller is an operator."""
+
+    __slots__ = ()
+
+
+def operator_tools(section: DiscoverySection, owner: Any) -> list[OperatorTool]:
+    answers: dict[str, Answer] = {
+        SERVERS: section.list,
+        REGISTER: section.register,
+        DEREGISTER: section.deregister,
+    }
+    return [_made(name, answers[name], owner) for name in TOOLS]
+
+
+def _made(name: str, answer: Answer, owner: Any) -> OperatorTool:
+    description, schema, changes = TOOLS[name]
+
+    async def run(call: Call, **given: Any) -> Any:
+        return await answer(call, given)
+
+    options = ToolOptions(
+        name=name,
+        description=description,
+        schema=schema,
+        annotations={"destructiveHint": True} if changes else {"readOnlyHint": True},
+        meta={VENDOR + "source": "kernel"},
+    )
+    function = Function(run, lambda annotation: _itself if annotation is Call else None, schema=options.schema)
+    return OperatorTool(name, options, function, Returns(_packed), owner)
+
+
+def _packed(value: Any) -> PackedResult:
+    lines = [f"{one['id']} {one['status']} {' '.join(one['tools'])}" for one in value.get("servers", ())]
+    told = f"{value['id']}: {value['status']}. {value['message']}" if "id" in value else "\n".join(lines)
+    return PackedResult(told or "There are no servers.", value)
+
+
+def _itself(call: Call) -> Call:
+    return call
