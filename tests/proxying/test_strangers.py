@@ -70,7 +70,12 @@ async def test_a_strangers_yes_does_not_reach_a_child_and_its_name_does(era: str
 
 async def test_what_a_client_decides_is_not_passed_on() -> None:
     async with guarded().connect("stateless") as client:
-        meta = {**{key: {} for key in GRANTS}, "dev.defserve/tools": "AQ", "traceparent": "t", "example.org/a": 1}
+        meta: dict[str, Any] = {
+            **{key: {} for key in GRANTS},
+            "dev.defserve/tools": "AQ",
+            "traceparent": "t",
+            "example.org/a": 1,
+        }
         result = await client.request("tools/call", {"name": "e_told", "arguments": {}, "_meta": meta})
         names = json.loads(result["content"][0]["text"])
         assert "example.org/a" in names

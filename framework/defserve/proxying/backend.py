@@ -435,15 +435,23 @@ class Backend:
         """The result of a call's request. Raises what the front is told if there is none."""
         if resumes(call):
             return await self._named(self._parking.run(call.root, _nothing))
+        return await self._in_room(call, self._relay(call, method, params))
+
+    async def _in_room(self, call: Call, work: Coroutine[Any, Any, Json]) -> Json:
+        """Do it when there is room for one more call of its caller."""
         caller = call.principal
-        if (turn := self.room.enter(caller)) is not None:
-            await self.room.turn(caller, turn)
         try:
-            return await self._sent(call, method, params)
+            if (turn := self.room.enter(caller)) is not None:
+                await self.room.turn(caller, turn)
+        except BaseException:
+            work.close()
+            raise
+        try:
+            return await work
         finally:
             self.room.leave(caller)
 
-    async def _sent(self, call: Call, method: str, params: Json) -> Json:
+    async def _relay(self, call: Call, method: str, params: Json) -> Json:
         front = front_of(call)
         held = self._held.take(held_handle(call, self.id))
         channel = held.channel if held is not None else await self._channel(front)
@@ -473,26 +481,19 @@ class Backend:
 
     async def ask_task(self, call: Call, where: Json, method: str, params: Json) -> Json:
         """See `mcp.tasks.elsewhere.TaskServers`. `where` is what was given to `keep_task`."""
-        caller = call.principal
-        if (turn := self.room.enter(caller)) is not None:
-            await self.room.turn(caller, turn)
-        try:
-            found = await self._told_of_task(call, where, method, params)
-        finally:
-            self.room.leave(caller)
+        found = await self._in_room(call, self._ask_task(call, where, method, params))
         if is_object(found.get("result")):
             dialect = dialect_of(call)
             found["result"] = shaped(uris.in_tool_result(found["result"], self.prefix), dialect)
         return found
 
-    async def _told_of_task(self, call: Call, where: Json, method: str, params: Json) -> Json:
+    async def _ask_task(self, call: Call, where: Json, method: str, params: Json) -> Json:
         front = front_of(call)
         channel = self._tasks_held.find(where[HELD]) if where[HELD] is not None else await self._channel(front)
         if channel is None:
             raise TaskLost
-        relayed = self._relayed(call, channel, front)
         try:
-            return await self._named(relayed.run(method, {"taskId": where[TASK], **params}))
+            return await self._named(self._relayed(call, channel, front).run(method, {"taskId": where[TASK], **params}))
         except UpstreamUnavailable:
             if where[HELD] is not None and channel.gone is not None:
                 raise TaskLost from None
