@@ -32,5 +32,15 @@ def told(ctx: Context) -> list[str]:
     return sorted(ctx.call.params.get("_meta", {}))
 
 
+@server.tool
+def own(text: str) -> None:
+    """Offers one more tool."""
+
+    def mine() -> str:
+        return text
+
+    server.add_tool(mine, description=text)
+
+
 if __name__ == "__main__":
     server.run()

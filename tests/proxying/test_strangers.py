@@ -149,3 +149,12 @@ async def test_who_may_not_see_a_resource_gets_no_other_in_its_place(tmp_path: P
         await client.tools()
         with pytest.raises(PeerError):
             await client.read("note://plan")
+
+
+async def test_a_result_of_any_shape_is_no_internal_error(tmp_path: Path) -> None:
+    odd = {"content": [5, None, {"type": 7}], "isError": True, "_meta": 5}
+    server = Server("desk")
+    server.mount(scripted(tmp_path, {"tools/call": odd}), prefix="e")
+    async with server.connect("stateless") as client:
+        with pytest.raises(ToolError, match="without a message"):
+            await client.call("e_t")

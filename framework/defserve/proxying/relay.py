@@ -281,6 +281,8 @@ def shaped(result: Json, dialect: Dialect) -> Json:
         del meta[SERVER_KEY]
         if not meta:
             del result["_meta"]
+    elif meta is not None and not isinstance(meta, dict):
+        del result["_meta"]
     if not dialect.stateless:
         for member in (*ROUNDS, "ttlMs", "cacheScope"):
             result.pop(member, None)
