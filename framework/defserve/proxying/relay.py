@@ -20,6 +20,7 @@ from defserve.host.fields import Json, object_of
 from defserve.protocols.mcp.asking.client_requests import ACCEPTABLE
 from defserve.protocols.mcp.asking.parking import ParkedWork, Parking, ask_parked, parked_work
 from defserve.protocols.mcp.asking.round_trips import RoundTrips
+from defserve.protocols.mcp.failures import VENDOR
 from defserve.protocols.mcp.lifecycle import (
     CAPABILITIES_KEY,
     CLIENT_KEY,
@@ -30,8 +31,10 @@ from defserve.protocols.mcp.lifecycle import (
     dialect_of,
 )
 from defserve.protocols.mcp.reporting import log_threshold, pass_on_log, progress_token
+from defserve.protocols.mgp.agreed import EXTENSION_ID
 from defserve.proxying import failures
-from defserve.proxying.conversations.channel import QUESTIONS, Channel
+from defserve.proxying.conversations.channel import NO_YES, QUESTIONS, Channel
+from defserve.proxying.conversations.fronts import is_confirmation
 from defserve.proxying.tasks import METHODS, has_tasks, id_of, needs_tasks, outcome, with_tasks
 
 if TYPE_CHECKING:
@@ -42,6 +45,8 @@ if TYPE_CHECKING:
 
 OURS: Final = frozenset({VERSION_KEY, CAPABILITIES_KEY, CLIENT_KEY, LOG_LEVEL_KEY})
 """Members of `_meta` that concern the front's leg alone."""
+DECISIONS: Final = (VENDOR, EXTENSION_ID)
+"""How those members begin in which a front grants something, or says what it keeps of ours. They are meant for us."""
 ROUNDS: Final = ("resultType", "inputRequests", "requestState")
 COMPLETE: Final = "complete"
 SERVER, STATE, ASKED, HELD = "server", "state", "asked", "held"
@@ -220,6 +225,8 @@ class RelayedCall:
             if QUESTIONS.get(method) not in self.front.offers:
                 raise PeerError(f"server {self.id!r} asks for {method}, which its client did not offer")
             found[key] = {**request, "method": method, "params": object_of(request.get("params"))}
+            if not self.front.is_known and is_confirmation(method, found[key]["params"]):
+                raise PeerError(f"server {self.id!r} asks for a confirmation: {NO_YES}")
         return found
 
     # -- a backend that asks while the call runs ---------------------------------------------------------
@@ -275,6 +282,8 @@ def shaped(result: Json, dialect: Dialect) -> Json:
         del meta[SERVER_KEY]
         if not meta:
             del result["_meta"]
+    elif meta is not None and not isinstance(meta, dict):
+        del result["_meta"]
     if not dialect.stateless:
         for member in (*ROUNDS, "ttlMs", "cacheScope"):
             result.pop(member, None)
@@ -323,4 +332,5 @@ def _passed_meta(call: Call) -> Json:
     meta = call.params.get("_meta")
     if not isinstance(meta, dict):
         return {}
-    return {name: value for name, value in meta.items() if name not in OURS}  # pyright: ignore
+    passed: Json = meta  # pyright: ignore[reportUnknownVariableType]
+    return {name: value for name, value in passed.items() if name not in OURS and not name.startswith(DECISIONS)}

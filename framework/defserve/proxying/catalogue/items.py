@@ -23,6 +23,7 @@ from defserve.protocols.mcp.prompts import Prompt, PromptOptions
 from defserve.protocols.mcp.resources.cache import ResourceCache
 from defserve.protocols.mcp.resources.resources import Resource, ResourceOptions
 from defserve.protocols.mcp.tools.tools import Tool, ToolOptions
+from defserve.protocols.mgp.agreed import SECURITY_KEY
 from defserve.proxying.catalogue import uris
 from defserve.proxying.failures import RelayedError
 from defserve.proxying.relay import shaped
@@ -121,6 +122,10 @@ class RemoteTool(Tool):
         visible_to = object_of(object_of(raw.get("_meta")).get("ui")).get("visibility")
         if is_array(visible_to) and "model" not in visible_to:
             self.facets[APPS] = FOR_VIEWS
+        if "security" in raw or SECURITY_KEY in object_of(raw.get("_meta")):
+            from defserve.proxying.catalogue.warnings import heed
+
+            heed(self)
 
     async def _send(self, call: Call, arguments: Json) -> Json:
         task: Json = {"task": {}} if must_be_task(self.raw) else {}

@@ -13,7 +13,7 @@ from defserve.host.eras import PREFIX, ClientOffer, SessionTerms, open_conversat
 from defserve.host.fields import Json, object_of
 from defserve.protocols.mcp.apps.offer import OFFER
 from defserve.protocols.mcp.reporting import RANK
-from defserve.proxying.conversations.fronts import Front
+from defserve.proxying.conversations.fronts import Front, is_confirmation
 from defserve.proxying.conversations.updates import Updates
 from defserve.version import VERSION
 
@@ -37,6 +37,8 @@ QUESTIONS: Final[Mapping[str, str]] = {
     "sampling/createMessage": "sampling",
     "roots/list": "roots",
 }
+
+NO_YES: Final = "nobody vouches for the caller, so it cannot confirm anything"
 
 OF_A_CALL: Final = frozenset({"notifications/message", "notifications/progress"})
 """The notifications that a front hears within its call."""
@@ -188,6 +190,8 @@ class Channel:
         try:
             if QUESTIONS.get(request.method) not in self.offers:
                 raise MethodNotFound(f"Method not found: {request.method} (this client did not offer it)")
+            if self.front is not None and not self.front.is_known and is_confirmation(request.method, request.params):
+                raise ProtocolError(NO_YES)
             if self._open_questions >= MOST_QUESTIONS:
                 raise ProtocolError(f"{MOST_QUESTIONS} questions are open already")
         except ProtocolError:
