@@ -74,10 +74,10 @@ class Member:
     def target(self) -> Target:
         """Where the server is, with its variables filled in. Raises UsageError."""
         launch = self.entry.launch.filled(self.environ)
-        per: Any = launch.per or None
+        how: Any = {"per": launch.per or None, "version": launch.version}
         if launch.url:
-            return Remote(launch.url, token=launch.auth_token or None, headers=launch.headers, per=per)
-        return Command(launch.command, *launch.args, env=launch.env, cwd=launch.cwd or None, per=per)
+            return Remote(launch.url, token=launch.auth_token or None, headers=launch.headers, **how)
+        return Command(launch.command, *launch.args, env=launch.env, cwd=launch.cwd or None, **how)
 
     def adjust(self, entry: ServerEntry) -> None:
         """Take over what changed in the file and needs no restart."""
