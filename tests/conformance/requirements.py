@@ -302,7 +302,7 @@ REQUIREMENTS = {requirement.id: requirement for requirement in ALL}
 DOCUMENTS = tuple(dict.fromkeys(requirement.document for requirement in ALL))
 
 # Why a group of ids is open, and since when. Take an id out once a test claims it.
-_OPEN = {}
+_OPEN: dict[tuple[str, str], str] = {}
 
 # What `make bench` wants and does not find.
 SHORT = {

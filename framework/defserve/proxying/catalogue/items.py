@@ -140,9 +140,9 @@ class RemoteTool(Tool):
         return renamed
 
     @property
-    def says_security(self) -> bool:
-        """Whether its listing says what it may do (MGP §4)."""
-        return "security" in self.raw or IN_META in object_of(self.raw.get("_meta"))
+    def said_security(self) -> Json:
+        """What its listing says that it may do (MGP §4). Empty if it says nothing."""
+        return object_of(self.raw.get("security")) or object_of(object_of(self.raw.get("_meta")).get(IN_META))
 
     @property
     def where(self) -> str:
