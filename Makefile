@@ -1,7 +1,7 @@
 # Everything a fresh machine needs is python3 (3.11 or newer) and make. `make` alone lists what there is.
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-all coverage check bench conformance requirements fuzz faults attack search peers soak e2e apps clean
+.PHONY: help demo test test-slow test-all coverage check bench conformance requirements fuzz faults attack search peers soak e2e apps clean
 MAKEFLAGS += --no-print-directory
 
 # The first interpreter that is new enough and runs; `make PYTHON=/path/to/python …` overrules it.
@@ -41,6 +41,10 @@ demo: $(RUNS)  ## start an example server and talk to it, as a client of either 
 test: $(READY)  ## run the tests
 	@echo "== tests ($$($(BIN)/python --version))"
 	@$(BIN)/python -m pytest -q -n auto $(ARGS)
+
+test-slow: $(READY)  ## run the rows of corpora and tables that `make test` leaves out
+	@echo "== tests, the slow ones ($$($(BIN)/python --version))"
+	@$(BIN)/python -m pytest -q -n auto -m slow $(ARGS)
 
 test-all:  ## run the tests on every Python 3.11 to 3.14 of this machine
 	@sh tests/every_python.sh $(ARGS)

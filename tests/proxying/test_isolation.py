@@ -212,6 +212,21 @@ async def test_a_stranger_that_leaves_while_its_child_is_opened_leaves_no_child_
         await until(lambda: not any(is_running(pid) for pid in pids() - {main}))
 
 
+@pytest.mark.parametrize("era", ERAS)
+async def test_a_client_is_not_shown_the_listing_of_another_that_has_a_tool_of_the_same_name(
+    era: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with at_address(desk(child("-m", "tests.proxying.guarded"))) as url:
+        one, other = (Remote(url, token=key).connect(era) for key in KEYS)
+        async with one as ann, other as bo:
+            await ann.call("e_own", text="the door code is 1234")
+            await until_listed(ann, "e_mine")
+            await bo.call("e_own", text="nothing to see")
+            await until(lambda: "left out for a client" in caplog.text)
+            assert "1234" in str(await ann.tools())
+            assert "1234" not in str(await bo.tools())
+
+
 SILENT = """
 import json, os, pathlib, sys
 place = pathlib.Path(sys.argv[1])

@@ -59,7 +59,8 @@ def read_text(text: str, schema: Mapping[str, Any]) -> Any:
 
 
 def tool_error(result: Mapping[str, Any]) -> ToolError:
-    blocks: list[dict[str, Any]] = result.get("content") or []
+    content = result.get("content")
+    blocks = [block for block in content if is_object(block)] if is_array(content) else []
     text = "\n".join(str(block.get("text", "")) for block in blocks if block.get("type") == "text")
     return ToolError(text or "the tool failed without a message", data=object_of(result.get("structuredContent")))
 

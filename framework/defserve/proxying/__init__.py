@@ -4,6 +4,6 @@
 offers. `Mounts` is the extension that opens all backends of a server and ends them. Requests and results are passed on
 as they came; names, URIs, ids, tokens and the two eras are translated. One slow or broken backend never delays another.
 
-May import: `binding`, `core`, `guard.text`, `host`, `protocols.mcp`, `protocols.mgp.errors`, `auth.authority`,
-`transports.client_errors`, `wire`.
+May import: `binding`, `core`, `guard.text`, `host`, `protocols.mcp`, `protocols.mgp.agreed`, `protocols.mgp.errors`,
+`protocols.mgp.security`, `auth.authority`, `transports.client_errors`, `wire`.
 """

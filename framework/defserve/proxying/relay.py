@@ -20,6 +20,7 @@ from defserve.host.fields import Json, object_of
 from defserve.protocols.mcp.asking.client_requests import ACCEPTABLE
 from defserve.protocols.mcp.asking.parking import ParkedWork, Parking, ask_parked, parked_work
 from defserve.protocols.mcp.asking.round_trips import RoundTrips
+from defserve.protocols.mcp.failures import VENDOR
 from defserve.protocols.mcp.lifecycle import (
     CAPABILITIES_KEY,
     CLIENT_KEY,
@@ -30,8 +31,10 @@ from defserve.protocols.mcp.lifecycle import (
     dialect_of,
 )
 from defserve.protocols.mcp.reporting import log_threshold, pass_on_log, progress_token
+from defserve.protocols.mgp.agreed import EXTENSION_ID
 from defserve.proxying import failures
-from defserve.proxying.conversations.channel import QUESTIONS, Channel
+from defserve.proxying.conversations.channel import NO_YES, QUESTIONS, Channel
+from defserve.proxying.conversations.fronts import is_confirmation
 from defserve.proxying.tasks import METHODS, has_tasks, id_of, needs_tasks, outcome, with_tasks
 
 if TYPE_CHECKING:
@@ -42,6 +45,10 @@ if TYPE_CHECKING:
 
 OURS: Final = frozenset({VERSION_KEY, CAPABILITIES_KEY, CLIENT_KEY, LOG_LEVEL_KEY})
 """Members of `_meta` that concern the front's leg alone."""
+DECISIONS: Final = (VENDOR, EXTENSION_ID)
+"""How those members begin in which a front grants something, or says what it keeps of ours. They are meant for us."""
+ROUNDS: Final = ("resultType", "inputRequests", "requestState")
+COMPLETE: Final = "complete"
 SERVER, STATE, ASKED, HELD = "server", "state", "asked", "held"
 
 
@@ -91,12 +98,17 @@ class RelayedCall:
     async def _send(self, method: str, params: Json) -> Json:
         channel, call = self.channel, self.call
         level = log_threshold(call)
-        await channel.want_level(level)
+        if channel.lacks_level(level):
+            await channel.want_level(level)
         offers, meta = self.front.offers, _passed_meta(call)
         if not channel.stateless:
             complete = channel.dressed(params, meta, offers, level)
             result = self._result(await channel.forward(method, complete, self))
-            return await self._old_outcome(object_of(result.get("task"))) if "task" in params else result
+            result = await self._old_outcome(object_of(result.get("task"))) if "task" in params else result
+            for member in ROUNDS:
+                # They mean nothing in its era. A front of the other one would take them for ours.
+                result.pop(member, None)
+            return result
         takes = self.front.takes_tasks and method in METHODS and has_tasks(channel.terms.capabilities)
         complete = channel.dressed(params, meta, with_tasks(offers) if takes else offers, level)
         if not self.front.waits or method != "tools/call":
@@ -151,10 +163,15 @@ class RelayedCall:
         answers = self._brought()
         for _ in range(MOST_ROUNDS):
             result = self._result(await self.channel.forward(method, {**params, **answers}, self))
-            if result.get("resultType") == "task" and not takes_tasks:
+            kind = result.get("resultType", COMPLETE)
+            if kind == "task" and not takes_tasks:
                 raise PeerError(f"server {self.id!r} began a task, and was not asked for one")
-            if result.get("resultType") != "input_required":
+            if kind in (COMPLETE, "task"):
                 return result
+            if kind != "input_required":
+                raise PeerError(
+                    f"server {self.id!r} gave a result of the type {str(kind)[:64]!r}, which nobody offered"
+                )
             requests = self._checked(object_of(self._secrets.clean(result.get("inputRequests"))))
             state: Json = {"requestState": result["requestState"]} if "requestState" in result else {}
             if not waits:
@@ -208,6 +225,8 @@ class RelayedCall:
             if QUESTIONS.get(method) not in self.front.offers:
                 raise PeerError(f"server {self.id!r} asks for {method}, which its client did not offer")
             found[key] = {**request, "method": method, "params": object_of(request.get("params"))}
+            if not self.front.is_known and is_confirmation(method, found[key]["params"]):
+                raise PeerError(f"server {self.id!r} asks for a confirmation: {NO_YES}")
         return found
 
     # -- a backend that asks while the call runs ---------------------------------------------------------
@@ -263,8 +282,10 @@ def shaped(result: Json, dialect: Dialect) -> Json:
         del meta[SERVER_KEY]
         if not meta:
             del result["_meta"]
+    elif meta is not None and not isinstance(meta, dict):
+        del result["_meta"]
     if not dialect.stateless:
-        for member in ("resultType", "ttlMs", "cacheScope"):
+        for member in (*ROUNDS, "ttlMs", "cacheScope"):
             result.pop(member, None)
         if "structured" not in dialect.has:
             result.pop("structuredContent", None)
@@ -311,4 +332,5 @@ def _passed_meta(call: Call) -> Json:
     meta = call.params.get("_meta")
     if not isinstance(meta, dict):
         return {}
-    return {name: value for name, value in meta.items() if name not in OURS}  # pyright: ignore
+    passed: Json = meta  # pyright: ignore[reportUnknownVariableType]
+    return {name: value for name, value in passed.items() if name not in OURS and not name.startswith(DECISIONS)}

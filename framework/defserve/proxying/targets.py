@@ -49,9 +49,12 @@ class Secrets:
 
     def cleaned(self, reply: RawReply) -> Any:
         """The result of a reply, without the secrets that are sure."""
-        if self.sure and any(value in text for text in [reply.raw.decode(errors="replace")] for value in self._spelled):
-            return self.clean(reply.result)
-        return reply.result
+        if not self.sure:
+            return reply.result
+        # An escape that is not needed spells a character in another way, as some writers do with every slash.
+        raw = reply.raw.decode(errors="replace")
+        is_suspect = "\\u" in raw or "\\/" in raw or any(value in raw for value in self._spelled)
+        return self.clean(reply.result) if is_suspect else reply.result
 
     def clean(self, value: Any) -> Any:
         """A JSON value without the secrets that are sure."""

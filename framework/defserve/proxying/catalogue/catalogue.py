@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Callable, Collection, Hashable, Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -26,6 +27,8 @@ RESERVED: Final = ("mgp.", "mgp_")
 """How names begin that belong to kernels (MGP §16)."""
 PAUSE_SECONDS: Final = 0.1
 """Between two readings: a backend may say that its lists have changed whenever they are read."""
+REST: Final = 9
+"""For how many times as long as a reading took: a backend that changes long lists all the time is not all we serve."""
 
 log = logging.getLogger("defserve.proxying")
 
@@ -105,12 +108,13 @@ class Catalogue:
     async def _read_changed(self) -> None:
         while self._changed:
             channel, kinds = self._changed.popitem()
+            began = time.thread_time()
             try:
                 await self.refresh(channel, sorted(kinds))
             except PeerError as error:
                 text = self._backend.secrets.hidden(error.message)
                 log.warning("server %r: its new lists cannot be read: %s", self._backend.id, text)
-            await asyncio.sleep(PAUSE_SECONDS)
+            await asyncio.sleep(max(PAUSE_SECONDS, REST * (time.thread_time() - began)))
 
     @property
     def private(self) -> Collection[Hashable]:
@@ -237,10 +241,15 @@ class Catalogue:
             if taken is None:
                 item.fronts = {key}
                 registry.add(name, item, where=item.where)
-            elif getattr(taken, "backend", None) is self._backend and taken.fronts is not None:
-                taken.fronts.add(key)
-            else:
+            elif getattr(taken, "backend", None) is not self._backend or taken.fronts is None:
                 continue
+            elif taken.raw != item.raw:
+                # A name has one listing here, and that of another front may tell what is not for this one.
+                taken.fronts.discard(key)
+                self._warn([f"{registry.kind} {name!r} is left out for a client: another has a different one"])
+                continue
+            else:
+                taken.fronts.add(key)
             self._private.setdefault(key, set()).add(kind)
         registry.touch()
 

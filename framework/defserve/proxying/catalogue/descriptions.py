@@ -6,6 +6,7 @@ from typing import Any, Final
 
 from defserve.guard.text import hidden
 from defserve.host.fields import Json
+from defserve.protocols.mcp.failures import SOURCE_KEY
 from defserve.wire.jsonvalue import is_array, is_object
 
 LONGEST: Final = 64 * 1024
@@ -14,7 +15,13 @@ LINES: Final = "\r\n"
 
 
 def readable(listed: Json) -> Json:
-    """A listed item whose descriptions and titles, at any depth, can be shown. The same object if they all can."""
+    """A listed item whose descriptions and titles, at any depth, can be shown. The same object if they all can.
+
+    None says that it is a tool of ours.
+    """
+    meta = listed.get("_meta")
+    if is_object(meta) and SOURCE_KEY in meta:
+        listed = {**listed, "_meta": {name: value for name, value in meta.items() if name != SOURCE_KEY}}
     return _cleaned(listed)
 
 

@@ -15,7 +15,7 @@ from defserve.host.fields import Json, object_of, text_of
 from defserve.limits import Limits
 from defserve.protocols.mcp.apps.facet import APPS, FOR_VIEWS
 from defserve.protocols.mcp.apps.offer import SCHEME
-from defserve.protocols.mcp.failures import RESOURCE_NOT_FOUND, ResourceNotFound
+from defserve.protocols.mcp.failures import RESOURCE_NOT_FOUND, VENDOR, ResourceNotFound
 from defserve.protocols.mcp.function import Function
 from defserve.protocols.mcp.items import ANSWER_PARAMS, read_answers
 from defserve.protocols.mcp.lifecycle import Dialect, dialect_cache_hints, dialect_of
@@ -23,6 +23,7 @@ from defserve.protocols.mcp.prompts import Prompt, PromptOptions
 from defserve.protocols.mcp.resources.cache import ResourceCache
 from defserve.protocols.mcp.resources.resources import Resource, ResourceOptions
 from defserve.protocols.mcp.tools.tools import Tool, ToolOptions
+from defserve.protocols.mgp.agreed import SECURITY_KEY
 from defserve.proxying.catalogue import uris
 from defserve.proxying.failures import RelayedError
 from defserve.proxying.relay import shaped
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
     from defserve.protocols.mcp.resources.uri_template import UriTemplate
     from defserve.proxying.targets import Secrets
 
+IN_META: Final = VENDOR + "security"
 SECURITY: Final = "mgp"
 """The facet of a tool whose security this server states itself."""
 ANNOTATION: Final = "x-mcp-header"
@@ -120,6 +122,10 @@ class RemoteTool(Tool):
         visible_to = object_of(object_of(raw.get("_meta")).get("ui")).get("visibility")
         if is_array(visible_to) and "model" not in visible_to:
             self.facets[APPS] = FOR_VIEWS
+        if "security" in raw or SECURITY_KEY in object_of(raw.get("_meta")):
+            from defserve.proxying.catalogue.warnings import heed
+
+            heed(self)
 
     async def _send(self, call: Call, arguments: Json) -> Json:
         task: Json = {"task": {}} if must_be_task(self.raw) else {}
@@ -132,6 +138,11 @@ class RemoteTool(Tool):
         renamed = RemoteTool(self.backend, name, self.raw)
         renamed.facets, renamed.is_dangerous = self.facets, self.is_dangerous
         return renamed
+
+    @property
+    def says_security(self) -> bool:
+        """Whether its listing says what it may do (MGP §4)."""
+        return "security" in self.raw or IN_META in object_of(self.raw.get("_meta"))
 
     @property
     def where(self) -> str:
@@ -156,6 +167,8 @@ class RemoteTool(Tool):
             described["annotations"] = dict(self.options.annotations)
         if SECURITY in self.facets:
             described.pop("security", None)
+            meta = {name: value for name, value in object_of(described.pop("_meta", None)).items() if name != IN_META}
+            described |= {"_meta": meta} if meta else {}
         return uris.in_listed_tool(described, self.backend.prefix)
 
     def check(self, limits: Limits) -> None:

@@ -13,7 +13,7 @@ from defserve.host.eras import PREFIX, ClientOffer, SessionTerms, open_conversat
 from defserve.host.fields import Json, object_of
 from defserve.protocols.mcp.apps.offer import OFFER
 from defserve.protocols.mcp.reporting import RANK
-from defserve.proxying.conversations.fronts import Front
+from defserve.proxying.conversations.fronts import Front, is_confirmation
 from defserve.proxying.conversations.updates import Updates
 from defserve.version import VERSION
 
@@ -37,6 +37,8 @@ QUESTIONS: Final[Mapping[str, str]] = {
     "sampling/createMessage": "sampling",
     "roots/list": "roots",
 }
+
+NO_YES: Final = "nobody vouches for the caller, so it cannot confirm anything"
 
 OF_A_CALL: Final = frozenset({"notifications/message", "notifications/progress"})
 """The notifications that a front hears within its call."""
@@ -126,9 +128,9 @@ class Channel:
             return {**params, "_meta": {**meta, **own}}
         return {**params, "_meta": meta} if meta else params
 
-    async def forward(self, method: str, params: Json, exchange: Exchange) -> RawReply:
+    def forward(self, method: str, params: Json, exchange: Exchange) -> Coroutine[Any, Any, RawReply]:
         """Send a request of an exchange that has begun. Raises PeerGone, and PeerError if the link refuses it."""
-        return await self.conversation.forward(
+        return self.conversation.forward(
             method,
             params,
             within=None,
@@ -154,6 +156,12 @@ class Channel:
         complete = self.dressed(params, {}, self.offers, None)
         return object_of(await self.conversation.request(method, complete, within=within))
 
+    def lacks_level(self, level: str | None) -> bool:
+        """Whether a server of the handshake era has yet to be told to send logs of this level."""
+        if level is None or level == self.level or self.terms.stateless or "logging" not in self.terms.capabilities:
+            return False
+        return self.level is None or RANK[self.level] > RANK[level]
+
     def send_only(self, method: str, params: Json, offers: Json) -> None:
         """A request whose answer nobody waits for."""
         complete = self.dressed(params, {}, offers, None)
@@ -162,11 +170,7 @@ class Channel:
         sending.add_done_callback(self._sending.discard)
 
     async def want_level(self, level: str | None) -> None:
-        """Have a server of the handshake era send logs of this level, and whatever others asked for."""
-        if level is None or self.terms.stateless or "logging" not in self.terms.capabilities:
-            return
-        if self.level is not None and RANK[self.level] <= RANK[level]:
-            return
+        """Have it send logs of this level, and whatever others asked for."""
         self.level = level
         try:
             await self.request("logging/setLevel", {"level": level}, LEVEL_SECONDS)
@@ -186,6 +190,8 @@ class Channel:
         try:
             if QUESTIONS.get(request.method) not in self.offers:
                 raise MethodNotFound(f"Method not found: {request.method} (this client did not offer it)")
+            if self.front is not None and not self.front.is_known and is_confirmation(request.method, request.params):
+                raise ProtocolError(NO_YES)
             if self._open_questions >= MOST_QUESTIONS:
                 raise ProtocolError(f"{MOST_QUESTIONS} questions are open already")
         except ProtocolError:

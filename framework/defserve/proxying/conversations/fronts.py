@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Hashable, Mapping
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from defserve.auth.authority import is_stranger
 from defserve.protocols.mcp.apps.offer import OFFER, offers_apps
 from defserve.protocols.mcp.authorization.authorization import identity
 from defserve.protocols.mcp.tasks.offer import takes_tasks
+from defserve.wire.jsonvalue import is_object
 
 if TYPE_CHECKING:
     from defserve.core.call import Call
@@ -21,32 +23,41 @@ class Front(NamedTuple):
     """One client, as a backend may know it. Calls with the same `key` share a conversation; None shares with nobody.
 
     `session` is its conversation with us, if it has one that lasts. `offers` is what it lets a backend ask of it.
-    `principal` is who it is counted for. `takes_tasks`: its call may become a task. `waits`: it cannot, and the front
-    waits for the result of one.
+    `principal` is who it is counted for. `is_known`: somebody vouches for it, so that its yes counts.
+    `takes_tasks`: its call may become a task. `waits`: it cannot, and the front waits for the result of one.
     """
 
     key: Hashable | None
     session: Session | None
     offers: dict[str, Any]
     principal: str
+    is_known: bool
     takes_tasks: bool = False
     waits: bool = False
 
 
 def front_of(call: Call) -> Front:
     """The client behind a call: its session, else its verified principal, else nobody who comes again."""
-    from defserve.auth.authority import is_stranger
-
     session, offer = call.session, call.terms.offer
     waits = call.outer is not None or offer is None or not offer.stateless
     takes = not waits and takes_tasks(call)
     capabilities: Mapping[str, Any] = offer.capabilities if offer is not None else {}
-    offers: dict[str, Any] = {name: capabilities[name] for name in OFFERED if name in capabilities}
-    if offers_apps(capabilities):
-        offers |= OFFER
+    offers: dict[str, Any] = {}
+    if capabilities:
+        offers.update((name, capabilities[name]) for name in OFFERED if name in capabilities)
+        if offers_apps(capabilities):
+            offers |= OFFER
+    is_known = not is_stranger(identity(call))
     if session not in session.composition.short_sessions:
         # The principal too: another credential may use the same session.
-        return Front((session, call.principal), session, offers, call.principal, takes, waits)
-    if is_stranger(identity(call)):
-        return Front(None, None, offers, call.principal, takes, waits)
-    return Front(call.principal, None, offers, call.principal, takes, waits)
+        return Front((session, call.principal), session, offers, call.principal, is_known, takes, waits)
+    return Front(call.principal if is_known else None, None, offers, call.principal, is_known, takes, waits)
+
+
+def is_confirmation(method: str, params: Mapping[str, Any]) -> bool:
+    """Whether a question of a backend asks for nothing but a yes."""
+    if method != "elicitation/create" or params.get("mode", "form") != "form":
+        return False
+    schema = params.get("requestedSchema")
+    fields = schema.get("properties") if is_object(schema) else None
+    return not is_object(fields) or all(is_object(one) and one.get("type") == "boolean" for one in fields.values())

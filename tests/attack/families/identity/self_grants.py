@@ -163,7 +163,16 @@ def _(trial: Trial) -> None:
 
 @FAMILY.attack("a mounted server")
 def _(trial: Trial) -> None:
-    served = trial.arena.serve(Kind("mounted"))
+    by_prefix(trial, "mounted")
+
+
+@FAMILY.attack("a server behind another")
+def _(trial: Trial) -> None:
+    by_prefix(trial, "behind")
+
+
+def by_prefix(trial: Trial, file: str) -> None:
+    served = trial.arena.serve(Kind(file))
     caller = Caller(served.place)
     listed = [tool["name"] for tool in (caller.alone("tools/list").get("result") or {}).get("tools", [])]
     prefix = next((name.removesuffix("echo") for name in listed if name.endswith("echo") and name != "echo"), "kid_")

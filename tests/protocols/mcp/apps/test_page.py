@@ -64,3 +64,12 @@ def test_html_with_its_own_bridge_is_left_alone_but_for_a_doctype():
 def test_the_names_of_a_mount_are_in_the_bridge():
     assert 'TOOLS = "a_b_", URIS = "a/b/"' in document("<p>", ViewNames("a_b_", "a/b/"))
     assert 'TOOLS = "", URIS = ""' in document("<p>", ViewNames())
+
+
+def test_many_comments_ahead_of_the_head_take_no_time():
+    from time import process_time
+
+    began = process_time()
+    before, _ = parts("<!doctype html>" + "<!--x-->" * 5_000 + "<p>")
+    assert before == "<!doctype html>"
+    assert process_time() - began < 1.0

@@ -11,7 +11,8 @@ from defserve.protocols.mcp.prefixes import Prefix
 
 BRIDGE: Final = Path(__file__).with_name("bridge.js")
 
-_GAP: Final = r"(?:\s|<!--.*?-->)*"
+# Possessive: a comment ends at its first end, whatever follows. Trying other ends would take for ever.
+_GAP: Final = r"(?:\s|<!--(?>.*?-->))*+"
 _ATTRIBUTES: Final = r"""(?:\s(?:[^>"']|"[^"]*"|'[^']*')*)?"""
 # Whatever stands before the first element of the head. Each tag may be left out of an HTML document.
 _START: Final = re.compile(

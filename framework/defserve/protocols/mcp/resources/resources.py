@@ -193,12 +193,16 @@ class Resources:
         resource = self.concrete.get(uri)
         if resource is not None and visible(call, resource):
             return resource, {}
+        is_hidden = resource is not None
         for resource in self.templates:
             assert resource.template is not None
             values = resource.template.match(uri)
-            if values is not None and visible(call, resource):
-                return resource, values
-        found = self.unlisted(uri) if self.unlisted is not None else None
+            if values is not None:
+                if visible(call, resource):
+                    return resource, values
+                is_hidden = True
+        # Who may not see a resource must not get another one in its place.
+        found = self.unlisted(uri) if self.unlisted is not None and not is_hidden else None
         return (found, {}) if found is not None and visible(call, found) else None
 
     def readable(self, call: Call, uri: str) -> bool:

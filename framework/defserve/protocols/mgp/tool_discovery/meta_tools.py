@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 from defserve.binding.packers import PackedResult
 from defserve.binding.results import Returns
 from defserve.core.call import Call
-from defserve.protocols.mcp.failures import VENDOR
+from defserve.protocols.mcp.failures import SOURCE_KEY
 from defserve.protocols.mcp.function import Function
 from defserve.protocols.mcp.tools.tools import Tool, ToolOptions
 from defserve.protocols.mgp.tool_discovery.discovery import ToolDiscovery
@@ -113,7 +113,7 @@ def _made(name: str, answer: Answer, text: Callable[[Params], str], owner: Any, 
         description=DESCRIPTIONS[name],
         schema=SCHEMAS[name],
         annotations={"destructiveHint": True} if changes else {"readOnlyHint": True},
-        meta={VENDOR + "source": "kernel"},
+        meta={SOURCE_KEY: "kernel"},
     )
     function = Function(run, lambda annotation: _itself if annotation is Call else None, schema=options.schema)
     return MetaTool(name, options, function, Returns(pack), owner)

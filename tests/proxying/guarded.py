@@ -1,0 +1,46 @@
+"""A backend that takes whoever mounts it for its user: with a tool that is dangerous, and questions."""
+
+from __future__ import annotations
+
+from defserve import Context, Server, dangerous
+
+server = Server("guarded")
+
+
+@server.tool
+@dangerous("shell.execute")
+def wipe() -> str:
+    """Needs a permission and a confirmation."""
+    return "wiped"
+
+
+@server.tool
+async def sure(ctx: Context) -> str:
+    """Needs a yes."""
+    return "done" if await ctx.confirm("Really?") else "left"
+
+
+@server.tool
+async def name(ctx: Context) -> str:
+    """Asks for a text."""
+    return await ctx.ask("Your name?", str)
+
+
+@server.tool
+def told(ctx: Context) -> list[str]:
+    """What came along with the call."""
+    return sorted(ctx.call.params.get("_meta", {}))
+
+
+@server.tool
+def own(text: str) -> None:
+    """Offers one more tool."""
+
+    def mine() -> str:
+        return text
+
+    server.add_tool(mine, description=text)
+
+
+if __name__ == "__main__":
+    server.run()

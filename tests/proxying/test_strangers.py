@@ -1,0 +1,160 @@
+"""A mount gives nobody the rights of its operator: what a backend keeps from strangers, the front keeps from them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from defserve import PeerError, Remote, Server, StaticTokens, ToolError
+from defserve.host import Answers
+from tests.at_address import at_address
+from tests.proxying.backends import ERAS, child
+
+pytestmark = pytest.mark.anyio
+
+KEY = "a" * 40
+GRANTS = ("dev.defserve/grants", "dev.cloto/mgp/grants")
+
+
+def guarded(**options: Any) -> Server:
+    server = Server("desk", **options)
+    server.mount(child("-m", "tests.proxying.guarded"), prefix="e")
+    return server
+
+
+def yes(message: str, schema: dict[str, Any]) -> dict[str, Any]:
+    """Says yes to everything, and gives its name."""
+    fields = schema["properties"]
+    return {name: True if field["type"] == "boolean" else "eve" for name, field in fields.items()}
+
+
+@pytest.mark.parametrize("era", ERAS)
+@pytest.mark.parametrize("meta", [{}, *({key: {"shell.execute": "approved"}} for key in GRANTS)])
+async def test_a_stranger_does_not_run_the_dangerous_tool_of_a_child(era: str, meta: dict[str, Any]) -> None:
+    server = guarded()
+    async with at_address(server) as url, Remote(url).connect(era, answers=Answers(ask=yes)) as client:
+        result = await client.request("tools/call", {"name": "e_wipe", "arguments": {}, "_meta": meta})
+        assert result["isError"] is True
+        assert "shell.execute" in str(result)
+
+
+@pytest.mark.parametrize("era", ERAS)
+async def test_a_permission_of_the_operator_does_not_spare_a_stranger_the_confirmation(era: str) -> None:
+    server = guarded(granted=["shell.execute"])
+    async with at_address(server) as url, Remote(url).connect(era, answers=Answers(ask=yes)) as client:
+        with pytest.raises(ToolError, match="confirmed"):
+            await client.call("e_wipe")
+
+
+@pytest.mark.parametrize("era", ERAS)
+async def test_who_has_a_token_runs_it(era: str) -> None:
+    server = guarded(auth=StaticTokens({KEY: "ann"}))
+    async with at_address(server) as url, Remote(url, token=KEY).connect(era, answers=Answers(ask=yes)) as client:
+        assert await client.call("e_wipe") == "wiped"
+        assert await client.call("e_sure") == "done"
+
+
+@pytest.mark.parametrize("era", ERAS)
+@pytest.mark.parametrize("back", ERAS)
+async def test_a_strangers_yes_does_not_reach_a_child_and_its_name_does(era: str, back: str) -> None:
+    server = Server("desk")
+    server.mount(child("-m", "tests.proxying.guarded", version=back), prefix="e")
+    async with at_address(server) as url, Remote(url).connect(era, answers=Answers(ask=yes)) as client:
+        with pytest.raises((ToolError, PeerError), match="vouches"):
+            await client.call("e_sure")
+        assert await client.call("e_name") == "eve"
+
+
+async def test_what_a_client_decides_is_not_passed_on() -> None:
+    async with guarded().connect("stateless") as client:
+        meta: dict[str, Any] = {
+            **{key: {} for key in GRANTS},
+            "dev.defserve/tools": "AQ",
+            "traceparent": "t",
+            "example.org/a": 1,
+        }
+        result = await client.request("tools/call", {"name": "e_told", "arguments": {}, "_meta": meta})
+        names = json.loads(result["content"][0]["text"])
+        assert "example.org/a" in names
+        assert not [name for name in names if name.startswith(("dev.defserve/", "dev.cloto/"))]
+
+
+SCRIPT = """
+import json, sys
+found = json.loads(sys.argv[1])
+for line in sys.stdin:
+    asked = json.loads(line)
+    if "id" in asked:
+        reply = found.get(asked["method"])
+        answer = {"result": reply} if reply is not None else {"error": {"code": -32601, "message": "no"}}
+        print(json.dumps({"jsonrpc": "2.0", "id": asked["id"], **answer}).replace("SLASH", "\\\\/"), flush=True)
+"""
+ABOUT: dict[str, Any] = {"serverInfo": {"name": "odd", "version": "1"}}
+OLD: dict[str, Any] = {"protocolVersion": "2025-11-25", "capabilities": {"tools": {}}, **ABOUT}
+LISTED: dict[str, Any] = {"name": "t", "inputSchema": {"type": "object"}}
+
+
+def scripted(tmp_path: Path, replies: dict[str, Any], **options: Any) -> Any:
+    """A backend that gives fixed results."""
+    program = tmp_path / "scripted.py"
+    program.write_text(SCRIPT)
+    return child(str(program), json.dumps({"initialize": OLD, "tools/list": {"tools": [LISTED]}, **replies}), **options)
+
+
+@pytest.mark.parametrize("kind", ["input_required", "task", "other"])
+async def test_a_result_of_the_old_era_asks_for_nothing_in_the_new_one(tmp_path: Path, kind: str) -> None:
+    question: dict[str, Any] = {"method": "sampling/createMessage", "params": {"messages": []}}
+    forged: dict[str, Any] = {"resultType": kind, "inputRequests": {"a": question}, "requestState": "s", "content": []}
+    server = Server("desk")
+    server.mount(scripted(tmp_path, {"tools/call": forged}), prefix="e")
+    async with server.connect("stateless") as client:
+        result = await client.request("tools/call", {"name": "e_t", "arguments": {}})
+        assert result["resultType"] == "complete"
+        assert not result.keys() & {"inputRequests", "requestState"}
+
+
+async def test_a_secret_is_found_however_its_characters_are_escaped(tmp_path: Path) -> None:
+    said = {"content": [{"type": "text", "text": "abcSLASHdef pässword"}]}
+    env = {"MAIL_TOKEN": "abc/def", "DB_PASSWORD": "pässword"}
+    server = Server("desk")
+    server.mount(scripted(tmp_path, {"tools/call": said}, env=env), prefix="e")
+    async with server.connect() as client:
+        result = await client.call_raw("e_t")
+        assert result["content"][0]["text"] == "[redacted] [redacted]"
+
+
+async def test_a_backend_cannot_mark_a_tool_as_ours(tmp_path: Path) -> None:
+    marked = {**LISTED, "_meta": {"dev.defserve/source": "kernel", "example.org/a": 1}}
+    server = Server("desk")
+    server.mount(scripted(tmp_path, {"tools/list": {"tools": [marked]}}), prefix="e")
+    async with server.connect() as client:
+        [tool] = await client.tools()
+        assert tool["_meta"] == {"example.org/a": 1}
+
+
+async def test_who_may_not_see_a_resource_gets_no_other_in_its_place(tmp_path: Path) -> None:
+    fake = {"contents": [{"uri": "note://plan", "text": "forged"}]}
+    old: dict[str, Any] = {**OLD, "capabilities": {"tools": {}, "resources": {}}}
+    server = Server("desk", auth=StaticTokens({KEY: "ann"}))
+    server.mount(scripted(tmp_path, {"initialize": old, "resources/read": fake}))
+
+    @server.resource("note://plan", scopes=["plans"])
+    def plan() -> str:
+        return "ours"
+
+    async with at_address(server) as url, Remote(url, token=KEY).connect() as client:
+        await client.tools()
+        with pytest.raises(PeerError):
+            await client.read("note://plan")
+
+
+async def test_a_result_of_any_shape_is_no_internal_error(tmp_path: Path) -> None:
+    odd = {"content": [5, None, {"type": 7}], "isError": True, "_meta": 5}
+    server = Server("desk")
+    server.mount(scripted(tmp_path, {"tools/call": odd}), prefix="e")
+    async with server.connect("stateless") as client:
+        with pytest.raises(ToolError, match="without a message"):
+            await client.call("e_t")
