@@ -162,7 +162,8 @@ class RelayedCall:
         waits = can_wait(self.call)
         answers = self._brought()
         for _ in range(MOST_ROUNDS):
-            result = self._result(await self.channel.forward(method, {**params, **answers}, self))
+            complete = {**params, **answers} if answers else params
+            result = self._result(await self.channel.forward(method, complete, self))
             kind = result.get("resultType", COMPLETE)
             if kind == "task" and not takes_tasks:
                 raise PeerError(f"server {self.id!r} began a task, and was not asked for one")
