@@ -1,7 +1,7 @@
 # Everything a fresh machine needs is python3 (3.11 or newer) and make. `make` alone lists what there is.
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-all coverage check bench conformance requirements fuzz faults attack search peers soak e2e apps clean
+.PHONY: help demo test test-slow test-all coverage check bench conformance requirements fuzz faults attack search peers soak e2e apps clean
 MAKEFLAGS += --no-print-directory
 
 # The first interpreter that is new enough and runs; `make PYTHON=/path/to/python …` overrules it.
@@ -42,6 +42,10 @@ test: $(READY)  ## run the tests
 	@echo "== tests ($$($(BIN)/python --version))"
 	@$(BIN)/python -m pytest -q -n auto $(ARGS)
 
+test-slow: $(READY)  ## run the rows of corpora and tables that `make test` leaves out
+	@echo "== tests, the slow ones ($$($(BIN)/python --version))"
+	@$(BIN)/python -m pytest -q -n auto -m slow $(ARGS)
+
 test-all:  ## run the tests on every Python 3.11 to 3.14 of this machine
 	@sh tests/every_python.sh $(ARGS)
 
@@ -65,7 +69,7 @@ check: $(READY)  ## ruff, pyright, the import directions and the changelog
 bench: $(READY)  ## measure against a hand-written floor, the official SDK and FastMCP (ARGS="--against REV": another commit)
 	@$(BIN)/python -m tests.bench $(ARGS)
 
-conformance: $(READY)  ## the official conformance suite, under both HTTP parsers (ARGS="--http h11" for one)
+conformance: $(READY)  ## the official conformance suite, under both HTTP parsers (ARGS="--http h11" for one, "--through-kernel")
 	@$(BIN)/python -m tests.conformance.suite $(ARGS)
 
 requirements: $(READY)  ## show which requirements are proven, failing or open

@@ -32,9 +32,14 @@ def pytest_configure(config: pytest.Config) -> None:
         os.environ["PYTEST_ADDOPTS"] = " ".join(f"-p no:{name}" for name in NOT_IN_TESTS)
 
 
-def pytest_collection_finish() -> None:
+def pytest_collection() -> None:
     """Thousands of tests are in memory for good: the garbage collector need not look through them again and again."""
+    gc.disable()
+
+
+def pytest_collection_finish() -> None:
     gc.freeze()
+    gc.enable()
 
 
 def pytest_xdist_auto_num_workers() -> int:

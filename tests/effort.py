@@ -1,12 +1,14 @@
-"""How much work something is, in calls or in processor time; and how hard Hypothesis tries."""
+"""How much work something is, in calls or processor time; how hard Hypothesis tries; which rows are for later."""
 
 from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
+import pytest
+from _pytest.mark import ParameterSet
 from hypothesis import settings
 
 EXAMPLES = 25
@@ -48,3 +50,14 @@ def examples(few: int) -> int:
     wanted = settings.default
     assert wanted is not None
     return max(1, few * wanted.max_examples // EXAMPLES)
+
+
+def thinned(rows: Iterable[Any], every: int) -> list[Any]:
+    """Rows for `parametrize`: of so many one is run by default, the others by `make test-slow`."""
+    return [row if place % every == 0 else slow(row) for place, row in enumerate(rows)]
+
+
+def slow(row: Any) -> Any:
+    """A row that only `make test-slow` runs."""
+    values, marks, id = row if isinstance(row, ParameterSet) else pytest.param(row)
+    return pytest.param(*values, marks=(*marks, pytest.mark.slow), id=id)

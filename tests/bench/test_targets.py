@@ -59,6 +59,11 @@ def test_a_ratio_compares_within_rounds_so_that_drift_cancels() -> None:
     assert results.ratio("calls/add/1", "defserve", "calls/add/1", "floor") == pytest.approx(0.8)
 
 
+def test_nothing_is_compared_with_a_base_of_nothing() -> None:
+    results = results_of(opened_http__defserve=1, opened_http__floor=0)
+    assert results.ratio("opened/http", "defserve", "opened/http", "floor") is None
+
+
 @pytest.mark.parametrize(("percent", "microseconds"), [(50, 50), (99, 99), (100, 100)])
 def test_a_percentile_is_a_latency_that_occurred(percent: int, microseconds: int) -> None:
     latencies = [n / 1e6 for n in range(100, 0, -1)]

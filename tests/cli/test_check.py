@@ -47,6 +47,25 @@ def test_nothing_wrong_is_0_and_says_what_the_list_costs(defserve: Run, folder: 
     assert out == "no problems; 1 tool, about 32 tokens in every request (characters/4)\n"
 
 
+def test_a_list_that_is_searched_does_not_cost_every_request(defserve: Run, folder: Path):
+    searched = CLEAN.replace('"clean", "1"', '"clean", "1", search="always"')
+    _, out, _ = defserve("check", write(folder, searched))
+    assert "tokens if all are listed; search may list fewer (characters/4)" in out
+    assert "tokens if all are listed; search may list fewer: characters/4)" in defserve("inspect", "shop.py").out
+
+
+def test_a_project_names_its_server(defserve: Run, folder: Path):
+    write(folder, CLEAN)
+    (folder / "pyproject.toml").write_text(
+        '[project]\nname = "shop"\n[project.entry-points."defserve.servers"]\nshop = "shop:server"\n'
+    )
+    assert "no problems; 1 tool" in defserve("check").out
+    (folder / "pyproject.toml").write_text('[project]\nname = "shop"\n')
+    code, _, err = defserve("check")
+    assert code == 2
+    assert "no server is given\n  fix: add one: server.py" in err
+
+
 def test_a_finding_has_its_place_its_rule_and_a_fix(defserve: Run, folder: Path):
     code, out, _ = defserve("check", write(folder, WRONG))
     assert code == 1

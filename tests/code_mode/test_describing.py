@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import BaseModel
 
-from defserve import AccessPolicy, CodeMode, Entry, Server, StaticTokens, ToolError
+from defserve import AccessPolicy, CodeMode, Entry, Server, StaticTokens, ToolError, UsageError
 from defserve.auth.principals import Principal
 from defserve.code_mode.signatures import is_callable_by_name, signature
 from defserve.protocols.mcp.tools.tools import Tool, ToolOptions
@@ -218,3 +218,9 @@ async def test_the_tools_of_a_view_are_listed_for_its_host_and_not_for_code():
         assert await client.call("press") == 1
     async with server.connect() as plain:
         assert "press" not in [tool["name"] for tool in await plain.tools()]
+
+
+@pytest.mark.parametrize("given", ["yes", 1, {"calls": 3}])
+def test_options_of_another_kind_are_refused(given: Any) -> None:
+    with pytest.raises(UsageError, match=r"use True, or CodeMode\(…\)"):
+        Server("s", code_mode=given)

@@ -302,11 +302,7 @@ REQUIREMENTS = {requirement.id: requirement for requirement in ALL}
 DOCUMENTS = tuple(dict.fromkeys(requirement.document for requirement in ALL))
 
 # Why a group of ids is open, and since when. Take an id out once a test claims it.
-_OPEN = {
-    ("2026-11-15", "the patterns built from tool discovery: not built"): "MGP-10.1",
-    ("2026-11-15", "arrives with the kernel"): "MGP-15.2l MGP-15.4 MGP-15.5",
-    ("2026-11-15", "a client that distrusts annotations: not built"): "MCP-9.2",
-}
+_OPEN = {}
 
 # What `make bench` wants and does not find.
 SHORT = {

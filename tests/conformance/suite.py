@@ -1,14 +1,17 @@
 """Runs the official conformance suite: every revision it knows, both sides.
 
-    python -m tests.conformance.suite [--side server|client] [--http httptools|h11] [--url URL]
+    python -m tests.conformance.suite [--side server|client] [--http httptools|h11] [--url URL] [--through-kernel]
 
-The server is `examples/conformance.py`, under every HTTP parser. The client is `tests/conformance/client.py`.
+The server is `examples/conformance.py`, under every HTTP parser. The client is `tests/conformance/client.py`. With
+`--through-kernel`, a kernel is tested that has the example behind it: at an address, with sessions, and as a process of
+the stateless era.
 
 Exits with 1 when a scenario fails that `expected-failures.yml` does not list, or passes although it is listed there.
 """
 
 from __future__ import annotations
 
+import json
 import re
 import shutil
 import socket
@@ -16,8 +19,9 @@ import subprocess
 import sys
 from argparse import ArgumentParser
 from collections.abc import Generator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
+from typing import Any
 
 from tests.conformance import suite_install
 from tests.conformance.suite_install import FOLDER, ROOT
@@ -32,6 +36,10 @@ from tests.conformance.suite_results import (
 from tests.waiting import wait_until
 
 PARSERS = ("httptools", "h11")
+KERNELS = ("kernel-handshake", "kernel-stateless")
+# Sessions have no tasks, and their questions have no keys: what only the newer revision has cannot be behind a session.
+LEFT_OUT = {"kernel-handshake": ("2026-07-28",)}
+FIXTURES = ROOT / "examples" / "conformance.py"
 SKILLS = ("sep-2640-skills-directory", "sep-2640-skills-enumeration", "sep-2640-skills-manifest")
 # Name of a run → the options of each command. No revision requires skills, so they are asked for by name.
 RUNS: dict[str, Sequence[Sequence[str]]] = {
@@ -73,15 +81,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--side", choices=("server", "client"), action="append", help="only this side")
     parser.add_argument("--http", choices=PARSERS, action="append", help="only this HTTP parser")
     parser.add_argument("--url", help="test a server that runs already")
+    parser.add_argument("--through-kernel", action="store_true", help="test a kernel with the server behind it")
     options = parser.parse_args(arguments)
     command, listed = suite_install.suite(), expected_failures(EXPECTED)
-    sides = ("server",) if options.url else options.side or ("server", "client")
+    sides = ("server",) if options.url or options.through_kernel else options.side or ("server", "client")
     seen: set[str] = set()
     complaints: list[str] = []
-    for http in (("given",) if options.url else options.http or PARSERS) if "server" in sides else ():
+    roads = KERNELS if options.through_kernel else options.http or PARSERS
+    for http in (("given",) if options.url else roads) if "server" in sides else ():
         try:
             with serving(http, options.url) as url:
                 for run, wanted in RUNS.items():
+                    if run in LEFT_OUT.get(http, ()):
+                        continue
                     told = [[*command, "server", "--url", url, *options] for options in wanted]
                     complaints += _run(told, Path(http, run), listed, seen)
         except NotServed as error:
@@ -113,11 +125,36 @@ def serving(http: str, given: str | None = None) -> Generator[str]:
     if given:
         yield given
         return
+    if http == "kernel-handshake":
+        with serving(PARSERS[0]) as address, _kernel(http, url=address, version="2025-11-25") as url:
+            yield url
+        return
+    if http == "kernel-stateless":
+        # One process for all clients: the suite changes its lists with one, and listens with another.
+        behind = {"command": sys.executable, "args": [str(FIXTURES)], "per": "shared", "version": "2026-07-28"}
+        with _kernel(http, **behind) as url:
+            yield url
+        return
+    with _started(http, [sys.executable, str(FIXTURES), "--http", http]) as url:
+        yield url
+
+
+def _kernel(road: str, **behind: Any) -> AbstractContextManager[str]:
+    """A kernel with the example behind it, which the given settings of mgp.toml describe."""
+    FOLDER.mkdir(exist_ok=True)
+    config = FOLDER / f"{road}.toml"
+    lines = [f"{name} = {json.dumps(value)}" for name, value in {"id": "fixtures", **behind}.items()]
+    config.write_text("\n".join(["[[servers]]", *lines, ""]), encoding="utf-8")
+    return _started(road, [sys.executable, "-m", "defserve", "kernel", "--config", str(config)])
+
+
+@contextmanager
+def _started(name: str, command: list[str]) -> Generator[str]:
+    """The address of a server that a command serves."""
     port = _free_port()
     FOLDER.mkdir(exist_ok=True)
-    log = FOLDER / f"server-{http}.log"
-    command = [sys.executable, str(ROOT / "examples" / "conformance.py")]
-    command += ["--on", f"http://127.0.0.1:{port}/mcp", "--http", http]
+    log = FOLDER / f"server-{name}.log"
+    command = [*command, "--on", f"http://127.0.0.1:{port}/mcp"]
     with log.open("wb") as output:
         server = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, cwd=ROOT)
     try:

@@ -10,6 +10,7 @@ from collections.abc import AsyncGenerator, Callable, Iterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
 from typing import Any
+from zlib import crc32
 
 import pytest
 
@@ -20,7 +21,8 @@ from tests.forking.spawning import spawn
 from tests.protocols.mgp.callers import offer
 from tests.stores.redis_server import RedisServer
 
-EXAMPLES = Path(__file__).parents[2] / "examples"
+HERE = Path(__file__).parent
+EXAMPLES = HERE.parents[1] / "examples"
 VERSIONS = ("2025-11-25", "2026-07-28")
 
 ConnectTo = Callable[..., AbstractAsyncContextManager[Client]]
@@ -55,6 +57,19 @@ TRANSPORTS: dict[str, Callable[[str, str | None], AbstractAsyncContextManager[Li
     "http": over_http,
     "websocket": over_websocket,
 }
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """By default a test for all eras takes each transport in one of them, in turns; `make test-slow` has the others."""
+    for item in items:
+        given = item.callspec.params if isinstance(item, pytest.Function) and hasattr(item, "callspec") else {}
+        if item.path.parent != HERE or "transport" not in given or "version" not in given:
+            continue
+        in_one_era = any("version" in mark.args[0] for mark in item.iter_markers("parametrize"))
+        turn = crc32(item.name.partition("[")[0].encode()) + [*TRANSPORTS].index(given["transport"])
+        if not in_one_era and given["version"] != VERSIONS[turn % len(VERSIONS)]:
+            item.add_marker("slow")
 
 
 @pytest.fixture

@@ -23,31 +23,41 @@ pytestmark = [
 ]
 
 
-@pytest.mark.parametrize("seed", [1, 3])
-def test_nothing_acknowledged_is_lost_when_a_server_is_killed(seed: int):
-    tally = kill_servers(seed, 5)
-    assert (tally.runs, len(tally.restarts)) == (5, 5)
+def kills(usually: int, slow: int) -> pytest.MarkDecorator:
+    """How often something is killed, and how often by `make test-slow`."""
+    return pytest.mark.parametrize("runs", [usually, pytest.param(slow, marks=pytest.mark.slow)])
 
 
-def test_nothing_acknowledged_is_lost_when_redis_is_killed():
-    tally = kill_redis(1, 5)
+@pytest.mark.parametrize("seed", [1, pytest.param(3, marks=pytest.mark.slow)])
+@kills(2, slow=5)
+def test_nothing_acknowledged_is_lost_when_a_server_is_killed(seed: int, runs: int):
+    tally = kill_servers(seed, runs)
+    assert (tally.runs, len(tally.restarts)) == (runs, runs)
+
+
+@kills(2, slow=5)
+def test_nothing_acknowledged_is_lost_when_redis_is_killed(runs: int):
+    tally = kill_redis(1, runs)
     assert tally.acknowledged > 0
     assert min(tally.restarts) < command.RESTART_SECONDS
 
 
-def test_two_servers_on_one_redis_never_lose_or_fork_a_tree():
-    assert share_redis(1, 2, calls=8).acknowledged >= 8
+@pytest.mark.parametrize("calls", [3, pytest.param(8, marks=pytest.mark.slow)])
+def test_two_servers_on_one_redis_never_lose_or_fork_a_tree(calls: int):
+    assert share_redis(1, 2, calls).acknowledged >= calls
 
 
-def test_servers_of_a_kernel_are_killed_and_no_client_is_cut_off_and_no_call_runs_twice():
-    assert kill_backends(1, 3).acknowledged > 0
+@kills(1, slow=3)
+def test_servers_of_a_kernel_are_killed_and_no_client_is_cut_off_and_no_call_runs_twice(runs: int):
+    assert kill_backends(1, runs).acknowledged > 0
 
 
 @pytest.mark.req("MCP-8")
 @pytest.mark.parametrize("kill", [kill_on_sqlite, kill_on_redis])
-def test_no_task_is_lost_or_runs_twice_when_its_process_is_killed(kill: Callable[[int, int], Tally]):
-    tally = kill(1, 3)
-    assert tally.runs == 3 and tally.acknowledged >= 6
+@kills(1, slow=3)
+def test_no_task_is_lost_or_runs_twice_when_its_process_is_killed(kill: Callable[[int, int], Tally], runs: int):
+    tally = kill(1, runs)
+    assert tally.runs == runs and tally.acknowledged >= 2 * runs
 
 
 def test_a_full_disk_is_told_and_survived():

@@ -1,6 +1,6 @@
 """`python -m tests.forking.forker SOCKET` imports the framework once, then forks a process for each script asked for.
 
-It is `launcher.py` that asks. Ends with its standard input.
+It is `launcher.py` or `processes.py` that asks. Ends with its standard input.
 """
 
 from __future__ import annotations
@@ -16,7 +16,16 @@ import sys
 from importlib import import_module
 
 # Between them they import whatever an ordinary server does.
-IMPORTED = ("asyncio", "pydantic", "jsonschema", "defserve.runner.stdio", "examples.everything", "examples.notes")
+IMPORTED = (
+    "asyncio",
+    "pydantic",
+    "jsonschema",
+    "uvicorn",
+    "defserve.runner.stdio",
+    "defserve.runner.network",
+    "examples.everything",
+    "examples.notes",
+)
 
 
 def receive(launcher: socket.socket) -> tuple[list[str], str, dict[str, str]]:
@@ -32,7 +41,8 @@ def receive(launcher: socket.socket) -> tuple[list[str], str, dict[str, str]]:
 
 
 def watch(pid: int, launcher: socket.socket) -> None:
-    """Wait for a process, and tell the launcher how it ended; without its launcher it has no reason to run."""
+    """Tell the launcher which process it is and how it ends; without its launcher it has no reason to run."""
+    launcher.send(pid.to_bytes(4, "big"))
     for stream in (0, 1, 2):
         os.close(stream)
     ended = os.pidfd_open(pid)

@@ -20,6 +20,7 @@ while job:
 # They are the script's now: when it closes them, they are closed.
 for stream in STREAMS:
     os.close(stream)
+forker.recv(4)  # which process it is
 said = forker.recv(2)
 status = int.from_bytes(said, "big") if said else 1
 if os.WIFSIGNALED(status):

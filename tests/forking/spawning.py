@@ -26,12 +26,12 @@ async def spawn(script: Path, args: Sequence[str] = (), *, env: Mapping[str, str
 
 def quick_arguments(script: Path, args: Sequence[str] = ()) -> list[str]:
     """What to give Python to run the script, for those who start processes themselves."""
-    quick = ["-I", "-S", str(HERE / "launcher.py"), _forker()] if sys.platform == "linux" else []
+    quick = ["-I", "-S", str(HERE / "launcher.py"), forker()] if sys.platform == "linux" else []
     return [*quick, str(script), *args]
 
 
 @cache
-def _forker() -> str:
+def forker() -> str:
     """Where the forker listens; it runs until this process ends."""
     folder = tempfile.TemporaryDirectory(prefix="forker")
     address = f"{folder.name}/s"

@@ -70,7 +70,7 @@ async def outlives(lines: list[bytes]) -> None:
 
 
 @given(messages(REAL))
-@settings(max_examples=examples(150), deadline=None)
+@settings(max_examples=examples(20), deadline=None)
 def test_whatever_a_server_sends_the_client_goes_on(line: bytes):
     asyncio.run(outlives([line]))
 

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from defserve.cli.commands.kernel import ACTIONS
 from defserve.errors import PeerGone
 from defserve.kernel.control.asking import ask
 from tests.kernel.running import entry
@@ -155,3 +156,9 @@ def test_an_imported_file_can_be_checked_at_once(tmp_path: Path) -> None:
 
 def test_the_schema_is_printed(tmp_path: Path) -> None:
     assert json.loads(defserve(tmp_path, "schema").stdout)["title"] == "mgp.toml"
+
+
+def test_the_help_says_what_each_action_does(tmp_path: Path) -> None:
+    told = defserve(tmp_path, "--help").stdout.partition("actions:\n")[2].partition("\n\n")[0]
+    assert {line.split()[0] for line in told.splitlines()} == set(ACTIONS)
+    assert all(len(line.split()) > 3 for line in told.splitlines())

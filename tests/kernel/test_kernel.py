@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -49,15 +50,19 @@ async def test_code_calls_tools_of_all_servers_if_the_file_says_so(tmp_path: Pat
         assert await here.call("run_code", code=code) == {"result": [10, True]}
 
 
-async def test_a_server_whose_variable_is_not_set_is_an_error_and_the_others_serve(tmp_path: Path) -> None:
+async def test_a_server_whose_variable_is_not_set_is_an_error_and_the_others_serve(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     broken = '[[servers]]\nid = "x"\ncommand = "${NOT_SET_HERE}"\n'
     async with running(tmp_path, broken, entry("a"), wait=False, environ={"PATH": os.environ["PATH"]}) as here:
         await here.connected("a")
         row = here.kernel.ps()[0]
         assert (row["id"], row["state"]) == ("x", "error")
         assert "NOT_SET_HERE" in row["note"]
-        with pytest.raises(UsageError, match="NOT_SET_HERE"):
+        assert "x is not started: the variable NOT_SET_HERE is not set\n  fix: export NOT_SET_HERE=" in caplog.text
+        with pytest.raises(UsageError, match="NOT_SET_HERE") as caught:
             await here.kernel.start("x")
+        assert "mgp.toml:1: export NOT_SET_HERE=… and start the kernel again" in caught.value.fix
 
 
 async def test_a_server_that_is_not_enabled_is_listed_and_started_on_demand(tmp_path: Path) -> None:
@@ -274,6 +279,15 @@ async def test_logs_follow_what_happens(tmp_path: Path) -> None:
         assert {line["id"] for line in lines} == {"a"}
         assert not any("\x1b" in line["text"] for line in lines)
         assert [line async for line in here.kernel.logs("a")]
+
+
+async def test_logs_say_each_last_word_once(tmp_path: Path) -> None:
+    dying = f'[[servers]]\nid = "x"\ncommand = "{sys.executable}"\nargs = ["no-such-file.py"]\n'
+    async with running(tmp_path, dying, wait=False) as here:
+        await until(lambda: here.state("x") == "restarting")
+        told = [line["text"] async for line in here.kernel.logs("x") if line["kind"] == "state"]
+        assert any(text.endswith("exited with code 2") for text in told)
+        assert not any("\n" in text for text in told)
 
 
 # --------------------------------------------------------------------------------------------------------------- sleep

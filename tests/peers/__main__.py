@@ -16,7 +16,7 @@ from concurrent.futures import ThreadPoolExecutor
 from datetime import date
 
 from tests.conformance.suite_install import node
-from tests.peers.catalogue import PEERS
+from tests.peers.catalogue import BEHIND, PEERS
 from tests.peers.isolation import isolated, raise_loopback
 from tests.peers.packages import FOLDER, NotInstalled
 from tests.peers.page import PAGE, page, table
@@ -73,6 +73,12 @@ def _installed(peers: list[Peer]) -> dict[str, str]:
 
     with ThreadPoolExecutor(2) as pool:
         list(pool.map(bring, {peer.package: peer for peer in peers}.values()))
+    through = [peer for peer in peers if peer.role == "kernel"]
+    try:
+        for package in BEHIND.values() if through else ():
+            package.install()
+    except NotInstalled as error:
+        absent |= {peer.name: f"a server behind the kernel is missing: {error}" for peer in through}
     return absent
 
 
@@ -88,7 +94,8 @@ async def _tried(peers: list[Peer], jobs: int) -> list[Outcome]:
         print(f"   {peer.name} {peer.package.version}, {way}: {fine} of {len(outcome.features)}, {seconds}", flush=True)
         return outcome
 
-    async with places() as where:
+    needs_kernel = any(peer.role == "kernel" for peer in peers)
+    async with places(BEHIND if needs_kernel else {}) as where:
         return await asyncio.gather(*(one(peer, way) for peer in peers for way in peer.ways))
 
 

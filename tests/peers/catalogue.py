@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from tests.peers.packages import Package
 from tests.peers.peer import (
     ALL_WAYS,
     ANY_WAYS,
     HTTP,
+    HTTP_NEW,
     OLD_WAYS,
     SSE,
     STDIO,
     STDIO_ANY,
+    STDIO_NEW,
     Fault,
     Peer,
     Way,
@@ -96,4 +100,18 @@ SERVERS = (
     _server("time", _pip("mcp-server-time", "2026.10.19")),
     _server("fetch", _pip("mcp-server-fetch", "2026.10.24")),
 )
-PEERS = (*CLIENTS, *HOSTS, *BRIDGES, *SERVERS)
+
+# What a kernel has behind it, beside the shop.
+BEHIND = {peer.settings["server"]: peer.package for peer in SERVERS if peer.settings["server"] != "fetch"}
+BEHIND |= {"fastmcp": _pip("fastmcp", "4.1.2"), "official": PY_1}
+THROUGH = tuple(name for name in (*PROTOCOL, *SERVER_ACTS, *DATA, "behind") if name not in ("list", "progress ×200"))
+KERNEL_WAYS = (STDIO, HTTP, STDIO_NEW, HTTP_NEW)
+
+
+def _through_kernel(peer: Peer) -> Peer:
+    ways = tuple(way for way in KERNEL_WAYS if way in peer.ways)
+    return replace(peer, name=f"{peer.name}, kernel", role="kernel", ways=ways, features=THROUGH)
+
+
+THROUGH_KERNEL = tuple(_through_kernel(peer) for peer in CLIENTS if not peer.runs_here)
+PEERS = (*CLIENTS, *HOSTS, *BRIDGES, *SERVERS, *THROUGH_KERNEL)

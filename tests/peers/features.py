@@ -7,6 +7,8 @@ from typing import Any
 
 TOOLS = sorted("add bill primes find withdraw count_to cook check_in summarize whoami".split())
 
+BEHIND = sorted("everything fastmcp filesystem git memory official time".split())
+
 
 @dataclass(frozen=True)
 class Feature:
@@ -48,6 +50,7 @@ FEATURES = {
         Feature("auth", "sends a token, and is known by it", "ann"),
         Feature("no token", "is told what is wrong when it sends none", True),
         Feature("health", "says that the server is well", True),
+        Feature("behind", "calls a tool of each server that is behind the kernel beside the shop", BEHIND),
         Feature("lists", "lists its tools to the client of defserve", True),
         Feature("answers", "answers a call of the client of defserve", True),
     )

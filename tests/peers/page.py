@@ -29,12 +29,18 @@ _ROLES = {
     "host": ("Hosts and agent frameworks", "The same, by the client that the host has built in."),
     "bridge": ("Bridges", "The client of defserve on one side, its server on the other, the bridge in between."),
     "server": ("Servers", "The peer is the server. The client of defserve calls it."),
+    "kernel": (
+        "Through a kernel",
+        "The peer is the client of one `defserve kernel`, which has the shop behind it, and, each with a prefix, the "
+        "everything, filesystem, memory, git and time servers, one of FastMCP 4.x and one of the official Python SDK "
+        "1.x. A call counts if each of them answers one.",
+    ),
 }
 # Each a column; what belongs together is one.
 _COLUMNS = {
     "connect": ("connect", "version", "health"),
     "list": ("list", "lists"),
-    "call": ("call", "answers"),
+    "call": ("call", "answers", "behind"),
     "structured": ("structured", "structured list", "structured none", "values", "several servers"),
     "errors": ("errors",),
     "progress": ("progress", "progress ×200"),

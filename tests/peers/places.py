@@ -10,10 +10,13 @@ import sys
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from tests.conformance.suite_install import ROOT
+from tests.peers.behind import command, configured
 from tests.peers.cutting import cutting
+from tests.peers.packages import Package
 from tests.waiting import until
 
 SHOP = Path(__file__).with_name("shop.py")
@@ -21,22 +24,34 @@ COMMAND = [sys.executable, str(SHOP)]
 
 
 @asynccontextmanager
-async def places() -> AsyncGenerator[dict[str, Any]]:
-    """What a plan says of where the shop is. The processes end with the block."""
+async def places(behind: Mapping[str, Package]) -> AsyncGenerator[dict[str, Any]]:
+    """What a plan says of where the shop is. The processes end with the block.
+
+    `kernel` is what a plan says instead if the shop is met through a kernel, which has other servers `behind` it.
+    """
     token = secrets.token_urlsafe(24)
     async with AsyncExitStack() as stack:
-        url = await stack.enter_async_context(_served({}))
-        keyed = await stack.enter_async_context(_served({"SHOP_TOKEN": token}))
+        url = await stack.enter_async_context(_served(COMMAND, {}))
+        keyed = await stack.enter_async_context(_served(COMMAND, {"SHOP_TOKEN": token}))
         cut = await stack.enter_async_context(cutting(url))
         sse = url.removesuffix("/mcp") + "/sse"
-        yield {"command": COMMAND, "url": url, "sse": sse, "keyed": keyed, "cut": cut, "token": token}
+        shop = {"command": COMMAND, "url": url, "sse": sse, "keyed": keyed, "cut": cut, "token": token}
+        yield {**shop, "kernel": await stack.enter_async_context(_kernel(behind)) if behind else {}}
 
 
 @asynccontextmanager
-async def _served(variables: Mapping[str, str]) -> AsyncGenerator[str]:
+async def _kernel(behind: Mapping[str, Package]) -> AsyncGenerator[dict[str, Any]]:
+    with TemporaryDirectory(prefix="kernel-", ignore_cleanup_errors=True) as folder:
+        config, others = configured(dict(behind), Path(folder))
+        async with _served(command(config), {}) as url:
+            yield {"command": command(config), "url": url, "behind": others}
+
+
+@asynccontextmanager
+async def _served(program: list[str], variables: Mapping[str, str]) -> AsyncGenerator[str]:
     port = free_port()
     address = f"http://127.0.0.1:{port}/mcp"
-    command = [*COMMAND, "--on", address, "--legacy-sse"]
+    command = [*program, "--on", address, "--legacy-sse"]
     environment = {**os.environ, "PYTHONPATH": str(ROOT / "framework"), **variables}
     server = await asyncio.create_subprocess_exec(*command, env=environment, stdin=asyncio.subprocess.DEVNULL)
     try:

@@ -54,6 +54,7 @@ class Outcome:
 
 async def tried(peer: Peer, way: Way, places: Mapping[str, Any]) -> Outcome:
     """Run the peer's driver. What it should have told and did not is wrong, with the end of what it complained of."""
+    places = {**places, **places["kernel"]} if peer.role == "kernel" else places
     plan = {**places, "transport": way.transport, "version": way.version, "package": str(peer.package.folder)}
     plan["features"] = peer.features_on(way)
     plan["node"] = str(node())

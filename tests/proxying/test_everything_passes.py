@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from defserve import Remote, Server, ToolError
+from defserve.errors import PeerError
 from defserve.host import Answers, Client
 from tests.at_address import at_address
 from tests.proxying.backends import ERAS, child, until_fact, until_listed
@@ -204,3 +205,10 @@ async def test_what_a_request_carries_in_meta_arrives(joined: Joined) -> None:
     client = joined.client
     result = await client.call_raw("e_meta", meta={"example.org/mark": [1, None]})
     assert result["structuredContent"]["example.org/mark"] == [1, None]
+
+
+async def test_a_resource_that_a_session_does_not_find_is_not_found_in_the_words_of_the_front(joined: Joined) -> None:
+    with pytest.raises(PeerError) as refused:
+        await joined.client.read("note://e/nothing/like/this")
+    if joined.back == "handshake":
+        assert refused.value.code == (-32602 if joined.front == "stateless" else -32002)

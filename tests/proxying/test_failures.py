@@ -165,8 +165,11 @@ async def test_two_servers_with_a_tool_of_one_name_are_named() -> None:
         return 0
 
     [clashing] = server.mounts.backends.values()
+    changes: list[str] = []
+    clashing.watch(lambda change: changes.append(change.reason))
     async with server.connect() as client:
         await until(lambda: clashing.state == "error")
+        assert changes[-1] == clashing.note
         assert "tool 'add'" in clashing.note
         assert "prefix" in clashing.note
         assert [tool["name"] for tool in await client.tools()] == ["local", "add"]

@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from defserve import Remote, Server, StaticTokens, ToolError, UsageError
+from defserve import Command, Remote, Server, StaticTokens, ToolError, UsageError
 from defserve.extending import Call, Next
 from tests.at_address import at_address
+from tests.kernel.governance.governing import SERVER, tool
+from tests.protocols.mgp.callers import speaking
 from tests.proxying.backends import ERAS, child, until_fact, until_listed
 from tests.proxying.everything import everything
+from tests.raw import HANDSHAKE
 
 pytestmark = pytest.mark.anyio
 
@@ -145,3 +150,14 @@ def test_a_server_that_mounts_nothing_elsewhere_does_not_import_the_room() -> No
         "sys.exit(any(name.startswith('defserve.proxying') for name in sys.modules))"
     )
     assert subprocess.run([sys.executable, "-c", code]).returncode == 0
+
+
+async def test_security_that_a_server_lists_is_passed_on_to_peers_that_speak_mgp(tmp_path: Path) -> None:
+    listed = tmp_path / "tools.json"
+    block = {"risk_level": "dangerous", "permissions_required": []}
+    listed.write_text(json.dumps([tool("act", security=block), tool("inner", _meta={"dev.defserve/security": block})]))
+    server = Server("front")
+    server.mount(Command(sys.executable, "-I", "-S", str(SERVER), str(listed)), prefix="e")
+    async with speaking(server, HANDSHAKE[-1], ["tool_security"]) as peer:
+        found = (await peer.ask("tools/list"))["result"]["tools"]
+        assert found[0]["security"] == found[1]["_meta"]["dev.defserve/security"] == block

@@ -7,6 +7,7 @@ import os
 import signal
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -247,3 +248,13 @@ async def test_a_tool_that_is_only_a_task_of_the_first_generation_is_a_plain_cal
         (tool,) = await client.tools()
         assert "execution" not in tool
         assert await client.call("b_research", topic="tea") == "all about tea"
+
+
+async def test_a_task_in_the_child_of_another_process_is_not_lost_while_that_process_lives(tmp_path: Path):
+    store = f"sqlite:///{tmp_path / 'tasks.db'}"
+    first, second = proxy(jobs(), store=store), proxy(jobs(), store=store)
+    async with callers(first, None) as (maker,), callers(second, None) as (other,):
+        id = (await maker.call_raw("b_wait", {"seconds": 0.5}))["taskId"]
+        assert (await other.request("tasks/get", {"taskId": id}))["status"] == "working"
+        assert (await ended(maker, id))["status"] == "completed"
+        assert (await other.request("tasks/get", {"taskId": id}))["result"]["content"][0]["text"] == "done"

@@ -15,6 +15,7 @@ from types import TracebackType
 from typing import Any
 
 import defserve
+from tests.forking.processes import start
 
 PATIENCE = 20.0
 FRAMEWORK = Path(defserve.__file__).parent.parent
@@ -35,18 +36,28 @@ def write_script(folder: Path, source: str, opening: str = OPENING) -> Path:
 
 
 class ServerProcess:
-    """Runs `source` (given its imports and `server.run()`) and reads what it says on stdout and stderr."""
+    """Runs `source` (given its imports and `server.run()`) and reads what it says on stdout and stderr.
 
-    def __init__(self, folder: Path, source: str, *, opening: str = OPENING, stdin: Any = subprocess.PIPE) -> None:
+    It has imported the framework already when it begins, unless it is to be `fresh`.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        source: str,
+        *,
+        opening: str = OPENING,
+        stdin: Any = subprocess.PIPE,
+        fresh: bool = False,
+    ) -> None:
         script = write_script(folder, source, opening)
-        self.process = subprocess.Popen(
-            [sys.executable, str(script)],
-            stdin=stdin,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            bufsize=0,
-            env={**os.environ, "PYTHONPATH": str(FRAMEWORK), "PYTHONUNBUFFERED": ""},
-        )
+        env = {**os.environ, "PYTHONPATH": str(FRAMEWORK), "PYTHONUNBUFFERED": ""}
+        pipe = subprocess.PIPE
+        if fresh:
+            command = [sys.executable, str(script)]
+            self.process = subprocess.Popen(command, stdin=stdin, stdout=pipe, stderr=pipe, bufsize=0, env=env)
+        else:
+            self.process = start(script, stdin=stdin, env=env)
         self._said = {1: b"", 2: b""}
 
     def __enter__(self) -> ServerProcess:

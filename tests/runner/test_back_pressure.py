@@ -301,3 +301,13 @@ async def test_a_client_that_leaves_while_its_call_waits_takes_the_call_with_it(
         gated.free.set()
         assert (await running)[0] == 200 and (await third)[0] == 200
         await until(lambda: gated.server.composition.queued == 0 and gated.server.composition.running == 0)
+
+
+async def test_a_client_that_leaves_as_soon_as_its_call_runs_takes_the_call_with_it():
+    gated = Gated()
+    async with at_address(gated.server) as url:
+        leaving = asyncio.create_task(alone(url, 1, "hold", n=1))
+        await until(lambda: len(gated.begun) == 1)
+        leaving.cancel()
+        await asyncio.gather(leaving, return_exceptions=True)
+        await until(lambda: gated.server.composition.running == 0)

@@ -89,7 +89,7 @@ def printing() -> str:
 
 @pytest.mark.req("MCP-3.1")
 def test_stdout_carries_the_protocol_and_everything_else_goes_to_stderr(start: Start):
-    server = start("""
+    source = """
     print("python before")
     server = Server("noisy")
 
@@ -101,7 +101,8 @@ def test_stdout_carries_the_protocol_and_everything_else_goes_to_stderr(start: S
         libc.puts(b"c puts, buffered")
         subprocess.run(["sh", "-c", "echo child process; cat"], check=True)
         return "done"
-    """).open()
+    """
+    server = start(source, fresh=True).open()
     server.call(1, "noise")
     assert server.text(1) == "done"
     server.end()
@@ -532,7 +533,7 @@ def echo(text: str) -> str:
 
 
 def test_the_first_answers_do_not_wait_for_the_import_of_asyncio(start: Start):
-    server = start(PLAIN, opening="")
+    server = start(PLAIN, opening="", fresh=True)
     about = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "t", "version": "1"}}
     server.say(
         {"id": 1, "method": "initialize", "params": about},
@@ -556,7 +557,7 @@ def test_a_lifespan_begins_before_the_first_answer(start: Start):
 
 
 def test_nothing_is_lost_or_reordered_where_the_loop_takes_over(start: Start):
-    server = start(PLAIN, opening="")
+    server = start(PLAIN, opening="", fresh=True)
     about = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "t", "version": "1"}}
     messages: list[dict[str, Any]] = [{"id": 0, "method": "initialize", "params": about}]
     for id in range(1, 40):
@@ -574,7 +575,7 @@ def test_nothing_is_lost_or_reordered_where_the_loop_takes_over(start: Start):
 
 
 def test_a_batch_that_needs_the_loop_waits_for_it_whole(start: Start):
-    server = start(PLAIN, opening="")
+    server = start(PLAIN, opening="", fresh=True)
     about = {"protocolVersion": "2025-03-26", "capabilities": {}, "clientInfo": {"name": "t", "version": "1"}}
     call = {"jsonrpc": "2.0", "id": 2, "method": "tools/call", "params": {"name": "echo", "arguments": {"text": "x"}}}
     batch = json.dumps([{"jsonrpc": "2.0", "id": 1, "method": "ping"}, call]).encode()

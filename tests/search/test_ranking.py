@@ -72,6 +72,43 @@ def test_synonyms_find_what_no_word_does():
     assert names(index(tools).search("new folder", "keyword", NO_FILTER)) == []
 
 
+def test_a_question_finds_what_reads_before_what_writes():
+    tools = [entry("create_comment", "Comments on a row."), entry("list_comments", "Lists the comments on a row.")]
+    assert names(index(tools).search("What did Bob comment on the row?", "hybrid", NO_FILTER))[0] == "list_comments"
+    assert names(index(tools).search("Please add a comment on the row.", "hybrid", NO_FILTER))[0] == "create_comment"
+
+
+def test_a_tool_that_does_something_else_is_still_found():
+    tools = [entry("delete_row", "Deletes a row."), *TOOLS]
+    assert names(index(tools).search("show the row", "hybrid", NO_FILTER))[0] == "delete_row"
+
+
+def test_a_named_server_counts_unless_its_name_is_a_common_word():
+    def first(server: str, others: str) -> str:
+        named = ToolEntry("named", server, "find", description="Finds.")
+        better = ToolEntry("better", "store", "find_row", description="Finds a row in a table.")
+        more = [entry(f"tool_{at}", f"Counts {others}.") for at in range(9)]
+        return (
+            index([named, better, *more])
+            .search(f"find a row in a table of {server}", "hybrid", NO_FILTER)
+            .hits[0][0]
+            .tool_id
+        )
+
+    assert first("acme", others="things") == "named"
+    assert first("acme", others="acme") == "better"
+
+
+def test_somebodys_name_is_not_embedded_unless_tools_have_it():
+    pytest.importorskip("numpy")
+    own = Letters()
+    vectors = Vectors(lambda: own)
+    assert vectors.wait(60)
+    index([entry("read", "Reads Slack.")], vectors).search("what did Dana's friend say on Slack", "hybrid", NO_FILTER)
+    assert "Dana" not in own.asked[-1]
+    assert own.asked[-1].endswith("Slack")
+
+
 def test_nothing_and_nonsense_find_nothing():
     for strategy in ("keyword", "hybrid", "semantic"):
         assert index().search("zygote xylophone", strategy, NO_FILTER).hits == []
@@ -168,3 +205,13 @@ def test_a_query_over_a_thousand_tools_takes_a_few_milliseconds_of_processor():
     for query in asked:
         searched.search(query, "hybrid", NO_FILTER)
     assert cpu_within(0.005 * len(asked), lambda: [searched.search(query, "hybrid", NO_FILTER) for query in asked])
+
+
+@pytest.mark.skipif(find_spec("wordllama") is not None, reason="the extra is installed")
+def test_without_the_extra_nobody_is_warned(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level("INFO", "defserve"):
+        vectors = Vectors(PackagedEmbedder)
+        assert not vectors.wait(10)
+    (record,) = caplog.records
+    assert record.levelname == "INFO"
+    assert "pip install 'defserve[semantic]'" in record.getMessage()

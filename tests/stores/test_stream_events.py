@@ -298,7 +298,7 @@ STEPS = st.lists(
 )
 
 
-@settings(max_examples=examples(50))
+@settings(max_examples=examples(20))
 @given(STEPS, st.integers(1, 8))
 def test_whatever_breaks_nothing_is_lost_unsaid_nothing_comes_twice_and_all_is_in_order(
     steps: list[tuple[str, tuple[str, StoredEventKind | int | None]]], events: int

@@ -5,6 +5,11 @@ import sys
 
 import pytest
 
+# A suite that runs in this process takes away again what it imported: it would import all of these each time.
+import defserve.testing.client  # noqa: F401
+import tests.testing.calculator
+import tests.testing.toy  # noqa: F401
+
 
 @pytest.fixture
 def suite(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> pytest.Pytester:

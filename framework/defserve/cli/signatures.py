@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, Final
 
 from defserve.redaction import printable
 from defserve.wire.jsonvalue import is_object
+
+WHEN: Final = {False: "in every request", True: "if all are listed; search may list fewer"}
+"""When a list of tools costs its tokens, by whether the tools are searched."""
 
 
 def item_lines(item: dict[str, Any], more: str = "") -> Iterator[str]:

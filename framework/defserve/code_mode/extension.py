@@ -82,7 +82,11 @@ class CodeModeExtension(Extension):
     # -- the tools ---------------------------------------------------------------------------------------
 
     async def run_code(self, call: Call, code: str) -> dict[str, Any]:
-        """The tool `run_code`."""
+        """The tool `run_code`.
+
+        Args:
+            code: Python. The value of its last line is the result.
+        """
         if call.outer is not None:
             raise ToolError("code cannot run code: call the tools themselves")
         if len(code.encode("utf-8", "replace")) > self.options.source_bytes:
@@ -100,7 +104,12 @@ class CodeModeExtension(Extension):
         return {"result": outcome.value, **printed}
 
     async def describe_tools(self, call: Call, names: list[str] | None = None, query: str | None = None) -> str:
-        """The tool `describe_tools`."""
+        """The tool `describe_tools`.
+
+        Args:
+            names: Names of tools to describe.
+            query: What the tools should do, in a few words.
+        """
         dialect, asker = dialect_of(call), _as_description(call)
         seen = {tool.name: tool for tool in self._tools if tool.name not in self.names and may_be_seen(asker, tool)}
         if names:

@@ -37,6 +37,15 @@ class CodeMode:
     list_tools: bool = True
     """False leaves the other tools out of `tools/list`: a model finds them with `describe_tools`."""
 
+    @classmethod
+    def of(cls, given: object) -> CodeMode:
+        """The options of `Server(code_mode=given)`. Raises UsageError for what is neither True nor a CodeMode."""
+        if isinstance(given, cls):
+            return given
+        if given is not True:
+            raise UsageError(f"Server(code_mode={given!r})", fix="use True, or CodeMode(…)")
+        return cls()
+
     def __post_init__(self) -> None:
         for field in fields(self):
             value = getattr(self, field.name)

@@ -11,7 +11,7 @@ from collections.abc import Callable, Coroutine, Mapping
 from typing import Any, TypeAlias
 
 from defserve.errors import PeerError, PeerGone, PeerTimeout, ProtocolError
-from defserve.host.exchange.pending import Answer, Forward, Heard, PendingRequest, Progress, RequestObserver
+from defserve.host.exchange.pending import Answer, Forward, Heard, PendingRequest, Progress, RequestObserver, retrieve
 from defserve.host.exchange.raw_reply import RawReply, read
 from defserve.host.exchange.sessions import OpenAgain, Sessions
 from defserve.host.fields import number_of, object_of, text_of
@@ -159,6 +159,7 @@ class ClientConversation:
     ) -> PendingRequest:
         """Send a request without waiting for its reply. The caller keeps the deadline."""
         pending = self._new(method, on_progress, None, id)
+        pending.reply.add_done_callback(retrieve)
         if self._sessions is None:
             try:
                 await self._link.send(encode(_message(pending, params)))

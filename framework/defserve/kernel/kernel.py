@@ -97,7 +97,7 @@ class Kernel:
             if member.backend is None:
                 self._prepare(member)
             if member.backend is None:
-                raise UsageError(f"{id} cannot be started: {member.problem}", fix=f"correct {member.entry.where}")
+                raise UsageError(f"{id} cannot be started: {member.problem}", fix=f"{member.entry.where}: {member.fix}")
             member.is_stopped = False
             await member.backend.start()
         return {"id": id, "state": member.state}

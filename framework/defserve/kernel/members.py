@@ -18,6 +18,7 @@ from defserve.proxying.mounts import Mounts
 from defserve.proxying.targets import SHORTEST_SECRET, Command, Remote, Secrets, Target
 
 CALLS_AT_ONCE = 64
+LAST_WORDS = "; its last words:"
 
 
 class Creator(NamedTuple):
@@ -29,7 +30,7 @@ class Creator(NamedTuple):
 
 
 class Member:
-    """One server of the file. Without a `backend` it cannot be started, and `problem` says why.
+    """One server of the file. Without a `backend` it cannot be started: `problem` says why, `fix` what helps.
 
     `hidden` takes everything out of a text that only the server may know. Whoever starts or ends it holds `changing`.
     It `is_stopped` if an operator ended it: then only an operator starts it. It has a `creator` if it was registered
@@ -40,7 +41,7 @@ class Member:
         self.entry, self.environ = entry, environ
         self.hidden = entry.launch.hidden(environ)
         self.backend: Backend | None = None
-        self.problem = ""
+        self.problem, self.fix = "", ""
         self.is_stopped = False
         self.creator: Creator | None = None
         self.health = ""
@@ -61,7 +62,7 @@ class Member:
         try:
             target = self.target()
         except UsageError as error:
-            self.problem = self.hidden(error.problem)
+            self.problem, self.fix = self.hidden(error.problem), error.fix
             journal.add(self.id, "problem", self.problem)
             return
         self.backend = mounts.add(self.id, target, self._options())
@@ -73,10 +74,10 @@ class Member:
     def target(self) -> Target:
         """Where the server is, with its variables filled in. Raises UsageError."""
         launch = self.entry.launch.filled(self.environ)
-        per: Any = launch.per or None
+        how: Any = {"per": launch.per or None, "version": launch.version}
         if launch.url:
-            return Remote(launch.url, token=launch.auth_token or None, headers=launch.headers, per=per)
-        return Command(launch.command, *launch.args, env=launch.env, cwd=launch.cwd or None, per=per)
+            return Remote(launch.url, token=launch.auth_token or None, headers=launch.headers, **how)
+        return Command(launch.command, *launch.args, env=launch.env, cwd=launch.cwd or None, **how)
 
     def adjust(self, entry: ServerEntry) -> None:
         """Take over what changed in the file and needs no restart."""
@@ -160,7 +161,9 @@ class Member:
 
 
 def _told(change: Transition) -> str:
-    return f"{change.previous} → {change.new}: {change.reason}"
+    # What it wrote to standard error has lines of its own.
+    reason = change.reason.partition(LAST_WORDS)[0]
+    return f"{change.previous} → {change.new}: {'; '.join(line.strip() for line in reason.splitlines())}"
 
 
 def _shown(launch: Launch) -> str:

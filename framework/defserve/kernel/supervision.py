@@ -77,6 +77,8 @@ class Supervision(Extension):
         for member in self._kernel.members.values():
             if member.backend is not None:
                 self._begin(member)
+            elif member.problem:
+                log.warning("%s is not started: %s\n  fix: %s", member.id, member.problem, member.fix)
         watching = asyncio.create_task(self._watch_file(), name="defserve kernel file")
         hears = _on_hangup(self._loop, lambda: self._reload_later("SIGHUP"))
         try:
@@ -132,7 +134,8 @@ class Supervision(Extension):
             log.error("%s was read again (%s) and nothing is changed: %s", path, why, error)
         else:
             told = ", ".join(f"{name}: {' '.join(done[name])}" for name in TOLD if done[name])
-            log.warning("%s was read again (%s); %s", path, why, told or "no server has changed")
+            level = logging.WARNING if told else logging.INFO
+            log.log(level, "%s was read again (%s); %s", path, why, told or "no server has changed")
 
 
 def _stamp(path: os.PathLike[str]) -> tuple[int, ...] | None:

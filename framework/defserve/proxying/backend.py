@@ -329,7 +329,8 @@ class Backend:
             self.note = note
             verdict = self.policy.after(exit)
             if isinstance(verdict, RestartRefusal):
-                self._enter("disconnected" if exit is Exit.CLEAN else "error", f"{verdict.reason}: {note}")
+                reason = note if exit is Exit.STOPPED else f"{verdict.reason}: {note}"
+                self._enter("disconnected" if exit is Exit.CLEAN else "error", reason)
                 return
             if self.state != "error":
                 self._enter("error", note)
@@ -354,7 +355,6 @@ class Backend:
             is_clean = gone is not None and CLEAN_EXIT in gone.message
             return Exit.CLEAN if is_clean else Exit.FAILED, self._hidden(gone.message if gone else self._failed)
         except Clash as clash:
-            log.error("server %r is not offered: %s", self.id, clash)
             return Exit.STOPPED, str(clash)
         except PeerError as error:
             return Exit.FAILED, self._hidden(error.message)

@@ -98,7 +98,8 @@ class RelayedCall:
     async def _send(self, method: str, params: Json) -> Json:
         channel, call = self.channel, self.call
         level = log_threshold(call)
-        await channel.want_level(level)
+        if channel.lacks_level(level):
+            await channel.want_level(level)
         offers, meta = self.front.offers, _passed_meta(call)
         if not channel.stateless:
             complete = channel.dressed(params, meta, offers, level)

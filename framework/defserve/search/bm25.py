@@ -74,6 +74,10 @@ class KeywordIndex:
             for at, share in enumerate(shares):
                 shares[at] = share * rarity
 
+    def holds(self, root: str) -> bool:
+        """Whether a tool has a word."""
+        return root in self._postings
+
     def most(self, root: str) -> float:
         """The most that a word can add to a score."""
         known = self._postings.get(root)

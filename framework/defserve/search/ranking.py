@@ -1,12 +1,16 @@
 """Ranking: keyword, semantic, category and hybrid search over the tools that one caller may see.
 
 Blind fusion of two rankings is worse than the better of them. So hybrid search adds what the words say, synonyms
-included, to what the vectors say, both on one scale: the unit is a word that no tool has.
+included, to what the vectors say, both on one scale: the unit is a word that no tool has. Tools that do another kind of
+thing than what is asked for go back.
 """
 
 from __future__ import annotations
 
+import re
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
+from itertools import repeat
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 from defserve.search.bm25 import KeywordIndex
@@ -14,7 +18,8 @@ from defserve.search.entries import EntryFilter, ToolEntry
 from defserve.search.phrases import meant, without_data
 from defserve.search.synonyms import SYNONYMS
 from defserve.search.vectors import Vectors
-from defserve.search.words import STOP_WORDS, split, stems
+from defserve.search.verbs import deeds_of, deeds_wanted
+from defserve.search.words import STOP_WORDS, split, stem, stems
 
 Strategy: TypeAlias = Literal["keyword", "semantic", "category", "hybrid"]
 STRATEGIES: tuple[Strategy, ...] = ("keyword", "semantic", "category", "hybrid")
@@ -22,21 +27,27 @@ STRATEGIES: tuple[Strategy, ...] = ("keyword", "semantic", "category", "hybrid")
 LONGEST_QUERY = 2_000
 """Characters. The rest of a query is not read."""
 
-VECTOR_SHARE = 1.6
+VECTOR_SHARE = 2.2
 """What a tool gets that means the same as the query, in units."""
 
 FLOORS: dict[Strategy, tuple[float, float]] = {
     "keyword": (0.3, 0.9),
-    "semantic": (0.2, 0.5),
+    "semantic": (0.28, 0.69),
     "category": (0.0, 0.0),
-    "hybrid": (0.85, 1.4),
+    "hybrid": (0.95, 1.6),
 }
 """Units. If the best tool has less, nothing is found, or what is found is weak. Short queries have few units."""
 COVERED = (0.2, 0.3)
 """The shares of a query that the best tool must cover for the floors not to hold."""
 
-SERVER_SHARE = 0.5
-"""What a tool gets whose server is named."""
+SERVER_SHARE = 1.0
+"""What a tool gets whose server is named by a word that no other server uses. Common words give less."""
+
+OTHER_DEED = 0.8
+"""The share that is left to a tool which does another kind of thing than what is asked for."""
+
+# A capital letter within a sentence: somebody's name, unless tools have the word.
+_NAME = re.compile(r"(?<=[a-z,] )[A-Z][^\W\d_A-Z]+(?:['’]s)?")
 
 HALF = 1.5
 """Units that give a score of one half."""
@@ -64,8 +75,10 @@ class ToolIndex:
         self, entries: Sequence[ToolEntry], weigh: Callable[[ToolEntry], dict[str, float]], vectors: Vectors | None
     ) -> None:
         self.entries = entries
-        self._keywords = KeywordIndex([weigh(entry) for entry in entries])
-        self._servers = [frozenset(split(entry.server_id)) - STOP_WORDS for entry in entries]
+        weights = [weigh(entry) for entry in entries]
+        self._keywords = KeywordIndex(weights)
+        self._servers = _telling(entries, weights)
+        self._deeds = [deeds_of(entry) for entry in entries]
         self._names = [" ".join(split(entry.name)) for entry in entries]
         self._vectors = vectors
         self._matrix: Any = None
@@ -108,18 +121,23 @@ class ToolIndex:
         # What a phrase stands for counts as a synonym does: it has no word of its own.
         scores = self._keywords.scores([*asked, *(("", (root,)) for root in meant(query) if root not in roots)])
         covered = self._covered(words, scores)
-        if meaning is None:
-            return "keyword", [score / unit for score in scores], covered
-        spoken = set(words)
-        both = [
-            score / unit + VECTOR_SHARE * cosine + (SERVER_SHARE if server and server <= spoken else 0.0)
-            for score, cosine, server in zip(scores, meaning, self._servers, strict=True)
+        spoken, wanted = set(words), deeds_wanted(query)
+        named = {id: SERVER_SHARE * share for id, (name, share) in self._servers.items() if name <= spoken}
+        units = [
+            (score / unit + VECTOR_SHARE * cosine + named.get(entry.server_id, 0.0))
+            * (OTHER_DEED if wanted and does and not wanted & does else 1.0)
+            for score, cosine, entry, does in zip(
+                scores, meaning or repeat(0.0, len(scores)), self.entries, self._deeds, strict=True
+            )
         ]
-        return "hybrid", both, covered
+        return "keyword" if meaning is None else "hybrid", units, covered
 
     def _covered(self, words: list[str], scores: list[float]) -> float:
         most = sum(map(self._keywords.most, stems(words)))
         return max(scores, default=0.0) / most if most else 0.0
+
+    def _if_known(self, name: re.Match[str]) -> str:
+        return name[0] if any(map(self._keywords.holds, map(stem, split(name[0])))) else " "
 
     def _exact(self, words: list[str]) -> dict[int, float]:
         """Tools with the very name that was asked for, whatever joins its words, and those whose names begin so."""
@@ -136,8 +154,21 @@ class ToolIndex:
         try:
             if self._matrix is None:
                 self._matrix = vectors.matrix(self.entries)
-            cosines = self._matrix @ vectors.query(query)
+            cosines = self._matrix @ vectors.query(_NAME.sub(self._if_known, query))
         except Exception as error:
             vectors.fell_back(error)
             return None
         return [max(0.0, cosine) for cosine in cosines.tolist()]
+
+
+def _telling(
+    entries: Sequence[ToolEntry], weights: Sequence[dict[str, float]]
+) -> dict[str, tuple[frozenset[str], float]]:
+    """The words of each server's name, and how much they tell: the share of the tools with them that are its own."""
+    holding, own = Counter(root for each in weights for root in each), Counter(entry.server_id for entry in entries)
+    names = {id: frozenset(split(id)) - STOP_WORDS for id in own}
+    return {
+        id: (name, min(own[id] / max(holding[stem(word)], own[id]) for word in name))
+        for id, name in names.items()
+        if name
+    }

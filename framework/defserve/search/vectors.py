@@ -5,6 +5,7 @@ numpy, safetensors and tokenizers are imported when weights are loaded, by name:
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable, Sequence
 from importlib import import_module
 from importlib.util import find_spec
@@ -107,18 +108,19 @@ class Vectors:
 
     def _load(self) -> None:
         try:
+            embedder = self._make()
             self._numpy = import_module("numpy")
-            self._embedder = self._make()
+            self._embedder = embedder
+        except UsageError as error:
+            self.fell_back(error, logging.INFO)  # nobody asked for the extra
         except Exception as error:
             self.fell_back(error)
 
-    def fell_back(self, error: Exception) -> None:
+    def fell_back(self, error: Exception, level: int = logging.WARNING) -> None:
         """Say once why a search used keywords alone. Peers decide how often they search."""
         if not self.failed:
             self.failed = f"{type(error).__name__}: {error}"
-            import logging
-
-            logging.getLogger("defserve").warning("tools are searched by keywords alone: %s", error)
+            logging.getLogger("defserve").log(level, "tools are searched by keywords alone: %s", error)
 
     def matrix(self, entries: Sequence[ToolEntry]) -> Any:
         """One row for each tool. Raises what the embedder raises."""

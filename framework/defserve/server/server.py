@@ -212,7 +212,7 @@ class Server(Declarations):
     def _offer_code_mode(self, options: bool | CodeMode) -> None:
         from defserve.code_mode.extension import CodeMode, CodeModeExtension
 
-        mode = CodeModeExtension(options if isinstance(options, CodeMode) else CodeMode(), self.mcp.tools.registry)
+        mode = CodeModeExtension(CodeMode.of(options), self.mcp.tools.registry)
         self.extend(mode)
         for tool in mode.tools():
             self.add_tool(tool)

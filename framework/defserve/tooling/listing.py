@@ -66,6 +66,11 @@ class ServerListing(NamedTuple):
         return _member(self.capabilities, "mgp") or _member(self.capabilities, "extensions", EXTENSION_ID)
 
     @property
+    def is_searched(self) -> bool:
+        """Whether clients may search its tools, and need not read them all."""
+        return "tool_discovery" in (self.mgp.get("extensions") or ())
+
+    @property
     def mcpl(self) -> Json:
         """What the server says about MCPL; empty if it does not speak it."""
         return _member(self.capabilities, "experimental", "mcpl")

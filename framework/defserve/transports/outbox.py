@@ -76,7 +76,7 @@ class ClientOutbox:
     def __init__(self) -> None:
         self.finished = self.gone = False
         self.unread: deque[UnreadMessage] = deque()
-        self._wake: asyncio.Future[None] | None = None
+        self._wake: asyncio.Future[bool] | None = None
 
     def keep(self, message: OutboundMessage, id: str | None = None) -> None:
         """Put a message at the end, or in front of the bulk of other calls.
@@ -130,21 +130,21 @@ class ClientOutbox:
     def rouse(self) -> None:
         """Wake up `wait`."""
         if self._wake is not None and not self._wake.done():
-            self._wake.set_result(None)
+            self._wake.set_result(True)
 
     async def wait(self, seconds: float | None = None) -> bool:
         """Wait until there is something to write, or no more will follow. False when `seconds` passed first."""
         if self.unread or self.finished or self.gone:
             return True
-        self._wake = asyncio.get_running_loop().create_future()
+        loop = asyncio.get_running_loop()
+        wake = self._wake = loop.create_future()
+        timer = loop.call_later(seconds, _give_up, wake) if seconds is not None else None
         try:
-            async with asyncio.timeout(seconds):
-                await self._wake
-        except TimeoutError:
-            return False
+            return await wake
         finally:
             self._wake = None
-        return True
+            if timer is not None:
+                timer.cancel()
 
     def _drop_first(self, is_needless: Callable[[UnreadMessage], bool]) -> bool:
         found = next((item for item in self.unread if is_needless(item)), None)
@@ -152,3 +152,8 @@ class ClientOutbox:
             self.unread.remove(found)
             found.leave()
         return found is not None
+
+
+def _give_up(wake: asyncio.Future[bool]) -> None:
+    if not wake.done():
+        wake.set_result(False)

@@ -5,16 +5,18 @@ FILE grows by a byte for each conversation that is opened.
 
 import asyncio
 import sys
-from pathlib import Path
 from typing import Any
-
-from arithmetic import add
 
 from defserve import Server
 
 server = Server("backend", instructions="It adds.")
-server.tool(add)
-opened = Path(sys.argv[2])
+opened = open(sys.argv[2], "ab", buffering=0)  # noqa: SIM115  as long as the process
+
+
+@server.tool
+async def add(a: int, b: int) -> int:
+    """Add two numbers."""
+    return a + b
 
 
 @server.tool
@@ -24,8 +26,7 @@ async def hang() -> None:
 
 
 async def count(call: Any, params: Any, next: Any) -> Any:
-    with opened.open("ab") as file:
-        file.write(b".")
+    opened.write(b".")
     return await next(call, params)
 
 

@@ -18,7 +18,7 @@ from tests.bench.processes import ServerFailed
 from tests.bench.targets import SUBJECT
 from tests.waiting import wait_until
 
-from .roads import DIRECT, HERE, KINDS, PATIENCE, Place, Road, roads, url_entry, url_of, wait_connected
+from .roads import DIRECT, HERE, KINDS, PATIENCE, PLAIN, Place, Road, roads, url_entry, url_of, wait_connected
 
 AT_ONCE: Final = (1, 8)
 CALLS_OF_A_CLIENT: Final = 20
@@ -169,7 +169,7 @@ def _one_round(run: Run, drivers: Sequence[_Driver], era: str, window: int) -> N
 def _mounting(stack: ExitStack, run: Run, count: int, url: str) -> tuple[int, _Driver]:
     script = HttpContender(SUBJECT, HERE / "mounting_server.py", (str(count), url))
     server = stack.enter_context(HttpServer(script, run.launch))
-    driver = _Driver(Road(SUBJECT, "http", server, dict.fromkeys(ERAS, "add")))
+    driver = _Driver(Road(SUBJECT, "http", server, PLAIN))
     wait_until(lambda: driver.ask("connected") == count, PATIENCE)
     driver.warm_up("session", run.plan.http_burst)
     return count, driver

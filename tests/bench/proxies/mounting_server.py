@@ -2,15 +2,18 @@
 
 import sys
 
-from arithmetic import add
-
 from defserve import Server
 
 server = Server("mounting")
-server.tool(add)
 count = int(sys.argv[2])
 for number in range(count):
     server.mount(sys.argv[3], prefix=f"s{number}")
+
+
+@server.tool
+async def add(a: int, b: int) -> int:
+    """Add two numbers."""
+    return a + b
 
 
 @server.tool(inline=True)

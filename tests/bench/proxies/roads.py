@@ -14,7 +14,6 @@ from defserve.errors import PeerGone
 from defserve.kernel.control.asking import ask
 from tests.bench.contenders import HttpContender
 from tests.bench.environment import ROOT
-from tests.bench.http_measure import ERAS
 from tests.bench.http_process import HttpServer
 from tests.bench.processes import Launch
 from tests.bench.targets import SUBJECT
@@ -22,6 +21,7 @@ from tests.waiting import wait_until
 
 HERE: Final = Path(__file__).parent
 KINDS: Final = ("stdio", "http")
+PLAIN: Final = {"session": "add", "stateless": "add"}
 DIRECT: Final = "direct"
 FASTMCP: Final = "fastmcp"
 MCP_PROXY: Final = "mcp-proxy"
@@ -88,7 +88,6 @@ def roads(stack: ExitStack, place: Place) -> Iterator[Road]:
     """Start them all. They end with the stack."""
     older_python = _mcp_proxy_python()
     direct = stack.enter_context(HttpServer(place.backend(), place.launch))
-    plain = dict.fromkeys(ERAS, "add")
     # Nobody vouches for a stateless client here, and only an operator may let such ones share a child.
     ours = {"session": "own_add", "stateless": "shared_add"}
     entries = {
@@ -97,12 +96,12 @@ def roads(stack: ExitStack, place: Place) -> Iterator[Road]:
     }
     targets = {"stdio": place.command(), "http": [url_of(direct)]}
     for kind in KINDS:
-        yield Road(DIRECT, kind, direct, plain)
+        yield Road(DIRECT, kind, direct, PLAIN)
         kernel = stack.enter_context(HttpServer(place.kernel(kind, *entries[kind]), place.launch))
         wait_connected(place.config(kind), 2)
         yield Road(SUBJECT, kind, kernel, ours)
         fastmcp = HttpContender(FASTMCP, HERE / "fastmcp_proxy.py", tuple(targets[kind]))
-        yield Road(FASTMCP, kind, stack.enter_context(HttpServer(fastmcp, place.launch)), plain)
+        yield Road(FASTMCP, kind, stack.enter_context(HttpServer(fastmcp, place.launch)), PLAIN)
     if older_python is not None:
         other = HttpContender(MCP_PROXY, HERE / "mcp_proxy_proxy.py", tuple(targets["stdio"]))
         launch = place.launch._replace(python=older_python)

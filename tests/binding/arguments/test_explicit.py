@@ -152,7 +152,7 @@ json_values = st.recursive(
 )
 
 
-@settings(max_examples=examples(40), deadline=None, database=None)
+@settings(max_examples=examples(20), deadline=None, database=None)
 @given(st.dictionaries(st.sampled_from(sorted(SCHEMA["properties"])) | st.text(max_size=3), json_values) | json_values)
 def test_any_json_gives_arguments_or_bad_arguments(value: Any) -> None:
     try:

@@ -166,7 +166,7 @@ values = st.recursive(
 )
 
 
-@settings(max_examples=examples(50), deadline=None, database=None)
+@settings(max_examples=examples(20), deadline=None, database=None)
 @given(values)
 def test_what_is_accepted_and_made_is_the_same(value: Any) -> None:
     for kind in KINDS:

@@ -345,7 +345,7 @@ json_values = st.recursive(
 TOOLS = [arguments(everything), one(Tree), one(list[Item] | dict[str, Item]), one(int | list[int] | Item), one(Any)]
 
 
-@settings(max_examples=examples(60), deadline=None, database=None)
+@settings(max_examples=examples(20), deadline=None, database=None)
 @given(st.dictionaries(st.sampled_from("abcdefghijkmnx") | st.text(max_size=3), json_values) | json_values)
 def test_any_json_gives_arguments_or_bad_arguments(value: Any) -> None:
     for tool in TOOLS:

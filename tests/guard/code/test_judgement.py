@@ -46,7 +46,7 @@ def test_the_corpora_are_judged_as_expected(corpus: str, level: CodeLevel) -> No
     assert judged and not wrong, f"{wrong} of {judged} snippets:{told}"
 
 
-@settings(max_examples=examples(40), deadline=None)
+@settings(max_examples=examples(20), deadline=None)
 @given(st.one_of(st.text(max_size=300), st.binary(max_size=300)), st.sampled_from(LEVELS))
 def test_no_input_makes_the_judge_raise(source: str | bytes, level: CodeLevel) -> None:
     judge(source, level=level)
@@ -59,7 +59,7 @@ PIECES = st.sampled_from(
 )
 
 
-@settings(max_examples=examples(80), deadline=None)
+@settings(max_examples=examples(20), deadline=None)
 @given(st.lists(PIECES, max_size=40), st.sampled_from(LEVELS))
 def test_no_shuffled_program_makes_the_judge_raise(pieces: list[str], level: CodeLevel) -> None:
     judge(" ".join(pieces), level=level)

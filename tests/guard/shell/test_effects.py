@@ -358,14 +358,14 @@ def test_what_can_be_read_in_two_ways_does_not_write(jail: Jail) -> None:
     assert [what for argv in passing if shutil.which(argv[0]) and (what := broken(jail, argv))] == []
 
 
-@settings(max_examples=min(examples(60), 5000), suppress_health_check=HEALTHY)
+@settings(max_examples=min(examples(20), 5000), suppress_health_check=HEALTHY)
 @given(scripts())
 def test_whatever_script_passes_only_reads(jail: Jail, command: str) -> None:
     if argv := judge(command, mode="readonly").argv:
         assert broken(jail, argv) is None
 
 
-@settings(max_examples=min(examples(60), 5000), suppress_health_check=HEALTHY)
+@settings(max_examples=min(examples(20), 5000), suppress_health_check=HEALTHY)
 @given(command_lines() | changed_commands())
 def test_whatever_passes_only_reads(jail: Jail, command: str) -> None:
     argv = judge(command, mode="readonly").argv

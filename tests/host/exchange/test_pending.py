@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 from typing import Any
 
 import pytest
@@ -71,3 +72,14 @@ async def test_a_settled_request_has_no_deadline_any_more():
     pending.settle()
     await asyncio.sleep(0.01)
     assert not pending.reply.done()
+
+
+async def test_a_failure_that_comes_to_nobody_is_not_reported():
+    wrong: list[Any] = []
+    asyncio.get_running_loop().set_exception_handler(lambda loop, context: wrong.append(context))
+    pending = PendingRequest(1, "x")
+    pending.reply.set_exception(PeerTimeout("late"))
+    pending.settle()
+    del pending
+    gc.collect()
+    assert wrong == []

@@ -9,6 +9,7 @@ import pytest
 from defserve.errors import PeerGone
 from defserve.host import Answers, Client
 from defserve.host.links.stdio import ProcessLink
+from tests.effort import slow
 
 pytestmark = pytest.mark.anyio
 
@@ -19,7 +20,7 @@ async def python(code: str, **options: object) -> ProcessLink:
     return await ProcessLink.spawn(sys.executable, ["-c", code], **options)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("version", [None, "2024-11-05", "2025-11-25", "2026-07-28"])
+@pytest.mark.parametrize("version", [None, slow("2024-11-05"), "2025-11-25", slow("2026-07-28")])
 async def test_the_official_server_is_understood(version: str | None):
     steps: list[float] = []
     logs: list[object] = []
@@ -53,6 +54,16 @@ async def test_only_a_name_is_looked_for_on_the_path(command: str, folder: str |
     with pytest.raises(PeerGone) as caught:
         await ProcessLink.spawn(command, cwd=folder)
     assert ("put it on PATH" in str(caught.value)) is advised
+
+
+async def test_a_command_line_and_a_script_are_told_from_a_program(tmp_path: Path):
+    script = tmp_path / "notes.py"
+    script.write_text("not executable")
+    with pytest.raises(PeerGone, match="fix: give the program and its arguments one by one: 'python', 'notes.py'"):
+        await ProcessLink.spawn("python notes.py")
+    for named in ("notes.py", str(script)):
+        with pytest.raises(PeerGone, match=f"fix: name the program that runs it: python {named}"):
+            await ProcessLink.spawn(named)
 
 
 async def test_a_server_that_dies_leaves_its_exit_code_and_last_words():

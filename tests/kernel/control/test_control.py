@@ -67,7 +67,7 @@ class FakeKernel:
         return {"id": id}
 
     async def reload(self) -> dict[str, Any]:
-        return {}
+        raise UsageError("comand is not a setting", where="mgp.toml:3", fix="did you mean command?")
 
     async def search(self, query: str, top: int) -> list[dict[str, Any]]:
         return [{"name": query}] * top
@@ -110,6 +110,9 @@ async def test_a_refusal_arrives_with_its_fix(config: Path) -> None:
         with pytest.raises(UsageError, match="there is no server 'x'") as caught:
             await asyncio.to_thread(asked, config, verb="restart", id="x")
         assert caught.value.fix == "did you mean 'a'?"
+        with pytest.raises(UsageError) as caught:
+            await asyncio.to_thread(asked, config, verb="reload")
+        assert str(caught.value) == "mgp.toml:3: comand is not a setting\n  fix: did you mean command?"
 
 
 @pytest.mark.parametrize(

@@ -59,8 +59,9 @@ async def test_a_dangerous_tool_is_confirmed_by_a_person(tmp_path: Path) -> None
     "trust", ["", '[servers.mgp]\ntrust_level = "standard"', '[servers.mgp]\ntrust_level = "untrusted"']
 )
 async def test_promises_of_a_server_that_nobody_trusts_are_not_passed_on(tmp_path: Path, trust: str) -> None:
-    claims = {"security": {"risk_level": "safe", "permissions_required": [], "validator": "none"}}
-    tools = tool("hints", annotations={**HARMLESS, "title": "Hints"}), tool("claims", **claims)
+    claims: dict[str, Any] = {"security": {"risk_level": "safe", "permissions_required": [], "validator": "none"}}
+    inner = {"_meta": {"dev.defserve/security": claims["security"], "example.org/weight": 3}}
+    tools = tool("hints", annotations={**HARMLESS, "title": "Hints"}), tool("claims", **claims), tool("inner", **inner)
     async with (
         governed(tmp_path, *tools, mgp=trust) as one,
         speaking(one.here.kernel.server, HANDSHAKE[-1], ["tool_security"]) as peer,
@@ -70,6 +71,8 @@ async def test_promises_of_a_server_that_nobody_trusts_are_not_passed_on(tmp_pat
         assert hints["title"] == "Hints"
         assert not [name for name, promise in PROMISES.items() if hints.get(name) is promise]
         assert {each["security"]["risk_level"] for each in listed.values()} == {"moderate"}
+        assert listed["s_inner"]["_meta"]["example.org/weight"] == 3
+        assert listed["s_inner"]["_meta"]["dev.defserve/security"]["risk_level"] == "moderate"
         plain = await one.listed()
         assert "security" not in plain["s_claims"]
 

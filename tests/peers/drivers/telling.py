@@ -103,7 +103,12 @@ async def _tour(caller: Caller) -> None:
     async def many() -> int:
         return sum([(await steps())[-1:] == [3] for _ in range(200)])
 
+    async def behind() -> list[str]:
+        said = {prefix: await text(tool, **arguments) for prefix, (tool, arguments, _) in PLAN["behind"].items()}
+        return sorted(p if PLAN["behind"][p][2] in answer else f"{p}: {answer}" for p, answer in said.items())
+
     await attempt("list", names)
+    await attempt("behind", behind, seconds=60)
     await attempt("call", lambda: text("add", a=2, b=3))
     await attempt("structured", lambda: structured("bill", order=ORDER))
     await attempt("structured list", lambda: structured("primes"))

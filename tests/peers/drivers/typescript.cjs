@@ -92,6 +92,15 @@ async function main() {
     return best;
   };
   await attempt("list", async () => (await client.listTools()).tools.map((tool) => tool.name).sort());
+  const behind = async () => {
+    const said = [];
+    for (const [prefix, [tool, args, expected]] of Object.entries(plan.behind)) {
+      const answer = text(await call(client, tool, args));
+      said.push(answer.includes(expected) ? prefix : `${prefix}: ${answer}`);
+    }
+    return said.sort();
+  };
+  await attempt("behind", behind, 60);
   await attempt("call", async () => text(await call(client, "add", { a: 2, b: 3 })));
   await attempt("structured", () => structured("bill", { order: [{ item: "tea", price: 2.5, quantity: 2 }] }));
   await attempt("structured list", () => structured("primes", {}));

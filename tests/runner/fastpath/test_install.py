@@ -64,6 +64,7 @@ def installed(requirement: str, cache: Path) -> Path:
     return folder
 
 
+@pytest.mark.e2e
 @pytest.mark.parametrize("requirement", [oldest(), "uvicorn"])
 def test_the_oldest_and_the_newest_uvicorn_have_the_fast_path(requirement: str, pytestconfig: pytest.Config):
     assert pytestconfig.cache is not None

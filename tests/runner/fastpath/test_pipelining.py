@@ -65,7 +65,7 @@ async def _taken(where: Listening, piece: bytes) -> int:
         await loop.sock_connect(client, (where.address.host, where.address.port))
         try:
             while taken <= TAKEN:
-                async with asyncio.timeout(3):
+                async with asyncio.timeout(1):
                     await loop.sock_sendall(client, piece)
                 taken += len(piece)
         except (TimeoutError, ConnectionError):

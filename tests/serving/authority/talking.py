@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
-import sys
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
 from typing import Any, Protocol
 
 import httpx2
@@ -14,8 +14,8 @@ from websockets.asyncio.client import connect
 from websockets.exceptions import InvalidStatus
 
 from defserve import Server
-from defserve.host.links.stdio import ProcessLink
 from defserve.runner.memory import serving
+from tests.forking.spawning import spawn
 from tests.raw import HANDSHAKE, PREFIX, STATELESS
 
 Json = dict[str, Any]
@@ -166,7 +166,7 @@ async def link_in_memory(server: Server) -> AsyncGenerator[Any]:
 
 @asynccontextmanager
 async def link_to_process() -> AsyncGenerator[Any]:
-    link = await ProcessLink.spawn(sys.executable, ["-m", "tests.serving.authority.served"])
+    link = await spawn(Path(__file__).with_name("served.py"))
     try:
         yield link
     finally:

@@ -353,7 +353,7 @@ def test_the_sample_is_whole(sample: Path, damaged: Callable[[bytes], AuditRepor
     assert damaged(sample.read_bytes()) == AuditReport(True, 6)
 
 
-@settings(max_examples=examples(60), suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(20), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_any_flipped_byte_is_found(sample: Path, damaged: Callable[[bytes], AuditReport], data: st.DataObject):
     raw = bytearray(sample.read_bytes())

@@ -287,7 +287,7 @@ class Processes(RuleBasedStateMachine):
 
 
 TestProcesses = Processes.TestCase
-TestProcesses.settings = settings(max_examples=examples(40), stateful_step_count=40, deadline=None)
+TestProcesses.settings = settings(max_examples=examples(20), stateful_step_count=40, deadline=None)
 
 
 def test_two_stores_on_one_file_see_at_once_what_the_other_was_told(tmp_path: Path, run: Run):

@@ -7,11 +7,12 @@ import re
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from defserve.tooling.clients import jsonc
 from defserve.tooling.clients.documents import BrokenDocument, NotEditable
+from tests.effort import examples
 
 PATH = ("mcpServers", "calc")
 ENTRY = {"command": "python", "args": ["-m", "calc"]}
@@ -164,6 +165,7 @@ def files(draw: st.DrawFn) -> tuple[str, dict[str, Any]]:
 
 
 @given(files(), values, st.sampled_from(["calc", "a b", 'q"', "\\"]))
+@settings(max_examples=examples(8))
 def test_any_file_keeps_all_but_the_one_member(file: tuple[str, dict[str, Any]], entry: Any, name: str) -> None:
     text, value = file
     assert jsonc.parse(text) == value

@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal
 import pytest
 
 from defserve import Code, PublicUrl, Server, ShellCommand, Within, dangerous, moderate, safe
+from defserve.sandbox import monty
 from tests.tooling.lint.reading import broken, only, read, wire
 
 TEXT = {"type": "string", "description": "What it is."}
@@ -33,6 +34,11 @@ def test_a_dangerous_argument_that_nothing_judges_is_an_error(parameter: str, gu
     (found,) = only(wire(taking(parameter)), "unguarded-parameter")
     assert found.level == "error"
     assert guard in found.finding.fix
+
+
+@pytest.mark.skipif(not monty.installed(), reason="pydantic-monty is not installed in the tested version")
+def test_what_the_framework_offers_by_itself_has_no_problems():
+    assert broken(read(Server("s", code_mode=True, search="always"))) == []
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ import pytest
 from tests.tooling.scaffold.packages import ROOT, Environment, build_wheel, drive
 
 
+@pytest.mark.e2e
 @pytest.mark.anyio
 @pytest.mark.req("GGEN-P4-3")
 async def test_from_the_wheel_to_a_command_that_the_official_client_drives(tmp_path: Path):

@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from defserve.cli.exits import complain
 from defserve.cli.parser import CommandParser
+from defserve.cli.signatures import WHEN
 from defserve.cli.target.connection import add_connection_options
 from defserve.cli.target.listing import target_listing
 from defserve.cli.target.target import TARGET_HELP, ServerTarget, quiet, resolve_only, split_command
@@ -149,7 +150,8 @@ def _show(made: list[Complaint], found: Definitions, options: Namespace) -> None
 def summary(made: list[Complaint], found: Definitions) -> str:
     errors = sum(complaint.level == "error" for complaint in made)
     counted = f"{_many(errors, 'error')}, {_many(len(made) - errors, 'warning')}" if made else "no problems"
-    cost = f"{_many(len(found.tools), 'tool')}, about {found.tokens} tokens in every request (characters/4)"
+    when = WHEN[found.is_searched]
+    cost = f"{_many(len(found.tools), 'tool')}, about {found.tokens} tokens {when} (characters/4)"
     return f"{counted}; {cost}"
 
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from defserve.cli.parser import CommandParser
-from defserve.cli.signatures import first_line, item_lines
+from defserve.cli.signatures import WHEN, first_line, item_lines
 from defserve.cli.target.connection import add_connection_options
 from defserve.cli.target.listing import eras, target_listing
 from defserve.cli.target.target import TARGET_HELP, quiet, resolve_only, split_command
@@ -73,7 +73,7 @@ def page(listed: ServerListing, spoken: list[str]) -> Iterator[str]:
     yield f"  MCP   {', '.join(spoken) or listed.initialize.get('protocolVersion')}"
     yield from _extensions(listed)
     yield from _live(listed.mcpl)
-    yield from _tools(listed.tools)
+    yield from _tools(listed.tools, WHEN[listed.is_searched])
     for heading, items in (
         ("Resources", listed.resources),
         ("Templates", listed.templates),
@@ -110,8 +110,8 @@ def _live(mcpl: Mapping[str, Any]) -> Iterator[str]:
         yield printable(f"  {told or 'any type'}")
 
 
-def _tools(tools: list[dict[str, Any]]) -> Iterator[str]:
-    yield f"\nTools ({len(tools)}, about {sum(map(tokens, tools))} tokens in every request: characters/4)"
+def _tools(tools: list[dict[str, Any]], when: str) -> Iterator[str]:
+    yield f"\nTools ({len(tools)}, about {sum(map(tokens, tools))} tokens {when}: characters/4)"
     for tool in tools:
         told = ", ".join(tags(tool))
         yield from item_lines(tool, f"  ~{tokens(tool)}" + (f"  [{told}]" if told else ""))

@@ -27,12 +27,18 @@ EXAMPLES: Final = """  defserve kernel --on http://127.0.0.1:8000/mcp
   defserve kernel restart wiki
 """
 STDIO: Final = "stdio:"
+ABOUT_ACTIONS: Final = {
+    **{name: action.about for name, action in actions.ACTIONS.items()},
+    "import": "print an mgp.toml made from the settings of an MCP client",
+    "schema": "print the JSON Schema of mgp.toml, for editors",
+}
 
 
 def main(argv: list[str]) -> int:
     if argv and argv[0] in ACTIONS:
         return ACTIONS[argv[0]](argv[1:])
-    parser = CommandParser("defserve kernel", ABOUT, EXAMPLES)
+    about = "\n".join(f"  {name:8} {said}" for name, said in ABOUT_ACTIONS.items())
+    parser = CommandParser("defserve kernel", f"{ABOUT}\n\nactions:\n{about}", EXAMPLES)
     parser.add_argument("action", nargs="?", choices=ACTIONS, help="operate a kernel that runs, or make a file")
     parser.add_argument("--config", metavar="FILE", help=CONFIG_HELP)
     parser.add_argument("--check", action="store_true", help="only check the file")

@@ -27,8 +27,8 @@ def _row(row: dict[str, Any]) -> tuple[str, ...]:
         row["id"],
         row["state"],
         row.get("era") or "-",
-        str(row.get("tools", "-")),
-        str(row.get("calls", "-")),
+        str(row.get("tools") or (0 if row["state"] == "connected" else "-")),
+        _calls(row),
         _up(row),
         _restarts(row),
         note if len(note) <= LONGEST_NOTE else f"{note[:LONGEST_NOTE]}…",
@@ -40,6 +40,11 @@ def _note(text: str) -> str:
     first, _, rest = text.strip().partition("\n")
     last = rest.rpartition("\n")[2].strip(" |")
     return f"{first.removesuffix('; its last words:')}: {last}" if rest and "fix:" not in last else first
+
+
+def _calls(row: dict[str, Any]) -> str:
+    """All calls, and how many of them run."""
+    return f"{row.get('calls_total', '-')}" + (f" ({row['calls']} run)" if row.get("calls") else "")
 
 
 def _up(row: dict[str, Any]) -> str:

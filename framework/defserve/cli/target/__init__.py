@@ -4,5 +4,5 @@ Code of this environment is loaded; a client connects to everything else. Errors
 PeerTimeout, and name the option that helps.
 
 May import: `auth.local_token`, `auth.urls`, `cli.answers`, `core.composition`, `host`, `protocols.mcp.versions`,
-`tooling.clients`, `tooling.listing`, `transports.client_errors`.
+`tooling.clients`, `tooling.listing`, `tooling.scaffold.locating`, `transports.client_errors`.
 """

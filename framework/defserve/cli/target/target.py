@@ -9,6 +9,7 @@ import os
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, redirect_stdout
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from defserve.errors import UsageError
@@ -20,7 +21,8 @@ if TYPE_CHECKING:
 
 TARGET_HELP: Final = (
     "server.py, server.py:name, module:name, the name of an installed server or of one in .mcp.json (.mcp.json:name"
-    " if both exist), http://host:port/mcp, ws://host:port/mcp; or nothing, with `-- command args` at the end"
+    " if both exist), http://host:port/mcp, ws://host:port/mcp; or nothing, in a project with one server or"
+    " with `-- command args` at the end"
 )
 
 
@@ -60,12 +62,23 @@ def resolve(words: list[str], module: str | None, command: list[str] | None) -> 
     if module is not None:
         return ServerTarget(load_package(module))
     if not words:
-        raise UsageError("no server is given", fix=f"add one: {TARGET_HELP}")
+        return ServerTarget(load(_of_project()))
     named = words.pop(0)
     if is_address(named):
         return ServerTarget(address=named)
     found = configured(named)
     return _reached(found) if found is not None else ServerTarget(load(named))
+
+
+def _of_project() -> str:
+    """The server that the project around the current folder names."""
+    from defserve.tooling.scaffold.locating import locate
+
+    try:
+        found = locate(Path.cwd())
+    except UsageError:
+        raise UsageError("no server is given", fix=f"add one: {TARGET_HELP}") from None
+    return f"{found.source}:{found.variable}"
 
 
 def resolve_only(words: list[str], module: str | None, command: list[str] | None) -> ServerTarget:

@@ -62,8 +62,6 @@ class PendingRequest:
         self.task: asyncio.Task[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
         self.reply: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
-        # A reply that nobody waits for any more must not be reported as an unretrieved exception.
-        self.reply.add_done_callback(_retrieve)
 
     def expire(self, within: float, waits: Callable[[], object]) -> None:
         """Fail with PeerTimeout in `within` seconds, unless `waits` then says to wait as long again."""
@@ -98,11 +96,14 @@ class PendingRequest:
 
     def settle(self) -> None:
         """Nobody waits any more."""
+        if self.reply.done():
+            retrieve(self.reply)
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
 
 
-def _retrieve(reply: asyncio.Future[Reply]) -> None:
+def retrieve(reply: asyncio.Future[Reply]) -> None:
+    """A reply that nobody waits for any more must not be reported as an unretrieved exception."""
     if not reply.cancelled():
         reply.exception()

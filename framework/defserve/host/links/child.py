@@ -285,9 +285,17 @@ def _not_started(options: ChildOptions, error: OSError) -> PeerGone:
     command, cwd = options.command, options.cwd
     text = f"cannot start {command!r}: {error.strerror or error}"
     # A missing working folder gives the same error.
-    if isinstance(error, FileNotFoundError) and not os.path.dirname(command) and os.path.isdir(cwd or "."):
-        text += "\n  fix: give its full path, or put it on PATH"
-    return PeerGone(text)
+    fix = _fix_for(command) if os.path.isdir(cwd or ".") else ""
+    return PeerGone(f"{text}\n  fix: {fix}" if fix else text)
+
+
+def _fix_for(command: str) -> str:
+    program, _, rest = command.partition(" ")
+    if rest:
+        return f"give the program and its arguments one by one: {program!r}, {rest!r}"
+    if command.endswith(".py"):
+        return f"name the program that runs it: python {command}"
+    return "" if os.path.dirname(command) else "give its full path, or put it on PATH"
 
 
 END_SIGNALS: Final = (None, signal.SIGTERM, getattr(signal, "SIGKILL", signal.SIGTERM))

@@ -3,6 +3,5 @@
 Every mistake is named with its line before anything starts. Variables stay unfilled in the objects that come out, so
 those can be shown; they are filled in only where a server is started.
 
-May import: `kernel.config`, `protocols.mcp.prefixes`, `proxying`,
-`search.budget`.
+May import: `kernel.config`, `protocols.mcp.prefixes`, `protocols.mcp.versions`, `proxying`, `search.budget`.
 """

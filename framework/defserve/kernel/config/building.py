@@ -32,7 +32,7 @@ RESTART: Final = {
 }
 ONLY_COMMAND: Final = ("args", "cwd", "env", "overlap")
 ONLY_URL: Final = ("auth_token", "headers")
-LAUNCH: Final = ("command", "args", "env", "url", "auth_token", "headers", "per", "timeout", "in_flight")
+LAUNCH: Final = ("command", "args", "env", "url", "auth_token", "headers", "per", "timeout", "in_flight", "version")
 PLAIN: Final = (
     "display_name", "prefix", "enabled", "start", "idle_stop", "overlap", "pinned", "default_policy",
 )  # fmt: skip

@@ -33,6 +33,7 @@ class Launch:
     per: str = ""
     timeout: float | None = None
     in_flight: int | None = None
+    version: str | None = None
 
     def texts(self) -> list[str]:
         """Every text in which variables are filled in."""
@@ -56,6 +57,7 @@ class Launch:
             self.per,
             self.timeout,
             self.in_flight,
+            self.version,
         )
 
     def hidden(self, environ: Mapping[str, str]) -> Hidden:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from defserve.kernel.config.settings import Anything, Either, Flag, Number, Table, Tables, Text, Texts, TextTable
+from defserve.protocols.mcp.versions import HANDSHAKE_VERSIONS, STATELESS_VERSIONS
 from defserve.proxying.restarts import MOST_RESTARTS, STRATEGIES
 
 ID: Final = r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}"
@@ -97,6 +98,8 @@ SERVER: Final = Table(
                     ("client", "shared", "call")),
         "timeout": Number("seconds for a call", 0.05, 86_400),
         "in_flight": Number("calls at once", 1, 100_000, whole=True),
+        "version": Text("the protocol version to speak with it; the default is the newest that both know",
+                        HANDSHAKE_VERSIONS + STATELESS_VERSIONS),
         "pinned": Texts("tools that are always listed"),
         "default_policy": Text("whether agents need a grant (opt-in) or not (opt-out)", POLICIES),
         "health": HEALTH,

@@ -22,7 +22,8 @@ class UnsetVariable(UsageError):
     def __init__(self, variable: str) -> None:
         self.variable = variable
         super().__init__(
-            f"the variable {variable} is not set", fix=f"export {variable}=…, or write ${{{variable}:-default}}"
+            f"the variable {variable} is not set",
+            fix=f"export {variable}=… and start the kernel again, or write ${{{variable}:-default}}",
         )
 
 

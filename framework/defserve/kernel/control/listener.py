@@ -81,7 +81,8 @@ async def _serve(
             if request is not None:
                 await _answer(kernel, request, reader, writer)
         except DefserveError as error:
-            problem, fix = (error.problem, error.fix) if isinstance(error, UsageError) else (str(error), "")
+            fix = error.fix if isinstance(error, UsageError) else ""
+            problem = str(error).removesuffix(f"\n  fix: {fix}")
             await _write(writer, {"error": {"problem": problem, "fix": fix}})
 
 

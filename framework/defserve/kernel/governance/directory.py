@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Final, Protocol
 
 from defserve.errors import InvalidParams
@@ -110,6 +111,14 @@ class KernelDirectory:
             task = asyncio.get_running_loop().create_task(self._kernel.remove(id, "its creator has left"))
             self._ending.add(task)
             task.add_done_callback(self._ending.discard)
+
+    @asynccontextmanager
+    async def serving(self) -> AsyncGenerator[None]:
+        """When it ends, what was ending has ended: no process is left behind."""
+        try:
+            yield
+        finally:
+            await asyncio.gather(*self._ending, return_exceptions=True)
 
     async def _record(self, call: Call, event: str, id: str, why: str, claimed: str = "", where: str = "") -> None:
         """A change that cannot be recorded is not made."""

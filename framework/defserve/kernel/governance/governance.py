@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
+from contextlib import AbstractAsyncContextManager
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from defserve.core.extension import Extension
@@ -82,6 +83,9 @@ class Governance(Extension):
         """Whether the caller is an operator by name. The local user may call operators' tools without seeing them."""
         caller, admins = identity(call), self._kernel.config.settings.admins
         return caller.id in admins and is_operator(caller, admins)
+
+    def lifespan(self) -> AbstractAsyncContextManager[None]:
+        return self._directory.serving()
 
     def session_closed(self, session: Session) -> None:
         self._directory.session_closed(session)

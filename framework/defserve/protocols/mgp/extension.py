@@ -345,7 +345,7 @@ class MGP(Extension):
         shown, has_meta, _ = view
         if (found := tool_security(item)) is not None:
             block = found.security.wire()
-        elif item.kind == "tool" and "tool_security" in shown:
+        elif item.kind == "tool" and "tool_security" in shown and not getattr(item, "says_security", False):
             block = undeclared(item.options.annotations)
         else:
             return {}

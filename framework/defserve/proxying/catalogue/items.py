@@ -15,6 +15,7 @@ from defserve.host.fields import Json, object_of, text_of
 from defserve.limits import Limits
 from defserve.protocols.mcp.apps.facet import APPS, FOR_VIEWS
 from defserve.protocols.mcp.apps.offer import SCHEME
+from defserve.protocols.mcp.failures import RESOURCE_NOT_FOUND, VENDOR, ResourceNotFound
 from defserve.protocols.mcp.function import Function
 from defserve.protocols.mcp.items import ANSWER_PARAMS, read_answers
 from defserve.protocols.mcp.lifecycle import Dialect, dialect_cache_hints, dialect_of
@@ -24,6 +25,7 @@ from defserve.protocols.mcp.resources.resources import Resource, ResourceOptions
 from defserve.protocols.mcp.tools.tools import Tool, ToolOptions
 from defserve.protocols.mgp.agreed import SECURITY_KEY
 from defserve.proxying.catalogue import uris
+from defserve.proxying.failures import RelayedError
 from defserve.proxying.relay import shaped
 from defserve.proxying.tasks import must_be_task
 from defserve.wire.jsonvalue import is_array, is_object
@@ -34,6 +36,7 @@ if TYPE_CHECKING:
     from defserve.protocols.mcp.resources.uri_template import UriTemplate
     from defserve.proxying.targets import Secrets
 
+IN_META: Final = VENDOR + "security"
 SECURITY: Final = "mgp"
 """The facet of a tool whose security this server states itself."""
 ANNOTATION: Final = "x-mcp-header"
@@ -137,6 +140,11 @@ class RemoteTool(Tool):
         return renamed
 
     @property
+    def says_security(self) -> bool:
+        """Whether its listing says what it may do (MGP §4)."""
+        return "security" in self.raw or IN_META in object_of(self.raw.get("_meta"))
+
+    @property
     def where(self) -> str:
         return f"server {self.backend.id!r}"
 
@@ -159,6 +167,8 @@ class RemoteTool(Tool):
             described["annotations"] = dict(self.options.annotations)
         if SECURITY in self.facets:
             described.pop("security", None)
+            meta = {name: value for name, value in object_of(described.pop("_meta", None)).items() if name != IN_META}
+            described |= {"_meta": meta} if meta else {}
         return uris.in_listed_tool(described, self.backend.prefix)
 
     def check(self, limits: Limits) -> None:
@@ -239,7 +249,12 @@ class RemoteResource(Resource):
         if not ANSWER_PARAMS.isdisjoint(call.params):
             await read_answers(call)
         prefix, dialect = self.backend.prefix, dialect_of(call)
-        found = await self.function.run(call, {"uri": prefix.inner_uri(uri)}, seconds)
+        try:
+            found = await self.function.run(call, {"uri": prefix.inner_uri(uri)}, seconds)
+        except RelayedError as error:
+            if error.code != RESOURCE_NOT_FOUND:
+                raise
+            raise ResourceNotFound(uri) from None  # its code depends on the version of the front
         hints = dialect_cache_hints(dialect)
         return {**hints, **shaped(uris.in_contents(found, prefix), dialect)}
 

@@ -128,9 +128,9 @@ class Channel:
             return {**params, "_meta": {**meta, **own}}
         return {**params, "_meta": meta} if meta else params
 
-    async def forward(self, method: str, params: Json, exchange: Exchange) -> RawReply:
+    def forward(self, method: str, params: Json, exchange: Exchange) -> Coroutine[Any, Any, RawReply]:
         """Send a request of an exchange that has begun. Raises PeerGone, and PeerError if the link refuses it."""
-        return await self.conversation.forward(
+        return self.conversation.forward(
             method,
             params,
             within=None,
@@ -156,6 +156,12 @@ class Channel:
         complete = self.dressed(params, {}, self.offers, None)
         return object_of(await self.conversation.request(method, complete, within=within))
 
+    def lacks_level(self, level: str | None) -> bool:
+        """Whether a server of the handshake era has yet to be told to send logs of this level."""
+        if level is None or level == self.level or self.terms.stateless or "logging" not in self.terms.capabilities:
+            return False
+        return self.level is None or RANK[self.level] > RANK[level]
+
     def send_only(self, method: str, params: Json, offers: Json) -> None:
         """A request whose answer nobody waits for."""
         complete = self.dressed(params, {}, offers, None)
@@ -164,11 +170,7 @@ class Channel:
         sending.add_done_callback(self._sending.discard)
 
     async def want_level(self, level: str | None) -> None:
-        """Have a server of the handshake era send logs of this level, and whatever others asked for."""
-        if level is None or self.terms.stateless or "logging" not in self.terms.capabilities:
-            return
-        if self.level is not None and RANK[self.level] <= RANK[level]:
-            return
+        """Have it send logs of this level, and whatever others asked for."""
         self.level = level
         try:
             await self.request("logging/setLevel", {"level": level}, LEVEL_SECONDS)

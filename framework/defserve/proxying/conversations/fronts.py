@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Mapping
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from defserve.auth.authority import is_stranger
 from defserve.protocols.mcp.apps.offer import OFFER, offers_apps
 from defserve.protocols.mcp.authorization.authorization import identity
 from defserve.protocols.mcp.tasks.offer import takes_tasks
@@ -37,15 +38,15 @@ class Front(NamedTuple):
 
 def front_of(call: Call) -> Front:
     """The client behind a call: its session, else its verified principal, else nobody who comes again."""
-    from defserve.auth.authority import is_stranger
-
     session, offer = call.session, call.terms.offer
     waits = call.outer is not None or offer is None or not offer.stateless
     takes = not waits and takes_tasks(call)
     capabilities: Mapping[str, Any] = offer.capabilities if offer is not None else {}
-    offers: dict[str, Any] = {name: capabilities[name] for name in OFFERED if name in capabilities}
-    if offers_apps(capabilities):
-        offers |= OFFER
+    offers: dict[str, Any] = {}
+    if capabilities:
+        offers.update((name, capabilities[name]) for name in OFFERED if name in capabilities)
+        if offers_apps(capabilities):
+            offers |= OFFER
     is_known = not is_stranger(identity(call))
     if session not in session.composition.short_sessions:
         # The principal too: another credential may use the same session.

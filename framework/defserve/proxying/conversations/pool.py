@@ -7,6 +7,8 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Hashable
 from typing import TYPE_CHECKING
 
+from pydantic_core import to_json
+
 from defserve.proxying.conversations.channel import Channel
 from defserve.proxying.conversations.fronts import Front
 from defserve.proxying.failures import too_busy
@@ -192,6 +194,4 @@ def _principal(channel: Channel) -> str:
 
 def _key(front: Front) -> Hashable:
     """Two clients of one principal may offer different things. A backend is told what its own front offers."""
-    from pydantic_core import to_json
-
-    return front.key, to_json(front.offers)
+    return front.key, to_json(front.offers) if front.offers else b""

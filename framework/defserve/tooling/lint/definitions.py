@@ -128,7 +128,7 @@ class ServedSkill:
 
 @dataclass(frozen=True, slots=True)
 class Definitions:
-    """A whole server."""
+    """A whole server. `is_searched`: its tools can be searched, and are not all listed if they are many."""
 
     items: tuple[Definition, ...]
     instructions: str = ""
@@ -136,6 +136,7 @@ class Definitions:
     hooks: tuple[InjectingHook, ...] = ()
     states: tuple[StateSchema, ...] = ()
     skills: tuple[ServedSkill, ...] = ()
+    is_searched: bool = False
 
     @property
     def tools(self) -> tuple[Definition, ...]:
@@ -178,7 +179,7 @@ def of_wire(listed: ServerListing) -> Definitions:
     """The definitions of a server that is only known from what it lists."""
     named = {"tool": listed.tools, "resource": listed.resources, "template": listed.templates, "prompt": listed.prompts}
     items = tuple(_of_wire(kind, wire) for kind, wires in named.items() for wire in wires)
-    return Definitions(items, str(listed.initialize.get("instructions") or ""))
+    return Definitions(items, str(listed.initialize.get("instructions") or ""), is_searched=listed.is_searched)
 
 
 def _of_wire(kind: str, wire: Mapping[str, Any]) -> Definition:

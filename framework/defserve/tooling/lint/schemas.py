@@ -110,12 +110,12 @@ def too_many(found: Definitions) -> Iterator[LintFinding]:
 
 def costly(found: Definitions) -> Iterator[LintFinding]:
     cost = found.tokens
-    if cost > BUDGET:
+    if cost > BUDGET and not found.is_searched:
         largest = sorted(found.tools, key=lambda tool: -tool.tokens)[:3]
         named = ", ".join(f"{tool.name} {tool.tokens}" for tool in largest)
         yield LintFinding(
             "the list of tools",
             largest[0].where,
             f"costs about {cost} tokens in every request (estimate: characters/4); the largest: {named}",
-            "shorten descriptions and schemas, or move some tools to another server",
+            'shorten descriptions and schemas, or have the tools searched: Server(search="auto")',
         )

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Coroutine, Generator, Mapping
-from contextlib import contextmanager, suppress
-from typing import Any, Protocol
+from collections.abc import Awaitable, Coroutine, Mapping
+from contextlib import suppress
+from typing import Any, Protocol, Self
 
 from defserve.auth.live.bearers import BearerCredential
 from defserve.transports.http.exchange import Exchange
@@ -28,6 +28,8 @@ STATUS = {
 SILENCE = 15.0
 # A call of a session has the head of its response after so many seconds, and the id to come back with if it is cut.
 HEAD_SECONDS = 1.0
+# Watching a client takes a task of its own, and most calls are done before it would have been worth it.
+UNWATCHED_SECONDS = 0.05
 CLIENT_LEFT = 499
 RETRY = ((b"retry-after", b"1"),)
 
@@ -168,8 +170,11 @@ async def answer(exchange: Exchange, route: ResponseRoute) -> None:
     """Write the call's messages: JSON if its answer comes first, events if another message or a long silence does."""
     if exchange.finished and await _answer_at_once(exchange, route):
         return
-    with reading(exchange, route):
+    with Attached(exchange, route) as attached:
         silent = 0.0
+        if await exchange.wait(UNWATCHED_SECONDS) and exchange.finished and await _answer_at_once(exchange, route):
+            return
+        attached.watch()
         while not await exchange.wait(HEAD_SECONDS):
             silent += HEAD_SECONDS
             if route.may_start(silent):
@@ -199,21 +204,34 @@ async def _answer_at_once(exchange: Exchange, route: ResponseRoute) -> bool:
     if reply is None:
         return False
     exchange.take()
-    headers = RETRY if reply.code == TOO_MANY_CALLS else ()
-    await exchange.respond(route.statuses.get(reply.code, 200) if reply.code else 200, reply.data, headers)
+    if reply.code == TOO_MANY_CALLS:
+        await exchange.respond(429, reply.data, RETRY)
+    elif left := exchange.answer(route.statuses.get(reply.code, 200) if reply.code else 200, reply.data):
+        await left
     return True
 
 
-@contextmanager
-def reading(exchange: Exchange, route: ResponseRoute) -> Generator[None]:
-    """Watch the client while the block runs."""
-    watch = asyncio.create_task(exchange.watch(route.left))
-    route.attached()
-    try:
-        yield
-    finally:
-        watch.cancel()
-        route.detach(exchange)
+class Attached:
+    """`with Attached(exchange, route)` surrounds the wait of a call. `watch` notices if its client leaves."""
+
+    __slots__ = ("_exchange", "_route", "_watch")
+
+    def __init__(self, exchange: Exchange, route: ResponseRoute) -> None:
+        self._exchange, self._route = exchange, route
+        self._watch: asyncio.Task[None] | None = None
+
+    def __enter__(self) -> Self:
+        self._route.attached()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._watch is not None:
+            self._watch.cancel()
+        self._route.detach(self._exchange)
+
+    def watch(self) -> None:
+        """Watch the client until the block ends."""
+        self._watch = asyncio.create_task(self._exchange.watch(self._route.left))
 
 
 async def absorb() -> None:

@@ -12,7 +12,7 @@ from typing import Any, Final, Protocol
 from pydantic_core import from_json
 
 from defserve.transports.asgi import HeaderList, Scope
-from defserve.transports.http.answering import CLIENT_LEFT, SingleResponse, absorb, reading, route_message
+from defserve.transports.http.answering import CLIENT_LEFT, Attached, SingleResponse, absorb, route_message
 from defserve.transports.http.exchange import Exchange
 from defserve.transports.http.headers import is_json
 from defserve.transports.session_provider import SessionProvider
@@ -157,7 +157,8 @@ class RestMount:
         try:
             begun = conversation.begin(request, route, self.rules.offer)
             if not isinstance(begun, tuple):
-                with reading(exchange, route):
+                with Attached(exchange, route) as attached:
+                    attached.watch()
                     await begun
                     await absorb()
                 begun = next(

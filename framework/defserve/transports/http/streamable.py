@@ -10,7 +10,7 @@ from typing import Any
 from defserve.auth.principals import Principal
 from defserve.errors import LimitExceeded
 from defserve.transports.asgi import HeaderList
-from defserve.transports.http.answering import SingleResponse, answer, reading, route_message, run, stream
+from defserve.transports.http.answering import Attached, SingleResponse, answer, route_message, run, stream
 from defserve.transports.http.exchange import Exchange, RefusalData
 from defserve.transports.http.headers import NAMED_BY, accepts, param_mismatch, routing_mismatch
 from defserve.transports.http.session import HttpSession, ResponseStream
@@ -243,7 +243,8 @@ class Streamable:
                 await refuse(exchange, 409, INVALID_REQUEST, "Conflict: this session's stream is already open")
                 return
             session.standalone.attach(exchange)
-        with reading(exchange, route):
+        with Attached(exchange, route) as attached:
+            attached.watch()
             await stream(exchange, route, missed)
 
     async def delete(self, exchange: Exchange) -> None:

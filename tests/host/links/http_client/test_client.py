@@ -377,6 +377,48 @@ async def test_a_request_says_where_it_goes_and_what_it_has():
         assert b"content-length" not in server.requests[1]
 
 
+async def test_each_request_has_its_own_head_though_most_are_alike():
+    async with script(answering) as server, client(server.url, **{"Content-Length": "7"}) as http:
+        asked = [
+            ("POST", "/a", {"x": "1"}, b"12"),
+            ("POST", "/a", {"x": "1"}, b"123"),
+            ("POST", "/a", {"x": "2"}, b"1"),
+        ]
+        asked += [("POST", "/b", {"x": "2"}, b"1"), ("GET", "/b", {"x": "2"}, None), ("POST", "/b", {"x": "2"}, b"")]
+        for method, target, headers, content in asked:
+            await (await http.send(method, target, headers, content)).aclose()
+            headers["x"] = "changed later"
+        await (await http.send("POST", "/b", {"x": "2"}, b"1")).aclose()
+        lines = [request.partition(b"\r\n\r\n")[0].split(b"\r\n") for request in server.requests]
+        found = [(first, *(line for line in rest if line.startswith((b"x:", b"content-l")))) for first, *rest in lines]
+        assert found == [
+            (b"POST /a HTTP/1.1", b"x: 1", b"content-length: 2"),
+            (b"POST /a HTTP/1.1", b"x: 1", b"content-length: 3"),
+            (b"POST /a HTTP/1.1", b"x: 2", b"content-length: 1"),
+            (b"POST /b HTTP/1.1", b"x: 2", b"content-length: 1"),
+            (b"GET /b HTTP/1.1", b"x: 2"),
+            (b"POST /b HTTP/1.1", b"x: 2", b"content-length: 0"),
+            (b"POST /b HTTP/1.1", b"x: 2", b"content-length: 1"),
+        ]
+
+
+async def test_each_response_has_its_own_head_though_most_are_alike():
+    heads = [b"x: 1", b"x: 1", b"x: 2", b"x: 1", b"y: 1"]
+
+    async def serve(wire: Wire, told: Script) -> None:
+        for head in heads:
+            told.requests.append(await wire.request())
+            await wire.say(b"HTTP/1.1 200 OK\r\n" + head + b"\r\ncontent-length: 2\r\n\r\nok")
+
+    async with script(serve) as server, client(server.url) as http:
+        found: list[bytes] = []
+        for _ in heads:
+            response = await http.send("GET", "/", {})
+            found += [f"{name}: {value}".encode() for name, value in response.headers.items() if name in "xy"]
+            await response.aclose()
+        assert (found, server.connections) == (heads, 1)
+
+
 @pytest.mark.parametrize("value", ["a\r\nevil: 1", "a\nb", "a\rb", "a\0b", "ü", "\x1b[2J"])
 async def test_a_header_cannot_become_two(value: str):
     with pytest.raises(ValueError, match="'x-team' has characters"):

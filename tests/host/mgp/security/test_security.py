@@ -333,3 +333,16 @@ async def test_a_tool_that_appears_later_is_looked_up():
         server.replies["tools/list"] = {"tools": [risky("dangerous")]}
         with pytest.raises(NotConfirmed):
             await client.call("act", x="1")
+
+
+@pytest.mark.req("MCP-9.2")
+@pytest.mark.parametrize(
+    ("hints", "risk"),
+    [
+        ({"readOnlyHint": True}, "moderate"),
+        ({"destructiveHint": False}, "moderate"),
+        ({"destructiveHint": True}, "dangerous"),
+    ],
+)
+def test_hints_of_a_server_make_a_host_more_careful_and_never_less(hints: dict[str, bool], risk: str) -> None:
+    assert tool_security("look", {"annotations": hints}).risk == risk

@@ -240,6 +240,8 @@ def templated(name: str) -> str:
     ("uri", "options", "problem"),
     [
         ("http://view", {}, "does not begin with ui://"),
+        ("view", {}, "does not begin with ui://"),
+        ("ui://view", {"csp": ["https://a.com"]}, "say what for: csp="),
         ("ui://a/{name}", {}, "is a template|not match"),
         ("ui://view", {"mime_type": "text/html"}, "MIME type is always"),
         ("ui://view", {"csp": {"connect": ["*"]}}, "not an origin"),

@@ -362,6 +362,8 @@ def test_a_folder_without_skills_is_refused(tmp_path: Path) -> None:
 def test_a_folder_that_is_itself_a_skill_is_told_apart(folder: Path) -> None:
     with pytest.raises(UsageError, match=r"use server\.skill\(…\)"):
         Server("s").skills(folder / "refunds")
+    with pytest.raises(UsageError, match=rf"use server\.skills\('{folder.name}'\)"):
+        Server("s").skill(folder)
 
 
 def test_skills_in_caches_and_hidden_folders_are_nobodys(folder: Path) -> None:

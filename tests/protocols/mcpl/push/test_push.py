@@ -10,8 +10,7 @@ from datetime import UTC, datetime, timedelta, timezone
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import settings as examples
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 
@@ -21,6 +20,7 @@ from defserve.protocols.mcpl.errors import FeatureDisabled, UnknownFeatureSet
 from defserve.protocols.mcpl.peers import everyone
 from defserve.protocols.mcpl.push.event import Event
 from defserve.protocols.mcpl.push.section import UNDER_WAY
+from tests.effort import examples
 from tests.protocols.mcpl.hosts import MCPL, SILENCE, Host, HostError, Json, hosting, session_of
 from tests.raw import STATELESS, text_of, turns, until
 
@@ -605,7 +605,7 @@ steps = st.lists(
 
 
 @pytest.mark.req("MCPL-6.7u", "MCPL-6.3")
-@examples(max_examples=60)
+@settings(max_examples=examples(20))
 @given(steps=steps, strict=st.booleans(), as_request=st.booleans())
 def test_no_message_of_a_disabled_set_ever_leaves(steps: list[Any], strict: bool, as_request: bool):
     asyncio.run(_walk(steps, strict, as_request))

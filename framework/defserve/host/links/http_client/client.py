@@ -18,6 +18,7 @@ CONNECT_SECONDS = 10.0
 # Common servers close an idle connection after five seconds. It must not close just as it is used again.
 IDLE_SECONDS = 4.0
 MOST_IDLE: Final = 20
+END: Final = b"\r\n"
 
 
 class HttpClient:
@@ -39,6 +40,9 @@ class HttpClient:
         self._idle: list[Connection] = []
         self._open: set[Connection] = set()
         self._cookies = Cookies()
+        # Requests differ in their bodies, seldom in their heads.
+        self._last_request: tuple[str, str, str, Mapping[str, str]] | None = None
+        self._last_head = b""
         self._ssl: ssl.SSLContext | None = None
         self._closed = False
 
@@ -76,15 +80,20 @@ class HttpClient:
             connection.abort()
 
     def _head(self, method: str, target: str, headers: Mapping[str, str], content: bytes | None) -> bytes:
-        whole = {**self._headers, **headers}
-        if content is not None or method == "POST":
-            whole["content-length"] = str(len(content or b""))
-        if self._cookies.header and "cookie" not in whole:
-            whole["cookie"] = self._cookies.header
-        try:
-            return encode_head(method, target, whole)
-        except ValueError as error:
-            raise Broken(str(error)) from None
+        request = method, target, self._cookies.header, headers
+        if request != self._last_request:
+            whole = {**self._headers, **headers}
+            whole.pop("content-length", None)
+            if self._cookies.header and "cookie" not in whole:
+                whole["cookie"] = self._cookies.header
+            try:
+                head = encode_head(method, target, whole)
+            except ValueError as error:
+                raise Broken(str(error)) from None
+            self._last_request, self._last_head = (*request[:3], dict(headers)), head[: -len(END)]
+        if content is None and method != "POST":
+            return self._last_head + END
+        return b"%scontent-length: %d\r\n\r\n" % (self._last_head, len(content or b""))
 
     def _kept(self) -> Connection | None:
         """An idle connection, the one that was used last. Those that nobody used for a while are closed."""

@@ -11,7 +11,7 @@ from typing import Any, Final, cast
 from defserve.host.links.http_client.content_coding import Unpacker
 from defserve.host.links.http_client.errors import Broken, Unanswered
 from defserve.host.links.http_client.framing import ResponseFraming
-from defserve.host.links.http_client.head import ResponseHead
+from defserve.host.links.http_client.head import HeadParser, ResponseHead
 
 WRITE_SECONDS = 30.0
 MOST_UNREAD: Final = 256 * 1024
@@ -30,6 +30,7 @@ class Connection(asyncio.Protocol):
         self._reused = False
         self._clogged = False
         self.idle_since = 0.0
+        self.parse_head = HeadParser()
 
     @property
     def is_usable(self) -> bool:
@@ -156,7 +157,7 @@ class Response:
     __slots__ = ("head", "framing", "_connection", "_parts", "_unread", "_ended", "_error", "_waiter")
 
     def __init__(self, connection: Connection) -> None:
-        self.framing = ResponseFraming()
+        self.framing = ResponseFraming(connection.parse_head)
         self.head: ResponseHead | None = None
         self._connection: Connection | None = connection
         self._parts: deque[bytes] = deque()

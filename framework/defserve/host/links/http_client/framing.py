@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from enum import IntEnum
 from typing import Final
 
@@ -38,9 +39,10 @@ class ResponseFraming:
     reusable  whether the connection can carry another request then
     """
 
-    __slots__ = ("head", "over", "reusable", "_next", "_rest", "_left", "_heads")
+    __slots__ = ("head", "over", "reusable", "_next", "_rest", "_left", "_heads", "_parse")
 
-    def __init__(self) -> None:
+    def __init__(self, parse: Callable[[bytes], ResponseHead] = parse_head) -> None:
+        self._parse = parse
         self.head: ResponseHead | None = None
         self.over, self.reusable = False, False
         self._next = Part.HEAD
@@ -81,7 +83,7 @@ class ResponseFraming:
             if found is None:
                 self._rest = data
                 return b""
-            head, data, searched = parse_head(data[: found.start()]), data[size:], 0
+            head, data, searched = self._parse(data[: found.start()]), data[size:], 0
             if head.status >= 200:
                 break
             if head.status == 101:

@@ -26,6 +26,23 @@ class ResponseHead:
         self.status, self.reason, self.headers, self.minor = status, reason, headers, minor
 
 
+class HeadParser:
+    """Parses the heads of one connection. Many of them are the same as the one before."""
+
+    __slots__ = ("_data", "_head")
+
+    def __init__(self) -> None:
+        self._data = b""
+        self._head: ResponseHead | None = None
+
+    def __call__(self, data: bytes) -> ResponseHead:
+        """See `parse_head`. The result may be shared, so it is not to be changed."""
+        if self._head is None or data != self._data:
+            self._head = parse_head(data)
+            self._data = data
+        return self._head
+
+
 def parse_head(data: bytes) -> ResponseHead:
     """The head whose lines these are, without the empty line that ends it. Raises Broken."""
     text = data.decode("latin-1")

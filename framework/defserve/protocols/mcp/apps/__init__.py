@@ -6,6 +6,6 @@ a tool with a view answers always has a text. `visible_to="app"` is a wish that 
 
 `extension` folds the room, and is imported when a server declares a view or links a tool.
 
-May import: `core`, `protocols.mcp.function`, `protocols.mcp.lifecycle`, `protocols.mcp.prefixes`,
-`protocols.mcp.resources`, `protocols.mcp.tools`, `wire.messages`.
+May import: `binding.functions`, `core`, `protocols.mcp.function`, `protocols.mcp.lifecycle`,
+`protocols.mcp.prefixes`, `protocols.mcp.resources`, `protocols.mcp.tools`, `wire.messages`.
 """

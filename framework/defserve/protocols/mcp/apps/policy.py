@@ -55,6 +55,8 @@ def is_origin(text: Any) -> bool:
 
 def csp_wire(given: Mapping[str, Any], subject: str, where: str) -> Params:
     """`csp` as the wire has it. Raises UsageError for anything that hosts would refuse, or could misread."""
+    if not is_object(given):
+        raise UsageError(f"{subject}: csp={given!r}", where=where, fix=f'say what for: csp={{"connect": {given!r}}}')
     _refuse_unknown(given, SOURCES, f"{subject}: csp", where)
     found: Params = {}
     for option, origins in given.items():

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from defserve.binding.functions import where as place_of
 from defserve.core.registry import Registry
 from defserve.errors import UsageError
 from defserve.protocols.mcp.apps.facet import APPS, FOR_VIEWS
@@ -63,11 +64,11 @@ class AppView(Resource):
         owner: Any = None,
     ) -> AppView:
         """Read a function into a view. Raises UsageError for one that no host could show."""
-        resource = Resource.of(function, uri, options, find_provider=find_provider, owner=owner)
-        subject, where = f"app {uri!r}", resource.where
-        if not uri.startswith(SCHEME) or resource.template is not None:
-            problem = "is a template" if resource.template is not None else f"does not begin with {SCHEME}"
+        subject, where = f"app {uri!r}", place_of(function)
+        if not uri.startswith(SCHEME) or "{" in uri:
+            problem = "is a template" if "{" in uri else f"does not begin with {SCHEME}"
             raise UsageError(f"{subject} {problem}", where=where, fix='give it one URI: @server.app("ui://name/view")')
+        resource = Resource.of(function, uri, options, find_provider=find_provider, owner=owner)
         if options.mime_type != MIME_TYPE:
             raise UsageError(f"{subject}: its MIME type is always {MIME_TYPE}", where=where, fix="drop mime_type=")
         ui: Params = {"prefersBorder": bool(options.border)}

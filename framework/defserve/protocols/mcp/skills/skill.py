@@ -186,5 +186,7 @@ def _no_manifest(folder: Folder) -> UsageError:
     return UsageError(
         f"the skill in {folder.root} has no {SKILL_FILE}{why}",
         where=str(folder.root),
-        fix=f"write {SKILL_FILE}; it begins with the lines ---, name: {folder.root.name}, description: …, ---",
+        fix=f"there are skills in it: use server.skills({folder.root.name!r})"
+        if any(file.name == SKILL_FILE for file in folder.files)
+        else f"write {SKILL_FILE}; it begins with the lines ---, name: {folder.root.name}, description: …, ---",
     )

@@ -55,6 +55,11 @@ class TasksElsewhere:
         record.elsewhere = where
         await runner.accounts.charge(record, call.principal, len(record.encoded()))
         await runner.storage.create(record)
+        now = runner.storage.now()
+        runner.held = {id: expires for id, expires in runner.held.items() if expires > now} | {
+            record.id: record.expires
+        }
+        await runner.beat()
         return {**_told(record, created), "resultType": "task"}
 
     async def look(self, call: Call, task: StoredTask) -> Params:
@@ -63,7 +68,7 @@ class TasksElsewhere:
         try:
             found = await self._servers.ask_task(call, where, "tasks/get", {})
         except TaskLost:
-            return _detailed(await runner.change(task.record.id, lambda record: fail(record, LOST)))
+            return await self._lost(task)
         if found.get("status") not in TERMINAL:
             told = _told(task.record, found)
             asked: Any = found.get("inputRequests")
@@ -77,6 +82,7 @@ class TasksElsewhere:
             return True if outcome is None else outcome
 
         ended = _detailed(await runner.change(task.record.id, end))
+        runner.held.pop(task.record.id, None)
         self._servers.release_task(where)
         return ended
 
@@ -90,7 +96,15 @@ class TasksElsewhere:
         try:
             await self._servers.ask_task(call, _where(task), method, params)
         except TaskLost:
-            await self._runner().change(task.record.id, lambda record: fail(record, LOST))
+            await self._lost(task)
+
+    async def _lost(self, task: StoredTask) -> Params:
+        """The server of a task cannot be reached from here. The process that began the task may still reach it."""
+        runner, record = self._runner(), task.record
+        if record.runner != runner.id and not await runner.heartbeat.is_dead(record.runner):
+            return task.detailed()
+        runner.held.pop(record.id, None)
+        return _detailed(await runner.change(record.id, lambda found: fail(found, LOST)))
 
 
 def _where(task: StoredTask) -> Params:

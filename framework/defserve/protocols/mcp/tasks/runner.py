@@ -41,6 +41,8 @@ class TaskRunner:
         self.running: dict[str, TaskRun] = {}
         self.claiming: set[str] = set()
         """Tasks of others that are about to run here."""
+        self.held: dict[str, int] = {}
+        """Tasks that only this process can ask for, and when they expire: other servers run them."""
         self._runs: set[TaskRun] = set()
         self._is_alone = is_alone
         self._listeners: dict[str, list[Listener]] = {}
@@ -157,7 +159,8 @@ class TaskRunner:
         await self.heartbeat.end()
 
     def _is_busy(self) -> bool:
-        return bool(self.running)
+        now = self.storage.now()
+        return bool(self.running) or any(expires > now for expires in self.held.values())
 
     def _look_on(self) -> None:
         if not self._is_alone and (self._looking is None or self._looking.done()):

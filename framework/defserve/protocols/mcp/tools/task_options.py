@@ -40,10 +40,16 @@ class TaskOptions(NamedTuple):
         ttl = TTL_SECONDS if options.ttl is None else options.ttl
         poll = POLL_SECONDS if options.poll is None else options.poll
         retry: Any = options.retry
+        if options.task is None:
+            raise UsageError(
+                f"tool {tool.name!r} is no task, and ttl, poll, retry and begin are for tasks",
+                where=tool.where,
+                fix='add task="optional" or task="required"',
+            )
         problems = {
             f"task={options.task!r}": (
                 options.task not in ("optional", "required"),
-                'ttl, poll, retry and begin are for tasks: say task="optional" or task="required"',
+                'say task="optional" or task="required"',
             ),
             f"ttl={ttl!r}": (
                 not _is_between(ttl, 0.001, limits.task_ttl),

@@ -73,9 +73,15 @@ class AuditTrail:
         result: str = "SUCCESS",
         details: Mapping[str, Any] | None = None,
         durable: bool = False,
+        server_id: str | None = None,
     ) -> None:
-        """Report an event. Raises AuditUnavailable if a `durable` event cannot be kept, ValueError for a bad type."""
+        """Report an event. Raises AuditUnavailable if a `durable` event cannot be kept, ValueError for a bad type.
+
+        `server_id` is the server that it is about, if that is another one behind this server.
+        """
         event = self._event(call, event_type, tool, result, details or {})
+        if server_id is not None:
+            event["target"]["server_id"] = server_id
         self._keep(event, durable)
         if "audit" in sections(call):
             call.notify("notifications/mgp.audit", event)
@@ -190,7 +196,13 @@ class AuditedCall:
     async def _report(self, event_type: str, result: str, details: Params, *, durable: bool) -> None:
         def write() -> None:
             self._trail.report(
-                self._call, event_type, tool=self._tool.name, result=result, details=details, durable=durable
+                self._call,
+                event_type,
+                tool=self._tool.name,
+                result=result,
+                details=details,
+                durable=durable,
+                server_id=getattr(getattr(self._tool, "backend", None), "id", None),
             )
 
         if durable and self._trail.sinks:

@@ -1,0 +1,67 @@
+"""What a sentence asks for and what a tool does: the kinds of deed, found behind politeness and before details."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from defserve.search.entries import ToolEntry
+from defserve.search.verbs import READ, deeds_of, deeds_wanted
+from tests.effort import cpu_within
+
+
+def does(name: str, said: str = "") -> int:
+    return deeds_of(ToolEntry(name, "s", name, description=said))
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        "Which rooms did we paint?",
+        "Did Ann delete the list?",
+        "Can you tell me who created this?",
+        "Give me everything that was removed.",
+        "I'd like to see the drafts.",
+        "We moved house, please find the old address.",
+    ],
+)
+def test_questions_ask_to_read_whatever_verbs_follow(query: str):
+    assert deeds_wanted(query) == READ
+
+
+@pytest.mark.parametrize(
+    ("query", "tool"),
+    [
+        ("Could you please delete the old rooms?", "remove_room"),
+        ("I want to rename a room.", "update_room"),
+        ("Please note down a new room.", "create_room"),
+        ("The room is ready, please tell Ann.", "send_message"),
+    ],
+)
+def test_a_request_has_the_kind_of_its_tool_and_not_of_others(query: str, tool: str):
+    tools = {name: does(name) for name in ("list_rooms", "remove_room", "update_room", "create_room", "send_message")}
+    assert deeds_wanted(query) & tools[tool]
+    others = [name for name, kinds in tools.items() if not kinds & deeds_wanted(query)]
+    assert len(others) >= 2
+
+
+def test_things_in_a_name_are_no_deeds_and_a_description_helps_out():
+    assert does("message_list") == does("rooms", "Lists all rooms.") == READ
+    assert does("rooms") == 0
+
+
+@pytest.mark.parametrize("query", ["", "rooms", "the blue room", "日本語", "please"])
+def test_without_a_verb_nothing_is_asked(query: str):
+    assert deeds_wanted(query) == 0
+
+
+@given(st.text(max_size=300))
+def test_any_text_gives_kinds(text: str):
+    assert 0 <= deeds_wanted(text) < 64
+    assert 0 <= does(text[:64], text) < 64
+
+
+@pytest.mark.parametrize("piece", ["please ", "i want to ", "let me ", "get ", "i'", "a"])
+def test_no_query_takes_long(piece: str):
+    assert cpu_within(0.05, lambda: deeds_wanted(piece * 500))
