@@ -7,7 +7,7 @@ sessions, WebSocket, HTTP+SSE, REST, batches, a unix socket, a mounted server, a
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from tests.attack.arena import Kind, Served
@@ -97,7 +97,9 @@ def run(trial: Trial, served: Served, talk: Conversation, tool: str, told: str, 
     trial.expect(not served.has_marked(word), f"{told}: it ran ({said})")
 
 
-def alone(trial: Trial, served: Served, caller: Caller, prefix: str = "", told: str = "") -> None:
+def alone(
+    trial: Trial, served: Served, caller: Caller, prefix: str = "", told: str = "", tools: Sequence[str] = TOOLS
+) -> None:
     """The same without sessions: grants in `_meta`, answers with the state they belong to, and answers unasked."""
     metas: dict[str, Json] = {"": {}}
     for key in ("dev.cloto/mgp/grants", "dev.defserve/grants", "io.modelcontextprotocol/grants"):
@@ -105,7 +107,7 @@ def alone(trial: Trial, served: Served, caller: Caller, prefix: str = "", told: 
         metas[f"_meta[{key}] granted"] = {key: {"shell.execute": {"granted": True}, "memory.write": {"granted": True}}}
     for name, capabilities in offers(STATELESS).items():
         for how, meta in metas.items():
-            for tool in TOOLS:
+            for tool in tools:
                 label = f"{told}stateless, {name}, {how}, {tool}"
                 with_answers(trial, served, caller, prefix + tool, capabilities, meta, label)
 
@@ -163,22 +165,29 @@ def _(trial: Trial) -> None:
 
 @FAMILY.attack("a mounted server")
 def _(trial: Trial) -> None:
-    by_prefix(trial, "mounted")
+    served, caller, prefix = by_prefix(trial, "mounted")
+    roads(trial, served, caller, HttpConversation, prefix)
+    alone(trial, served, caller, prefix)
 
 
 @FAMILY.attack("a server behind another")
 def _(trial: Trial) -> None:
-    by_prefix(trial, "behind")
+    """A call that is let through starts a process there, so the tool that asks inside is not tried with every grant."""
+    served, caller, prefix = by_prefix(trial, "behind")
+    roads(trial, served, caller, HttpConversation, prefix)
+    alone(trial, served, caller, prefix, tools=TOOLS[:2])
+    for name, capabilities in offers(STATELESS).items():
+        with_answers(trial, served, caller, f"{prefix}sure", capabilities, {}, f"stateless, {name}, sure")
 
 
-def by_prefix(trial: Trial, file: str) -> None:
+def by_prefix(trial: Trial, file: str) -> tuple[Served, Caller, str]:
+    """A served file with tools of another server, and their prefix."""
     served = trial.arena.serve(Kind(file))
     caller = Caller(served.place)
     listed = [tool["name"] for tool in (caller.alone("tools/list").get("result") or {}).get("tools", [])]
     prefix = next((name.removesuffix("echo") for name in listed if name.endswith("echo") and name != "echo"), "kid_")
     trial.expect(f"{prefix}erase" in listed, f"the mounted tools are not listed: {listed}")
-    roads(trial, served, caller, HttpConversation, prefix)
-    alone(trial, served, caller, prefix)
+    return served, caller, prefix
 
 
 @FAMILY.attack("REST")
