@@ -19,12 +19,12 @@ def scores() -> dict[str, dict[str, Score]]:
 
 def test_keywords_and_sentences_find_their_tool_among_the_first_five(scores: dict[str, dict[str, Score]]):
     assert scores["hybrid"]["keyword"].among_five >= 0.97
-    assert scores["hybrid"]["sentence"].among_five >= 0.85
+    assert scores["hybrid"]["sentence"].among_five >= 0.9
 
 
 def test_paraphrases_are_found_five_times_as_often_as_by_bm25(scores: dict[str, dict[str, Score]]):
     found = {name: kinds["paraphrase"].among_five for name, kinds in scores.items()}
-    assert found["hybrid"] >= 0.5
+    assert found["hybrid"] >= 0.63
     assert found["hybrid"] >= 5 * max(found["FTS5"], found["keyword"])
 
 

@@ -123,7 +123,9 @@ def test_any_query_gives_scores_from_zero_to_one_best_first(query: str, strategy
     assert scores == sorted(scores, reverse=True)
 
 
-@pytest.mark.parametrize("piece", ["a", "1", "1.", "a@", "AB-1 ", '"', "#a", "a.b", "é", "日", "readFile", " how many"])
+@pytest.mark.parametrize(
+    "piece", ["a", "1", "1.", "a@", "AB-1 ", '"', "#a", "a.b", "é", "日", "readFile", " how many", "a Bob"]
+)
 def test_no_query_takes_long(piece: str):
     assert cpu_within(0.05, lambda: index().search(piece * 2_000, "hybrid", NO_FILTER))
 
