@@ -34,6 +34,8 @@ def test_questions_ask_to_read_whatever_verbs_follow(query: str):
     ("query", "tool"),
     [
         ("Could you please delete the old rooms?", "remove_room"),
+        ("Get rid of the old rooms.", "remove_room"),
+        ("Let everyone know that the room is ready.", "send_message"),
         ("I want to rename a room.", "update_room"),
         ("Please note down a new room.", "create_room"),
         ("The room is ready, please tell Ann.", "send_message"),
