@@ -22,7 +22,7 @@ from defserve.search.words import split as words_in
 
 CORPUS = Path(__file__).parent / "corpus"
 PAGE = Path(__file__).parents[2] / "docs" / "search.md"
-BEGIN, END = "<!-- make search", "<!-- end -->"
+BEGIN, END = '<!-- make search ARGS="--split held', "<!-- end -->"
 KINDS = ("keyword", "sentence", "paraphrase", "language", "none")
 TOP = 5
 
@@ -71,7 +71,9 @@ def entries() -> tuple[ToolEntry, ...]:
 
 
 def queries(split: str) -> list[Query]:
-    lines = (CORPUS / "queries.jsonl").read_text(encoding="utf-8").splitlines()
+    lines = [
+        line for name in ("queries", "fresh") for line in (CORPUS / f"{name}.jsonl").read_text("utf-8").splitlines()
+    ]
     read = [json.loads(line) for line in lines]
     return [Query(each["kind"], each["query"], frozenset(each["right"])) for each in read if each["split"] == split]
 
@@ -154,7 +156,7 @@ def table(split: str) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--split", choices=("tune", "held"), default="tune")
+    parser.add_argument("--split", choices=("tune", "held", "fresh"), default="tune")
     parser.add_argument("--write", action="store_true", help="write the table into docs/search.md")
     options = parser.parse_args()
     servers, made = len(list((CORPUS / "tools").glob("*.json"))), table(options.split)
