@@ -227,6 +227,45 @@ EXAMPLES: list[tuple[str, str, Any]] = [
             "max_tokens": 8000,
         },
     ),
+    (
+        "mgp/discovery/list",
+        "params",
+        {"filter": {"extensions": ["streaming"], "permissions": ["network.outbound"], "status": "connected"}},
+    ),
+    (
+        "mgp/discovery/list",
+        "result",
+        {
+            "servers": [
+                {
+                    "id": "mind.cerebras",
+                    "status": "connected",
+                    "mgp_version": "0.1.0",
+                    "extensions": ["security", "lifecycle", "streaming"],
+                    "tools": ["think", "analyze"],
+                    "trust_level": "standard",
+                }
+            ]
+        },
+    ),
+    (
+        "mgp/discovery/register",
+        "params",
+        {
+            "id": "dynamic.custom_tool",
+            "command": "python",
+            "args": ["scripts/mcp_custom.py"],
+            "transport": "stdio",
+            "mgp": {
+                "extensions": ["security"],
+                "permissions_required": ["network.outbound"],
+                "trust_level": "sandboxed",
+            },
+            "created_by": "agent.cloto_default",
+            "justification": "Agent needs custom data processing tool",
+        },
+    ),
+    ("mgp/discovery/deregister", "params", {"id": "dynamic.custom_tool", "reason": "no_longer_needed"}),
     ("mgp/tools/session/evict", "params", {"tools": ["analyze_csv"], "reason": "no_longer_needed"}),
 ]
 

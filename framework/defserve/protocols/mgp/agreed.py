@@ -80,13 +80,19 @@ def tool_security(item: Any) -> ToolSecurity | None:
     return item.facets.get(NAME)
 
 
-def undeclared(hints: Mapping[str, Any] | None) -> dict[str, Any]:
-    """The `security` of a tool that declares none (§4.1: each tool has one). MCP's hints can only raise its risk.
+def undeclared(hints: Mapping[str, Any] | None, *, is_own: bool = False) -> dict[str, Any]:
+    """The `security` of a tool that declares none (§4.1: each tool has one), by MCP's hints.
+
+    The hints of a server's own author are believed. Those of another server can only raise the risk.
 
     The optional fields are left out: nothing is known of them. A validator of "none" would tell a client not to check.
     """
-    is_destructive = (hints or {}).get("destructiveHint") is True
-    return {"risk_level": "dangerous" if is_destructive else "moderate", "permissions_required": []}
+    said = hints or {}
+    if said.get("destructiveHint") is True:
+        risk = "dangerous"
+    else:
+        risk = "safe" if is_own and said.get("readOnlyHint") is True else "moderate"
+    return {"risk_level": risk, "permissions_required": []}
 
 
 def _offered(offer: Offer) -> Mapping[str, Any] | None:
