@@ -55,9 +55,16 @@ def front_of(call: Call) -> Front:
 
 
 def is_confirmation(method: str, params: Mapping[str, Any]) -> bool:
-    """Whether a question of a backend asks for nothing but a yes."""
+    """Whether a question of a backend asks for nothing but a yes.
+
+    It has no field, or one, a boolean `value`, as our own `ctx.confirm` and FastMCP have it. Other forms are questions
+    of an author, who would hear a stranger's answer without a front, too.
+    """
     if method != "elicitation/create" or params.get("mode", "form") != "form":
         return False
     schema = params.get("requestedSchema")
     fields = schema.get("properties") if is_object(schema) else None
-    return not is_object(fields) or all(is_object(one) and one.get("type") == "boolean" for one in fields.values())
+    if not is_object(fields) or not fields:
+        return True
+    only = fields.get("value")
+    return len(fields) == 1 and is_object(only) and only.get("type") == "boolean"
