@@ -7,6 +7,8 @@ import json
 import os
 import socket
 import stat
+import subprocess
+import sys
 from collections.abc import AsyncIterator
 from contextlib import suppress
 from pathlib import Path
@@ -18,7 +20,7 @@ from defserve.errors import PeerGone, UsageError
 from defserve.kernel.control import listener
 from defserve.kernel.control.asking import ask
 from defserve.kernel.control.listener import LONGEST_REQUEST, MOST_PEERS, controlled
-from defserve.kernel.control.places import places_of
+from defserve.kernel.control.places import own_place, places_of
 from tests.waiting import until
 
 pytestmark = pytest.mark.anyio
@@ -174,12 +176,29 @@ async def test_the_number_of_peers_is_bounded(config: Path) -> None:
 async def test_a_socket_that_a_killed_kernel_left_is_no_kernel(config: Path) -> None:
     async with controlled(config, FakeKernel()) as path:
         assert path is not None
-        left = path.with_name(path.name.replace(f"-{os.getpid()}", "-1"))
+        left = path.with_name(path.name.replace(f"-{os.getpid()}", f"-{ended_process()}"))
         with socket.socket(socket.AF_UNIX) as one:
             one.bind(str(left))
         assert set(places_of(config)) == {os.getpid()}
+        assert not left.exists()
     with pytest.raises(PeerGone, match="no kernel serves"):
         asked(config, verb="ps")
+
+
+def ended_process() -> int:
+    with subprocess.Popen([sys.executable, "-I", "-S", "-c", ""]) as process:
+        process.wait()
+    return process.pid
+
+
+def test_the_socket_of_a_kernel_that_does_not_listen_yet_is_left_to_it(config: Path) -> None:
+    path = own_place(config)
+    with socket.socket(socket.AF_UNIX) as starting:
+        starting.bind(str(path))
+        assert places_of(config) == {}
+        starting.listen()
+        assert places_of(config) == {os.getpid(): path}
+    path.unlink()
 
 
 async def test_without_a_private_folder_the_kernel_serves_all_the_same(

@@ -33,7 +33,7 @@ def places_of(config: Path) -> dict[int, Path]:
         if is_private_folder(folder):
             for path in sorted(folder.glob(f"{_name(config)}-*.sock")):
                 process = path.stem.rpartition("-")[2]
-                if process.isdecimal() and _listens(path):
+                if process.isdecimal() and _listens(path, int(process)):
                     found.setdefault(int(process), path)
     return found
 
@@ -42,15 +42,27 @@ def _name(config: Path) -> str:
     return sha256(os.fsencode(os.path.realpath(config))).hexdigest()[:16]
 
 
-def _listens(path: Path) -> bool:
+def _listens(path: Path, process: int) -> bool:
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
         probe.settimeout(2.0)
         try:
             probe.connect(str(path))
         except ConnectionRefusedError:
-            # A kernel that was killed left it. The folder is ours alone, so nobody else's file can be meant.
-            path.unlink(missing_ok=True)
+            # A kernel that starts has bound its socket and does not listen yet: only a dead one's is removed.
+            # The folder is ours alone, so nobody else's file can be meant.
+            if not _is_running(process):
+                path.unlink(missing_ok=True)
             return False
         except OSError:
             return False
+    return True
+
+
+def _is_running(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except (ProcessLookupError, OverflowError):
+        return False
+    except PermissionError:
+        pass
     return True
