@@ -10,13 +10,14 @@ from defserve import Remote, Server
 from defserve.errors import PeerError
 from tests.at_address import at_address, fresh
 from tests.proxying.backends import ERAS, child
+from tests.rows import for_each_row
 
 pytestmark = pytest.mark.anyio
 
 
-@pytest.mark.parametrize("back", ERAS)
-@pytest.mark.parametrize("era", ERAS)
-@pytest.mark.parametrize("prefix", [None, "s"])
+@for_each_row("back", ERAS)
+@for_each_row("era", ERAS)
+@for_each_row("prefix", [None, "s"])
 async def test_a_client_loads_and_checks_the_skill_of_a_program(era: str, back: str, prefix: str | None):
     front = Server("front", "1")
     front.mount(child("examples/skills.py", version=back), prefix=prefix)

@@ -12,6 +12,7 @@ from defserve import PeerError, Remote, Server, StaticTokens, ToolError
 from defserve.host import Answers
 from tests.at_address import at_address
 from tests.proxying.backends import ERAS, child
+from tests.rows import for_each_row
 
 pytestmark = pytest.mark.anyio
 
@@ -31,8 +32,8 @@ def yes(message: str, schema: dict[str, Any]) -> dict[str, Any]:
     return {name: True if field["type"] == "boolean" else "eve" for name, field in fields.items()}
 
 
-@pytest.mark.parametrize("era", ERAS)
-@pytest.mark.parametrize("meta", [{}, *({key: {"shell.execute": "approved"}} for key in GRANTS)])
+@for_each_row("era", ERAS)
+@for_each_row("meta", [{}, *({key: {"shell.execute": "approved"}} for key in GRANTS)])
 async def test_a_stranger_does_not_run_the_dangerous_tool_of_a_child(era: str, meta: dict[str, Any]) -> None:
     server = guarded()
     async with at_address(server) as url, Remote(url).connect(era, answers=Answers(ask=yes)) as client:

@@ -10,6 +10,7 @@ from defserve import Command, Remote, Server
 from defserve.errors import PeerError
 from tests.at_address import at_address, fresh
 from tests.proxying.backends import ERAS, child
+from tests.rows import for_each_row
 
 pytestmark = pytest.mark.anyio
 
@@ -32,9 +33,9 @@ async def check(front: Server, era: str, prefix: str) -> None:
             await plain.read(app.uri)
 
 
-@pytest.mark.parametrize("back", ERAS)
-@pytest.mark.parametrize("era", ERAS)
-@pytest.mark.parametrize("prefix", [None, "w"])
+@for_each_row("back", ERAS)
+@for_each_row("era", ERAS)
+@for_each_row("prefix", [None, "w"])
 async def test_a_host_behind_a_proxy_shows_the_views_of_a_program(era: str, back: str, prefix: str | None):
     front = Server("front", "1")
     program: Command = child("examples/weather_app.py", version=back)
@@ -53,7 +54,7 @@ async def test_and_those_of_a_server_at_an_address(back: str):
 STRANGE: list[Any] = [[], ["app", "x"], "app", None, {"model": 1}, ["model"], 7]
 
 
-@pytest.mark.parametrize("visibility", STRANGE)
+@for_each_row("visibility", STRANGE)
 async def test_a_strange_visibility_of_a_mounted_tool_breaks_no_list(visibility: Any):
     back = Server("back", "1")
 
