@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import pytest
@@ -33,9 +34,7 @@ async def check(front: Server, era: str, prefix: str) -> None:
             await plain.read(app.uri)
 
 
-@for_each_row("back", ERAS)
-@for_each_row("era", ERAS)
-@for_each_row("prefix", [None, "w"])
+@for_each_row(("back", "era", "prefix"), itertools.product(ERAS, ERAS, [None, "w"]), every=3)
 async def test_a_host_behind_a_proxy_shows_the_views_of_a_program(era: str, back: str, prefix: str | None):
     front = Server("front", "1")
     program: Command = child("examples/weather_app.py", version=back)

@@ -7,6 +7,7 @@ a missing permission or access is an error where MGP was negotiated.
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
@@ -261,8 +262,7 @@ async def test_the_same_call_is_refused_for_everyone(case: str, peer: str, tmp_p
 
 
 @pytest.mark.req("MGP-16.2")
-@for_each_row("peer", PEERS)
-@for_each_row("case", CASES)
+@for_each_row(("case", "peer"), itertools.product(CASES, PEERS), every=5)
 async def test_a_tool_that_calls_others_is_no_way_around_a_refusal(case: str, peer: str, tmp_path: Path):
     tool, refused, allowed, shape, given = CASES[case]
     options = {name: value() if callable(value) else value for name, value in given.items()}
