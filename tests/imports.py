@@ -46,11 +46,12 @@ def _edges(package: Path) -> Iterator[Edge]:
     for source, path in known.items():
         nodes = list(ast.walk(ast.parse(path.read_text(encoding="utf-8"))))
         typing, loggers = set(_under_type_checking(nodes)), set(_names_of_loggers(nodes))
+        is_package, root = path.name == "__init__.py", package.name
         for node in nodes:
-            if id(node) in loggers:
+            if not isinstance(node, ast.Import | ast.ImportFrom | ast.Constant) or id(node) in loggers:
                 continue
-            for name in _imported(node, source, path.name == "__init__.py", package.name):
-                target = _module(name, known, package.name)
+            for name in _imported(node, source, is_package, root):
+                target = _module(name, known, root)
                 if target is not None and target != source:
                     yield Edge(source, target, getattr(node, "lineno", 0), id(node) in typing)
 
