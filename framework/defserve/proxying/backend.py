@@ -495,7 +495,8 @@ class Backend:
         try:
             return await self._named(self._relayed(call, channel, front).run(method, {"taskId": where[TASK], **params}))
         except UpstreamUnavailable:
-            if where[HELD] is not None and channel.gone is not None:
+            # A held conversation is a process of its own: that it left ends its tasks.
+            if where[HELD] is not None:
                 raise TaskLost from None
             raise
         finally:
