@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from defserve.errors import UsageError
+from defserve.host.clients.table import CLIENTS, Launch, client
 from defserve.tooling.clients import files
-from defserve.tooling.clients.table import CLIENTS, Launch, client
 
 KEYS = ("mcpServers", "calc")
 posix = pytest.mark.skipif(os.name != "posix", reason="permissions of another kind")
