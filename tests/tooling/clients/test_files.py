@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from defserve.errors import UsageError
+from defserve.host.clients.table import CLIENTS, Launch, client
 from defserve.tooling.clients import files
-from defserve.tooling.clients.table import CLIENTS, Launch, client
 from tests.rows import for_each_row
 
 KEYS = ("mcpServers", "calc")

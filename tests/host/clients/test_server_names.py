@@ -13,10 +13,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from defserve.errors import UsageError
-from defserve.tooling.clients.table import CLIENTS
+from defserve.host.clients.server_names import LONGEST, RESERVED, checked_server_name, server_name_of
+from defserve.host.clients.table import CLIENTS
 from defserve.tooling.export.mgp_entry import mgp_entry
 from defserve.tooling.scaffold.creating import questions
-from defserve.tooling.server_names import LONGEST, RESERVED, checked_server_name, server_name_of
 from tests.rows import for_each_row
 
 REFUSED = [
