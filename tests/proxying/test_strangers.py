@@ -11,7 +11,7 @@ import pytest
 from defserve import PeerError, Remote, Server, StaticTokens, ToolError
 from defserve.host import Answers
 from tests.at_address import at_address
-from tests.proxying.backends import ERAS, child
+from tests.proxying.backends import ERA_PAIRS, ERAS, child
 from tests.rows import for_each_row
 
 pytestmark = pytest.mark.anyio
@@ -58,8 +58,7 @@ async def test_who_has_a_token_runs_it(era: str) -> None:
         assert await client.call("e_sure") == "done"
 
 
-@pytest.mark.parametrize("era", ERAS)
-@pytest.mark.parametrize("back", ERAS)
+@pytest.mark.parametrize(("era", "back"), ERA_PAIRS)
 async def test_a_strangers_yes_does_not_reach_a_child_and_its_name_does(era: str, back: str) -> None:
     server = Server("desk")
     server.mount(child("-m", "tests.proxying.guarded", version=back), prefix="e")
