@@ -23,6 +23,7 @@ from defserve.kernel.governance.state_file import StateFile
 from defserve.kernel.journal import Journal
 from defserve.kernel.members import Creator, Member
 from defserve.kernel.operating.access import AccessVerbs
+from defserve.kernel.operating.audit import KernelAudit
 from defserve.kernel.operating.health import health
 from defserve.kernel.operating.permissions import PermissionVerbs
 from defserve.kernel.operating.pins import PinVerbs
@@ -152,6 +153,12 @@ class Kernel:
     async def health(self, id: str | None = None) -> list[dict[str, Any]]:
         """Whether servers answer now: one of them, or all."""
         return await health(self, id)
+
+    async def audit(self, last: int = 20, follow: bool = False, verify: bool = False) -> AsyncIterator[dict[str, Any]]:
+        """The last records of the audit log, and with `follow` those that come; or whether it is intact."""
+        async with aclosing(KernelAudit(self).show(last, follow, verify)) as events:
+            async for event in events:
+                yield event
 
     async def approve(self, id: str, tool: str | None = None) -> list[dict[str, Any]]:
         """Let tools of a server be used that were held because they changed: one of them, or all."""

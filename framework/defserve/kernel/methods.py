@@ -1,4 +1,4 @@
-"""MGP §11.3, §11.4 for the servers of a kernel: health and lifecycle of the one that `server_id` names."""
+"""MGP §6, §11.3, §11.4 at a kernel: health and lifecycle of the server that `server_id` names, and the audit log."""
 
 from __future__ import annotations
 
@@ -13,8 +13,9 @@ from defserve.errors import InvalidParams, MethodNotFound, PeerError, UsageError
 from defserve.kernel.config.entries import KernelConfig
 from defserve.kernel.governance.operators import check_operator
 from defserve.kernel.members import Member
+from defserve.kernel.operating.audit import KernelAudit
 from defserve.kernel.operating.health import health
-from defserve.kernel.operating.tools import HEALTH, RESTART
+from defserve.kernel.operating.tools import AUDIT, HEALTH, RESTART
 from defserve.protocols.mgp import instants
 from defserve.protocols.mgp.agreed import sections
 from defserve.protocols.mgp.discovery.operator_tools import Answer
@@ -44,7 +45,7 @@ class KernelMethods:
     """Without a `server_id`, or with the kernel's own, the kernel itself is meant. Only operators may name another."""
 
     def __init__(self, kernel: OperatedKernel) -> None:
-        self._kernel = kernel
+        self._kernel, self._audit = kernel, KernelAudit(kernel)
         self._stopping: set[asyncio.Task[Any]] = set()
 
     def around(self) -> Mapping[str, Wrapper]:
@@ -55,11 +56,14 @@ class KernelMethods:
         }
 
     def methods(self) -> Mapping[str, Handler]:
-        return {"mgp/lifecycle/restart": _where_agreed("lifecycle", self.restart)}
+        return {
+            "mgp/lifecycle/restart": _where_agreed("lifecycle", self.restart),
+            "mgp/audit/replay": _where_agreed("audit", self._audit.replay),
+        }
 
     def tools(self) -> Mapping[str, Answer]:
         """What clients without MGP find as tools."""
-        return {HEALTH: self.health, RESTART: self.restart}
+        return {HEALTH: self.health, RESTART: self.restart, AUDIT: self._audit.replay}
 
     def _around(self, answer: Any) -> Wrapper:
         async def wrapper(call: Call, params: Params, following: Next) -> Any:

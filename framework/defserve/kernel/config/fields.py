@@ -130,7 +130,9 @@ KERNEL: Final = Table(
             APPROVALS,
         ),
         "admins": Texts("principals that may operate the kernel over the network"),
-        "audit": Text("where audit events go: a file of JSON lines", example="audit.jsonl"),
+        "audit": Text(
+            "where audit events go: a file, or the address of a store (sqlite:///…, redis://…)", example="audit.jsonl"
+        ),
         "keys": Text("callers over the network need a key of this store, made by `defserve keys`", example="keys.json"),
         "on_change": Text("what happens when a tool's definition changes after it was first seen", CHANGES),
         "code_mode": Flag("true: clients may run Python that calls the tools of all servers"),

@@ -24,6 +24,7 @@ class Operations(Protocol):
     async def approve(self, id: str, tool: str | None) -> list[dict[str, Any]]: ...
     async def search(self, query: str, top: int) -> list[dict[str, Any]]: ...
     async def health(self, id: str | None) -> list[dict[str, Any]]: ...
+    def audit(self, last: int, follow: bool, verify: bool) -> AsyncIterator[dict[str, Any]]: ...
 
 
 Fields: TypeAlias = Mapping[str, tuple[type, Any]]
@@ -43,6 +44,7 @@ VERBS: Final[Mapping[str, Fields]] = {
     "approve": {**ID, "tool": (str, None)},
     "search": {"query": (str, ...), "top": (int, 5)},
     "health": OPTIONAL_ID,
+    "audit": {"last": (int, 20), "follow": (bool, False), "verify": (bool, False)},
     "access list": {**OPTIONAL_ID, "agent": (str, None)},
     "access grant": {**ENTRY, "reason": (str, None), "until": (str, None)},
     "access deny": {**ENTRY, "reason": (str, None), "until": (str, None)},
