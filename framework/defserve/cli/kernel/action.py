@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from typing import Any, Final, NamedTuple, TypeAlias
 
-Show: TypeAlias = Callable[[Iterable[Any]], Iterator[str]]
+Show: TypeAlias = Callable[[Iterable[Any]], Iterable[str]]
 
 ID: Final[dict[str, dict[str, Any]]] = {"id": {"metavar": "ID", "help": "the id of a server, as `ps` shows it"}}
 

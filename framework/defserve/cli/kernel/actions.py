@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from argparse import Namespace
 from collections.abc import Mapping
 from typing import Final
@@ -13,6 +12,8 @@ from defserve.cli.kernel.action import ID, KernelAction, each
 from defserve.cli.kernel.lines import journal_line, ps_lines, reload_lines, search_lines, state_line
 from defserve.cli.option_types import positive
 from defserve.cli.parser import CommandParser
+from defserve.cli.screen.blocks import Data
+from defserve.cli.screen.screen import show_each
 from defserve.kernel.config.locating import locate
 from defserve.kernel.control.asking import ask
 
@@ -66,8 +67,7 @@ def run(word: str, argv: list[str]) -> int:
     options = _options(name, action, argv)
     fields = {key: value for key, value in vars(options).items() if key not in ("config", "pid", "json")}
     answers = ask(locate(options.config), {"verb": name, **fields}, options.pid)
-    for line in map(json.dumps, answers) if options.json else action.show(answers):
-        print(line, flush=True)
+    show_each((Data(answer, compact=True) for answer in answers) if options.json else action.show(answers))
     return OK
 
 

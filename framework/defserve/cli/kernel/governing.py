@@ -8,7 +8,8 @@ from typing import Any, Final
 from defserve.cli.kernel.action import ID, KernelAction, each
 from defserve.cli.kernel.lines import LONGEST_NOTE, duration
 from defserve.cli.option_types import positive
-from defserve.cli.tables import table
+from defserve.cli.screen.blocks import Table
+from defserve.cli.screen.styles import state
 from defserve.redaction import printable
 
 OPTIONAL_ID: Final[dict[str, dict[str, Any]]] = {"id": {**ID["id"], "nargs": "?"}}
@@ -28,7 +29,7 @@ PERMISSION: Final[dict[str, dict[str, Any]]] = {
 }
 
 
-def access_lines(answers: Iterable[Any]) -> Iterator[str]:
+def access_lines(answers: Iterable[Any]) -> Iterable[str]:
     rows = [
         ("*", row["server_id"], "*", {"opt-in": "deny", "opt-out": "allow"}[row["default"]], "", "", "default_policy")
         if "default" in row
@@ -43,7 +44,7 @@ def access_lines(answers: Iterable[Any]) -> Iterator[str]:
         )
         for row in answers
     ]
-    yield from table(("AGENT", "SERVER", "TOOL", "ACCESS", "BY", "UNTIL", "REASON"), rows)
+    return Table(("AGENT", "SERVER", "TOOL", "ACCESS", "BY", "UNTIL", "REASON"), rows, fit=("REASON",))
 
 
 def _entry_line(entry: dict[str, Any]) -> str:
@@ -53,11 +54,10 @@ def _entry_line(entry: dict[str, Any]) -> str:
     return printable(f"{entry['agent_id']}: {entry['permission']} {what}")
 
 
-def permission_lines(answers: Iterable[Any]) -> Iterator[str]:
+def permission_lines(answers: Iterable[Any]) -> Iterable[str]:
     rows = list(answers)
     if not rows:
-        yield "No tool needs a permission."
-        return
+        return ("No tool needs a permission.",)
     cells = (
         (
             row["id"],
@@ -70,7 +70,7 @@ def permission_lines(answers: Iterable[Any]) -> Iterator[str]:
         )
         for row in rows
     )
-    yield from table(("SERVER", "PERMISSION", "RISK", "DECISION", "BY", "REFUSED", "TOOLS"), cells)
+    return Table(("SERVER", "PERMISSION", "RISK", "DECISION", "BY", "REFUSED", "TOOLS"), cells, fit=("TOOLS",))
 
 
 def _few(names: list[str]) -> str:
@@ -87,20 +87,20 @@ def pin_lines(answers: Iterable[Any]) -> Iterator[str]:
         yield "No tool is held."
 
 
-def health_lines(answers: Iterable[Any]) -> Iterator[str]:
+def health_lines(answers: Iterable[Any]) -> Iterable[str]:
     cells = (
         (
-            row["id"],
-            row["state"],
+            (row["id"], "title"),
+            state(row["state"]),
             row["status"] or "-",
             f"{row['latency_ms']} ms" if "latency_ms" in row else "-",
             duration(row["uptime_secs"]) if row.get("uptime_secs") is not None else "-",
-            row.get("pending_requests", "-"),
+            str(row.get("pending_requests", "-")),
             str(row.get("problem") or "").partition("\n")[0][:LONGEST_NOTE],
         )
         for row in answers
     )
-    yield from table(("ID", "STATE", "HEALTH", "ANSWERED IN", "UP", "CALLS", "PROBLEM"), cells)
+    return Table(("ID", "STATE", "HEALTH", "ANSWERED IN", "UP", "CALLS", "PROBLEM"), cells, fit=("PROBLEM",))
 
 
 def _audit_line(row: dict[str, Any]) -> str:

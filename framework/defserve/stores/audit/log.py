@@ -142,7 +142,9 @@ class AuditLog:
 
     @property
     def last_seq(self) -> int:
-        """The number of the last record on the disk."""
+        """The number of the last record, when all so far are on the disk."""
+        with suppress(AuditUnavailable):
+            self.flush()
         return self._seq
 
     def replay(self, since_seq: int = 0, since: datetime | None = None, limit: int = 100) -> AuditPage:

@@ -128,7 +128,9 @@ class StoredAuditLog:
 
     @property
     def last_seq(self) -> int:
-        """The number of the last record."""
+        """The number of the last record, when all so far are in the store."""
+        with suppress(AuditUnavailable):
+            self.settle()
         return self._in_loop(self._last())
 
     def replay(self, since_seq: int = 0, since: datetime | None = None, limit: int = 100) -> AuditPage:
