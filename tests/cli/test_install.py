@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from defserve.tooling.clients.table import CLIENTS
+from defserve.host.clients.table import CLIENTS
 from tests.cli.running import Run
 
 HEADERS = {"A": "b", "Authorization": "Bearer t0ken"}

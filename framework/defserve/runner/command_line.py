@@ -48,6 +48,11 @@ OPTIONS: tuple[tuple[str, str, dict[str, Any]], ...] = (
     ("--rest", "rest", {**SWITCH, "help": "also serve POST …/tools/NAME and GET …/openapi.json"}),
     ("--metrics", "metrics", {**SWITCH, "help": "also serve GET …/metrics for Prometheus"}),
     (
+        "--page",
+        "page",
+        {"action": BooleanOptionalAction, "help": "a page for browsers (default: on loopback names, without auth)"},
+    ),
+    (
         "--log-level",
         "log_level",
         {"choices": LEVELS, "help": "log this level and above to stderr; info logs every request"},

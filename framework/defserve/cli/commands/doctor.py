@@ -167,8 +167,8 @@ def _commands() -> Iterator[DoctorFinding]:
 
 
 def _clients() -> Iterator[DoctorFinding]:
+    from defserve.host.clients.table import CLIENTS
     from defserve.tooling.clients import files
-    from defserve.tooling.clients.table import CLIENTS
 
     seen: set[Path] = set()
     for name, client in CLIENTS.items():
