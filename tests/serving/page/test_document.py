@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shlex
 import tomllib
+from itertools import product
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ from defserve.protocols.mgp.agreed import SECURITY_KEY
 from defserve.serving.page.connecting import client_steps
 from defserve.serving.page.document import MOST_BYTES, About, mark_of, page
 from tests.asgi import Web, living
+from tests.rows import for_each_row
 
 from .reading import BROWSER, Page, greenhouse
 
@@ -57,7 +59,7 @@ def is_harmless(found: Page) -> bool:
     }
 
 
-@pytest.mark.parametrize("text", HOSTILE)
+@for_each_row("text", HOSTILE)
 def test_what_others_wrote_is_text_wherever_it_stands(text: str):
     found = html(text, title=text, version=text, description=text, tools=[named(text, text), named("b", text, text)])
     assert is_harmless(found)
@@ -100,8 +102,7 @@ def test_a_description_is_its_first_paragraph_and_is_cut():
     assert (len(cut), cut[-1]) == (160, "…")
 
 
-@pytest.mark.parametrize("many", [0, 1, 20, 50, 1_000])
-@pytest.mark.parametrize("text", ["x", "x" * 10_000, "\U0001f331" * 200, "<" * 300])
+@for_each_row(("many", "text"), product((0, 1, 20, 1_000), ("x", "x" * 10_000, "\U0001f331" * 200, "<" * 300)))
 def test_it_stays_below_its_limit_and_says_how_many_tools_are_shown(many: int, text: str):
     tools = [named(f"{place}{text}", text) for place in range(many)]
     longest = f"https://{'a' * 253}:65535/mcp"
@@ -122,7 +123,7 @@ def test_twenty_tools_of_the_usual_kind_are_all_shown():
     assert len(html(tools=tools, description="About." * 10).tools) == 20
 
 
-@pytest.mark.parametrize(
+@for_each_row(
     "tool",
     [
         {},
@@ -141,8 +142,13 @@ def test_a_tool_without_a_mark_is_unmarked(tool: dict[str, Any]):
 # How to connect.
 
 
-@pytest.mark.parametrize("name", ["greenhouse", "My Server!", "__proto__", "con", *HOSTILE])
-@pytest.mark.parametrize("address", [ADDRESS, "http://[::1]:8000/mcp", "https://tools.example.com/my%20tools/"])
+@for_each_row(
+    ("name", "address"),
+    product(
+        ("greenhouse", "My Server!", "__proto__", "con", *HOSTILE),
+        (ADDRESS, "http://[::1]:8000/mcp", "https://tools.example.com/my%20tools/"),
+    ),
+)
 def test_every_block_means_the_address_whatever_the_server_is_called(name: str, address: str):
     for title, _, text in client_steps(name, address):
         if text.startswith("{"):

@@ -28,6 +28,7 @@ from tests.asgi import BOTH, Peer, Web, living, request
 from tests.certificate import self_signed
 from tests.listening import listening, parsers
 from tests.raw import STATELESS
+from tests.rows import for_each_row
 
 from .reading import ABOUT, BROWSER, Page, greenhouse, parted
 
@@ -78,7 +79,7 @@ async def test_a_browser_gets_the_same_page_at_the_address_at_the_root_and_at_do
 
 
 @parsers
-@pytest.mark.parametrize(
+@for_each_row(
     ("accept", "status"),
     [
         ("*/*", 400),
@@ -158,7 +159,7 @@ async def test_a_page_over_tls_shows_an_address_with_https(tmp_path: Path):
 
 @parsers
 @pytest.mark.parametrize("path", ["/mcp", "/", "/docs"])
-@pytest.mark.parametrize(
+@for_each_row(
     ("headers", "status"),
     [
         ({"host": "evil.example"}, 421),
@@ -195,7 +196,7 @@ PROXIED = [
 ]
 
 
-@pytest.mark.parametrize("headers", [{"host": "tools.example.com"}, *PROXIED])
+@for_each_row("headers", [{"host": "tools.example.com"}, *PROXIED])
 async def test_by_another_name_or_through_a_proxy_there_is_no_page_unless_the_operator_says_so(
     headers: dict[str, str],
 ):
@@ -207,7 +208,7 @@ async def test_by_another_name_or_through_a_proxy_there_is_no_page_unless_the_op
         assert "on this machine" not in (await shown(app, **headers)).notes
 
 
-@pytest.mark.parametrize("host", ["localhost", "LOCALHOST:8000", "127.0.0.1:8000", "[::1]:8000"])
+@for_each_row("host", ["localhost", "LOCALHOST:8000", "127.0.0.1:8000", "[::1]:8000"])
 async def test_every_loopback_name_gets_it_and_is_shown_as_it_was_asked_for(host: str):
     async with living(greenhouse().asgi()) as app:
         page = await shown(app, host=host)
@@ -414,7 +415,7 @@ async def test_a_root_path_belongs_to_the_address():
         assert (await shown(app, scheme="https")).address == "https://localhost/"
 
 
-@pytest.mark.parametrize(
+@for_each_row(
     ("prefix", "address"),
     [
         ("/tools", "https://tools.example.com/tools/mcp"),

@@ -302,12 +302,12 @@ def test_a_rule_that_cannot_be_read_is_refused_at_once(settings: dict[str, Any],
         Gate(**settings)
 
 
-@pytest.mark.parametrize("host", ["localhost", "LocalHost:80", "127.0.0.1", "127.1.2.3:8000", "[::1]", "[::1]:65535"])
+@for_each_row("host", ["localhost", "LocalHost:80", "127.0.0.1", "127.1.2.3:8000", "[::1]", "[::1]:65535"])
 def test_a_loopback_name_is_one_with_any_port(host: str):
     assert is_loopback_name(host)
 
 
-@pytest.mark.parametrize(
+@for_each_row(
     "host",
     [
         None, "", "localhost.", "localhost.evil.example", "evil-localhost", "127.0.0.1.evil.example", "127.0.0",

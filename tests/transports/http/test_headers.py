@@ -338,7 +338,7 @@ def test_a_client_that_names_events_first_prefers_them(accept: str | None, event
     assert prefers_events(accept) is events
 
 
-@pytest.mark.parametrize(
+@for_each_row(
     ("accept", "page"),
     [
         ("text/html,application/xhtml+xml,application/xml;q=0.9,*/*;q=0.8", True),
