@@ -54,7 +54,7 @@ CACHES: dict[str, tuple[str, str]] = {
     "host/links/child.py:_ready": ("messages", "1 MB and one read of a pipe"),
     "host/links/child.py:stderr_tail": ("lines", "a few lines"),
     "kernel/importing/secrets.py:_values": (OURS, "the secrets in a client's settings"),
-    "proxying/backend.py:stderr": ("lines of a child", "200 of 2,000 characters a backend"),
+    "proxying/mounted.py:stderr": ("lines of a child", "200 of 2,000 characters a backend"),
     "proxying/restarts.py:_known": ("sessions whose process failed", "1000 keys, until they leave"),
     "proxying/restarts.py:_times": ("nothing", "1000 times"),
     "host/mcpl/channels/channels.py:_known": ("the channels of a server", "one message for each list"),

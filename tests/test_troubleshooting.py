@@ -109,8 +109,8 @@ ERRORS: dict[str, Callable[[Desk], str]] = {
         "one, two = server, Server('other', '1')\ndel server"
     ),
     "<file>:<line>: running <file> failed: <error>": lambda desk: desk.declares("import no_such_package"),
-    "unknown command '<command>'": lambda desk: desk.types("serve", "server.py"),
-    "unrecognized arguments: <arguments>": lambda desk: desk.types("run", "server.py", "--port", "8000"),
+    "there is no command '<command>'": lambda desk: desk.types("serve", "server.py"),
+    "<command> has no option <option>": lambda desk: desk.types("run", "server.py", "--port", "8000"),
     "no server is given": lambda desk: desk.types("call"),
     "cannot serve on '<address>'": lambda desk: desk.serves("8000"),
     # extras

@@ -8,13 +8,13 @@ from collections.abc import Iterator
 from ipaddress import IPv4Address, IPv6Address, ip_address
 from pathlib import Path
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from defserve.auth.authority import canonical_address, is_local, is_stranger, same_user_or_stranger, stranger_at
 from defserve.auth.principals import LOCAL, Principal, anonymous
 from tests.imports import PACKAGE
+from tests.rows import for_each_row
 
 
 def test_only_the_local_user_and_verified_tokens_are_no_strangers():
@@ -36,7 +36,7 @@ def test_on_a_trusted_unix_socket_only_our_own_user_is_local():
         assert is_stranger(same_user_or_stranger(user))
 
 
-@pytest.mark.parametrize(
+@for_each_row(
     ("text", "address"),
     [
         ("203.0.113.7", "203.0.113.7"),

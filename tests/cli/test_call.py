@@ -138,6 +138,7 @@ def person(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
         left = iter(lines)
         monkeypatch.setattr("sys.stdin.isatty", lambda: True)
         monkeypatch.setattr("sys.stderr.isatty", lambda: True)
+        monkeypatch.setenv("TERM", "dumb")  # what is drawn at other terminals is tested with the screen
         answers = terminal_answers(lambda: next(left, ""))
         monkeypatch.setattr("defserve.cli.answers.prepared.terminal_answers", lambda: answers)
 

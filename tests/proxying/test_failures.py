@@ -15,8 +15,9 @@ import pytest
 from defserve import Command, Remote, Server, ToolError, UsageError
 from defserve.errors import PeerError
 from defserve.host import Answers
-from defserve.proxying.backend import Backend, Transition
+from defserve.proxying.backend import Backend
 from defserve.proxying.restarts import RestartPolicy
+from defserve.proxying.states import Transition
 from tests.at_address import at_address
 from tests.proxying.backends import ERAS, child, hearing, until_fact
 from tests.waiting import until

@@ -154,7 +154,7 @@ def test_a_server_that_mounts_nothing_elsewhere_does_not_import_the_room() -> No
 
 async def test_security_that_a_server_lists_is_passed_on_to_peers_that_speak_mgp(tmp_path: Path) -> None:
     listed = tmp_path / "tools.json"
-    block = {"risk_level": "dangerous", "permissions_required": []}
+    block: dict[str, Any] = {"risk_level": "dangerous", "permissions_required": []}
     listed.write_text(json.dumps([tool("act", security=block), tool("inner", _meta={"dev.defserve/security": block})]))
     server = Server("front")
     server.mount(Command(sys.executable, "-I", "-S", str(SERVER), str(listed)), prefix="e")

@@ -11,6 +11,7 @@ import pytest
 
 from defserve.sandbox import Outcome, SandboxLimits, jail, layers, monty, run
 from defserve.sandbox.job import RunStop, make
+from tests.rows import for_each_row
 
 pytestmark = pytest.mark.skipif(not monty.installed(), reason=f"pydantic-monty=={monty.VERSION} is not installed")
 
@@ -82,7 +83,7 @@ def test_modules_trusted_by_name_are_real_so_the_jail_runs_them(jailed: object) 
     assert outcome.engine == "jail"
 
 
-@pytest.mark.parametrize(
+@for_each_row(
     "source",
     [
         "open('/etc/passwd').read()",

@@ -15,6 +15,7 @@ from defserve.search.entries import EntryFilter, ToolEntry, labels, parameters_o
 from defserve.search.ranking import STRATEGIES, ToolIndex
 from defserve.search.vectors import PackagedEmbedder, Vectors
 from tests.effort import cpu_within
+from tests.rows import for_each_row
 
 
 def entry(name: str, said: str = "", **more: Any) -> ToolEntry:
@@ -122,9 +123,7 @@ def test_any_query_gives_scores_from_zero_to_one_best_first(query: str, strategy
     assert scores == sorted(scores, reverse=True)
 
 
-@pytest.mark.parametrize(
-    "piece", ["a", "1", "1.", "a@", "AB-1 ", '"', "#a", "a.b", "é", "日", "readFile", " how many", "a Bob"]
-)
+@for_each_row("piece", ["a", "1", "1.", "a@", "AB-1 ", '"', "#a", "a.b", "é", "日", "readFile", " how many", "a Bob"])
 def test_no_query_takes_long(piece: str):
     assert cpu_within(1, lambda: index().search(piece * 2_000, "hybrid", NO_FILTER))
 

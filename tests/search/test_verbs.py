@@ -9,13 +9,14 @@ from hypothesis import strategies as st
 from defserve.search.entries import ToolEntry
 from defserve.search.verbs import READ, deeds_of, deeds_wanted
 from tests.effort import cpu_within
+from tests.rows import for_each_row
 
 
 def does(name: str, said: str = "") -> int:
     return deeds_of(ToolEntry(name, "s", name, description=said))
 
 
-@pytest.mark.parametrize(
+@for_each_row(
     "query",
     [
         "Which rooms did we paint?",
@@ -30,7 +31,7 @@ def test_questions_ask_to_read_whatever_verbs_follow(query: str):
     assert deeds_wanted(query) == READ
 
 
-@pytest.mark.parametrize(
+@for_each_row(
     ("query", "tool"),
     [
         ("Could you please delete the old rooms?", "remove_room"),
@@ -64,6 +65,6 @@ def test_any_text_gives_kinds(text: str):
     assert 0 <= does(text[:64], text) < 64
 
 
-@pytest.mark.parametrize("piece", ["please ", "i want to ", "let me ", "get ", "i'", "a"])
+@for_each_row("piece", ["please ", "i want to ", "let me ", "get ", "i'", "a"])
 def test_no_query_takes_long(piece: str):
     assert cpu_within(1, lambda: deeds_wanted(piece * 500))

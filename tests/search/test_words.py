@@ -9,9 +9,10 @@ from hypothesis import strategies as st
 from defserve.search.phrases import meant, without_data
 from defserve.search.synonyms import SYNONYMS
 from defserve.search.words import LONGEST_TEXT, LONGEST_WORD, split, stem, stems
+from tests.rows import for_each_row
 
 
-@pytest.mark.parametrize(
+@for_each_row(
     ("text", "found"),
     [
         ("read_file", ["read", "file"]),
@@ -28,7 +29,7 @@ def test_text_is_split_where_names_are_joined(text: str, found: list[str]):
     assert split(text) == found
 
 
-@pytest.mark.parametrize(
+@for_each_row(
     "same",
     [
         "create creates created creating creation",
@@ -43,7 +44,7 @@ def test_forms_of_a_word_have_one_stem(same: str):
     assert len({stem(word) for word in same.split()}) == 1
 
 
-@pytest.mark.parametrize("word", ["status", "class", "axis", "as", "go", "redis", "日本"])
+@for_each_row("word", ["status", "class", "axis", "as", "go", "redis", "日本"])
 def test_words_that_only_look_like_forms_stay(word: str):
     assert stem(word) == word
 
@@ -83,7 +84,7 @@ def test_data_in_a_query_says_nothing_of_the_tool(query: str, left: str):
     assert split(without_data(query)) == left.split()
 
 
-@pytest.mark.parametrize(
+@for_each_row(
     ("query", "root"),
     [
         ("my PR", "pull"),

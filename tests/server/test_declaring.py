@@ -7,6 +7,7 @@ import pytest
 
 from defserve import Context, Server, UsageError, resource
 from tests.raw import ERAS, Json, raw, text_of
+from tests.rows import for_each_row
 
 pytestmark = pytest.mark.anyio
 
@@ -145,7 +146,7 @@ ERRORS: dict[str, tuple[Callable[[Server], Any], Any, list[str]]] = {
 
 
 @pytest.mark.req("MCP-5.1n")
-@pytest.mark.parametrize("case", ERRORS)
+@for_each_row("case", ERRORS)
 def test_a_wrong_declaration_says_where_what_why_and_how_to_fix_it(case: str):
     declare, function, said = ERRORS[case]
     with pytest.raises(UsageError) as refusal:

@@ -19,6 +19,7 @@ from defserve.stores.leases import Lease
 from defserve.stores.memory import MemoryStore
 from defserve.stores.nonces import StoreNonces
 from defserve.stores.store import StoreChange
+from tests.rows import for_each_row
 
 pytestmark = pytest.mark.anyio
 
@@ -81,7 +82,7 @@ def test_no_module_makes_a_space_of_its_own():
     assert found == set()
 
 
-@pytest.mark.parametrize(
+@for_each_row(
     "source",
     [
         'StoreChange("mine", put={})',

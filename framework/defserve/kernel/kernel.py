@@ -143,6 +143,10 @@ class Kernel:
         """Let tools of a server be used that were held because they changed: one of them, or all."""
         return [{"id": id, "tool": name} for name in self.governance.approve(self.member(id), tool)]
 
+    async def refresh(self) -> None:
+        """Take over what operators have decided at other kernels of the same file."""
+        await self.governance.refresh()
+
     async def reload(self) -> dict[str, Any]:
         """Read the file again and do what it says now. A file with a mistake changes nothing: UsageError names it.
 

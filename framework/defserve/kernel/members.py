@@ -12,9 +12,11 @@ from defserve.errors import DefserveError, UsageError
 from defserve.kernel.config.entries import Launch, ServerEntry
 from defserve.kernel.journal import Journal
 from defserve.protocols.mgp import instants
-from defserve.proxying.backend import Backend, BackendOptions, Transition
+from defserve.proxying.backend import Backend
 from defserve.proxying.catalogue.names import ToolChoice
+from defserve.proxying.mounted import BackendOptions
 from defserve.proxying.mounts import Mounts
+from defserve.proxying.states import Transition
 from defserve.proxying.targets import SHORTEST_SECRET, Command, Remote, Secrets, Target
 
 CALLS_AT_ONCE = 64

@@ -15,7 +15,7 @@ from defserve.kernel.governance.operators import check_operator
 from defserve.kernel.members import Member
 from defserve.protocols.mgp import instants
 from defserve.protocols.mgp.agreed import sections
-from defserve.protocols.mgp.errors import ServerNotReady
+from defserve.protocols.mgp.errors import ServerNotFound, ServerNotReady
 from defserve.protocols.mgp.lifecycle.lifecycle import DEFAULT_REASON, REASONS
 from defserve.proxying.backend import Backend
 from defserve.server.server import Server
@@ -133,7 +133,7 @@ class KernelMethods:
         try:
             member = self._kernel.member(id)
         except UsageError as error:
-            raise InvalidParams(f"Invalid params: {error.problem}") from None
+            raise ServerNotFound(error.problem, details={"server_id": id[:128]}) from None
         if member.backend is None:
             raise ServerNotReady(f"server {id!r} is {member.state}: {member.problem or 'it was not started'}")
         return member.backend

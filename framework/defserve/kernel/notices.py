@@ -14,8 +14,8 @@ from defserve.protocols.mgp.lifecycle.lifecycle import (
     LifecycleState,
     tell,
 )
-from defserve.proxying.backend import Transition
 from defserve.proxying.restarts import RefusalReason
+from defserve.proxying.states import Transition
 from defserve.server.server import Server
 
 # What a supervisor does besides the diagram of §11.2: an operator may stop a server in any state, and start it again.

@@ -33,6 +33,8 @@ class Supervised(Operations, OperatedKernel, Protocol):
 
     members: dict[str, Member]
 
+    async def refresh(self) -> None: ...
+
 
 class Supervision(Extension):
     """The kernel as an extension of its own server. It begins and ends with the server's lifespan."""
@@ -108,6 +110,7 @@ class Supervision(Extension):
         known = self._signature()
         while True:
             await asyncio.sleep(WATCH_SECONDS)
+            await self._kernel.refresh()
             found = self._signature()
             if not self._kernel.config.settings.watch or found == known:
                 known = found

@@ -11,11 +11,13 @@ from defserve.core.extension import Extension, Listener
 from defserve.errors import UsageError
 from defserve.protocols.mcp.asking.parking import Parking
 from defserve.protocols.mcp.tasks.elsewhere import TaskLost, TasksElsewhere
-from defserve.proxying.backend import SERVER, Backend, BackendOptions, summary
+from defserve.proxying.backend import Backend, summary
+from defserve.proxying.calls import SERVER
 from defserve.proxying.catalogue.catalogue import Shelf
 from defserve.proxying.catalogue.items import RemoteResource
 from defserve.proxying.catalogue.names import ToolChoice
 from defserve.proxying.conversations.fronts import front_of
+from defserve.proxying.mounted import BackendOptions
 from defserve.proxying.skills import RemoteSkills
 from defserve.proxying.targets import Target, target_of
 
@@ -67,8 +69,8 @@ class Mounts(Extension):
         id = id or options.prefix or self._free(target.shown)
         if id in self.backends:
             raise UsageError(f"there are two mounted servers called {id!r}", fix="give one of them another prefix")
-        backend = self.backends[id] = Backend(id, target, self._shelf, self._parking, options)
-        backend.keep_task = self._keep_task
+        backend = Backend(id, target, self._shelf, options, self._parking, self._keep_task)
+        self.backends[id] = backend
         return backend
 
     async def remove(self, id: str, reason: str = "deregistered", timeout: float = STOP_SECONDS) -> None:

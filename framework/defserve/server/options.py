@@ -96,7 +96,7 @@ class FeatureSetFields(TypedDict, total=False):
 
 
 class MountFields(TypedDict, total=False):
-    """See `proxying.backend.BackendOptions`."""
+    """See `proxying.mounted.BackendOptions`."""
 
     id: str
     tools: Sequence[str] | Mapping[str, Any]

@@ -13,6 +13,7 @@ from defserve.binding.arguments.explicit import ExplicitArguments
 from defserve.binding.arguments.patterns import backtracks
 from defserve.errors import BadArguments, UsageError
 from tests.effort import examples
+from tests.rows import for_each_row
 
 SCHEMA: dict[str, Any] = {
     "$schema": "https://json-schema.org/draft/2020-12/schema",
@@ -51,7 +52,7 @@ def test_what_fits_is_given_back() -> None:
     assert found == given and found is not given
 
 
-@pytest.mark.parametrize(
+@for_each_row(
     ("given", "lines"),
     [
         (None, ["limit: missing"]),
@@ -79,7 +80,7 @@ def inside(node: dict[str, Any]) -> dict[str, Any]:
     return {"type": "object", "properties": {"a": {"type": "array", "items": node}}}
 
 
-@pytest.mark.parametrize(
+@for_each_row(
     ("schema", "problem"),
     [
         ({}, "root must be"),
@@ -117,7 +118,7 @@ def test_names_and_data_that_look_like_keywords_are_left_alone(schema: Any) -> N
     assert ExplicitArguments(schema).validate({}) == {}
 
 
-@pytest.mark.parametrize(
+@for_each_row(
     ("pattern", "verdict"),
     [
         ("^[a-z]+$", False),

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from defserve.errors import PeerError, PeerTimeout, ToolError, UsageError
-from defserve.host import Answers, Client, Mcpl, Remote, RolledBack
+from defserve.host import Answers, Client, Mcpl, Remote, RolledBack, StateChange
 from defserve.host.mcpl.state import Sending
 from defserve.protocols.mcpl.errors import UnknownFeatureSet
 from tests.at_address import at_address, fresh
@@ -176,6 +176,26 @@ async def test_a_host_that_kept_the_content_comes_back_with_it():
         client.mcpl.branch(SET, kept.checkpoint, changed)
         with pytest.raises((ToolError, PeerError), match="does not belong"):
             await client.call("list_notes")
+
+
+@pytest.mark.parametrize("version", [HANDSHAKE, STATELESS])
+async def test_a_host_is_told_of_every_checkpoint_and_of_who_made_it(version: str):
+    told: list[StateChange] = []
+    async with example("notes", version=version, on_state=told.append) as client:
+        for text in "ab":
+            await client.call("add_note", text=text)
+        assert client.mcpl is not None
+        first, second = client.mcpl.state(SET).parents
+        await client.mcpl.rollback(SET, first)
+        with pytest.raises(ToolError):
+            await client.call("add_note", text="")
+    one = {"notes": [{"id": 1, "text": "a"}]}
+    two = {"notes": [*one["notes"], {"id": 2, "text": "b"}]}
+    assert told == [
+        StateChange(SET, first, None, one, "add_note"),
+        StateChange(SET, second, first, two, "add_note"),
+        StateChange(SET, first, None, one, by_rollback=True),
+    ]
 
 
 # -- against scripted servers: what others send ----------------------------------------------------------

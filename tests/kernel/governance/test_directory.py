@@ -122,12 +122,12 @@ async def test_a_server_is_registered_and_deregistered(tmp_path: Path) -> None:
             assert "dynamic_sums_add" in listed["dynamic.sums"]["tools"]
             ((_, told),) = trail.told("dev.defserve.server_registered")
             assert (told["created_by"], told["reason"]) == ("agent.other", "sums are needed")
-            assert code_of(await peer.ask("mgp/discovery/register", WANTED)) == -32602
+            assert code_of(await peer.ask("mgp/discovery/register", WANTED)) == 4101
             gone = (await peer.ask("mgp/discovery/deregister", {"id": "dynamic.sums", "reason": "done"}))["result"]
             assert gone["status"] == "deregistered"
             assert list(here.kernel.members) == ["a"]
             assert "dynamic_sums_add" not in here.kernel.server.mcp.tools.registry
-            assert code_of(await peer.ask("mgp/discovery/deregister", {"id": "dynamic.sums"})) == -32602
+            assert code_of(await peer.ask("mgp/discovery/deregister", {"id": "dynamic.sums"})) == 4004
             assert code_of(await peer.ask("mgp/discovery/deregister", {"id": "a"})) == 1000
             assert trail.told("dev.defserve.server_deregistered")
         assert here.state("a") == "connected"
@@ -184,8 +184,8 @@ async def test_registering_is_off_unless_the_file_says_so(tmp_path: Path) -> Non
         ({"env": {"LD_PRELOAD": "/tmp/x.so"}}, -32602),
         ({"cwd": "/"}, -32602),
         ({"id": "../x"}, -32602),
-        ({"id": "kernel"}, -32602),
-        ({"id": "a"}, -32602),
+        ({"id": "kernel"}, 4101),
+        ({"id": "a"}, 4101),
         ({"id": ""}, -32602),
         ({"url": "https://example.org/mcp"}, -32602),
         ({"transport": "http"}, -32602),
@@ -269,11 +269,19 @@ async def test_the_same_are_tools_for_operators_without_mgp(tmp_path: Path) -> N
             assert [one["id"] for one in (await ask("mgp_servers"))["structuredContent"]["servers"]] == ["a"]
             made = await ask("mgp_server_register", id="b", command=WANTED["command"], args=WANTED["args"])
             assert made["structuredContent"]["status"] == "connected"
+            again = await ask("mgp_server_register", id="b", command=WANTED["command"], args=WANTED["args"])
+            assert refused_as(again) == "server_already_registered"
             assert not (await ask("mgp_server_deregister", id="b")).get("isError")
+            assert refused_as(await ask("mgp_server_deregister", id="b")) == "server_not_found"
         # The local user may call them, and nobody else sees them.
         for who in (LOCAL, BOB, STRANGER):
             async with speaking(here.kernel.server, HANDSHAKE[-1], who=who) as peer:
                 assert not names & {one["name"] for one in (await peer.ask("tools/list"))["result"]["tools"]}
+
+
+def refused_as(result: Json) -> str:
+    """The symbol of an error, for clients that know no codes of MGP."""
+    return result["_meta"]["dev.defserve/error"]["error_type"]
 
 
 async def test_without_discovery_there_are_no_such_methods(tmp_path: Path) -> None:

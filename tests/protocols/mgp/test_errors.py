@@ -56,7 +56,7 @@ async def result(error: Exception, version: str = STATELESS, **options: Any) -> 
 
 
 @pytest.mark.req("MGP-14.2", "MGP-14.3")
-def test_the_nineteen_codes_lie_in_the_ranges_of_their_categories() -> None:
+def test_the_nineteen_codes_and_two_later_ones_lie_in_the_ranges_of_their_categories() -> None:
     named = {kind.name: (code, kind.category) for code, kind in errors.KINDS.items()}
     assert named == {
         "PERMISSION_DENIED": (1000, "security"),
@@ -75,11 +75,13 @@ def test_the_nineteen_codes_lie_in_the_ranges_of_their_categories() -> None:
         "INVALID_TOOL_ARGS": (4000, "validation"),
         "TOOL_NOT_FOUND": (4001, "validation"),
         "TOOL_DISABLED": (4002, "validation"),
+        "SERVER_NOT_FOUND": (4004, "validation"),
+        "SERVER_ALREADY_REGISTERED": (4101, "validation"),
         "UPSTREAM_ERROR": (5000, "external"),
         "UPSTREAM_TIMEOUT": (5001, "external"),
         "UPSTREAM_UNAVAILABLE": (5002, "external"),
     }
-    assert len(errors.KINDS) == 19
+    assert len(errors.KINDS) == 19 + 2
 
 
 def test_what_can_be_retried_says_how() -> None:
@@ -101,6 +103,8 @@ REFUSALS = (
     (LimitExceeded("no", data={"limit": "response"}), 3001, False),
     (errors.QuotaExceeded("no"), 3002, False),
     (errors.ToolDisabled("no"), 4002, False),
+    (errors.ServerNotFound("no"), 4004, False),
+    (errors.ServerExists("no"), 4101, False),
 )
 
 

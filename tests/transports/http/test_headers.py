@@ -17,6 +17,7 @@ from defserve.transports.http.headers import (
     prefers_events,
     routing_mismatch,
 )
+from tests.rows import for_each_row
 
 
 def mismatch(
@@ -71,7 +72,7 @@ def test_a_header_that_came_twice_is_joined_by_a_comma():
     assert headers.all("host") == ["here"]
 
 
-@pytest.mark.parametrize(
+@for_each_row(
     ("accept", "media", "accepted"),
     [
         (None, "application/json", True),
@@ -100,7 +101,7 @@ def test_the_most_specific_range_of_an_accept_decides(accept: str | None, media:
     assert accepts(accept, media) is accepted
 
 
-@pytest.mark.parametrize(
+@for_each_row(
     ("content_type", "json"),
     [
         ("application/json", True),
@@ -129,7 +130,7 @@ def test_only_application_json_is_json(content_type: str | None, json: bool):
     assert is_json(content_type) is json
 
 
-@pytest.mark.parametrize(
+@for_each_row(
     ("value", "text"),
     [
         ("plain", "plain"),
@@ -146,7 +147,7 @@ def test_a_value_is_decoded_only_when_it_is_wrapped_whole(value: str, text: str)
     assert decode_value(value) == text
 
 
-@pytest.mark.parametrize(
+@for_each_row(
     "payload",
     ["SGVsbG8", "SGVs!!!bG8=", "SGVsbG9=", "SGVs bG8=", "SGVsbG8==", "=", "A", "_-8=", "/w==", "SGVsbG8=SGVsbG8=", "é"],
     ids=["unpadded", "alphabet", "trailing bits", "blank", "too padded", "=", "A", "url-safe", "not utf-8", "two", "é"],
@@ -190,7 +191,7 @@ def test_the_name_is_the_parameter_that_names_the_target(method: str, params: di
     )
 
 
-@pytest.mark.parametrize(
+@for_each_row(
     ("headers", "text"),
     [
         (of(("mcp-method", "tools/call"), ("mcp-name", "add")), "MCP-Protocol-Version header is missing"),
@@ -239,7 +240,7 @@ def test_a_call_that_names_nothing_at_all_is_left_to_the_check_of_its_parameters
     )
 
 
-@pytest.mark.parametrize(
+@for_each_row(
     ("value", "header"),
     [
         ("eu", "eu"),
@@ -261,7 +262,7 @@ def test_an_argument_and_its_header_agree(value: Any, header: str):
     assert param_mismatch(region(header), {"arguments": {"region": value}}, REGION) is None
 
 
-@pytest.mark.parametrize(
+@for_each_row(
     ("value", "header"),
     [
         ("eu", "us"),
@@ -321,7 +322,7 @@ def test_a_parameter_header_nobody_declared_is_ignored():
     assert mismatch(region("eu"), "tools/call", {"name": "add", "arguments": {"region": "us"}}, VERSION, {}) is None
 
 
-@pytest.mark.parametrize(
+@for_each_row(
     ("accept", "events"),
     [
         ("application/json, text/event-stream", False),

@@ -15,10 +15,10 @@ from defserve.cli.target.target import TARGET_HELP, configured, headers_of, load
 from defserve.errors import DefserveError, UsageError
 from defserve.host.addresses import connect_url, is_address
 from defserve.host.client import Client
+from defserve.host.clients.server_names import checked_server_name, server_name_of
+from defserve.host.clients.table import CLIENTS, SCOPES, Launch, client
 from defserve.tooling.clients import files, launch
 from defserve.tooling.clients.configured import ConfiguredServer
-from defserve.tooling.clients.table import CLIENTS, SCOPES, Launch, client
-from defserve.tooling.server_names import checked_server_name, server_name_of
 
 INSTALL_ABOUT: Final = """Add a server to the settings of an MCP client.
 

@@ -73,9 +73,9 @@ def _check(config: KernelConfig) -> int:
 
 def import_settings(argv: list[str]) -> int:
     """`defserve kernel import`. The file goes to stdout, everything else to stderr."""
+    from defserve.host.clients.table import CLIENTS, SCOPES
     from defserve.kernel.importing.converting import imported
     from defserve.kernel.importing.sources import client_settings
-    from defserve.tooling.clients.table import CLIENTS, SCOPES
 
     parser = CommandParser(
         "defserve kernel import",

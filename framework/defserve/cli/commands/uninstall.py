@@ -8,8 +8,8 @@ from typing import Final
 from defserve.cli.commands.install import add_client_options, finish
 from defserve.cli.parser import CommandParser
 from defserve.errors import UsageError
+from defserve.host.clients.table import client
 from defserve.tooling.clients import files
-from defserve.tooling.clients.table import client
 
 EXAMPLES: Final = """  defserve uninstall weather --client claude-desktop
   defserve uninstall weather --client claude-code --scope project --dry-run

@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-import json
 from argparse import Namespace
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from typing import Any, Final, NamedTuple
 
 from defserve.cli.exits import OK
 from defserve.cli.kernel.lines import journal_line, ps_lines, reload_lines, search_lines, state_line
 from defserve.cli.option_types import positive
 from defserve.cli.parser import CommandParser
+from defserve.cli.screen.blocks import Data
+from defserve.cli.screen.screen import show_each
 from defserve.kernel.config.locating import locate
 from defserve.kernel.control.asking import ask
 
 CONFIG_HELP: Final = "the kernel's file (default: $MGP_CONFIG_PATH, ./mgp.toml, ~/.config/mgp/servers.toml)"
 ID: Final[dict[str, dict[str, Any]]] = {"id": {"metavar": "ID", "help": "the id of a server, as `ps` shows it"}}
-Show = Callable[[Iterable[Any]], Iterator[str]]
+Show = Callable[[Iterable[Any]], Iterable[str]]
 
 
 def _each(show: Callable[[Any], str]) -> Show:
@@ -71,8 +72,7 @@ def run(name: str, argv: list[str]) -> int:
     options = _options(name, action, argv)
     fields = {key: value for key, value in vars(options).items() if key not in ("config", "pid", "json")}
     answers = ask(locate(options.config), {"verb": name, **fields}, options.pid)
-    for line in map(json.dumps, answers) if options.json else action.show(answers):
-        print(line, flush=True)
+    show_each((Data(answer, compact=True) for answer in answers) if options.json else action.show(answers))
     return OK
 
 

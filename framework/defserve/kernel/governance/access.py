@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from defserve.core.call import Call
     from defserve.core.registry import Registry
     from defserve.kernel.config.entries import KernelConfig, ServerEntry
-    from defserve.kernel.governance.state_file import StateFile
+    from defserve.kernel.governance.state_file import KernelState, StateFile
     from defserve.kernel.members import Member
     from defserve.protocols.mcp.tools.tools import Tool
     from defserve.protocols.mgp.audit.trail import AuditTrail
@@ -80,6 +80,11 @@ class KernelAccess(AccessSection):
         policies = ((id, self._policy(member.entry)) for id, member in self._kernel.members.items())
         return frozenset((id, policy.default, policy.rules(agent, now)) for id, policy in policies)
 
+    def refresh(self) -> None:
+        """Other kernels of the same file have granted or revoked something."""
+        for policy in self._policies.values():
+            policy.reload()
+
     def _policy(self, entry: ServerEntry) -> AccessPolicy:
         default: Any = entry.default_policy or self._kernel.config.settings.default_policy
         known = self._policies.get(entry.id)
@@ -97,7 +102,7 @@ class KeptEntries:
         self._state, self._id = state, id
 
     def load(self) -> Iterable[Entry]:
-        for kept in self._state.access.get(self._id, ()):
+        for kept in self._state.known.access.get(self._id, ()):
             times: dict[str, Any] = {name: instants.read(kept.get(name), name) for name in ("granted_at", "expires_at")}
             yield Entry(**{**kept, **times})
 
@@ -109,12 +114,12 @@ class KeptEntries:
         self._replace(entry, [])
 
     def _replace(self, entry: Entry, by: list[dict[str, Any]]) -> None:
-        before = self._state.access.get(self._id, [])
         same = (entry.agent_id, entry.tool_name)
-        others = [kept for kept in before if (kept["agent_id"], kept.get("tool_name")) != same]
-        self._state.access[self._id] = [*others, *by]
-        try:
-            self._state.write()
-        except OSError:
-            self._state.access[self._id] = before
-            raise
+
+        def change(state: KernelState) -> None:
+            others = [
+                kept for kept in state.access.get(self._id, ()) if (kept["agent_id"], kept.get("tool_name")) != same
+            ]
+            state.access[self._id] = [*others, *by]
+
+        self._state.update(change)

@@ -15,7 +15,7 @@ from defserve.kernel.members import Creator, Member
 from defserve.protocols.mcp.authorization.authorization import identity
 from defserve.protocols.mcp.lifecycle import dialect_of
 from defserve.protocols.mgp.discovery.discovery import KnownServer
-from defserve.protocols.mgp.errors import PermissionDenied, ResourceExhausted
+from defserve.protocols.mgp.errors import PermissionDenied, ResourceExhausted, ServerExists, ServerNotFound
 from defserve.protocols.mgp.tool_discovery.catalogue import as_search
 
 if TYPE_CHECKING:
@@ -87,7 +87,7 @@ class KernelDirectory:
 
     def _check_room(self, id: str) -> None:
         if id in self._kernel.members or id == self._kernel.server.mgp.server_id:
-            raise InvalidParams(f"Invalid params: there is a server {id!r} already")
+            raise ServerExists(f"there is a server {id!r} already", details={"server_id": id})
         if sum(member.creator is not None for member in self._kernel.members.values()) >= MOST_REGISTERED:
             raise ResourceExhausted(f"{MOST_REGISTERED} servers are registered, and no more can be")
 
@@ -97,7 +97,7 @@ class KernelDirectory:
         check_operator(call, self._kernel.config.settings.admins)
         member = self._kernel.members.get(id)
         if member is None:
-            raise InvalidParams(f"Invalid params: there is no server {id!r}")
+            raise ServerNotFound(f"there is no server {id!r}", details={"server_id": id})
         if member.creator is None:
             raise PermissionDenied(f"{id} comes from the kernel's file: remove it there")
         await self._record(call, DEREGISTERED, id, reason)

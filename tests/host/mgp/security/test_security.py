@@ -18,6 +18,7 @@ from defserve.protocols.mgp.security.forwarding import judge
 from tests.host.mgp import guarded
 from tests.host.mgp.hosts import DONE, ERAS, Trail, plain, risky, tool, trusting
 from tests.host.pretend import Fail, PretendServer
+from tests.rows import for_each_row
 
 pytestmark = pytest.mark.anyio
 
@@ -182,7 +183,7 @@ async def test_what_is_judged_is_what_is_sent():
 SANDBOX: dict[str, Any] = {"validator": "sandbox"}
 
 
-@pytest.mark.parametrize(
+@for_each_row(
     ("name", "arguments", "block", "passes"),
     [
         ("sandbox", {"line": "rm -rf /", "note": "hi"}, None, False),

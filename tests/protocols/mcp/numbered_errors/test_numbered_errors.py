@@ -16,6 +16,7 @@ from defserve.protocols.mcp.numbered_errors import suggestions
 from defserve.protocols.mcp.numbered_errors.extension import NumberedErrors
 from tests.asgi import peer
 from tests.raw import HANDSHAKE, STATELESS, Json, raw
+from tests.rows import for_each_row
 
 pytestmark = pytest.mark.anyio
 
@@ -317,7 +318,7 @@ async def test_a_call_that_succeeds_is_untouched() -> None:
         assert "isError" not in await peer.call("fails")
 
 
-@pytest.mark.parametrize(
+@for_each_row(
     ("field", "reason", "expected"),
     [
         ("code", r"must match the pattern ^\d{4}$, got 1", ["Use digits only", "Length must be 4 characters"]),

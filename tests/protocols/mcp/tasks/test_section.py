@@ -9,6 +9,7 @@ import pytest
 from defserve import Context, Limits, Server, UsageError, dangerous
 from tests.protocols.mcp.tasks.peers import ASKABLE, EXTENSION, TAKES, YES, asks, becomes, ended, get, shop
 from tests.raw import HANDSHAKE, STATELESS, Raw, raw, text_of, until
+from tests.rows import for_each_row
 
 pytestmark = pytest.mark.anyio
 
@@ -399,7 +400,7 @@ async def test_a_task_may_take_longer_than_a_plain_call_and_no_longer_than_its_t
 # -- declaring
 
 
-@pytest.mark.parametrize(
+@for_each_row(
     ("options", "said"),
     [
         ({"task": "maybe"}, "task='maybe'"),

@@ -19,6 +19,7 @@ from defserve.protocols.mcpl.scopes.values import Scope, normal
 from defserve.wire.messages import Notification, Request
 from tests.protocols.mcpl.hosts import SILENCE, Host, HostError, hosting
 from tests.raw import ERAS, HANDSHAKE, STATELESS, text_of, turns
+from tests.rows import for_each_row
 
 pytestmark = pytest.mark.anyio
 
@@ -143,7 +144,7 @@ def test_a_resolved_label_has_nothing_left_to_resolve(label: str):
         assert "/../" not in resolved.lstrip("./") and "/./" not in resolved
 
 
-@pytest.mark.parametrize(
+@for_each_row(
     ("label", "resolved"),
     [
         ("#general", "#general"),

@@ -16,6 +16,7 @@ from defserve.auth.principals import LOCAL, Principal
 from defserve.protocols.mgp.access.policy import AccessDecision, AccessPolicy, Entry
 from tests.protocols.mgp.callers import ALICE, BOB, LOOPBACK, NOON, STRANGER, Clock, Trail, code_of, speaking
 from tests.raw import ERAS, HANDSHAKE, STATELESS, Json, Raw
+from tests.rows import for_each_row
 
 pytestmark = pytest.mark.anyio
 
@@ -127,7 +128,7 @@ def test_who_has_no_entry_is_denied_unless_the_policy_says_otherwise():
 
 
 @pytest.mark.req("MGP-5.3")
-@pytest.mark.parametrize(
+@for_each_row(
     "entry",
     [
         lambda: Entry("tool_grant", "ann"),
@@ -361,7 +362,8 @@ async def test_an_admins_request_that_does_not_fit_changes_nothing(method: str, 
     server, trail, _ = office(policy)
     fitting = {"entry_type": "server_grant", "agent_id": "bob", "permission": "allow"}
     async with speaking(server, SESSION, ["access_control"], who=ALICE) as admin:
-        assert code_of(await change(admin, method, **(fitting | params))) == -32602
+        code = 4004 if params == {"server_id": "other"} else -32602
+        assert code_of(await change(admin, method, **(fitting | params))) == code
     assert trail.told(*CHANGES) == []
     assert policy.entry("bob") == Entry("server_grant", "bob", permission="deny")
 

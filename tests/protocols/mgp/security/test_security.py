@@ -31,6 +31,7 @@ from defserve.protocols.mgp.security.tool_security import UnguardedParameter
 from defserve.protocols.mgp.security.vocabulary import PERMISSIONS
 from tests.protocols.mgp.callers import code_of, speaking
 from tests.raw import ERAS, HANDSHAKE, VERSIONS, Json
+from tests.rows import for_each_row
 
 pytestmark = pytest.mark.anyio
 
@@ -210,7 +211,7 @@ CONTRADICTIONS: list[tuple[str, tuple[Any, ...], Json, str]] = [
 
 
 @pytest.mark.req("MGP-3.2", "MGP-4.3")
-@pytest.mark.parametrize(("risk", "permissions", "details", "problem"), CONTRADICTIONS)
+@for_each_row(("risk", "permissions", "details", "problem"), CONTRADICTIONS)
 def test_what_contradicts_itself_is_refused_where_it_is_written(
     risk: Any, permissions: Any, details: Json, problem: str
 ):
@@ -457,7 +458,7 @@ async def test_an_unmarked_tool_has_the_risk_of_its_hints(hints: Any, risk: str)
 # -- parameters nobody looks at --------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
+@for_each_row(
     ("mark", "annotation", "warned"),
     [
         (dangerous("shell.execute"), str, True),
@@ -472,7 +473,7 @@ async def test_an_unmarked_tool_has_the_risk_of_its_hints(hints: Any, risk: str)
         (safe, str, False),
     ],
 )
-@pytest.mark.parametrize("name", ["command", "cmd", "url", "code", "text"])
+@for_each_row("name", ["command", "cmd", "url", "code", "text"])
 def test_a_telling_parameter_that_nobody_judges_is_warned_of(mark: Any, annotation: Any, warned: bool, name: str):
     space: Json = {}
     exec(f"def work({name}): ...", space)

@@ -15,7 +15,7 @@ from defserve.protocols.mcp.authorization.authorization import identity
 from defserve.protocols.mcp.params import text
 from defserve.protocols.mgp import instants
 from defserve.protocols.mgp.access.policy import AccessDecision, AccessPolicy, Entry, EntryType
-from defserve.protocols.mgp.errors import AccessDenied
+from defserve.protocols.mgp.errors import AccessDenied, ServerNotFound
 from defserve.wire.messages import Params
 
 if TYPE_CHECKING:
@@ -135,8 +135,8 @@ class AccessSection:
         if not self.is_admin(call):
             self._audit().report(call, REFUSED, result="BLOCKED", details={"method": call.method})
             raise AccessDenied(f"{caller.id} is not an admin of this server", details={"agent_id": caller.id})
-        if (policy := self.named(text(params, "server_id"))) is None:
-            raise InvalidParams(f"Invalid params: server_id must be {self._server_id!r}, this server's own")
+        if (policy := self.named(id := text(params, "server_id"))) is None:
+            raise ServerNotFound(f"there is no server {id[:128]!r} here; this server's own id is {self._server_id!r}")
         return policy
 
     def _entry(self, call: Call, params: Params) -> Entry:

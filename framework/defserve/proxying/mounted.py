@@ -1,0 +1,71 @@
+"""A server as it is mounted: where it is, how it is mounted, and what it said of itself."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+from defserve.host.fields import Json
+from defserve.protocols.mcp.prefixes import Prefix
+from defserve.proxying.catalogue.names import ToolChoice
+from defserve.proxying.restarts import RestartPolicy
+from defserve.proxying.targets import Secrets, Target
+
+if TYPE_CHECKING:
+    from defserve.host.eras import SessionTerms
+
+STDERR_LINES: Final = 200
+
+
+@dataclass(frozen=True, slots=True)
+class BackendOptions:
+    """How a backend is mounted.
+
+    Without `restarts`, a child is started again 5 times in 300 s, and an address is tried for ever.
+    """
+
+    prefix: str | None = None
+    tools: ToolChoice = field(default_factory=ToolChoice)
+    timeout: float | None = None
+    in_flight: int = 64
+    children: int = 64
+    idle: float = 300.0
+    restarts: RestartPolicy | None = None
+
+
+class MountedServer:
+    """`id` names it in errors and logs; `era` is the protocol version that it speaks."""
+
+    def __init__(self, id: str, target: Target, options: BackendOptions) -> None:
+        self.id, self.options = id, options
+        self.target: Target = target
+        self.secrets: Secrets = target.secrets
+        self.prefix, self.timeout = Prefix(options.prefix), options.timeout
+        self.era: str | None = None
+        self.info: Json = {}
+        self.instructions: str | None = None
+        self.capabilities: Json = {}
+        self.stderr: deque[str] = deque(maxlen=STDERR_LINES)
+        self.on_stderr: Callable[[str], None] | None = None
+
+    def learn(self, terms: SessionTerms) -> None:
+        """Keep what it says of itself when it is opened."""
+        self.era, self.info, self.capabilities = terms.version, terms.server_info, terms.capabilities
+        self.instructions = terms.instructions
+
+    def become(self, target: Target) -> None:
+        """It is somewhere else from now on."""
+        self.target, self.secrets = target, target.secrets
+
+    def take_stderr(self, line: str) -> None:
+        """A child wrote a line on its stderr."""
+        shown = self.hidden(line)
+        self.stderr.append(shown)
+        if self.on_stderr is not None:
+            self.on_stderr(shown)
+
+    def hidden(self, text: str) -> str:
+        """A text without its secrets."""
+        return self.secrets.hidden(text)

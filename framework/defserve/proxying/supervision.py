@@ -1,0 +1,229 @@
+"""Keeps a backend running: opens it, opens it again when it ends, ends it, and replaces it without a gap."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from contextlib import suppress
+from typing import TYPE_CHECKING, Final
+
+from defserve.errors import PeerError
+from defserve.proxying.catalogue.catalogue import Catalogue, Clash
+from defserve.proxying.conversations.conversations import CLEAN_EXIT, Conversations
+from defserve.proxying.mounted import MountedServer
+from defserve.proxying.restarts import Exit, RestartPolicy, RestartRefusal, Restarts
+from defserve.proxying.states import BackendState
+
+if TYPE_CHECKING:
+    from defserve.proxying.changes import Changes
+    from defserve.proxying.conversations.channel import Channel
+    from defserve.proxying.conversations.pool import Pool
+    from defserve.proxying.room import CallRoom
+    from defserve.proxying.targets import Target
+
+DRAIN_SECONDS: Final = 30.0
+RETIRE_POLL_SECONDS: Final = 0.05
+
+log = logging.getLogger("defserve.proxying")
+
+
+class Supervision:
+    """The life of one backend. Everything here runs on one event loop, that of `start`.
+
+    `is_known` says whether what it offers was ever read, `restarts` how often it was started again.
+    """
+
+    def __init__(
+        self,
+        server: MountedServer,
+        state: BackendState,
+        conversations: Conversations,
+        catalogue: Catalogue,
+        changes: Changes,
+        room: CallRoom,
+        policy: Restarts,
+    ) -> None:
+        self._server, self._state, self._conversations = server, state, conversations
+        self._catalogue, self._changes, self._room, self._policy = catalogue, changes, room, policy
+        self.restarts = 0
+        self.is_known = False
+        self._task: asyncio.Task[None] | None = None
+        self._failed = ""
+        self._join_loop()
+
+    async def start(self) -> None:
+        """Begin to connect, if it has not begun. Returns at once: `state` tells what became of it."""
+        self._conversations.wake = None
+        if self._task is None or self._task.done():
+            self._join_loop()
+            self._forget_restarts()
+            self._state.enter("connecting", "started")
+            self._begin()
+
+    async def stop(self, reason: str, timeout: float) -> None:
+        """Take no new calls, let those under way finish within `timeout` seconds, then end all conversations."""
+        await self._drain(reason, timeout)
+        await self._close()
+        self._conversations.wake = None
+        self._catalogue.clear()
+        self.is_known = False
+        if self._state.now != "disconnected":
+            self._state.enter("disconnected", reason)
+
+    async def restart(self, reason: str, timeout: float) -> None:
+        """End it as `stop` does, and start it again. What it offers stays listed."""
+        await self._drain(reason, timeout)
+        await self._close()
+        self._forget_restarts()
+        self.restarts += 1
+        self._state.enter("restarting", reason)
+        self._begin()
+
+    async def renew(self, reason: str, target: Target | None, timeout: float, overlap: bool) -> None:
+        """Start it again without a gap: open the next one, give it the new calls, and let the others finish.
+
+        With another `target`, it is that from now on. Raises PeerError if the next one does not open; then nothing has
+        changed. Without `overlap`, or if it is not connected, this is `restart`.
+        """
+        server, conversations = self._server, self._conversations
+        before, secrets = server.target, server.secrets
+        server.become(target or before)
+        if not overlap or conversations.main is None or self._state.now != "connected":
+            await self.restart(reason, timeout)
+            return
+        try:
+            main = await conversations.open(None)
+            try:
+                await self._catalogue.refresh(main)
+            except BaseException:
+                await main.aclose()
+                raise
+        except BaseException:
+            server.target, server.secrets = before, secrets
+            raise
+        old, pool = conversations.replace(main)
+        server.learn(main.terms)
+        await self._changes.listen(main)
+        self._forget_restarts()
+        self.restarts += 1
+        log.info("server %r: renewed (%s)", server.id, reason)
+        await _retire(old, pool, timeout)
+
+    def fail(self, reason: str) -> None:
+        """It runs and does not answer: end it, as if it had ended by itself. The policy says what comes then."""
+        if self._conversations.main is not None and self._state.now == "connected":
+            self._failed = reason
+            # Ending a process that hangs takes seconds, and calls must not wait for them.
+            self._state.enter("error", reason)
+            self.main_gone.set()
+
+    async def sleep(self) -> None:
+        """End it until somebody needs it: what it offers stays listed, and the next call starts it.
+
+        Does nothing while it has calls, subscriptions or tasks.
+        """
+        is_busy = any(channel.updates.uris or channel.exchanges for channel in self._conversations.all())
+        if self._state.now != "connected" or self._room.running or is_busy:
+            return
+        async with self._falling_asleep:
+            self._conversations.wake = self._wake
+            await self._drain("idle_timeout", 0)
+            await self._close()
+            self._state.note = "asleep; the next call starts it"
+            self._state.enter("disconnected", "idle_timeout")
+
+    async def _wake(self) -> None:
+        async with self._falling_asleep:
+            if self._conversations.wake is not None:
+                await self.start()
+
+    def _join_loop(self) -> None:
+        """Belong to the event loop that comes next: what waits must wait on that one."""
+        self.main_gone = asyncio.Event()
+        self._falling_asleep = asyncio.Lock()
+        self._state.join_loop()
+        self._catalogue.join_loop()
+
+    def _begin(self) -> None:
+        self._task = asyncio.create_task(self._supervise(), name=f"defserve backend {self._server.id}")
+
+    async def _drain(self, reason: str, timeout: float) -> None:
+        if self._state.now == "connected":
+            self._state.enter("draining", reason)
+            await self._room.empty(timeout)
+
+    async def _close(self) -> None:
+        self._changes.stop()
+        self._catalogue.stop_refreshing()
+        task, self._task = self._task, None
+        if task is not None:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+        await self._conversations.pool.aclose()
+
+    async def _supervise(self) -> None:
+        """Open it, and open it again whenever it ends, as the policy allows. One task for each backend."""
+        while True:
+            exit, note = await self._live()
+            self._state.note = note
+            verdict = self._policy.after(exit)
+            if isinstance(verdict, RestartRefusal):
+                reason = note if exit is Exit.STOPPED else f"{verdict.reason}: {note}"
+                self._state.enter("disconnected" if exit is Exit.CLEAN else "error", reason)
+                return
+            if self._state.now != "error":
+                self._state.enter("error", note)
+            self._state.enter("restarting", f"again in {verdict:.1f} s")
+            await asyncio.sleep(verdict)
+            self.restarts += 1
+
+    async def _live(self) -> tuple[Exit, str]:
+        """One life of the backend: how it ended, and its last words."""
+        conversations, hidden = self._conversations, self._server.hidden
+        self.main_gone.clear()
+        try:
+            conversations.main = main = await conversations.open(None)
+            self._server.learn(main.terms)
+            await self._catalogue.refresh(main, strict=True)
+            self._changes.skills_were_read()
+            self.is_known = True
+            await self._changes.listen(main)
+            self._state.enter("connected", "opened")
+            await self.main_gone.wait()
+            # Another one may have taken its place meanwhile.
+            gone = conversations.main.gone
+            is_clean = gone is not None and CLEAN_EXIT in gone.message
+            return Exit.CLEAN if is_clean else Exit.FAILED, hidden(gone.message if gone else self._failed)
+        except Clash as clash:
+            return Exit.STOPPED, str(clash)
+        except PeerError as error:
+            return Exit.FAILED, hidden(error.message)
+        except Exception as error:
+            log.exception("server %r could not be opened", self._server.id)
+            return Exit.FAILED, hidden(f"{type(error).__name__}: {error}")
+        finally:
+            main, conversations.main = conversations.main, None
+            if main is not None:
+                await main.aclose()
+
+    def _forget_restarts(self) -> None:
+        """An operator asked for a start."""
+        self._policy.clear()
+        self._conversations.forget_restarts()
+
+
+async def _retire(main: Channel | None, pool: Pool, timeout: float) -> None:
+    """End conversations that take no new calls, when those under way are done or the time is over."""
+    channels = [*pool.all(), *([main] if main is not None else [])]
+    with suppress(TimeoutError):
+        async with asyncio.timeout(timeout):
+            while any(channel.exchanges for channel in channels):  # noqa: ASYNC110 - rare, and many set no event
+                await asyncio.sleep(RETIRE_POLL_SECONDS)
+    await pool.aclose()
+    if main is not None:
+        await main.aclose()
+
+
+def usual_policy(target: Target) -> RestartPolicy:
+    """A child that fails is started again a few times; an address is tried for ever."""
+    return RestartPolicy() if target.isolates else RestartPolicy("always", None)
