@@ -15,6 +15,7 @@ from defserve.host.link import Link
 from defserve.inspector.inspection import ERAS
 from defserve.inspector.running import WebOptions, run
 from defserve.inspector.target import Target
+from defserve.tooling.devserver.sockets import Beside
 from defserve.tooling.devserver.stdio import stop_signals
 
 
@@ -27,6 +28,17 @@ def inspect_in_browser(target: ServerTarget, words: Sequence[str], options: Name
 
 async def _run(target: Target, options: WebOptions) -> int:
     return await run(target, options, stop_signals())
+
+
+def inspector_beside(options: Namespace) -> Beside:
+    """The inspector of a server that runs beside it, at an address, and is replaced from time to time."""
+    web = web_options(options)
+
+    async def run_beside(address: str, ending: asyncio.Future[int]) -> int:
+        reached = Namespace(era=None, token=None, header=[], verbose=False)
+        return await run(inspected(ServerTarget(address=address), [address], reached), web, ending)
+
+    return run_beside
 
 
 def web_options(options: Namespace) -> WebOptions:
