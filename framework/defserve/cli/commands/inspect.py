@@ -14,12 +14,14 @@ from defserve.cli.signatures import WHEN, first_line, item_lines
 from defserve.cli.target.connection import add_connection_options
 from defserve.cli.target.listing import eras, target_listing
 from defserve.cli.target.target import TARGET_HELP, quiet, resolve_only, split_command
+from defserve.cli.web.options import add_web_options
 from defserve.protocols.mgp.agreed import SECTIONS
 from defserve.tooling.lint.definitions import security_of, tokens
 from defserve.tooling.listing import ServerListing
 from defserve.wire.jsonvalue import is_array, is_mapping
 
 EXAMPLES: Final = """  defserve inspect server.py
+  defserve inspect server.py --web                    a page in the browser
   defserve inspect server.py --json
   defserve inspect http://127.0.0.1:8000/mcp
   defserve inspect -- python server.py
@@ -40,13 +42,27 @@ def main(argv: list[str]) -> int:
         "--json", action="store_true", help="print what goes over the wire: the initialize result and the lists"
     )
     add_connection_options(parser)
+    add_web_options(parser)
     options = parser.parse_args(before)
+    words = words_of(options.target, options.module, command)
     with quiet():
         target = resolve_only(options.target, options.module, command)
+    if options.web:
+        from defserve.cli.web.opening import inspect_in_browser
+
+        return inspect_in_browser(target, words, options)
+    with quiet():
         listed = target_listing(target, options)
         spoken = [] if options.json else asyncio.run(eras(target, options))
     show(*([Data(wire(listed))] if options.json else page(listed, spoken)))
     return 0
+
+
+def words_of(named: list[str], module: str | None, command: list[str] | None) -> list[str]:
+    """How another command names the same server."""
+    if command is not None:
+        return ["--", *command]
+    return ["-m", module] if module is not None else list(named)
 
 
 def wire(listed: ServerListing) -> dict[str, Any]:

@@ -70,7 +70,7 @@ async def connect(
             async with target.server.connect(**chosen) as client:
                 yield client
         else:
-            async with Client(await _link(target, options), **chosen) as client:
+            async with Client(await link_to(target, options), **chosen) as client:
                 yield client
     except PeerTimeout as error:
         look = "-v shows what it writes to stderr; " if target.command and not options.verbose else ""
@@ -92,7 +92,8 @@ def _absent(address: str) -> str:
     return "check the address, and that the server runs there"
 
 
-async def _link(target: ServerTarget, options: Namespace) -> Link:
+async def link_to(target: ServerTarget, options: Namespace) -> Link:
+    """A link to the server that a command line names. It is not a server of this process."""
     if target.address:
         given = {**target.headers, **headers_of(options.header)}
         headers = {name.lower(): value for name, value in given.items()}

@@ -21,6 +21,7 @@ from defserve.host.links.endpoint import (
     JSON,
     LONGEST_MESSAGE,
     Endpoint,
+    HttpExchange,
     HttpResponse,
     authorized,
     body_of,
@@ -102,6 +103,10 @@ class HttpLink:
     def session_id(self) -> str | None:
         """The id of the session, if the server opened one."""
         return self._session
+
+    def watch(self, watcher: Callable[[HttpExchange], object]) -> None:
+        """Have `watcher` called with every HTTP exchange, once the head of its response is there."""
+        self._endpoint.watcher = watcher
 
     async def send(self, message: bytes) -> None:
         """Send one message. The answer to a request comes later.
