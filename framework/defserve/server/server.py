@@ -108,7 +108,7 @@ class Server(Declarations):
         self._mcpx: MCPX | None = None
         if feature_sets not in ("open", "strict"):
             raise UsageError(
-                f"Server(feature_sets={feature_sets!r})",
+                f"Server(feature_sets={feature_sets!r}) is not possible",
                 where=caller(),
                 fix='say "open" (a set is on until the host says otherwise) or "strict" (it is off until then)',
             )
