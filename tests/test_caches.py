@@ -42,6 +42,7 @@ CACHES: dict[str, tuple[str, str]] = {
     # where: (what a peer controls, the bound)
     "auth/api_key_file.py:_known": (OURS, "the keys in a file"),
     "binding/arguments/explicit.py:_bounded": (OURS, "the classes of a validator"),
+    "binding/arguments/explicit.py:_known_validator": (OURS, "64 schemas of 4 KB"),
     "binding/arguments/schema.py:_cached": (OURS, "4096 annotations"),
     "code_mode/extension.py:_places": (OURS, "one for each event loop"),
     "core/composition.py:_pipelines": (OURS, "4096 items"),
