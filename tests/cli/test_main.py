@@ -105,7 +105,10 @@ def test_a_server_that_is_silent_is_unreachable(defserve: Run):
 )
 def test_what_is_part_of_the_address_is_said(defserve: Run, command: list[str], on: str, option: str):
     code, _, err = defserve(*command, option)
-    assert (code, err) == (1, f"error: defserve {command[0]} has no option {option.partition('=')[0]}\n  fix: write --on {on}\n")
+    assert (code, err) == (
+        1,
+        f"error: defserve {command[0]} has no option {option.partition('=')[0]}\n  fix: write --on {on}\n",
+    )
 
 
 def test_the_module_is_the_command():

@@ -22,7 +22,6 @@ from defserve.tooling.devserver.stdio import FAREWELL_SECONDS, stop_signals
 from defserve.tooling.devserver.supervisor import Supervisor
 from defserve.tooling.devserver.watched_files import WatchedFiles
 
-
 Beside: TypeAlias = Callable[[str, asyncio.Future[int]], Awaitable[int]]
 """What runs beside the server: it is given the address, and a future that gets the exit code when a signal comes."""
 
