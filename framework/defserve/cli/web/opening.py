@@ -14,7 +14,10 @@ from defserve.errors import UsageError
 from defserve.host.link import Link
 from defserve.inspector.inspection import ERAS
 from defserve.inspector.running import WebOptions, run
+from defserve.inspector.states.stored import Stored, stored_by
 from defserve.inspector.target import Target
+from defserve.protocols.mcpl.extension import MCPL
+from defserve.server.server import Server
 from defserve.tooling.devserver.sockets import Beside
 from defserve.tooling.devserver.stdio import stop_signals
 
@@ -62,4 +65,10 @@ def inspected(target: ServerTarget, words: Sequence[str], options: Namespace) ->
             yield peer
 
     address = target.address or shlex.join(target.command) or " ".join(words)
-    return Target(address, tuple(words), link, options.era or "")
+    return Target(address, tuple(words), link, options.era or "", _stored(target.server))
+
+
+def _stored(server: Server | None) -> Stored | None:
+    """The states of a server in this process, which the inspector may read where they are kept."""
+    live = next((each for each in server.extensions if isinstance(each, MCPL)), None) if server is not None else None
+    return stored_by(live.sections.state) if live is not None and live.sections.state is not None else None

@@ -139,7 +139,7 @@ function nextPane(step) {
   const panes = [...document.querySelectorAll("main .pane")].filter(each => each.offsetParent);
   const at = panes.findIndex(each => each.contains(document.activeElement));
   const next = panes[(at + step + panes.length) % panes.length];
-  (next?.querySelector("[role=listbox], [role=grid], input, button, [tabindex='0']") ?? next)?.focus();
+  (next?.querySelector("[role=listbox], [role=grid], [role=treegrid], input, button, [tabindex='0']") ?? next)?.focus();
 }
 
 readRoute();

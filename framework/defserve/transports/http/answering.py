@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Coroutine, Mapping
+from collections.abc import Awaitable, Mapping
 from contextlib import suppress
 from typing import Any, Protocol, Self
 
 from defserve.auth.live.bearers import BearerCredential
 from defserve.transports.http.exchange import Exchange
 from defserve.transports.outbox import TOO_MANY_CALLS, CompleteReply, OutboundMessage
-from defserve.transports.session_provider import BegunCall, SessionProvider, TransportSession
+from defserve.transports.session_provider import BegunCall, SessionProvider, TransportSession, WaitingCall
 from defserve.wire.messages import Id
 
 # Error code → HTTP status, in the stateless era. Any other error is a 200 with the error inside.
@@ -141,20 +141,33 @@ def run(exchange: Exchange, route: ResponseRoute, begun: BegunCall) -> Awaitable
         route.push(CompleteReply(data, code))
         return _answer_in_the_end(exchange, route)
     route.over()
+    return _respond(exchange, route, data, code)
+
+
+def _respond(exchange: Exchange, route: ResponseRoute, data: bytes, code: int | None) -> Awaitable[None] | None:
+    """Send the answer as the whole response. Returns the rest to await, or None."""
     if code == TOO_MANY_CALLS:
         return exchange.respond(429, data, RETRY)
     return exchange.answer(route.statuses.get(code, 200) if code else 200, data)
 
 
-async def _go_on(exchange: Exchange, route: ResponseRoute, work: Coroutine[Any, Any, None]) -> None:
-    """Finish a call that waits, in the task in which its scopes were opened. Another task answers, so that the call
-    continues even if its client has left."""
+async def _go_on(exchange: Exchange, route: ResponseRoute, call: WaitingCall) -> None:
+    """Finish a call that waits, in the task in which its scopes were opened.
+
+    If that takes long, another task answers, so that the call continues even if its client has left.
+    """
+    late = LateAnswer(exchange, route, call)
     try:
-        answering = asyncio.create_task(answer(exchange, route))
-        await work
+        assert call.rest is not None
+        await call.rest
         await absorb()
-        await answering
+        reply = call.reply
+        if late.task or reply is None or not reply[0] or exchange.finished or route.wants_events(exchange):
+            await late.begin()
+        elif left := _respond(exchange, route, *reply):
+            await left
     finally:
+        late.end()
         route.over()
 
 
@@ -171,20 +184,24 @@ async def answer(exchange: Exchange, route: ResponseRoute) -> None:
     if exchange.finished and await _answer_at_once(exchange, route):
         return
     with Attached(exchange, route) as attached:
-        silent = 0.0
         if await exchange.wait(UNWATCHED_SECONDS) and exchange.finished and await _answer_at_once(exchange, route):
             return
-        attached.watch()
-        while not await exchange.wait(HEAD_SECONDS):
-            silent += HEAD_SECONDS
-            if route.may_start(silent):
-                break
-        if exchange.gone:
-            await exchange.respond(CLIENT_LEFT)  # nobody reads it, but some middleware needs a response
-            return
-        if exchange.finished and await _answer_at_once(exchange, route):
-            return
-        await stream(exchange, route, route.start())
+        await _answer_watched(exchange, route, attached)
+
+
+async def _answer_watched(exchange: Exchange, route: ResponseRoute, attached: Attached) -> None:
+    silent = 0.0
+    attached.watch()
+    while not await exchange.wait(HEAD_SECONDS):
+        silent += HEAD_SECONDS
+        if route.may_start(silent):
+            break
+    if exchange.gone:
+        await exchange.respond(CLIENT_LEFT)  # nobody reads it, but some middleware needs a response
+        return
+    if exchange.finished and await _answer_at_once(exchange, route):
+        return
+    await stream(exchange, route, route.start())
 
 
 async def stream(exchange: Exchange, route: ResponseRoute, first: bytes) -> None:
@@ -204,11 +221,52 @@ async def _answer_at_once(exchange: Exchange, route: ResponseRoute) -> bool:
     if reply is None:
         return False
     exchange.take()
-    if reply.code == TOO_MANY_CALLS:
-        await exchange.respond(429, reply.data, RETRY)
-    elif left := exchange.answer(route.statuses.get(reply.code, 200) if reply.code else 200, reply.data):
+    if left := _respond(exchange, route, reply.data, reply.code):
         await left
     return True
+
+
+class LateAnswer:
+    """Begins to answer, in a task of its own, while a call still runs: when it has run for a while, or when it says
+    something before its answer. Until then it stands for the reader of the exchange."""
+
+    __slots__ = ("_exchange", "_route", "_call", "_timer", "task")
+
+    def __init__(self, exchange: Exchange, route: ResponseRoute, call: WaitingCall) -> None:
+        self._exchange, self._route, self._call = exchange, route, call
+        self.task: asyncio.Task[None] | None = None
+        route.attached()
+        exchange.call_when_roused(self)
+        self._timer = asyncio.get_running_loop().call_later(UNWATCHED_SECONDS, self.begin)
+        if exchange.unread:
+            self.begin()
+
+    def done(self) -> bool:
+        """Whether it need not be woken."""
+        return self._exchange.finished
+
+    def set_result(self, result: bool) -> None:
+        self.begin()
+
+    def begin(self) -> asyncio.Task[None]:
+        if self.task is None:
+            self._timer.cancel()
+            self.task = asyncio.create_task(self._answer())
+            self._call.send_reply()
+        return self.task
+
+    async def _answer(self) -> None:
+        attached = Attached(self._exchange, self._route)
+        try:
+            await _answer_watched(self._exchange, self._route, attached)
+        finally:
+            attached.__exit__()
+
+    def end(self) -> None:
+        """The call is over, and answered if nobody else does that."""
+        if self.task is None:
+            self._timer.cancel()
+            self._route.detach(self._exchange)
 
 
 class Attached:

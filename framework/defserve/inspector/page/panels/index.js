@@ -3,10 +3,12 @@
 //   group   "Server", "Protocol" or "Extensions"        key    the letter after G
 //   keys    [key, what it does] pairs, for the table    count  a hook that gives a number, or { hot: number }
 //   finds   words => [{ title, hint, icon, run }], for Ctrl K   start  called once, when the page begins
+import { statePanel } from "./state.js";
 import { tools } from "./tools.js";
 
 export const panels = [
   tools,
+  statePanel,
 ];
 
 // On a phone, these are the tabs at the bottom, with More as the fifth.
