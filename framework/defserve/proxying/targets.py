@@ -227,5 +227,5 @@ def target_of(given: str | Target | Address) -> Target:
 
 def _checked_per(per: Any) -> Per | None:
     if per is not None and per not in PERS:
-        raise UsageError(f"per={per!r}", fix=f"use one of {', '.join(PERS)}")
+        raise UsageError(f"per={per!r} is not possible", fix=f"use one of {', '.join(PERS)}")
     return per
