@@ -38,6 +38,12 @@ def test_text_is_split_where_names_are_joined(text: str, found: list[str]):
         "query queries queried",
         "stop stops stopped stopping",
         "deploy deploys deployed deployment deployments",
+        "answer answers answered answering",
+        "reply replies replied replying",
+        "filter filters filtered",
+        "attendee attendees",
+        "watch watcher watchers watching",
+        "pay pays payment payments",
     ],
 )
 def test_forms_of_a_word_have_one_stem(same: str):
@@ -47,6 +53,21 @@ def test_forms_of_a_word_have_one_stem(same: str):
 @for_each_row("word", ["status", "class", "axis", "as", "go", "redis", "日本"])
 def test_words_that_only_look_like_forms_stay(word: str):
     assert stem(word) == word
+
+
+@for_each_row(
+    ("one", "other"),
+    [
+        ("notion", "note"),
+        ("station", "state"),
+        ("comment", "come"),
+        ("author", "auth"),
+        ("news", "new"),
+        ("app", "apply"),
+    ],
+)
+def test_other_words_have_other_stems(one: str, other: str):
+    assert stem(one) != stem(other)
 
 
 def test_stop_words_go_unless_there_is_nothing_else():
