@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from defserve.search.phrases import meant
 from defserve.search.synonyms import SYNONYMS
-from defserve.search.words import LONGEST_TEXT, LONGEST_WORD, split, stem, stems
+from defserve.search.words import LONGEST_TEXT, LONGEST_WORD, misspelt, split, stem, stems
 from tests.rows import for_each_row
 
 
@@ -101,3 +101,21 @@ def test_synonyms_go_both_ways_and_never_name_themselves():
     for word, others in SYNONYMS.items():
         assert word not in others
         assert all(word in SYNONYMS[other] for other in others)
+
+
+@for_each_row("wrong", ["calndar", "calenddar", "calemdar", "claendar", "calenda", "calendars"])
+def test_a_letter_that_is_missing_wrong_or_swapped_makes_a_word_misspelt(wrong: str):
+    assert misspelt(wrong, "calendar")
+    assert misspelt("calendar", wrong)
+
+
+@for_each_row("other", ["clndar", "candelar", "calendar__", "", "lacendra"])
+def test_two_letters_make_another_word(other: str):
+    assert not misspelt(other, "calendar")
+
+
+@given(st.text(max_size=8), st.text(max_size=8))
+def test_any_two_texts_are_misspelt_both_ways_or_not_at_all(one: str, other: str):
+    assert misspelt(one, other) == misspelt(other, one)
+    if misspelt(one, other):
+        assert abs(len(one) - len(other)) <= 1

@@ -15,7 +15,7 @@ locked down, who can open, can anyone, can anybody, open to everyone: public acc
 by itself, by themselves, on its own, every time, whenever: automatic rule
 as it is, the source, page source: raw html content
 look into, dig into, thoroughly, in depth, pros and cons, market for, deeply: research
-this link, that link, the link, behind the link, this article, that article, this url, this page say: url fetch extract content
+this link, that link, the link, behind the link, this article, that article, this url: url fetch extract content
 everybody in, everyone in, who all, who is in, names of, all people: list user member
 put her into, put him into, put them into, add her to, add him to, add them to: create contact
 at the bottom, at the end, at the top: append insert

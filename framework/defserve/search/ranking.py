@@ -18,7 +18,7 @@ from defserve.search.entries import EntryFilter, ToolEntry
 from defserve.search.phrases import meant
 from defserve.search.synonyms import SYNONYMS
 from defserve.search.vectors import Vectors
-from defserve.search.verbs import deeds_of, deeds_wanted, finds, looked_for
+from defserve.search.verbs import VERBS, deeds_of, deeds_wanted, finds, looked_for
 from defserve.search.words import STOP_WORDS, split, stem, stems
 
 Strategy: TypeAlias = Literal["keyword", "semantic", "category", "hybrid"]
@@ -26,6 +26,9 @@ STRATEGIES: tuple[Strategy, ...] = ("keyword", "semantic", "category", "hybrid")
 
 LONGEST_QUERY = 2_000
 """Characters. The rest of a query is not read."""
+
+MOST_WORDS = 64
+"""Words of a query that are searched for."""
 
 VECTOR_SHARE = 2.2
 """What a tool gets that means the same as the query, in units, where vectors are all there is."""
@@ -51,6 +54,9 @@ class Weights(NamedTuple):
 
 
 WEIGHTS = Weights()
+
+VERB_SHARE = 0.8
+"""What a verb counts, where another word counts 1: half of all tools get something."""
 
 OTHER_DEED = 0.8
 """The share that is left to a tool which does another kind of thing than what is asked for."""
@@ -154,9 +160,12 @@ class ToolIndex:
         """What speaks for each tool, by the names of `Weights`. Signals that say nothing are left out."""
         words = split(without_data(query))
         roots, spoken = stems(words), set(words)
-        asked: list[tuple[str, Iterable[str]]] = [(root, SYNONYMS.get(root, ())) for root in roots]
+        asked: list[tuple[str, Iterable[str]]] = [
+            (root, SYNONYMS.get(root) or self._keywords.near(root)) for root in roots[:MOST_WORDS]
+        ]
         # What a phrase stands for counts as a synonym does: it has no word of its own.
-        scores = self._keywords.scores([*asked, *(("", (root,)) for root in meant(query) if root not in roots)])
+        asked += [("", (root,)) for root in meant(query) if root not in roots]
+        scores = self._keywords.scores(asked, VERBS, VERB_SHARE)
         unit = self._keywords.rarest or 1.0
         found = {"words": [score / unit for score in scores], "argument": self._takers.shares(query)}
         if meaning is not None:

@@ -112,7 +112,7 @@ log output history print
 memory remember recall knowledge graph entity observation fact
 place restaurant cafe shop store location hotel nearby
 geocode coordinate latitude longitude address position
-direction route drive driving travel walk walking way bus bike cycling bicycling car train transit journey trip ride path quick commute reach
+direction route drive driving travel walk walking way bus bike bicycling car train transit journey trip ride reach
 distance far long kilometer mile near travel quick
 elevation height altitude high above sea
 time clock hour timezone zone date morning noon afternoon evening night midnight

@@ -99,3 +99,14 @@ def _without(word: str, endings: Iterable[tuple[str, str, int]]) -> str:
             doubled = len(rest) > 3 and rest[-1] == rest[-2] and rest[-1] not in "aeiouls"
             return rest[:-1] if doubled and not becomes else rest + becomes
     return word
+
+
+def misspelt(one: str, other: str) -> bool:
+    """Whether two words differ by one letter that is missing, wrong, or swapped with the next."""
+    if abs(len(one) - len(other)) > 1:
+        return False
+    at = next((at for at, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), min(len(one), len(other)))
+    one, other = one[at:], other[at:]
+    if one[1:] == other[1:] or one[1:] == other or one == other[1:]:
+        return True
+    return one[2:] == other[2:] and one[:2] == other[1::-1]
