@@ -122,7 +122,8 @@ async def survey(
 @climate.tool
 def forecast(days: Annotated[int, Field(ge=1, le=14)] = 3) -> str:
     """The weather for the next days."""
-    return f"# Forecast\n\nThe next **{days} days**:\n\n- *mild*\n- see [the map](https://example.com/map)\n\n<b>not bold</b>"
+    said = f"The next **{days} days**:\n\n- *mild*\n- see [the map](https://example.com/map)"
+    return f"# Forecast\n\n{said}\n\n<b>not bold</b>"
 
 
 @beds.tool
