@@ -26,6 +26,11 @@ DONE = "!document.querySelector('.t-res .spin') && document.querySelector('.t-re
 RESULT = "document.querySelector('.t-res .body').innerText"
 FORM = "document.querySelector('.t-form .body').innerText"
 
+# What a finger could not hit. A field is as high as its box; a word in a label is not the only way to its switch.
+SMALL = """[...document.querySelectorAll("button, a, input:not([type=file]), select")].filter(each => each.offsetParent
+  && !each.closest(".in, .lab, .field > .row, .chip, .facts, .filters") && !each.classList.contains("vh")
+  && each.getBoundingClientRect().height < 31).map(each => each.outerHTML.slice(0, 80))"""
+
 
 @pytest.fixture(scope="module")
 def address() -> Iterator[str]:
@@ -60,7 +65,8 @@ class Inspector:
 
     def press(self, words: str, within: str = "body") -> None:
         """Press the button with these words."""
-        found = f"[...document.querySelectorAll({within!r} + ' button')].find(each => each.offsetParent && each.innerText.trim().startsWith({words!r}))"
+        fits = f"each.offsetParent && each.innerText.trim().startsWith({words!r})"
+        found = f"[...document.querySelectorAll({within!r} + ' button')].find(each => {fits})"
         assert self.page(f"{found} && ({found}.click(), true)"), words
 
     def choose(self, tool: str) -> None:
@@ -189,9 +195,8 @@ def test_the_form_and_its_json_are_one_value(inspector: Inspector):
     inspector.fill("#arg-bed", "fern")
     inspector.press("seed")
     inspector.fill("#arg-what-grams", "2.5")
-    inspector.page(
-        "document.querySelector('#arg-at').value = '2026-11-15T08:30'; document.querySelector('#arg-at').dispatchEvent(new Event('input')); true"
-    )
+    moment = "Object.assign(document.querySelector('#arg-at'), { value: '2026-11-15T08:30' })"
+    inspector.page(f"{moment}.dispatchEvent(new Event('input'))")
     inspector.press("Add ranges")
     inspector.press("Add an item")
     inspector.fill("#arg-ranges-0-low", "1")
@@ -203,9 +208,8 @@ def test_the_form_and_its_json_are_one_value(inspector: Inspector):
     assert "not whole JSON yet" in inspector.page("document.querySelector('.t-form .body').innerText")
     inspector.browser.type("}")
     inspector.press("Form", ".t-form [role=tablist]")
-    assert inspector.page(
-        "document.querySelector('#arg-bed').value === 'north-1' && document.querySelector('#arg-what-name').value === 'basil'"
-    )
+    assert inspector.page("document.querySelector('#arg-bed').value === 'north-1'")
+    assert inspector.page("document.querySelector('#arg-what-name').value === 'basil'")
     assert "what.count: must be at least 1, got 0" in inspector.page(FORM)
     inspector.fill("#arg-what-count", "3")
     inspector.browser.key("Control+Enter")
@@ -257,9 +261,8 @@ def test_a_dangerous_call_is_confirmed_and_escape_denies(inspector: Inspector):
     )
     assert inspector.page("!!document.querySelector('[role=alertdialog]')")
     inspector.browser.key("Escape")
-    assert inspector.page(
-        "!document.querySelector('[role=alertdialog]') && document.querySelector('.t-res .note.bad')?.innerText.includes('not confirmed')"
-    )
+    assert inspector.page("!document.querySelector('[role=alertdialog]')")
+    assert inspector.page("document.querySelector('.t-res .note.bad')?.innerText.includes('not confirmed')")
     inspector.browser.key("Control+Enter")
     assert inspector.page("!!document.querySelector('[role=alertdialog]')")
     inspector.press("Allow once")
@@ -292,9 +295,8 @@ def test_sounds_links_and_lists_are_shown(inspector: Inspector):
 def test_a_call_is_saved_as_a_test_and_as_a_line(inspector: Inspector):
     inspector.open()
     inspector.choose("forecast")
-    assert inspector.page(
-        "document.querySelector('.cmd code').textContent.startsWith('defserve call tests/inspector/greenhouse.py forecast days:=')"
-    )
+    line = "defserve call tests/inspector/greenhouse.py forecast days:="
+    assert inspector.page(f"document.querySelector('.cmd code').textContent.startsWith({line!r})")
     inspector.page(
         "(window.saved = [], HTMLAnchorElement.prototype.click = function () { saved.push(this.download); }, true)"
     )
@@ -306,18 +308,17 @@ def test_a_call_is_saved_as_a_test_and_as_a_line(inspector: Inspector):
 
 def test_on_a_phone_one_pane_is_in_view(inspector: Inspector, tmp_path: Path):
     inspector.open(360, 740)
-    shown = "[...document.querySelectorAll('main > section')].filter(each => each.offsetParent).map(each => each.className).join()"
+    panes = "[...document.querySelectorAll('main > section')].filter(each => each.offsetParent)"
+    shown = f"{panes}.map(each => each.className).join()"
     assert inspector.page(f"({shown}).includes('t-list') && ({shown})") == "pane t-list"
     assert inspector.page(FITS)
     assert serious(inspector.browser) == []
     inspector.browser.shot(tmp_path / "list.png")
-    inspector.page(
-        "[...document.querySelectorAll('[role=option]')].find(each => each.innerText.includes('survey')).click() || true"
-    )
+    options = "[...document.querySelectorAll('[role=option]')]"
+    inspector.page(f"{options}.find(each => each.innerText.includes('survey')).click() || true")
     assert inspector.page(f"({shown}).includes('t-form') && ({shown})") == "pane t-form"
     assert inspector.page(FITS)
-    small = "[...document.querySelectorAll('button, a, input:not([type=file]), select')].filter(each => each.offsetParent && !each.closest('.in, .lab, .field > .row, .chip, .facts, .filters') && !each.classList.contains('vh') && each.getBoundingClientRect().height < 31).map(each => each.outerHTML.slice(0, 80))"
-    assert inspector.page(f"({small}).join('|') || 'none'") == "none"
+    assert inspector.page(f"({SMALL}).join('|') || 'none'") == "none"
     inspector.browser.shot(tmp_path / "form.png")
     inspector.press("Call")
     grant(inspector)
