@@ -51,7 +51,10 @@ class Feature:
         tag_ontology: Mapping[str, Any] | None = None,
     ) -> None:
         if not NAME.fullmatch(name):
-            raise UsageError(f"{name!r} cannot be the name of a feature set", fix='use words with dots between them: "memory.retrieval"')
+            raise UsageError(
+                f"{name!r} cannot be the name of a feature set",
+                fix='use words with dots between them: "memory.retrieval"',
+            )
         if not description:
             raise UsageError(f"feature set {name!r} has no description", fix="say what it does, so people can decide")
         for use in uses:
