@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from defserve.auth.principals import LOCAL, Principal
-from defserve.cli.commands.kernel import main
+from defserve.cli.commands.serve.kernel import main
 from defserve.errors import UsageError
 from defserve.kernel.control.asking import ask
 from tests.kernel.running import Running, entry, running
