@@ -112,8 +112,8 @@ async def test_the_log_is_shown_and_checked_from_the_command_line(
 ) -> None:
     async with audited(tmp_path) as here:
 
-        async def typed(*words: str) -> list[str]:
-            assert await asyncio.to_thread(main, ["audit", *words, "--config", str(here.path)]) == 0
+        async def typed(*words: str, exit: int = 0) -> list[str]:
+            assert await asyncio.to_thread(main, ["audit", *words, "--config", str(here.path)]) == exit
             return capsys.readouterr().out.splitlines()
 
         for _ in range(3):
@@ -125,7 +125,7 @@ async def test_the_log_is_shown_and_checked_from_the_command_line(
         assert "intact: 4 events" in (await typed("--verify"))[0]
         log = tmp_path / "audit.jsonl"
         log.write_bytes(log.read_bytes().replace(b"a_pid", b"b_pid", 1))
-        assert "broken" in (await typed("--verify"))[0]
+        assert "broken" in (await typed("--verify", exit=1))[0]
         with pytest.raises(UsageError, match="cannot be read"):
             await asyncio.to_thread(lambda: list(ask(here.path, {"verb": "audit"})))
 
