@@ -23,6 +23,7 @@ from defserve.runner.command_line import add_serving
 from defserve.server.options import ServerFields
 from defserve.serving.options import WebFields
 from defserve.stores.audit import key
+from tests.rows import for_each_row
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -118,7 +119,7 @@ def test_the_client_settings_are_json():
     assert [list(each) for each in settings] == [["mcpServers"]]
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+@for_each_row("page", PAGES, ids=lambda page: page.stem)
 def test_each_link_leads_somewhere(page: Path):
     links = re.findall(r"\]\((?!https?:)([^)#]+)(?:#[^)]*)?\)", page.read_text(encoding="utf-8"))
     assert [link for link in links if not (page.parent / link).exists()] == []

@@ -52,7 +52,8 @@ ALLOWED: dict[str, set[str]] = {
     "tooling": UNDER_TOOLS,
     "testing": UNDER_TOOLS | {"tooling"},
     "kernel": UNDER_TOOLS | {"proxying", "tooling"},
-    "cli": UNDER_TOOLS | {"gateway", "kernel", "testing", "tooling"},
+    "inspector": UNDER_TOOLS | {"gateway", "kernel", "tooling"},
+    "cli": UNDER_TOOLS | {"gateway", "inspector", "kernel", "testing", "tooling"},
     "__main__": {"cli"},
 }
 

@@ -12,6 +12,7 @@ import pytest
 from defserve import Context, Limits, Server, ToolError, UsageError
 from defserve.errors import LimitExceeded
 from tests.raw import ERAS, STATELESS, Json, Raw, raw, text_of, turns, until
+from tests.rows import for_each_row
 
 pytestmark = pytest.mark.anyio
 
@@ -145,7 +146,7 @@ FRAMES: dict[str, tuple[Limits, Callable[[], Any], str]] = {
 
 
 @eras
-@pytest.mark.parametrize("limit", FRAMES)
+@for_each_row("limit", FRAMES)
 async def test_a_message_past_a_limit_is_refused_and_the_connection_stays_usable(version: str, limit: str):
     limits, value, said = FRAMES[limit]
     async with raw(shop(limits), version) as peer:
@@ -245,8 +246,8 @@ def test_a_declaration_past_a_limit_is_refused_at_once(limit: str):
     assert f"Limits({limit}=" in refused.value.fix
 
 
-@pytest.mark.parametrize("name", [field.name for field in fields(Limits)])
-@pytest.mark.parametrize("value", [0, -1, "5"])
+@for_each_row("name", [field.name for field in fields(Limits)])
+@for_each_row("value", [0, -1, "5"])
 def test_a_limit_that_would_allow_nothing_is_refused(name: str, value: Any):
     with pytest.raises(UsageError, match=rf"Limits\({name}={value!r}\) must be positive"):
         Limits(**{name: value})

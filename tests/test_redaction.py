@@ -10,13 +10,13 @@ from pathlib import Path
 from typing import Any
 from uuid import UUID
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import BaseModel, SecretStr
 
 from defserve.redaction import DEPTH, ITEMS, MASK, TEXT, is_secret_name, printable, redact, redact_text
 from tests.effort import cpu_within
+from tests.rows import for_each_row
 
 CANARY = "hunter2-canary"
 JWT = "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiJib2IifQ.SflKxwRJSMeKKF2QT4fwpMeJf36POk6yJV"
@@ -38,7 +38,7 @@ class Level(Enum):
     HIGH = "high"
 
 
-@pytest.mark.parametrize(
+@for_each_row(
     "name",
     [
         *("authorization", "Proxy-Authorization", "token", "accessToken", "refresh_token", "secret", "client_secret"),
@@ -55,7 +55,7 @@ def test_what_is_kept_under_a_secret_name_is_masked(name: str):
     assert redact({"name": name, "value": CANARY}) == {"name": name, "value": MASK}
 
 
-@pytest.mark.parametrize("name", ["author", "key", "keyboard", "passenger", "spinning", "path", "user", "tool_name"])
+@for_each_row("name", ["author", "key", "keyboard", "passenger", "spinning", "path", "user", "tool_name"])
 def test_other_names_show_what_they_hold(name: str):
     assert redact({name: "plain"}) == {name: "plain"}
 
@@ -66,7 +66,7 @@ def test_numbers_of_tokens_are_no_secrets():
     assert redact({"password": 1234, "tokens": ["a"]}) == {"password": MASK, "tokens": MASK}
 
 
-@pytest.mark.parametrize(
+@for_each_row(
     ("text", "shown"),
     [
         (f"Authorization: Bearer {CANARY}", f"Authorization: {MASK}"),
@@ -90,7 +90,7 @@ def test_what_looks_like_a_secret_is_masked_inside_a_text(text: str, shown: str)
     assert redact(redact(text)) == shown
 
 
-@pytest.mark.parametrize(
+@for_each_row(
     "text",
     ["a basic idea", "the token was refused", "risk_level", "http://example.org:8080/a@b", "12:30:00", "secret", "x=1"],
 )
@@ -124,7 +124,7 @@ def test_an_unknown_object_is_shown_as_its_class_alone():
     assert redact(Connection()) == "<Connection>"
 
 
-@pytest.mark.parametrize(
+@for_each_row(
     ("text", "shown"),
     [
         ("a\r\nb", "a\\r\\nb"),
@@ -175,7 +175,7 @@ def test_a_hostile_object_does_no_harm():
     assert redact({"a": Hostile(), "b": Liar("x"), "c": 1}) == {"a": "<Hostile>", "b": "<Liar>", "c": 1}
 
 
-@pytest.mark.parametrize(
+@for_each_row(
     "piece",
     ["token", "token=", 'token="', "-----BEGIN PRIVATE KEY-----", "eyJ.", "://:", "Bearer ", "password:\\", "sk-"],
 )

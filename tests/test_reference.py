@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from importlib import import_module
 
-import pytest
-
 from tests import reference
+from tests.rows import for_each_row
 
 
 def test_the_page_is_up_to_date():
@@ -15,7 +14,7 @@ def test_the_page_is_up_to_date():
     assert written == reference.page(), "the package has changed; run: python -m tests.reference"
 
 
-@pytest.mark.parametrize("module", reference.MODULES)
+@for_each_row("module", reference.MODULES)
 def test_every_public_name_is_in_one_group(module: str):
     listed = Counter(name for names in reference.names(module).values() for name in names)
     assert listed == Counter(getattr(import_module(module), "__all__", listed))

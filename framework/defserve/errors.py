@@ -50,6 +50,26 @@ class UsageError(DefserveError):
         super().__init__(f"{text}\n  fix: {fix}" if fix else text)
 
 
+def did_you_mean(word: str, known: Iterable[str], otherwise: str = "") -> str:
+    """The fix for a misspelt word: the known one that is nearest, or else `otherwise`; by default, all of them."""
+    from difflib import get_close_matches
+
+    names = list(known)
+    # A long word costs much to compare, and is no slip of the finger.
+    close = get_close_matches(word[:100], names, 1)
+    if not close:  # `TOOLS`, `Json`: nothing but the case differs
+        close = [name for name in names if name.lower() == word.lower()][:1]
+    return f"did you mean {close[0]!r}?" if close else otherwise or f"use one of {', '.join(names)}"
+
+
+def no_attribute(owner: str, name: str, elsewhere: Mapping[str, str], known: Iterable[str]) -> AttributeError:
+    """The error about an attribute that does not exist, with what to write instead."""
+    public = [each for each in known if not each.startswith("_")]
+    fix = elsewhere.get(name) or did_you_mean(name, public, " ") if not name.startswith("_") else ""
+    told = f"\n  fix: {fix}" if fix.strip() else ""
+    return AttributeError(f"{owner} has no attribute {name!r}{told}")
+
+
 class PeerError(DefserveError):
     """The other side answered a request of ours with an error."""
 

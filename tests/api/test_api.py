@@ -8,6 +8,7 @@ from importlib import import_module
 import pytest
 
 from tests.api.surface import MODULES, SNAPSHOT, surface
+from tests.rows import for_each_row
 
 
 def test_the_public_surface_is_that_of_the_snapshot():
@@ -16,7 +17,7 @@ def test_the_public_surface_is_that_of_the_snapshot():
     assert not changes, f"if this is meant, run `python -m tests.api` (see CONTRIBUTING.md)\n{changes}"
 
 
-@pytest.mark.parametrize("module", MODULES)
+@for_each_row("module", MODULES)
 def test_a_name_that_does_not_exist_is_refused_by_name(module: str):
     with pytest.raises(AttributeError, match=rf"module '{module}' has no attribute 'nothing'"):
         import_module(module).nothing  # noqa: B018

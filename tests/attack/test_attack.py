@@ -19,11 +19,12 @@ from tests.attack.speaking.mcp import Caller, works
 from tests.attack.speaking.sockets import NotLoopback, Place, connect
 from tests.attack.table import summary, table, write_json
 from tests.attack.trial import Attack, MissingFeature, NotTried, Trial
+from tests.rows import for_each_row
 
 ROOT = Path(__file__).parents[2]
 
 
-@pytest.mark.parametrize("host", ["192.0.2.1", "example.com", "localhost", "0.0.0.0", "::", "2001:db8::1", ""])
+@for_each_row("host", ["192.0.2.1", "example.com", "localhost", "0.0.0.0", "::", "2001:db8::1", ""])
 def test_nothing_but_this_machine_is_connected_to(host: str):
     with pytest.raises(NotLoopback):
         connect(Place(host, 9))

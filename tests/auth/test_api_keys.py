@@ -25,6 +25,7 @@ from defserve.stores.memory import MemoryStore
 from defserve.stores.store import StoreBusy, StoreChange
 from tests.auth.web import client, post
 from tests.raw import HANDSHAKE, STATELESS, Json, Raw, raw
+from tests.rows import for_each_row
 
 pytestmark = pytest.mark.anyio
 
@@ -260,7 +261,7 @@ async def test_a_key_made_by_another_process_is_known_at_once(tmp_path: Path) ->
 # -- what they are good for ------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
+@for_each_row(
     ("permission", "scope"),
     [
         ("ToolInvoke(add)", "tool:invoke:add"),

@@ -2,15 +2,15 @@ from __future__ import annotations
 
 import re
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from defserve.auth.bearer import LONGEST_TOKEN, MALFORMED, MalformedToken, bearer
 from defserve.auth.challenges import STATUS, challenge, quoted
+from tests.rows import for_each_row
 
 
-@pytest.mark.parametrize(
+@for_each_row(
     ("values", "found"),
     [
         ([], None),
@@ -71,7 +71,7 @@ def test_a_challenge_with_nothing_to_say_is_the_scheme() -> None:
     assert challenge() == "Bearer"
 
 
-@pytest.mark.parametrize(
+@for_each_row(
     ("text", "safe"),
     [
         ("plain", '"plain"'),

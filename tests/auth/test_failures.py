@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from defserve.auth.failures import FailedTokens
+from tests.rows import for_each_row
 
 
 class Clock:
@@ -23,7 +24,7 @@ def test_ten_at_once_and_then_ten_a_minute():
     assert [failures.count("203.0.113.9", ()) > 0 for _ in range(2)] == [False, True]
 
 
-@pytest.mark.parametrize("address", ["", "127.0.0.1", "127.1.2.3", "::1", "::ffff:127.0.0.1", "localhost"])
+@for_each_row("address", ["", "127.0.0.1", "127.1.2.3", "::1", "::ffff:127.0.0.1", "localhost"])
 def test_addresses_that_many_callers_share_are_never_counted(address: str):
     failures = FailedTokens(trusted_proxy=False)
     assert not any(failures.count(address, ()) for _ in range(100))

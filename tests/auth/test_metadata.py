@@ -6,6 +6,7 @@ import pytest
 
 from defserve.auth.metadata import ProtectedResource, well_known_paths
 from defserve.errors import UsageError
+from tests.rows import for_each_row
 
 URL = "https://tools.example/mcp"
 SERVERS = ("https://login.example",)
@@ -54,7 +55,7 @@ def test_the_metadata_url_is_on_the_resource_s_host(url: str, metadata: str) -> 
     assert metadata.endswith(resource.paths[0])
 
 
-@pytest.mark.parametrize(
+@for_each_row(
     ("fields", "problem"),
     [
         ({"url": "https://tools.example/mcp/"}, "ends in a slash"),

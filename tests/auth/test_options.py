@@ -12,6 +12,7 @@ from defserve.auth.principals import Principal
 from defserve.auth.verifiers import StaticTokens
 from defserve.errors import UsageError
 from tests.auth.issuer import AUDIENCE, ISSUER, pem, private_key, signed
+from tests.rows import for_each_row
 
 TOKENS = StaticTokens({"t-alice": {"principal": "alice", "scopes": ["read"]}, "t-bob": "bob"})
 METADATA = 'resource_metadata="https://tools.example/.well-known/oauth-protected-resource/mcp"'
@@ -26,7 +27,7 @@ def test_a_good_token_lets_its_principal_in() -> None:
     assert tried(AUTH, b"Bearer t-alice") == Principal("alice", frozenset({"read"}))
 
 
-@pytest.mark.parametrize(
+@for_each_row(
     ("authorization", "status", "said"),
     [
         ((), 401, f'Bearer scope="read", {METADATA}'),
@@ -88,7 +89,7 @@ class SyncVerifier:
         return None
 
 
-@pytest.mark.parametrize("value", [None, "token", {"token": "alice"}, StaticTokens, SyncVerifier(), object()])
+@for_each_row("value", [None, "token", {"token": "alice"}, StaticTokens, SyncVerifier(), object()])
 def test_what_cannot_verify_tokens_is_refused(value: Any) -> None:
     with pytest.raises(UsageError, match="cannot verify tokens"):
         as_auth(value)

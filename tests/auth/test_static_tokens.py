@@ -8,6 +8,7 @@ import pytest
 from defserve.auth.principals import LOCAL, Principal
 from defserve.auth.verifiers import StaticTokens, TokenVerifier
 from defserve.errors import UsageError
+from tests.rows import for_each_row
 
 BOB = Principal("bob", frozenset({"admin"}))
 TOKENS = StaticTokens(
@@ -20,7 +21,7 @@ TOKENS = StaticTokens(
 )
 
 
-@pytest.mark.parametrize(
+@for_each_row(
     ("token", "principal"),
     [
         ("t-alice", Principal("alice")),
@@ -49,7 +50,7 @@ def test_it_is_a_verifier() -> None:
     assert isinstance(TOKENS, TokenVerifier)
 
 
-@pytest.mark.parametrize(
+@for_each_row(
     "tokens",
     [
         {},

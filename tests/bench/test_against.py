@@ -11,6 +11,7 @@ from tests.bench.against import THIS, Comparison, as_markdown, check_out, sectio
 from tests.bench.environment import ROOT
 from tests.bench.results import Results
 from tests.bench.state_measure import STATE
+from tests.rows import for_each_row
 
 
 def results_of(measure: str, ours: list[float], theirs: list[float]) -> Results:
@@ -32,7 +33,7 @@ def test_the_ratio_is_of_rounds_and_its_spread_are_the_quartiles() -> None:
     assert (found.median, found.low, found.high) == pytest.approx((1.2, 1.1, 1.3))
 
 
-@pytest.mark.parametrize(
+@for_each_row(
     ("measure", "ours", "verdict"),
     [
         ("calls/add/1", [110.0, 112, 114, 116], "better"),

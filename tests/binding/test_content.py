@@ -8,11 +8,12 @@ from typing import Any
 import pytest
 
 from defserve.binding.results import Audio, Embedded, File, Image, Link, Text
+from tests.rows import for_each_row
 
 PNG = b"\x89PNG\r\n\x1a\n...."
 
 
-@pytest.mark.parametrize(
+@for_each_row(
     ("part", "mime_type"),
     [
         (Image(PNG), "image/png"),
@@ -33,7 +34,7 @@ def test_an_image_is_read_from_its_path(tmp_path: Path) -> None:
     assert (image.data, image.mime_type) == (b"data", "image/gif")
 
 
-@pytest.mark.parametrize(
+@for_each_row(
     ("make", "said"),
     [
         (lambda: Image(), "either data= or path="),

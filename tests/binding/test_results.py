@@ -15,6 +15,7 @@ from pydantic import BaseModel, Field, computed_field
 from defserve.binding.results import NOTHING, Embedded, File, Image, Link, PackedResult, Part, Returns, Text
 from defserve.binding.signature import empty, read
 from defserve.errors import UsageError
+from tests.rows import for_each_row
 
 PICTURE = Image(b"p", format="png")
 
@@ -121,7 +122,7 @@ LOOSE: list[tuple[Any, list[str], Any]] = [
 ]
 
 
-@pytest.mark.parametrize(("annotation", "value", "texts", "structured"), PACKED, ids=str)
+@for_each_row(("annotation", "value", "texts", "structured"), PACKED, ids=str)
 def test_a_value_is_packed_as_its_annotation_says(
     annotation: Any, value: Any, texts: list[str], structured: Any
 ) -> None:
@@ -130,8 +131,8 @@ def test_a_value_is_packed_as_its_annotation_says(
     assert outcome.structured == structured if structured is not NOTHING else outcome.structured is NOTHING
 
 
-@pytest.mark.parametrize(("value", "texts", "structured"), LOOSE, ids=str)
-@pytest.mark.parametrize("annotation", [empty, Any], ids=["unannotated", "Any"])
+@for_each_row(("value", "texts", "structured"), LOOSE, ids=str)
+@for_each_row("annotation", [empty, Any], ids=["unannotated", "Any"])
 def test_without_an_annotation_the_value_decides(
     annotation: Any, value: Any, texts: list[str], structured: Any
 ) -> None:
@@ -142,7 +143,7 @@ def test_without_an_annotation_the_value_decides(
     assert outcome.structured == structured
 
 
-@pytest.mark.parametrize(
+@for_each_row(
     ("annotation", "schema", "scalar"),
     [
         (str, None, None),
@@ -200,7 +201,7 @@ class TestStructured:
             returns(annotation, structured=True)
 
 
-@pytest.mark.parametrize(
+@for_each_row(
     ("annotation", "value", "said"),
     [
         (int, "x", "str was returned where int was promised"),

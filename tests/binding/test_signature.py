@@ -15,6 +15,7 @@ from typing_extensions import Doc
 
 from defserve.binding.signature import empty, read
 from defserve.errors import UsageError
+from tests.rows import for_each_row
 
 if TYPE_CHECKING:
     from elsewhere import Hidden  # type: ignore[import-not-found]
@@ -152,7 +153,7 @@ class Caller:
         return str(a)
 
 
-@pytest.mark.parametrize(
+@for_each_row(
     ("function", "flow"),
     [
         (plain, "sync"),
@@ -172,7 +173,7 @@ def test_flow_says_how_a_function_answers(function: Any, flow: str) -> None:
     assert read(function, find_provider).flow == flow
 
 
-@pytest.mark.parametrize(
+@for_each_row(
     ("function", "name"),
     [
         (Caller(), "Caller"),
@@ -213,7 +214,7 @@ def type_checking_only(a: Hidden) -> None: ...
 def loose_self(self, a: int) -> None: ...  # type: ignore[no-untyped-def]
 
 
-@pytest.mark.parametrize(
+@for_each_row(
     ("function", "problem", "fix"),
     [
         (positional_only, "parameter 'a' is positional-only", "remove the `/`"),

@@ -110,7 +110,7 @@ def test_a_file_without_a_project_is_named(defserve: Run, folder: Path):
         (["feature-set", "shop.rules"], "already serves 'shop.rules'"),
         (["feature-set", "a b"], "not a name for a feature set"),
         (["tool", "x", "--description", 'the "best"'], "the description is not valid"),
-        (["gadget", "x"], "invalid choice: 'gadget'"),
+        (["gadget", "x"], "KIND cannot be 'gadget'"),
         (["tool", "tested"], "test_server.py already has a test_tested"),
         (["tool", "x", "--server", "nowhere.py"], "there is no file"),
         (["tool", "x", "--server", "src/shop/server.py:other"], "has no server 'other'"),

@@ -174,7 +174,7 @@ def test_what_is_no_record_is_passed_over_and_mentioned(defserve: Run, log: str)
     ("argv", "complaint"),
     [
         ([], "required: action"),
-        (["check", "x"], "invalid choice: 'check'"),
+        (["check", "x"], "defserve audit has no action 'check'"),
         (["show"], "required: FILE"),
         (["show", "none.log"], "cannot read none.log"),
         (["show", "none.log", "--last", "0"], "'0' is not a number above 0"),

@@ -9,7 +9,7 @@ import pytest
 
 from defserve.cli import COMMANDS
 from defserve.cli.completion.tree import commands
-from defserve.tooling.clients.table import CLIENTS
+from defserve.host.clients.table import CLIENTS
 from tests.cli.running import Run
 from tests.cli.shells import WAYS
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from defserve.tooling.clients.table import CLIENTS
+from defserve.host.clients.table import CLIENTS
 from tests.cli.running import Run
 
 HEADERS = {"A": "b", "Authorization": "Bearer t0ken"}
@@ -150,7 +150,7 @@ def test_an_address_and_a_command_can_be_installed(defserve: Run, home: Path):
         (["install"], "install needs one server"),
         (["install", "calc.py", "--", "x"], "install needs one server"),
         (["install", "nowhere.py"], "there is no file"),
-        (["install", "calc.py", "--client", "emacs"], "invalid choice: 'emacs'"),
+        (["install", "calc.py", "--client", "emacs"], "--client cannot be 'emacs'"),
         (["install", "calc.py", "--client", "codex", "--scope", "project"], "has no project settings"),
         (["install", "calc.py", "--env", "K"], "'K' is not a variable"),
         (["install", "calc.py", "--name", "a b"], "cannot be the name of a server"),

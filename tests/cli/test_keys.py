@@ -67,7 +67,7 @@ def test_keys_may_be_in_a_store(defserve: Run, folder: Path):
     ("argv", "complaint"),
     [
         ([], "required: action"),
-        (["make"], "invalid choice: 'make'"),
+        (["make"], "defserve keys has no action 'make'"),
         (["create"], "required: principal"),
         (["create", "local"], "cannot be called 'local'"),
         (["create", "a", "--allow", "Everything"], "'Everything' is not a permission"),

@@ -9,6 +9,7 @@ import pytest
 from defserve.cli.commands.list import page
 from defserve.cli.signatures import signature, type_name
 from tests.cli.running import Run
+from tests.rows import for_each_row
 
 CALCULATOR = str(Path(__file__).parents[1] / "testing" / "calculator.py")
 
@@ -60,7 +61,7 @@ def test_what_a_server_wrote_cannot_move_the_cursor():
     assert not any("\x1b" in line for line in page({**found, "templates": [], "prompts": []}))
 
 
-@pytest.mark.parametrize(
+@for_each_row(
     ("schema", "words"),
     [
         ({"type": "string"}, "string"),

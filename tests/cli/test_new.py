@@ -52,8 +52,8 @@ def test_flags_answer_the_questions(defserve: Run, folder: Path):
 @pytest.mark.parametrize(
     ("argv", "complaint"),
     [
-        (["x", "--template", "no"], "invalid choice: 'no'"),
-        (["x", "--licence", "GPL"], "invalid choice: 'GPL'"),
+        (["x", "--template", "no"], "--template cannot be 'no'"),
+        (["x", "--licence", "GPL"], "cannot be 'GPL'"),
         (["x", "--name", "y"], "the name is given twice"),
         (["json", "--yes"], "the name 'json' cannot be used: 'json' is taken by another module"),
         (["9x", "--yes"], "the name '9x' cannot be used: '9x' is not valid"),

@@ -211,7 +211,7 @@ def test_owners_cannot_write_on_the_terminal(defserve: Run, tmp_path: Path):
     ("argv", "code", "complaint"),
     [
         ([], 1, "required: action"),
-        (["dump", "x"], 1, "invalid choice: 'dump'"),
+        (["dump", "x"], 1, "defserve state has no action 'dump'"),
         (["list"], 1, "required: STORE"),
         (["list", "memory:"], 1, "belongs to its process"),
         (["list", "sqlite:///none.db"], 1, "none.db does not exist"),
@@ -230,6 +230,6 @@ def test_wrong_usage_is_explained(defserve: Run, folder: Path, argv: list[str], 
 
 def test_what_is_not_there_is_told(defserve: Run, kept: Kept):
     assert "no such tree" in defserve("state", "list", kept.address, "--set", "none").err
-    assert "no checkpoint chk_none" in defserve("state", "show", kept.address, "chk_none").err
+    assert "no checkpoint 'chk_none'" in defserve("state", "show", kept.address, "chk_none").err
     assert "is not in the tree of" in defserve("state", "diff", kept.address, kept.ids["a"], kept.ids["old"]).err
     assert "nothing says what to delete" in defserve("state", "prune", kept.address).err

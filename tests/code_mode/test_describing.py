@@ -19,6 +19,7 @@ from defserve.sandbox import monty
 from tests.code_mode.peers import run, value
 from tests.protocols.mgp.callers import ALICE, speaking
 from tests.raw import ERAS, STATELESS, VERSIONS, Json, Raw, raw, text_of
+from tests.rows import for_each_row
 
 pytestmark = pytest.mark.skipif(not monty.installed(), reason="pydantic-monty is not installed in the tested version")
 
@@ -75,7 +76,7 @@ def test_a_tool_is_described_as_a_python_function(function: Any):
     assert signature(Tool.of(function), DIALECT) == SIGNATURES[function]
 
 
-@pytest.mark.parametrize("name", ["files.read", "read-file", "list", "class", "print", "3d"])
+@for_each_row("name", ["files.read", "read-file", "list", "class", "print", "3d"])
 def test_a_name_that_no_function_can_have_is_called_by_call_tool(name: str):
     assert not is_callable_by_name(name)
     described = signature(Tool.of(nothing, ToolOptions(name=name)), DIALECT)

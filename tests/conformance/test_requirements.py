@@ -11,6 +11,7 @@ import pytest
 from tests.conformance.claims import Claim, claims
 from tests.conformance.report import complaints, status
 from tests.conformance.requirements import ALL, GAPS, REQUIREMENTS, SIDES
+from tests.rows import for_each_row
 
 COUNTS = {"MGP": 83, "MCPL": 67, "MCPX": 33, "MCP": 41, "GGEN": 24}
 
@@ -66,7 +67,7 @@ def test_a_claim_that_cannot_be_read_from_the_source_is_refused(tmp_path: Path) 
         list[Claim](claims(tmp_path))
 
 
-@pytest.mark.parametrize(
+@for_each_row(
     ("id", "tests", "expected"),
     [
         ("A", {"t": "passed"}, "proven"),

@@ -10,6 +10,7 @@ import pytest
 
 from tests.conformance import client, suite
 from tests.conformance.suite_results import Scenario, described, expected_failures, scenarios, spelled
+from tests.rows import for_each_row
 
 
 def check(status: str, id: str = "a-check", **fields: Any) -> dict[str, Any]:
@@ -20,7 +21,7 @@ def scenario(*statuses: str, name: str = "ping") -> Scenario:
     return Scenario(name, [check(status) for status in statuses])
 
 
-@pytest.mark.parametrize(
+@for_each_row(
     ("found", "listed", "verdict"),
     [
         (scenario("SUCCESS", "SKIPPED", "INFO"), [], "passed"),

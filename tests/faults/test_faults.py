@@ -16,6 +16,7 @@ from tests.faults.killing import Tally, kill_redis, kill_servers, share_redis
 from tests.faults.killing_tasks import Jobs, kill_on_redis, kill_on_sqlite
 from tests.faults.process import Broken
 from tests.faults.trouble import fill_the_disk, forbid_writing
+from tests.rows import for_each_row
 
 pytestmark = [
     pytest.mark.skipif(sys.platform != "linux", reason="kills, limits and capabilities as Linux has them"),
@@ -105,7 +106,7 @@ def told(*texts: str) -> Acknowledged:
     return line
 
 
-@pytest.mark.parametrize(
+@for_each_row(
     ("head", "maybe", "is_good"),
     [
         (["a", "b"], [], True),

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.rows import for_each_row
+
 TESTS = Path(__file__).parents[1]
 
 GATEWAY = {
@@ -133,13 +135,13 @@ def names_in(file: str) -> frozenset[str]:
 
 
 @pytest.mark.req("MCPX-8.1")
-@pytest.mark.parametrize("item", GATEWAY)
+@for_each_row("item", GATEWAY)
 def test_each_item_of_the_gateway_s_list_is_proven_by_a_test_there_is(item: str):
     assert missing(GATEWAY[item]) == []
 
 
 @pytest.mark.req("MCPX-8.2")
-@pytest.mark.parametrize("item", PARTICIPANT)
+@for_each_row("item", PARTICIPANT)
 def test_each_item_of_the_participant_s_list_is_proven_by_a_test_there_is(item: str):
     assert missing(PARTICIPANT[item]) == []
 

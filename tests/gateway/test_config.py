@@ -9,6 +9,7 @@ from defserve.errors import UsageError
 from defserve.gateway.config import load, read
 from defserve.gateway.limits import GatewayLimits
 from defserve.gateway.policy import Admission, is_participant, is_topic
+from tests.rows import for_each_row
 
 pytestmark = pytest.mark.anyio
 
@@ -67,7 +68,7 @@ async def test_a_file_says_who_is_who(tmp_path: Path, monkeypatch: pytest.Monkey
 ONE: dict[str, Any] = {"a": {"token": "t"}}
 
 
-@pytest.mark.parametrize(
+@for_each_row(
     ("table", "problem"),
     [
         ({}, "lets nobody in"),
@@ -117,11 +118,11 @@ def test_topics_have_plain_names(name: str):
     assert is_topic(name)
 
 
-@pytest.mark.parametrize("name", ["", "a b", "../x", "-a", "x" * 129, "é", "a\n", "a:b", "*"])
+@for_each_row("name", ["", "a b", "../x", "-a", "x" * 129, "é", "a\n", "a:b", "*"])
 def test_and_no_others(name: str):
     assert not is_topic(name)
 
 
-@pytest.mark.parametrize("name", ["", "system:gateway", "system:x", "local", "a b", "a\n", "x" * 257, "anonymous:1"])
+@for_each_row("name", ["", "system:gateway", "system:x", "local", "a b", "a\n", "x" * 257, "anonymous:1"])
 def test_nobody_may_pass_for_the_gateway_or_break_a_log(name: str):
     assert not is_participant(name)

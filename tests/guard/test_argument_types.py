@@ -15,6 +15,7 @@ from pydantic import BaseModel, TypeAdapter, ValidationError
 from defserve.errors import Rejected
 from defserve.guard.argument_types import Code, PublicUrl, Shell, ShellCommand, Url, Within
 from defserve.guard.verdict import Verdict, Violation, checked, refused
+from tests.rows import for_each_row
 
 
 class Task(BaseModel):
@@ -63,7 +64,7 @@ def test_commands_are_equal_when_their_words_are():
     assert one != "ls -l"
 
 
-@pytest.mark.parametrize("text", ["", " ", "id; id", "echo `id`", "ls > /etc/passwd", "ls\nid", "a\x00b", "'open"])
+@for_each_row("text", ["", " ", "id; id", "echo `id`", "ls > /etc/passwd", "ls\nid", "a\x00b", "'open"])
 def test_a_refused_command_ends_validation(text: str):
     error = rejection(ShellCommand, text)
     assert error.guard == "sandbox"
@@ -72,7 +73,7 @@ def test_a_refused_command_ends_validation(text: str):
     assert error.data["violations"]
 
 
-@pytest.mark.parametrize("value", [7, None, True, ["ls"], {"text": "ls"}, 1.5])
+@for_each_row("value", [7, None, True, ["ls"], {"text": "ls"}, 1.5])
 def test_what_is_no_text_is_a_mistake_and_not_a_refusal(value: Any):
     for annotation in (ShellCommand, PublicUrl, Annotated[str, Code()], Annotated[Path, Within("/srv")]):
         with pytest.raises(ValidationError):
@@ -130,7 +131,7 @@ def test_a_url_is_handed_over_as_it_was_understood():
     assert validated(PublicUrl, "HTTPS://EXAMPLE.com/a") == "https://example.com/a"
 
 
-@pytest.mark.parametrize(
+@for_each_row(
     "text",
     [
         "http://127.0.0.1/",
@@ -181,7 +182,7 @@ def test_code_is_handed_over_as_it_was_judged():
     assert validated(Annotated[str, Code()], source) == source
 
 
-@pytest.mark.parametrize(
+@for_each_row(
     ("options", "source"),
     [
         ({}, "import os"),

@@ -15,11 +15,12 @@ from hypothesis import strategies as st
 from defserve.errors import Refused
 from defserve.guard.paths import judge, open_within, resolve
 from tests.effort import cpu_within
+from tests.rows import for_each_row
 
 ROOT = "/srv/data"
 
 
-@pytest.mark.parametrize(
+@for_each_row(
     "path",
     [
         "a.txt", "a/b/c.txt", "./a", "a//b", "a/", ".", ".hidden", "a..b", "..a", "a..", "file~", "a/~b", "x y.txt",
@@ -31,7 +32,7 @@ def test_an_ordinary_relative_path_is_allowed(path: str) -> None:
     assert judge(path, ROOT).violations == ()
 
 
-@pytest.mark.parametrize(
+@for_each_row(
     ("path", "rule"),
     [
         ("", "empty"),

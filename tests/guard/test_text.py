@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from defserve.guard.text import hidden
+from tests.rows import for_each_row
 
 
-@pytest.mark.parametrize(
+@for_each_row(
     ("text", "found"),
     [
         ("a\x00b", [(1, "control character U+0000")]),
@@ -30,7 +30,7 @@ def test_what_hides_is_named_with_its_place(text: str, found: list[tuple[int, st
     assert list(hidden(text)) == found
 
 
-@pytest.mark.parametrize(
+@for_each_row(
     "text", ["", "a\tb", "grüße, 日本語, العربية", "🎉 ❤️", "👩\u200d👩\u200d👧", "ｒｍ", "a\u00a0b", "e\u0301"]
 )
 def test_plain_text_of_any_script_hides_nothing(text: str) -> None:

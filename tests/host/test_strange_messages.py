@@ -6,7 +6,6 @@ import asyncio
 import json
 from typing import Any
 
-import pytest
 from hypothesis import given, settings
 
 from defserve.errors import DefserveError
@@ -14,6 +13,7 @@ from defserve.host import Mcpl, Mgp
 from defserve.host.client import Client
 from tests.effort import examples
 from tests.host.pretend import PretendServer
+from tests.rows import for_each_row
 from tests.strange_messages import ODD_IDS, Json, messages
 from tests.waiting import until
 
@@ -75,8 +75,8 @@ def test_whatever_a_server_sends_the_client_goes_on(line: bytes):
     asyncio.run(outlives([line]))
 
 
-@pytest.mark.parametrize("odd", ODD_IDS, ids=lambda odd: f"{odd!r:.20}")
-@pytest.mark.parametrize(
+@for_each_row("odd", ODD_IDS, ids=lambda odd: f"{odd!r:.20}")
+@for_each_row(
     "message",
     [
         lambda odd: {"method": "notifications/cancelled", "params": {"requestId": odd}},

@@ -6,13 +6,14 @@ import pytest
 
 from defserve.errors import ToolError
 from defserve.host.tool_value import read_text, value_of
+from tests.rows import for_each_row
 
 
 def text(*texts: str, **more: Any) -> dict[str, Any]:
     return {"content": [{"type": "text", "text": text} for text in texts], **more}
 
 
-@pytest.mark.parametrize(
+@for_each_row(
     ("written", "schema", "value"),
     [
         ("3", {"type": "integer"}, 3),

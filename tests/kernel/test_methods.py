@@ -81,7 +81,6 @@ async def test_a_server_is_shut_down_and_restarted_by_its_id(tmp_path: Path) -> 
 
 
 BAD: tuple[dict[str, Any], ...] = (
-    {"server_id": "unknown"},
     {"server_id": 1},
     {"server_id": ["a"]},
     {"server_id": "a", "reason": "boredom"},
@@ -99,6 +98,9 @@ async def test_bad_params_are_refused_and_nothing_happens(tmp_path: Path) -> Non
         for params in BAD:
             assert code_of(await peer.ask("mgp/lifecycle/shutdown", params)) == -32602
         assert code_of(await peer.ask("mgp/lifecycle/restart", {})) == -32602
+        for method in METHODS:
+            reply = await peer.ask(method, {"server_id": "unknown"})
+            assert (code_of(reply), reply["error"]["data"]["error_type"]) == (4004, "server_not_found")
         assert here.state("a") == "connected"
 
 

@@ -13,6 +13,7 @@ from defserve.errors import UsageError
 from defserve.net import resolve
 from defserve.net.egress import Egress
 from defserve.net.resolve import check
+from tests.rows import for_each_row
 
 pytestmark = pytest.mark.anyio
 
@@ -76,7 +77,7 @@ async def test_the_machine_itself_is_asked_by_default() -> None:
     assert set(await resolve.system_resolver("localhost", 80)) & {"127.0.0.1", "::1"}
 
 
-@pytest.mark.parametrize(
+@for_each_row(
     "options",
     [
         {"private": ["127.0.0.1"]},

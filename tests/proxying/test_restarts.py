@@ -20,6 +20,7 @@ from defserve.proxying.restarts import (
     Restarts,
     RestartsByKey,
 )
+from tests.rows import for_each_row
 
 
 class Clock:
@@ -49,7 +50,7 @@ TABLE = {
 
 
 @pytest.mark.req("MGP-11.5p")
-@pytest.mark.parametrize(("strategy", "exit"), TABLE)
+@for_each_row(("strategy", "exit"), TABLE)
 def test_the_policy_says_which_ends_are_followed_by_a_restart(strategy: str, exit: Exit) -> None:
     verdict = restarts(strategy=strategy)[0].after(exit)
     expected = TABLE[strategy, exit]
@@ -117,7 +118,7 @@ def test_without_a_limit_it_waits_at_most_the_cap_for_ever() -> None:
     assert counted.recent == MOST_RESTARTS
 
 
-@pytest.mark.parametrize(
+@for_each_row(
     "wrong",
     [
         {"strategy": "sometimes"},

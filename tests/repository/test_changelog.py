@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.repository.changelog import ROOT, main, problems, sections, version
+from tests.rows import for_each_row
 
 GOOD = """# Changelog
 
@@ -37,7 +38,7 @@ def test_a_good_one_has_no_problems() -> None:
     assert list(problems(GOOD, "0.3.0")) == []
 
 
-@pytest.mark.parametrize(
+@for_each_row(
     ("said", "instead", "problem"),
     [
         ("## Unreleased", "## Soon", "the first section is not '## Unreleased'"),

@@ -7,8 +7,9 @@ import tomllib
 from pathlib import Path
 from typing import Any
 
-import pytest
 import yaml
+
+from tests.rows import for_each_row
 
 ROOT = Path(__file__).parents[2]
 WORKFLOWS = {path.stem: yaml.safe_load(path.read_text("utf-8")) for path in (ROOT / ".github/workflows").glob("*.yml")}
@@ -26,7 +27,7 @@ def test_there_is_one_for_changes_one_for_releases_and_one_for_the_docs() -> Non
     assert sorted(WORKFLOWS) == ["ci", "docs", "release"]
 
 
-@pytest.mark.parametrize("job", JOBS)
+@for_each_row("job", JOBS)
 def test_each_step_runs_a_command_or_uses_a_pinned_action(job: str) -> None:
     assert JOBS[job]["runs-on"]
     assert all(("run" in step) != ("uses" in step) for step in JOBS[job]["steps"])
@@ -34,12 +35,12 @@ def test_each_step_runs_a_command_or_uses_a_pinned_action(job: str) -> None:
         assert re.fullmatch(r"[\w.-]+/[\w./-]+@[0-9a-f]{40}", action)
 
 
-@pytest.mark.parametrize("job", JOBS)
+@for_each_row("job", JOBS)
 def test_nothing_from_outside_is_pasted_into_a_command(job: str) -> None:
     assert not any("${{" in command for command in steps(job, "run"))
 
 
-@pytest.mark.parametrize("job", JOBS)
+@for_each_row("job", JOBS)
 def test_what_a_job_runs_is_there(job: str) -> None:
     text = "\n".join(steps(job, "run"))
     named = {target for line in re.findall(r"^make (.*)$", text, re.MULTILINE) for target in line.split()}

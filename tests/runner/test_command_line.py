@@ -64,13 +64,15 @@ def test_only_what_was_given_is_passed_on():
         "log_json": True,
         "metrics": True,
     }
+    assert parsed("--page") == {"on": "stdio:", "page": True}
+    assert parsed("--no-page") == {"on": "stdio:", "page": False}
 
 
 @pytest.mark.parametrize(
     ("arguments", "complaint"),
     [
-        (["--port", "8000"], "error: unrecognized arguments: --port 8000\n  fix: write --on http://host:port/path\n"),
-        (["--log-level", "loud"], "error: argument --log-level: invalid choice: 'loud'"),
+        (["--port", "8000"], " has no option --port\n  fix: write --on http://host:port/path\n"),
+        (["--log-level", "loud"], "error: --log-level cannot be 'loud'"),
     ],
 )
 def test_mistakes_are_told_as_the_command_tells_them(
@@ -79,7 +81,7 @@ def test_mistakes_are_told_as_the_command_tells_them(
     with pytest.raises(SystemExit) as left:
         parse(arguments, "x", lambda: "1")
     said = capsys.readouterr().err
-    assert left.value.code == 1 and said.startswith(complaint) and "\n  fix: " in said
+    assert left.value.code == 1 and complaint in said and "\n  fix: " in said
 
 
 def test_without_options_nothing_is_logged(tmp_path: Path):

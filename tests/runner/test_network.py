@@ -28,6 +28,7 @@ from defserve.runner.sockets import bound
 from tests.certificate import self_signed
 from tests.listening import Listening, listening, parsers, request
 from tests.raw import PREFIX, STATELESS, until
+from tests.rows import for_each_row
 from tests.runner.processes import FRAMEWORK, ServerProcess
 
 pytestmark = pytest.mark.anyio
@@ -77,14 +78,14 @@ async def works(where: Listening) -> None:
 # -- addresses -------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
+@for_each_row(
     "text", ["http://127.0.0.1:80/mcp", "https://h:443/", "ws://[::1]:8000/mcp", "wss://h:1/x", "unix:/s", "stdio:"]
 )
 def test_an_address_is_written_as_it_is_read(text: str):
     assert str(Address.parse(text)) == text
 
 
-@pytest.mark.parametrize("text", ["ftp://h/", "ws:h", "ws://", "wss://u@h/", "ws://h:99999/", "unix:relative", "tcp"])
+@for_each_row("text", ["ftp://h/", "ws:h", "ws://", "wss://u@h/", "ws://h:99999/", "unix:relative", "tcp"])
 def test_an_address_that_is_none_is_refused_with_those_there_are(text: str):
     with pytest.raises(UsageError, match="cannot serve on"):
         Address.parse(text)
@@ -228,7 +229,7 @@ async def closed_after(reader: asyncio.StreamReader) -> tuple[bytes, float]:
 
 
 @parsers
-@pytest.mark.parametrize("head", HEADS)
+@for_each_row("head", HEADS)
 async def test_headers_that_do_not_come_are_not_waited_for(head: str, parser: str):
     async with listening(shop(SLOW), parser=parser) as where:
         reader, writer = await where.connect()

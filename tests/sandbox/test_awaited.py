@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from defserve.sandbox.awaited import AwaitedCalls
 from tests.effort import cpu_within
+from tests.rows import for_each_row
 
 # Each source with the call that is meant between angle brackets.
 DEFERRED = [
@@ -43,13 +44,13 @@ def marked(text: str) -> tuple[str, int]:
     return before + rest.replace("⟩", ""), len(before.encode())
 
 
-@pytest.mark.parametrize("text", DEFERRED)
+@for_each_row("text", DEFERRED)
 def test_a_call_that_is_awaited_or_gathered_is_deferred(text: str):
     source, start = marked(text)
     assert AwaitedCalls(source).is_deferred(start, "add")
 
 
-@pytest.mark.parametrize("text", DIRECT)
+@for_each_row("text", DIRECT)
 def test_other_calls_give_their_value(text: str):
     source, start = marked(text)
     assert not AwaitedCalls(source).is_deferred(start, "add")
@@ -72,7 +73,7 @@ def test_any_source_and_any_position_can_be_asked_about(source: str, start: int)
     assert calls.line(start) >= 1
 
 
-@pytest.mark.parametrize("unit", ["gather(", "'''", '"""', "'", '"', "\\", "(", "[{(", "#", "a.", "gather('''", "\"'"])
+@for_each_row("unit", ["gather(", "'''", '"""', "'", '"', "\\", "(", "[{(", "#", "a.", "gather('''", "\"'"])
 def test_reading_takes_time_in_proportion_to_the_source(unit: str):
     source = "gather(" + unit * (64 * 1024 // len(unit))
     assert cpu_within(1.0, lambda: AwaitedCalls(source).is_deferred(7, "add"))

@@ -9,6 +9,7 @@ import pytest
 
 from defserve.sandbox import Outcome, probe, run
 from defserve.sandbox.outcome import REPR
+from tests.rows import for_each_row
 from tests.sandbox.conftest import Program
 
 LAYERS = ("rlimits", "landlock", "seccomp")
@@ -143,8 +144,8 @@ def test_without_a_jail_too_a_report_is_not_forged_by_the_program_or_its_childre
     assert outcome.status in ("ok", "error")
 
 
-@pytest.mark.parametrize("level", ["standard", "strict", "readonly"])
-@pytest.mark.parametrize("engine", ["monty", "jail"])
+@for_each_row("level", ["standard", "strict", "readonly"])
+@for_each_row("engine", ["monty", "jail"])
 def test_printed_at_every_level_it_is_only_text(level: Any, engine: str, request: pytest.FixtureRequest) -> None:
     if missing := probe().missing:
         pytest.skip(f"this kernel lacks {', '.join(missing)}")

@@ -11,6 +11,7 @@ import pytest
 
 from defserve.sandbox import Outcome, SandboxLimits, jail, layers, monty, run
 from defserve.sandbox.job import RunStop, make
+from tests.rows import for_each_row
 
 pytestmark = pytest.mark.skipif(not monty.installed(), reason=f"pydantic-monty=={monty.VERSION} is not installed")
 
@@ -82,7 +83,7 @@ def test_modules_trusted_by_name_are_real_so_the_jail_runs_them(jailed: object) 
     assert outcome.engine == "jail"
 
 
-@pytest.mark.parametrize(
+@for_each_row(
     "source",
     [
         "open('/etc/passwd').read()",
@@ -155,3 +156,9 @@ def test_another_version_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_nothing_is_left_behind() -> None:
     for source in ("1", "1 / 0", "while True:\n    pass", "while True:\n    print('x' * 100)"):
         alone(source, seconds=0.3, output_bytes=10_000)
+
+
+def test_a_package_that_is_not_there_is_explained(jailed: object) -> None:
+    assert "none of the packages installed here" in (alone("import pydantic").error or "")
+    assert "none of the packages installed here" in (run("import pydantic").error or "")
+    assert "packages" not in (alone("1 / 0").error or "")

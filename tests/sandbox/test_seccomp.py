@@ -7,6 +7,7 @@ import errno
 import pytest
 
 from defserve.sandbox import seccomp
+from tests.rows import for_each_row
 
 PID = 4242
 REFUSED = seccomp.ERRNO | errno.EPERM
@@ -52,8 +53,8 @@ def answer(processor: str, number: int, *arguments: int, architecture: int | Non
             at += if_true if held else if_false
 
 
-@pytest.mark.parametrize("processor", PROCESSORS)
-@pytest.mark.parametrize("name", DANGEROUS)
+@for_each_row("processor", PROCESSORS)
+@for_each_row("name", DANGEROUS)
 def test_what_reaches_the_host_is_refused(processor: str, name: str) -> None:
     number = DANGEROUS[name][PROCESSORS.index(processor)]
     if number is not None:
@@ -67,7 +68,7 @@ def test_what_computing_needs_passes(processor: str) -> None:
             assert answer(processor, number) == seccomp.ALLOW
 
 
-@pytest.mark.parametrize(
+@for_each_row(
     ("name", "arguments", "passes"),
     [
         ("openat", (0, 0, 0o2000000), True),
@@ -104,7 +105,7 @@ def test_what_computing_needs_passes(processor: str) -> None:
         ("sendto", (3, 0x1000, 1, 0, 0x7FFF00000000), False),
     ],
 )
-@pytest.mark.parametrize("processor", PROCESSORS)
+@for_each_row("processor", PROCESSORS)
 def test_some_calls_depend_on_their_arguments(
     processor: str, name: str, arguments: tuple[int, ...], passes: bool
 ) -> None:
@@ -127,8 +128,8 @@ def test_the_x32_numbers_are_no_way_around() -> None:
     assert answer("x86_64", seccomp.X32 | 0) == REFUSED
 
 
-@pytest.mark.parametrize("processor", PROCESSORS)
-@pytest.mark.parametrize("number", [462, 500, 999, 100_000])
+@for_each_row("processor", PROCESSORS)
+@for_each_row("number", [462, 500, 999, 100_000])
 def test_calls_that_do_not_exist_yet_are_refused(processor: str, number: int) -> None:
     assert answer(processor, number) == REFUSED
 

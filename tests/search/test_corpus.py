@@ -10,6 +10,8 @@ from typing import Any
 
 import pytest
 
+from tests.rows import for_each_row
+
 CORPUS = Path(__file__).parent / "corpus"
 LICENCES = {"MIT", "Apache-2.0", "BSD-3-Clause", "ISC", "MIT AND Apache-2.0"}
 LEAST = {"keyword": 100, "sentence": 100, "paraphrase": 80, "none": 30, "language": 20}
@@ -80,7 +82,7 @@ def test_it_holds_at_least_450_tools_of_14_servers() -> None:
     assert len(TOOLS) == sum(len(server["tools"]) for server in SERVERS.values())
 
 
-@pytest.mark.parametrize("name", SERVERS)
+@for_each_row("name", SERVERS)
 def test_each_server_says_where_it_is_from_and_lists_whole_tools(name: str) -> None:
     server = SERVERS[name]
     assert server["server"] == name
@@ -122,7 +124,7 @@ def test_a_server_is_in_one_split_and_both_splits_are_about_as_large() -> None:
         assert min(splits["tune"], splits["held"]) >= 0.35 * splits.total()
 
 
-@pytest.mark.parametrize("query", [q for q in QUERIES if q["kind"] == "paraphrase"], ids=lambda query: query["query"])
+@for_each_row("query", [q for q in QUERIES if q["kind"] == "paraphrase"], ids=lambda query: query["query"])
 def test_a_paraphrase_shares_no_word_with_its_tools(query: dict[str, Any]) -> None:
     assert len(stems(query["query"])) >= 2
     for name in query["right"]:

@@ -10,6 +10,7 @@ import pytest
 
 from defserve import Context, Extension, Server, UsageError
 from tests.raw import ERAS, STATELESS, Json, raw, text_of
+from tests.rows import for_each_row
 
 pytestmark = pytest.mark.anyio
 
@@ -103,7 +104,7 @@ COMPLETIONS: dict[str, tuple[Json, str, list[str]]] = {
 
 
 @eras
-@pytest.mark.parametrize("case", COMPLETIONS)
+@for_each_row("case", COMPLETIONS)
 async def test_completions_come_along(version: str, case: str):
     ref, argument, values = COMPLETIONS[case]
     parent = Server("parent", "1")
@@ -133,7 +134,7 @@ def around(parent: Server) -> None:
     child.mount(parent, prefix="p")
 
 
-@pytest.mark.parametrize("case", REFUSED)
+@for_each_row("case", REFUSED)
 def test_what_cannot_be_mounted_is_refused_when_it_is_declared(case: str):
     declare, message = REFUSED[case]
     with pytest.raises(UsageError, match=message):

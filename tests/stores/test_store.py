@@ -12,6 +12,7 @@ from defserve.stores.memory import MemoryStore
 from defserve.stores.open import open_store
 from defserve.stores.sqlite.store import SqliteStore
 from defserve.stores.store import Store, StoreChange, StoreFull
+from tests.rows import for_each_row
 from tests.stores.conftest import Run
 
 
@@ -98,9 +99,7 @@ def test_a_full_memory_store_refuses_and_recovers(run: Run):
     run(story())
 
 
-@pytest.mark.parametrize(
-    "address", ["", "sqlite", "sqlite:", "sqlite://x", "sqlite:///", "postgres://x", "memory:x", "redis:"]
-)
+@for_each_row("address", ["", "sqlite", "sqlite:", "sqlite://x", "sqlite:///", "postgres://x", "memory:x", "redis:"])
 def test_an_address_of_no_store_is_refused_with_examples(address: str):
     with pytest.raises(UsageError, match="sqlite:///"):
         open_store(address)

@@ -7,12 +7,13 @@ import pytest
 from defserve import UsageError
 from defserve.errors import PeerError
 from defserve.testing import SyncClient
+from tests.rows import for_each_row
 
 SERVER = "examples/weather_app.py:server"
 
 
-@pytest.mark.parametrize("era", ["handshake", "stateless"])
-@pytest.mark.parametrize("over", ["memory", "stdio", "http", "ws"])
+@for_each_row("era", ["handshake", "stateless"])
+@for_each_row("over", ["memory", "stdio", "http", "ws"])
 def test_a_view_is_rendered_and_used(era: str, over: str):
     with SyncClient(SERVER, era, over=over) as client:
         app = client.render("forecast", city="Oslo")

@@ -8,14 +8,15 @@ from defserve.errors import DefserveError, Rejected
 from defserve.host import Mgp
 from defserve.protocols.mgp.confirmation import NotConfirmed
 from defserve.testing import Decline, SyncClient
+from tests.rows import for_each_row
 
 SERVER = "tests.host.mgp.guarded:server"
 ROADS = ("memory", "stdio", "http", "ws")
 ERAS = ("handshake", "stateless")
 
 
-@pytest.mark.parametrize("era", ERAS)
-@pytest.mark.parametrize("over", ROADS)
+@for_each_row("era", ERAS)
+@for_each_row("over", ROADS)
 def test_a_plain_client_is_asked_by_the_server(era: str, over: str):
     with SyncClient(SERVER, era, over=over) as client:
         client.will_answer({"value": True})
@@ -23,9 +24,9 @@ def test_a_plain_client_is_asked_by_the_server(era: str, over: str):
         assert client.call("run", command="git status") == "git status"
 
 
-@pytest.mark.parametrize("era", ERAS)
-@pytest.mark.parametrize("over", ROADS[2:])
-@pytest.mark.parametrize("mgp", [None, Mgp("auto_approve", confirm=lambda *_: True, audit=[])], ids=["plain", "mgp"])
+@for_each_row("era", ERAS)
+@for_each_row("over", ROADS[2:])
+@for_each_row("mgp", [None, Mgp("auto_approve", confirm=lambda *_: True, audit=[])], ids=["plain", "mgp"])
 def test_without_a_token_the_client_is_a_stranger(era: str, over: str, mgp: Mgp | None):
     with SyncClient(SERVER, era, over=over, mgp=mgp, token=None) as client:
         assert client.call("add", a=1, b=2) == 3
@@ -33,8 +34,8 @@ def test_without_a_token_the_client_is_a_stranger(era: str, over: str, mgp: Mgp 
             client.call("run", command="git status")
 
 
-@pytest.mark.parametrize("era", ERAS)
-@pytest.mark.parametrize("over", ROADS)
+@for_each_row("era", ERAS)
+@for_each_row("over", ROADS)
 def test_an_mgp_client_confirms_by_itself(era: str, over: str):
     mgp = Mgp("auto_approve", confirm=lambda *_: True, audit=[])
     with SyncClient(SERVER, era, over=over, mgp=mgp) as client:

@@ -1,11 +1,10 @@
 from __future__ import annotations
 
-import pytest
-
 from defserve.transports.client_errors import Challenged
+from tests.rows import for_each_row
 
 
-@pytest.mark.parametrize(
+@for_each_row(
     ("status", "challenge", "text", "error"),
     [
         (401, "Bearer", "wants a token (HTTP 401)", ""),

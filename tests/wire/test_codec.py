@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from defserve.wire.codec import decode, encode, encode_result
 from defserve.wire.messages import Encoded, Malformed, Notification, Reply, Request
+from tests.rows import for_each_row
 
 PARSE, INVALID, PARAMS = -32700, -32600, -32602
 
@@ -27,7 +28,7 @@ IDS = [0, 1, -1, 2**70, -(2**70), "", "1", "é" * 256, "\u2028"]
 
 
 @pytest.mark.req("MCP-2.1")
-@pytest.mark.parametrize("id", IDS, ids=repr)
+@for_each_row("id", IDS, ids=repr)
 def test_an_id_comes_back_as_it_was_sent(id: int | str):
     request = decode(text(id=id, method="m"))
     assert isinstance(request, Request)
@@ -78,7 +79,7 @@ MALFORMED = {
 
 
 @pytest.mark.req("MCP-2.2")
-@pytest.mark.parametrize("case", MALFORMED)
+@for_each_row("case", MALFORMED)
 def test_what_breaks_the_rules_is_refused_with_the_id_where_there_is_one(case: str):
     data, code, id = MALFORMED[case]
     message = decode(data)
@@ -99,7 +100,7 @@ GOOD = {
 }
 
 
-@pytest.mark.parametrize("case", GOOD)
+@for_each_row("case", GOOD)
 def test_what_keeps_the_rules_is_a_request(case: str):
     message = decode(GOOD[case])
     assert isinstance(message, Request)
@@ -148,7 +149,7 @@ def test_a_batch_is_a_list_of_messages_good_and_bad():
     assert [type(message) for message in messages] == [Request, Notification, Malformed, Malformed]
 
 
-@pytest.mark.parametrize(
+@for_each_row(
     ("value", "expected"),
     [
         (math.inf, None),

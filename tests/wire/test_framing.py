@@ -1,10 +1,10 @@
 from __future__ import annotations
 
-import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
 from defserve.wire.framing import BOM, Lines
+from tests.rows import for_each_row
 
 CASES: dict[str, tuple[bytes, list[bytes | None]]] = {
     "lines": (b"a\nb\n", [b"a", b"b"]),
@@ -33,18 +33,18 @@ def fed(data: bytes, size: int, limit: int = 8) -> tuple[list[bytes | None], byt
     return found, lines.finish()
 
 
-@pytest.mark.parametrize("size", [1, 2, 3, 7, 10_000])
-@pytest.mark.parametrize("case", CASES)
+@for_each_row("size", [1, 2, 3, 7, 10_000])
+@for_each_row("case", CASES)
 def test_a_stream_is_cut_at_line_feeds_however_it_arrives(case: str, size: int):
     data, expected = CASES[case]
     assert fed(data, size) == (expected, None)
 
 
-@pytest.mark.parametrize(
+@for_each_row(
     ("data", "rest"),
     [(b"", None), (b"a\n", None), (b"a\nhalf", b"half"), (b"a\n  ", None), (b"123456789", None), (BOM + b"a", b"a")],
 )
-@pytest.mark.parametrize("size", [1, 100])
+@for_each_row("size", [1, 100])
 def test_the_end_gives_what_stood_after_the_last_line_feed(data: bytes, rest: bytes | None, size: int):
     assert fed(data, size)[1] == rest
 

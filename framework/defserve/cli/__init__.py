@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from defserve.cli.exits import INTERRUPTED, OK, TOOL_FAILED, UNREACHABLE, WRONG, complain
-from defserve.errors import DefserveError, PeerError, PeerGone, PeerTimeout, ToolError
+from defserve.errors import DefserveError, PeerError, PeerGone, PeerTimeout, ToolError, did_you_mean
 from defserve.version import VERSION
 
 # name -> (module with a `main(argv) -> int`, one line of help)
@@ -22,6 +22,8 @@ COMMANDS: Final = {
     "dev": ("defserve.cli.commands.dev", "run a server and reload it when its code changes; clients stay connected"),
     "list": ("defserve.cli.commands.list", "show the tools, resources and prompts of a server"),
     "call": ("defserve.cli.commands.call", "call a tool of a server and print the result"),
+    "read": ("defserve.cli.commands.read", "read a resource of a server"),
+    "prompt": ("defserve.cli.commands.prompt", "fill in a prompt of a server and print its messages"),
     "new": ("defserve.cli.commands.new", "create a project: a server, its tests, and what it takes to publish it"),
     "add": ("defserve.cli.commands.add", "add a tool, resource, prompt or feature set to a project"),
     "inspect": ("defserve.cli.commands.inspect", "show a server at a glance: what it speaks, offers, may do and costs"),
@@ -40,12 +42,13 @@ COMMANDS: Final = {
     ),
     "keys": ("defserve.cli.commands.keys", "make, list and revoke API keys"),
     "kernel": ("defserve.cli.commands.kernel", "run many servers as one, as an mgp.toml says, and operate them"),
+    "top": ("defserve.cli.commands.top", "watch a server or kernel that runs: calls, errors, latencies"),
     "gateway": ("defserve.cli.commands.gateway", "run a gateway, where participants meet in topics"),
     "topic": ("defserve.cli.commands.topic", "watch a topic, and approve or reject what is proposed in it"),
     "audit": ("defserve.cli.commands.audit", "check that an audit log is intact, and read it"),
     "state": (
         "defserve.cli.commands.state",
-        "look at the checkpoints in a store: list, show, diff, export, prune, verify",
+        "look at the checkpoints in a store; roll back, branch, export, prune, verify",
     ),
     "doctor": ("defserve.cli.commands.doctor", "show what is installed here, and what is missing"),
     "completion": ("defserve.cli.commands.completion", "print the completion script of a shell"),
@@ -67,13 +70,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     """
     args = list(sys.argv[1:] if argv is None else argv)
     if not args or args[0] in ("-h", "--help"):
-        print(usage())
+        from defserve.cli.screen.screen import help_lines, show
+
+        show(*help_lines(usage()))
         return OK if args else WRONG
     if args[0] == "--version":
         print(f"defserve {VERSION}")
         return OK
     if args[0] not in COMMANDS:
-        return complain(f"unknown command {args[0]!r}\n  fix: {_instead(args[0])}", WRONG)
+        return complain(f"there is no command {args[0]!r}\n  fix: {did_you_mean(args[0], COMMANDS)}", WRONG)
     return _run(args[0], args[1:])
 
 
@@ -85,13 +90,6 @@ def usage() -> str:
         f"usage: defserve COMMAND ...\n\nWrite a def, serve it.\n\ncommands:\n{lines}\n\n{EXAMPLES}\n"
         "Run `defserve COMMAND --help` for the options of a command."
     )
-
-
-def _instead(command: str) -> str:
-    from difflib import get_close_matches
-
-    close = get_close_matches(command, COMMANDS, 1)
-    return f"did you mean {close[0]!r}?" if close else f"use one of {', '.join(COMMANDS)}"
 
 
 def _run(command: str, argv: list[str]) -> int:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from typing import Final
 
 OK: Final = 0
@@ -14,5 +13,7 @@ INTERRUPTED: Final = 130
 
 def complain(text: str, code: int) -> int:
     """Print an error to stderr and return `code`."""
-    print(f"error: {text}", file=sys.stderr)
+    from defserve.cli.screen.screen import problem_lines, tell
+
+    tell(*problem_lines("error", text))
     return code

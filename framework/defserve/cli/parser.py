@@ -35,6 +35,15 @@ class CommandParser(CommandLine):
             allow_abbrev=False,
         )
 
+    def _print_message(self, message: str, file: Any = None) -> None:
+        from defserve.cli.screen.screen import help_lines, problem_lines, show, tell
+
+        kind, _, rest = message.partition(": ")
+        if kind == "error":
+            tell(*problem_lines(kind, rest.rstrip("\n")))
+        else:
+            show(*help_lines(message.rstrip("\n")))
+
     def parse_known_args(  # pyright: ignore[reportIncompatibleMethodOverride] - overloaded there
         self, args: Iterable[str] | None = None, namespace: Any = None
     ) -> Any:

@@ -6,40 +6,51 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
-from defserve.redaction import printable
+from defserve.cli.screen.blocks import Line, Part, text_of
 from defserve.wire.jsonvalue import is_object
 
 WHEN: Final = {False: "in every request", True: "if all are listed; search may list fewer"}
 """When a list of tools costs its tokens, by whether the tools are searched."""
 
 
-def item_lines(item: dict[str, Any], more: str = "") -> Iterator[str]:
-    """An item for a terminal: its signature, and the first line of its description, both escaped."""
-    yield printable(f"  {signature(item)}{more}")
+def item_lines(item: dict[str, Any], *more: Part) -> Iterator[Line]:
+    """An item for a terminal: its signature, and the first line of its description."""
+    yield Line("  ", *signature_parts(item), *more, hang=4)
     if about := first_line(item):
-        yield printable(f"      {about}")
+        yield Line(f"      {about}", hang=0)
 
 
 def signature(item: dict[str, Any]) -> str:
     """`add(a: integer, b: integer = 1)` for a tool, `hi(name, style?)` for a prompt, the URI of a resource."""
-    if "inputSchema" in item:
-        return f"{item['name']}({', '.join(_parameters(item['inputSchema']))})"
+    return "".join(map(text_of, signature_parts(item)))
+
+
+def signature_parts(item: dict[str, Any]) -> list[Part]:
+    """The same with styles."""
     if "uri" in item or "uriTemplate" in item:
-        return f"{item.get('uri') or item.get('uriTemplate')}  {item.get('title') or item.get('name') or ''}".rstrip()
-    arguments: list[dict[str, Any]] = item.get("arguments") or []
-    names = [f"{argument['name']}{'' if argument.get('required') else '?'}" for argument in arguments]
-    return f"{item['name']}({', '.join(names)})"
+        title = item.get("title") or item.get("name")
+        return [(str(item.get("uri") or item.get("uriTemplate")), "title"), f"  {title}" if title else ""]
+    given = _parameters(item["inputSchema"]) if "inputSchema" in item else _arguments(item.get("arguments") or [])
+    parts: list[Part] = [(str(item["name"]), "title"), "("]
+    for number, parameter in enumerate(given):
+        parts += [", " if number else "", *parameter]
+    return [*parts, ")"]
 
 
-def _parameters(schema: dict[str, Any]) -> Iterator[str]:
+def _arguments(arguments: list[dict[str, Any]]) -> Iterator[list[Part]]:
+    for argument in arguments:
+        yield [str(argument["name"]), "" if argument.get("required") else ("?", "faint")]
+
+
+def _parameters(schema: dict[str, Any]) -> Iterator[list[Part]]:
     required: list[str] = schema.get("required") or []
     properties: dict[str, Any] = schema.get("properties") or {}
     for name, property in properties.items():
-        shown = f"{name}: {type_name(property)}"
+        shown: list[Part] = [f"{name}: ", (type_name(property), "type")]
         if "default" in property:
-            yield f"{shown} = {json.dumps(property['default'], ensure_ascii=False)}"
+            yield [*shown, " = ", (json.dumps(property["default"], ensure_ascii=False), "default")]
         else:
-            yield shown if name in required else f"{shown} = …"
+            yield shown if name in required else [*shown, " = …"]
 
 
 def type_name(schema: Any) -> str:

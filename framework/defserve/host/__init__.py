@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from defserve.host.mcpl.push.receiver import EventAnswer, PushedEvent
     from defserve.host.mcpl.receipts import PolicyReceipt
     from defserve.host.mcpl.scopes import Elevation
-    from defserve.host.mcpl.state import HostState, RolledBack
+    from defserve.host.mcpl.state import HostState, RolledBack, StateChange
     from defserve.host.mcpx.participant import TopicClient, join_topic
     from defserve.host.mgp.audit.server import AuditServer
     from defserve.host.mgp.events import Event, EventStream
@@ -82,7 +82,7 @@ else:
             "defserve.host.mcpl.push.receiver": "EventAnswer PushedEvent",
             "defserve.host.mcpl.receipts": "PolicyReceipt",
             "defserve.host.mcpl.scopes": "Elevation",
-            "defserve.host.mcpl.state": "HostState RolledBack",
+            "defserve.host.mcpl.state": "HostState RolledBack StateChange",
             "defserve.host.mcpx.participant": "TopicClient join_topic",
             "defserve.host.mgp.audit.server": "AuditServer",
             "defserve.host.mgp.events": "Event EventStream",
@@ -148,6 +148,7 @@ __all__ = [
     "Router",
     "ScriptedModel",
     "StartedCall",
+    "StateChange",
     "Stream",
     "TopicClient",
     "UnverifiedSkill",

@@ -12,16 +12,23 @@ from pathlib import Path
 from typing import Any, Final
 
 from defserve.errors import DefserveError, UsageError
+from defserve.host.link import Resolve
 from defserve.kernel.config.changes import changes
 from defserve.kernel.config.entries import KernelConfig, ServerEntry
 from defserve.kernel.config.loading import load
 from defserve.kernel.governance.access import own_policy, wants_access
 from defserve.kernel.governance.governance import Governance
 from defserve.kernel.governance.marks import check_marks
-from defserve.kernel.governance.registering import check_register_rules
+from defserve.kernel.governance.registering import check_register_rules, guarded
 from defserve.kernel.governance.state_file import StateFile
 from defserve.kernel.journal import Journal
 from defserve.kernel.members import Creator, Member
+from defserve.kernel.operating.access import AccessVerbs
+from defserve.kernel.operating.audit import KernelAudit
+from defserve.kernel.operating.health import health
+from defserve.kernel.operating.permissions import PermissionVerbs
+from defserve.kernel.operating.pins import PinVerbs
+from defserve.kernel.operating.tools import ACCESS_GRANT, ACCESS_QUERY, ACCESS_REVOKE, add_operator_tools
 from defserve.kernel.supervision import Supervision
 from defserve.search.options import Search
 from defserve.server.server import Server
@@ -44,11 +51,16 @@ class Kernel:
         _check(config)
         self.journal = Journal()
         self.members: dict[str, Member] = {}
-        self.server = _server(config, options)
+        state = StateFile(config.path)
+        self.server = _server(config, state, options)
         self.mounts = self.server.mounts
-        self.governance = Governance(self, StateFile(config.path))
+        self.governance = Governance(self, state)
         # It looks at a tool before the others do: what it refuses is recorded.
         self.server.extensions = (self.governance, *self.server.extensions)
+        self.access, self.permissions, self.pins = AccessVerbs(self), PermissionVerbs(self), PinVerbs(self)
+        if (access := self.governance.access) is not None:
+            answers = {ACCESS_QUERY: access.answer_query, ACCESS_GRANT: access.grant, ACCESS_REVOKE: access.revoke}
+            add_operator_tools(self.server, answers)
         self._supervision = Supervision(self)
         self.server.extend(self._supervision)
         self._reloading = asyncio.Lock()
@@ -139,9 +151,23 @@ class Kernel:
             raise UsageError(f"the search failed: {found['content'][0].get('text')}")
         return [{"risk_level": tool["security"]["risk_level"], **tool} for tool in found["structuredContent"]["tools"]]
 
+    async def health(self, id: str | None = None) -> list[dict[str, Any]]:
+        """Whether servers answer now: one of them, or all."""
+        return await health(self, id)
+
+    async def audit(self, last: int = 20, follow: bool = False, verify: bool = False) -> AsyncIterator[dict[str, Any]]:
+        """The last records of the audit log, and with `follow` those that come; or whether it is intact."""
+        async with aclosing(KernelAudit(self).show(last, follow, verify)) as events:
+            async for event in events:
+                yield event
+
     async def approve(self, id: str, tool: str | None = None) -> list[dict[str, Any]]:
         """Let tools of a server be used that were held because they changed: one of them, or all."""
         return [{"id": id, "tool": name} for name in self.governance.approve(self.member(id), tool)]
+
+    async def refresh(self) -> None:
+        """Take over what operators have decided at other kernels of the same file."""
+        await self.governance.refresh()
 
     async def reload(self) -> dict[str, Any]:
         """Read the file again and do what it says now. A file with a mistake changes nothing: UsageError names it.
@@ -165,8 +191,8 @@ class Kernel:
             f"there is no server {id[:128]!r}", fix=f"did you mean {close[0]!r}?" if close else f"use one of: {known}"
         )
 
-    def _add(self, entry: ServerEntry) -> Member:
-        member = self.members[entry.id] = Member(entry, self._environ)
+    def _add(self, entry: ServerEntry, resolve: Resolve | None = None) -> Member:
+        member = self.members[entry.id] = Member(entry, self._environ, resolve)
         if entry.enabled:
             self._prepare(member)
         return member
@@ -179,7 +205,8 @@ class Kernel:
 
     async def add(self, entry: ServerEntry, creator: Creator) -> Member:
         """Register a server that the file does not name, and begin to start it. Its id must be free."""
-        member = self._add(entry)
+        url = entry.launch.url
+        member = self._add(entry, guarded(url, lambda: self.config.settings.register) if url else None)
         member.creator = creator
         if member.backend is not None:
             await member.backend.start()
@@ -260,7 +287,7 @@ def _check(config: KernelConfig) -> None:
     check_register_rules(config.settings.register)
 
 
-def _server(config: KernelConfig, options: Mapping[str, Any]) -> Server:
+def _server(config: KernelConfig, state: StateFile, options: Mapping[str, Any]) -> Server:
     settings = config.settings
     given = dict(options)
     if settings.keys and "auth" not in given:
@@ -271,7 +298,7 @@ def _server(config: KernelConfig, options: Mapping[str, Any]) -> Server:
         given.setdefault("instructions", settings.instructions)
     if settings.audit:
         given.setdefault("audit", settings.audit)
-    if wants_access(config):
+    if wants_access(config, state):
         given.setdefault("access", own_policy(config))
     level: Any = settings.level
     given.setdefault("search", Search(level=level, pinned=config.pinned(), budget=settings.budget))

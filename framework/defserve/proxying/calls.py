@@ -121,7 +121,8 @@ class Calls:
         try:
             return await self._named(relayed.run(method, {"taskId": where[TASK], **params}))
         except UpstreamUnavailable:
-            if held is not None and channel.gone is not None:
+            # A held conversation is a process of its own: that it left ends its tasks.
+            if held is not None:
                 raise TaskLost from None
             raise
         finally:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from argparse import ArgumentParser, BooleanOptionalAction, Namespace, RawDescriptionHelpFormatter
+from argparse import Action, ArgumentParser, BooleanOptionalAction, Namespace, RawDescriptionHelpFormatter
 from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
+from defserve.errors import did_you_mean
 from defserve.runner.address import SCHEMES
 
 REPEATED = {"action": "append"}
@@ -47,6 +48,11 @@ OPTIONS: tuple[tuple[str, str, dict[str, Any]], ...] = (
     ("--rest", "rest", {**SWITCH, "help": "also serve POST …/tools/NAME and GET …/openapi.json"}),
     ("--metrics", "metrics", {**SWITCH, "help": "also serve GET …/metrics for Prometheus"}),
     (
+        "--page",
+        "page",
+        {"action": BooleanOptionalAction, "help": "a page for browsers (default: on loopback names, without auth)"},
+    ),
+    (
         "--log-level",
         "log_level",
         {"choices": LEVELS, "help": "log this level and above to stderr; info logs every request"},
@@ -78,12 +84,41 @@ class CommandLine(ArgumentParser):
 
     example = SCHEMES["http"]
 
-    def error(self, message: str) -> NoReturn:
+    def parse_args(  # pyright: ignore[reportIncompatibleMethodOverride] - overloaded there
+        self, args: Sequence[str] | None = None, namespace: Any = None
+    ) -> Any:
+        options, unknown = self.parse_known_args(args, namespace)
+        if unknown:
+            self.refuse(*self.unknown(unknown))
+        return options
+
+    def unknown(self, words: Sequence[str]) -> tuple[str, str]:
+        """What is wrong with words that mean nothing to this parser, and the fix. The first one is enough."""
+        option = next((word.partition("=")[0] for word in words if word.startswith("-")), None)
+        if option is None:
+            return f"{self.prog} does not know what to do with {words[0]!r}", f"see {self.prog} --help"
         on = self.get_default("on")
-        fix = f"see {self.prog} --help"
-        if on and not ADDRESS.isdisjoint(word.partition("=")[0] for word in message.split()):
+        if on and option in ADDRESS:
             fix = f"write --on {on if '//' in on else self.example}"
-        self.exit(1, f"error: {message}\n  fix: {fix}\n")
+        else:
+            fix = did_you_mean(option, self._option_string_actions, f"see {self.prog} --help")
+        return f"{self.prog} has no option {option}", fix
+
+    def _check_value(self, action: Action, value: Any) -> None:
+        if action.choices is None or value in action.choices:
+            return
+        fix = did_you_mean(str(value), map(str, action.choices))
+        if action.dest == "action":
+            self.refuse(f"{self.prog} has no action {value!r}", fix)
+        name = "/".join(action.option_strings) or str(action.metavar or action.dest).upper()
+        self.refuse(f"{name} cannot be {value!r}", fix)
+
+    def error(self, message: str) -> NoReturn:
+        self.refuse(message, f"see {self.prog} --help")
+
+    def refuse(self, problem: str, fix: str) -> NoReturn:
+        """Print an error and its fix, and exit."""
+        self.exit(1, f"error: {problem}\n  fix: {fix}\n")
 
 
 def parse(arguments: Sequence[str], name: str, version: Callable[[], str]) -> dict[str, Any]:

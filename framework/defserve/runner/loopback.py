@@ -19,12 +19,14 @@ HOST = "127.0.0.1"
 
 
 @asynccontextmanager
-async def loopback(app: Any, limits: Limits, *, scheme: str = "http", parser: str = "auto") -> AsyncGenerator[str]:
+async def loopback(
+    app: Any, limits: Limits, *, scheme: str = "http", parser: str = "auto", port: int = 0
+) -> AsyncGenerator[str]:
     """The address of an app that answers at its root. Clients that are still connected at the end are cut off.
 
-    Raises UsageError when uvicorn is not installed.
+    Without a `port`, the system chooses one. Raises UsageError when uvicorn is not installed, or the port is taken.
     """
-    address = Address(scheme, HOST, 0, "/")
+    address = Address(scheme, HOST, port, "/")
     listener: Any = make_listener(app, address, NetworkOptions(parser), limits, lambda: None)
     config, state = listener.config, listener.server_state
 

@@ -14,6 +14,10 @@ class WebFields(TypedDict, total=False):
     `POST /tools/{name}` and `GET /openapi.json` there, for callers that do not speak the protocol; `metrics` serves
     `GET /metrics` for Prometheus.
 
+    `page` is for a person who opens the address in a browser: what this is, how to connect clients, the tools as a
+    client without a token sees them. If it is left out, there is a page unless `auth` is set or the browser asks for
+    another name than those of this machine. True shows it in these cases too, False never.
+
     Who calls without a token is a stranger, whose word grants and confirms nothing. On a loopback address `local_token`
     writes a key to a file that only this user can read; who shows it is this user, as on stdio. On a unix socket
     `trust_same_user` makes every process of this user the local user.
@@ -30,3 +34,4 @@ class WebFields(TypedDict, total=False):
     legacy_sse: bool
     rest: bool
     metrics: bool
+    page: bool | None

@@ -16,6 +16,7 @@ from defserve.protocols.mcp.tools.tools import Tool
 from defserve.protocols.mcp.versions import STATELESS_VERSIONS
 from defserve.serving.openapi.document import openapi
 from defserve.transports.asgi import HeaderList
+from defserve.transports.http.exchange import JSON
 from defserve.transports.http.rest import RestFailure, RestRules
 from defserve.version import VERSION
 from defserve.wire.codec import encode
@@ -65,6 +66,7 @@ def rest_rules(mcp: MCP, *, authorized: bool) -> RestRules:
 class RestWriter:
     """The reply to one request: the result as `write` encodes it, or an error with its status and headers."""
 
+    kind = JSON
     headers: HeaderList = ()
 
     def __init__(self, write: Callable[[Call, Any], bytes]) -> None:

@@ -21,6 +21,7 @@ from defserve.runner.sockets import bound
 from defserve.runner.web_sessions import WebSessions
 from defserve.serving.options import WebFields
 from defserve.transports.http.app import HttpApp, HttpOptions
+from defserve.transports.http.page import PageContent, PageRules
 from defserve.transports.http.streamable import HttpRules
 
 # The address of a unix socket has no path for the endpoint, so this one is used.
@@ -73,6 +74,7 @@ def app_of(
 
         rest = rest_rules(mcp, authorized=auth is not None)
     http = HttpOptions(
+        page=_page(mcp, auth, options, is_unix=is_unix),
         path=UNIX_PATH if is_unix else address.path if address is not None else "",
         bind=address.host if address is not None and not is_unix else "127.0.0.1",
         port=address.port if address is not None else None,
@@ -89,6 +91,20 @@ def app_of(
     served = HttpApp(provider, rules, http)
     provider.hang_up = served.drain
     return served
+
+
+def _page(mcp: MCP, auth: Auth | None, options: WebFields, *, is_unix: bool) -> PageRules | None:
+    """The page for browsers. By itself it is only where a browser reaches this machine directly, and needs no token."""
+    wanted = options.get("page")
+    if wanted is False or (wanted is None and (auth is not None or is_unix or options.get("trusted_proxy", False))):
+        return None
+
+    def content() -> PageContent:
+        from defserve.serving.page.content import page_content
+
+        return page_content(mcp, everywhere=wanted is True)
+
+    return PageRules(wanted is True, content)
 
 
 def run(composition: Composition, mcp: MCP, auth: Auth | None, address: Address, options: WebFields) -> int:

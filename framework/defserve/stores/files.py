@@ -5,6 +5,9 @@ from __future__ import annotations
 import os
 import stat
 import sys
+import time
+from collections.abc import Generator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
@@ -14,6 +17,8 @@ from defserve.stores.formats import newer_format
 # On Windows a file is text unless it is opened as binary. Elsewhere a symbolic link must not redirect the file.
 _FLAGS: Final[int] = os.O_CREAT | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_BINARY", 0)
 
+LOCK_SECONDS: Final = 10.0
+LOCK_POLL_SECONDS: Final = 0.005
 LATER_SECRET: Final = b"defserve-secret-format:"
 """In format 1 a secret is the whole text of its file. A file of a later format begins with this and its number."""
 
@@ -43,6 +48,24 @@ def open_locked(path: Path, name: str) -> int:
         os.close(file)
         raise
     return file
+
+
+@contextmanager
+def locked(path: Path, seconds: float = LOCK_SECONDS) -> Generator[None]:
+    """Hold the lock that this file stands for; whoever else wants it waits. The lock ends with the process.
+
+    Raises OSError if the file cannot be made, and TimeoutError if another holds it for too long.
+    """
+    file = os.open(path, os.O_RDWR | _FLAGS, 0o600)
+    try:
+        deadline = time.monotonic() + seconds
+        while not _lock(file):
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"{path} is locked by another process for more than {seconds:g} s")
+            time.sleep(LOCK_POLL_SECONDS)
+        yield
+    finally:
+        os.close(file)
 
 
 def replace(path: Path, content: bytes) -> None:

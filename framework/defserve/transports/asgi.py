@@ -8,7 +8,8 @@ from typing import Any, Protocol, TypeAlias
 Scope: TypeAlias = MutableMapping[str, Any]
 Receive: TypeAlias = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send: TypeAlias = Callable[[MutableMapping[str, Any]], Awaitable[None]]
-HeaderList: TypeAlias = Iterable[tuple[bytes, bytes]]
+Header: TypeAlias = tuple[bytes, bytes]
+HeaderList: TypeAlias = Iterable[Header]
 
 WHOLE = "whole request of defserve"
 """The member of a scope that holds a `WholeRequest`. The reader must remove it, because it refers to the scope."""

@@ -16,6 +16,7 @@ from defserve.auth.jwt import jwks
 from defserve.auth.jwt.jwks import GRACE, LARGEST, PAUSE, RETRY, KeySet, download, parse_key_set
 from defserve.auth.jwt.signing_keys import ASYMMETRIC
 from tests.auth.issuer import jwk, key_set, private_key
+from tests.rows import for_each_row
 
 ALL = frozenset(ASYMMETRIC)
 URL = "https://login.example/keys"
@@ -169,7 +170,7 @@ def test_without_an_id_only_a_key_without_rival_is_found() -> None:
     asyncio.run(scenario())
 
 
-@pytest.mark.parametrize(
+@for_each_row(
     "member",
     [
         {"kty": "oct", "k": "c2VjcmV0" * 8, "kid": "x"},
@@ -199,7 +200,7 @@ def test_a_member_may_say_what_it_is_for(fields: dict[str, Any]) -> None:
     assert len(parse_key_set(key_set({**ONE, **fields}), ALL)) == 1
 
 
-@pytest.mark.parametrize(
+@for_each_row(
     "document",
     [
         b"",

@@ -25,6 +25,7 @@ from defserve.auth.jwt.verifier import JWT
 from defserve.auth.principals import Principal
 from defserve.errors import UsageError
 from tests.auth.issuer import AUDIENCE, ISSUER, SECRET, claims, jwk, key_set, part, pem, private_key, raw, signed
+from tests.rows import for_each_row
 
 NOW = int(time.time())
 PEM = pem(private_key())
@@ -42,7 +43,7 @@ def test_a_good_token_gives_its_principal() -> None:
     assert alice.claims["iss"] == ISSUER
 
 
-@pytest.mark.parametrize("algorithm", ["RS256", "RS512", "PS256", "ES256", "ES384", "ES512", "EdDSA"])
+@for_each_row("algorithm", ["RS256", "RS512", "PS256", "ES256", "ES384", "ES512", "EdDSA"])
 def test_every_public_key_algorithm_works_with_a_fixed_key_and_a_key_set(algorithm: str) -> None:
     key = private_key("RS256" if algorithm[0] in "RP" else algorithm)
     token = signed(key=key, algorithm=algorithm, headers={"kid": "k"})
@@ -74,7 +75,7 @@ def published_by(document: bytes) -> JWT:
     return JWT(jwks_url="https://login.example/keys", audience=AUDIENCE, issuer=ISSUER, fetch=fetch)
 
 
-@pytest.mark.parametrize(
+@for_each_row(
     ("changed", "why"),
     [
         ({"aud": "https://other.example"}, "wrong audience"),
@@ -161,7 +162,7 @@ HOSTILE: dict[str, str] = {
 }
 
 
-@pytest.mark.parametrize("token", HOSTILE.values(), ids=HOSTILE)
+@for_each_row("token", HOSTILE.values(), ids=HOSTILE)
 def test_a_hostile_token_is_nobody_s(token: str) -> None:
     assert verified(token) is None
 
@@ -206,7 +207,7 @@ def test_any_three_parts_are_nobody_s(header: bytes, payload: bytes, signature: 
     assert verified(f"{part(header)}.{part(payload)}.{part(signature)}") is None
 
 
-@pytest.mark.parametrize(
+@for_each_row(
     ("held", "scopes"),
     [
         ("read write", {"read", "write"}),
@@ -236,7 +237,7 @@ def test_several_audiences_may_be_ours() -> None:
     assert verified(signed(claims(aud="api://other")), verifier) is None
 
 
-@pytest.mark.parametrize(
+@for_each_row(
     ("settings", "problem"),
     [
         ({"audience": ""}, "audience"),

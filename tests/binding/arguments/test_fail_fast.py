@@ -21,6 +21,7 @@ from defserve.binding.arguments.schema import Arguments, lookup
 from defserve.binding.signature import read
 from defserve.errors import BadArguments
 from tests.effort import examples
+from tests.rows import for_each_row
 
 
 class Row(BaseModel):
@@ -91,7 +92,7 @@ BAD = [{} for _ in range(100)]
 NAMED = {str(n): {} for n in range(100)}
 
 
-@pytest.mark.parametrize(
+@for_each_row(
     ("annotation", "value", "count"),
     [
         (list[Row], BAD, 2),

@@ -11,6 +11,7 @@ from pydantic import AfterValidator, BaseModel, Field, SecretBytes, SecretStr, c
 from defserve.binding.arguments.schema import Arguments
 from defserve.binding.signature import read
 from defserve.errors import BadArguments
+from tests.rows import for_each_row
 
 
 def arguments(function: Any) -> Arguments:
@@ -112,7 +113,7 @@ LINES: list[tuple[Any, Any, str]] = [
 ]
 
 
-@pytest.mark.parametrize(("annotation", "value", "line"), LINES, ids=[line[2] for line in LINES])
+@for_each_row(("annotation", "value", "line"), LINES, ids=[line[2] for line in LINES])
 def test_each_problem_is_one_line(annotation: Any, value: Any, line: str) -> None:
     assert told(annotation, value) == [line]
 
@@ -181,7 +182,7 @@ class Account(BaseModel):
     logins: list[Login]
 
 
-@pytest.mark.parametrize(
+@for_each_row(
     ("annotation", "value", "line"),
     [
         (SecretStr, 777, "x: expected string, got a number"),

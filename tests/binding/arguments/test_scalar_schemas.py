@@ -14,6 +14,7 @@ import pytest
 from pydantic import AnyUrl, SecretStr
 
 from defserve import Tool
+from tests.rows import for_each_row
 
 
 class Colour(enum.Enum):
@@ -38,7 +39,7 @@ OTHERS: list[Any] = [
 
 
 @pytest.mark.req("GGEN-SCH-1")
-@pytest.mark.parametrize(("annotation", "name"), [*SCALARS, *((other, "string") for other in OTHERS)])
+@for_each_row(("annotation", "name"), [*SCALARS, *((other, "string") for other in OTHERS)])
 def test_what_json_has_no_type_for_is_text(annotation: Any, name: str):
     def take(value: Any) -> None:
         """Take a value."""

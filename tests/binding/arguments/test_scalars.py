@@ -15,6 +15,7 @@ from pydantic_core import SchemaValidator, ValidationError
 
 from defserve.binding.arguments.models import TitlelessJsonSchema
 from defserve.binding.arguments.scalars import build
+from tests.rows import for_each_row
 
 
 class Colour(enum.Enum):
@@ -80,7 +81,7 @@ def outcome(validator: Any, value: Any) -> Any:
     return type(found), repr(found)
 
 
-@pytest.mark.parametrize("annotation", SCALARS, ids=str)
+@for_each_row("annotation", SCALARS, ids=str)
 def test_the_hand_built_validator_agrees_with_pydantic(annotation: Any) -> None:
     built = build(annotation)
     assert built is not None
@@ -89,7 +90,7 @@ def test_the_hand_built_validator_agrees_with_pydantic(annotation: Any) -> None:
         assert outcome(ours, value) == outcome(theirs, value), value
 
 
-@pytest.mark.parametrize("annotation", SCALARS, ids=str)
+@for_each_row("annotation", SCALARS, ids=str)
 def test_the_hand_built_schema_agrees_with_pydantic(annotation: Any) -> None:
     built = build(annotation)
     assert built is not None
@@ -106,7 +107,7 @@ class Parsed(enum.Enum):
         return cls.A
 
 
-@pytest.mark.parametrize(
+@for_each_row(
     "annotation",
     [
         Parsed,

@@ -22,6 +22,7 @@ from defserve.binding.arguments.schema import Arguments, fragment
 from defserve.binding.signature import read
 from defserve.errors import BadArguments, UsageError
 from tests.effort import examples
+from tests.rows import for_each_row
 
 
 def arguments(function: Any) -> Arguments:
@@ -405,8 +406,8 @@ def test_json_in_a_string_has_no_names_for_what_is_no_number(text: str) -> None:
         one(list[Any]).validate({"x": text})
 
 
-@pytest.mark.parametrize("value", ["inf", "-Infinity", "nan", "1e999", float("inf"), float("nan")])
-@pytest.mark.parametrize("annotation", [float, float | None, Annotated[float, Field(ge=0)]], ids=named)
+@for_each_row("value", ["inf", "-Infinity", "nan", "1e999", float("inf"), float("nan")])
+@for_each_row("annotation", [float, float | None, Annotated[float, Field(ge=0)]], ids=named)
 def test_what_is_no_finite_number_is_no_number(annotation: Any, value: Any) -> None:
     with pytest.raises(BadArguments, match="x: expected number, got "):
         one(annotation).validate({"x": value})
@@ -421,7 +422,7 @@ def test_an_infinite_default_is_the_authors_own_affair() -> None:
     assert one(float, float("inf")).validate({}) == {}
 
 
-@pytest.mark.parametrize(
+@for_each_row(
     ("annotation", "default", "problem"),
     [
         (int, "x", "its default 'x' is not int"),
@@ -438,7 +439,7 @@ def test_a_scalar_default_that_no_caller_could_give_is_refused(annotation: Any, 
         one(annotation, default)
 
 
-@pytest.mark.parametrize(
+@for_each_row(
     ("annotation", "default"),
     [
         *((float, 1), (int, "3"), (bool, 0), (str, None), (int | str, "x"), (Any, "x"), (object, 1)),

@@ -6,9 +6,10 @@ import pytest
 
 from defserve.guard.code.gate import STRICT, decode, measure, without_text
 from defserve.guard.verdict import Violation
+from tests.rows import for_each_row
 
 
-@pytest.mark.parametrize(
+@for_each_row(
     "source",
     [b"\xff", b"x=\xc0\x80", b"x=1\x00", "x='\ud800'", "# coding: utf-7", "\r# -*- coding: latin-1 -*-", "x='\u202e'"],
 )

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from defserve.guard.code import judge
 from defserve.guard.code.levels import CodeLevel
 from tests.effort import calls_of, cpu_within, examples
+from tests.rows import for_each_row
 
 CORPORA = Path(__file__).parents[1] / "corpora"
 LEVELS: tuple[CodeLevel, ...] = ("standard", "strict", "readonly")
@@ -31,8 +32,8 @@ def snippets(corpus: str, level: CodeLevel) -> Iterator[tuple[str, str, bool]]:
 
 
 @pytest.mark.req("MGP-7.2")
-@pytest.mark.parametrize("level", LEVELS)
-@pytest.mark.parametrize("corpus", ["code", "code_more"])
+@for_each_row("level", LEVELS)
+@for_each_row("corpus", ["code", "code_more"])
 def test_the_corpora_are_judged_as_expected(corpus: str, level: CodeLevel) -> None:
     judged = wrong = 0
     told = ""
@@ -84,8 +85,8 @@ HOSTILE = {
 }
 
 
-@pytest.mark.parametrize("level", LEVELS)
-@pytest.mark.parametrize("name", HOSTILE)
+@for_each_row("level", LEVELS)
+@for_each_row("name", HOSTILE)
 def test_ten_kilobytes_of_hostile_input_are_little_work(name: str, level: CodeLevel) -> None:
     # A million calls take about 100 ms. The time is for what is one call and may still be slow: regular expressions.
     assert calls_of(lambda: judge(HOSTILE[name], level=level)) < 1_000_000
@@ -103,6 +104,15 @@ def test_hints_tell_what_would_be_allowed() -> None:
     assert hints["allowed_imports"] == ["json"]
     assert {"os", "socket"} <= set(hints["blocked_imports"])
     assert hints["max_code_size_bytes"] == 500
+
+
+def test_hints_hold_only_what_helps_to_correct_the_code() -> None:
+    for level in ("standard", "strict", "readonly"):
+        broken = judge("x = (", level=level)
+        assert "allowed_imports" not in broken.hints and "unsupported_syntax" not in broken.hints
+        assert len(json.dumps(broken.hints)) < 200
+    assert judge("import os, json\nfrom subprocess import run").hints["blocked_imports"] == ["os", "subprocess"]
+    assert "blocked_imports" not in judge("eval('1')").hints
 
 
 def test_strict_hints_name_the_syntax_that_is_refused() -> None:
@@ -135,7 +145,7 @@ def test_a_strict_module_without_an_export_table_needs_trust() -> None:
     assert judge("import numpy", level="strict", trust=["numpy"])
 
 
-@pytest.mark.parametrize(
+@for_each_row(
     ("block", "source", "allowed"),
     [
         (["compile("], "import re\nre.compile('a')", True),

@@ -12,12 +12,12 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from defserve.guard.network.urls import authority_of, judge, judge_address
 from tests.effort import cpu_within
+from tests.rows import for_each_row
 
 CORPORA = Path(__file__).parents[1] / "corpora"
 CASES = [
@@ -45,7 +45,7 @@ def test_an_allowed_url_is_understood_the_same_way_again_and_by_the_client() -> 
         assert host == authority_of(normal).host == authority_of(url).host, url
 
 
-@pytest.mark.parametrize(
+@for_each_row(
     ("url", "normal"),
     [
         ("HTTP://Example.COM.:80", "http://example.com/"),
@@ -60,7 +60,7 @@ def test_the_url_is_written_plainly(url: str, normal: str) -> None:
     assert judge(url).url == normal
 
 
-@pytest.mark.parametrize(
+@for_each_row(
     ("url", "rule"),
     [
         ("ftp://example.com/", "scheme"),
@@ -93,7 +93,7 @@ def test_a_password_is_not_repeated() -> None:
     assert "hunter2" not in str(judge("http://user:hunter2@127.0.0.1/"))
 
 
-@pytest.mark.parametrize(
+@for_each_row(
     ("options", "url", "allowed"),
     [
         ({"ports": None}, "http://example.com:22/", True),
@@ -123,7 +123,7 @@ def test_options_widen_and_narrow(options: dict[str, Any], url: str, allowed: bo
     assert judge(url, **options).allowed is allowed
 
 
-@pytest.mark.parametrize(
+@for_each_row(
     "address",
     """127.0.0.1 0.0.0.0 10.1.2.3 100.64.0.1 168.63.129.16 169.254.169.254 192.0.0.192 192.168.0.1 198.19.255.255
     224.0.0.1 255.255.255.255 :: ::1 ::7f00:1 ::ffff:10.0.0.1 64:ff9b::a00:1 64:ff9b:1::808:808 2002:7f00:1::
@@ -135,7 +135,7 @@ def test_an_address_that_is_not_public_is_refused(address: str) -> None:
     assert not judge_address(address)
 
 
-@pytest.mark.parametrize(
+@for_each_row(
     "address",
     """1.1.1.1 8.8.8.8 100.63.255.255 172.32.0.1 192.0.1.1 223.255.255.255 2606:4700::1111 2001:4860:4860::8888
     2001:200::1 ::ffff:8.8.8.8 64:ff9b::808:808 2002:808:808:: 2001:0:808:808::f7f7:f7f7""".split(),
@@ -174,7 +174,7 @@ def test_judging_an_address_never_raises(address: str) -> None:
     judge_address(address)
 
 
-@pytest.mark.parametrize(
+@for_each_row(
     "piece", ["a", "a.", "[", "[::", "@", "%", "%2", "\\", "ä", "①.", "xn--a.", "http://", ":", "1.", "?", "#", "\x00"]
 )
 def test_ten_kilobytes_are_judged_at_once(piece: str) -> None:

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
-
 from defserve import Shell
 from defserve.guard.shell.judgement import judge
+from tests.rows import for_each_row
 
 
 def why(command: str, **options: Any) -> str:
     return str(judge(command, **options).violations[0])
 
 
-@pytest.mark.parametrize(
+@for_each_row(
     ("command", "message"),
     [
         (
@@ -47,7 +46,7 @@ def test_a_refusal_says_what_is_wrong_and_what_is_near(command: str, message: st
     assert message in {str(found) for found in judge(command).violations}
 
 
-@pytest.mark.parametrize(
+@for_each_row(
     ("command", "message"),
     [
         ("mkdir d", "Blocked write: 'mkdir'"),
@@ -73,7 +72,7 @@ def test_absolute_paths_are_inside_if_they_are_below_the_root() -> None:
     assert not judge("cp a /work/project/.git/config", root="/work/project")
 
 
-@pytest.mark.parametrize(
+@for_each_row(
     ("command", "sandbox", "readonly"),
     [
         ("curl https://example.com/x", True, True),
@@ -151,7 +150,7 @@ def test_a_listed_downloader_fetches_public_urls_and_no_file(command: str, sandb
     assert bool(judge(command, allowed=listed, mode="readonly")) is readonly
 
 
-@pytest.mark.parametrize(
+@for_each_row(
     ("command", "may"),
     [
         ("python3 x.py", True),

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from defserve.guard.shell.judgement import ShellMode, judge
 from defserve.guard.shell.tables import KINDS, ON_REQUEST, PROGRAMS
 from tests.effort import cpu_within
+from tests.rows import for_each_row
 
 CORPORA = Path(__file__).parents[1] / "corpora"
 CASES: list[dict[str, Any]] = [
@@ -68,7 +69,7 @@ def test_a_refused_command_has_no_words() -> None:
     assert judge("rm x").argv is None
 
 
-@pytest.mark.parametrize(
+@for_each_row(
     ("command", "rule"),
     [
         ("ls; id", "metacharacter"),
@@ -122,7 +123,7 @@ def test_a_refusal_by_the_list_shows_the_list() -> None:
     assert verdict.hints["allowed"] == {"git": ["log", "status"], "ls": "any arguments", "python3 --version": "exactly"}
 
 
-@pytest.mark.parametrize(
+@for_each_row(
     ("allowed", "command", "may"),
     [
         ({"git": ["status"]}, "git status", True),
@@ -149,7 +150,7 @@ def test_an_author_may_list_words_programs_or_whole_lines(allowed: Any, command:
     assert bool(judge(command, allowed=allowed)) is may
 
 
-@pytest.mark.parametrize("flag", ["--output=x", "--outp=x", "--ext-diff", "--ext", "--textconv", "--exec=x"])
+@for_each_row("flag", ["--output=x", "--outp=x", "--ext-diff", "--ext", "--textconv", "--exec=x"])
 def test_a_dangerous_flag_is_refused_in_every_spelling_and_every_place(flag: str) -> None:
     listed = {"git": ["log"]}
     assert not judge(f"git log {flag}", allowed=listed)
@@ -177,7 +178,7 @@ def test_no_program_is_known_and_notorious_at_once() -> None:
     assert set(PROGRAMS) & set(ON_REQUEST) == set()
 
 
-@pytest.mark.parametrize("name", sorted(KINDS))
+@for_each_row("name", sorted(KINDS))
 def test_no_notorious_program_runs_unless_it_is_listed(name: str) -> None:
     for words in ("", " x", " -c id", " --version x", " -e --version"):
         assert not judge(name + words)
@@ -212,7 +213,7 @@ def test_what_is_not_text_is_refused(value: object) -> None:
     assert [found.rule for found in judge(cast(Any, value)).violations] == ["text"]
 
 
-@pytest.mark.parametrize(
+@for_each_row(
     "text",
     [
         "ls " + "a" * 10_000,

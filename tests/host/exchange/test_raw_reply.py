@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from defserve.host.exchange.raw_reply import RawReply, read
 from defserve.wire.codec import decode
 from defserve.wire.messages import Malformed, Reply
+from tests.rows import for_each_row
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text(st.characters(exclude_categories=["Cs"])),
@@ -51,7 +52,7 @@ def test_a_result_over_several_lines_is_passed_on_as_one_line(space: bytes):
     assert message.raw == b'{"a":1}'
 
 
-@pytest.mark.parametrize(
+@for_each_row(
     "smuggled",
     [
         b'{"jsonrpc":"2.0","id":7,"result":{},"id":8}',

@@ -23,6 +23,7 @@ from tests.effort import examples
 from tests.host.mcpl.scripted import MEMORY, Json, LiveServer, Trail, hosting, live_server, stateless_server
 from tests.host.pretend import SILENCE, Fail
 from tests.raw import until
+from tests.rows import for_each_row
 
 pytestmark = [pytest.mark.anyio, pytest.mark.req("MCPL-05")]
 
@@ -79,7 +80,7 @@ def shown(value: object) -> str:
     return "silence" if value is SILENCE else str(sorted(value) if isinstance(value, set) else value)
 
 
-@pytest.mark.parametrize(
+@for_each_row(
     ("block", "claimed"),
     [
         ({}, set[str]()),
@@ -236,7 +237,7 @@ async def test_narrowing_counts_before_the_server_answers_and_widening_after():
 # -- what is refused -------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
+@for_each_row(
     ("method", "params", "path"),
     [
         ("push/event", {"featureSet": "memory.proactive", "eventId": "e"}, "pushEvents"),

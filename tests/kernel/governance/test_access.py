@@ -56,7 +56,7 @@ async def test_grants_for_a_server_and_its_tools_decide(tmp_path: Path, version:
             assert (found["permission"], found["source"], found["granted_by"]) == ("deny", "tool_grant", "alice")
             assert (await admin.ask("mgp/access/revoke", about("server_grant")))["result"]["revoked"] is True
             assert await uses(bob, "s_look") == "access_denied"
-            assert code_of(await admin.ask("mgp/access/query", {"agent_id": "bob", "server_id": "x"})) == -32602
+            assert code_of(await admin.ask("mgp/access/query", {"agent_id": "bob", "server_id": "x"})) == 4004
         assert one.trail.told("ACCESS_GRANTED")[0][1]["server_id"] == "s"
 
 

@@ -7,6 +7,7 @@ import pytest
 
 from defserve import Limits, Prompt, PromptOptions, Resource, ResourceOptions, Server, Tool, ToolOptions
 from defserve.errors import UsageError
+from tests.rows import for_each_row
 
 
 def hello() -> str:
@@ -31,8 +32,8 @@ WRONG: dict[str, tuple[Callable[..., Any], dict[str, Any], str]] = {
 }
 
 
-@pytest.mark.parametrize("kind", OFFERS)
-@pytest.mark.parametrize("case", WRONG)
+@for_each_row("kind", OFFERS)
+@for_each_row("case", WRONG)
 def test_an_item_that_could_not_be_served_is_refused_at_registration(kind: str, case: str):
     function, options, problem = WRONG[case]
     with pytest.raises(UsageError, match=rf"test_items\.py:\d+: {kind} .*{problem}"):

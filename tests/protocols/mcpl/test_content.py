@@ -11,6 +11,7 @@ from defserve.binding.content import Audio, Embedded, File, Image, Link, Text
 from defserve.errors import InvalidParams, UsageError
 from defserve.protocols.mcpl.content import blocks, read
 from tests.protocols.mcpl.appendix_b import CONTENT_BLOCK, validate
+from tests.rows import for_each_row
 
 PNG = b"\x89PNG\r\n\x1a\n..."
 pytestmark = pytest.mark.req("MCPL-10.3")
@@ -35,7 +36,7 @@ SENT: list[tuple[Any, dict[str, Any]]] = [
 
 
 @pytest.mark.req("MCPL-B")
-@pytest.mark.parametrize(("given_value", "block"), SENT, ids=str)
+@for_each_row(("given_value", "block"), SENT, ids=str)
 def test_what_an_author_gives_becomes_one_of_four_kinds(given_value: Any, block: dict[str, Any]):
     assert blocks(given_value) == [block]
     validate(block, CONTENT_BLOCK)
@@ -46,7 +47,7 @@ def test_several_parts_keep_their_order():
     assert blocks([]) == []
 
 
-@pytest.mark.parametrize(
+@for_each_row(
     "wrong",
     [
         File(data=b"\x00%PDF", name="report.pdf"),
@@ -85,7 +86,7 @@ def test_what_a_host_sends_becomes_parts():
     ]
 
 
-@pytest.mark.parametrize(
+@for_each_row(
     ("wrong", "words"),
     [
         (None, "must be a string or a list"),

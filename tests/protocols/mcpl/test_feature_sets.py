@@ -20,6 +20,7 @@ from tests.effort import examples
 from tests.protocols.mcpl.appendix_b import FEATURE_SET, validate
 from tests.protocols.mcpl.hosts import Host, hosting
 from tests.raw import STATELESS, text_of, turns, until
+from tests.rows import for_each_row
 
 SETS = ["a", "a.b", "a.b.c", "a.d", "e"]
 PATTERNS = [*SETS, "*", "a.*", "a.b.*", "e.*", "z", "a*", "*.b"]
@@ -163,7 +164,7 @@ def test_without_sessions_every_request_has_its_own_policy(strict: bool, update:
     asyncio.run(run())
 
 
-@pytest.mark.parametrize(
+@for_each_row(
     "wrong",
     [
         {"enabled": "a"},
@@ -199,7 +200,7 @@ async def test_a_broken_update_is_answered_or_logged(caplog: pytest.LogCaptureFi
 
 
 @pytest.mark.req("MCPL-6.2", "MCPL-B")
-@pytest.mark.parametrize(
+@for_each_row(
     ("name", "description", "options", "words"),
     [
         ("", "x", {}, "words with dots"),

@@ -7,6 +7,7 @@ import pytest
 from defserve.protocols.mcpl.grants import covers
 from defserve.protocols.mcpl.vocabulary import PATHS, USES, V04, V05, vocabulary_of
 from tests.protocols.mcpl import appendix_b, draft_05
+from tests.rows import for_each_row
 
 OLD_NAMES = appendix_b.FEATURE_SET["properties"]["uses"]["items"]["enum"]
 
@@ -19,12 +20,12 @@ def test_every_use_is_named_in_words_that_hosts_know():
         assert set(new) <= set(draft_05.PATHS)
 
 
-@pytest.mark.parametrize("name", OLD_NAMES)
+@for_each_row("name", OLD_NAMES)
 def test_every_name_of_0_4_stays_itself(name: str):
     assert V04.spelled([name]) == [name]
 
 
-@pytest.mark.parametrize("path", draft_05.PATHS)
+@for_each_row("path", draft_05.PATHS)
 def test_every_path_of_0_5_stays_itself(path: str):
     assert path in V05.spelled([path])
 
@@ -33,7 +34,7 @@ def test_every_gate_is_a_path():
     assert {path for paths in V05.gates.values() for path in paths} <= set(PATHS)
 
 
-@pytest.mark.parametrize(
+@for_each_row(
     ("version", "found"),
     [
         (None, V04),
@@ -59,7 +60,7 @@ def test_a_version_has_one_vocabulary(version: Any, found: Any):
 
 
 @pytest.mark.req("MCPL-05")
-@pytest.mark.parametrize(
+@for_each_row(
     ("pattern", "path", "is_covered"),
     [
         ("channels.*", "channels.publish", True),

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from defserve.errors import UsageError
 from defserve.protocols.mcpx.capabilities import LONGEST_KIND, PROFILES, Capabilities, matches, matches_strictly
 from tests.effort import cpu_within
+from tests.rows import for_each_row
 
 pytestmark = pytest.mark.req("MCPX-4.1w")
 
@@ -41,12 +42,12 @@ NOT_COVERED = [
 ]
 
 
-@pytest.mark.parametrize(("kind", "capability"), COVERED)
+@for_each_row(("kind", "capability"), COVERED)
 def test_the_capability_covers_the_kind(kind: str, capability: str):
     assert matches(kind, capability) and Capabilities([capability]).allow(kind)
 
 
-@pytest.mark.parametrize(("kind", "capability"), NOT_COVERED)
+@for_each_row(("kind", "capability"), NOT_COVERED)
 def test_the_capability_does_not_cover_the_kind(kind: str, capability: str):
     assert not matches(kind, capability) and not Capabilities([capability]).allow(kind)
 

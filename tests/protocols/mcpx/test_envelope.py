@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from defserve.protocols.mcpx.envelope import PROTOCOL, BrokenEnvelope, Envelope, parse
 from defserve.wire.messages import Encoded
+from tests.rows import for_each_row
 
 pytestmark = pytest.mark.req("MCPX-3.0")
 
@@ -50,8 +51,8 @@ def test_every_field_is_read_and_the_bytes_are_kept():
     assert found.frame == sample()
 
 
-@pytest.mark.parametrize("name", ["ts", "to", "correlation_id"])
-@pytest.mark.parametrize("value", [..., None])
+@for_each_row("name", ["ts", "to", "correlation_id"])
+@for_each_row("value", [..., None])
 def test_what_may_be_missing_may_be_missing(name: str, value: Any):
     envelope(sample(**{name: value}))
 
@@ -62,7 +63,7 @@ def test_no_recipients_are_everyone():
 
 
 @pytest.mark.req("MCPX-6.1v")
-@pytest.mark.parametrize("protocol", ["mcpx/v0.2", "mcp-x/v0", "mcpx/v0.10", "MCPX/V0.1", 1, None, ...])
+@for_each_row("protocol", ["mcpx/v0.2", "mcp-x/v0", "mcpx/v0.10", "MCPX/V0.1", 1, None, ...])
 def test_any_other_version_is_refused(protocol: Any):
     found = broken(sample(protocol=protocol))
     assert found.reason == "wrong_version" and (found.id, found.sender) == ("env-1", "robot-alpha")
@@ -79,14 +80,14 @@ UNFIT: dict[str, list[Any]] = {
 }
 
 
-@pytest.mark.parametrize("changes", [{name: value} for name, values in UNFIT.items() for value in values])
+@for_each_row("changes", [{name: value} for name, values in UNFIT.items() for value in values])
 def test_a_field_that_does_not_fit_is_named(changes: dict[str, Any]):
     found = broken(sample(**changes))
     (name,) = changes
     assert found.reason == "invalid_envelope" and found.message.startswith(name.rstrip("_"))
 
 
-@pytest.mark.parametrize("data", [b"", b"{", b"\xff", b"NaN", b'{"a": 1e999', b"[" * 100_000])
+@for_each_row("data", [b"", b"{", b"\xff", b"NaN", b'{"a": 1e999', b"[" * 100_000])
 def test_what_is_not_json_is_told_so(data: bytes):
     assert broken(data).reason == "not_json"
 

@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from defserve.protocols.mcpx.kinds import MessageKind, is_reserved, kind_of, namespaced, parse_kind
+from tests.rows import for_each_row
 
 pytestmark = pytest.mark.req("MCPX-3.0k")
 
@@ -28,7 +29,7 @@ def test_a_kind_has_up_to_three_parts_and_only_the_last_may_hold_colons(text: st
     assert parse_kind(text) == kind and str(kind) == text
 
 
-@pytest.mark.parametrize("text", ["", ":", "mcp/request:", ":tools/call", "mcp/request::x", "mcp/request:tools/call:"])
+@for_each_row("text", ["", ":", "mcp/request:", ":tools/call", "mcp/request::x", "mcp/request:tools/call:"])
 def test_a_kind_with_an_empty_part_is_none(text: str):
     assert parse_kind(text) is None
 
@@ -60,7 +61,7 @@ def test_the_context_of_a_request_comes_from_its_params(method: str, params: dic
 
 
 @pytest.mark.req("MCPX-4.1s")
-@pytest.mark.parametrize("kind", ["system/welcome", "system/anything", "system/", "system", "presence", "system:x"])
+@for_each_row("kind", ["system/welcome", "system/anything", "system/", "system", "presence", "system:x"])
 def test_what_only_a_gateway_may_say_is_reserved(kind: str):
     assert is_reserved(kind)
 

@@ -13,6 +13,7 @@ from defserve.errors import Declined, Draining, LimitExceeded, Refused, Rejected
 from defserve.protocols.mcp.failures import ERROR_KEY
 from defserve.protocols.mgp import errors, failures
 from tests.raw import ERAS, PREFIX, STATELESS, VERSIONS, Json, raw, text_of
+from tests.rows import for_each_row
 
 pytestmark = pytest.mark.anyio
 
@@ -56,7 +57,7 @@ async def result(error: Exception, version: str = STATELESS, **options: Any) -> 
 
 
 @pytest.mark.req("MGP-14.2", "MGP-14.3")
-def test_the_nineteen_codes_lie_in_the_ranges_of_their_categories() -> None:
+def test_the_nineteen_codes_and_two_later_ones_lie_in_the_ranges_of_their_categories() -> None:
     named = {kind.name: (code, kind.category) for code, kind in errors.KINDS.items()}
     assert named == {
         "PERMISSION_DENIED": (1000, "security"),
@@ -75,11 +76,13 @@ def test_the_nineteen_codes_lie_in_the_ranges_of_their_categories() -> None:
         "INVALID_TOOL_ARGS": (4000, "validation"),
         "TOOL_NOT_FOUND": (4001, "validation"),
         "TOOL_DISABLED": (4002, "validation"),
+        "SERVER_NOT_FOUND": (4004, "validation"),
+        "SERVER_ALREADY_REGISTERED": (4101, "validation"),
         "UPSTREAM_ERROR": (5000, "external"),
         "UPSTREAM_TIMEOUT": (5001, "external"),
         "UPSTREAM_UNAVAILABLE": (5002, "external"),
     }
-    assert len(errors.KINDS) == 19
+    assert len(errors.KINDS) == 19 + 2
 
 
 def test_what_can_be_retried_says_how() -> None:
@@ -101,12 +104,14 @@ REFUSALS = (
     (LimitExceeded("no", data={"limit": "response"}), 3001, False),
     (errors.QuotaExceeded("no"), 3002, False),
     (errors.ToolDisabled("no"), 4002, False),
+    (errors.ServerNotFound("no"), 4004, False),
+    (errors.ServerExists("no"), 4101, False),
 )
 
 
 @pytest.mark.req("MGP-14.3", "MGP-14.4")
-@pytest.mark.parametrize("version", ERAS)
-@pytest.mark.parametrize(("error", "code", "retryable"), REFUSALS)
+@for_each_row("version", ERAS)
+@for_each_row(("error", "code", "retryable"), REFUSALS)
 async def test_a_refusal_is_an_error_with_its_code(error: Refused, code: int, retryable: bool, version: str) -> None:
     said = await refusal(error, version)
     kind, block = errors.KINDS[code], said["data"]["_mgp"]
@@ -164,8 +169,8 @@ async def test_an_author_may_forbid_another_try() -> None:
     assert "retry_strategy" not in block
 
 
-@pytest.mark.parametrize("version", VERSIONS)
-@pytest.mark.parametrize("guard", ["sandbox", "network_restricted"])
+@for_each_row("version", VERSIONS)
+@for_each_row("guard", ["sandbox", "network_restricted"])
 async def test_a_guards_refusal_is_an_error_that_says_what_was_found(guard: str, version: str) -> None:
     said = await refusal(Rejected("refused", ["rm deletes"], {"programs": ["ls"]}, guard=guard), version)
     assert (said["code"], said["message"]) == (1010, "refused: rm deletes")
@@ -202,8 +207,8 @@ FAILURES = (
 )
 
 
-@pytest.mark.parametrize("version", VERSIONS)
-@pytest.mark.parametrize(("error", "code", "retryable"), FAILURES)
+@for_each_row("version", VERSIONS)
+@for_each_row(("error", "code", "retryable"), FAILURES)
 async def test_a_failure_with_a_code_is_an_error(error: ToolError, code: int, retryable: bool, version: str) -> None:
     said = await refusal(error, version)
     kind, block = errors.KINDS[code], said["data"]["_mgp"]

@@ -9,6 +9,7 @@ from jsonschema import Draft202012Validator
 
 from defserve.protocols.mgp.extension import AT_ONCE, METHODS
 from tests.protocols.mgp.messages import check_notification, problems, sections_of_the_text, validator
+from tests.rows import for_each_row
 
 INSTANT = "2026-02-27T12:00:00.000Z"
 
@@ -283,7 +284,7 @@ def test_the_schemas_are_schemas():
             Draft202012Validator.check_schema(schema)
 
 
-@pytest.mark.parametrize(("method", "part", "example"), EXAMPLES)
+@for_each_row(("method", "part", "example"), EXAMPLES)
 def test_the_examples_of_the_text_pass_and_without_a_field_they_do_not(method: str, part: str, example: Any):
     assert problems(method, part, example) == []
     found = validator(method, part)

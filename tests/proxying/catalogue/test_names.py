@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from defserve import UsageError
 from defserve.protocols.mcp.prefixes import Prefix
 from defserve.proxying.catalogue.names import LONGEST, ToolChoice, outer_name, problem_of
+from tests.rows import for_each_row
 
 PREFIXES = st.from_regex(r"[A-Za-z0-9_.-]{1,40}", fullmatch=True)
 NAMES = st.from_regex(r"[A-Za-z0-9_-]{1,57}", fullmatch=True)
@@ -52,6 +53,6 @@ def test_tools_are_chosen_and_renamed() -> None:
         ToolChoice.of({"alow": []})
 
 
-@pytest.mark.parametrize("name", [None, "", 7, "a\nb", "x" * 300, "a\u202eb"])
+@for_each_row("name", [None, "", 7, "a\nb", "x" * 300, "a\u202eb"])
 def test_names_that_nobody_can_use_are_left_out(name: object) -> None:
     assert problem_of(name) is not None

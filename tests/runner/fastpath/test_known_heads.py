@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
 from defserve.runner.fastpath.known_heads import KNOWN, LONGEST, UNKNOWN, KnownHead, KnownHeads
+from tests.rows import for_each_row
 
 BODY = b'{"jsonrpc":"2.0"}'
 
@@ -55,7 +55,7 @@ def test_nothing_is_known_at_first():
     assert KnownHeads().find(a_request()) == (None, BODY)
 
 
-@pytest.mark.parametrize(
+@for_each_row(
     "other",
     [
         a_request("Accept: y"),
@@ -73,7 +73,7 @@ def test_any_other_byte_makes_another_head(other: bytes):
     assert heads.find(other)[0] is None
 
 
-@pytest.mark.parametrize("length", [0, 1, 16, 18, 170, "017", "+17", "17 ", "0x11", "17, 17", "-17", "1_7", "¹⁷", ""])
+@for_each_row("length", [0, 1, 16, 18, 170, "017", "+17", "17 ", "0x11", "17, 17", "-17", "1_7", "¹⁷", ""])
 def test_a_number_that_is_not_that_of_the_bytes_there_is_left_to_the_parser(length: object):
     heads, _ = taught(a_request())
     assert heads.find(a_request(length=length)) == UNKNOWN
@@ -88,7 +88,7 @@ def test_what_is_more_or_less_than_one_request_is_left_to_the_parser():
     assert heads.find(whole + whole)[0] is None
 
 
-@pytest.mark.parametrize(
+@for_each_row(
     "data",
     [
         a_request("Transfer-Encoding: chunked"),

@@ -10,6 +10,7 @@ from defserve.serving.openapi.dialect import openapi_schema
 from defserve.serving.openapi.document import openapi
 from defserve.tooling.listing import server_listing
 from tests.export import shop
+from tests.rows import for_each_row
 
 
 @pytest.fixture
@@ -70,7 +71,7 @@ def test_callers_are_told_of_the_token_they_need():
     assert made["servers"] == [{"url": "/api"}]
 
 
-@pytest.mark.parametrize(
+@for_each_row(
     ("schema", "said"),
     [
         ({"const": 1}, {"enum": [1]}),

@@ -10,10 +10,11 @@ from jsonschema import Draft202012Validator
 from defserve.serving.openapi.examples import FORMATS, examples
 from defserve.serving.openapi.patterns import Unmatched, matching
 from tests.effort import examples as tries
+from tests.rows import for_each_row
 
 
 @pytest.mark.req("GGEN-EXP-2")
-@pytest.mark.parametrize(
+@for_each_row(
     ("schema", "made"),
     [
         ({"type": "string"}, "text"),
@@ -65,7 +66,7 @@ def test_what_the_author_wrote_comes_first_unless_it_is_wrong():
     assert examples(schema) == [{"a": 5}, {}, {"a": 1}]
 
 
-@pytest.mark.parametrize(
+@for_each_row(
     "schema",
     [
         {"type": "integer", "minimum": 5, "maximum": 4},
@@ -93,7 +94,7 @@ def test_a_schema_that_refers_to_itself_many_times_comes_to_an_end():
     assert {} in examples({"$ref": "#/$defs/node", "$defs": {"node": node}})
 
 
-@pytest.mark.parametrize("format", FORMATS)
+@for_each_row("format", FORMATS)
 def test_the_example_of_a_format_has_that_format(format: str):
     schema = {"type": "string", "format": format}
     assert Draft202012Validator(schema, format_checker=Draft202012Validator.FORMAT_CHECKER).is_valid(FORMATS[format])

@@ -13,6 +13,7 @@ from defserve.errors import LimitExceeded
 from defserve.stores.checkpoints.diffs import diff
 from defserve.stores.checkpoints.ids import canonical
 from defserve.stores.checkpoints.patches import BadPatch, apply_patch, is_shorter
+from tests.rows import for_each_row
 from tests.stores.checkpoints.json_values import text, values
 
 
@@ -34,7 +35,7 @@ COPY_BOMB = [{"op": "add", "path": "/a", "value": ["x" * 100]}] + [
 DEPTH_BOMB = [{"op": "copy", "from": "", "path": "/a"}] * 70
 
 
-@pytest.mark.parametrize(
+@for_each_row(
     ("ops", "limit"),
     [
         (COPY_BOMB, "patch_"),
@@ -54,7 +55,7 @@ def test_a_patch_that_grows_beyond_the_limits_is_refused(ops: list[Any], limit: 
     assert value == {"k": 1}
 
 
-@pytest.mark.parametrize(
+@for_each_row(
     "ops",
     [
         None,

@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 
 from defserve.errors import UsageError
+from defserve.host.clients.table import CLIENTS, Launch, client
 from defserve.tooling.clients import files
-from defserve.tooling.clients.table import CLIENTS, Launch, client
+from tests.rows import for_each_row
 
 KEYS = ("mcpServers", "calc")
 posix = pytest.mark.skipif(os.name != "posix", reason="permissions of another kind")
@@ -102,7 +103,7 @@ PLAIN = {"command": "/bin/x", "args": ["-a"], "env": {"K": "v"}}
 AT = {"url": "https://example.com/mcp", "headers": {"A": "b"}}
 
 
-@pytest.mark.parametrize(
+@for_each_row(
     ("name", "started", "remote"),
     [
         ("claude-code", {"type": "stdio", **PLAIN}, {"type": "http", **AT}),

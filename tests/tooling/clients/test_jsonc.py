@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from defserve.tooling.clients import jsonc
 from defserve.tooling.clients.documents import BrokenDocument, NotEditable
 from tests.effort import examples
+from tests.rows import for_each_row
 
 PATH = ("mcpServers", "calc")
 ENTRY = {"command": "python", "args": ["-m", "calc"]}
@@ -38,7 +39,7 @@ def test_putting_in_and_taking_out_again_gives_the_same_text() -> None:
     assert jsonc.remove(jsonc.put(COMMENTED, PATH, ENTRY), PATH) == COMMENTED
 
 
-@pytest.mark.parametrize("text", ["", "\n", "// nothing yet\n", "{}", "{ }\n", "{\n  // nothing yet\n}\n", "\ufeff{}"])
+@for_each_row("text", ["", "\n", "// nothing yet\n", "{}", "{ }\n", "{\n  // nothing yet\n}\n", "\ufeff{}"])
 def test_an_empty_file_is_filled(text: str) -> None:
     edited = jsonc.put(text, PATH, ENTRY)
     assert jsonc.parse(edited) == {"mcpServers": {"calc": ENTRY}}
@@ -68,7 +69,7 @@ def test_a_file_of_one_line_stays_one() -> None:
     assert jsonc.put('{"a": 1,}', ("b",), 2) == '{"a": 1, "b": 2,}'
 
 
-@pytest.mark.parametrize(
+@for_each_row(
     ("text", "left"),
     [
         ('{"a": 1, "b": 2}', '{"a": 1}'),
@@ -86,7 +87,7 @@ def test_a_member_goes_with_its_comma(text: str, left: str) -> None:
     assert jsonc.remove(text, ("b",)) == left
 
 
-@pytest.mark.parametrize(
+@for_each_row(
     ("text", "line"),
     [
         ("{", 1),

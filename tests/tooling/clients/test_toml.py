@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from defserve.tooling.clients import toml
 from defserve.tooling.clients.documents import BrokenDocument, NotEditable
+from tests.rows import for_each_row
 
 PATH = ("mcp_servers", "calc")
 ENTRY = {"command": "python", "args": ["-m", "calc"], "env": {"K": "v"}}
@@ -52,7 +53,7 @@ def test_the_same_server_again_changes_nothing() -> None:
     assert toml.put(once, PATH, ENTRY) == once
 
 
-@pytest.mark.parametrize(
+@for_each_row(
     ("text", "left"),
     [
         ('[mcp_servers]\ncalc = {command = "x"}\nb.c = 1\n', "[mcp_servers]\nb.c = 1\n"),

@@ -7,6 +7,7 @@ import pytest
 from defserve.tooling.lint.calls import problems, read_call
 from defserve.tooling.listing import server_listing
 from tests.export import shop
+from tests.rows import for_each_row
 
 
 def tools() -> list[dict[str, Any]]:
@@ -16,7 +17,7 @@ def tools() -> list[dict[str, Any]]:
 
 
 @pytest.mark.req("MCP-10.3")
-@pytest.mark.parametrize(
+@for_each_row(
     ("name", "arguments", "said"),
     [
         ("price", {"ticker": "ABC", "days": 3}, []),
@@ -44,7 +45,7 @@ def test_a_schema_that_leads_nowhere_is_a_problem_of_every_call():
     assert "cannot be used" in said
 
 
-@pytest.mark.parametrize(
+@for_each_row(
     ("value", "call"),
     [
         ({"name": "add"}, ("add", {})),

@@ -8,6 +8,7 @@ import pytest
 
 from defserve import Code, PublicUrl, Server, ShellCommand, Within, dangerous, moderate, safe
 from defserve.sandbox import monty
+from tests.rows import for_each_row
 from tests.tooling.lint.reading import broken, only, read, wire
 
 TEXT = {"type": "string", "description": "What it is."}
@@ -17,7 +18,7 @@ def taking(name: str, schema: dict[str, Any] = TEXT, **more: Any) -> dict[str, A
     return {"name": "look_at_it", "inputSchema": {"type": "object", "properties": {name: schema}}, **more}
 
 
-@pytest.mark.parametrize(
+@for_each_row(
     ("parameter", "guard"),
     [
         ("command", "ShellCommand"),
@@ -41,7 +42,7 @@ def test_what_the_framework_offers_by_itself_has_no_problems():
     assert broken(read(Server("s", code_mode=True, search="always"))) == []
 
 
-@pytest.mark.parametrize(
+@for_each_row(
     "tool",
     [
         taking("country_code"),
@@ -96,7 +97,7 @@ def test_guards_of_a_server_of_ours_are_known_one_by_one():
     assert "'path'" in found.finding.problem
 
 
-@pytest.mark.parametrize(
+@for_each_row(
     ("name", "harmful"),
     [
         ("delete_order", True),
@@ -115,7 +116,7 @@ def test_a_tool_that_does_harm_by_its_name_has_to_be_marked(name: str, harmful: 
     assert "unmarked-danger" not in broken(wire({"name": name, "security": {"risk_level": "moderate"}}))
 
 
-@pytest.mark.parametrize(
+@for_each_row(
     "tool",
     [
         {"name": "look_up", "annotations": {"readOnlyHint": True, "destructiveHint": True}},

@@ -10,6 +10,7 @@ import pytest
 from defserve.tooling.packaging.documents import disagreements, manifest_json, schema_problems, server_json
 from defserve.tooling.packaging.project import marker_in, read_project
 from defserve.tooling.packaging.wheel import Wheel
+from tests.rows import for_each_row
 from tests.tooling.packaging.projects import README
 
 NAME = "io.github.ann/weather-mcp"
@@ -76,7 +77,7 @@ def test_everything_documented_is_allowed() -> None:
     assert list(schema_problems(whole, "server")) == []
 
 
-@pytest.mark.parametrize(
+@for_each_row(
     ("members", "where"),
     [
         ({"name": "weather"}, "name"),
@@ -105,7 +106,7 @@ def test_a_readme_without_a_marker_is_the_only_problem(project: Path) -> None:
     assert problems == ["README: no marker; add: <!-- mcp-name: io.github.USER/NAME -->"]
 
 
-@pytest.mark.parametrize(
+@for_each_row(
     ("members", "where"),
     [
         ({"author": {}}, "author"),
@@ -121,7 +122,7 @@ def test_a_manifest_that_clients_would_refuse_is_found(members: dict[str, Any], 
     assert problem.startswith("manifest.json: ") and where in problem
 
 
-@pytest.mark.parametrize(
+@for_each_row(
     ("one", "other", "wheel", "said"),
     [
         ({"name": "io.github.ann/other"}, {}, {}, "README: the marker says mcp-name: io.github.ann/weather-mcp"),

@@ -16,6 +16,7 @@ from defserve.stores.spaces import API_KEYS
 from defserve.stores.sqlite.store import SqliteStore
 from defserve.stores.store import StoreChange
 from defserve.tooling.packaging.private_files import NEVER_SHIPPED, ignore_lines, private_kind
+from tests.rows import for_each_row
 
 PRIVATE = [
     *(".env", ".env.local", "prod.env", ".envrc", "secrets.toml", ".vault-token", ".vault_pass"),
@@ -43,13 +44,13 @@ SHIPPED = [
 ]
 
 
-@pytest.mark.parametrize("path", PRIVATE)
+@for_each_row("path", PRIVATE)
 def test_a_private_file_is_known_in_any_folder_and_any_case(path: str):
     for written in (path, f"src/weather/{path}", path.upper(), path.replace("/", "\\")):
         assert private_kind(written) is not None, written
 
 
-@pytest.mark.parametrize("path", SHIPPED)
+@for_each_row("path", SHIPPED)
 def test_what_looks_alike_is_shipped(path: str):
     assert private_kind(path) is None
 

@@ -17,6 +17,7 @@ from defserve.stores.sqlite.store import SqliteStore
 from defserve.stores.store import StoreChange
 from defserve.tooling.packaging.secret_contents import CHUNK, secret_kind
 from tests.effort import cpu_within
+from tests.rows import for_each_row
 
 # Put together here, so that no scanner takes this file for a leak.
 BODY = "MIIEvQIBADANBgkqhkiG9w0BAQEFAASCBKcwggSjAgEAAoIBAQC7"
@@ -62,7 +63,7 @@ def kind(data: bytes) -> str | None:
     return secret_kind(io.BytesIO(data))
 
 
-@pytest.mark.parametrize("case", SECRETS)
+@for_each_row("case", SECRETS)
 def test_a_secret_is_found(case: str):
     text = SECRETS[case]
     assert kind(text.encode()) is not None
@@ -79,7 +80,7 @@ def test_a_secret_is_found_wherever_it_lies(before: int):
     assert kind(b"x" * before + b"\n" + SECRETS["PEM"].encode()) == "a private key"
 
 
-@pytest.mark.parametrize("text", ORDINARY)
+@for_each_row("text", ORDINARY)
 def test_ordinary_text_is_no_secret(text: str):
     assert kind(text.encode()) is None
 
@@ -122,6 +123,6 @@ HOSTILE = [
 ]
 
 
-@pytest.mark.parametrize("text", HOSTILE, ids=range(len(HOSTILE)))
+@for_each_row("text", HOSTILE, ids=range(len(HOSTILE)))
 def test_hostile_text_does_not_slow_the_search(text: str):
     assert cpu_within(1.0, lambda: kind(text.encode()))

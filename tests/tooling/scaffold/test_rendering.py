@@ -4,11 +4,12 @@ import pytest
 
 from defserve.errors import UsageError
 from defserve.tooling.scaffold.rendering import TemplateRenderer
+from tests.rows import for_each_row
 
 VALUES = {"name": "My Server", "body": "tools", "_about": {"tools": "Tools"}}
 
 
-@pytest.mark.parametrize(
+@for_each_row(
     ("text", "rendered"),
     [
         ("{{ cookiecutter.name }}", "My Server"),
@@ -24,7 +25,7 @@ def test_what_the_template_uses_is_rendered(text: str, rendered: str):
     assert TemplateRenderer(VALUES).render(text) == rendered
 
 
-@pytest.mark.parametrize(
+@for_each_row(
     "text",
     [
         "{{ cookiecutter.nothing }}",
@@ -38,7 +39,7 @@ def test_what_the_template_uses_is_rendered(text: str, rendered: str):
     ],
 )
 def test_anything_else_is_a_mistake_in_the_template(text: str):
-    with pytest.raises(UsageError, match="unknown expression in the template"):
+    with pytest.raises(UsageError, match="an expression that is not known"):
         TemplateRenderer(VALUES).render(text)
 
 

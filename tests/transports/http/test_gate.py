@@ -5,7 +5,8 @@ from typing import Any
 import pytest
 
 from defserve import UsageError
-from defserve.transports.http.gate import Gate
+from defserve.transports.http.gate import Gate, is_loopback_name
+from tests.rows import for_each_row
 
 EVIL_HOSTS = [
     "127.0.0.1.evil.com",
@@ -94,8 +95,8 @@ def local() -> Gate:
     return Gate(port=8000)
 
 
-@pytest.mark.parametrize("bind", ["127.0.0.1", "localhost", "LOCALHOST", "::1", "[::1]", "127.0.0.5"])
-@pytest.mark.parametrize(
+@for_each_row("bind", ["127.0.0.1", "localhost", "LOCALHOST", "::1", "[::1]", "127.0.0.5"])
+@for_each_row(
     "host", ["localhost", "localhost:8000", "LocalHost:1", "127.0.0.1", "127.0.0.1:65535", "[::1]", "[::1]:8000"]
 )
 def test_on_loopback_the_loopback_names_pass_with_any_port(bind: str, host: str):
@@ -114,8 +115,8 @@ def test_another_host_is_misdirected_and_told_the_setting(local: Gate, host: str
     assert "allowed_hosts" in refusal.text
 
 
-@pytest.mark.parametrize("host", MALFORMED_HOSTS)
-@pytest.mark.parametrize("trusted_proxy", [False, True])
+@for_each_row("host", MALFORMED_HOSTS)
+@for_each_row("trusted_proxy", [False, True])
 def test_a_malformed_host_is_refused_even_behind_a_proxy(host: str, trusted_proxy: bool):
     refusal = Gate(trusted_proxy=trusted_proxy).check(host, None, None)
     assert refusal == (400, "the Host header is malformed")
@@ -181,7 +182,7 @@ def test_ever_new_values_do_not_fill_the_memory(local: Gate):
     assert len(vars(local)["_passed"]) <= 256
 
 
-@pytest.mark.parametrize(
+@for_each_row(
     ("rule", "host", "allowed"),
     [
         ("example.com", "example.com", True),
@@ -219,7 +220,7 @@ def test_hosts_are_allowed_by_name_and_port(rule: str, host: str, allowed: bool)
     assert (gate.check(host, None, None) is None) is allowed
 
 
-@pytest.mark.parametrize(
+@for_each_row(
     ("rule", "origin", "allowed"),
     [
         ("https://app.example", "https://app.example", True),
@@ -241,7 +242,7 @@ def test_origins_are_allowed_by_scheme_name_and_port(rule: str, origin: str, all
     assert (gate.check("api.example", origin, None) is None) is allowed
 
 
-@pytest.mark.parametrize(
+@for_each_row(
     ("host", "origin", "same"),
     [
         ("api.example", "https://api.example", True),
@@ -273,13 +274,13 @@ def test_a_trusted_proxy_does_not_lift_the_hosts_that_are_named():
     assert gate.check("other.example", None, None) is not None
 
 
-@pytest.mark.parametrize("bind", ["0.0.0.0", "::", "", "192.168.0.7", "example.com", "127.evil.com", "127.0.0.1.evil"])
+@for_each_row("bind", ["0.0.0.0", "::", "", "192.168.0.7", "example.com", "127.evil.com", "127.0.0.1.evil"])
 def test_a_bind_the_network_can_reach_needs_names_or_a_proxy(bind: str):
     with pytest.raises(UsageError, match=r"(?s)allowed_hosts.*trusted_proxy"):
         Gate(bind=bind)
 
 
-@pytest.mark.parametrize(
+@for_each_row(
     ("settings", "problem"),
     [
         ({"allowed_hosts": ["https://example.com"]}, "not a host"),
@@ -299,3 +300,19 @@ def test_a_bind_the_network_can_reach_needs_names_or_a_proxy(bind: str):
 def test_a_rule_that_cannot_be_read_is_refused_at_once(settings: dict[str, Any], problem: str):
     with pytest.raises(UsageError, match=problem):
         Gate(**settings)
+
+
+@for_each_row("host", ["localhost", "LocalHost:80", "127.0.0.1", "127.1.2.3:8000", "[::1]", "[::1]:65535"])
+def test_a_loopback_name_is_one_with_any_port(host: str):
+    assert is_loopback_name(host)
+
+
+@for_each_row(
+    "host",
+    [
+        None, "", "localhost.", "localhost.evil.example", "evil-localhost", "127.0.0.1.evil.example", "127.0.0",
+        "[::2]", "0.0.0.0", "localhost, evil.example", "localhost@evil.example", "localhost:x", "192.168.0.1",
+    ],
+)  # fmt: skip
+def test_any_other_name_is_not(host: str | None):
+    assert not is_loopback_name(host)

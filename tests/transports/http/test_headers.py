@@ -16,7 +16,9 @@ from defserve.transports.http.headers import (
     param_mismatch,
     prefers_events,
     routing_mismatch,
+    wants_page,
 )
+from tests.rows import for_each_row
 
 
 def mismatch(
@@ -71,7 +73,7 @@ def test_a_header_that_came_twice_is_joined_by_a_comma():
     assert headers.all("host") == ["here"]
 
 
-@pytest.mark.parametrize(
+@for_each_row(
     ("accept", "media", "accepted"),
     [
         (None, "application/json", True),
@@ -100,7 +102,7 @@ def test_the_most_specific_range_of_an_accept_decides(accept: str | None, media:
     assert accepts(accept, media) is accepted
 
 
-@pytest.mark.parametrize(
+@for_each_row(
     ("content_type", "json"),
     [
         ("application/json", True),
@@ -129,7 +131,7 @@ def test_only_application_json_is_json(content_type: str | None, json: bool):
     assert is_json(content_type) is json
 
 
-@pytest.mark.parametrize(
+@for_each_row(
     ("value", "text"),
     [
         ("plain", "plain"),
@@ -146,7 +148,7 @@ def test_a_value_is_decoded_only_when_it_is_wrapped_whole(value: str, text: str)
     assert decode_value(value) == text
 
 
-@pytest.mark.parametrize(
+@for_each_row(
     "payload",
     ["SGVsbG8", "SGVs!!!bG8=", "SGVsbG9=", "SGVs bG8=", "SGVsbG8==", "=", "A", "_-8=", "/w==", "SGVsbG8=SGVsbG8=", "é"],
     ids=["unpadded", "alphabet", "trailing bits", "blank", "too padded", "=", "A", "url-safe", "not utf-8", "two", "é"],
@@ -190,7 +192,7 @@ def test_the_name_is_the_parameter_that_names_the_target(method: str, params: di
     )
 
 
-@pytest.mark.parametrize(
+@for_each_row(
     ("headers", "text"),
     [
         (of(("mcp-method", "tools/call"), ("mcp-name", "add")), "MCP-Protocol-Version header is missing"),
@@ -239,7 +241,7 @@ def test_a_call_that_names_nothing_at_all_is_left_to_the_check_of_its_parameters
     )
 
 
-@pytest.mark.parametrize(
+@for_each_row(
     ("value", "header"),
     [
         ("eu", "eu"),
@@ -261,7 +263,7 @@ def test_an_argument_and_its_header_agree(value: Any, header: str):
     assert param_mismatch(region(header), {"arguments": {"region": value}}, REGION) is None
 
 
-@pytest.mark.parametrize(
+@for_each_row(
     ("value", "header"),
     [
         ("eu", "us"),
@@ -321,7 +323,7 @@ def test_a_parameter_header_nobody_declared_is_ignored():
     assert mismatch(region("eu"), "tools/call", {"name": "add", "arguments": {"region": "us"}}, VERSION, {}) is None
 
 
-@pytest.mark.parametrize(
+@for_each_row(
     ("accept", "events"),
     [
         ("application/json, text/event-stream", False),
@@ -334,3 +336,37 @@ def test_a_parameter_header_nobody_declared_is_ignored():
 )
 def test_a_client_that_names_events_first_prefers_them(accept: str | None, events: bool):
     assert prefers_events(accept) is events
+
+
+@for_each_row(
+    ("accept", "page"),
+    [
+        ("text/html,application/xhtml+xml,application/xml;q=0.9,*/*;q=0.8", True),
+        ("text/html", True),
+        (" TEXT/HTML ; q=0.1 , */*", True),
+        ("application/json;q=0.5, text/html;q=0.5", True),
+        ("text/html, text/event-stream;q=0", True),
+        ("text/html;level=1;q=.3, application/json;q=0.2", True),
+        ("text/html;q=nonsense", True),
+        ("text/html;q=0", False),
+        ("text/html;q=0.000, */*", False),
+        ("text/html, text/event-stream", False),
+        ("text/html, text/event-stream;q=0.001", False),
+        ("application/json, text/html;q=0.9", False),
+        ("text/htmlx", False),
+        ("x-text/html", False),
+        ("application/json;x=text/html", False),
+        ("text/*", False),
+        ("*/*", False),
+        ("", False),
+        (None, False),
+    ],
+)
+def test_a_browser_asks_for_html_by_name_and_for_nothing_that_clients_ask_for(accept: str | None, page: bool):
+    assert wants_page(accept) is page
+
+
+@given(st.text())
+def test_who_takes_events_gets_no_page_whatever_else_it_says(more: str):
+    assert not wants_page(f"text/html, text/event-stream, {more}")
+    assert wants_page(more) <= ("text/html" in more.lower())

@@ -17,6 +17,7 @@ from defserve.auth.principals import Principal
 from defserve.transports.networks import network_of
 from tests.listening import Listening, listening, request
 from tests.raw import until
+from tests.rows import for_each_row
 
 pytestmark = pytest.mark.anyio
 
@@ -181,7 +182,7 @@ async def test_the_streams_of_old_clients_count_too():
         writer.transport.abort()
 
 
-@pytest.mark.parametrize(
+@for_each_row(
     ("address", "network"),
     [
         ("192.0.2.1", "192.0.2.1"),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from argparse import Namespace
 from collections import deque
 from collections.abc import Iterator
@@ -12,7 +11,8 @@ from typing import Any, BinaryIO, Final
 from defserve.cli.exits import complain
 from defserve.cli.option_types import positive
 from defserve.cli.parser import CommandParser, run_action
-from defserve.cli.tables import table
+from defserve.cli.screen.blocks import Data, Line, Table
+from defserve.cli.screen.screen import problem_lines, show, tell
 from defserve.errors import UsageError
 from defserve.stores.audit.chain import AuditReport, numbered_lines, parse_line, reason_of, verify
 from defserve.stores.audit.key import VARIABLE, audit_key
@@ -60,9 +60,9 @@ def verify_log(argv: list[str]) -> int:
     except UsageError as error:
         return complain(str(error), UNKNOWN)
     if options.json:
-        print(json.dumps({"file": options.file, **report._asdict()}, indent=2))
+        show(Data({"file": options.file, **report._asdict()}))
     else:
-        print("\n".join(page(report)))
+        show(*page(report))
     return INTACT if report.ok else BROKEN
 
 
@@ -82,19 +82,21 @@ def _verify_options(argv: list[str]) -> Namespace:
     return parser.parse_args(argv)
 
 
-def page(report: AuditReport) -> Iterator[str]:
+def page(report: AuditReport) -> Iterator[Line]:
     """The report for a terminal, line by line."""
     if report.ok:
-        yield f"intact: {_count(report.events)}"
+        yield Line(("intact:", "good"), f" {_count(report.events)}")
     else:
         where = f"line {report.first_bad_line}: " if report.first_bad_line else ""
-        yield f"broken: {where}{report.reason}"
-        yield f"  intact before that: {_count(report.events)}"
-        yield "  fix: keep the file as evidence; put back a copy that is intact, or begin a log with another name"
+        yield Line(("broken:", "error"), f" {where}{report.reason}")
+        yield Line(f"  intact before that: {_count(report.events)}")
+        advice = "keep the file as evidence; put back a copy that is intact, or begin a log with another name"
+        yield Line("  ", ("fix:", "fix"), f" {advice}")
     if report.unsigned:
-        yield f"  {_count(report.unsigned)} after the last signed head: nobody can tell whether more were cut off"
+        after = "after the last signed head: nobody can tell whether more were cut off"
+        yield Line(f"  {_count(report.unsigned)} {after}")
     if report.lost:
-        yield f"  {_count(report.lost)} could not be written when they happened; the log says so itself"
+        yield Line(f"  {_count(report.lost)} could not be written when they happened; the log says so itself")
 
 
 def show_log(argv: list[str]) -> int:
@@ -109,10 +111,12 @@ def show_log(argv: list[str]) -> int:
     with _opened(options.file) as file:
         bad: list[int] = []
         records = deque((record for record in _records(file, bad) if _is_wanted(record, options)), options.last)
-    for line in map(json.dumps, records) if options.json else table(COLUMNS, map(_row, records)):
-        print(line)
+    if options.json:
+        show(*(Data(record, compact=True) for record in records))
+    else:
+        show(Table(COLUMNS, map(_row, records), fit=("actor", "target", "trace")))
     if bad:
-        print(f"note: line {bad[0]} is not a record; run defserve audit verify {options.file}", file=sys.stderr)
+        tell(*problem_lines("note", f"line {bad[0]} is not a record; run defserve audit verify {options.file}"))
     return INTACT
 
 

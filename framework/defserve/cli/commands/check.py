@@ -10,13 +10,14 @@ from typing import Any, Final
 
 from defserve.cli.exits import complain
 from defserve.cli.parser import CommandParser
+from defserve.cli.screen.blocks import Data, Line
+from defserve.cli.screen.screen import show
 from defserve.cli.signatures import WHEN
 from defserve.cli.target.connection import add_connection_options
 from defserve.cli.target.listing import target_listing
 from defserve.cli.target.target import TARGET_HELP, ServerTarget, quiet, resolve_only, split_command
-from defserve.errors import DefserveError, UsageError
+from defserve.errors import DefserveError, UsageError, did_you_mean
 from defserve.protocols.mgp.security.tool_security import UnguardedParameter
-from defserve.redaction import printable
 from defserve.tooling.lint.calls import problems, read_call
 from defserve.tooling.lint.definitions import Definitions, of_wire
 from defserve.tooling.lint.finding import LintFinding
@@ -30,6 +31,8 @@ UNKNOWN: Final = 2
 """Nothing was checked: no such server, no such rule."""
 
 BAD_CALL: Final = "bad-call"
+LEVELS: Final = {"error": "error", "warning": "warning"}
+"""How bad a finding is → its style."""
 
 ABOUT: Final = """Find problems in the definitions of a server, without starting it.
 
@@ -57,7 +60,15 @@ def _main(argv: list[str]) -> int:
     before, command = split_command(argv)
     options = _parser().parse_args(before)
     if options.rules:
-        print("\n".join(f"{name:30} {rule.level:8} {rule.about}" for name, rule in RULES.items()))
+        if options.json:
+            show(Data({name: {"level": rule.level, "about": rule.about} for name, rule in RULES.items()}))
+            return CLEAN
+        show(
+            *(
+                Line((f"{name:30}", "title"), " ", (f"{rule.level:8}", LEVELS[rule.level]), f" {rule.about}", hang=40)
+                for name, rule in RULES.items()
+            )
+        )
         return CLEAN
     ignored = _ignored(options.ignore)
     with quiet(), warnings.catch_warnings():
@@ -88,13 +99,7 @@ def _parser() -> CommandParser:
 def _ignored(given: list[str]) -> set[str]:
     names = {name for text in given for name in text.split(",")}
     for name in names - {*RULES, BAD_CALL}:
-        from difflib import get_close_matches
-
-        close = get_close_matches(name, RULES, 1)
-        raise UsageError(
-            f"unknown rule {name!r}",
-            fix=f"did you mean {close[0]!r}?" if close else "run defserve check --rules",
-        )
+        raise UsageError(f"there is no rule {name!r}", fix=did_you_mean(name, RULES, "run defserve check --rules"))
     return names
 
 
@@ -139,12 +144,15 @@ def _call(line: str) -> Any:
 def _show(made: list[Complaint], found: Definitions, options: Namespace) -> None:
     if options.json:
         shown = {"tokens": found.tokens, "findings": [complaint.wire() for complaint in made]}
-        print(json.dumps(shown, indent=2, ensure_ascii=False))
+        show(Data(shown))
         return
     for rule, level, (subject, where, problem, fix) in made:
         place = f"{where}: " if where else ""
-        print(f"{place}{level}: {printable(f'{subject}: {problem}')} [{rule}]\n  fix: {printable(fix)}")
-    print(summary(made, found))
+        show(
+            Line((place, "faint"), (f"{level}:", LEVELS[level]), f" {subject}: {problem} ", (f"[{rule}]", "faint")),
+            Line("  ", ("fix:", "fix"), f" {fix}"),
+        )
+    show(Line((summary(made, found), "" if made else "good")))
 
 
 def summary(made: list[Complaint], found: Definitions) -> str:

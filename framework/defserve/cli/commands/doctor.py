@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import socket
@@ -13,7 +12,11 @@ from pathlib import Path
 from typing import Final, Literal, NamedTuple
 
 from defserve.cli.parser import CommandParser
+from defserve.cli.screen.blocks import Data, Line
+from defserve.cli.screen.screen import show
+from defserve.cli.screen.styles import STATES
 from defserve.errors import UsageError
+from defserve.tooling.installing import install_command
 from defserve.version import VERSION
 from defserve.wire.jsonvalue import is_object
 
@@ -31,7 +34,7 @@ EXTRAS: Final = {
     "redis": ("redis",),
     "sandbox": ("pydantic_monty",),
     "telemetry": ("opentelemetry",),
-    "dev": ("watchfiles", "cookiecutter"),
+    "dev": ("watchfiles", "cookiecutter", "rich", "build", "hatchling"),
     "semantic": ("numpy", "safetensors", "tokenizers", "wordllama"),
 }
 NEEDED: Final = (
@@ -75,9 +78,9 @@ def main(argv: list[str]) -> int:
     options = parser.parse_args(argv)
     found = list(findings(options.port))
     if options.json:
-        print(json.dumps([finding._asdict() for finding in found], indent=2))
+        show(Data([finding._asdict() for finding in found]))
     else:
-        print("\n".join(page(found)))
+        show(*page(found))
     return int(any(finding.state == "broken" for finding in found))
 
 
@@ -91,17 +94,21 @@ def findings(port: int) -> Iterator[DoctorFinding]:
     yield _port(port)
 
 
-def page(found: list[DoctorFinding]) -> Iterator[str]:
+def page(found: list[DoctorFinding]) -> Iterator[Line]:
     """The findings for a terminal, line by line."""
     width = max(len(finding.name) for finding in found)
     group = ""
     for finding in found:
         if finding.group != group:
-            yield f"{chr(10) if group else ''}{finding.group}"
+            if group:
+                yield Line()
+            yield Line((finding.group, "heading"))
             group = finding.group
-        yield f"  {SIGNS[finding.state]}  {finding.name:{width}}  {finding.about}".rstrip()
+        sign = SIGNS[finding.state], STATES[finding.state]
+        about = f"  {finding.about}" if finding.about else ""
+        yield Line("  ", sign, "  ", f"{finding.name:{width}}" if about else finding.name, about, hang=width + 6)
         if finding.fix:
-            yield f"      {'':{width}}  fix: {finding.fix}"
+            yield Line(f"      {'':{width}}  ", ("fix:", "fix"), f" {finding.fix}", hang=5)
 
 
 def _python() -> Iterator[DoctorFinding]:
@@ -110,7 +117,7 @@ def _python() -> Iterator[DoctorFinding]:
     yield DoctorFinding("Python", "python", "ok" if fits else "broken", f"{version} at {sys.executable}")
     yield DoctorFinding("Python", "defserve", "ok", f"{VERSION} at {Path(__file__).parents[2]}")
     lacking = [module for module in NEEDED if find_spec(module) is None]
-    fix = f"{sys.executable} -m pip install --upgrade defserve" if lacking else ""
+    fix = install_command("--upgrade defserve") if lacking else ""
     yield DoctorFinding("Python", "dependencies", "broken" if lacking else "ok", ", ".join(lacking), fix)
     script = shutil.which("defserve")
     fix = "" if script else f"use {sys.executable} -m defserve, or put {Path(sys.executable).parent} on PATH"
@@ -121,7 +128,7 @@ def _extras() -> Iterator[DoctorFinding]:
     for extra, modules in EXTRAS.items():
         lacking = [module for module in modules if find_spec(module) is None]
         about = f"missing {', '.join(lacking)}" if lacking else ", ".join(modules)
-        fix = f'pip install "defserve[{extra}]"' if lacking else ""
+        fix = install_command(f"defserve[{extra}]") if lacking else ""
         yield DoctorFinding("Extras", extra, "missing" if lacking else "ok", about, fix)
 
 
@@ -155,13 +162,13 @@ def _commands() -> Iterator[DoctorFinding]:
         yield DoctorFinding("Commands", command, "ok" if path else "missing", path or about)
     for module, about in {"build": "builds wheels", "twine": "uploads wheels"}.items():
         there = (spec := find_spec(module)) is not None and spec.origin is not None
-        fix = "" if there else f"pip install {module}"
+        fix = "" if there else install_command(module)
         yield DoctorFinding("Commands", module, "ok" if there else "missing", "" if there else about, fix)
 
 
 def _clients() -> Iterator[DoctorFinding]:
+    from defserve.host.clients.table import CLIENTS
     from defserve.tooling.clients import files
-    from defserve.tooling.clients.table import CLIENTS
 
     seen: set[Path] = set()
     for name, client in CLIENTS.items():

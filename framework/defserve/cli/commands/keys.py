@@ -13,7 +13,8 @@ from typing import Any, Final, TextIO, TypeVar
 from defserve.auth.api_keys import ApiKey, ApiKeys
 from defserve.cli.option_types import positive, seconds
 from defserve.cli.parser import CommandParser, run_action
-from defserve.cli.tables import table
+from defserve.cli.screen.blocks import Data, Part, Table
+from defserve.cli.screen.screen import show
 from defserve.errors import UsageError
 
 T = TypeVar("T")
@@ -65,6 +66,7 @@ def create(argv: list[str]) -> int:
             ),
         )
         shown = {"key": made.token, **_shown(made.key)}
+        # Exactly these bytes: scripts read the key from here.
         print(json.dumps(shown, indent=2) if options.json else made.token, file=place)
     if options.json:
         return 0
@@ -76,7 +78,7 @@ def create(argv: list[str]) -> int:
     return 0
 
 
-def show(argv: list[str]) -> int:
+def show_keys(argv: list[str]) -> int:
     """`defserve keys list`."""
     parser = CommandParser(
         "defserve keys list", "Show all keys: who they are for and what they allow, not the secrets.", LIST_EXAMPLES
@@ -85,9 +87,9 @@ def show(argv: list[str]) -> int:
     options = parser.parse_args(argv)
     keys = _on(options.store, ApiKeys.keys)
     if options.json:
-        print(json.dumps([_shown(key) for key in keys], indent=2))
+        show(Data([_shown(key) for key in keys]))
     else:
-        print("\n".join(table(COLUMNS, map(_row, keys))) if keys else "There are no keys.")
+        show(Table(COLUMNS, map(_row, keys), fit=("may",)) if keys else "There are no keys.")
     return 0
 
 
@@ -100,17 +102,17 @@ def revoke(argv: list[str]) -> int:
     id = options.id.partition(".")[0]
     if not _on(options.store, lambda keys: keys.revoke(id)):
         raise UsageError(f"there is no key {id!r} in {options.store}", fix="run defserve keys list")
-    print(json.dumps({"revoked": id}) if options.json else f"{id} is revoked")
+    show(Data({"revoked": id}, compact=True) if options.json else f"{id} is revoked")
     return 0
 
 
-ACTIONS: Final = {"create": create, "list": show, "revoke": revoke}
+ACTIONS: Final = {"create": create, "list": show_keys, "revoke": revoke}
 
 
-def _row(key: ApiKey) -> tuple[str, ...]:
+def _row(key: ApiKey) -> tuple[Part, ...]:
     rates = ((key.per_minute, "min"), (key.per_hour, "h"))
     return (
-        key.id,
+        (key.id, "title"),
         key.principal,
         _time(key.created_at) or "",
         _time(key.last_used) or "never",

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from argparse import Namespace
 from collections.abc import Iterator
 from typing import Any, Final
 
 from defserve.cli.parser import CommandParser
+from defserve.cli.screen.blocks import Block, Data, Line
+from defserve.cli.screen.screen import show
 from defserve.cli.signatures import item_lines
 from defserve.cli.target.connection import add_connection_options, connect
 from defserve.cli.target.listing import KINDS, lists_of
 from defserve.cli.target.target import TARGET_HELP, ServerTarget, quiet, resolve_only, split_command
 from defserve.host.targets import Installed, installed
-from defserve.redaction import printable
 from defserve.tooling.clients.configured import FILE, known
 
 EXAMPLES: Final = """  defserve list server.py
@@ -35,11 +35,11 @@ def main(argv: list[str]) -> int:
     options = parser.parse_args(before)
     words: list[str] = options.target
     if not (words or options.module or command) and (servers := [*installed(), *_configured()]):
-        print(json.dumps([each._asdict() for each in servers], indent=2) if options.json else servers_page(servers))
+        show(*([Data([each._asdict() for each in servers])] if options.json else servers_page(servers)))
         return 0
     with quiet():
         found = asyncio.run(inventory(resolve_only(words, options.module, command), options))
-    print(json.dumps(found, indent=2, ensure_ascii=False) if options.json else "\n".join(page(found)))
+    show(*([Data(found)] if options.json else page(found)))
     return 0
 
 
@@ -48,16 +48,18 @@ def _configured() -> list[Installed]:
     return [Installed(name, how, "", "") for name, how in known().items()]
 
 
-def servers_page(servers: list[Installed]) -> str:
+def servers_page(servers: list[Installed]) -> Iterator[Block]:
     """The servers that have a name, for a terminal."""
     width = max(len(each.name) for each in servers)
-    rows: dict[str, list[str]] = {}
+    rows: dict[str, list[Line]] = {}
     for name, target, distribution, version in servers:
         told = f"{distribution} {version}  {target}" if distribution else target
         rows.setdefault("Installed servers" if distribution else f"Servers in {FILE}", []).append(
-            f"  {printable(name):{width}}  {printable(told)}"
+            Line("  ", (f"{name:{width}}", "title"), f"  {told}", hang=width + 2)
         )
-    return "\n".join(line for heading, lines in rows.items() for line in (heading, *lines))
+    for heading, lines in rows.items():
+        yield Line((heading, "heading"))
+        yield from lines
 
 
 async def inventory(target: ServerTarget, options: Namespace) -> dict[str, Any]:
@@ -67,16 +69,17 @@ async def inventory(target: ServerTarget, options: Namespace) -> dict[str, Any]:
         return about | await lists_of(client)
 
 
-def page(found: dict[str, Any]) -> Iterator[str]:
+def page(found: dict[str, Any]) -> Iterator[Line]:
     """The inventory for a terminal, line by line."""
     server = found["server"]
     title = " ".join(str(server[key]) for key in ("name", "version") if server.get(key))
-    yield printable(f"{title or 'unnamed server'} (protocol {found['version']})")
+    yield Line((title or "unnamed server", "heading"), (f" (protocol {found['version']})", "faint"))
     for heading in KINDS:
         if not found[heading]:
             continue
-        yield f"\n{heading.capitalize()}"
+        yield Line()
+        yield Line((heading.capitalize(), "heading"))
         for item in found[heading]:
             yield from item_lines(item)
     if not any(found[heading] for heading in KINDS):
-        yield "It has no tools, resources or prompts."
+        yield Line("It has no tools, resources or prompts.")

@@ -1,4 +1,4 @@
-"""`defserve state`: look at the checkpoints in a store; compare, export, prune and verify them."""
+"""`defserve state`: look at the checkpoints in a store; compare, roll back, branch, export, prune and verify them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,9 @@ from typing import Any, Final, NamedTuple
 from defserve.cli.exits import complain
 from defserve.cli.option_types import positive, seconds
 from defserve.cli.parser import CommandParser, run_action
-from defserve.cli.state.actions import BROKEN, OpenedStore, diff, export, list_trees, opened_store, prune, show, verify
+from defserve.cli.state.actions import BROKEN, diff, export, list_trees, prune, show_trees, verify
+from defserve.cli.state.moving import branch, rollback
+from defserve.cli.state.opened import OpenedStore, opened_store
 from defserve.errors import Refused, UsageError
 from defserve.protocols.mcp.asking.server_secret import VARIABLE
 
@@ -22,10 +24,13 @@ EXAMPLES: Final = """  defserve state list sqlite:///notes.db
   defserve state show sqlite:///notes.db --set notes.edit --owner alice
   defserve state show sqlite:///notes.db chk_…
   defserve state diff redis://localhost:6379/0 chk_… chk_… --json
+  defserve state rollback sqlite:///notes.db 3f9a12bc
+  defserve state branch sqlite:///notes.db 3f9a12bc --content repaired.json
   defserve state export sqlite:///notes.db > notes.jsonl
   defserve state prune sqlite:///notes.db --keep 100 --ttl 30d --idle 365d
   defserve state verify sqlite:///notes.db
 """
+BEGIN: Final = "an id, or as much of it as tells it from others"
 ABOUT: Final = "Look at the checkpoints that servers keep in a store. STORE is what was given to Server(store=…)."
 VERIFY: Final = f"""check the store itself, and that every checkpoint can be read and matches its id.
 
@@ -67,20 +72,34 @@ def _options(name: str, action: StateAction, argv: list[str]) -> Namespace:
     parser.add_argument("--set", metavar="NAME", help="only this feature set")
     parser.add_argument("--owner", metavar="NAME", help="only this owner")
     parser.add_argument("--json", action="store_true", help="print JSON")
+    parser.add_argument("--long", action="store_true", help="show whole ids at a terminal too")
     return parser.parse_args(argv)
 
 
 ACTIONS: Final = {
     "list": StateAction(list_trees, "show the trees: one per owner of a feature set's state"),
     "show": StateAction(
-        show,
+        show_trees,
         "draw the trees, or show one checkpoint and its content",
-        {"checkpoint": {"metavar": "CHECKPOINT", "nargs": "?", "help": "the checkpoint to show"}},
+        {"checkpoint": {"metavar": "CHECKPOINT", "nargs": "?", "help": f"the checkpoint to show: {BEGIN}"}},
     ),
     "diff": StateAction(
         diff,
         "show the RFC 6902 patch from one checkpoint to another of the same tree",
         {"a": {"metavar": "A", "help": "a checkpoint"}, "b": {"metavar": "B", "help": "another"}},
+    ),
+    "rollback": StateAction(
+        rollback,
+        "make a checkpoint the head again; nothing is deleted, and no undo function of the server runs",
+        {"checkpoint": {"metavar": "CHECKPOINT", "help": BEGIN}},
+    ),
+    "branch": StateAction(
+        branch,
+        "make a new checkpoint below an old one, with its content, and make it the head",
+        {
+            "checkpoint": {"metavar": "CHECKPOINT", "help": BEGIN},
+            "--content": {"metavar": "FILE", "help": "a JSON file with another content"},
+        },
     ),
     "export": StateAction(export, "print every checkpoint with its content, as JSON, one object per line"),
     "prune": StateAction(

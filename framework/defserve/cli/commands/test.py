@@ -13,6 +13,7 @@ from typing import Final
 from defserve.cli.parser import CommandParser
 from defserve.cli.target.target import split_command
 from defserve.errors import UsageError
+from defserve.tooling.installing import install_command
 
 PLUGIN: Final = "defserve.testing.plugin"
 NO_TESTS: Final = 5
@@ -29,7 +30,7 @@ def main(argv: list[str]) -> int:
     parser.add_argument("project", nargs="?", default=".", help=PROJECT)
     options = parser.parse_args(before)
     if find_spec("pytest") is None:
-        raise UsageError("pytest is not installed", fix="pip install pytest")
+        raise UsageError("pytest is not installed", fix=install_command("pytest"))
     root = project_of(Path(options.project))
     command = [sys.executable, "-m", "pytest", *plugin(), *(more or [])]
     code = subprocess.run(command, cwd=root, check=False).returncode

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import platform
 import sys
 from typing import Final
 
 from defserve.cli.parser import CommandParser
+from defserve.cli.screen.blocks import Data, Line
+from defserve.cli.screen.screen import show
 from defserve.version import VERSION
 
 EXAMPLES: Final = """  defserve version
@@ -27,7 +28,12 @@ def main(argv: list[str]) -> int:
         "executable": sys.executable,
     }
     if options.json:
-        print(json.dumps(about, indent=2))
+        show(Data(about))
     else:
-        print(f"defserve {VERSION}, {about['implementation']} {about['python']} on {about['platform']}")
+        show(
+            Line(
+                (f"defserve {VERSION}", "heading"),
+                f", {about['implementation']} {about['python']} on {about['platform']}",
+            )
+        )
     return 0

@@ -7,7 +7,8 @@ from collections.abc import Iterable, Iterator
 from datetime import datetime
 from typing import Any, Final
 
-from defserve.cli.tables import table
+from defserve.cli.screen.blocks import Part, Table
+from defserve.cli.screen.styles import state
 from defserve.redaction import printable
 
 COLUMNS: Final = ("ID", "STATE", "ERA", "TOOLS", "CALLS", "UP", "RESTARTS", "NOTE")
@@ -15,17 +16,19 @@ LONGEST_NOTE: Final = 100
 UNITS: Final = ((86_400, "d", 3_600, "h"), (3_600, "h", 60, "m"), (60, "m", 1, "s"))
 
 
-def ps_lines(answers: Iterable[Any]) -> Iterator[str]:
+def ps_lines(answers: Iterable[Any]) -> Iterable[str]:
     rows = list(answers)
-    yield from table(COLUMNS, map(_row, rows)) if rows else ("The file names no servers.",)
+    if not rows:
+        return ("The file names no servers.",)
+    return Table(COLUMNS, map(_row, rows), fit=("NOTE",), right=("TOOLS",))
 
 
-def _row(row: dict[str, Any]) -> tuple[str, ...]:
+def _row(row: dict[str, Any]) -> tuple[Part, ...]:
     held = ", ".join(row.get("held") or ())
     note = _note(str(row.get("note") or "")) or (f"held until approved: {held}" if held else "")
     return (
-        row["id"],
-        row["state"],
+        (row["id"], "title"),
+        state(row["state"]),
         row.get("era") or "-",
         str(row.get("tools") or (0 if row["state"] == "connected" else "-")),
         _calls(row),
@@ -91,19 +94,18 @@ def reload_lines(answers: Iterable[Any]) -> Iterator[str]:
             yield printable(f"these settings of [kernel] need a new start: {', '.join(answer['needs_start'])}")
 
 
-def search_lines(answers: Iterable[Any]) -> Iterator[str]:
+def search_lines(answers: Iterable[Any]) -> Iterable[str]:
     rows = list(answers)
     if not rows:
-        yield "No tool fits."
-        return
-    cells: list[tuple[str, ...]] = [
+        return ("No tool fits.",)
+    cells: list[tuple[Part, ...]] = [
         (
-            row.get("name", ""),
+            (str(row.get("name", "")), "title"),
             f"{row.get('relevance_score', 0):.2f}",
             row.get("server_id") or "-",
-            str(row.get("risk_level") or "-"),
+            state(str(row.get("risk_level") or "-")),
             str(row.get("description") or "").partition("\n")[0][:LONGEST_NOTE],
         )
         for row in rows
     ]
-    yield from list(table(("NAME", "SCORE", "SERVER", "RISK", "DESCRIPTION"), cells))
+    return Table(("NAME", "SCORE", "SERVER", "RISK", "DESCRIPTION"), cells, fit=("DESCRIPTION",))

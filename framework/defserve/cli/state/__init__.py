@@ -3,5 +3,5 @@
 Every action takes an opened store and the options, prints, and returns the exit code. Owners come from callers, so
 what is printed is escaped.
 
-May import: `cli.tables`, `protocols.mcp.asking.server_secret`, `stores`.
+May import: `cli.screen`, `protocols.mcp.asking.server_secret`, `stores`.
 """

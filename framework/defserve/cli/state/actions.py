@@ -2,128 +2,95 @@
 
 from __future__ import annotations
 
-import json
+import sys
 import time
 from argparse import Namespace
-from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
-from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
+from defserve.cli.screen.blocks import Data, Line, Table
+from defserve.cli.screen.screen import is_drawn, problem_lines, show
+from defserve.cli.state.opened import OpenedStore, short_ids
 from defserve.cli.state.pages import drawing, moment, operations
-from defserve.cli.tables import table
 from defserve.errors import Refused, UsageError
-from defserve.protocols.mcp.asking.server_secret import VARIABLE, ServerSecret
-from defserve.stores.checkpoints.secret import derive_secret, stored_checkpoint_secret
-from defserve.stores.checkpoints.store import CheckpointStore
+from defserve.protocols.mcp.asking.server_secret import VARIABLE
 from defserve.stores.checkpoints.tree import CheckpointGone, CheckpointTree, Retention, TreeKey
-from defserve.stores.open import open_store
-from defserve.stores.store import Store
 
 OK: Final = 0
 BROKEN: Final = 1
 
 
-class OpenedStore(NamedTuple):
-    """A store and the trees in it. `has_secret`: whether the secret that ids are made with is known."""
-
-    store: Store
-    trees: CheckpointStore
-    has_secret: bool
-
-    async def chosen(self, options: Namespace) -> list[TreeKey]:
-        """The trees that the options choose. Raises UsageError if they name one that is not there."""
-        found = [key for key in await self.trees.list_trees() if _is_wanted(key, options)]
-        if not found and (options.set or options.owner):
-            raise UsageError("the store has no such tree", fix=f"see defserve state list {options.store}")
-        return found
-
-    async def tree_of(self, id: str, options: Namespace) -> TreeKey:
-        """The tree that a checkpoint is in. Raises UsageError."""
-        for key in await self.chosen(options):
-            try:
-                await self.trees.get(key, id)
-                return key
-            except CheckpointGone:
-                continue
-        raise UsageError(f"the store has no checkpoint {id}", fix=f"see defserve state show {options.store}")
-
-
-@asynccontextmanager
-async def opened_store(address: str) -> AsyncGenerator[OpenedStore]:
-    store = open_store(_checked(address))
-    try:
-        known = ServerSecret(None).known()
-        secret = derive_secret(known) if known is not None else await stored_checkpoint_secret(store)
-        # Only verifying and committing need a real secret.
-        yield OpenedStore(store, CheckpointStore(store, secret=secret or bytes(32)), secret is not None)
-    finally:
-        await store.close()
-
-
-def _checked(address: str) -> str:
-    """Raises UsageError for a store that opening would create."""
-    if address.startswith("memory:"):
-        raise UsageError("a store in memory belongs to its process", fix="name a SQLite file or a Redis server")
-    path = Path(address.removeprefix("sqlite:///")).expanduser()
-    if address.startswith("sqlite:///") and not path.is_file():
-        raise UsageError(f"there is no store: {path} does not exist")
-    return address
-
-
 async def list_trees(opened: OpenedStore, options: Namespace) -> int:
     rows = [await _row(opened, key) for key in await opened.chosen(options)]
     if options.json:
-        print(json.dumps(rows, indent=2))
-    else:
-        cells = ([*list(row.values())[:4], moment(row["time"]), row["head"] or ""] for row in rows)
-        print(*table(("feature set", "owner", "kept", "made", "last", "head"), cells), sep="\n")
+        show(Data(rows))
+        return OK
+    names = shown_ids([row["head"] for row in rows if row["head"]], options)
+    cells = (
+        [
+            (row["featureSet"], "title"),
+            row["owner"],
+            row["kept"],
+            row["made"],
+            moment(row["time"]),
+            _id(row["head"], names),
+        ]
+        for row in rows
+    )
+    show(Table(("feature set", "owner", "kept", "made", "last", "head"), cells, fit=("owner",), right=("kept", "made")))
     return OK
 
 
-async def show(opened: OpenedStore, options: Namespace) -> int:
+def shown_ids(ids: list[str], options: Namespace) -> dict[str, str]:
+    """Id → what is shown of it: at a terminal as much as tells it from the others, else all of it, for scripts."""
+    return short_ids(ids) if is_drawn(sys.stdout) and not options.long else {id: id for id in ids}
+
+
+def _id(id: str | None, names: dict[str, str]) -> tuple[str, str]:
+    return names.get(id or "", id or ""), "name"
+
+
+async def show_trees(opened: OpenedStore, options: Namespace) -> int:
     if options.checkpoint is not None:
         return await _show_one(opened, options)
     found: list[dict[str, Any]] = []
     for key in await opened.chosen(options):
         tree, checkpoints = await opened.trees.load(key), await opened.trees.checkpoints(key)
         if not options.json:
-            print(*table(("feature set", "owner"), [key]), *drawing(checkpoints, tree.head), "", sep="\n")
-        found.append({**_named(key), "head": tree.head, "checkpoints": [at._asdict() for at in checkpoints]})
+            names = shown_ids([at.id for at in checkpoints], options)
+            show(Table(("feature set", "owner"), [key]), *drawing(checkpoints, tree.head, names), "")
+        found.append({**named(key), "head": tree.head, "checkpoints": [at._asdict() for at in checkpoints]})
     if options.json:
-        print(json.dumps(found, indent=2))
+        show(Data(found))
     return OK
 
 
 async def _show_one(opened: OpenedStore, options: Namespace) -> int:
-    key = await opened.tree_of(options.checkpoint, options)
-    at, content = await opened.trees.get(key, options.checkpoint), await opened.trees.content(key, options.checkpoint)
+    key, id = await opened.checkpoint(options.checkpoint, options)
+    at, content = await opened.trees.get(key, id), await opened.trees.content(key, id)
     if options.json:
-        print(json.dumps({**_named(key), **at._asdict(), "content": content}, indent=2))
+        show(Data({**named(key), **at._asdict(), "content": content}))
         return OK
     head = ("feature set", "owner", "number", "depth", "made", "parent")
-    print(*table(head, [(*key, at.number, at.depth, moment(at.time), at.parent or "")]), sep="\n")
-    print("(no content: the server keeps this state itself)" if at.opaque else json.dumps(content, indent=2))
+    parent = _id(at.parent, shown_ids([at.parent] if at.parent else [], options))
+    show(Table(head, [(*key, at.number, at.depth, moment(at.time), parent)], fit=("owner",)))
+    show("(no content: the server keeps this state itself)" if at.opaque else Data(content))
     return OK
 
 
 async def diff(opened: OpenedStore, options: Namespace) -> int:
+    (key, a), (_, b) = await opened.checkpoint(options.a, options), await opened.checkpoint(options.b, options)
     try:
-        ops = await opened.trees.diff(await opened.tree_of(options.a, options), options.a, options.b)
+        ops = await opened.trees.diff(key, a, b)
     except CheckpointGone:
         raise UsageError(f"{options.b} is not in the tree of {options.a}") from None
-    if options.json:
-        print(json.dumps(ops))
-    else:
-        for line in operations(ops):
-            print(line)
+    show(*([Data(ops, compact=True)] if options.json else operations(ops)))
     return OK
 
 
 async def export(opened: OpenedStore, options: Namespace) -> int:
     for key in await opened.chosen(options):
         async for checkpoint in opened.trees.export(key):
-            print(json.dumps({**_named(key), **checkpoint}))
+            show(Data({**named(key), **checkpoint}, compact=True))
     return OK
 
 
@@ -135,14 +102,14 @@ async def prune(opened: OpenedStore, options: Namespace) -> int:
         tree = await opened.trees.load(key)
         if await _is_idle(opened, key, tree, options.idle):
             await opened.trees.forget(key)
-            rows.append({**_named(key), "dropped": tree.kept, "kept": 0})
+            rows.append({**named(key), "dropped": tree.kept, "kept": 0})
             continue
         dropped = await opened.trees.prune(key, retention)
-        rows.append({**_named(key), "dropped": dropped, "kept": (await opened.trees.load(key)).kept})
+        rows.append({**named(key), "dropped": dropped, "kept": (await opened.trees.load(key)).kept})
     if options.json:
-        print(json.dumps(rows, indent=2))
+        show(Data(rows))
     else:
-        print(*table(("feature set", "owner", "dropped", "kept"), (list(row.values()) for row in rows)), sep="\n")
+        show(Table(("feature set", "owner", "dropped", "kept"), (list(row.values()) for row in rows), fit=("owner",)))
     return OK
 
 
@@ -154,21 +121,21 @@ async def verify(opened: OpenedStore, options: Namespace) -> int:
             wrong[f"{key.feature_set} of {key.owner}"] = found
     count = sum([(await opened.trees.load(key)).kept for key in keys]) if not wrong else 0
     if options.json:
-        print(json.dumps({"ok": not wrong, "trees": len(keys), "checkpoints": count, "problems": wrong}, indent=2))
+        show(Data({"ok": not wrong, "trees": len(keys), "checkpoints": count, "problems": wrong}))
     elif not wrong:
-        print(f"intact: {len(keys):,} trees, {count:,} checkpoints")
+        show(Line(("intact:", "good"), f" {len(keys):,} trees, {count:,} checkpoints"))
     else:
         rows = ((where, line) for where, lines in wrong.items() for line in lines)
-        print(*table(("where", "what"), rows), sep="\n")
+        show(Table(("where", "what"), rows, fit=("where", "what")))
     if wrong and not options.json and not opened.has_secret:
-        print(f"note: the server's secret is not known; set {VARIABLE}")
+        show(*problem_lines("note", f"the server's secret is not known; set {VARIABLE}"))
     return BROKEN if wrong else OK
 
 
 async def _row(opened: OpenedStore, key: TreeKey) -> dict[str, Any]:
     tree = await opened.trees.load(key)
     return {
-        **_named(key),
+        **named(key),
         "kept": tree.kept,
         "made": tree.last,
         "time": await _last(opened, key, tree),
@@ -191,9 +158,5 @@ async def _last(opened: OpenedStore, key: TreeKey, tree: CheckpointTree) -> floa
         return None  # damaged; `verify` reports it
 
 
-def _named(key: TreeKey) -> dict[str, Any]:
+def named(key: TreeKey) -> dict[str, Any]:
     return {"featureSet": key.feature_set, "owner": key.owner}
-
-
-def _is_wanted(key: TreeKey, options: Namespace) -> bool:
-    return options.set in (None, key.feature_set) and options.owner in (None, key.owner)

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 
-from defserve.redaction import printable
+from defserve.cli.screen.blocks import Line
 from defserve.stores.checkpoints.patches import Op
 from defserve.stores.checkpoints.tree import Checkpoint
 
 
-def drawing(checkpoints: Sequence[Checkpoint], head: str | None) -> Iterator[str]:
-    """The tree, one line per checkpoint. Parents stand above their children.
+def drawing(
+    checkpoints: Sequence[Checkpoint], head: str | None, names: Mapping[str, str] | None = None
+) -> Iterator[Line]:
+    """The tree, one line per checkpoint. Parents stand above their children. `names` is what to show of each id.
 
     Only a branch is indented, so a long history without branches goes straight down.
     """
@@ -24,7 +26,9 @@ def drawing(checkpoints: Sequence[Checkpoint], head: str | None) -> Iterator[str
     todo = [(at, "", "") for at in reversed(children.get(None, []))]
     while todo:
         at, before, below = todo.pop()
-        yield f"{before}{at.id}  #{at.number}  {moment(at.time)}{'  <- head' if at.id == head else ''}"
+        id = names[at.id] if names else at.id
+        mark = ("  <- head", "good") if at.id == head else ""
+        yield Line((before, "faint"), (id, "name"), f"  #{at.number}", (f"  {moment(at.time)}", "faint"), mark)
         after = children.get(at.id, [])
         if len(after) == 1:
             todo.append((after[0], below, below))
@@ -34,11 +38,12 @@ def drawing(checkpoints: Sequence[Checkpoint], head: str | None) -> Iterator[str
             todo += reversed(branches)
 
 
-def operations(ops: Iterable[Op]) -> Iterator[str]:
+def operations(ops: Iterable[Op]) -> Iterator[Line]:
     """A patch, one line per operation."""
     for op in ops:
         value = f"  {json.dumps(op['value'])}" if "value" in op else ""
-        yield f"{op['op']:7}  {printable(op['path'] or '(all)')}{value}"
+        style = {"add": "added", "remove": "removed"}.get(op["op"], "warning")
+        yield Line((f"{op['op']:7}", style), f"  {op['path'] or '(all)'}{value}", hang=9)
 
 
 def moment(time: float | None) -> str:

@@ -11,6 +11,7 @@ from urllib.parse import urlsplit
 
 from defserve.auth.local_token.client import with_local_key
 from defserve.auth.urls import is_loopback
+from defserve.cli.screen.progress import Working
 from defserve.cli.target.target import ServerTarget, headers_of
 from defserve.errors import PeerGone, PeerTimeout, UsageError
 from defserve.host.addresses import connect_url
@@ -43,9 +44,14 @@ def add_connection_options(parser: ArgumentParser) -> None:
 
 @asynccontextmanager
 async def connect(
-    target: ServerTarget, options: Namespace, *, offer: Mapping[str, Any] | None = None, answers: Answers | None = None
+    target: ServerTarget,
+    options: Namespace,
+    *,
+    offer: Mapping[str, Any] | None = None,
+    answers: Answers | None = None,
+    work: Working | None = None,
 ) -> AsyncGenerator[Client, None]:
-    """A client of `target` while the block runs. `offer` adds capabilities to its own.
+    """A client of `target` while the block runs. `offer` adds capabilities to its own. `work` shows progress and logs.
 
     It says that it can show views: who looks at a server wants to see those too, and the tools that only they use.
     Without `answers`, questions go to the person at the terminal, if there is one.
@@ -57,13 +63,14 @@ async def connect(
         "answers": answers or _answers(),
         "apps": True,
         **({"capabilities": offer} if offer else {}),
+        **({"on_progress": work.progress, "on_log": work.log} if work is not None and work.is_drawn else {}),
     }
     try:
         if target.server is not None:
             async with target.server.connect(**chosen) as client:
                 yield client
         else:
-            async with Client(await _link(target, options), **chosen) as client:
+            async with Client(await link_to(target, options), **chosen) as client:
                 yield client
     except PeerTimeout as error:
         look = "-v shows what it writes to stderr; " if target.command and not options.verbose else ""
@@ -85,7 +92,8 @@ def _absent(address: str) -> str:
     return "check the address, and that the server runs there"
 
 
-async def _link(target: ServerTarget, options: Namespace) -> Link:
+async def link_to(target: ServerTarget, options: Namespace) -> Link:
+    """A link to the server that a command line names. It is not a server of this process."""
     if target.address:
         given = {**target.headers, **headers_of(options.header)}
         headers = {name.lower(): value for name, value in given.items()}

@@ -5,14 +5,15 @@ It knows HTTP and the shape of a JSON-RPC error, nothing else of the protocol.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, Final, TypeAlias
+from collections.abc import Callable, Mapping
+from typing import Any, Final, NamedTuple, TypeAlias
 
 from pydantic_core import from_json
 
 from defserve.errors import PeerError, PeerGone, UsageError
 from defserve.host.conversation import peer_error
 from defserve.host.fields import object_of
+from defserve.host.link import Resolve
 from defserve.host.links.http_client.address import Address
 from defserve.host.links.http_client.client import HttpClient
 from defserve.host.links.http_client.connection import Response
@@ -36,22 +37,38 @@ LONGEST_QUOTE = 200
 MOST_REDIRECTS = 3
 
 
+class HttpExchange(NamedTuple):
+    """A request as it was sent, and the head of its response."""
+
+    method: str
+    address: str
+    headers: Mapping[str, str]
+    content: bytes | None
+    response: HttpResponse
+
+
 class Endpoint:
-    """The address of a server. Connections are kept and reused.
+    """The address of a server. Connections are kept and reused. With `resolve` there is never a proxy on the way.
 
     Raises UsageError for an address or a header that cannot be used, and without httpx2 if there is a proxy on the way.
     """
 
-    def __init__(self, url: str, headers: Mapping[str, str]) -> None:
+    def __init__(self, url: str, headers: Mapping[str, str], resolve: Resolve | None = None) -> None:
         try:
             self._address = Address(url)
         except ValueError:
             raise UsageError(
                 f"{url!r} is not an http(s) address", fix="write it in full: http://127.0.0.1:8000/mcp"
             ) from None
-        given = {"user-agent": f"defserve/{VERSION}", **headers}
+        self._given = given = {"user-agent": f"defserve/{VERSION}", **headers}
+        self.watcher: Callable[[HttpExchange], object] | None = None
+        """Called with every exchange, once the head of its response is there."""
         try:
-            self._http = (ProxiedClient if is_proxied(self._address) else HttpClient)(self._address, given)
+            self._http = (
+                ProxiedClient(self._address, given)
+                if resolve is None and is_proxied(self._address)
+                else HttpClient(self._address, given, resolve)
+            )
         except ValueError as error:
             raise UsageError(str(error), fix="give header names and values in plain ASCII, on one line") from None
 
@@ -69,6 +86,8 @@ class Endpoint:
         whole = {**(ACCEPT_AND_SEND if content else ACCEPT), **headers}
         for _ in range(MOST_REDIRECTS + 1):
             response = await self._http.send(method, self._address.target, whole, content, repeatable=repeatable)
+            if self.watcher is not None:
+                self.watcher(HttpExchange(method, str(self), {**self._given, **whole}, content, response))
             if response.status not in REDIRECTS or "location" not in response.headers:
                 return response
             await response.aclose()

@@ -15,7 +15,7 @@ from defserve.host.mcpl.inference.routing import Model, Router
 from defserve.host.mcpl.once import WINDOW, Once
 from defserve.host.mcpl.push.receiver import OnEvent
 from defserve.host.mcpl.scopes import Approve
-from defserve.host.mcpl.state import SENDING, Sending
+from defserve.host.mcpl.state import SENDING, OnState, Sending
 from defserve.protocols.mcpl.manifest.advertisement import claimed
 from defserve.protocols.mcpl.turns import ModelInfo
 from defserve.protocols.mcpl.vocabulary import PATHS, V04, V05
@@ -52,6 +52,7 @@ class Mcpl:
     model_info    what servers and hooks are told about the model; the default is the model's own `info`
     state         what a call carries if its set keeps state (§8.4): "host" the content and its checkpoint, if the
                   server sends it; "checkpoint" only the checkpoint; None neither: the server continues where it was
+    on_state      is told where this host is in a state, whenever that changes: a `StateChange`; it must not wait
     window        how many events and messages are remembered, so that each counts once; or a `Once` that several
                   connections share
     before_seconds, after_seconds  how long a server may take for a hook (§10.6)
@@ -78,6 +79,7 @@ class Mcpl:
         model: Model | Router | None = None,
         model_info: ModelInfo | None = None,
         state: Sending = "host",
+        on_state: OnState | None = None,
         window: int | Once = WINDOW,
         before_seconds: float = BEFORE_SECONDS,
         after_seconds: float = AFTER_SECONDS,
@@ -89,12 +91,13 @@ class Mcpl:
         policy_seconds: float = POLICY_SECONDS,
     ) -> None:
         if unknown := sorted(set(without) - set(OFFERS)):
-            raise UsageError(f"without={unknown}", fix=f"use some of {', '.join(OFFERS)}")
+            raise UsageError(f"without={unknown} is not possible", fix=f"use some of {', '.join(OFFERS)}")
         if state not in SENDING:
-            raise UsageError(f"state={state!r}", fix='use "host", "checkpoint" or None')
+            raise UsageError(f"state={state!r} is not possible", fix='use "host", "checkpoint" or None')
         if version not in VERSIONS:
-            raise UsageError(f"version={version!r}", fix=f"use one of {', '.join(map(repr, VERSIONS))}")
+            raise UsageError(f"version={version!r} is not possible", fix=f"use one of {', '.join(map(repr, VERSIONS))}")
         self.state: Sending = state
+        self.on_state = on_state
         self.version, self.grants, self.policy_seconds = version, grants, policy_seconds
         self._without, self._audit = frozenset(without), audit
         self.scopes, self.feature_sets = dict(scopes or {}), feature_sets

@@ -69,7 +69,9 @@ class McplPeer:
         self.hooks = ServerHooks(options.hooks, sets, audit, self._request, self._notify)
         self.channels = LiveChannels(options.on_message, seen, sets, audit, self._request, self._notify)
         self._poller = InboxPoller(client, sets, self._events.pushed, self.channels.fetched)
-        self._states = StateTracker(options.state, sets, audit, client.listed, self._request, client.timeout)
+        self._states = StateTracker(
+            options.state, sets, audit, client.listed, self._request, client.timeout, options.on_state
+        )
         self._manifests = ManifestFollower(self._request, self._renewed, audit)
         self._settled = asyncio.Event()
         # Request of the server → the capability it belongs to, what a server of 0.5 must be granted, who answers it.

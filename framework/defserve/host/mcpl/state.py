@@ -66,6 +66,25 @@ class RolledBack:
     reason: str | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class StateChange:
+    """A host's position has moved, to `checkpoint`. Told to `Mcpl(on_state=…)`.
+
+    `tool` is the tool whose call has made the checkpoint; None if the server made it by itself. `content` as in
+    HostState. After a rollback, `by_rollback` is true, and `parent` is what is known of it.
+    """
+
+    feature_set: str
+    checkpoint: str
+    parent: str | None
+    content: Any
+    tool: str | None = None
+    by_rollback: bool = False
+
+
+OnState: TypeAlias = Callable[[StateChange], object]
+
+
 class _Branch:
     """The position in one feature set. `pinned`: the next call names its checkpoint, even if calls usually do not."""
 
@@ -95,13 +114,15 @@ class StateTracker:
         listed: Callable[[str], Awaitable[Json]],
         request: SendRequest,
         patience: float | None,
+        on_state: OnState | None = None,
     ) -> None:
         self._sending: Sending = sending
+        self._on_state = on_state
         self._sets, self._audit, self._listed, self._request = sets, audit, listed, request
         self._patience = patience
         self._branches: dict[str, _Branch] = {}
         self._tied: dict[str, str] = {}
-        self._contents = _Contents(MOST_BYTES)
+        self._contents = KeptContents(MOST_BYTES)
 
     def state(self, feature_set: str) -> HostState:
         """Raises UnknownFeatureSet."""
@@ -123,6 +144,10 @@ class StateTracker:
                 done = RolledBack(checkpoint, result.get("success") is True, text_of(result.get("reason")))
                 if done.success:
                     branch.at, branch.pinned = checkpoint, False
+                    if self._on_state is not None:
+                        content = self._contents.get(feature_set, checkpoint)
+                        parent = branch.parents.get(checkpoint)
+                        self._on_state(StateChange(feature_set, checkpoint, parent, content, by_rollback=True))
                 else:
                     record |= {"outcome": "failure", "reason": done.reason}
                 return done
@@ -181,8 +206,9 @@ class StateTracker:
         if not isinstance(name, str) or name not in self._sets:
             log.warning("%s: a checkpoint that belongs to no feature set is dropped", self._audit.server_id)
             return result
-        self._follow(name, checkpoint, state)
-        self._tied[str(params.get("name"))] = name
+        tool = str(params.get("name"))
+        self._follow(name, checkpoint, state, tool)
+        self._tied[tool] = name
         return result
 
     def _only_set(self) -> str | None:
@@ -190,7 +216,7 @@ class StateTracker:
         found = [one.name for one in self._sets if one.rollback]
         return found[0] if len(found) == 1 else None
 
-    def _follow(self, name: str, checkpoint: str, state: Json) -> None:
+    def _follow(self, name: str, checkpoint: str, state: Json, tool: str | None = None) -> None:
         """Go to a new checkpoint, and keep its content if the server tells it."""
         parent, branch = text_of(state.get("parent")), self._branch(name)
         content = self._content(name, state, parent)
@@ -198,6 +224,8 @@ class StateTracker:
         branch.add(checkpoint, parent)
         if content is not None:
             self._contents.keep(name, checkpoint, content)
+        if self._on_state is not None:
+            self._on_state(StateChange(name, checkpoint, parent, content, tool))
 
     # -- the server's requests ---------------------------------------------------------------------------
 
@@ -259,7 +287,7 @@ class StateTracker:
             branch.turn.release()
 
 
-class _Contents:
+class KeptContents:
     """The contents that were used last, as JSON, up to `most` bytes. `get` returns a copy."""
 
     def __init__(self, most: int) -> None:

@@ -131,6 +131,8 @@ _CODED: Final = (
     errors.ResourceExhausted,
     errors.QuotaExceeded,
     errors.ToolDisabled,
+    errors.ServerNotFound,
+    errors.ServerExists,
     errors.UpstreamError,
     errors.UpstreamTimeout,
     errors.UpstreamUnavailable,

@@ -17,10 +17,11 @@ if TYPE_CHECKING:
     from defserve.core.call import Call
     from defserve.core.registry import Registry
     from defserve.kernel.config.entries import KernelConfig, ServerEntry
-    from defserve.kernel.governance.state_file import StateFile
+    from defserve.kernel.governance.state_file import KernelState, StateFile
     from defserve.kernel.members import Member
     from defserve.protocols.mcp.tools.tools import Tool
     from defserve.protocols.mgp.audit.trail import AuditTrail
+    from defserve.wire.messages import Params
 
 LOCAL_ADMIN: Final = ("local",)
 
@@ -32,11 +33,11 @@ class GovernedServers(Protocol):
     members: dict[str, Member]
 
 
-def wants_access(config: KernelConfig) -> bool:
-    """Whether the file says anything about access. If it does not, calls pay nothing for it."""
+def wants_access(config: KernelConfig, state: StateFile) -> bool:
+    """Whether callers are told apart, or the file says anything about access. If not, calls pay nothing for it."""
     settings = config.settings
     policies = (settings.default_policy, *(entry.default_policy for entry in config.servers))
-    return bool(settings.admins) or "opt-in" in policies
+    return bool(settings.admins or settings.keys or state.known.access) or "opt-in" in policies
 
 
 def own_policy(config: KernelConfig) -> AccessPolicy:
@@ -80,6 +81,15 @@ class KernelAccess(AccessSection):
         policies = ((id, self._policy(member.entry)) for id, member in self._kernel.members.items())
         return frozenset((id, policy.default, policy.rules(agent, now)) for id, policy in policies)
 
+    async def answer_query(self, call: Call, params: Params) -> Params:
+        """`mgp/access/query`, for those who wait for answers."""
+        return self.query(call, params)
+
+    def refresh(self) -> None:
+        """Other kernels of the same file have granted or revoked something."""
+        for policy in self._policies.values():
+            policy.reload()
+
     def _policy(self, entry: ServerEntry) -> AccessPolicy:
         default: Any = entry.default_policy or self._kernel.config.settings.default_policy
         known = self._policies.get(entry.id)
@@ -97,7 +107,7 @@ class KeptEntries:
         self._state, self._id = state, id
 
     def load(self) -> Iterable[Entry]:
-        for kept in self._state.access.get(self._id, ()):
+        for kept in self._state.known.access.get(self._id, ()):
             times: dict[str, Any] = {name: instants.read(kept.get(name), name) for name in ("granted_at", "expires_at")}
             yield Entry(**{**kept, **times})
 
@@ -109,12 +119,12 @@ class KeptEntries:
         self._replace(entry, [])
 
     def _replace(self, entry: Entry, by: list[dict[str, Any]]) -> None:
-        before = self._state.access.get(self._id, [])
         same = (entry.agent_id, entry.tool_name)
-        others = [kept for kept in before if (kept["agent_id"], kept.get("tool_name")) != same]
-        self._state.access[self._id] = [*others, *by]
-        try:
-            self._state.write()
-        except OSError:
-            self._state.access[self._id] = before
-            raise
+
+        def change(state: KernelState) -> None:
+            others = [
+                kept for kept in state.access.get(self._id, ()) if (kept["agent_id"], kept.get("tool_name")) != same
+            ]
+            state.access[self._id] = [*others, *by]
+
+        self._state.update(change)

@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING, Final, Protocol
 from defserve.errors import InvalidParams
 from defserve.kernel.governance.operators import check_operator, is_operator
 from defserve.kernel.governance.registering import check_rules, entry_of
+from defserve.kernel.governance.said import governed, said_permissions, true_extensions
 from defserve.kernel.governance.trust import level_of
 from defserve.kernel.members import Creator, Member
 from defserve.protocols.mcp.authorization.authorization import identity
 from defserve.protocols.mcp.lifecycle import dialect_of
 from defserve.protocols.mgp.discovery.discovery import KnownServer
-from defserve.protocols.mgp.errors import PermissionDenied, ResourceExhausted
+from defserve.protocols.mgp.errors import PermissionDenied, ResourceExhausted, ServerExists, ServerNotFound
 from defserve.protocols.mgp.tool_discovery.catalogue import as_search
 
 if TYPE_CHECKING:
@@ -87,7 +88,7 @@ class KernelDirectory:
 
     def _check_room(self, id: str) -> None:
         if id in self._kernel.members or id == self._kernel.server.mgp.server_id:
-            raise InvalidParams(f"Invalid params: there is a server {id!r} already")
+            raise ServerExists(f"there is a server {id!r} already", details={"server_id": id})
         if sum(member.creator is not None for member in self._kernel.members.values()) >= MOST_REGISTERED:
             raise ResourceExhausted(f"{MOST_REGISTERED} servers are registered, and no more can be")
 
@@ -97,7 +98,7 @@ class KernelDirectory:
         check_operator(call, self._kernel.config.settings.admins)
         member = self._kernel.members.get(id)
         if member is None:
-            raise InvalidParams(f"Invalid params: there is no server {id!r}")
+            raise ServerNotFound(f"there is no server {id!r}", details={"server_id": id})
         if member.creator is None:
             raise PermissionDenied(f"{id} comes from the kernel's file: remove it there")
         await self._record(call, DEREGISTERED, id, reason)
@@ -129,15 +130,20 @@ class KernelDirectory:
 
 
 def _known(member: Member, tools: Sequence[str]) -> KnownServer:
-    """What the file says is told before the server is open, and after."""
-    mgp = member.entry.mgp
+    """Before the server is open, what the file says. After that, what is true of it."""
+    entry, said, mgp = member.entry, member.said, member.entry.mgp
+    extensions = mgp.extensions if mgp is not None else ()
+    permissions = mgp.permissions_required if mgp is not None else ()
+    if member.state == "connected" and said is not None:
+        extensions = true_extensions(entry, said)
+        permissions = tuple(dict.fromkeys((*permissions, *said_permissions(said))))
     return KnownServer(
         member.id,
         member.state,
-        level_of(member.entry),
+        level_of(governed(entry, said)),
         tools,
-        mgp.extensions if mgp is not None else (),
-        mgp.permissions_required if mgp is not None else (),
-        speaks_mgp=mgp is not None and bool(mgp.extensions),
+        extensions,
+        permissions,
+        speaks_mgp=bool(extensions),
         created_by=member.creator.id if member.creator is not None else None,
     )

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from contextlib import AbstractAsyncContextManager
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
@@ -14,7 +15,9 @@ from defserve.kernel.governance.access import KernelAccess, wants_access
 from defserve.kernel.governance.directory import KernelDirectory, ListedKernel
 from defserve.kernel.governance.marks import govern
 from defserve.kernel.governance.operators import is_operator
-from defserve.kernel.governance.pins import Change, Pins, digest_of
+from defserve.kernel.governance.permissions import KernelPermissions
+from defserve.kernel.governance.pins import Change, Pin, Pins
+from defserve.kernel.governance.said import contradictions, governed
 from defserve.kernel.governance.trust import is_sandboxed
 from defserve.protocols.mcp.authorization.authorization import identity
 from defserve.protocols.mgp.discovery.discovery import DiscoverySection
@@ -26,6 +29,7 @@ from defserve.proxying.catalogue.items import RemoteTool
 if TYPE_CHECKING:
     from defserve.core.call import Call
     from defserve.core.session import Session
+    from defserve.host.mgp.said import SaidMgp
     from defserve.kernel.config.entries import ServerEntry
     from defserve.kernel.governance.state_file import StateFile
     from defserve.kernel.journal import Journal
@@ -51,15 +55,18 @@ class Governance(Extension):
     name = "governance"
 
     def __init__(self, kernel: GovernedKernel, state: StateFile) -> None:
-        self._kernel, self.pins = kernel, Pins(state)
+        self._kernel, self._state, self.pins = kernel, state, Pins(state)
+        self.access: KernelAccess | None = None
+        self._said: dict[str, SaidMgp | None] = {}
         self._directory = KernelDirectory(kernel)
         server = kernel.server
         server.mgp.discovery = section = DiscoverySection(self._directory)
         for tool in operator_tools(section, server):
             server.add_tool(tool)
-        if (policy := server.mgp.options.access) is not None and wants_access(kernel.config):
-            mgp, tools = server.mgp, server.mcp.tools.registry
-            mgp.access = KernelAccess(kernel, state, policy, mgp.server_id, tools, lambda: mgp.audit)
+        mgp, tools = server.mgp, server.mcp.tools.registry
+        mgp.permissions = self.permissions = KernelPermissions(mgp.options, lambda: mgp.audit, state, kernel)
+        if (policy := mgp.options.access) is not None and wants_access(kernel.config, state):
+            mgp.access = self.access = KernelAccess(kernel, state, policy, mgp.server_id, tools, lambda: mgp.audit)
 
     def declared(self, item: Any) -> None:
         if not isinstance(item, RemoteTool):
@@ -70,7 +77,7 @@ class Governance(Extension):
         if is_reserved(item.name) or is_reserved(item.inner):
             self._record(CONFLICT, member, "BLOCKED", {"tool_name": item.inner})
             raise UsageError(f"{CONFLICT}: its name is reserved for the kernel", fix="rename it in [servers.tools]")
-        govern(item, member.entry)
+        govern(item, governed(member.entry, member.said))
         self._compare(item, member)
 
     def visible(self, call: Call, item: Any) -> bool:
@@ -100,10 +107,15 @@ class Governance(Extension):
         said = entry.mgp.on_change if entry.mgp is not None else None
         return said or ("hold" if is_sandboxed(entry) else self._kernel.config.settings.on_change)
 
-    def settled(self, member: Member) -> None:
+    def _rule(self, member: Member) -> str:
+        return self.on_change(governed(member.entry, member.said))
+
+    def settled(self, member: Member, approved: Collection[str] = ()) -> None:
         """The list of a server is known, and complete."""
+        self._compare_words(member)
+        keep = self._rule(member) == "hold" and member.creator is None
         try:
-            self.pins.settle(member.id, keep=self.on_change(member.entry) == "hold" and member.creator is None)
+            self.pins.settle(member.id, keep=keep, approved=approved)
         except OSError as error:
             self._say(member, f"the digests of its tools cannot be kept: {error.strerror}")
 
@@ -114,9 +126,23 @@ class Governance(Extension):
             held = ", ".join(self.pins.held(member.id)) or "none"
             raise UsageError(f"{member.id} has no held tool{f' {tool!r}' if tool else ''}", fix=f"held are: {held}")
         self._record(APPROVED, member, "SUCCESS", {"tools": done})
-        self.settled(member)
+        self.settled(member, done)
         self.declare_again(member)
         return done
+
+    async def refresh(self) -> None:
+        """Take over what other kernels of the same file have decided meanwhile."""
+        try:
+            if not await asyncio.to_thread(self._state.refresh):
+                return
+        except UsageError as error:
+            log.error("%s", error)
+            return
+        if self.access is not None:
+            self.access.refresh()
+        for id in self.pins.refresh():
+            if (member := self._kernel.members.get(id)) is not None:
+                self.declare_again(member)
 
     def declare_again(self, member: Member) -> None:
         """What the file or an operator says of the tools of a server has changed."""
@@ -124,21 +150,28 @@ class Governance(Extension):
             member.backend.catalogue.declare_again()
 
     def _compare(self, tool: RemoteTool, member: Member) -> None:
-        id, digest = member.id, digest_of(tool.raw)
-        change, rule = self.pins.change(id, tool.inner, digest), self.on_change(member.entry)
+        id, pin = member.id, Pin.of(tool.raw)
+        change, rule = self.pins.change(id, tool.inner, pin), self._rule(member)
         if change is None or rule != "hold":
-            self.pins.pin(id, tool.inner, digest)
+            self.pins.pin(id, tool.inner, pin)
         if change is None:
             return
-        details = {"tool_name": tool.inner, "change": change, "digest": digest}
+        details = {"tool_name": tool.inner, "change": change, "digest": pin.digest}
         if rule == "hold":
             tool.facets[HELD] = change
-            if self.pins.hold(id, tool.inner, digest):
+            if self.pins.hold(id, tool.inner, pin):
                 self._say(member, f"tool {tool.inner!r} {_what(change)}, and is held: defserve kernel approve {id}")
                 self._record(WITHHELD, member, "BLOCKED", details)
         elif rule == "warn":
             self._say(member, f"tool {tool.inner!r} {_what(change)}")
             self._record(CHANGED, member, "SUCCESS", details)
+
+    def _compare_words(self, member: Member) -> None:
+        """Tell where the file and the server differ, once for each answer of the server."""
+        if self._said.get(member.id) != member.said:
+            self._said[member.id] = member.said
+            for text in contradictions(member.entry, member.said):
+                self._say(member, text)
 
     def _say(self, member: Member, text: str) -> None:
         log.warning("server %r: %s", member.id, text)

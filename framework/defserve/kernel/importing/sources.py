@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from defserve.errors import UsageError
+from defserve.host.clients.table import CLIENTS, Format, Scope
 from defserve.tooling.clients import files
-from defserve.tooling.clients.table import CLIENTS, Format, Scope
 from defserve.wire.jsonvalue import is_object
 
 KEYS: Final = ("mcpServers", "servers", "mcp_servers", "context_servers")

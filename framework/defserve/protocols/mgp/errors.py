@@ -1,4 +1,4 @@
-"""MGP §14: error handling. The 19 codes as data, their exceptions, and what a client may do about each.
+"""MGP §14: error handling. The codes as data, their exceptions, and what a client may do about each.
 
 1000 PermissionDenied   2000 ServerNotReady             3000 RateLimited, LimitExceeded("rate")
 1001 AccessDenied       2001 errors.Draining            3001 ResourceExhausted, any other LimitExceeded
@@ -6,7 +6,9 @@
 1003 AuthExpired        4000 errors.BadArguments        3003 errors.TimedOut
 1010 errors.Rejected    4001 an unknown tool            5000 UpstreamError
 1011 errors.Rejected    4002 ToolDisabled               5001 UpstreamTimeout
-                                                        5002 UpstreamUnavailable
+4004 ServerNotFound     4101 ServerExists               5002 UpstreamUnavailable
+
+The 19 codes of the text, and two for kernels that a later one has: 4004 and 4101.
 """
 
 from __future__ import annotations
@@ -61,6 +63,8 @@ KINDS: Mapping[int, ErrorKind] = {
         ErrorKind(4000, "INVALID_TOOL_ARGS"),
         ErrorKind(TOOL_NOT_FOUND, "TOOL_NOT_FOUND"),
         ErrorKind(4002, "TOOL_DISABLED"),
+        ErrorKind(4004, "SERVER_NOT_FOUND"),
+        ErrorKind(4101, "SERVER_ALREADY_REGISTERED"),
         ErrorKind(5000, "UPSTREAM_ERROR", False, "exponential_backoff", 3),
         ErrorKind(5001, "UPSTREAM_TIMEOUT", True, "exponential_backoff", 2),
         ErrorKind(5002, "UPSTREAM_UNAVAILABLE", True, "exponential_backoff", 3),
@@ -145,6 +149,14 @@ class QuotaExceeded(CodedError, Refused, code=3002):
 
 class ToolDisabled(CodedError, Refused, code=4002):
     """The tool exists and is switched off."""
+
+
+class ServerNotFound(CodedError, Refused, code=4004):
+    """No server behind this one has this id, or none that the caller may know of."""
+
+
+class ServerExists(CodedError, Refused, code=4101):
+    """Another server has this id already."""
 
 
 class UpstreamError(CodedError, ToolError, code=5000):

@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
 from defserve.errors import UsageError
+from defserve.host.clients.table import Launch
 from defserve.tooling.clients import jsonc
-from defserve.tooling.clients.table import Launch
 from defserve.wire.jsonvalue import is_array, is_mapping
 
 FILE: Final = ".mcp.json"

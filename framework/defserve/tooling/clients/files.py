@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from defserve.errors import UsageError
+from defserve.host.clients.table import Format
 from defserve.tooling.clients import jsonc, toml
 from defserve.tooling.clients.documents import BrokenDocument, NotEditable
-from defserve.tooling.clients.table import Format
 from defserve.wire.jsonvalue import is_mapping
 
 BACKUP: Final = ".bak"

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Final
 
 from defserve.errors import UsageError
+from defserve.host.clients.table import Launch
 from defserve.host.targets import is_module, split_target
-from defserve.tooling.clients.table import Launch
 
 VARIABLE: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 

@@ -2,5 +2,5 @@
 
 They are made from JSON alone, so they work for any server that answers `tools/list`.
 
-May import: `serving.openapi`, `tooling.server_names`.
+May import: `host.clients.server_names`, `serving.openapi`.
 """

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from defserve.errors import UsageError
-from defserve.tooling.server_names import checked_server_id
+from defserve.host.clients.server_names import checked_server_id
 from defserve.wire.jsonvalue import is_array
 
 

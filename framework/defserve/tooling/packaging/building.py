@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Final
 
 from defserve.errors import UsageError
+from defserve.tooling.installing import install_command
 from defserve.tooling.packaging.project import ProjectFolder, normalized
 
 LAST_LINES: Final = 20
@@ -45,7 +46,7 @@ def build_command(project: ProjectFolder, out: Path) -> list[str]:
         return [sys.executable, "-m", "hatchling", "build", "-d", str(out)]
     if uv := shutil.which("uv"):
         return [uv, "build", "--out-dir", str(out), str(project.folder)]
-    raise UsageError("no program to build a wheel is installed", fix=f"{sys.executable} -m pip install build")
+    raise UsageError("no program to build a wheel is installed", fix=install_command("defserve[dev]"))
 
 
 def _built(project: ProjectFolder, out: Path) -> Iterator[Path]:

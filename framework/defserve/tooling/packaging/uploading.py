@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from defserve.errors import UsageError
+from defserve.tooling.installing import install_command
 from defserve.tooling.packaging.package import Package
 
 
@@ -52,4 +53,4 @@ def _index(built: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def _missing_index() -> str:
-    return "" if find_spec("twine") or shutil.which("uv") else f"{sys.executable} -m pip install twine"
+    return "" if find_spec("twine") or shutil.which("uv") else install_command("twine")

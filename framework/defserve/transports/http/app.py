@@ -17,6 +17,7 @@ from defserve.transports.asgi import PEER_USER, Receive, Scope, Send
 from defserve.transports.http.exchange import Exchange
 from defserve.transports.http.gate import Gate
 from defserve.transports.http.headers import Headers, accepts, is_json, prefers_events, routing
+from defserve.transports.http.page import PageMount, PageRules
 from defserve.transports.http.rest import RestMount, RestRules
 from defserve.transports.http.sse import MESSAGES, STREAM, LegacySse
 from defserve.transports.http.streamable import HttpRules, Streamable, refuse
@@ -46,7 +47,8 @@ class HttpOptions:
     """How an endpoint is reached. `path` is empty for an app that is mounted in another.
 
     Beside the endpoint, everybody who passes the gate may read the `probes` (as `/healthz`). Authenticated callers may
-    also use the `reports` (as `/metrics`) and, with `rest`, `/tools/{name}` and `/openapi.json`.
+    also use the `reports` (as `/metrics`) and, with `rest`, `/tools/{name}` and `/openapi.json`. The `page` is for
+    browsers; None: they are told that there is none.
     """
 
     path: str = ""
@@ -61,6 +63,7 @@ class HttpOptions:
     probes: Mapping[str, Probe] = field(default_factory=dict[str, Probe])
     reports: Mapping[str, Probe] = field(default_factory=dict[str, Probe])
     rest: RestRules | None = None
+    page: PageRules | None = None
 
 
 class HttpApp:
@@ -83,11 +86,12 @@ class HttpApp:
         self.rest = RestMount(provider, options.rest, base) if options.rest is not None else None
         if self.rest is not None and self.auth is not None:
             self.rest.challenge = self._ask_for_scopes
+        self.page = PageMount(provider, options.page, options.path, trusted_proxy=options.trusted_proxy)
         self._probes = {base + path: probe for path, probe in options.probes.items()}
         self._routes: dict[str, Methods] = {
             self.endpoint: {
                 "POST": self._post,
-                "GET": lambda exchange, scope: self.streamable.get(exchange),
+                "GET": self._get,
                 "DELETE": lambda exchange, scope: self.streamable.delete(exchange),
             }
         }
@@ -119,7 +123,7 @@ class HttpApp:
             return
         handle = methods.get(scope["method"])
         if handle is None:
-            await _refuse_method(exchange, methods)
+            await self._other_method(exchange, scope, methods)
             return
         if noted is None and not self.provider.ready:
             await self.provider.start(self.close)
@@ -186,6 +190,9 @@ class HttpApp:
         if isinstance(found, Principal):
             exchange.principal = found
             return True
+        if not given and self._is_page(exchange, scope) and self.page.is_shown(exchange):
+            await self._show(exchange, scope)
+            return False
         # A token that is good, but not good enough, is no guess.
         if given and found.status != 403 and (wait := self._failed(scope)):
             text = f"Too many bad tokens came from this address. Wait {wait + 1:.0f} s, or send a good one"
@@ -217,6 +224,9 @@ class HttpApp:
         if probe is not None:
             await _refuse_method(exchange, ("GET",))
             return
+        if self._path(scope) in self.page.paths and self.page.is_asked(exchange, scope):
+            await self._show(exchange, scope, status=404)
+            return
         resource = self.auth.resource if self.auth is not None else None
         verb, path = scope["method"], scope["path"]
         if resource is not None and path in resource.paths and verb == "GET":
@@ -228,6 +238,38 @@ class HttpApp:
             await exchange.respond(404, encode(words))
         else:
             await exchange.refuse(404, NOT_FOUND)
+
+    def _get(self, exchange: Exchange, scope: Scope) -> Awaitable[None]:
+        if self.page.is_asked(exchange, scope):
+            return self._show(exchange, scope)
+        return self.streamable.get(exchange)
+
+    async def _other_method(self, exchange: Exchange, scope: Scope, methods: Methods) -> None:
+        """HEAD says what GET would say to a browser. Other methods are refused."""
+        if self._is_page(exchange, scope):
+            await self._show(exchange, scope)
+        else:
+            await _refuse_method(exchange, methods)
+
+    def _is_page(self, exchange: Exchange, scope: Scope) -> bool:
+        """Whether a browser asks for the endpoint itself."""
+        return self.page.is_asked(exchange, scope) and self._path(scope) == self.endpoint
+
+    async def _show(self, exchange: Exchange, scope: Scope, status: int = 406) -> None:
+        """The page, or the sentence that there is none, with this status."""
+        if not self.page.is_shown(exchange):
+            await self.page.refuse(exchange, status)
+            return
+        is_admitted = self.auth is None or self.auth.admits_strangers
+        start = partial(self.provider.start, self.close)
+        await self.page.show(exchange, scope, self._endpoint_path(scope), start, is_admitted=is_admitted)
+
+    def _endpoint_path(self, scope: Scope) -> str:
+        """The whole path of the endpoint, as clients must write it."""
+        if self.options.path:
+            return self.options.path
+        root, path = self._root(scope), scope["path"] if self._path(scope) == self.endpoint else "/"
+        return path if root and path.startswith(root) else root + path
 
     async def _report(self, probe: Probe, exchange: Exchange, scope: Scope) -> None:
         status, word = await probe()

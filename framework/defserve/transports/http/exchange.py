@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 from defserve.auth.live.bearers import BearerCredential, LiveBearers
 from defserve.auth.principals import Principal
 from defserve.core.stepping import rest
-from defserve.transports.asgi import WHOLE, HeaderList, Receive, RequestHead, Scope, Send, WholeRequest
+from defserve.transports.asgi import WHOLE, Header, HeaderList, Receive, RequestHead, Scope, Send, WholeRequest
 from defserve.transports.http import sse_format
 from defserve.transports.http.headers import Headers, is_json, names_json
 from defserve.transports.outbox import STALL, ClientOutbox, OutboundMessage
@@ -188,10 +188,12 @@ class Exchange(ClientOutbox):
         error = {"code": code, "message": text} | ({"data": data} if data is not None else {})
         return encode({"jsonrpc": "2.0", "id": id, "error": error})
 
-    async def respond(self, status: int, body: bytes = b"", headers: HeaderList = (), *, plain: bool = False) -> None:
-        """Send one complete response."""
-        kind = (PLAIN if plain else JSON,) if body else ()
-        headers = [*kind, (b"content-length", b"%d" % len(body)), *headers]
+    async def respond(
+        self, status: int, body: bytes = b"", headers: HeaderList = (), *, plain: bool = False, kind: Header = JSON
+    ) -> None:
+        """Send one complete response. `kind` is the header of its media type."""
+        kinds = (PLAIN if plain else kind,) if body else ()
+        headers = [*kinds, (b"content-length", b"%d" % len(body)), *headers]
         try:
             await self._send({"type": "http.response.start", "status": status, "headers": headers})
             await self._send({"type": "http.response.body", "body": body})

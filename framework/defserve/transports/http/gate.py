@@ -136,6 +136,12 @@ class Gate:
         return authority[0] == name and (authority[1] or default) == port
 
 
+def is_loopback_name(host: str | None) -> bool:
+    """Whether the value of a Host header names this machine, with any port."""
+    authority = _read(_AUTHORITY, host) if host is not None else None
+    return authority is not None and _LOOPBACK_BIND.fullmatch(authority[0]) is not None
+
+
 def _read(pattern: re.Pattern[str], text: str) -> tuple[str, ...] | None:
     """The groups of a header's value in lower case, with "" for a missing port; None if it is malformed."""
     found = pattern.fullmatch(text.lower()) if len(text) <= _LONGEST and text.isascii() else None

@@ -34,6 +34,7 @@ SAFE_INTEGER = 2**53 - 1
 
 _INTEGER = re.compile(r"(-?[0-9]{1,16})(?:\.0+)?")
 _ZERO_WEIGHT = re.compile(r"0(?:\.0*)?")
+_WEIGHT = re.compile(r"0?\.[0-9]{1,9}")
 
 
 class Headers:
@@ -114,12 +115,33 @@ def accepts(accept: str | None, media: str) -> bool:
     return accepted
 
 
+@remember_short(256)
+def wants_page(accept: str | None) -> bool:
+    """Whether an Accept header asks for HTML by name, as browsers do: not for events, and not rather for JSON."""
+    if accept is None or "text/html" not in (text := accept.lower()):
+        return False
+    weights: dict[str, float] = {}
+    for entry in text.split(","):
+        name, *parameters = (part.strip() for part in entry.split(";"))
+        weights[name] = max(weights.get(name, 0.0), _weight(parameters))
+    html, events, json = (weights.get(f, 0.0) for f in ("text/html", "text/event-stream", "application/json"))
+    return html > 0 and not events and html >= json
+
+
 def _weighs(parameters: list[str]) -> bool:
+    return _weight(parameters) > 0
+
+
+def _weight(parameters: list[str]) -> float:
+    """The weight of a media range. One that cannot be read counts as none given."""
     for parameter in parameters:
         name, _, value = parameter.partition("=")
         if name.strip() == "q":
-            return _ZERO_WEIGHT.fullmatch(value.strip()) is None
-    return True
+            value = value.strip()
+            if _ZERO_WEIGHT.fullmatch(value) is not None:
+                return 0.0
+            return float(value) if _WEIGHT.fullmatch(value) is not None else 1.0
+    return 1.0
 
 
 @remember_short(256)

@@ -7,14 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from pydantic_core import from_json
 
 from defserve.transports.asgi import HeaderList, Scope
-from defserve.transports.http.answering import CLIENT_LEFT, Attached, SingleResponse, absorb, route_message
 from defserve.transports.http.exchange import Exchange
 from defserve.transports.http.headers import is_json
+from defserve.transports.http.shaped import ShapedReply, answer_shaped
 from defserve.transports.session_provider import SessionProvider
 from defserve.wire.codec import encode
 from defserve.wire.jsonvalue import excess, is_object
@@ -47,25 +47,15 @@ STATUS: Final[Mapping[str, int]] = {
 FAILED: Final = 422
 
 
-class RestReply(Protocol):
-    """How the reply to one request is encoded (a `core.shaped_session.ReplyShape`). Its code is an HTTP status.
-
-    Read `headers` after the reply was encoded.
-    """
-
-    @property
-    def headers(self) -> HeaderList: ...
-
-
 @dataclass(frozen=True, slots=True)
 class RestRules:
     """What the mount must know about the protocol."""
 
     offer: object
     """The offer of every caller: it waits for the answer, and can do nothing else."""
-    call: Callable[[str, Params], tuple[Request, RestReply]]
+    call: Callable[[str, Params], tuple[Request, ShapedReply]]
     """The request that calls a tool, and how it is answered."""
-    document: Callable[[str], tuple[Request, RestReply]]
+    document: Callable[[str], tuple[Request, ShapedReply]]
     """The request whose answer is the OpenAPI document, for tools served below a path."""
     scopes: Callable[[str], Sequence[str]]
 
@@ -108,7 +98,7 @@ class RestMount:
 
     async def describe(self, exchange: Exchange, below: str) -> None:
         """The document of the tools that this caller sees."""
-        await self._answer(exchange, *self.rules.document(below))
+        await answer_shaped(self.provider, exchange, self.rules.offer, *self.rules.document(below))
 
     async def call(self, exchange: Exchange, name: str) -> None:
         scopes = self.rules.scopes(name)
@@ -121,7 +111,7 @@ class RestMount:
             await exchange.respond(failed.status, failed.body(), failed.headers())
             return
         if arguments is not None:
-            await self._answer(exchange, *self.rules.call(name, arguments))
+            await answer_shaped(self.provider, exchange, self.rules.offer, *self.rules.call(name, arguments))
 
     async def _arguments(self, exchange: Exchange) -> Params | None:
         """The body, an object. None: it was refused, or its client left. Raises RestFailure."""
@@ -149,28 +139,6 @@ class RestMount:
         if problem is not None or not is_object(found):
             raise RestFailure("invalid_arguments", problem or "the body must be an object: the arguments by name")
         return found
-
-    async def _answer(self, exchange: Exchange, request: Request, reply: RestReply) -> None:
-        """Run a single request, and send its outcome as `reply` encodes it."""
-        conversation = self.provider.open_shaped(route_message, principal=exchange.principal, shape=reply)
-        route = SingleResponse(self.provider, conversation, exchange, request.id)
-        try:
-            begun = conversation.begin(request, route, self.rules.offer)
-            if not isinstance(begun, tuple):
-                with Attached(exchange, route) as attached:
-                    attached.watch()
-                    assert begun.rest is not None
-                    await begun.rest
-                    await absorb()
-                begun = begun.reply or (b"", None)
-        finally:
-            exchange.abandon()
-            conversation.close()
-        body, status = begun
-        if body:
-            await exchange.respond(status or 200, body, reply.headers)
-        else:
-            await exchange.respond(CLIENT_LEFT)  # nobody reads it, but some middleware needs a response
 
 
 async def _refuse(exchange: Exchange, status: int, kind: str, text: str) -> None:

@@ -12,6 +12,7 @@ import pytest
 from defserve.guard.code.imports import EXPORTS, LOOSE_EXPORTS
 from defserve.guard.code.levels import RestrictedLevel
 from defserve.guard.code.restricted.compiling import compile_restricted, namespace
+from tests.rows import for_each_row
 
 CORPORA = Path(__file__).parents[2] / "corpora"
 
@@ -42,7 +43,7 @@ def test_allowed_everyday_programs_run(level: RestrictedLevel) -> None:
     assert ran > 100 and not failed
 
 
-@pytest.mark.parametrize(
+@for_each_row(
     "source",
     [
         "import os",
@@ -89,7 +90,7 @@ WRITES = [
 ]
 
 
-@pytest.mark.parametrize("source", WRITES)
+@for_each_row("source", WRITES)
 def test_readonly_code_cannot_change_its_inputs(source: str) -> None:
     inputs: dict[str, Any] = {"rows": [1], "data": {"k": [1]}}
     with pytest.raises(TypeError):

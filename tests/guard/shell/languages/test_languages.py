@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from defserve.guard.shell.languages import awk, jq, sed
 from tests.effort import cpu_within
+from tests.rows import for_each_row
 
 PROBLEMS = {"sed": sed.problem, "awk": awk.problem, "jq": jq.problem}
 
 
-@pytest.mark.parametrize(
+@for_each_row(
     ("language", "script"),
     [
         ("sed", "s/a/b/w out"),
@@ -60,7 +60,7 @@ def test_what_could_do_more_than_compute_is_refused(language: str, script: str) 
     assert PROBLEMS[language](script)
 
 
-@pytest.mark.parametrize(
+@for_each_row(
     ("language", "script"),
     [
         ("sed", "s/[][]//g"),
@@ -87,8 +87,8 @@ def test_any_script_is_judged(language: str, script: str) -> None:
     assert PROBLEMS[language](script) is None or PROBLEMS[language](script)
 
 
-@pytest.mark.parametrize("language", sorted(PROBLEMS))
-@pytest.mark.parametrize(
+@for_each_row("language", sorted(PROBLEMS))
+@for_each_row(
     "piece", ["(", "{", "[", "/[", "!", "-", "$", "s/a/b/;", '"\\(', "a?", "1,", "[]", "\\", "x ", "a[", "/(/ "]
 )
 def test_a_long_script_is_judged_in_no_time(language: str, piece: str) -> None:

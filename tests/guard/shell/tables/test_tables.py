@@ -9,6 +9,7 @@ import pytest
 from defserve.guard.shell.kinds import KINDS, kind_of
 from defserve.guard.shell.specs import EFFECTS, Grammar, Table, by_name, grammar
 from defserve.guard.shell.tables import ON_REQUEST, PROGRAMS, TAR
+from tests.rows import for_each_row
 
 STYLES = frozenset("words one apart plain leading first alone tasks never tar".split())
 
@@ -26,7 +27,7 @@ EVERY = [
 ]
 
 
-@pytest.mark.parametrize(("title", "rules"), EVERY, ids=[title for title, _ in EVERY])
+@for_each_row(("title", "rules"), EVERY, ids=[title for title, _ in EVERY])
 def test_a_table_names_kinds_shapes_and_styles_that_exist(title: str, rules: Grammar) -> None:
     assert rules.style <= STYLES
     assert set(rules.effects) <= set(EFFECTS.values())

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from defserve.host.links.http_client.errors import Broken
 from defserve.host.links.http_client.framing import LONGEST_LINE, ResponseFraming
 from defserve.host.links.http_client.head import LONGEST_HEAD
+from tests.rows import for_each_row
 
 
 def cut(data: bytes, *, ends: bool = False, places: list[int] | None = None) -> tuple[bytes, ResponseFraming]:
@@ -54,7 +55,7 @@ def test_whatever_comes_is_read_or_refused(noise: bytes, before: bytes):
         pass
 
 
-@pytest.mark.parametrize(
+@for_each_row(
     "response",
     [
         b"HTTP/1.1 200 OK\ncontent-length: 2\n\nok",
@@ -71,7 +72,7 @@ def test_what_servers_write_is_read(response: bytes):
         assert (body, framing.over, framing.reusable) == (b"ok", True, True)
 
 
-@pytest.mark.parametrize(
+@for_each_row(
     "response",
     [
         b"SSH-2.0-OpenSSH_9.6\r\n\r\n",
@@ -102,7 +103,7 @@ def test_what_is_not_http_is_refused(response: bytes):
         cut(response)
 
 
-@pytest.mark.parametrize(
+@for_each_row(
     ("endless", "again"),
     [
         (b"HTTP/1.1 200 OK\r\n", b"x: y\r\n"),
@@ -132,7 +133,7 @@ def test_a_status_that_has_no_body_has_none_whatever_its_headers_say(status: int
         assert (body, framing.over) == (b"", True)
 
 
-@pytest.mark.parametrize(
+@for_each_row(
     "response",
     [
         b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\nconnection: close\r\n\r\nok",

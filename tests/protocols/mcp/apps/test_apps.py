@@ -18,6 +18,7 @@ from defserve.host import Client
 from defserve.protocols.mcp.apps.offer import OFFER
 from defserve.protocols.mcp.tools.tools import Tool
 from tests.raw import ERAS
+from tests.rows import for_each_row
 
 pytestmark = pytest.mark.anyio
 
@@ -84,8 +85,8 @@ async def test_a_client_that_can_show_views_is_told_of_them(version: str):
         assert await client.call("more") == 1
 
 
-@pytest.mark.parametrize("version", ERAS)
-@pytest.mark.parametrize(
+@for_each_row("version", ERAS)
+@for_each_row(
     "offered",
     [
         None,
@@ -236,7 +237,7 @@ def templated(name: str) -> str:
     return name
 
 
-@pytest.mark.parametrize(
+@for_each_row(
     ("uri", "options", "problem"),
     [
         ("http://view", {}, "does not begin with ui://"),

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from defserve.protocols.mcp.apps.page import BRIDGE, ViewNames, document
+from tests.rows import for_each_row
 
 MARK = '<meta charset="utf-8">\n<script>'
 END = "</script>"
@@ -25,7 +25,7 @@ def test_the_bridge_is_small_and_cannot_end_its_own_script():
     assert "</script" not in text.lower() and "<!--" not in text
 
 
-@pytest.mark.parametrize(
+@for_each_row(
     ("html", "before"),
     [
         ("<!doctype html><html><head><title>x</title></head></html>", "<!doctype html><html><head>"),

@@ -17,6 +17,7 @@ from defserve.protocols.mcp.apps.policy import (
     is_origin,
     permissions_wire,
 )
+from tests.rows import for_each_row
 
 NOTHING = (
     "default-src 'none'; script-src 'self' 'unsafe-inline'; style-src 'self' 'unsafe-inline'; img-src 'self' data:; "
@@ -38,7 +39,7 @@ def test_an_origin_is_a_scheme_and_a_host(origin: str):
     assert csp_wire({"connect": [origin]}, "app", "a.py:1") == {"connectDomains": [origin]}
 
 
-@pytest.mark.parametrize("origin", BAD)
+@for_each_row("origin", BAD)
 def test_what_is_not_an_origin_is_refused_from_authors_and_left_out_for_hosts(origin: object):
     assert not is_origin(origin)
     with pytest.raises(UsageError, match="not an origin"):
@@ -55,9 +56,7 @@ def test_a_long_text_is_judged_at_once():
     assert time.process_time() - began < 1
 
 
-@pytest.mark.parametrize(
-    "csp", [None, {}, [], "connectDomains", {"connectDomains": "https://a.com"}, {"connectDomains": {}}]
-)
+@for_each_row("csp", [None, {}, [], "connectDomains", {"connectDomains": "https://a.com"}, {"connectDomains": {}}])
 def test_a_view_that_names_nothing_has_no_network(csp: object):
     assert content_policy(csp) == NOTHING
 

@@ -14,6 +14,7 @@ from defserve.errors import NoBackChannel, UsageError
 from defserve.protocols.mcp.asking.elicitation import Form
 from defserve.protocols.mcp.lifecycle import Dialect
 from tests.raw import Raw, raw, text_of
+from tests.rows import for_each_row
 
 LABELLED = {"type": "string", "oneOf": [{"const": "s", "title": "Small"}, {"const": "l", "title": "Large"}]}
 MODES = {"form": {}, "url": {}}
@@ -154,7 +155,7 @@ class Typed(TypedDict):
     x: int
 
 
-@pytest.mark.parametrize(
+@for_each_row(
     ("kind", "content", "value"),
     [
         (int, {"value": 3}, 3),
@@ -176,7 +177,7 @@ def test_other_types_are_asked_for_too(kind: Any, content: dict[str, Any], value
     assert form.parse(content) == value
 
 
-@pytest.mark.parametrize("kind", [dict[str, int], list[str], list[int], int | str, Size, Literal[1, 2], bytes | int])
+@for_each_row("kind", [dict[str, int], list[str], list[int], int | str, Size, Literal[1, 2], bytes | int])
 def test_what_no_form_can_hold_is_the_authors_mistake(kind: Any):
     with pytest.raises(UsageError, match="cannot be asked of a person: a form holds text, numbers"):
         Form.of(kind)
@@ -257,7 +258,7 @@ async def test_a_page_has_an_id_with_a_handshake_and_none_without():
 
 @pytest.mark.anyio
 @pytest.mark.req("MCP-5.6", "MCP-5.6u")
-@pytest.mark.parametrize(
+@for_each_row(
     ("version", "offer", "able"),
     [
         ("2025-03-26", {"elicitation": {}}, []),

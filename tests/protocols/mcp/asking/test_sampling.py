@@ -10,6 +10,7 @@ from defserve.errors import UsageError
 from defserve.protocols.mcp.asking.sampling import Assistant, Message, Sample, SampleOptions, User, sampling_params
 from tests.protocols.mcp.asking.asking_server import server
 from tests.raw import raw, text_of
+from tests.rows import for_each_row
 
 VERSIONS = ["2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25", "2026-07-28"]
 TOOL = {"name": "add", "inputSchema": {"type": "object"}}
@@ -38,7 +39,7 @@ def test_a_message_is_the_users_or_the_assistants():
         Message("system", "obey")
 
 
-@pytest.mark.parametrize(
+@for_each_row(
     ("version", "offered", "wanted", "sent"),
     [
         ("2024-11-05", {}, "thisServer", "thisServer"),

@@ -16,6 +16,7 @@ from defserve.protocols.mcp.numbered_errors import suggestions
 from defserve.protocols.mcp.numbered_errors.extension import NumberedErrors
 from tests.asgi import peer
 from tests.raw import HANDSHAKE, STATELESS, Json, raw
+from tests.rows import for_each_row
 
 pytestmark = pytest.mark.anyio
 
@@ -108,7 +109,7 @@ async def test_bad_arguments_are_a_validation_error(version: str) -> None:
 
 
 @pytest.mark.req("GGEN-ERR-4")
-@pytest.mark.parametrize(
+@for_each_row(
     ("arguments", "expected"),
     [
         ({"days": 0}, ["Use a value at least 1"]),
@@ -212,8 +213,8 @@ UNREADABLE = [
 
 
 @pytest.mark.req("GGEN-ERR-1", "GGEN-ERR-3")
-@pytest.mark.parametrize("version", [*HANDSHAKE, STATELESS])
-@pytest.mark.parametrize(("frame", "code", "name"), UNREADABLE)
+@for_each_row("version", [*HANDSHAKE, STATELESS])
+@for_each_row(("frame", "code", "name"), UNREADABLE)
 async def test_what_cannot_be_read_has_its_type_and_a_trace_id(
     version: str, frame: bytes, code: int, name: str
 ) -> None:
@@ -254,7 +255,7 @@ async def test_a_server_without_numbers_says_no_more_than_what_is_wrong() -> Non
 
 
 @pytest.mark.req("GGEN-ERR-3")
-@pytest.mark.parametrize(
+@for_each_row(
     ("method", "params"),
     [
         ("tools/call", {"name": "nothing"}),
@@ -317,7 +318,7 @@ async def test_a_call_that_succeeds_is_untouched() -> None:
         assert "isError" not in await peer.call("fails")
 
 
-@pytest.mark.parametrize(
+@for_each_row(
     ("field", "reason", "expected"),
     [
         ("code", r"must match the pattern ^\d{4}$, got 1", ["Use digits only", "Length must be 4 characters"]),

@@ -6,6 +6,7 @@ import pytest
 
 from defserve import Embedded, Image, Link, Server, Text, UsageError
 from defserve.errors import PeerError
+from tests.rows import for_each_row
 
 pytestmark = pytest.mark.anyio
 
@@ -35,7 +36,7 @@ CONTENTS: list[tuple[Any, str | None, list[dict[str, Any]]]] = [
 
 
 @pytest.mark.req("MCP-5.2l")
-@pytest.mark.parametrize(("value", "mime_type", "contents"), CONTENTS)
+@for_each_row(("value", "mime_type", "contents"), CONTENTS)
 async def test_what_a_function_returns_becomes_contents(value: Any, mime_type: str | None, contents: list[Any]):
     server = Server("s", "1")
     options: Any = {"mime_type": mime_type} if mime_type else {}
@@ -112,7 +113,7 @@ async def test_only_what_can_be_read_can_be_subscribed_to():
         assert refused.value.code == -32002
 
 
-@pytest.mark.parametrize("uri", ["plain", "two words:x", "1st://x", ":x", "a:", "//x", "a://b c", "{name}"])
+@for_each_row("uri", ["plain", "two words:x", "1st://x", ":x", "a:", "//x", "a://b c", "{name}"])
 def test_what_is_no_uri_is_refused_at_registration(uri: str):
     with pytest.raises(UsageError, match="is not a URI"):
         Server("s", "1").resource(uri)(anything)

@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from defserve.protocols.mcp.resources.uri_expansion import expand, parse
+from tests.rows import for_each_row
 
 VALUES: dict[str, Any] = {
     "count": ["one", "two", "three"],
@@ -136,13 +137,13 @@ X{.empty_keys*} X
 """
 
 
-@pytest.mark.parametrize("example", EXAMPLES.split("\n")[1:-1])
+@for_each_row("example", EXAMPLES.split("\n")[1:-1])
 def test_the_examples_of_rfc_6570_expand_as_printed(example: str) -> None:
     template, expected = example.split(" ")
     assert expand(parse(template), VALUES) == expected
 
 
-@pytest.mark.parametrize(
+@for_each_row(
     ("template", "values", "expected"),
     [
         ("{n}/{b}", {"n": 3, "b": True}, "3/true"),
@@ -159,7 +160,7 @@ def test_other_values_expand_plainly(template: str, values: dict[str, Any], expe
     assert expand(parse(template), values) == expected
 
 
-@pytest.mark.parametrize(
+@for_each_row(
     ("template", "reason"),
     [
         ("a/{b", "never closed"),

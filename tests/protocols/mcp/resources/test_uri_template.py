@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from defserve.protocols.mcp.resources.uri_template import MAX_URI, UriTemplate
+from tests.rows import for_each_row
 
 
 def match(template: str, uri: str) -> dict[str, Any] | None:
@@ -22,7 +23,7 @@ def test_names_are_the_variables_in_order() -> None:
     assert repr(UriTemplate.parse("a://{b}")) == "UriTemplate('a://{b}')"
 
 
-@pytest.mark.parametrize(
+@for_each_row(
     ("template", "uri", "expected"),
     [
         ("a://b", "a://b", {}),
@@ -60,7 +61,7 @@ def test_a_uri_gives_back_its_values(template: str, uri: str, expected: dict[str
     assert match(template, uri) == expected
 
 
-@pytest.mark.parametrize(
+@for_each_row(
     ("template", "uri"),
     [
         ("a://b", "a://bc"),
@@ -89,7 +90,7 @@ def test_a_uri_of_another_shape_does_not_match(template: str, uri: str) -> None:
     assert match(template, uri) is None
 
 
-@pytest.mark.parametrize(
+@for_each_row(
     ("uri", "expected"),
     [
         ("s://x", {}),
@@ -128,7 +129,7 @@ def test_a_query_goes_on_behind_the_pairs_that_are_spelt_out(uri: str, expected:
     assert match("s://{h}?kind={k}{&q}{&r}", uri) == expected
 
 
-@pytest.mark.parametrize(
+@for_each_row(
     ("template", "uri", "expected"),
     [
         ("s://{a}{#part}", "s://x", {"a": "x"}),
@@ -144,16 +145,14 @@ def test_a_fragment_may_be_absent(template: str, uri: str, expected: dict[str, A
     assert match(template, uri) == expected
 
 
-@pytest.mark.parametrize("value", ["..", "%2e%2E", "a%2Fb", "%2F", "a%5Cb", "a\\b", "a%00", "a\0", "..%2f..%2fetc"])
+@for_each_row("value", ["..", "%2e%2E", "a%2Fb", "%2F", "a%5Cb", "a\\b", "a%00", "a\0", "..%2f..%2fetc"])
 def test_a_segment_that_would_traverse_does_not_match(value: str) -> None:
     assert match("f://{name}", f"f://{value}") is None
     assert match("f://{name}/x", f"f://{value}/x") is None
     assert match("f:/{/name*}", f"f://x/{value}") is None
 
 
-@pytest.mark.parametrize(
-    "value", ["..", "a/../b", "a/..", "a%2f%2e.%2Fb", "..\\a", "a\\..", "/etc", "%2Fetc", "\\a", "a%00"]
-)
+@for_each_row("value", ["..", "a/../b", "a/..", "a%2f%2e.%2Fb", "..\\a", "a\\..", "/etc", "%2Fetc", "\\a", "a%00"])
 def test_a_path_that_would_traverse_does_not_match(value: str) -> None:
     assert match("f://base/{+path}", f"f://base/{value}") is None
     assert match("f://base/{path*}", f"f://base/x,{value}") is None
@@ -169,7 +168,7 @@ def test_values_are_decoded_once() -> None:
     assert match("f://{name}", "f://%252e%252e%252F") == {"name": "%2e%2e%2F"}
 
 
-@pytest.mark.parametrize("value", ["%", "%2", "%zz", "%FF", "%C3", "%ED%A0%80", "\ud800", "a%C3/b"])
+@for_each_row("value", ["%", "%2", "%zz", "%FF", "%C3", "%ED%A0%80", "\ud800", "a%C3/b"])
 def test_broken_escapes_and_broken_utf8_do_not_match(value: str) -> None:
     assert match("f://{+path}", f"f://{value}") is None
 
@@ -184,7 +183,7 @@ def test_a_uri_longer_than_the_cap_does_not_match() -> None:
     assert template.match("f://" + "a" * (MAX_URI - 3)) is None
 
 
-@pytest.mark.parametrize(
+@for_each_row(
     ("template", "reason"),
     [
         ("f://{a}{b}", "'a' and 'b' stand side by side"),

@@ -19,6 +19,7 @@ from defserve.protocols.mcp.skills.frontmatter import (
     same_json,
 )
 from tests.effort import cpu_within
+from tests.rows import for_each_row
 
 # Plain words and what the core schema of YAML 1.2 makes of them. YAML 1.1 reads many of them otherwise.
 CORE: list[tuple[str, Any]] = [
@@ -70,13 +71,13 @@ BLOCKS = [
 ]
 
 
-@pytest.mark.parametrize(("written", "value"), CORE + BLOCKS)
+@for_each_row(("written", "value"), CORE + BLOCKS)
 def test_plain_words_are_read_by_the_core_schema(written: str, value: Any) -> None:
     found = parse_yaml(f"a: {written}")["a"]
     assert found == value and type(found) is type(value)
 
 
-@pytest.mark.parametrize(
+@for_each_row(
     ("written", "problem"),
     [
         ("a: &x 1\nb: *x", "line 3: the alias \\*x is not supported"),
@@ -123,7 +124,7 @@ def test_the_block_is_found_with_any_line_ends_and_a_byte_order_mark(text: str) 
     assert read_frontmatter(text) == {"name": "a"}
 
 
-@pytest.mark.parametrize(
+@for_each_row(
     ("text", "problem"),
     [
         ("", "does not begin with frontmatter"),
@@ -175,7 +176,7 @@ def test_any_text_gives_a_json_value_or_a_clear_refusal(text: str) -> None:
         assert json.loads(json.dumps(value, allow_nan=False)) == value
 
 
-@pytest.mark.parametrize(
+@for_each_row(
     "unit", ["[", "{", "[a,", "{a: ", "- ", "? ", "&a ", "a: ", "'a': ", "[\n", "- a\n", "# \n", "|", "\\\n", "!a "]
 )
 def test_hostile_yaml_of_the_greatest_length_costs_little(unit: str) -> None:
@@ -196,7 +197,7 @@ def test_aliases_cannot_multiply() -> None:
         parse_yaml(bomb)
 
 
-@pytest.mark.parametrize(
+@for_each_row(
     ("one", "other", "same"),
     [
         (1, 1.0, True),

@@ -6,6 +6,7 @@ import pytest
 from mcp.shared.inbound import find_invalid_x_mcp_header, x_mcp_header_map
 
 from defserve.protocols.mcp.tools.param_headers import PREFIX, param_headers
+from tests.rows import for_each_row
 
 REGION = {"type": "string", "x-mcp-header": "Region"}
 
@@ -63,18 +64,18 @@ BAD: list[tuple[dict[str, Any], str]] = [
 ]
 
 
-@pytest.mark.parametrize(("given", "headers"), GOOD)
+@for_each_row(("given", "headers"), GOOD)
 def test_annotated_arguments_are_found_by_their_path(given: dict[str, Any], headers: dict[tuple[str, ...], str]):
     assert param_headers(given) == headers
 
 
-@pytest.mark.parametrize(("given", "problem"), BAD)
+@for_each_row(("given", "problem"), BAD)
 def test_an_annotation_for_which_clients_would_drop_the_tool_is_refused(given: dict[str, Any], problem: str):
     with pytest.raises(ValueError, match=problem):
         param_headers(given)
 
 
-@pytest.mark.parametrize("given", [given for given, _ in GOOD])
+@for_each_row("given", [given for given, _ in GOOD])
 def test_the_official_client_reads_what_we_accept_alike(given: dict[str, Any]):
     assert find_invalid_x_mcp_header(given) is None
     assert {path: PREFIX + token for path, token in x_mcp_header_map(given).items()} == param_headers(given)

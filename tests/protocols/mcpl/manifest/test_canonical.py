@@ -10,11 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from defserve.protocols.mcpl.manifest.canonical import canonical, number
+from tests.rows import for_each_row
 
 pytestmark = pytest.mark.req("MCPL-05")
 
 
-@pytest.mark.parametrize(
+@for_each_row(
     ("bits", "text"),
     [
         ("0000000000000000", "0"),
@@ -45,7 +46,7 @@ def test_the_numbers_of_rfc_8785(bits: str, text: str):
     assert number(struct.unpack(">d", bytes.fromhex(bits))[0]) == text
 
 
-@pytest.mark.parametrize(
+@for_each_row(
     ("value", "text"),
     [
         (1, "1"),
@@ -76,9 +77,7 @@ def test_a_number_leads_back_to_itself(value: float):
     assert plain == (value == 0 or 1e-6 <= abs(value) < 1e21)
 
 
-@pytest.mark.parametrize(
-    "value", [float("nan"), float("inf"), -float("inf"), 10**400, "\ud800", {"\udc00": 1}, b"x", {1}]
-)
+@for_each_row("value", [float("nan"), float("inf"), -float("inf"), 10**400, "\ud800", {"\udc00": 1}, b"x", {1}])
 def test_what_json_cannot_hold_is_refused(value: Any):
     with pytest.raises(ValueError):
         canonical(value)

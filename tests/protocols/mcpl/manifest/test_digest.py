@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from defserve.protocols.mcpl.manifest.digest import NoDigest, changed_domains, revision
+from tests.rows import for_each_row
 
 pytestmark = pytest.mark.req("MCPL-05")
 
@@ -102,7 +103,7 @@ def test_what_does_not_count(path: str, value: Any):
     assert revision(changed(path, value)) == revision(MANIFEST)
 
 
-@pytest.mark.parametrize(("path", "value", "domains"), OTHER)
+@for_each_row(("path", "value", "domains"), OTHER)
 def test_what_counts_and_where(path: str, value: Any, domains: list[str]):
     other = changed(path, value)
     assert revision(other) != revision(MANIFEST)
@@ -116,7 +117,7 @@ def test_wrong_types_are_hashed_as_they_are():
     assert changed_domains(*arrays) == ["featureSets"]
 
 
-@pytest.mark.parametrize(
+@for_each_row(
     "manifest",
     [
         [],

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from defserve import Server, UsageError
 from defserve.protocols.mcpl.push.tags import CHAT, LONGEST_TAG, MOST_TAGS, checked, closure, read
 from tests.protocols.mcpl.hosts import MCPL, MCPL_05, hosting
+from tests.rows import for_each_row
 
 pytestmark = pytest.mark.req("MCPL-05")
 
@@ -37,7 +38,7 @@ def test_a_closure_is_closed_and_a_set(tags: list[str]):
     assert set(tags) - {"chat:ambient"} <= set(once)
 
 
-@pytest.mark.parametrize(
+@for_each_row(
     "wrong",
     [
         "chat:dm",

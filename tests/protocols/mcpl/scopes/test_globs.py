@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 
 from defserve.protocols.mcpl.scopes.globs import Glob
 from tests.effort import cpu_within
+from tests.rows import for_each_row
 
 pytestmark = pytest.mark.req("MCPL-7.2")
 
@@ -29,7 +30,7 @@ def oracle(pattern: str, label: str, fresh: bool = True) -> bool:
     return oracle(tail, label[1:], head == "/")
 
 
-@pytest.mark.parametrize(
+@for_each_row(
     ("pattern", "covers", "spares"),
     [
         ("/project/**", ["/project/a", "/project/a/b.ts"], ["/project", "/projects/a", "/etc/project/a"]),

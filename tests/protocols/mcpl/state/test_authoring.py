@@ -21,6 +21,7 @@ from defserve.stores.memory import MemoryStore
 from defserve.stores.store import StoreChange, StoreFull
 from tests.protocols.mcpl.hosts import hosting
 from tests.protocols.mcpl.state.state_hosts import SET, Note, Notebook, Notes, notes_of, refusal, roll_back
+from tests.rows import for_each_row
 
 pytestmark = pytest.mark.anyio
 
@@ -80,7 +81,7 @@ def test_a_state_is_for_the_tools_of_its_set():
         notes.set.before_inference(recall)
 
 
-@pytest.mark.parametrize(
+@for_each_row(
     ("declare", "complaint"),
     [
         (lambda notes: notes.set.state(Counter), "has a state already"),

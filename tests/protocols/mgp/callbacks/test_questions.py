@@ -8,6 +8,7 @@ from pydantic import BaseModel, Field
 from defserve.errors import Declined, Dismissed, ToolError
 from defserve.protocols.mcp.asking.elicitation import Form
 from defserve.protocols.mgp.callbacks.questions import CallbackQuestion, questions
+from tests.rows import for_each_row
 
 
 class Guest(BaseModel):
@@ -41,14 +42,12 @@ def test_every_field_has_the_callback_that_suits_it_and_says_which_it_is():
     ]
 
 
-@pytest.mark.parametrize("said", [True, "confirm", "Confirmed", " YES ", "true", "approve", "approved", "accepted"])
+@for_each_row("said", [True, "confirm", "Confirmed", " YES ", "true", "approve", "approved", "accepted"])
 def test_only_clear_words_confirm(said: Any):
     assert only(CONFIRMATION).read(said) is True
 
 
-@pytest.mark.parametrize(
-    "said", [False, "cancel", "no", "", "confirm?", "yes please", "not confirmed", "1", 1, ["yes"]]
-)
+@for_each_row("said", [False, "cancel", "no", "", "confirm?", "yes please", "not confirmed", "1", 1, ["yes"]])
 def test_whatever_else_is_said_does_not_confirm(said: Any):
     assert only(CONFIRMATION).read(said) is False
 
@@ -58,8 +57,8 @@ def test_declining_a_confirmation_is_no_answer_to_it():
         only(CONFIRMATION).read("decline")
 
 
-@pytest.mark.parametrize("field", [TEXT, LABELLED, {"type": "integer"}])
-@pytest.mark.parametrize("said", ["cancel", "Decline"])
+@for_each_row("field", [TEXT, LABELLED, {"type": "integer"}])
+@for_each_row("said", ["cancel", "Decline"])
 def test_cancel_declines_what_is_not_a_confirmation(field: dict[str, Any], said: str):
     with pytest.raises(Declined, match=r"the user declined: Well\?"):
         only(field).read(said)
@@ -97,7 +96,7 @@ def test_an_option_called_cancel_can_be_chosen():
     assert only({"type": "string", "enum": ["cancel", "keep"]}).read("cancel") == "cancel"
 
 
-@pytest.mark.parametrize("said", ["Huge", "small", 1, True, ["Small"], ""])
+@for_each_row("said", ["Huge", "small", 1, True, ["Small"], ""])
 def test_what_was_not_offered_is_not_chosen(said: Any):
     with pytest.raises(ToolError, match="is none of Small, Large"):
         only(LABELLED).read(said)
@@ -112,7 +111,7 @@ def test_several_choices_come_as_a_list_or_alone():
         several.read(["Tea", "coffee"])
 
 
-@pytest.mark.parametrize(
+@for_each_row(
     ("said", "read"),
     [("7", 7), (" 7 ", 7), ("1.5", 1.5), (7, 7), ("NaN", "NaN"), ("true", "true"), ("7 nights", "7 nights")],
 )

@@ -32,6 +32,7 @@ from defserve.transports.stdio import StdioTransport
 from tests.asgi import Peer, living
 from tests.protocols.mgp.callers import ALICE, BOB, LOOPBACK, STRANGER, speaking
 from tests.raw import HANDSHAKE, STATELESS, Json, Raw, raw, text_of, turns, until
+from tests.rows import for_each_row
 
 pytestmark = pytest.mark.anyio
 
@@ -172,7 +173,7 @@ def test_a_channel_may_have_any_name_of_words_and_dots(name: str):
     assert Server("s", "1").event_channel(name).name == name
 
 
-@pytest.mark.parametrize("name", ["", "model.*", "a b", ".a", "a.", "a..b", "a\n", "é", "a" * 129])
+@for_each_row("name", ["", "model.*", "a b", ".a", "a.", "a..b", "a\n", "é", "a" * 129])
 def test_a_name_that_cannot_be_a_channel_is_an_error_when_it_is_declared(name: str):
     with pytest.raises(UsageError, match="cannot be an event channel"):
         Server("s", "1").event_channel(name)
@@ -238,7 +239,7 @@ async def test_what_was_unsupported_stays_so():
 
 
 @pytest.mark.req("MGP-13.2f")
-@pytest.mark.parametrize("least", LOG_LEVELS)
+@for_each_row("least", LOG_LEVELS)
 async def test_events_below_the_wanted_severity_are_left_out(least: str):
     plant = Plant()
     async with subscriber(plant.server, "system.*", min_severity=least) as (peer, _):
@@ -557,8 +558,8 @@ async def test_without_a_session_subscribing_is_refused_with_the_way_out():
         assert "mgp/events/replay" in error["message"]
 
 
-@pytest.mark.parametrize("version", [SESSION, STATELESS])
-@pytest.mark.parametrize("extensions", [["events"], ["audit"], []])
+@for_each_row("version", [SESSION, STATELESS])
+@for_each_row("extensions", [["events"], ["audit"], []])
 async def test_can_says_whether_events_can_be_sent(version: str, extensions: list[str]):
     async with speaking(Plant().server, version, extensions) as peer:
         can = text_of(await peer.call("can"))

@@ -22,6 +22,7 @@ from defserve.protocols.mgp.lifecycle.health import status_from
 from tests.asgi import Exchange, Web, living
 from tests.protocols.mgp.callers import ALICE, BOB, LOOPBACK, STRANGER, offer, speaking
 from tests.raw import ERAS, HANDSHAKE, Json, Raw, raw, text_of, until
+from tests.rows import for_each_row
 from tests.runner.processes import ServerProcess
 
 pytestmark = pytest.mark.anyio
@@ -135,7 +136,7 @@ FATAL, FINE = CheckResult("broken", True), CheckResult(None, True)
 
 
 @pytest.mark.req("MGP-11.3v")
-@pytest.mark.parametrize(
+@for_each_row(
     ("findings", "expected"),
     [
         ([], "healthy"),

@@ -31,6 +31,7 @@ from defserve.protocols.mgp.security.tool_security import UnguardedParameter
 from defserve.protocols.mgp.security.vocabulary import PERMISSIONS
 from tests.protocols.mgp.callers import code_of, speaking
 from tests.raw import ERAS, HANDSHAKE, VERSIONS, Json
+from tests.rows import for_each_row
 
 pytestmark = pytest.mark.anyio
 
@@ -115,7 +116,7 @@ def module(*functions: Any) -> ModuleType:
 
 
 @pytest.mark.req("MGP-4.3")
-@pytest.mark.parametrize(
+@for_each_row(
     ("mark", "block"),
     [
         (safe, ("safe", True, False)),
@@ -210,7 +211,7 @@ CONTRADICTIONS: list[tuple[str, tuple[Any, ...], Json, str]] = [
 
 
 @pytest.mark.req("MGP-3.2", "MGP-4.3")
-@pytest.mark.parametrize(("risk", "permissions", "details", "problem"), CONTRADICTIONS)
+@for_each_row(("risk", "permissions", "details", "problem"), CONTRADICTIONS)
 def test_what_contradicts_itself_is_refused_where_it_is_written(
     risk: Any, permissions: Any, details: Json, problem: str
 ):
@@ -261,7 +262,7 @@ async def test_the_eleven_permissions_and_custom_ones_are_declared_with_their_ri
 # -- what follows from it --------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
+@for_each_row(
     ("mark", "hints"),
     [
         (safe, {"readOnlyHint": True, "openWorldHint": False}),
@@ -354,8 +355,8 @@ SOURCES = (
 
 
 @pytest.mark.req("MGP-4.5", "MGP-7.3")
-@pytest.mark.parametrize("level", ["unrestricted", "standard", "strict", "readonly"])
-@pytest.mark.parametrize("lists", [{}, {"allow": ["math", "os"]}, {"block": ["math", "open(", "numpy"]}])
+@for_each_row("level", ["unrestricted", "standard", "strict", "readonly"])
+@for_each_row("lists", [{}, {"allow": ["math", "os"]}, {"block": ["math", "open(", "numpy"]}])
 async def test_a_client_that_applies_what_is_shown_judges_as_the_server_does(level: Any, lists: dict[str, list[str]]):
     server, guard = Server("x", "1"), Code(level=level, **lists)
 
@@ -422,8 +423,8 @@ async def test_an_authors_validator_is_none_of_the_standard_ones_on_the_wire():
 
 
 @pytest.mark.req("MGP-1.1", "MGP-2.4.1", "MGP-4.2", "MGP-8.1")
-@pytest.mark.parametrize("version", VERSIONS)
-@pytest.mark.parametrize(
+@for_each_row("version", VERSIONS)
+@for_each_row(
     ("extensions", "shown"),
     [((), False), (("audit",), False), (("security",), True), (("tool_security",), True), (("permissions",), False)],
 )
@@ -457,7 +458,7 @@ async def test_an_unmarked_tool_has_the_risk_of_its_hints(hints: Any, risk: str)
 # -- parameters nobody looks at --------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
+@for_each_row(
     ("mark", "annotation", "warned"),
     [
         (dangerous("shell.execute"), str, True),
@@ -472,7 +473,7 @@ async def test_an_unmarked_tool_has_the_risk_of_its_hints(hints: Any, risk: str)
         (safe, str, False),
     ],
 )
-@pytest.mark.parametrize("name", ["command", "cmd", "url", "code", "text"])
+@for_each_row("name", ["command", "cmd", "url", "code", "text"])
 def test_a_telling_parameter_that_nobody_judges_is_warned_of(mark: Any, annotation: Any, warned: bool, name: str):
     space: Json = {}
     exec(f"def work({name}): ...", space)

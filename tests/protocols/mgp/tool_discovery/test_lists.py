@@ -16,6 +16,7 @@ from defserve.proxying.catalogue.items import RemoteTool
 from tests.protocols.mgp.callers import ALICE, BOB, speaking
 from tests.protocols.mgp.tool_discovery.offices import META, Elsewhere, hum, keyword_only, names, office, structured
 from tests.raw import ERAS, HANDSHAKE, STATELESS, raw
+from tests.rows import for_each_row
 
 pytestmark = pytest.mark.anyio
 
@@ -120,7 +121,7 @@ async def test_without_sessions_a_handle_remembers_and_grants_nothing():
         assert "dev.defserve/tools" not in (await alice.call("forecast", {"city": "Bern"}))["_meta"]
 
 
-@pytest.mark.parametrize("handle", ["", "x", "Ag", 7, [], "A" * 5000, "AeQn7oS1d", "é"])
+@for_each_row("handle", ["", "x", "Ag", 7, [], "A" * 5000, "AeQn7oS1d", "é"])
 async def test_a_broken_handle_is_a_clear_error(handle: object):
     server, _ = office(keyword_only())
     async with raw(server, STATELESS) as peer:
@@ -149,6 +150,13 @@ async def test_a_thousand_tools_cost_less_than_a_thousand_tokens(version: str):
         page = (await peer.ask("tools/list"))["result"]
     assert "nextCursor" not in page
     assert len(to_json(page["tools"])) / 4 <= 1000
+
+
+def test_a_pinned_name_that_no_tool_has_is_warned_about_at_the_start(caplog: pytest.LogCaptureFixture):
+    server, _ = office(Search(level="L3", pinned=["forcast", "send_mail"]))
+    assert server.composition
+    assert "there is no tool 'forcast' to be pinned\n  fix: did you mean 'forecast'?" in caplog.text
+    assert "send_mail" not in caplog.text
 
 
 def test_pinned_tools_beyond_their_reserve_are_named_at_the_start():
@@ -202,7 +210,7 @@ def test_a_server_without_search_imports_nothing_of_it():
     assert ran.stdout.strip() == "[]"
 
 
-@pytest.mark.parametrize(
+@for_each_row(
     "odd",
     [
         {},

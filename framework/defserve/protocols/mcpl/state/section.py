@@ -77,6 +77,10 @@ class StateSection(Section):
             )
         self._undos[feature_set.name] = RollbackHandler(function, self.server.find_provider, feature_set.owner)
 
+    def undoes(self, name: str) -> bool:
+        """Whether the state of a set has an `on_rollback`."""
+        return name in self._undos
+
     def read(self, item: Any, binding: FeatureBinding | None) -> None:
         """Note which state an item takes. Raises UsageError for the state of another set."""
         for states in states_in(item.function.signature):

@@ -15,7 +15,7 @@ from defserve.protocols.mcp.authorization.authorization import identity
 from defserve.protocols.mcp.params import text
 from defserve.protocols.mgp import instants
 from defserve.protocols.mgp.access.policy import AccessDecision, AccessPolicy, Entry, EntryType
-from defserve.protocols.mgp.errors import AccessDenied
+from defserve.protocols.mgp.errors import AccessDenied, ServerNotFound
 from defserve.wire.messages import Params
 
 if TYPE_CHECKING:
@@ -108,8 +108,8 @@ class AccessSection:
         policy = self._check(call, params)
         entry, server_id = self._entry(call, params), text(params, "server_id")
         event = "ACCESS_GRANTED" if entry.permission == "allow" else "ACCESS_REVOKED"
-        await call.in_thread(self._change, call, event, self._wire(entry, server_id), partial(policy.grant, entry))
-        return self._wire(entry, server_id)
+        await call.in_thread(self._change, call, event, self.wire(entry, server_id), partial(policy.grant, entry))
+        return self.wire(entry, server_id)
 
     async def revoke(self, call: Call, params: Params) -> Params:
         """Remove an entry. `revoked` says whether there was one."""
@@ -122,10 +122,10 @@ class AccessSection:
         if (entry := policy.entry(agent_id, tool_name)) is None:
             return {"revoked": False, "reason": NO_ENTRY}
         change = partial(policy.revoke, agent_id, tool_name)
-        revoked = await call.in_thread(self._change, call, "ACCESS_REVOKED", self._wire(entry, server_id), change)
+        revoked = await call.in_thread(self._change, call, "ACCESS_REVOKED", self.wire(entry, server_id), change)
         if revoked is None:
             return {"revoked": False, "reason": NO_ENTRY}
-        return {"revoked": True, **self._wire(revoked, server_id)}
+        return {"revoked": True, **self.wire(revoked, server_id)}
 
     def _check(self, call: Call, params: Params) -> AccessPolicy:
         """The policy that is meant, if the caller may look at it and change it."""
@@ -135,8 +135,8 @@ class AccessSection:
         if not self.is_admin(call):
             self._audit().report(call, REFUSED, result="BLOCKED", details={"method": call.method})
             raise AccessDenied(f"{caller.id} is not an admin of this server", details={"agent_id": caller.id})
-        if (policy := self.named(text(params, "server_id"))) is None:
-            raise InvalidParams(f"Invalid params: server_id must be {self._server_id!r}, this server's own")
+        if (policy := self.named(id := text(params, "server_id"))) is None:
+            raise ServerNotFound(f"there is no server {id[:128]!r} here; this server's own id is {self._server_id!r}")
         return policy
 
     def _entry(self, call: Call, params: Params) -> Entry:
@@ -157,7 +157,8 @@ class AccessSection:
         self._audit().report(call, event, tool=entry["tool_name"], details=entry, durable=True)
         return change()
 
-    def _wire(self, entry: Entry, server_id: str) -> Params:
+    def wire(self, entry: Entry, server_id: str) -> Params:
+        """An entry as the methods tell it."""
         return {
             "entry_type": entry.entry_type,
             "agent_id": entry.agent_id,

@@ -113,10 +113,27 @@ class AccessPolicy:
         for entry in entries:
             if self.entry(entry.agent_id, entry.tool_name) is not None:
                 subject = "the server" if entry.tool_name is None else f"tool {entry.tool_name!r}"
-                raise UsageError(f"two entries for {entry.agent_id!r} and {subject}", fix="remove one of them")
+                raise UsageError(f"there are two entries for {entry.agent_id!r} and {subject}", fix="remove one")
             self._entries = _with(self._entries, entry)
-        for entry in store.load() if store is not None else ():
-            self._entries = _with(self._entries, entry)
+        self._declared = self._entries
+        self._entries = self._stored()
+
+    def _stored(self) -> _Entries:
+        found = self._declared
+        for entry in self._store.load() if self._store is not None else ():
+            found = _with(found, entry)
+        return found
+
+    def reload(self) -> None:
+        """Take over what others have put into the store, or removed from it."""
+        with self._lock:
+            before, self._entries = self._entries, self._stored()
+        if before != self._entries:
+            self._tell()
+
+    def entries(self) -> list[Entry]:
+        """All entries, also those that have expired."""
+        return [entry for mine in self._entries.values() for entry in mine.values()]
 
     def decide(self, agent_id: str, tool_name: str | None, now: datetime) -> AccessDecision:
         """Whether an agent may use a tool or, if none is named, the server."""

@@ -13,10 +13,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from defserve.errors import UsageError
-from defserve.tooling.clients.table import CLIENTS
+from defserve.host.clients.server_names import LONGEST, RESERVED, checked_server_name, server_name_of
+from defserve.host.clients.table import CLIENTS
 from defserve.tooling.export.mgp_entry import mgp_entry
 from defserve.tooling.scaffold.creating import questions
-from defserve.tooling.server_names import LONGEST, RESERVED, checked_server_name, server_name_of
+from tests.rows import for_each_row
 
 REFUSED = [
     *("__proto__", "constructor", "prototype", "hasOwnProperty", "toString", "valueOf", "__defineGetter__", "__init__"),
@@ -49,7 +50,7 @@ REFUSED = [
 ALLOWED = ["weather", "My-Server_2", "a", "x" * LONGEST, "constructors", "proto"]
 
 
-@pytest.mark.parametrize("name", REFUSED, ids=lambda name: ascii(name)[:30])
+@for_each_row("name", REFUSED, ids=lambda name: ascii(name)[:30])
 def test_a_name_that_could_mean_something_else_is_refused_with_an_example(name: str):
     with pytest.raises(UsageError) as refused:
         checked_server_name(name)
@@ -57,7 +58,7 @@ def test_a_name_that_could_mean_something_else_is_refused_with_an_example(name: 
     assert len(str(refused.value)) < 400 and str(refused.value).replace("\n  fix", "").isprintable()
 
 
-@pytest.mark.parametrize("name", ALLOWED)
+@for_each_row("name", ALLOWED)
 def test_a_plain_name_is_taken(name: str):
     assert checked_server_name(name) == name
 

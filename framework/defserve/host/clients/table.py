@@ -33,7 +33,8 @@ Entry = Callable[[Launch], dict[str, Any]]
 class ClientApp(NamedTuple):
     """An MCP client. `paths` gives the settings file of each scope; a relative one starts in the folder of the project.
 
-    `then` is what a person has to do before the client sees the server.
+    `then` is what a person has to do before the client sees the server. `adds` is the client's own command that adds a
+    server at an address, if it has one.
     """
 
     title: str
@@ -42,6 +43,7 @@ class ClientApp(NamedTuple):
     paths: Mapping[Scope, Callable[[], Path]]
     format: Format = "json"
     then: str = ""
+    adds: str = ""
 
     def is_shared(self, scope: Scope | None) -> bool:
         """Whether these settings belong to a project, and so to everybody who works on it."""
@@ -59,7 +61,7 @@ class ClientApp(NamedTuple):
 def client(name: str) -> ClientApp:
     """The client of that name. Raises UsageError if there is none."""
     if name not in CLIENTS:
-        raise UsageError(f"unknown client {name!r}", fix=f"use one of {', '.join(CLIENTS)}")
+        raise UsageError(f"there is no client {name!r}", fix=f"use one of {', '.join(CLIENTS)}")
     return CLIENTS[name]
 
 
@@ -160,6 +162,7 @@ CLIENTS: Final[Mapping[str, ClientApp]] = {
         _typed,
         {"user": _home(".claude.json"), "project": _here(".mcp.json")},
         then="/mcp shows it in a new session",
+        adds="claude mcp add --transport http {name} {url}",
     ),
     "vscode": ClientApp(
         "VS Code",

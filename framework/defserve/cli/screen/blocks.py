@@ -1,0 +1,108 @@
+"""What a command gives to be printed. Every block knows its plain text; how it is drawn is the job of `drawing`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, TypeAlias, cast
+
+from defserve.redaction import printable
+
+Part: TypeAlias = str | tuple[str, str]
+"""A text, or a text and its style."""
+
+
+def text_of(part: Part) -> str:
+    return part[0] if isinstance(part, tuple) else part
+
+
+class Line(str):
+    """One line of parts with styles. As a `str` it is the plain text. Control characters in it are escaped.
+
+    If it is too long for the terminal, the rest is indented by `hang` more than its begin.
+    """
+
+    __slots__ = ("hang", "parts")
+
+    parts: tuple[Part, ...]
+    hang: int
+
+    def __new__(cls, *parts: Part, hang: int = 2) -> Line:
+        safe = tuple(
+            (printable(part[0]), part[1]) if isinstance(part, tuple) else printable(part) for part in parts if part
+        )
+        made = super().__new__(cls, "".join(map(text_of, safe)))
+        made.parts, made.hang = safe, hang
+        return made
+
+
+class Table:
+    """Columns that line up. A cell is a part, or anything with a `str`. Cells are escaped: an attacker may write them.
+
+    `fit` names the columns that give way if the terminal is narrow; others are cut only if that is not enough.
+    `right` names the columns of numbers.
+    """
+
+    def __init__(
+        self,
+        head: Sequence[str],
+        rows: Iterable[Sequence[object]],
+        *,
+        fit: Sequence[str] = (),
+        right: Sequence[str] = (),
+    ) -> None:
+        self.head, self.fit, self.right = tuple(head), frozenset(fit), frozenset(right)
+        self.rows: list[tuple[tuple[str, str], ...]] = [tuple(map(_cell, row)) for row in rows]
+
+    def __iter__(self) -> Iterator[str]:
+        """The plain lines, as wide as they need to be."""
+        cells = [list(self.head), *([text for text, _ in row] for row in self.rows)]
+        widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+        for row in cells:
+            yield "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+
+
+class Data:
+    """A JSON value, on several lines unless it is `compact`."""
+
+    def __init__(self, value: Any, *, compact: bool = False) -> None:
+        self.value, self.compact = value, compact
+
+    def __iter__(self) -> Iterator[str]:
+        yield json.dumps(self.value, indent=None if self.compact else 2, ensure_ascii=False)
+
+
+class Written:
+    """A text that somebody else wrote, of many lines. `kind` is its media type: Markdown and JSON are drawn as such.
+
+    A pipe gets it as it is; a terminal gets it escaped.
+    """
+
+    def __init__(self, text: str, kind: str = "text/plain") -> None:
+        self.text, self.kind = text, kind
+
+    def __iter__(self) -> Iterator[str]:
+        yield self.text
+
+
+class Diff:
+    """A unified diff, as one text."""
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+
+    def __iter__(self) -> Iterator[str]:
+        yield from self.text.splitlines()
+
+
+Block: TypeAlias = str | Table | Data | Written | Diff
+
+
+def lines(block: Block) -> Iterator[str]:
+    """The plain text of a block."""
+    yield from (block,) if isinstance(block, str) else block
+
+
+def _cell(cell: object) -> tuple[str, str]:
+    text, style = cast("tuple[str, str]", cell) if isinstance(cell, tuple) else (str(cell), "")
+    return printable(text), style

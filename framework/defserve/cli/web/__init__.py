@@ -1,0 +1,5 @@
+"""`--web`: the inspector for the server that a command is about.
+
+May import: `cli.target`, `host.link`, `inspector`, `protocols.mcpl.extension`, `runner.memory`, `server`,
+`tooling.devserver`.
+"""

@@ -1,0 +1,74 @@
+"""The server of a command line as the inspector takes it, and the inspector run until a signal comes."""
+
+from __future__ import annotations
+
+import asyncio
+import shlex
+from argparse import Namespace
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import asynccontextmanager
+
+from defserve.cli.target.connection import link_to
+from defserve.cli.target.target import ServerTarget
+from defserve.errors import UsageError
+from defserve.host.link import Link
+from defserve.inspector.inspection import ERAS
+from defserve.inspector.running import WebOptions, run
+from defserve.inspector.states.stored import Stored, stored_by
+from defserve.inspector.target import Target
+from defserve.protocols.mcpl.extension import MCPL
+from defserve.server.server import Server
+from defserve.tooling.devserver.sockets import Beside
+from defserve.tooling.devserver.stdio import stop_signals
+
+
+def inspect_in_browser(target: ServerTarget, words: Sequence[str], options: Namespace) -> int:
+    """Open the inspector, and return the exit code when a signal has ended it. `words` name the server."""
+    if options.era not in (None, *ERAS):
+        raise UsageError(f"--web cannot begin with {options.era!r}", fix=f"use --era {' or --era '.join(ERAS)}")
+    return asyncio.run(_run(inspected(target, words, options), web_options(options)))
+
+
+async def _run(target: Target, options: WebOptions) -> int:
+    return await run(target, options, stop_signals())
+
+
+def inspector_beside(options: Namespace) -> Beside:
+    """The inspector of a server that runs beside it, at an address, and is replaced from time to time."""
+    web = web_options(options)
+
+    async def run_beside(address: str, ending: asyncio.Future[int]) -> int:
+        reached = Namespace(era=None, token=None, header=[], verbose=False)
+        return await run(inspected(ServerTarget(address=address), [address], reached), web, ending)
+
+    return run_beside
+
+
+def web_options(options: Namespace) -> WebOptions:
+    """Raises UsageError for a port that does not exist."""
+    if not 0 <= options.port <= 65535:
+        raise UsageError(f"there is no port {options.port}", fix="use one from 1024 to 65535, or leave --port out")
+    return WebOptions(options.port, not options.no_browser)
+
+
+def inspected(target: ServerTarget, words: Sequence[str], options: Namespace) -> Target:
+    """The same server, for the inspector."""
+
+    @asynccontextmanager
+    async def link() -> AsyncGenerator[Link]:
+        if target.server is None:
+            yield await link_to(target, options)
+            return
+        from defserve.runner.memory import serving
+
+        async with serving(target.server.composition) as peer:
+            yield peer
+
+    address = target.address or shlex.join(target.command) or " ".join(words)
+    return Target(address, tuple(words), link, options.era or "", _stored(target.server))
+
+
+def _stored(server: Server | None) -> Stored | None:
+    """The states of a server in this process, which the inspector may read where they are kept."""
+    live = next((each for each in server.extensions if isinstance(each, MCPL)), None) if server is not None else None
+    return stored_by(live.sections.state) if live is not None and live.sections.state is not None else None

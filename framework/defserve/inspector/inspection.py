@@ -1,0 +1,200 @@
+"""Everything that an inspector knows about one server. Panels work on it; pages show it."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final, TypeAlias
+
+from defserve.errors import PeerGone
+from defserve.host.client import Client
+from defserve.host.fields import object_of
+from defserve.host.mcpl.mcpl import Mcpl
+from defserve.host.mgp.mgp import Mgp
+from defserve.inspector.connection import EraConnection
+from defserve.inspector.protocol import BadMessage, Json
+from defserve.inspector.questions import Questions
+from defserve.inspector.recording.recorder import Recorder
+from defserve.inspector.states.states import StateTrees
+from defserve.inspector.target import Target
+from defserve.inspector.views import Views
+
+ERAS: Final = ("handshake", "stateless")
+OPEN_SECONDS: Final = 30.0
+STATUS_SECONDS: Final = 1.0
+MOST_EVENTS: Final = 5_000
+LISTS: Final = {f"notifications/{kind}/list_changed": kind for kind in ("tools", "resources", "prompts")}
+
+Push: TypeAlias = Callable[[str, Any], object]
+Notice: TypeAlias = Callable[[str, str, Json], object]
+"""Called with the era, the method and the params of a notification of the server."""
+
+
+class HostAudit:
+    """What our own side writes into its audit trail: the newest events, for the page."""
+
+    def __init__(self, push: Push) -> None:
+        self.events: deque[Json] = deque(maxlen=MOST_EVENTS)
+        self._push = push
+
+    def append(self, event: Mapping[str, Any], *, durable: bool = False) -> None:
+        self.events.append(dict(event))
+        self._push("audit", dict(event))
+
+
+class Inspection:
+    """The state of one inspector: its target, a conversation for each era in use, the timeline, the open questions.
+
+    Use it as a context manager. `client(era)` opens what is needed. `push` tells every page.
+
+    granted  permission to what the person has decided about it: True, False; what is missing is asked for when a call
+             needs it
+    """
+
+    def __init__(self, target: Target) -> None:
+        self.target, self.recorder = target, Recorder()
+        self.questions = Questions(self.push)
+        self.states = StateTrees(target.stored)
+        self.views = Views()
+        self.granted: dict[str, bool] = {}
+        self.connections: dict[str, EraConnection] = {}
+        self.pages: list[Push] = []
+        self.notices: list[Notice] = []
+        self.audit = HostAudit(self.push)
+        self._first: EraConnection | None = None
+        self._status: asyncio.Task[None] | None = None
+
+    async def __aenter__(self) -> Inspection:
+        self._first = self._connection(self.target.era)
+        self._status = asyncio.create_task(self._tell_status(), name="defserve.inspector status")
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        if self._status is not None:
+            self._status.cancel()
+        for connection in {id(each): each for each in (*self.connections.values(), self._first) if each}.values():
+            await connection.aclose()
+        self.recorder.close()
+
+    # -- conversations -----------------------------------------------------------------------------------
+
+    async def client(self, era: str | None = None) -> Client:
+        """The client that speaks an era; without one, that of the first conversation. It is opened if it is not yet.
+
+        Raises PeerGone while the server is away, PeerError if it refuses this era.
+        """
+        return await self.connection(era).client()
+
+    def connection(self, era: str | None = None) -> EraConnection:
+        """The conversation of an era; without one, the first."""
+        assert self._first is not None, "the inspection has not begun"
+        if not era or era == self._first.era:
+            return self._first
+        if era not in ERAS:
+            raise BadMessage(f"unknown era {era!r}", fix=f"use one of {', '.join(ERAS)}")
+        if era not in self.connections:
+            self.connections[era] = self._connection(era)
+        return self.connections[era]
+
+    def failed(self, era: str | None, error: BaseException) -> None:
+        """A request ended with an error. If the server is gone, its conversation is opened anew."""
+        if isinstance(error, PeerGone):
+            self.connection(era).lost(error)
+
+    def _connection(self, era: str) -> EraConnection:
+        return EraConnection(era, self.target, self.recorder, self._options, self._changed)
+
+    def _options(self, connection: EraConnection) -> dict[str, Any]:
+        """The options of a client: a host that offers everything, and asks the person at the page."""
+        questions = self.questions
+
+        def era() -> str:
+            return connection.era
+
+        async def confirm(tool: str, arguments: Json, security: Json) -> bool:
+            return await questions.confirm(era(), tool, arguments, security)
+
+        async def approve(permission: str, risk: str, server: str) -> bool | None:
+            if permission in self.granted:
+                return self.granted[permission]
+            # Nobody is asked before there is something to see: a call that needs it asks again.
+            if connection.state != "open":
+                return None
+            decided = await questions.permit(era(), permission, risk, server)
+            if decided is not None:
+                self.granted[permission] = decided
+            return decided
+
+        def heard(method: str, params: Json) -> None:
+            self._heard(era(), method, params)
+
+        # What the server refuses is worth seeing, so our own side judges no arguments.
+        mgp = Mgp("interactive", approve, confirm=confirm, validators={"*": "none"}, retry=False, audit=self.audit)
+        return {
+            "answers": questions.answers(connection.era),
+            "apps": True,
+            "mgp": mgp,
+            "mcpl": Mcpl(audit=self.audit, on_state=lambda change: self.states.heard(era(), change)),
+            "timeout": OPEN_SECONDS,
+            "log_level": "debug",
+            "on_notification": heard,
+        }
+
+    def _changed(self, connection: EraConnection) -> None:
+        if connection.era:
+            self.connections.setdefault(connection.era, connection)
+        self.push("connection", self.told(connection))
+
+    def told(self, connection: EraConnection) -> Json:
+        """A conversation for the page: its state, and what the server says about itself while it is open."""
+        return {**connection.wire(), **server_of(connection.client_now)}
+
+    def _heard(self, era: str, method: str, params: Json) -> None:
+        if (kind := LISTS.get(method)) is not None:
+            self.push("changed", {"era": era, "kind": kind})
+        for tell in tuple(self.notices):
+            tell(era, method, params)
+
+    # -- pages -------------------------------------------------------------------------------------------
+
+    def push(self, topic: str, data: Any) -> None:
+        """Tell every page. Pages get pushes in batches, every 100 ms."""
+        for tell in tuple(self.pages):
+            tell(topic, data)
+
+    async def _tell_status(self) -> None:
+        last: Json = {}
+        while True:
+            await asyncio.sleep(STATUS_SECONDS)
+            figures = self.recorder.figures()
+            if figures != last and self.pages:
+                last = figures
+                self.push("status", figures)
+
+    def hello(self) -> Json:
+        """What a page is told first."""
+        assert self._first is not None
+        return {
+            "target": {"address": self.target.address, "words": list(self.target.words)},
+            "connections": [self.told(each) for each in self.connections.values()] or [self.told(self._first)],
+            "era": self._first.era,
+            "questions": self.questions.open,
+            "status": self.recorder.figures(),
+            "now": time.time(),
+        }
+
+
+def server_of(client: Client | None) -> Json:
+    """What a server says about itself: name, version, the versions of its protocols, its instructions."""
+    if client is None:
+        return {}
+    speaks = [["MCP", client.version]]
+    if client.mgp is not None and client.mgp.version:
+        speaks.append(["MGP", client.mgp.version])
+    if client.mcpl is not None and client.mcpl.version:
+        speaks.append(["MCPL", str(client.mcpl.version)])
+    offers: Sequence[str] = sorted(object_of(client.capabilities))
+    told: Json = {"server": client.server_info, "speaks": speaks, "offers": offers}
+    return {**told, "instructions": client.instructions} if client.instructions else told

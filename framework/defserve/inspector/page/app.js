@@ -1,0 +1,164 @@
+// The frame: top bar, sidebar, status line, and the panel in view.
+import { html, render, useEffect } from "./vendor/preact.js";
+import { ask, connect, on, onOpen } from "./socket.js";
+import { app, connection, go, readRoute, setTheme, toast, useStore } from "./store.js";
+import { listenToKeys, useKeys } from "./keys.js";
+import { number, plural } from "./format.js";
+import { Button, Chip, Segments } from "./parts/controls.js";
+import { Icon } from "./parts/icons.js";
+import { Toasts } from "./parts/layers.js";
+import { Empty, Note } from "./parts/notes.js";
+import { KeysTable, Palette } from "./overlays.js";
+import { QuestionDialogs, startQuestions } from "./questions.js";
+import { GROUPS, PHONE, panels } from "./panels/index.js";
+
+const ERAS = [["handshake", "Handshake"], ["stateless", "Stateless"]];
+const OTHER = { handshake: "stateless", stateless: "handshake" };
+
+export async function switchEra(era) {
+  const before = app.get().era;
+  if (!era || era === before) return;
+  app.set({ era });
+  try {
+    const told = await ask("era.open", { era });
+    learn(told);
+  } catch (error) {
+    toast(`${era === "handshake" ? "The handshake era" : "The stateless era"} is not there: ${error.message}`, "bad");
+    app.set({ era: before });
+  }
+}
+
+function learn(told) {
+  if (!told.era) {
+    app.set(state => ({ connections: { ...state.connections, "": told } }));
+    return;
+  }
+  app.set(state => ({
+    connections: { ...state.connections, [told.era]: { server: state.connections[told.era]?.server, speaks: state.connections[told.era]?.speaks, ...told, at: Date.now() } },
+    era: state.era || told.era,
+  }));
+}
+
+const now = state => connection(state) ?? state.connections[""];
+const serverName = state => now(state)?.server?.name ?? state.target.address;
+
+function Top() {
+  const state = useStore(app);
+  const { server, speaks = [] } = now(state) ?? {};
+  const dark = state.theme === "dark";
+  return html`<header class="top"><div class="brand" aria-label="defserve"><b>def</b><span>serve</span></div>
+    <div class="target"><strong class="cut">${serverName(state)}</strong>${server?.version && html`<${Chip} tone="out" class="no-m">${server.version}<//>`}
+      ${speaks.filter(([name]) => name !== "MCP").map(([name, version]) => html`<${Chip} class="no-m" key=${name}>${name} ${String(version).replace(/\.0$/, "")}<//>`)}</div>
+    <div class="grow"></div>
+    <${Button} icon="search" plain class="no-m find" onClick=${() => app.set({ overlay: "palette" })} keys="Ctrl K"><span class="faint">Find a tool, message, panel</span><//>
+    <${Segments} label="Era" class="no-m" options=${ERAS} value=${state.era} onChange=${switchEra} />
+    <${Button} icon="swap" small class="only-m" label=${`Era: ${state.era}. Switch`} onClick=${() => switchEra(OTHER[state.era])}>${ERAS.find(([id]) => id === state.era)?.[1] ?? "Era"}<//>
+    <${Button} icon=${dark ? "sun" : "moon"} plain label=${dark ? "Switch to light" : "Switch to dark"} onClick=${() => setTheme(dark ? "light" : "dark")} /></header>`;
+}
+
+function NavItem({ panel, current }) {
+  const count = panel.count?.();
+  const hot = count?.hot;
+  return html`<a class="nav" href=${"#" + panel.id} aria-current=${current ? "page" : null} title=${panel.title}>
+    <${Icon} name=${panel.icon} /><span>${panel.title}</span>
+    ${hot ? html`<span class="n hot">${hot}</span>` : typeof count === "number" && count > 0 ? html`<span class="n">${number(count)}</span>` : null}</a>`;
+}
+
+function Side() {
+  const current = useStore(app, state => state.route.panel);
+  return html`<nav class="side" aria-label="Panels">${GROUPS.map(group => {
+    const inside = panels.filter(panel => panel.group === group);
+    return inside.length > 0 && html`<h3 key=${group}>${group}</h3>${inside.map(panel => html`<${NavItem} key=${panel.id} panel=${panel} current=${panel.id === current} />`)}`;
+  })}</nav>`;
+}
+
+function PhoneTabs() {
+  const { route, more } = useStore(app);
+  const tabs = PHONE.map(id => panels.find(panel => panel.id === id)).filter(Boolean);
+  const others = panels.filter(panel => !tabs.includes(panel));
+  return html`${more && html`<div class="pop morepop" role="menu" aria-label="More panels">${others.map(panel => html`<a role="menuitem" class="nav" key=${panel.id} href=${"#" + panel.id}
+      onClick=${() => app.set({ more: false })}><${Icon} name=${panel.icon} /><span>${panel.title}</span></a>`)}</div>`}
+    <nav class="tabs-m" aria-label="Panels, in short">${tabs.map(panel => html`<a key=${panel.id} href=${"#" + panel.id} aria-current=${panel.id === route.panel && !more ? "page" : null}>
+      <${Icon} name=${panel.icon} /><span>${panel.title}</span></a>`)}
+    ${others.length > 0 && html`<button type="button" aria-expanded=${String(more)} aria-haspopup="menu" onClick=${() => app.set({ more: !more })}><${Icon} name="more" /><span>More</span></button>`}</nav>`;
+}
+
+const STATES = { open: ["ok", "Connected"], opening: ["dim", "Connecting"], lost: ["warn", "Not connected"], refused: ["bad", "Refused"], closed: ["dim", "Closed"] };
+
+function Foot() {
+  const state = useStore(app);
+  const told = now(state);
+  const [tone, words] = state.socket === "open" ? STATES[told?.state ?? "opening"] : STATES.lost;
+  const { messages = 0, rate, median, errors } = state.status;
+  return html`<footer class="foot" aria-label="Status"><span class=${`row gap4 ${tone}`}><span class="dot"></span>${words}</span><span class="cut">${state.target.address}</span>
+    <span class="num">${plural(messages, "message")}</span>${rate > 0 && html`<span class="num">${rate} calls a second</span>`}
+    ${median != null && html`<span class="num">median ${median} ms</span>`}${errors > 0 && html`<span class="num">${plural(errors, "error")}</span>`}
+    <span class="grow"></span><button type="button" class="shortcuts" onClick=${() => app.set({ overlay: "keys" })}>Shortcuts <kbd>?</kbd></button></footer>`;
+}
+
+function Banner() {
+  const state = useStore(app);
+  const told = now(state);
+  if (state.socket === "refused") return null;
+  if (state.socket === "lost") {
+    return html`<div class="banner"><${Note} tone="warn" role="status" fact="The inspector went away.">Trying again. If it was ended, start it again and open its new address.<//></div>`;
+  }
+  if (state.socket !== "open" || !["lost", "refused"].includes(told?.state)) return null;
+  const away = told.state === "lost";
+  const [first, ...rest] = String(told.message).split("\n");
+  return html`<div class="banner"><${Note} tone=${away ? "warn" : "bad"} role="status" fact=${away ? `${serverName(state)} is not there.` : `${serverName(state)} refuses the conversation.`}
+    actions=${html`<${Button} small onClick=${() => ask("connection.retry", { era: state.era })}>Try now<//>`}>
+    ${first}${/[.!?]$/.test(first) ? "" : "."} ${away && told.next ? `Trying again in ${told.next} s.` : ""}${rest.length > 0 && html`<pre class="wraps">${rest.join("\n")}</pre>`}
+    ${told.fix && html`<p class="fix"><b>fix:</b> ${told.fix}</p>`}<//></div>`;
+}
+
+function Refused() {
+  return html`<main class="main" id="main"><h1 class="vh">Inspector</h1><${Empty} icon="key" title="This address needs its token">Open the address that defserve printed in the terminal. It ends with the token.<//></main>`;
+}
+
+function App() {
+  const panelId = useStore(app, state => state.route.panel);
+  const overlay = useStore(app, state => state.overlay);
+  const refused = useStore(app, state => state.socket === "refused");
+  const panel = panels.find(each => each.id === panelId) ?? panels[0];
+  const title = useStore(app, serverName);
+  useEffect(() => { document.title = `${panel.title} · ${title || "defserve"} · defserve`; }, [panel, title]);
+  useKeys({
+    "ctrl+k": () => app.set({ overlay: "palette" }),
+    "?": () => app.set({ overlay: "keys" }),
+    e: () => { switchEra(OTHER[app.get().era]); },
+    "[": () => nextPane(-1),
+    "]": () => nextPane(1),
+  });
+  return html`<a class="skip" href="#main" onClick=${event => { event.preventDefault(); document.getElementById("main")?.focus(); }}>Skip to the panel</a>
+    <div class="app"><${Top} /><${Side} />${refused ? html`<${Refused} />` : html`<${panel.Panel} key=${panel.id} />`}<${Foot} /><${PhoneTabs} /><${Banner} /></div>
+    <${QuestionDialogs} />${overlay === "palette" && html`<${Palette} panels=${panels} />`}${overlay === "keys" && html`<${KeysTable} panels=${panels} panel=${panel} />`}<${Toasts} />`;
+}
+
+function nextPane(step) {
+  const panes = [...document.querySelectorAll("main .pane")].filter(each => each.offsetParent);
+  const at = panes.findIndex(each => each.contains(document.activeElement));
+  const next = panes[(at + step + panes.length) % panes.length];
+  (next?.querySelector("[role=listbox], [role=grid], [role=treegrid], input, button, [tabindex='0']") ?? next)?.focus();
+}
+
+readRoute();
+addEventListener("hashchange", readRoute);
+matchMedia("(prefers-color-scheme: dark)").addEventListener("change", event => {
+  if (!localStorage.getItem("defserve.theme")) {
+    document.documentElement.dataset.theme = event.matches ? "dark" : "light";
+    app.set({ theme: document.documentElement.dataset.theme });
+  }
+});
+listenToKeys(panels);
+on("connection", learn);
+on("status", status => app.set({ status }));
+startQuestions();
+for (const panel of panels) panel.start?.();
+onOpen(async () => {
+  const hello = await ask("hello");
+  app.set(state => ({ target: hello.target, status: hello.status, questions: hello.questions, era: state.era || hello.era }));
+  hello.connections.forEach(learn);
+});
+connect();
+render(html`<${App} />`, document.getElementById("app"));

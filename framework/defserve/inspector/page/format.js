@@ -1,0 +1,39 @@
+// Numbers, sizes and times as the page writes them, everywhere alike.
+const whole = new Intl.NumberFormat("en");
+export const number = value => whole.format(value ?? 0);
+export const plural = (count, one, many = one + "s") => `${number(count)} ${count === 1 ? one : many}`;
+
+export function bytes(size) {
+  if (size < 1000) return `${size} B`;
+  if (size < 1e6) return `${(size / 1e3).toFixed(size < 1e4 ? 1 : 0)} kB`;
+  return `${(size / 1e6).toFixed(1)} MB`;
+}
+
+export function duration(ms) {
+  if (ms == null) return "";
+  if (ms < 10) return `${ms.toFixed(1)} ms`;
+  if (ms < 1000) return `${Math.round(ms)} ms`;
+  if (ms < 60000) return `${(ms / 1000).toFixed(1)} s`;
+  return `${Math.floor(ms / 60000)} m ${Math.round((ms % 60000) / 1000)} s`;
+}
+
+// Seconds since 1970 → 09:41:07.112
+export function clock(seconds, millis = true) {
+  const at = new Date(seconds * 1000);
+  const two = value => String(value).padStart(2, "0");
+  const text = `${two(at.getHours())}:${two(at.getMinutes())}:${two(at.getSeconds())}`;
+  return millis ? `${text}.${String(at.getMilliseconds()).padStart(3, "0")}` : text;
+}
+
+// How long ago, short: 21 m
+export function age(seconds, now = Date.now() / 1000) {
+  const passed = Math.max(0, now - seconds);
+  if (passed < 60) return `${Math.floor(passed)} s`;
+  if (passed < 3600) return `${Math.floor(passed / 60)} m`;
+  if (passed < 86400) return `${Math.floor(passed / 3600)} h`;
+  return `${Math.floor(passed / 86400)} d`;
+}
+
+// Bytes that a base64 text stands for.
+export const decodedSize = text => Math.floor(text.replace(/=+$/, "").length * 3 / 4);
+export const cut = (text, most) => (text.length > most ? text.slice(0, most - 1) + "…" : text);

@@ -1,0 +1,75 @@
+// What lies above the page: dialogs, menus, toasts. Each gives the focus back when it closes.
+import { html, useEffect, useRef, useState } from "../vendor/preact.js";
+import { useKeys } from "../keys.js";
+import { app, useStore } from "../store.js";
+import { Button } from "./controls.js";
+import { Icon } from "./icons.js";
+
+function useFocus(element, first) {
+  useEffect(() => {
+    const before = document.activeElement;
+    (element.current.querySelector(first ?? "[autofocus]") ?? element.current.querySelector("button, input, [tabindex='0']"))?.focus();
+    return () => before?.focus?.();
+  }, []);
+}
+
+const STOPS = "button:not(:disabled), input, select, textarea, a[href], [tabindex='0']";
+function trap(event) {
+  if (event.key !== "Tab") return;
+  const stops = [...event.currentTarget.querySelectorAll(STOPS)];
+  const edge = event.shiftKey ? stops[0] : stops.at(-1);
+  if (document.activeElement === edge) {
+    event.preventDefault();
+    (event.shiftKey ? stops.at(-1) : stops[0]).focus();
+  }
+}
+
+// A modal. `onClose` is called by Esc; a click outside closes it only if `light`. `foot` has the buttons; the one with
+// `data-first` gets the focus.
+export function Dialog({ title, role = "dialog", onClose, light, foot, icon, wide, children, first = "[data-first]" }) {
+  const own = useRef(null);
+  useFocus(own, first);
+  useKeys({ escape: () => onClose?.() });
+  return html`<div class="scrim" onMouseDown=${event => { if (light && event.target === event.currentTarget) onClose?.(); }}>
+    <div class=${`dlg${wide ? " wide" : ""}`} role=${role} aria-modal="true" aria-labelledby="dialog-title" ref=${own} onKeyDown=${trap}>
+      <div class="dh">${icon}<h2 id="dialog-title" class="grow">${title}</h2></div><div class="dbody">${children}</div>
+      ${foot && html`<div class="df">${foot}</div>`}</div></div>`;
+}
+
+// A button with a menu below. `items` are [words, run] pairs.
+export function Menu({ children, items, label, ...rest }) {
+  const [open, setOpen] = useState(false);
+  const own = useRef(null);
+  const close = () => { setOpen(false); own.current?.querySelector("button")?.focus(); };
+  useKeys({ escape: close }, open);
+  useEffect(() => {
+    if (!open) return undefined;
+    own.current.querySelector("[role=menuitem]")?.focus();
+    const away = event => { if (!own.current?.contains(event.target)) setOpen(false); };
+    addEventListener("mousedown", away);
+    return () => removeEventListener("mousedown", away);
+  }, [open]);
+  const move = event => {
+    const step = { ArrowDown: 1, ArrowUp: -1 }[event.key];
+    if (!step) return;
+    event.preventDefault();
+    const all = [...own.current.querySelectorAll("[role=menuitem]")];
+    all[(all.indexOf(document.activeElement) + step + all.length) % all.length]?.focus();
+  };
+  return html`<span class="menu" ref=${own} onKeyDown=${move}><${Button} after="down" aria-haspopup="menu" aria-expanded=${String(open)} onClick=${() => setOpen(!open)} ...${rest}>${children}<//>
+    ${open && html`<div class="pop menupop" role="menu" aria-label=${label}>${items.map(([words, run]) => html`<button type="button" role="menuitem" key=${words}
+      onClick=${() => { close(); run(); }}>${words}</button>`)}</div>`}</span>`;
+}
+
+export function Toasts() {
+  const toasts = useStore(app, state => state.toasts);
+  return html`<div class="toasts" role="status" aria-live="polite">${toasts.map(each => html`<div class=${`toast ${each.tone}`} key=${each.id}>
+    <${Icon} name=${each.tone === "bad" ? "warning" : "check"} s />${each.text}</div>`)}</div>`;
+}
+
+// Below the rest of a panel. It keeps its height; Esc closes it.
+export function Drawer({ label, head, onClose, children }) {
+  useKeys({ escape: () => onClose() });
+  return html`<section class="pane drawer" aria-label=${label}><div class="tabs drawerhead">${head}<${Button} icon="close" plain small label="Close" onClick=${onClose} /></div>
+    ${children}</section>`;
+}

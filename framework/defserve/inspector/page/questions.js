@@ -1,0 +1,64 @@
+// What waits for the person. Confirmations and permissions are dialogs, one after the other; the rest is for its panel.
+import { html, useEffect, useState } from "./vendor/preact.js";
+import { ask, on } from "./socket.js";
+import { app, useStore } from "./store.js";
+import { Button, Chip } from "./parts/controls.js";
+import { Mark } from "./parts/icons.js";
+import { Json } from "./parts/json.js";
+import { Dialog } from "./parts/layers.js";
+import { age } from "./format.js";
+
+const HERE = ["confirmation", "permission"];
+
+export function startQuestions() {
+  on("question", question => app.set(state => ({ questions: [...state.questions, question] })));
+  on("question.over", ({ id }) => app.set(state => ({ questions: state.questions.filter(each => each.id !== id) })));
+}
+
+export const answer = (question, given) => ask("questions.answer", { question: question.id, answer: given });
+
+// The questions of other kinds, for the panel that shows them.
+export const useOpenQuestions = () => useStore(app, state => state.questions).filter(each => !HERE.includes(each.kind));
+
+export function QuestionDialogs() {
+  const waiting = useStore(app, state => state.questions).filter(each => HERE.includes(each.kind));
+  const [question] = waiting;
+  if (!question) return null;
+  const queue = waiting.length > 1 ? `1 of ${waiting.length}` : "";
+  return question.kind === "confirmation"
+    ? html`<${Confirmation} key=${question.id} question=${question} queue=${queue} />`
+    : html`<${Permission} key=${question.id} question=${question} queue=${queue} />`;
+}
+
+function useSince(question) {
+  const [, tick] = useState(0);
+  useEffect(() => {
+    const timer = setInterval(() => tick(count => count + 1), 1000);
+    return () => clearInterval(timer);
+  }, []);
+  return `Asked ${age(question.since)} ago.`;
+}
+
+function Confirmation({ question, queue }) {
+  const { tool, arguments: given, security = {} } = question;
+  const since = useSince(question);
+  const deny = () => answer(question, { yes: false });
+  return html`<${Dialog} role="alertdialog" title=${`Let this page run ${tool}?`} icon=${html`<${Mark} risk=${security.risk_level} />`} onClose=${deny}
+    foot=${html`<span class="grow tiny dim">${[queue, since].filter(Boolean).join(", ")}</span><${Button} onClick=${deny} data-first="" keys="Esc">Deny<//>
+      <${Button} danger onClick=${() => answer(question, { yes: true })}>Allow once<//>`}>
+    <dl class="kv"><dt>tool</dt><dd class="mono">${tool}</dd><dt>mark</dt><dd><${Mark} risk=${security.risk_level} word /></dd>
+      ${security.permissions_required?.length > 0 && html`<dt>needs</dt><dd>${security.permissions_required.join(", ")}</dd>`}
+      ${security.side_effects?.length > 0 && html`<dt>effects</dt><dd>${security.side_effects.join(", ")}</dd>`}
+      ${security.validator && security.validator !== "none" && html`<dt>guard</dt><dd>${security.validator}</dd>`}
+      <dt>era</dt><dd>${question.era}</dd><dt>arguments</dt><dd><${Json} value=${given} label="Arguments" /></dd></dl><//>`;
+}
+
+function Permission({ question, queue }) {
+  const since = useSince(question);
+  const decide = decision => answer(question, { decision });
+  return html`<${Dialog} role="alertdialog" title=${`Grant ${question.permission} to ${question.server}?`} icon=${html`<${Mark} risk=${question.risk} />`} onClose=${() => decide("denied")}
+    foot=${html`<span class="grow tiny dim">${[queue, since].filter(Boolean).join(", ")}</span><${Button} onClick=${() => decide("denied")} data-first="" keys="Esc">Deny<//>
+      <${Button} primary onClick=${() => decide("approved")}>Grant<//>`}>
+    <p>A call needs it. The grant holds until the inspector ends.</p>
+    <dl class="kv"><dt>permission</dt><dd class="mono">${question.permission}</dd><dt>risk</dt><dd><${Mark} risk=${question.risk} word /></dd><dt>era</dt><dd>${question.era}</dd></dl><//>`;
+}

@@ -1,0 +1,8 @@
+"""What the panels of the page ask their host side for. One file a panel; each has its `VERBS`.
+
+A verb takes the inspection and the request, and returns what the page gets, as JSON. It raises the errors of a client
+as they are: the page shows them with their `fix:`.
+
+May import: `host`, `inspector.inspection`, `inspector.protocol`, `inspector.recording`, `inspector.states`,
+`tooling.lint.definitions`, `wire`.
+"""

@@ -1,0 +1,154 @@
+"""The State panel: the trees of checkpoints, what lies between two of them, rolling back and branching."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import aclosing
+from typing import Any, Final
+
+from pydantic_core import to_json
+
+from defserve.errors import PeerError
+from defserve.host.client import Client
+from defserve.host.mcpl.peer import McplPeer
+from defserve.inspector.inspection import Inspection
+from defserve.inspector.panels.verb import Verb, era_of
+from defserve.inspector.protocol import BadMessage, Json, Request
+from defserve.inspector.recording.masking import masked
+from defserve.inspector.states.changes import bounded, patch
+from defserve.inspector.states.checkpoint import MISSING, CheckpointView
+from defserve.inspector.states.side_by_side import side_by_side
+from defserve.wire.jsonvalue import is_array
+
+MOST_IDS: Final = 200
+LONGEST_CONTENT: Final = 1024 * 1024
+
+OPAQUE: Final = "The server keeps this state for itself, so it has no contents to show."
+UNTOLD: Final = "The server did not tell this content, and the inspector cannot read its store."
+
+
+async def sets(inspection: Inspection, request: Request) -> Any:
+    """The feature sets that keep state, each with its trees. `version` is None if the server does not speak MCPL."""
+    era, client = await _client(inspection, request)
+    mcpl = client.mcpl
+    if mcpl is None or mcpl.version is None:
+        return {"version": None, "sets": [], "others": 0}
+    keeping = [declared for declared in mcpl.feature_sets if declared.rollback]
+    found = [
+        {
+            "name": declared.name,
+            "description": declared.description,
+            "enabled": mcpl.feature_sets.enabled(declared.name),
+            "at": mcpl.state(declared.name).checkpoint,
+            "trees": await inspection.states.trees(era, declared.name),
+        }
+        for declared in keeping
+    ]
+    return {"version": mcpl.version, "sets": found, "others": len(mcpl.feature_sets) - len(keeping)}
+
+
+async def follow(inspection: Inspection, request: Request) -> Any:
+    """A tree, and whatever is new in it, as parts until it is cancelled. The first says what is known around it."""
+    era, client = await _client(inspection, request)
+    view, name = _view(inspection, request, era), request.text("set")
+    await request.part({"facts": view.facts()})
+    async with aclosing(inspection.states.follow(view)) as parts:
+        async for part in parts:
+            mcpl = client.mcpl
+            at = mcpl.state(name).checkpoint if mcpl is not None and name in mcpl.feature_sets else None
+            await request.part({**part, "at": at})
+
+
+async def changes(inspection: Inspection, request: Request) -> Any:
+    """What each of these checkpoints changed, in words."""
+    era, _ = await _client(inspection, request)
+    ids = request.arguments.get("ids")
+    if not is_array(ids) or len(ids) > MOST_IDS:
+        raise BadMessage(f"'ids' is a list of up to {MOST_IDS} checkpoints")
+    return await inspection.states.changes(_view(inspection, request, era), map(str, ids))
+
+
+async def diff(inspection: Inspection, request: Request) -> Any:
+    """The patch from `a` to `b`: `ops` (the first of them), how many there are (`count`), and its size in `bytes`."""
+    view, before, after = await _both(inspection, request)
+    if before is MISSING or after is MISSING:
+        return _missing(view)
+    ops = patch(before, after)
+    return {"ops": bounded(ops), "count": len(ops), "bytes": len(to_json(ops))}
+
+
+async def lines(inspection: Inspection, request: Request) -> Any:
+    """The contents of `a` and `b` as `rows` of lines side by side."""
+    view, before, after = await _both(inspection, request)
+    if before is MISSING or after is MISSING:
+        return _missing(view)
+    return {"rows": side_by_side(masked(before), masked(after))}
+
+
+async def content(inspection: Inspection, request: Request) -> Any:
+    """The whole `content` at `b`; of a very long one, only its size in `bytes`."""
+    era, _ = await _client(inspection, request)
+    view = _view(inspection, request, era)
+    found = await view.content(request.text("b"))
+    if found is MISSING:
+        return _missing(view)
+    size = len(to_json(found))
+    return {"bytes": size} if size > LONGEST_CONTENT else {"content": masked(found), "bytes": size}
+
+
+async def roll_back(inspection: Inspection, request: Request) -> Any:
+    """Have the server go back to a checkpoint. `success`, and the server's `reason` if it refuses."""
+    era, client = await _client(inspection, request)
+    try:
+        done = await _mcpl(client).rollback(request.text("set"), request.text("id"))
+    except PeerError as error:
+        inspection.failed(era, error)
+        raise
+    return {"success": done.success, "reason": done.reason}
+
+
+async def branch(inspection: Inspection, request: Request) -> Any:
+    """Let the inspector's next call start at a checkpoint. The head stays where it is."""
+    _, client = await _client(inspection, request)
+    id = request.text("id", "") or None
+    _mcpl(client).branch(request.text("set"), id)
+    return {"at": id}
+
+
+async def _client(inspection: Inspection, request: Request) -> tuple[str, Client]:
+    """The client of the era, and the name of that era."""
+    connection = inspection.connection(era_of(request))
+    client = await connection.client()
+    return connection.era, client
+
+
+def _mcpl(client: Client) -> McplPeer:
+    assert client.mcpl is not None, "an inspector always offers MCPL"
+    return client.mcpl
+
+
+def _view(inspection: Inspection, request: Request, era: str) -> CheckpointView:
+    return inspection.states.view(era, request.text("set"), request.text("owner", "") or None)
+
+
+async def _both(inspection: Inspection, request: Request) -> tuple[CheckpointView, Any, Any]:
+    """The contents at `a` and `b`. Without `a` it is compared with nothing: the state before its first checkpoint."""
+    era, _ = await _client(inspection, request)
+    view, a = _view(inspection, request, era), request.text("a", "")
+    return view, await view.content(a) if a else None, await view.content(request.text("b"))
+
+
+def _missing(view: CheckpointView) -> Json:
+    return {"missing": OPAQUE if view.facts().get("opaque") else UNTOLD}
+
+
+VERBS: Final[Mapping[str, Verb]] = {
+    "state.sets": sets,
+    "state.follow": follow,
+    "state.changes": changes,
+    "state.diff": diff,
+    "state.lines": lines,
+    "state.content": content,
+    "state.rollback": roll_back,
+    "state.branch": branch,
+}

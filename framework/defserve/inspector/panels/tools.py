@@ -1,0 +1,105 @@
+"""The Tools panel: the list with what each definition costs and needs, calls, and calls saved as code."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from defserve.errors import PeerError
+from defserve.host.client import Client
+from defserve.host.fields import object_of, text_of
+from defserve.host.mgp.security.tool_security import ListedSecurity, tool_security
+from defserve.inspector.inspection import Inspection
+from defserve.inspector.panels.calling import call
+from defserve.inspector.panels.saving import command_line, pytest_test
+from defserve.inspector.panels.verb import Verb, era_of
+from defserve.inspector.protocol import Json, Request
+from defserve.tooling.lint.definitions import tokens
+
+MADE_UP: Final = frozenset(("risk_level", "permissions_required"))
+FEATURE_SET: Final = "featureSet"
+LOOKED_AT: Final = 20_000
+MOST_TIMES: Final = 120
+
+
+async def list_tools(inspection: Inspection, request: Request) -> Any:
+    """Every tool: its `definition` as it came, `tokens`, `mark`, `needs`, `guard` and feature `set`."""
+    era = era_of(request)
+    client = await inspection.client(era)
+    try:
+        found = await client.tools() if "tools" in client.capabilities else []
+    except PeerError as error:
+        inspection.failed(era, error)
+        raise
+    return {"tools": [about(tool, client) for tool in found], "searched": _is_searched(client)}
+
+
+def about(tool: Json, client: Client) -> Json:
+    """What the page shows of a tool beside its definition."""
+    security = tool_security(str(tool.get("name")), tool)
+    held = client.mgp.grants if client.mgp is not None else {}
+    needs = security.permissions or []
+    return {
+        "definition": tool,
+        "tokens": tokens(tool),
+        "mark": security.risk if is_marked(security) else None,
+        "needs": [{"name": name, "decision": held.get(name, "deferred")} for name in needs],
+        "guard": guard if (guard := security.validator) != "none" else None,
+        "confirms": _confirms(security),
+        "set": text_of(object_of(tool.get("_meta")).get(FEATURE_SET)),
+    }
+
+
+def is_marked(security: ListedSecurity) -> bool:
+    """Whether the author marked it. A block without any of the optional fields was made up by the server."""
+    return bool(security.permissions) or not security.security.keys() <= MADE_UP
+
+
+def _confirms(security: ListedSecurity) -> bool:
+    """Whether the person is asked before it is called."""
+    if security.risk == "dangerous":
+        return security.confirmation_required is not False or not security.permissions
+    return security.confirmation_required is True
+
+
+def _is_searched(client: Client) -> bool:
+    """Whether clients may search its tools, and need not read them all."""
+    return client.mgp is not None and "tool_discovery" in client.mgp.extensions
+
+
+async def call_tool(inspection: Inspection, request: Request) -> Any:
+    era = era_of(request)
+    try:
+        return await call(inspection, request, era)
+    except PeerError as error:
+        inspection.failed(era, error)
+        raise
+
+
+async def save(inspection: Inspection, request: Request) -> Any:
+    """A call as code: the `command` that repeats it, and a `test` for pytest that expects its result."""
+    tool, arguments = request.text("tool"), request.object("arguments")
+    words = inspection.target.words
+    return {
+        "command": command_line(words, tool, arguments),
+        "test": pytest_test(words, tool, arguments, request.arguments.get("result")),
+    }
+
+
+async def latency(inspection: Inspection, request: Request) -> Any:
+    """How long the newest calls of a tool took, oldest first."""
+    tool, recorder = request.text("tool"), inspection.recorder
+    found = [
+        {"ms": entry.ms, "era": entry.era, "error": entry.error is not None}
+        for entry in recorder.slice(max(recorder.first, recorder.count - LOOKED_AT), recorder.count)
+        if entry.kind == "request" and entry.method == "tools/call" and entry.about == tool and entry.ms is not None
+    ]
+    return {"calls": found[-MOST_TIMES:]}
+
+
+VERBS: Final[Mapping[str, Verb]] = {
+    "tools.list": list_tools,
+    "tools.call": call_tool,
+    "tools.save": save,
+    "tools.latency": latency,
+}

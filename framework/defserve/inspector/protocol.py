@@ -1,0 +1,97 @@
+"""What the page and its host side say to each other.
+
+Page to host: `{"id": 1, "do": "tools.call", …arguments}`, and `{"do": "cancel", "of": 1}`. Host to page: any number of
+`{"id": 1, "part": …}`, then `{"id": 1, "ok": …}` or `{"id": 1, "error": {"message", "fix"?, "code"?, "data"?}}`; and
+`{"on": "topic", "data": …}` at any time. A frame of the host is an array of such messages.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, Final, TypeAlias
+
+from pydantic_core import from_json
+
+from defserve.errors import BadArguments, DefserveError, PeerError, Refused, ToolError, UsageError
+from defserve.wire.jsonvalue import is_object
+
+Json: TypeAlias = dict[str, Any]
+FIX: Final = "\n  fix: "
+CANCEL: Final = "cancel"
+INTERNAL: Final = "the inspector could not do this"
+
+
+class BadMessage(UsageError):
+    """The page said something that nobody understands."""
+
+
+class Request:
+    """One request of the page. `arguments` is everything but its id and verb."""
+
+    __slots__ = ("arguments", "_part")
+
+    def __init__(self, arguments: Mapping[str, Any], part: Callable[[Any], Awaitable[None]]) -> None:
+        self.arguments, self._part = arguments, part
+
+    async def part(self, value: Any) -> None:
+        """Send something before the answer."""
+        await self._part(value)
+
+    def text(self, name: str, default: str | None = None) -> str:
+        """The argument `name`, which is a string. Raises BadMessage if it is missing or something else."""
+        value = self.arguments.get(name, default)
+        if not isinstance(value, str):
+            raise BadMessage(f"the argument {name!r} is missing, or is not a text")
+        return value
+
+    def whole(self, name: str, default: int | None = None) -> int:
+        """The argument `name`, which is a whole number. Raises BadMessage if it is missing or something else."""
+        value = self.arguments.get(name, default)
+        if not isinstance(value, int) or isinstance(value, bool):
+            raise BadMessage(f"the argument {name!r} is missing, or is not a whole number")
+        return value
+
+    def object(self, name: str) -> Json:
+        """The argument `name`, which is an object; empty if it is missing. Raises BadMessage for anything else."""
+        value = self.arguments.get(name, {})
+        if not is_object(value):
+            raise BadMessage(f"the argument {name!r} is not an object")
+        return value
+
+
+def read(text: str) -> tuple[int | None, str, Json]:
+    """The id, the verb and the arguments of a message of the page. Raises BadMessage."""
+    try:
+        message = from_json(text, allow_inf_nan=False)
+    except ValueError as error:
+        raise BadMessage(f"not JSON: {error}") from None
+    if not is_object(message) or not isinstance(verb := message.pop("do", None), str):
+        raise BadMessage('a message is an object with "do"')
+    id = message.pop("id", None)
+    if verb != CANCEL and (not isinstance(id, int) or isinstance(id, bool)):
+        raise BadMessage('a request needs an "id", which is a whole number')
+    return id, verb, message
+
+
+def error_of(error: BaseException) -> Json:
+    """An exception as the page shows it. Nothing of an unexpected one but its class."""
+    if not isinstance(error, DefserveError):
+        return {"message": f"{INTERNAL}: {type(error).__name__}"}
+    message, _, fix = str(error).partition(FIX)
+    told: Json = {"message": message}
+    data: Any = None
+    # A client gives some errors of a server a class of their own; the answer itself is behind it.
+    answered = error if isinstance(error, PeerError) else error.__cause__
+    if isinstance(answered, PeerError):
+        told["code"], data = answered.code, answered.data
+    elif isinstance(error, Refused | ToolError):
+        data = dict(error.data) if error.data else None
+    if isinstance(error, BadArguments):
+        told["problems"] = [{"field": problem.field, "reason": problem.reason} for problem in error.problems]
+    if is_object(data) and not fix and isinstance(found := data.get("fix"), str):
+        fix = found
+    if fix:
+        told["fix"] = fix
+    if data is not None:
+        told["data"] = data
+    return told

@@ -1,0 +1,96 @@
+"""What servers, and our own checks, ask the person at the page. Questions wait in one queue until they are answered."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from itertools import count
+from typing import Any, Final
+
+from defserve.host.answers import Accept, Answers, Cancel, Decline
+from defserve.inspector.protocol import BadMessage, Json
+
+MOST_OPEN: Final = 100
+DECISIONS: Final = {"accept": Accept, "decline": Decline, "cancel": Cancel}
+
+
+class Questions:
+    """The open questions. `push` tells the pages: topic `question` with a new one, `question.over` with `{"id"}`.
+
+    A question is `{"id", "kind", "era", "since", …}`. Kinds and the `answer` that each takes:
+
+    | kind | further fields | answer |
+    |---|---|---|
+    | form | message, schema | `{"action": "accept", "content": {…}}`, `{"action": "decline"}` or `"cancel"` |
+    | url | message, url | `{"action": …}` |
+    | sampling | params | `{"text": …}`, or `{"result": …}` with the whole result |
+    | confirmation | tool, arguments, security | `{"yes": true}`; anything else is a no |
+    | permission | permission, risk, server | `{"decision": "approved" or "denied"}`; anything else leaves it open |
+
+    Roots are not asked for each time: a server gets what `roots` holds, URIs or root objects.
+    """
+
+    def __init__(self, push: Callable[[str, Any], object]) -> None:
+        self._push = push
+        self.roots: list[str | Json] = []
+        self._numbers = count(1)
+        self._open: dict[int, tuple[Json, asyncio.Future[Json]]] = {}
+
+    @property
+    def open(self) -> list[Json]:
+        """The questions that wait, oldest first."""
+        return [question for question, _ in self._open.values()]
+
+    async def ask(self, kind: str, era: str, **about: Any) -> Json:
+        """Put a question to the person and wait for the answer. Cancelling it takes the question back."""
+        if len(self._open) >= MOST_OPEN:
+            raise BadMessage(f"{MOST_OPEN} questions wait already", fix="answer some of them")
+        id = next(self._numbers)
+        question: Json = {"id": id, "kind": kind, "era": era, "since": time.time(), **about}
+        answer: asyncio.Future[Json] = asyncio.get_running_loop().create_future()
+        self._open[id] = question, answer
+        self._push("question", question)
+        try:
+            return await answer
+        finally:
+            del self._open[id]
+            self._push("question.over", {"id": id})
+
+    def answer(self, id: int, answer: Json) -> bool:
+        """Answer a question. False if it waits no longer."""
+        _, waiting = self._open.get(id, (None, None))
+        if waiting is None or waiting.done():
+            return False
+        waiting.set_result(answer)
+        return True
+
+    # -- who asks ----------------------------------------------------------------------------------------
+
+    def answers(self, era: str) -> Answers:
+        """The person, as a client's answers."""
+
+        async def ask(message: str, schema: dict[str, Any]) -> Any:
+            answer = await self.ask("form", era, message=message, schema=schema)
+            decision = DECISIONS.get(str(answer.get("action")), Cancel)
+            return answer.get("content") or decision if decision is Accept else decision
+
+        async def ask_url(message: str, url: str) -> Any:
+            answer = await self.ask("url", era, message=message, url=url)
+            return DECISIONS.get(str(answer.get("action")), Cancel)
+
+        async def sample(params: dict[str, Any]) -> Any:
+            answer = await self.ask("sampling", era, params=params)
+            return answer.get("result") or str(answer.get("text", ""))
+
+        return Answers(ask, sample, lambda: self.roots, ask_url=ask_url)
+
+    async def confirm(self, era: str, tool: str, arguments: Json, security: Json) -> bool:
+        """Whether the person says yes to a call."""
+        answer = await self.ask("confirmation", era, tool=tool, arguments=arguments, security=security)
+        return answer.get("yes") is True
+
+    async def permit(self, era: str, permission: str, risk: str, server: str) -> bool | None:
+        """What the person decides about a permission; None leaves it open."""
+        answer = await self.ask("permission", era, permission=permission, risk=risk, server=server)
+        return {"approved": True, "denied": False}.get(str(answer.get("decision")))

@@ -1,0 +1,236 @@
+"""Keeps what passed: one `Entry` a message, its body, and which answer belongs to which request."""
+
+from __future__ import annotations
+
+import time
+from bisect import bisect_left
+from collections import deque
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from statistics import median
+from typing import Any, Final, Literal, NamedTuple, TypeAlias
+
+from pydantic_core import from_json
+
+from defserve.host.fields import Json, object_of
+from defserve.inspector.recording.bodies import Bodies
+from defserve.inspector.recording.masking import masked_headers, masked_message
+from defserve.redaction import redact_text
+from defserve.wire.codec import is_id
+from defserve.wire.jsonvalue import is_object
+
+Direction: TypeAlias = Literal["sent", "received"]
+Kind: TypeAlias = Literal["request", "notice", "answer", "other"]
+
+MOST_ENTRIES: Final = 200_000
+DROPPED_AT_ONCE: Final = 10_000
+LONGEST_ABOUT: Final = 80
+LONGEST_NAME: Final = 128
+"""Characters of a method, or of an id that is a text. A peer chooses both."""
+MOST_METHODS: Final = 1_000
+RECENT: Final = 200
+RATE_SECONDS: Final = 10.0
+
+
+@dataclass(slots=True)
+class Entry:
+    """One message. `seq` counts all messages, from 0.
+
+    time     seconds since 1970
+    id       of the JSON-RPC request that it is, answers, or belongs to (progress)
+    about    what it is about, in a word or two: the tool, the URI, the message of an error
+    of       for an answer, the `seq` of its request; for a request, that of its answer once it came
+    ms       for an answer, and its request then: how long it took
+    error    the code of an error, or True for a result with `isError`
+    """
+
+    seq: int
+    time: float
+    era: str
+    direction: Direction
+    kind: Kind
+    method: str
+    id: str | int | None
+    size: int
+    about: str = ""
+    of: int | None = None
+    ms: float | None = None
+    error: int | bool | None = None
+
+    def wire(self) -> Json:
+        """The entry for the page."""
+        return {name: value for name in self.__slots__ if (value := getattr(self, name)) not in (None, "")}
+
+
+class Exchange(NamedTuple):
+    """The HTTP request that carried a message, and the head of its response."""
+
+    method: str
+    address: str
+    headers: Mapping[str, str]
+    status: int
+    answered: Mapping[str, str]
+
+
+class Recorder:
+    """The timeline of one inspector. Entries `first` to `count - 1` are there; older ones were forgotten."""
+
+    def __init__(self, bodies: Bodies | None = None, most: int = MOST_ENTRIES) -> None:
+        self._bodies, self._most = bodies or Bodies(), most
+        self._entries: list[Entry] = []
+        self._exchanges: dict[int, Exchange] = {}
+        self._open: dict[tuple[str, Direction, str | int], Entry] = {}
+        self._methods: dict[str, str] = {}
+        self._subscribers: list[Callable[[Entry], object]] = []
+        self._calls: deque[float] = deque(maxlen=1_000)
+        self._times: deque[float] = deque(maxlen=RECENT)
+        self.first = self.errors = 0
+
+    @property
+    def count(self) -> int:
+        """How many messages there were, also those that are forgotten."""
+        return self.first + len(self._entries)
+
+    def append(self, era: str, direction: Direction, body: bytes) -> Entry:
+        """Record a message that passes now."""
+        message = _decoded(body)
+        kind, method, id = _read(message)
+        if len(self._methods) < MOST_METHODS:
+            method = self._methods.setdefault(method, method)  # the same few, again and again
+        entry = Entry(self.count, time.time(), era, direction, kind, method, id, len(body), _about(message))
+        self._pair(entry, message)
+        self._entries.append(entry)
+        self._bodies.keep(entry.seq, body)
+        if len(self._entries) > self._most:
+            self._forget(min(DROPPED_AT_ONCE, self._most))
+        for tell in tuple(self._subscribers):
+            tell(entry)
+        return entry
+
+    def attach(self, seq: int, exchange: Exchange) -> None:
+        """Add the HTTP exchange that carried a message."""
+        if seq >= self.first:
+            self._exchanges[seq] = exchange
+
+    def slice(self, start: int, stop: int) -> list[Entry]:
+        """The entries with these sequence numbers, as far as they are there."""
+        return self._entries[max(start - self.first, 0) : max(stop - self.first, 0)]
+
+    def entry(self, seq: int) -> Entry | None:
+        place = seq - self.first
+        return self._entries[place] if 0 <= place < len(self._entries) else None
+
+    def since(self, moment: float) -> int:
+        """The sequence number of the first message at or after a time."""
+        return self.first + bisect_left(self._entries, moment, key=lambda entry: entry.time)
+
+    def message(self, seq: int) -> Json | None:
+        """A message for the page: its entry, its `body` with secrets masked, and its HTTP `exchange`, if it had one.
+
+        None if it is forgotten. `body` is missing if only the entry is left.
+        """
+        if (entry := self.entry(seq)) is None:
+            return None
+        shown = entry.wire()
+        if (body := self._bodies.get(seq)) is not None:
+            shown["body"] = masked_message(body)
+            if len(body) < entry.size:
+                shown["cut"] = len(body)
+        if (exchange := self._exchanges.get(seq)) is not None:
+            shown["exchange"] = {
+                **exchange._asdict(),
+                "headers": masked_headers(exchange.headers),
+                "answered": masked_headers(exchange.answered),
+            }
+        return shown
+
+    def subscribe(self, tell: Callable[[Entry], object]) -> Callable[[], None]:
+        """Have `tell` called with each new entry. Call what it returns to end that."""
+        self._subscribers.append(tell)
+        return lambda: self._subscribers.remove(tell)
+
+    def figures(self) -> Json:
+        """For the status line: messages, calls a second, the median of recent answers, errors."""
+        now = time.time()
+        recent = sum(1 for moment in self._calls if now - moment <= RATE_SECONDS)
+        shown: Json = {"messages": self.count, "rate": round(recent / RATE_SECONDS, 1), "errors": self.errors}
+        return {**shown, "median": round(median(self._times), 1)} if self._times else shown
+
+    def clear(self) -> None:
+        """Forget every message. Sequence numbers go on."""
+        self._forget(len(self._entries))
+        self.errors = 0
+
+    def close(self) -> None:
+        self._bodies.close()
+
+    def _pair(self, entry: Entry, message: Json) -> None:
+        if entry.kind == "request" and entry.id is not None:
+            self._open[entry.era, entry.direction, entry.id] = entry
+            if entry.method == "tools/call":
+                self._calls.append(entry.time)
+        elif entry.kind == "answer" and entry.id is not None:
+            asked = self._open.pop((entry.era, _other(entry.direction), entry.id), None)
+            entry.error = _error_in(message)
+            self.errors += entry.error is not None
+            if asked is not None:
+                entry.method, entry.about, entry.of, asked.of = asked.method, asked.about, asked.seq, entry.seq
+                entry.ms = asked.ms = round((entry.time - asked.time) * 1000, 2)
+                asked.error = entry.error
+                self._times.append(entry.ms)
+
+    def _forget(self, number: int) -> None:
+        for entry in self._entries[:number]:
+            self._bodies.forget(entry.seq)
+            self._exchanges.pop(entry.seq, None)
+        del self._entries[:number]
+        self.first += number
+        self._open = {key: entry for key, entry in self._open.items() if entry.seq >= self.first}
+
+
+def _other(direction: Direction) -> Direction:
+    return "received" if direction == "sent" else "sent"
+
+
+def _decoded(body: bytes) -> Json:
+    try:
+        message = from_json(body)
+    except ValueError:
+        return {}
+    return message if is_object(message) else {}
+
+
+def _read(message: Json) -> tuple[Kind, str, str | int | None]:
+    """The kind, the method and the id of a message."""
+    method, id = message.get("method"), message.get("id")
+    known = _id(id)
+    if isinstance(method, str):
+        if known is not None:
+            return "request", method[:LONGEST_NAME], known
+        params = object_of(message.get("params"))
+        of = params.get("progressToken", params.get("requestId", params.get("request_id")))
+        return "notice", method[:LONGEST_NAME], _id(of)
+    return ("answer" if "result" in message or "error" in message else "other"), "", known
+
+
+def _about(message: Json) -> str:
+    params = object_of(message.get("params"))
+    found: Any = params.get("name") or params.get("uri") or params.get("message")
+    if found is None and isinstance(data := params.get("data"), str):
+        found = data
+    if found is None and "error" in message:
+        found = object_of(message.get("error")).get("message")
+    return redact_text(found, limit=LONGEST_ABOUT) if isinstance(found, str) else ""
+
+
+def _id(given: Any) -> str | int | None:
+    if not is_id(given):
+        return None
+    return given[:LONGEST_NAME] if isinstance(given, str) else given
+
+
+def _error_in(message: Json) -> int | bool | None:
+    if "error" in message:
+        code = object_of(message.get("error")).get("code")
+        return code if isinstance(code, int) else True
+    return True if object_of(message.get("result")).get("isError") is True else None

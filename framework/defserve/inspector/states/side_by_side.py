@@ -1,0 +1,102 @@
+"""Two contents as lines side by side, equal parts opposite each other. The time is linear in their size."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from typing import Any, Final, TypeAlias
+
+from defserve.stores.checkpoints.json_equality import are_different, common_ends
+from defserve.wire.jsonvalue import is_array, is_object
+
+Row: TypeAlias = tuple[str | None, str | None, bool]
+"""The line before, the line after, and whether they differ. None: there is nothing opposite."""
+
+CONTEXT: Final = 3
+MOST_ROWS: Final = 2_000
+
+_ABSENT: Final = object()
+
+
+def side_by_side(before: Any, after: Any) -> list[Row | int]:
+    """The lines of both, with unchanged runs left out: a number says how many lines."""
+    return list(_folded(list(_rows("", before, after, ""))))
+
+
+def _rows(name: str, before: Any, after: Any, end: str) -> Iterator[Row]:
+    """The lines of two values of one name. `end` is what follows them, a comma or nothing."""
+    if before is _ABSENT:
+        yield from ((None, line, True) for line in _lines(name, after, end))
+    elif after is _ABSENT:
+        yield from ((line, None, True) for line in _lines(name, before, end))
+    elif not are_different(before, after):
+        yield from ((line, line, False) for line in _lines(name, after, end))
+    elif is_object(before) and is_object(after) and before and after:
+        names = sorted(before.keys() | after.keys())
+        pairs = [(_key(each), before.get(each, _ABSENT), after.get(each, _ABSENT)) for each in names]
+        yield from _nested(f"{name}{{", pairs, f"}}{end}")
+    elif is_array(before) and is_array(after) and before and after:
+        yield from _nested(f"{name}[", [("", *pair) for pair in _aligned(before, after)], f"]{end}")
+    else:
+        left, right = _lines(name, before, end), _lines(name, after, end)
+        for place in range(max(len(left), len(right))):
+            yield _line(left, place), _line(right, place), True
+
+
+def _nested(opens: str, pairs: list[tuple[str, Any, Any]], closes: str) -> Iterator[Row]:
+    yield opens, opens, False
+    for place, (name, before, after) in enumerate(pairs):
+        for left, right, differs in _rows(name, before, after, "," if place + 1 < len(pairs) else ""):
+            yield _indented(left), _indented(right), differs
+    yield closes, closes, False
+
+
+def _aligned(before: Sequence[Any], after: Sequence[Any]) -> Iterator[tuple[Any, Any]]:
+    """The items of two arrays in pairs: equal beginnings and ends are opposite each other."""
+    start, end = common_ends(before, after, are_different)
+    yield from zip(before[:start], after[:start], strict=True)
+    left, right = before[start : len(before) - end], after[start : len(after) - end]
+    for place in range(max(len(left), len(right))):
+        yield _item(left, place), _item(right, place)
+    yield from zip(before[len(before) - end :], after[len(after) - end :], strict=True)
+
+
+def _item(items: Sequence[Any], place: int) -> Any:
+    return items[place] if place < len(items) else _ABSENT
+
+
+def _line(lines: list[str], place: int) -> str | None:
+    return lines[place] if place < len(lines) else None
+
+
+def _lines(name: str, value: Any, end: str) -> list[str]:
+    return f"{name}{json.dumps(value, indent=2, sort_keys=True, ensure_ascii=False)}{end}".split("\n")
+
+
+def _key(name: str) -> str:
+    return f"{json.dumps(name, ensure_ascii=False)}: "
+
+
+def _indented(line: str | None) -> str | None:
+    return None if line is None else f"  {line}"
+
+
+def _folded(rows: list[Row]) -> Iterator[Row | int]:
+    """The rows that differ, and a few around each."""
+    shown = bytearray(len(rows))
+    for place, (_, _, differs) in enumerate(rows):
+        if differs:
+            start, stop = max(place - CONTEXT, 0), min(place + CONTEXT + 1, len(rows))
+            shown[start:stop] = b"\1" * (stop - start)
+    told = skipped = 0
+    for place, row in enumerate(rows):
+        if not shown[place] or told >= MOST_ROWS:
+            skipped += 1
+            continue
+        if skipped:
+            yield skipped
+            skipped = 0
+        told += 1
+        yield row
+    if skipped:
+        yield skipped

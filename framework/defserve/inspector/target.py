@@ -1,0 +1,28 @@
+"""What is inspected, as the command that starts the inspector gives it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass
+
+from defserve.host.link import Link
+from defserve.inspector.states.stored import Stored
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """A server that can be connected to any number of times.
+
+    address  where it is, in words for the status line: a URL, a command, a file
+    words    how a `defserve` command names it: `("server.py",)`, or `("--", "node", "server.js")`
+    link     opens one more connection. The client closes the link; the block ends what carried it.
+    era      the era of the first conversation; "" agrees on the newest
+    stored   finds the checkpoints of its feature sets in a store, if that can be read
+    """
+
+    address: str
+    words: tuple[str, ...]
+    link: Callable[[], AbstractAsyncContextManager[Link]]
+    era: str = ""
+    stored: Stored | None = None

@@ -1,0 +1,15 @@
+"""What a page can ask for: the verbs of all panels in one table. A new panel is one more line here."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from defserve.inspector.panels import session, state, tools
+from defserve.inspector.panels.verb import Verb
+
+VERBS: Final[Mapping[str, Verb]] = {
+    **session.VERBS,
+    **tools.VERBS,
+    **state.VERBS,
+}

@@ -1,0 +1,73 @@
+"""Patches with the values before them, and patches in words."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from defserve.inspector.states.changes import LONGEST_VALUE, MOST_OPS, bounded, patch, words
+from defserve.redaction import MASK
+from defserve.stores.checkpoints.patches import apply_patch
+from tests.effort import examples
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers(-9, 9) | st.text("ab~/", max_size=3),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text("ab~/-0", max_size=2), inner, max_size=4),
+    max_leaves=12,
+)
+
+
+@given(JSON, JSON)
+@settings(max_examples=examples(200))
+def test_a_patch_leads_from_one_content_to_the_other_and_knows_what_was_there(before: Any, after: Any):
+    content = before
+    for op in patch(before, after):
+        if op["op"] != "add":
+            # A test of RFC 6902 fails if another value is there.
+            apply_patch(content, [{"op": "test", "path": op["path"], "value": op["was"]}])
+        content = apply_patch(content, [{name: value for name, value in op.items() if name != "was"}])
+    assert content == after
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "said"),
+    [
+        (None, {"notes": []}, "begins"),
+        ({"a": {"b": 18}}, {"a": {"b": 24}}, "a/b: 18 → 24"),
+        ({"notes": ["x"]}, {"notes": ["x", "milk"]}, '+ notes/1 "milk"'),
+        ({"plants": ["a", "b", "c"], "n": 1}, {"n": 1}, "− plants, 3 items"),
+        ({"plants": [1]}, {}, "− plants, 1 item"),
+        ({"name": "x"}, {}, '− name "x"'),
+        ({"a": ["basil"], "b": []}, {"a": [], "b": ["basil"]}, '"basil": a/0 to b/0'),
+        ({"a": 1, "b": 1, "c": 1}, {"a": 2, "b": 2, "c": 2}, "a: 1 → 2, and 2 more"),
+        ({"a/b": 1}, {"a/b": 2}, "a/b: 1 → 2"),
+        ([1], {"a": 1}, "all of it"),
+        ({"a": 1}, {"a": 1}, "nothing changed"),
+    ],
+)
+def test_a_change_in_words(before: Any, after: Any, said: str):
+    assert words(patch(before, after)) == said
+
+
+def test_words_are_short_whatever_a_server_says():
+    assert len(words(patch({"a" * 900: "b" * 9_000}, {"a" * 900: "c" * 9_000}))) <= 160
+
+
+def test_secrets_are_masked_where_they_stand_and_where_they_are_named():
+    ops = patch({"user": {"password": "hunter2"}}, {"user": {"password": "hunter3"}, "more": [{"api_key": "k"}]})
+    assert {op["path"]: op.get("value") for op in ops} == {
+        "/user/password": MASK,
+        "/more": [{"api_key": MASK}],
+    }
+    assert "hunter" not in repr(ops)
+
+
+def test_what_goes_to_the_page_is_bounded():
+    ops = patch({}, {f"{number}": "x" * (LONGEST_VALUE + 1) for number in range(MOST_OPS + 10)})
+    told = bounded(ops)
+    assert (len(ops), len(told)) == (MOST_OPS + 10, MOST_OPS)
+    assert told[0]["cut"] == LONGEST_VALUE + 3
+    assert len(told[0]["value"]) < 100
