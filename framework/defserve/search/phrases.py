@@ -6,6 +6,70 @@ from defserve.search.words import split, stem
 
 # What people say → the words of tools for it. Phrases have spaces; words are compared by their stems.
 _SAID = """
+stop accepting, accept answers, accept responses, take answers, close the form, reopen the form: publish settings form
+add a question, another question, change the question, multiple choice: form update
+wider, narrower, column width, row height, freeze, hide the column: resize dimension sheet
+turn red, turn green, colour code, color code, if the value is: conditional format
+add up, count up, work out the total: sum aggregate
+mark as unread, archive the mail, star it, out of my inbox: label message modify
+whole conversation, whole thread, back and forth, exchange with: thread content
+what is attached, attached to the mail, enclosed: attachment content
+not send it yet, prepare a reply, look it over first: draft
+every night, every morning, every hour, on a schedule, at midnight: trigger schedule
+web app, go live, put it live: deployment
+block my time, no meetings, do not disturb, nobody can book: focus time
+turn down invites, decline invitations, auto reply: office decline
+when are we all free, all be there, time that suits, works for everyone, all meet: freebusy availability
+other calendars, which calendars, separate calendar: calendar list create
+look like slide, picture of the slide, thumbnail: page image render
+first response, in time, breached, how fast did we: sla date
+which fields do i, what must i fill in, required fields: field create
+who is watching, who follows, stop watching, stop following, unfollow: watcher
+under the epic, part of a bigger, parent ticket: epic link
+this part of the page, one section, just the part, only the section, single section: section update
+on that sentence, next to the sentence, in the margin: inline comment
+based on the template, from a template: template create
+copy of the page, duplicate the page: copy page
+tick the box, checkbox, bullet, paragraph in: block
+which fields, which columns, which properties, what columns: describe property list field
+which base, which bases, which databases: list base database
+open it in, link to the record, direct link: get link
+connect them, are related, knows each other, belongs together, works with: relation link create
+everything you know, what you know about me, whole memory: read graph
+most space, biggest, how large, how big, takes up space: size stats
+speed up, faster query, slow query, use the index: index explain
+save as json, dump, to a file: export
+listen for, wait for messages, keep listening: subscribe channel
+is it there, does it exist, is there a key: exist
+leaderboard, high score, top ten, ranking of: sorted set score
+next in line, take the next, oldest job, newest job: pop list
+onto the queue, to the queue, add a job: push list
+who is connected, open connections, logged on: client connection list
+shell into, get inside, inside the container, command in the pod: exec pod
+reach it locally, on localhost, from my laptop, open a port: port forward
+which cluster, other cluster, switch cluster: context
+keeps crashing, keeps restarting, crash loop, does not start, will not start: describe log event pod
+still alive, is it up, reachable, is it running: ping status get
+no more pods, empty the node, patch the machine: drain node
+what is this field, what does the field mean, allowed fields: explain resource schema
+what have i touched, what have i changed, anything uncommitted: status diff
+ready to commit, for the next commit, stage: add staged
+other branch, go to branch, onto the branch: checkout branch
+last commits, what happened lately, recent work: log commit list
+approve, request changes, looks good to me: review create pull request
+is it green, did ci pass, checks pass: status pull request
+dark mode, night mode, offline mode, slow connection, as on a phone: emulate
+accessible, accessibility, seo, best practices: audit lighthouse
+which font, which color is, how is it styled: css style
+is it visible, is it shown, does it appear, make sure the page shows: verify visible text
+pick from the list, from the dropdown, choose the country: select option fill
+previous page, one page back, the page before: back navigate
+all tabs, open tabs, which tabs, next tab: tab page list
+environment variables, which settings does the server: env
+several files at once, all these files: multiple file read
+first lines, last lines, head of, tail of: read text file
+how large are the files, file sizes, when was the file: size info
+where may you, allowed folders, which folders may: allowed directory list
 in the loop, stay informed, stay up to date, hear about: watch notify subscribe
 by bike, by car, by train, by bus, by foot, get to, get from, how do i get, quickest way, which way: direction route
 how long is the, how far away, quickest to reach, closest to: distance
