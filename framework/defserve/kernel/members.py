@@ -9,6 +9,8 @@ from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
 from defserve.errors import DefserveError, UsageError
+from defserve.host.link import Resolve
+from defserve.host.mgp.said import SaidMgp
 from defserve.kernel.config.entries import Launch, ServerEntry
 from defserve.kernel.journal import Journal
 from defserve.protocols.mgp import instants
@@ -20,6 +22,9 @@ from defserve.proxying.states import Transition
 from defserve.proxying.targets import SHORTEST_SECRET, Command, Remote, Secrets, Target
 
 CALLS_AT_ONCE = 64
+OFFERED = ("security", "permissions", "tool_security", "lifecycle")
+"""The extensions of MGP that a kernel uses in its own conversation with a server."""
+LONGEST_WORD = 100
 LAST_WORDS = "; its last words:"
 
 
@@ -36,11 +41,13 @@ class Member:
 
     `hidden` takes everything out of a text that only the server may know. Whoever starts or ends it holds `changing`.
     It `is_stopped` if an operator ended it: then only an operator starts it. It has a `creator` if it was registered
-    while the kernel runs.
+    while the kernel runs; then `resolve` judges the addresses that it is reached at.
     """
 
-    def __init__(self, entry: ServerEntry, environ: Mapping[str, str] = os.environ) -> None:
-        self.entry, self.environ = entry, environ
+    def __init__(
+        self, entry: ServerEntry, environ: Mapping[str, str] = os.environ, resolve: Resolve | None = None
+    ) -> None:
+        self.entry, self.environ, self._resolve = entry, environ, resolve
         self.hidden = entry.launch.hidden(environ)
         self.backend: Backend | None = None
         self.problem, self.fix = "", ""
@@ -52,6 +59,11 @@ class Member:
     @property
     def id(self) -> str:
         return self.entry.id
+
+    @property
+    def said(self) -> SaidMgp | None:
+        """What the server said of itself when it was opened last. None: it was not asked."""
+        return self.backend.said if self.backend is not None else None
 
     @property
     def state(self) -> str:
@@ -71,6 +83,7 @@ class Member:
         self.problem = ""
         self._hide_from_clients(target)
         self.backend.on_stderr = lambda line: journal.add(self.id, "stderr", self.hidden(line))
+        self.backend.on_lifecycle = lambda told: journal.add(self.id, "state", self.hidden(_told_itself(told)))
         self.backend.watch(lambda change: journal.add(self.id, "state", self.hidden(_told(change))))
 
     def target(self) -> Target:
@@ -78,7 +91,9 @@ class Member:
         launch = self.entry.launch.filled(self.environ)
         how: Any = {"per": launch.per or None, "version": launch.version}
         if launch.url:
-            return Remote(launch.url, token=launch.auth_token or None, headers=launch.headers, **how)
+            return Remote(
+                launch.url, token=launch.auth_token or None, headers=launch.headers, resolve=self._resolve, **how
+            )
         return Command(launch.command, *launch.args, env=launch.env, cwd=launch.cwd or None, **how)
 
     def adjust(self, entry: ServerEntry) -> None:
@@ -130,6 +145,7 @@ class Member:
             timeout=launch.timeout,
             in_flight=launch.in_flight or CALLS_AT_ONCE,
             restarts=entry.restart,
+            mgp=OFFERED,
         )
 
     def row(self) -> dict[str, Any]:
@@ -166,6 +182,12 @@ def _told(change: Transition) -> str:
     # What it wrote to standard error has lines of its own.
     reason = change.reason.partition(LAST_WORDS)[0]
     return f"{change.previous} → {change.new}: {'; '.join(line.strip() for line in reason.splitlines())}"
+
+
+def _told_itself(params: Mapping[str, Any]) -> str:
+    """What a server says of its own state. Only words: the kernel goes by what it sees."""
+    words = [str(params.get(name, "?"))[:LONGEST_WORD] for name in ("previous_state", "new_state", "reason")]
+    return "it says: {} → {}: {}".format(*words)
 
 
 def _shown(launch: Launch) -> str:

@@ -16,7 +16,10 @@ from defserve.inspector.panels.verb import Verb, era_of
 from defserve.inspector.protocol import Json, Request
 from defserve.tooling.lint.definitions import tokens
 
+MADE_UP: Final = frozenset(("risk_level", "permissions_required"))
 FEATURE_SET: Final = "featureSet"
+LOOKED_AT: Final = 20_000
+MOST_TIMES: Final = 120
 
 
 async def list_tools(inspection: Inspection, request: Request) -> Any:
@@ -39,13 +42,17 @@ def about(tool: Json, client: Client) -> Json:
     return {
         "definition": tool,
         "tokens": tokens(tool),
-        # A mark that follows from hints, or from nothing, is not the author's.
-        "mark": security.risk if security.security else None,
+        "mark": security.risk if is_marked(security) else None,
         "needs": [{"name": name, "decision": held.get(name, "deferred")} for name in needs],
         "guard": guard if (guard := security.validator) != "none" else None,
         "confirms": _confirms(security),
         "set": text_of(object_of(tool.get("_meta")).get(FEATURE_SET)),
     }
+
+
+def is_marked(security: ListedSecurity) -> bool:
+    """Whether the author marked it. A block without any of the optional fields was made up by the server."""
+    return bool(security.permissions) or not security.security.keys() <= MADE_UP
 
 
 def _confirms(security: ListedSecurity) -> bool:
@@ -79,8 +86,20 @@ async def save(inspection: Inspection, request: Request) -> Any:
     }
 
 
+async def latency(inspection: Inspection, request: Request) -> Any:
+    """How long the newest calls of a tool took, oldest first."""
+    tool, recorder = request.text("tool"), inspection.recorder
+    found = [
+        {"ms": entry.ms, "era": entry.era, "error": entry.error is not None}
+        for entry in recorder.slice(max(recorder.first, recorder.count - LOOKED_AT), recorder.count)
+        if entry.kind == "request" and entry.method == "tools/call" and entry.about == tool and entry.ms is not None
+    ]
+    return {"calls": found[-MOST_TIMES:]}
+
+
 VERBS: Final[Mapping[str, Verb]] = {
     "tools.list": list_tools,
     "tools.call": call_tool,
     "tools.save": save,
+    "tools.latency": latency,
 }
