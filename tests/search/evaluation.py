@@ -75,9 +75,11 @@ def entries() -> tuple[ToolEntry, ...]:
 
 
 def queries(split: str) -> list[Query]:
+    """The queries of a split; of all that rankers may be fitted on, if it is `all`."""
     files = sorted(CORPUS.glob("*.jsonl"))
     read = [json.loads(line) for file in files for line in file.read_text(encoding="utf-8").splitlines()]
-    return [Query(each["kind"], each["query"], frozenset(each["right"])) for each in read if each["split"] == split]
+    wanted = SPLITS if split == "all" else (split,)
+    return [Query(each["kind"], each["query"], frozenset(each["right"])) for each in read if each["split"] in wanted]
 
 
 def rankers(*, semantic: bool = True) -> dict[str, Ranker]:
@@ -158,7 +160,7 @@ def table(split: str) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--split", default="tune", help=f"{', '.join(SPLITS)}, or a new one")
+    parser.add_argument("--split", default="tune", help=f"{', '.join(SPLITS)}, all, or a new one")
     parser.add_argument("--write", action="store_true", help="write the table into docs/search.md")
     options = parser.parse_args()
     servers, made = len(list((CORPUS / "tools").glob("*.json"))), table(options.split)
