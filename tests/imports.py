@@ -44,28 +44,29 @@ def edges(package: Path) -> tuple[Edge, ...]:
 def _edges(package: Path) -> Iterator[Edge]:
     known = modules(package)
     for source, path in known.items():
-        tree = ast.parse(path.read_text(encoding="utf-8"))
-        typing, loggers = set(_under_type_checking(tree)), set(_names_of_loggers(tree))
-        for node in ast.walk(tree):
-            if id(node) in loggers:
+        nodes = list(ast.walk(ast.parse(path.read_text(encoding="utf-8"))))
+        typing, loggers = set(_under_type_checking(nodes)), set(_names_of_loggers(nodes))
+        is_package, root = path.name == "__init__.py", package.name
+        for node in nodes:
+            if not isinstance(node, ast.Import | ast.ImportFrom | ast.Constant) or id(node) in loggers:
                 continue
-            for name in _imported(node, source, path.name == "__init__.py", package.name):
-                target = _module(name, known, package.name)
+            for name in _imported(node, source, is_package, root):
+                target = _module(name, known, root)
                 if target is not None and target != source:
                     yield Edge(source, target, getattr(node, "lineno", 0), id(node) in typing)
 
 
-def _under_type_checking(tree: ast.AST) -> Iterator[int]:
-    for node in ast.walk(tree):
+def _under_type_checking(nodes: Iterable[ast.AST]) -> Iterator[int]:
+    for node in nodes:
         if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
             for statement in node.body:
                 yield from (id(inner) for inner in ast.walk(statement))
 
 
-def _names_of_loggers(tree: ast.AST) -> Iterator[int]:
+def _names_of_loggers(nodes: Iterable[ast.AST]) -> Iterator[int]:
     """A logger is called like a module, and imports none."""
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Call) and ast.unparse(node.func).endswith("getLogger"):
+    for node in nodes:
+        if isinstance(node, ast.Call) and "getLogger" in (getattr(node.func, "attr", ""), getattr(node.func, "id", "")):
             yield from map(id, node.args)
 
 

@@ -120,7 +120,10 @@ CACHES: dict[str, tuple[str, str]] = {
 
 def caches_in(file: Path) -> Iterator[str]:
     """Where a file makes caches: decorated functions, and fields or constants whose value is one."""
-    tree, place = ast.parse(file.read_text()), file.relative_to(PACKAGE).as_posix()
+    text, place = file.read_text(encoding="utf-8"), file.relative_to(PACKAGE).as_posix()
+    if not any(word in text for word in MAKERS | NAMES):
+        return
+    tree = ast.parse(text)
     for node in ast.walk(tree):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             if MAKERS & {name for each in node.decorator_list for name in _names(each)}:

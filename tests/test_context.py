@@ -11,6 +11,7 @@ import pytest
 from defserve import Context, Image, Limits, Server, Text, ToolError
 from defserve.host import Answers
 from tests.raw import ERAS, HANDSHAKE, PREFIX, STATELESS, Json, raw, text_of, turns, until
+from tests.rows import for_each_row
 
 pytestmark = pytest.mark.anyio
 
@@ -44,8 +45,8 @@ def chatty() -> Server:
 
 
 @pytest.mark.req("MCP-5.7")
-@pytest.mark.parametrize("version", HANDSHAKE)
-@pytest.mark.parametrize("level", [None, *LEVELS])
+@for_each_row("version", HANDSHAKE)
+@for_each_row("level", [None, *LEVELS])
 async def test_a_session_hears_the_level_it_set_and_above(version: str, level: str | None):
     async with raw(chatty(), version) as peer:
         if level is not None:
@@ -58,7 +59,7 @@ async def test_a_session_hears_the_level_it_set_and_above(version: str, level: s
         ]
 
 
-@pytest.mark.parametrize("level", [None, *LEVELS])
+@for_each_row("level", [None, *LEVELS])
 async def test_without_a_handshake_each_request_names_its_level_or_hears_nothing(level: str | None):
     async with raw(chatty()) as peer:
         meta = {PREFIX + "logLevel": level} if level else {}
@@ -149,8 +150,8 @@ PROGRESS: dict[str, tuple[list[float], list[float]]] = {
 
 @pytest.mark.req("MCP-4.4g")
 @eras
-@pytest.mark.parametrize("token", ["t", 0, 7])
-@pytest.mark.parametrize("case", PROGRESS)
+@for_each_row("token", ["t", 0, 7])
+@for_each_row("case", PROGRESS)
 async def test_progress_is_told_under_the_callers_token_and_only_grows(version: str, token: Any, case: str):
     values, told = PROGRESS[case]
     async with raw(worker(), version) as peer:
@@ -161,7 +162,7 @@ async def test_progress_is_told_under_the_callers_token_and_only_grows(version: 
 
 
 @eras
-@pytest.mark.parametrize("meta", [{}, {"progressToken": None}, {"progressToken": True}, {"progressToken": [1]}])
+@for_each_row("meta", [{}, {"progressToken": None}, {"progressToken": True}, {"progressToken": [1]}])
 async def test_without_a_token_nothing_is_told(version: str, meta: Json):
     async with raw(worker(), version) as peer:
         await peer.call("report", {"values": [1, 2]}, _meta=meta)
@@ -169,7 +170,7 @@ async def test_without_a_token_nothing_is_told(version: str, meta: Json):
 
 
 @eras
-@pytest.mark.parametrize(("tool", "total"), [("track", 2), ("track_async", 2), ("track_unknown", None)])
+@for_each_row(("tool", "total"), [("track", 2), ("track_async", 2), ("track_unknown", None)])
 async def test_tracking_reports_after_each_item(version: str, tool: str, total: int | None):
     async with raw(worker(), version) as peer:
         result = await peer.call(tool, _meta={"progressToken": "t"})
@@ -248,7 +249,7 @@ STREAMED: dict[str, list[str]] = {
 
 
 @eras
-@pytest.mark.parametrize("tool", STREAMED)
+@for_each_row("tool", STREAMED)
 async def test_every_part_is_in_the_result_in_order_with_adjacent_text_merged(version: str, tool: str):
     async with raw(streams(), version) as peer:
         result = await peer.call(tool)
@@ -346,7 +347,7 @@ async def test_a_tool_may_have_more_time_than_the_server_gives(version: str):
 
 @pytest.mark.req("MCP-4.4x")
 @eras
-@pytest.mark.parametrize("tool", ["waits", "blocks", "stubborn"])
+@for_each_row("tool", ["waits", "blocks", "stubborn"])
 async def test_a_cancelled_call_stops_and_is_never_answered(version: str, tool: str):
     server, release, saw = sleepy(60)
     try:

@@ -146,7 +146,7 @@ FRAMES: dict[str, tuple[Limits, Callable[[], Any], str]] = {
 
 
 @eras
-@pytest.mark.parametrize("limit", FRAMES)
+@for_each_row("limit", FRAMES)
 async def test_a_message_past_a_limit_is_refused_and_the_connection_stays_usable(version: str, limit: str):
     limits, value, said = FRAMES[limit]
     async with raw(shop(limits), version) as peer:

@@ -107,7 +107,10 @@ def deciding(package: Path) -> Iterator[tuple[str, str, int]]:
         name = path.relative_to(package).as_posix()
         if name.startswith("auth/"):
             continue
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        text = path.read_text(encoding="utf-8")
+        if not any(word in text for word in MAY_ASK):
+            continue
+        for node in ast.walk(ast.parse(text)):
             if isinstance(node, ast.Attribute | ast.Name):
                 word = node.attr if isinstance(node, ast.Attribute) else node.id
                 if word in ("is_shared_identity", "is_loopback"):

@@ -54,8 +54,23 @@ class Browser:
         """Click an element of the frame, as a person would."""
         self._do("click", selector)
 
-    def shot(self, path: Path) -> None:
-        self._do("shot", str(path))
+    def press(self, selector: str) -> None:
+        """Click an element of the page, as a person would."""
+        self._do("press", selector)
+
+    def look(self, width: int, height: int, scheme: str = "light", *, scripts: bool = True) -> None:
+        """The size of the window, the colours its person prefers, and whether scripts run. For the next page opened."""
+        self._do("size", [width, height])
+        self._do("scheme", scheme)
+        self._do("scripts", scripts)
+
+    def complaints(self) -> list[str]:
+        """What the browser complained of since the page was opened."""
+        return self._do("complaints", "")
+
+    def shot(self, path: Path, *, whole: bool = False) -> None:
+        """A picture of the window, or of the whole page."""
+        self._do("whole" if whole else "shot", str(path))
 
     def close(self) -> None:
         assert self._process.stdin is not None
@@ -64,7 +79,7 @@ class Browser:
         if self._process.stdout is not None:
             self._process.stdout.close()
 
-    def _do(self, command: str, argument: str) -> Any:
+    def _do(self, command: str, argument: Any) -> Any:
         assert self._process.stdin is not None
         self._process.stdin.write(json.dumps([command, argument]) + "\n")
         self._process.stdin.flush()

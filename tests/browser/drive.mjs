@@ -6,6 +6,10 @@ const [executablePath, ...args] = process.argv.slice(2);
 const browser = await puppeteer.launch({ executablePath, args, headless: true });
 const page = await browser.newPage();
 await page.setViewport({ width: 560, height: 330 });
+// What the browser complains of, such as something that a policy forbids.
+let complaints = [];
+page.on("console", message => ["error", "warn"].includes(message.type()) && complaints.push(message.text()));
+page.on("pageerror", error => complaints.push(String(error)));
 
 const frame = () => page.frames().find(one => one.parentFrame() === page.mainFrame());
 const until = async (find, script) => {
@@ -18,11 +22,17 @@ const until = async (find, script) => {
   }
 };
 const commands = {
-  open: async url => (await page.goto(url), true),
+  open: async url => (complaints = [], await page.goto(url), true),
+  size: async ([width, height]) => (await page.setViewport({ width, height }), true),
+  scheme: async value => (await page.emulateMediaFeatures([{ name: "prefers-color-scheme", value }]), true),
+  scripts: async on => (await page.setJavaScriptEnabled(on), true),
+  press: async selector => (await (await page.waitForSelector(selector)).click(), true),
+  complaints: () => complaints,
   page: script => until(() => page.mainFrame(), script),
   frame: script => until(frame, script),
   click: async selector => (await (await frame().waitForSelector(selector)).click(), true),
   shot: async path => (await page.screenshot({ path }), true),
+  whole: async path => (await page.screenshot({ path, fullPage: true }), true),
 };
 
 console.log(JSON.stringify({ result: await browser.version() }));

@@ -161,7 +161,8 @@ def test_a_person_is_asked_once_and_sees_the_arguments(defserve: Run, todo: str,
     person("what?\n", "y\n")
     code, out, err = defserve("call", todo, "clear", "folder=attic")
     assert (code, out) == (0, "cleared\n")
-    assert err == "\nRun Clear it all?\n  folder: attic [y/N]   type y or n\n [y/N] "
+    asked = "  folder: attic [y/N] "
+    assert err == f"\nRun Clear it all?\n{asked}  type y or n\n{asked}"
 
 
 @pytest.mark.parametrize("line", ["n\n", "\n", ""])

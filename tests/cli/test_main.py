@@ -62,7 +62,7 @@ def test_a_command_that_is_misspelt_is_met_with_a_suggestion(defserve: Run):
         (["call", "tests.testing.toy", "a=1"], "no tool is given"),
         (["call", "tests.testing.toy", "add", "a"], "'a' is not an argument"),
         (["call", "tests.testing.toy", "add", "a:=x"], "a: 'x' is not JSON"),
-        (["call", "tests.testing.toy", "add", "--json", "[]"], "--json must be an object"),
+        (["call", "tests.testing.toy", "add", "--json", "[]"], "--args must be an object"),
         (["run"], "run needs one server"),
         (["run", "x.py", "-m", "y"], "run needs one server"),
         (["run", "x.py", "--log-level", "loud"], "--log-level cannot be 'loud'"),
@@ -105,7 +105,10 @@ def test_a_server_that_is_silent_is_unreachable(defserve: Run):
 )
 def test_what_is_part_of_the_address_is_said(defserve: Run, command: list[str], on: str, option: str):
     code, _, err = defserve(*command, option)
-    assert (code, err) == (1, f"error: defserve {command[0]} has no option {option.partition('=')[0]}\n  fix: write --on {on}\n")
+    assert (code, err) == (
+        1,
+        f"error: defserve {command[0]} has no option {option.partition('=')[0]}\n  fix: write --on {on}\n",
+    )
 
 
 def test_the_module_is_the_command():

@@ -33,6 +33,7 @@ from defserve.sandbox import monty
 from tests.code_mode.peers import ASKS, NO, YES, failure, run, value
 from tests.protocols.mgp.callers import ALICE, STRANGER, Trail, speaking
 from tests.raw import ERAS, STATELESS, Json, raw
+from tests.rows import for_each_row
 
 pytestmark = [
     pytest.mark.anyio,
@@ -113,9 +114,9 @@ ROADS = {
 }
 
 
-@pytest.mark.parametrize("mgp", [(), ("security", "permissions")], ids=["plain", "MGP"])
-@pytest.mark.parametrize("version", ERAS)
-@pytest.mark.parametrize("road", ROADS.values(), ids=ROADS)
+@for_each_row("mgp", [(), ("security", "permissions")], ids=["plain", "MGP"])
+@for_each_row("version", ERAS)
+@for_each_row("road", ROADS.values(), ids=ROADS)
 async def test_what_is_refused_to_a_client_is_refused_to_its_code(road: Road, version: str, mgp: tuple[str, ...]):
     ran: list[str] = []
     server = made(ran, **road.options)

@@ -19,6 +19,7 @@ from defserve.sandbox import monty
 from tests.code_mode.peers import failure, run, value
 from tests.protocols.mgp.callers import ALICE, BOB, speaking
 from tests.raw import ERAS, HANDSHAKE, STATELESS, VERSIONS, Json, Raw, raw
+from tests.rows import for_each_row
 from tests.waiting import until
 
 pytestmark = [
@@ -91,8 +92,8 @@ PROGRAMS: list[tuple[str, Any]] = [
 ]
 
 
-@pytest.mark.parametrize(("code", "expected"), PROGRAMS)
-@pytest.mark.parametrize("version", ERAS)
+@for_each_row(("code", "expected"), PROGRAMS)
+@for_each_row("version", ERAS)
 async def test_code_calls_tools_as_functions_and_gives_its_last_value(version: str, code: str, expected: Any):
     async with shopping(version) as peer:
         assert value(await run(peer, code)) == expected
@@ -155,7 +156,7 @@ FAILURES: list[tuple[str, str]] = [
 ]
 
 
-@pytest.mark.parametrize(("code", "expected"), FAILURES)
+@for_each_row(("code", "expected"), FAILURES)
 async def test_code_that_fails_says_where_and_why(code: str, expected: str):
     async with shopping() as peer:
         assert expected in failure(await run(peer, code))
@@ -216,7 +217,7 @@ LIMITS: list[tuple[CodeMode, str, str]] = [
 ]
 
 
-@pytest.mark.parametrize(("options", "code", "expected"), LIMITS)
+@for_each_row(("options", "code", "expected"), LIMITS)
 async def test_code_beyond_a_limit_ends(options: CodeMode, code: str, expected: str):
     async with shopping(code_mode=options) as peer:
         assert expected in failure(await run(peer, code))

@@ -15,6 +15,7 @@ from defserve.runner.memory import serving
 from defserve.transports.memory import MemoryTransport
 from tests.core.acme import EXTENSION, Acme, Badge, Post, PostOffice, handshake_offer, stateless_offer
 from tests.raw import ERAS, STATELESS, Json, Raw, raw, text_of, turns
+from tests.rows import for_each_row
 
 pytestmark = pytest.mark.anyio
 
@@ -179,8 +180,8 @@ def workshop(acme: Acme) -> Server:
 
 
 @eras
-@pytest.mark.parametrize("negotiated", [False, True])
-@pytest.mark.parametrize("outcome", STAGES)
+@for_each_row("negotiated", [False, True])
+@for_each_row("outcome", STAGES)
 async def test_stages_act_in_order_for_every_client_and_see_the_outcome(version: str, negotiated: bool, outcome: str):
     params, journal, failed = STAGES[outcome]
     acme = Acme()
@@ -322,9 +323,7 @@ async def test_hidden_items_never_break_paging(version: str):
             assert await pages(high) == [["t0", "t1", "t2"], ["t3", "t4", "t5"], ["t6", "t7", "t8"], ["t9"]]
 
 
-@pytest.mark.parametrize(
-    ("tools", "sizes"), [(0, [0]), (1, [1]), (2, [1]), (5, [3]), (6, [3]), (7, [3, 1]), (12, [3, 3])]
-)
+@for_each_row(("tools", "sizes"), [(0, [0]), (1, [1]), (2, [1]), (5, [3]), (6, [3]), (7, [3, 1]), (12, [3, 3])])
 async def test_there_is_no_empty_last_page(tools: int, sizes: list[int]):
     async with raw(warehouse(Acme(), tools)) as peer:
         assert [len(page) for page in await pages(peer)] == sizes
@@ -392,7 +391,7 @@ async def test_callers_of_one_view_share_the_bytes_of_a_list():
 
 
 @eras
-@pytest.mark.parametrize("kind", ["tool", "resource", "prompt"])
+@for_each_row("kind", ["tool", "resource", "prompt"])
 async def test_what_is_hidden_cannot_be_used_either(version: str, kind: str):
     class Hiding(Acme):
         def visible(self, call: Any, item: Any) -> bool:

@@ -12,6 +12,7 @@ import defserve
 from defserve import Context, Extension, Server
 from tests.core.acme import Acme
 from tests.raw import ERAS, raw, text_of
+from tests.rows import for_each_row
 
 pytestmark = pytest.mark.anyio
 
@@ -43,9 +44,9 @@ async def probe_with_context(ctx: Context) -> int:
     return framework_frames()
 
 
-@pytest.mark.parametrize("version", ERAS)
-@pytest.mark.parametrize("extensions", [[], [Acme()]], ids=["bare", "with every stage"])
-@pytest.mark.parametrize(("function", "inline"), [(probe, True), (probe_async, False), (probe_with_context, False)])
+@for_each_row("version", ERAS)
+@for_each_row("extensions", [[], [Acme()]], ids=["bare", "with every stage"])
+@for_each_row(("function", "inline"), [(probe, True), (probe_async, False), (probe_with_context, False)])
 async def test_at_most_ten_frames_lie_between_dispatcher_and_function(
     version: str, extensions: list[Extension], function: object, inline: bool
 ):

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from tests.gateway.topics import eventually, gateway, tool_call
+from tests.rows import for_each_row
 
 pytestmark = pytest.mark.anyio
 
@@ -62,7 +63,7 @@ async def test_only_an_administrator_s_token_promotes(token: str | None):
         assert "mcp/*" not in running.gateway.topics["demo"].members["agent"].capabilities.patterns
 
 
-@pytest.mark.parametrize(
+@for_each_row(
     ("verb", "path", "body", "status"),
     [
         ("POST", PATH, b"{", 400),

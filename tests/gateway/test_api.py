@@ -15,6 +15,7 @@ from defserve.gateway.issued import GuestRules, IssuedTokens
 from defserve.gateway.policy import FirstMatchPolicy, ParticipantEntry, StaticPolicy
 from defserve.gateway.topic import HISTORY_BYTES, GatewayTopic
 from tests.gateway.topics import CONFIG, Running, eventually, gateway, tool_call
+from tests.rows import for_each_row
 
 pytestmark = pytest.mark.anyio
 
@@ -151,7 +152,7 @@ async def test_a_guest_joins_with_the_token_it_is_given_as_the_reference_command
             assert (await elsewhere.closed())[0] == 1008
 
 
-@pytest.mark.parametrize(
+@for_each_row(
     ("asked", "status"),
     [
         ({"name": "admin"}, 403),
@@ -176,7 +177,7 @@ async def test_a_guest_gets_what_the_operator_allows_and_nothing_else(asked: dic
         assert (await token(running, **asked))[0] == status
 
 
-@pytest.mark.parametrize("body", [b"", b"{", b"[]", b"{}", b'{"participantId": "human-a"}', b"\xff"])
+@for_each_row("body", [b"", b"{", b"[]", b"{}", b'{"participantId": "human-a"}', b"\xff"])
 async def test_a_body_that_names_nobody_is_refused(body: bytes):
     async with gateway(guests=GUESTS) as running:
         assert (await running.http("POST", "/v0.1/auth/token", body))[0] == 400

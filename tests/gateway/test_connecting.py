@@ -9,6 +9,7 @@ import pytest
 from websockets.exceptions import InvalidStatus
 
 from tests.gateway.topics import PEOPLE, envelope, eventually, gateway
+from tests.rows import for_each_row
 
 pytestmark = pytest.mark.anyio
 
@@ -47,7 +48,7 @@ async def test_who_is_given_nothing_else_may_only_propose():
 
 
 @pytest.mark.req("MCPX-6.2w", "MCPX-5.1")
-@pytest.mark.parametrize(
+@for_each_row(
     ("token", "topic"),
     [
         (None, "demo"),

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from tests.gateway.topics import Json, Peer, envelope, gateway, tool_call
+from tests.rows import for_each_row
 
 pytestmark = pytest.mark.anyio
 
@@ -51,9 +52,7 @@ async def test_a_kind_without_capability_is_blocked_and_reported_to_its_sender_a
 
 
 @pytest.mark.req("MCPX-4.1s")
-@pytest.mark.parametrize(
-    "kind", ["system/presence", "system/welcome", "system/error", "system/x", "system", "presence"]
-)
+@for_each_row("kind", ["system/presence", "system/welcome", "system/error", "system/x", "system", "presence"])
 async def test_the_gateway_s_own_kinds_are_refused(kind: str):
     async with gateway() as running, running.joined("worker") as worker, running.joined("admin") as admin:
         id = await admin.say(kind, {"event": "leave", "participant": {"id": "worker"}})
@@ -73,7 +72,7 @@ async def test_a_forged_sender_is_refused_and_never_rewritten():
 
 
 @pytest.mark.req("MCPX-6.1v")
-@pytest.mark.parametrize("version", ["mcp-x/v0", "mcpx/v0.0", "mcpx/v0.2", "MCPX/v0.1", 1, None])
+@for_each_row("version", ["mcp-x/v0", "mcpx/v0.0", "mcpx/v0.2", "MCPX/v0.1", 1, None])
 async def test_another_version_is_refused(version: Any):
     async with gateway() as running, running.joined("worker") as worker, running.joined("admin") as admin:
         await admin.say("chat", {"text": "hi"}, protocol=version, id="old-1")
@@ -86,7 +85,7 @@ GOOD = envelope("chat", "admin", {"text": "hi"}, id="good-1")
 
 
 @pytest.mark.req("MCPX-3.0")
-@pytest.mark.parametrize(
+@for_each_row(
     ("frame", "error", "correlation"),
     [
         ("", "not_json", None),

@@ -13,6 +13,7 @@ from defserve.host.links.stdio import ProcessLink
 from defserve.protocols.mcp.versions import HANDSHAKE_VERSIONS
 from defserve.transports.client_errors import Challenged, HttpRefusal
 from tests.host.pretend import SILENCE, STATELESS, Fail, PretendServer
+from tests.rows import for_each_row
 
 pytestmark = pytest.mark.anyio
 
@@ -71,7 +72,7 @@ async def test_a_server_that_refuses_a_version_and_names_one_of_ours_is_asked_ag
     assert [message["method"] for message in server.sent] == ["server/discover", "server/discover"]
 
 
-@pytest.mark.parametrize("supported", [["2026-07-28"], ["2099-01-01"], [], None, "2026-07-28", 7])
+@for_each_row("supported", [["2026-07-28"], ["2099-01-01"], [], None, "2026-07-28", 7])
 async def test_a_server_that_keeps_refusing_every_version_is_given_up(supported: Any):
     server = PretendServer({"server/discover": Fail(-32022, data={"supported": supported})})
     with pytest.raises(PeerError):

@@ -8,12 +8,22 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeAlias
 
+import pytest
+
 from defserve import Command
 from defserve.host import Client
+from tests.effort import slow
 from tests.waiting import DEADLINE
 
 ROOT = Path(__file__).parents[2]
 ERAS = ("handshake", "stateless")
+# The era of a client and that of a backend: by default those that differ.
+ERA_PAIRS = [
+    ("handshake", "stateless"),
+    ("stateless", "handshake"),
+    slow(pytest.param("handshake", "handshake")),
+    slow(pytest.param("stateless", "stateless")),
+]
 
 Hears: TypeAlias = Callable[[str, dict[str, Any]], None]
 

@@ -11,7 +11,7 @@ import pytest
 from defserve import Command, Remote, Server, StaticTokens, ToolError
 from defserve.protocols.mcp.lifecycle import CAPABILITIES_KEY
 from tests.at_address import at_address
-from tests.proxying.backends import ERAS, child, hearing, until_fact, until_listed
+from tests.proxying.backends import ERA_PAIRS, ERAS, child, hearing, until_fact, until_listed
 from tests.proxying.everything import everything
 from tests.waiting import until
 
@@ -38,8 +38,7 @@ def is_running(pid: int) -> bool:
     return True
 
 
-@pytest.mark.parametrize("era", ERAS)
-@pytest.mark.parametrize("back", ERAS)
+@pytest.mark.parametrize(("era", "back"), ERA_PAIRS)
 async def test_two_principals_have_a_child_each(era: str, back: str) -> None:
     async with at_address(desk(child(version=back))) as url:
         ann, bo = "a" * 40, "b" * 40

@@ -16,15 +16,14 @@ from defserve.extending import Call, Next
 from tests.at_address import at_address
 from tests.kernel.governance.governing import SERVER, tool
 from tests.protocols.mgp.callers import speaking
-from tests.proxying.backends import ERAS, child, until_fact, until_listed
+from tests.proxying.backends import ERA_PAIRS, child, until_fact, until_listed
 from tests.proxying.everything import everything
 from tests.raw import HANDSHAKE
 
 pytestmark = pytest.mark.anyio
 
 
-@pytest.mark.parametrize("front", ERAS)
-@pytest.mark.parametrize("back", ERAS)
+@pytest.mark.parametrize(("front", "back"), ERA_PAIRS)
 async def test_without_a_prefix_a_client_gets_what_the_server_itself_would_send(front: str, back: str) -> None:
     server = Server("front")
     server.mount(child(version=back))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from pathlib import Path
 
 import pytest
@@ -10,13 +11,12 @@ from defserve import Remote, Server
 from defserve.errors import PeerError
 from tests.at_address import at_address, fresh
 from tests.proxying.backends import ERAS, child
+from tests.rows import for_each_row
 
 pytestmark = pytest.mark.anyio
 
 
-@pytest.mark.parametrize("back", ERAS)
-@pytest.mark.parametrize("era", ERAS)
-@pytest.mark.parametrize("prefix", [None, "s"])
+@for_each_row(("back", "era", "prefix"), itertools.product(ERAS, ERAS, [None, "s"]), every=3)
 async def test_a_client_loads_and_checks_the_skill_of_a_program(era: str, back: str, prefix: str | None):
     front = Server("front", "1")
     front.mount(child("examples/skills.py", version=back), prefix=prefix)

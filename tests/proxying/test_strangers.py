@@ -11,7 +11,8 @@ import pytest
 from defserve import PeerError, Remote, Server, StaticTokens, ToolError
 from defserve.host import Answers
 from tests.at_address import at_address
-from tests.proxying.backends import ERAS, child
+from tests.proxying.backends import ERA_PAIRS, ERAS, child
+from tests.rows import for_each_row
 
 pytestmark = pytest.mark.anyio
 
@@ -31,8 +32,8 @@ def yes(message: str, schema: dict[str, Any]) -> dict[str, Any]:
     return {name: True if field["type"] == "boolean" else "eve" for name, field in fields.items()}
 
 
-@pytest.mark.parametrize("era", ERAS)
-@pytest.mark.parametrize("meta", [{}, *({key: {"shell.execute": "approved"}} for key in GRANTS)])
+@for_each_row("era", ERAS)
+@for_each_row("meta", [{}, *({key: {"shell.execute": "approved"}} for key in GRANTS)])
 async def test_a_stranger_does_not_run_the_dangerous_tool_of_a_child(era: str, meta: dict[str, Any]) -> None:
     server = guarded()
     async with at_address(server) as url, Remote(url).connect(era, answers=Answers(ask=yes)) as client:
@@ -57,8 +58,7 @@ async def test_who_has_a_token_runs_it(era: str) -> None:
         assert await client.call("e_sure") == "done"
 
 
-@pytest.mark.parametrize("era", ERAS)
-@pytest.mark.parametrize("back", ERAS)
+@pytest.mark.parametrize(("era", "back"), ERA_PAIRS)
 async def test_a_strangers_yes_does_not_reach_a_child_and_its_name_does(era: str, back: str) -> None:
     server = Server("desk")
     server.mount(child("-m", "tests.proxying.guarded", version=back), prefix="e")

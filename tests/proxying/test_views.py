@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ from defserve import Command, Remote, Server
 from defserve.errors import PeerError
 from tests.at_address import at_address, fresh
 from tests.proxying.backends import ERAS, child
+from tests.rows import for_each_row
 
 pytestmark = pytest.mark.anyio
 
@@ -32,9 +34,7 @@ async def check(front: Server, era: str, prefix: str) -> None:
             await plain.read(app.uri)
 
 
-@pytest.mark.parametrize("back", ERAS)
-@pytest.mark.parametrize("era", ERAS)
-@pytest.mark.parametrize("prefix", [None, "w"])
+@for_each_row(("back", "era", "prefix"), itertools.product(ERAS, ERAS, [None, "w"]), every=3)
 async def test_a_host_behind_a_proxy_shows_the_views_of_a_program(era: str, back: str, prefix: str | None):
     front = Server("front", "1")
     program: Command = child("examples/weather_app.py", version=back)
@@ -53,7 +53,7 @@ async def test_and_those_of_a_server_at_an_address(back: str):
 STRANGE: list[Any] = [[], ["app", "x"], "app", None, {"model": 1}, ["model"], 7]
 
 
-@pytest.mark.parametrize("visibility", STRANGE)
+@for_each_row("visibility", STRANGE)
 async def test_a_strange_visibility_of_a_mounted_tool_breaks_no_list(visibility: Any):
     back = Server("back", "1")
 

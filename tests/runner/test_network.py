@@ -229,7 +229,7 @@ async def closed_after(reader: asyncio.StreamReader) -> tuple[bytes, float]:
 
 
 @parsers
-@pytest.mark.parametrize("head", HEADS)
+@for_each_row("head", HEADS)
 async def test_headers_that_do_not_come_are_not_waited_for(head: str, parser: str):
     async with listening(shop(SLOW), parser=parser) as where:
         reader, writer = await where.connect()

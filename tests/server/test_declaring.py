@@ -184,7 +184,7 @@ async def test_the_log_says_which_function_broke_its_promise(caplog: pytest.LogC
     assert f"broken_promise is at tests/server/test_declaring.py:{line}" in caplog.text
 
 
-@pytest.mark.parametrize("name", ["a", "A", "snake_case", "kebab-case", "dotted.name", "0", "x" * 128])
+@for_each_row("name", ["a", "A", "snake_case", "kebab-case", "dotted.name", "0", "x" * 128])
 async def test_every_allowed_name_is_served_as_it_is(name: str):
     server = Server("s", "1")
     server.add_tool(hello, name=name)
@@ -255,7 +255,7 @@ EXPLICIT: list[tuple[str, Json, str, bool]] = [
 
 
 @eras
-@pytest.mark.parametrize(("tool", "arguments", "text", "failed"), EXPLICIT)
+@for_each_row(("tool", "arguments", "text", "failed"), EXPLICIT)
 async def test_an_explicit_schema_is_what_arguments_are_held_to(
     version: str, tool: str, arguments: Json, text: str, failed: bool
 ):

@@ -7,6 +7,7 @@ import pytest
 
 from defserve import Context, Server, UsageError, completion, prompt, resource, tool
 from tests.raw import ERAS, raw, text_of
+from tests.rows import for_each_row
 
 pytestmark = pytest.mark.anyio
 
@@ -106,8 +107,8 @@ INCLUDED: dict[str, tuple[Any, dict[str, list[str]]]] = {
 }
 
 
-@pytest.mark.parametrize("version", ERAS)
-@pytest.mark.parametrize("case", INCLUDED)
+@for_each_row("version", ERAS)
+@for_each_row("case", INCLUDED)
 async def test_everything_marked_is_served_and_nothing_else(version: str, case: str):
     target, expected = INCLUDED[case]
     server = Server("s", "1")

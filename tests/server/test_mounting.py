@@ -104,7 +104,7 @@ COMPLETIONS: dict[str, tuple[Json, str, list[str]]] = {
 
 
 @eras
-@pytest.mark.parametrize("case", COMPLETIONS)
+@for_each_row("case", COMPLETIONS)
 async def test_completions_come_along(version: str, case: str):
     ref, argument, values = COMPLETIONS[case]
     parent = Server("parent", "1")

@@ -10,6 +10,7 @@ import pytest
 
 from defserve import Server, ToolError, UsageError
 from tests.raw import ERAS, STATELESS, VERSIONS, Json, Raw, raw, text_of
+from tests.rows import for_each_row
 
 pytestmark = pytest.mark.anyio
 
@@ -63,9 +64,9 @@ async def listing(peer: Raw) -> list[Json]:
 
 
 @pytest.mark.req("MCP-5.1l")
-@pytest.mark.parametrize("version", VERSIONS)
-@pytest.mark.parametrize("from_thread", [False, True])
-@pytest.mark.parametrize("case", CHANGES)
+@for_each_row("version", VERSIONS)
+@for_each_row("from_thread", [False, True])
+@for_each_row("case", CHANGES)
 async def test_a_change_is_told_once_and_seen_in_the_next_list(version: str, from_thread: bool, case: str):
     change, kind = CHANGES[case]
     server = stocked()
@@ -167,7 +168,7 @@ AROUND: dict[str, tuple[int, list[str], str, bool]] = {
 
 
 @eras
-@pytest.mark.parametrize("case", AROUND)
+@for_each_row("case", AROUND)
 async def test_the_first_middleware_is_the_outermost(version: str, case: str):
     n, expected, text, failed = AROUND[case]
     server, journal = wrapped()
@@ -178,7 +179,7 @@ async def test_the_first_middleware_is_the_outermost(version: str, case: str):
 
 
 @eras
-@pytest.mark.parametrize("method", ["tools/list", "prompts/list", "resources/list"])
+@for_each_row("method", ["tools/list", "prompts/list", "resources/list"])
 async def test_any_method_can_be_wrapped(version: str, method: str):
     server = stocked()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 from itertools import permutations
 from pathlib import Path
@@ -59,6 +60,8 @@ def _is_text(node: ast.expr, names: set[str]) -> bool:
 
 def strays(source: str) -> Iterator[str]:
     """Where a module makes a space of its own: it calls `Space`, or gives a store a text."""
+    if not re.search(r"Space|StoreChange|store\b", source):
+        return
     tree = ast.parse(source)
     names = _text_names(tree)
     for node in ast.walk(tree):

@@ -22,6 +22,8 @@ COMMANDS: Final = {
     "dev": ("defserve.cli.commands.dev", "run a server and reload it when its code changes; clients stay connected"),
     "list": ("defserve.cli.commands.list", "show the tools, resources and prompts of a server"),
     "call": ("defserve.cli.commands.call", "call a tool of a server and print the result"),
+    "read": ("defserve.cli.commands.read", "read a resource of a server"),
+    "prompt": ("defserve.cli.commands.prompt", "fill in a prompt of a server and print its messages"),
     "new": ("defserve.cli.commands.new", "create a project: a server, its tests, and what it takes to publish it"),
     "add": ("defserve.cli.commands.add", "add a tool, resource, prompt or feature set to a project"),
     "inspect": ("defserve.cli.commands.inspect", "show a server at a glance: what it speaks, offers, may do and costs"),

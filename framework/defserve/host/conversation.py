@@ -11,7 +11,16 @@ from collections.abc import Callable, Coroutine, Mapping
 from typing import Any, TypeAlias
 
 from defserve.errors import PeerError, PeerGone, PeerTimeout, ProtocolError
-from defserve.host.exchange.pending import Answer, Forward, Heard, PendingRequest, Progress, RequestObserver, retrieve
+from defserve.host.exchange.pending import (
+    Answer,
+    Follower,
+    Forward,
+    Heard,
+    PendingRequest,
+    Progress,
+    RequestObserver,
+    retrieve,
+)
 from defserve.host.exchange.raw_reply import RawReply, read
 from defserve.host.exchange.sessions import OpenAgain, Sessions
 from defserve.host.fields import number_of, object_of, text_of
@@ -154,6 +163,29 @@ class ClientConversation:
         reply = await self._exchange(pending, params, within)
         return reply if isinstance(reply, RawReply) else RawReply(reply.id, reply.result, reply.error)
 
+    def post(self, method: str, params: Params, follower: Follower) -> PendingRequest | None:
+        """Like `forward`, without a frame of its own: a proxy does it for every call. None if the link cannot do that.
+
+        First await `unsent`, then `reply`; if that raises, call `give_up` with the reason.
+        """
+        link = self._pushing
+        if link is None:
+            return None
+        pending = self._new(method, None, follower)
+        try:
+            pending.unsent = link.write(encode(_message(pending, params)))
+        except BaseException as reason:
+            self.give_up(pending, reason)
+            raise
+        return pending
+
+    def give_up(self, pending: PendingRequest, reason: BaseException) -> None:
+        """Nobody waits for the reply of what was posted. The peer is told, unless it is the peer who failed."""
+        if isinstance(reason, asyncio.CancelledError):
+            self._call_off(pending, "no longer needed")
+        pending.settle()
+        self._pending.pop(pending.id, None)
+
     async def begin(
         self, method: str, params: Params, on_progress: Progress | None = None, id: Id | None = None
     ) -> PendingRequest:
@@ -171,7 +203,7 @@ class ClientConversation:
         return pending
 
     def _new(
-        self, method: str, on_progress: Progress | None, forward: Forward | None, id: Id | None = None
+        self, method: str, on_progress: Progress | None, forward: Follower | None, id: Id | None = None
     ) -> PendingRequest:
         if self._gone:
             raise self._departure()
@@ -296,6 +328,11 @@ class ClientConversation:
 
     def _received(self, data: bytes) -> None:
         messages = read(data)
+        if type(messages) is RawReply and (pending := self._pending.get(messages.id)) and not pending.reply.done():  # pyright: ignore[reportArgumentType]
+            # What most messages are takes the short way.
+            del self._pending[pending.id]
+            pending.reply.set_result(messages)
+            return
         for message in messages if isinstance(messages, list) else (messages,):
             self._take(message, data)
 
@@ -306,7 +343,7 @@ class ClientConversation:
         except Exception:  # whatever the peer says, the next message is read
             log.exception("a message could not be taken: %.200r", self.shown(data))
 
-    def _dispatch(self, message: Message, data: bytes, forward: Forward | None) -> None:
+    def _dispatch(self, message: Message, data: bytes, forward: Follower | None) -> None:
         if isinstance(message, Reply):
             self._replied(message, data)
         elif isinstance(message, Notification):
@@ -336,7 +373,7 @@ class ClientConversation:
             error = {"code": message.code, "message": f"the peer's reply is unreadable: {message.message}"}
             awaited.set_result(Reply(message.id, None, error))
 
-    def _notified(self, note: Notification, forward: Forward | None) -> None:
+    def _notified(self, note: Notification, forward: Follower | None) -> None:
         if note.method == "notifications/cancelled":
             id = note.params.get("requestId")
             if is_id(id) and (task := self._answering.get(id)):

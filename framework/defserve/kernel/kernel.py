@@ -22,6 +22,12 @@ from defserve.kernel.governance.registering import check_register_rules
 from defserve.kernel.governance.state_file import StateFile
 from defserve.kernel.journal import Journal
 from defserve.kernel.members import Creator, Member
+from defserve.kernel.operating.access import AccessVerbs
+from defserve.kernel.operating.audit import KernelAudit
+from defserve.kernel.operating.health import health
+from defserve.kernel.operating.permissions import PermissionVerbs
+from defserve.kernel.operating.pins import PinVerbs
+from defserve.kernel.operating.tools import ACCESS_GRANT, ACCESS_QUERY, ACCESS_REVOKE, add_operator_tools
 from defserve.kernel.supervision import Supervision
 from defserve.search.options import Search
 from defserve.server.server import Server
@@ -44,11 +50,16 @@ class Kernel:
         _check(config)
         self.journal = Journal()
         self.members: dict[str, Member] = {}
-        self.server = _server(config, options)
+        state = StateFile(config.path)
+        self.server = _server(config, state, options)
         self.mounts = self.server.mounts
-        self.governance = Governance(self, StateFile(config.path))
+        self.governance = Governance(self, state)
         # It looks at a tool before the others do: what it refuses is recorded.
         self.server.extensions = (self.governance, *self.server.extensions)
+        self.access, self.permissions, self.pins = AccessVerbs(self), PermissionVerbs(self), PinVerbs(self)
+        if (access := self.governance.access) is not None:
+            answers = {ACCESS_QUERY: access.answer_query, ACCESS_GRANT: access.grant, ACCESS_REVOKE: access.revoke}
+            add_operator_tools(self.server, answers)
         self._supervision = Supervision(self)
         self.server.extend(self._supervision)
         self._reloading = asyncio.Lock()
@@ -138,6 +149,16 @@ class Kernel:
         if found.get("isError"):
             raise UsageError(f"the search failed: {found['content'][0].get('text')}")
         return [{"risk_level": tool["security"]["risk_level"], **tool} for tool in found["structuredContent"]["tools"]]
+
+    async def health(self, id: str | None = None) -> list[dict[str, Any]]:
+        """Whether servers answer now: one of them, or all."""
+        return await health(self, id)
+
+    async def audit(self, last: int = 20, follow: bool = False, verify: bool = False) -> AsyncIterator[dict[str, Any]]:
+        """The last records of the audit log, and with `follow` those that come; or whether it is intact."""
+        async with aclosing(KernelAudit(self).show(last, follow, verify)) as events:
+            async for event in events:
+                yield event
 
     async def approve(self, id: str, tool: str | None = None) -> list[dict[str, Any]]:
         """Let tools of a server be used that were held because they changed: one of them, or all."""
@@ -264,7 +285,7 @@ def _check(config: KernelConfig) -> None:
     check_register_rules(config.settings.register)
 
 
-def _server(config: KernelConfig, options: Mapping[str, Any]) -> Server:
+def _server(config: KernelConfig, state: StateFile, options: Mapping[str, Any]) -> Server:
     settings = config.settings
     given = dict(options)
     if settings.keys and "auth" not in given:
@@ -275,7 +296,7 @@ def _server(config: KernelConfig, options: Mapping[str, Any]) -> Server:
         given.setdefault("instructions", settings.instructions)
     if settings.audit:
         given.setdefault("audit", settings.audit)
-    if wants_access(config):
+    if wants_access(config, state):
         given.setdefault("access", own_policy(config))
     level: Any = settings.level
     given.setdefault("search", Search(level=level, pinned=config.pinned(), budget=settings.budget))

@@ -1,4 +1,4 @@
-"""MGP §11.3, §11.4 for the servers of a kernel: health and lifecycle of the one that `server_id` names."""
+"""MGP §6, §11.3, §11.4 at a kernel: health and lifecycle of the server that `server_id` names, and the audit log."""
 
 from __future__ import annotations
 
@@ -13,8 +13,12 @@ from defserve.errors import InvalidParams, MethodNotFound, PeerError, UsageError
 from defserve.kernel.config.entries import KernelConfig
 from defserve.kernel.governance.operators import check_operator
 from defserve.kernel.members import Member
+from defserve.kernel.operating.audit import KernelAudit
+from defserve.kernel.operating.health import health
+from defserve.kernel.operating.tools import AUDIT, HEALTH, RESTART
 from defserve.protocols.mgp import instants
 from defserve.protocols.mgp.agreed import sections
+from defserve.protocols.mgp.discovery.operator_tools import Answer
 from defserve.protocols.mgp.errors import ServerNotFound, ServerNotReady
 from defserve.protocols.mgp.lifecycle.lifecycle import DEFAULT_REASON, REASONS
 from defserve.proxying.backend import Backend
@@ -30,6 +34,7 @@ class OperatedKernel(Protocol):
 
     config: KernelConfig
     server: Server
+    members: dict[str, Member]
 
     def member(self, id: str) -> Member: ...
     async def restart(self, id: str, now: bool = False) -> dict[str, Any]: ...
@@ -40,7 +45,7 @@ class KernelMethods:
     """Without a `server_id`, or with the kernel's own, the kernel itself is meant. Only operators may name another."""
 
     def __init__(self, kernel: OperatedKernel) -> None:
-        self._kernel = kernel
+        self._kernel, self._audit = kernel, KernelAudit(kernel)
         self._stopping: set[asyncio.Task[Any]] = set()
 
     def around(self) -> Mapping[str, Wrapper]:
@@ -51,7 +56,14 @@ class KernelMethods:
         }
 
     def methods(self) -> Mapping[str, Handler]:
-        return {"mgp/lifecycle/restart": self._restart}
+        return {
+            "mgp/lifecycle/restart": _where_agreed("lifecycle", self.restart),
+            "mgp/audit/replay": _where_agreed("audit", self._audit.replay),
+        }
+
+    def tools(self) -> Mapping[str, Answer]:
+        """What clients without MGP find as tools."""
+        return {HEALTH: self.health, RESTART: self.restart, AUDIT: self._audit.replay}
 
     def _around(self, answer: Any) -> Wrapper:
         async def wrapper(call: Call, params: Params, following: Next) -> Any:
@@ -112,9 +124,15 @@ class KernelMethods:
             "estimated_drain_ms": int(seconds * 1000) if pending else 0,
         }
 
-    async def _restart(self, call: Call, params: Params) -> Params:
-        if "lifecycle" not in sections(call):
-            raise MethodNotFound(f"Method not found: {call.method}")
+    async def health(self, call: Call, params: Params) -> Params:
+        """The health of the server that `server_id` names, or of all."""
+        check_operator(call, self._kernel.config.settings.admins)
+        if (id := params.get("server_id")) is not None:
+            self._member(id)
+        return {"servers": await health(self._kernel, id)}
+
+    async def restart(self, call: Call, params: Params) -> Params:
+        """Start a server again."""
         backend = self._backend(call, params.get("server_id"))
         try:
             done = await self._kernel.restart(backend.id)
@@ -128,21 +146,35 @@ class KernelMethods:
         """The server that is meant. Raises PermissionDenied for a caller who is no operator: first, so that it learns
         no ids."""
         check_operator(call, self._kernel.config.settings.admins)
-        if not isinstance(id, str):
-            raise InvalidParams("Invalid params: server_id must be the id of a server")
-        try:
-            member = self._kernel.member(id)
-        except UsageError as error:
-            raise ServerNotFound(error.problem, details={"server_id": id[:128]}) from None
+        member = self._member(id)
         if member.backend is None:
             raise ServerNotReady(f"server {id!r} is {member.state}: {member.problem or 'it was not started'}")
         return member.backend
+
+    def _member(self, id: Any) -> Member:
+        if not isinstance(id, str):
+            raise InvalidParams("Invalid params: server_id must be the id of a server")
+        try:
+            return self._kernel.member(id)
+        except UsageError as error:
+            raise ServerNotFound(error.problem, details={"server_id": id[:128]}) from None
 
     def _seconds(self, params: Params) -> float:
         given = params.get("timeout_ms", self._kernel.config.settings.drain_secs * 1000)
         if isinstance(given, bool) or not isinstance(given, int | float) or not 0 <= given <= LONGEST_DRAIN_MS:
             raise InvalidParams(f"Invalid params: timeout_ms must be a number from 0 to {LONGEST_DRAIN_MS}")
         return given / 1000
+
+
+def _where_agreed(section: str, handler: Answer) -> Handler:
+    """A method that is not found where its section was not agreed on."""
+
+    async def run(call: Call, params: Params) -> Any:
+        if section not in sections(call):
+            raise MethodNotFound(f"Method not found: {call.method}")
+        return await handler(call, params)
+
+    return run
 
 
 def _reason(params: Params) -> str:

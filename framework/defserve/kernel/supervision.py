@@ -18,6 +18,7 @@ from defserve.kernel.idling import end_when_idle
 from defserve.kernel.members import Member
 from defserve.kernel.methods import KernelMethods, OperatedKernel
 from defserve.kernel.notices import LifecycleNotices
+from defserve.kernel.operating.tools import add_operator_tools
 from defserve.kernel.probing import probe
 
 log = logging.getLogger("defserve.kernel")
@@ -31,8 +32,6 @@ TOLD: Final = ("added", "removed", "restarted", "adjusted", "failed", "needs_sta
 class Supervised(Operations, OperatedKernel, Protocol):
     """The part of a kernel that supervision uses."""
 
-    members: dict[str, Member]
-
     async def refresh(self) -> None: ...
 
 
@@ -44,6 +43,7 @@ class Supervision(Extension):
     def __init__(self, kernel: Supervised) -> None:
         self._kernel = kernel
         self._methods = KernelMethods(kernel)
+        add_operator_tools(kernel.server, self._methods.tools())
         self._notices = LifecycleNotices(kernel.server)
         self._tasks: dict[str, list[asyncio.Task[None]]] = {}
         self._loop: asyncio.AbstractEventLoop | None = None

@@ -9,19 +9,19 @@ from defserve.core.call import Call
 from defserve.errors import PeerError
 from defserve.host.fields import Json
 from defserve.protocols.mcp.asking.parking import ParkedWork, Parking
+from defserve.protocols.mcp.asking.round_trips import RoundTrips
 from defserve.protocols.mcp.lifecycle import dialect_of
 from defserve.protocols.mcp.tasks.elsewhere import TaskLost
 from defserve.protocols.mgp.errors import UpstreamUnavailable
 from defserve.proxying import failures, tasks
 from defserve.proxying.catalogue import uris
-from defserve.proxying.conversations.fronts import Front, front_of
+from defserve.proxying.conversations.fronts import front_of
 from defserve.proxying.conversations.holding import HeldChannels
-from defserve.proxying.relay import RelayedCall, held_handle, resumes, shaped
+from defserve.proxying.relay import RelayContext, RelayedCall, held_handle, shaped
 from defserve.proxying.room import CallRoom
 from defserve.wire.jsonvalue import is_object
 
 if TYPE_CHECKING:
-    from defserve.proxying.conversations.channel import Channel
     from defserve.proxying.conversations.conversations import Conversations
     from defserve.proxying.mounted import MountedServer
     from defserve.proxying.states import BackendState
@@ -48,47 +48,37 @@ class Calls:
         keep_task: KeepTask,
     ) -> None:
         self._server, self._state, self._conversations = server, state, conversations
-        self._room, self._parking, self._keep_task = room, parking, keep_task
-        self._held, self._tasks_held = HeldChannels(), HeldChannels(server.options.children)
+        self._room, self._keep_task = room, keep_task
+        self._context = RelayContext(server, parking, HeldChannels(), HeldChannels(server.options.children))
 
     async def relay(self, call: Call, method: str, params: Json) -> Json:
         """The result of a call's request. Raises what the front is told if there is none."""
-        if resumes(call):
-            return await self._named(self._parking.run(call.root, _nothing))
-        return await self._in_room(call, self._relay(call, method, params))
-
-    async def _in_room(self, call: Call, work: Coroutine[Any, Any, Json]) -> Json:
-        """Do it when there is room for one more call of its caller."""
-        caller = call.principal
+        rounds = call.root.peek(RoundTrips)
+        if rounds is not None and rounds.parked is not None:
+            return await self._named(self._context.parking.run(call.root, _nothing))
+        room, caller, server = self._room, call.principal, self._server
+        if (turn := room.enter(caller)) is not None:
+            await room.turn(caller, turn)
         try:
-            if (turn := self._room.enter(caller)) is not None:
-                await self._room.turn(caller, turn)
-        except BaseException:
-            work.close()
-            raise
-        try:
-            return await work
+            front, conversations = front_of(call), self._conversations
+            held = self._context.held.take(held_handle(rounds, server.id)) if rounds is not None else None
+            if held is not None:
+                channel = held.channel
+            else:
+                channel = conversations.at_hand(front) or await conversations.of(front)
+            relayed = RelayedCall(self._context, call, channel, front)
+            if held is not None:
+                channel.begin(relayed)
+                channel.end(held.exchange)
+            try:
+                result = await relayed.run(method, params)
+                return await self._kept(relayed, result) if result.get("resultType") == "task" else result
+            except PeerError as error:
+                raise failures.failed(server.id, error, self._state.now, server.secrets) from None
+            finally:
+                channel.unused()
         finally:
-            self._room.leave(caller)
-
-    async def _relay(self, call: Call, method: str, params: Json) -> Json:
-        front, conversations = front_of(call), self._conversations
-        held = self._held.take(held_handle(call, self._server.id))
-        channel = held.channel if held is not None else await conversations.of(front)
-        relayed = self._relayed(call, channel, front)
-        if held is not None:
-            channel.begin(relayed)
-            channel.end(held.exchange)
-        try:
-            result = await self._named(relayed.run(method, params))
-            return await self._kept(relayed, result) if result.get("resultType") == "task" else result
-        finally:
-            conversations.pool.unused(channel)
-
-    def _relayed(self, call: Call, channel: Channel, front: Front) -> RelayedCall:
-        server = self._server
-        tasks = self._tasks_held if server.target.isolates else None
-        return RelayedCall(server.id, call, channel, front, self._parking, self._held, server.secrets, tasks)
+            room.leave(caller)
 
     async def _named(self, work: Coroutine[Any, Any, Json]) -> Json:
         """The result of work in this backend. Its failures say whose they are."""
@@ -103,7 +93,7 @@ class Calls:
         """The backend has made a task of a call: the front's answer, with an id of ours."""
         where = {SERVER: self._server.id, HELD: relayed.task_handle}
         try:
-            return await self._named(self._keep_task(relayed.call, created, {**where, TASK: tasks.id_of(created)}))
+            return await self._keep_task(relayed.call, created, {**where, TASK: tasks.id_of(created)})
         except BaseException:
             relayed.abandon(created)
             self.release_task(where)
@@ -111,29 +101,36 @@ class Calls:
 
     async def ask_task(self, call: Call, where: Json, method: str, params: Json) -> Json:
         """See `mcp.tasks.elsewhere.TaskServers`. `where` is what was given to a `KeepTask`."""
-        found = await self._in_room(call, self._ask_task(call, where, method, params))
+        caller = call.principal
+        if (turn := self._room.enter(caller)) is not None:
+            await self._room.turn(caller, turn)
+        try:
+            found = await self._ask_task(call, where, method, params)
+        finally:
+            self._room.leave(caller)
         if is_object(found.get("result")):
             found["result"] = shaped(uris.in_tool_result(found["result"], self._server.prefix), dialect_of(call))
         return found
 
     async def _ask_task(self, call: Call, where: Json, method: str, params: Json) -> Json:
         front, held = front_of(call), where[HELD]
-        channel = self._tasks_held.find(held) if held is not None else await self._conversations.of(front)
+        channel = self._context.tasks.find(held) if held is not None else await self._conversations.of(front)
         if channel is None:
             raise TaskLost
+        relayed = RelayedCall(self._context, call, channel, front)
         try:
-            return await self._named(self._relayed(call, channel, front).run(method, {"taskId": where[TASK], **params}))
+            return await self._named(relayed.run(method, {"taskId": where[TASK], **params}))
         except UpstreamUnavailable:
             # A held conversation is a process of its own: that it left ends its tasks.
             if held is not None:
                 raise TaskLost from None
             raise
         finally:
-            self._conversations.pool.unused(channel)
+            channel.unused()
 
     def release_task(self, where: Json) -> None:
         """See `mcp.tasks.elsewhere.TaskServers`."""
-        self._tasks_held.release(where[HELD])
+        self._context.tasks.release(where[HELD])
 
 
 def _nothing(work: ParkedWork) -> NoReturn:

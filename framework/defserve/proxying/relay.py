@@ -10,8 +10,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Coroutine
 from secrets import token_urlsafe
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from defserve.core.call import Call
 from defserve.errors import PeerError, ProtocolError
@@ -38,10 +39,11 @@ from defserve.proxying.conversations.fronts import is_confirmation
 from defserve.proxying.tasks import METHODS, has_tasks, id_of, needs_tasks, outcome, with_tasks
 
 if TYPE_CHECKING:
-    from defserve.host.exchange.raw_reply import RawReply
     from defserve.proxying.conversations.fronts import Front
     from defserve.proxying.conversations.holding import HeldChannels
+    from defserve.proxying.mounted import MountedServer
     from defserve.proxying.targets import Secrets
+    from defserve.wire.messages import Reply, Request
 
 OURS: Final = frozenset({VERSION_KEY, CAPABILITIES_KEY, CLIENT_KEY, LOG_LEVEL_KEY})
 """Members of `_meta` that concern the front's leg alone."""
@@ -52,78 +54,104 @@ COMPLETE: Final = "complete"
 SERVER, STATE, ASKED, HELD = "server", "state", "asked", "held"
 
 
+class RelayContext(NamedTuple):
+    """What all calls of one backend share.
+
+    `held` keeps conversations whose question was left in a result, `tasks` those that have a task in their memory.
+    """
+
+    server: MountedServer
+    parking: Parking
+    held: HeldChannels
+    tasks: HeldChannels
+
+
 class RelayedCall:
     """What one call needs in a backend. `call` is replaced when the front repeats the request with its answers.
 
-    `tasks` keeps conversations that have a task in their memory, and `task_handle` is what it keeps this one by.
+    `task_handle` is what the conversation is kept by, if it has a task in its memory.
     """
 
-    __slots__ = (
-        "id", "call", "channel", "front", "task_handle", "_work", "_parking", "_secrets", "_held", "_is_held", "_tasks",
-    )  # fmt: skip
+    __slots__ = ("call", "channel", "front", "server", "token", "task_handle", "_context", "_work", "_is_held")
 
-    def __init__(
-        self,
-        id: str,
-        call: Call,
-        channel: Channel,
-        front: Front,
-        parking: Parking,
-        held: HeldChannels,
-        secrets: Secrets,
-        tasks: HeldChannels | None = None,
-    ) -> None:
-        self.id, self.call, self.channel, self.front = id, call, channel, front
-        self._tasks = tasks
+    def __init__(self, context: RelayContext, call: Call, channel: Channel, front: Front) -> None:
+        self._context, self.server = context, context.server
+        self.call, self.channel, self.front = call, channel, front
         self.task_handle: str | None = None
-        self._parking, self._secrets, self._held = parking, secrets, held
+        self.token: Any = None
         self._work: ParkedWork | None = None
         self._is_held = False
 
     async def run(self, method: str, params: Json) -> Json:
-        """The result of the request. Raises what the front is told if there is none."""
+        """The result of the request. Raises what the front is told if there is none.
+
+        Every call takes this way. What is usual is done in this frame, because each further one costs as much again.
+        """
         channel, call = self.channel, self.call
-        if channel.may_ask and not channel.stateless and not can_wait(call):
-            return await self._parking.run(call.root, lambda work: self._parked(work, method, params))
+        conversation, stateless = channel.conversation, channel.terms.stateless
+        if channel.may_ask and not stateless and self._work is None and not can_wait(call):
+            return await self._context.parking.run(call.root, lambda work: self._parked(work, method, params))
         channel.begin(self)
         try:
-            result = await self._send(method, params)
-            if result.get("resultType") == "task":
-                self._hold_for(result)
-            return result
+            level = log_threshold(call)
+            if channel.lacks_level(level):
+                await channel.want_level(level)
+            request = self._request(method, params, level)
+            pending = conversation.post(method, request, self)
+            if pending is None:
+                reply = await channel.forward(method, request, self)
+            else:
+                try:
+                    if pending.unsent is not None:
+                        await pending.unless_settled(pending.unsent)
+                    reply = await pending.reply
+                except BaseException as reason:
+                    conversation.give_up(pending, reason)
+                    raise
+            result = self._result(reply)
+            if stateless:
+                if result.get("resultType", COMPLETE) != COMPLETE:
+                    result = await self._in_rounds(method, request, result)
+            elif "task" in params:
+                result = await self._old_outcome(object_of(result.get("task")))
+        except (PeerError, ProtocolError) as error:
+            if not (stateless and self.front.waits and method == "tools/call" and needs_tasks(error)):
+                raise
+            # It was refused before it ran.
+            return await self._as_task(method, params)
         finally:
             if not self._is_held:
                 channel.end(self)
-
-    async def _send(self, method: str, params: Json) -> Json:
-        channel, call = self.channel, self.call
-        level = log_threshold(call)
-        if channel.lacks_level(level):
-            await channel.want_level(level)
-        offers, meta = self.front.offers, _passed_meta(call)
-        if not channel.stateless:
-            complete = channel.dressed(params, meta, offers, level)
-            result = self._result(await channel.forward(method, complete, self))
-            result = await self._old_outcome(object_of(result.get("task"))) if "task" in params else result
+        if not stateless:
             for member in ROUNDS:
                 # They mean nothing in its era. A front of the other one would take them for ours.
                 result.pop(member, None)
-            return result
-        takes = self.front.takes_tasks and method in METHODS and has_tasks(channel.terms.capabilities)
-        complete = channel.dressed(params, meta, with_tasks(offers) if takes else offers, level)
-        if not self.front.waits or method != "tools/call":
-            return await self._in_rounds(method, complete, takes_tasks=takes)
-        try:
-            return await self._in_rounds(method, complete, takes_tasks=False)
-        except (PeerError, ProtocolError) as error:
-            if not needs_tasks(error):
-                raise
-        # It was refused before it ran.
-        complete = channel.dressed(params, meta, with_tasks(offers), level)
-        result = await self._in_rounds(method, complete, takes_tasks=True)
-        return await self._outcome(result) if result.get("resultType") == "task" else result
+        return result
+
+    def _request(self, method: str, params: Json, level: str | None) -> Json:
+        """The params as the backend gets them."""
+        channel, front, passed = self.channel, self.front, _passed_meta(self.call)
+        self.token = passed.get("progressToken")
+        if not channel.terms.stateless:
+            return channel.dressed(params, passed, front.offers, level)
+        offers = with_tasks(front.offers) if self._takes_tasks(method) else front.offers
+        complete = channel.dressed(params, passed, offers, level)
+        return {**complete, **brought} if (brought := self._brought()) else complete
+
+    def _takes_tasks(self, method: str) -> bool:
+        """Whether the backend may make a task of this request, and the front takes it."""
+        return self.front.takes_tasks and method in METHODS and has_tasks(self.channel.terms.capabilities)
 
     # -- a backend's task that the front waits for -------------------------------------------------------
+
+    async def _as_task(self, method: str, params: Json) -> Json:
+        """A call that can only be a task: we take the task, and give its result as that of the call."""
+        channel, offers = self.channel, with_tasks(self.front.offers)
+        request = channel.dressed(params, _passed_meta(self.call), offers, log_threshold(self.call))
+        result = self._result(await channel.forward(method, request, self))
+        if result.get("resultType", COMPLETE) != COMPLETE:
+            result = await self._in_rounds(method, request, result, is_wanted=True)
+        return await self._outcome(result) if result.get("resultType") == "task" else result
 
     async def _outcome(self, created: Json) -> Json:
         """The result of a task, as that of a call. If nobody waits any more, the task is cancelled."""
@@ -138,9 +166,9 @@ class RelayedCall:
             self.abandon(created)
             raise
         if found.get("status") == "failed":
-            raise failures.relayed(self.id, object_of(found.get("error")), self._secrets)
+            raise failures.relayed(self.server.id, object_of(found.get("error")), self._secrets)
         if found.get("status") == "cancelled":
-            raise PeerError(f"server {self.id!r} cancelled the call")
+            raise PeerError(f"server {self.server.id!r} cancelled the call")
         return object_of(found.get("result"))
 
     async def _old_outcome(self, created: Json) -> Json:
@@ -158,40 +186,42 @@ class RelayedCall:
 
     # -- a backend that asks in its result ---------------------------------------------------------------
 
-    async def _in_rounds(self, method: str, params: Json, *, takes_tasks: bool) -> Json:
-        waits = can_wait(self.call)
-        answers = self._brought()
-        for _ in range(MOST_ROUNDS):
-            complete = {**params, **answers} if answers else params
-            result = self._result(await self.channel.forward(method, complete, self))
-            kind = result.get("resultType", COMPLETE)
-            if kind == "task" and not takes_tasks:
-                raise PeerError(f"server {self.id!r} began a task, and was not asked for one")
-            if kind in (COMPLETE, "task"):
-                return result
-            if kind != "input_required":
-                raise PeerError(
-                    f"server {self.id!r} gave a result of the type {str(kind)[:64]!r}, which nobody offered"
-                )
+    async def _in_rounds(self, method: str, request: Json, result: Json, *, is_wanted: bool = False) -> Json:
+        """The result after further rounds, if the first one asks. `is_wanted`: we asked for a task ourselves."""
+        waits, rounds = can_wait(self.call), 1
+        while (kind := result.get("resultType", COMPLETE)) == "input_required":
             requests = self._checked(object_of(self._secrets.clean(result.get("inputRequests"))))
             state: Json = {"requestState": result["requestState"]} if "requestState" in result else {}
             if not waits:
-                kept = {SERVER: self.id, STATE: state, ASKED: list(requests), HELD: self._hold()}
+                kept = {SERVER: self.server.id, STATE: state, ASKED: list(requests), HELD: self._hold()}
                 await self.call.root.local(RoundTrips).relay(self.call, requests, kept)
-            answers = {"inputResponses": await self._answers(requests), **state}
-        raise PeerError(f"server {self.id!r} still asks for input after {MOST_ROUNDS} rounds")
+            if rounds == MOST_ROUNDS:
+                raise PeerError(f"server {self.server.id!r} still asks for input after {MOST_ROUNDS} rounds")
+            rounds += 1
+            complete = {**request, "inputResponses": await self._answers(requests), **state}
+            result = self._result(await self.channel.forward(method, complete, self))
+        if kind == "task":
+            if not is_wanted and not self._takes_tasks(method):
+                raise PeerError(f"server {self.server.id!r} began a task, and was not asked for one")
+            if not is_wanted:
+                self._hold_for(result)
+        elif kind != COMPLETE:
+            raise PeerError(
+                f"server {self.server.id!r} gave a result of the type {str(kind)[:64]!r}, which nobody offered"
+            )
+        return result
 
     def _hold_for(self, created: Json) -> None:
         """Keep a conversation with a child that has a task in its memory. Raises ResourceExhausted if none can be."""
-        if self._tasks is None:
+        if not self.server.target.isolates:
             return
         seconds, ttl = self.call.session.composition.limits.task_ttl, created.get("ttlMs")
         seconds = min(seconds, ttl / 1000) if type(ttl) is int else seconds
-        self.task_handle = self._tasks.hold(self.channel, self, seconds)
+        self.task_handle = self._context.tasks.hold(self.channel, self, seconds)
         self._is_held = self.task_handle is not None
         if not self._is_held:
             self.abandon(created)
-            raise failures.too_busy(self.id, "all of its conversations run tasks")
+            raise failures.too_busy(self.server.id, "all of its conversations run tasks")
 
     def abandon(self, created: Json) -> None:
         """Nobody will ask for a task that has begun: have it cancelled."""
@@ -202,7 +232,7 @@ class RelayedCall:
         """Keep a conversation that would end with this request. The answers need it."""
         if self.front.key is not None or self.channel.front is None:
             return None
-        handle = self._held.hold(self.channel, self)
+        handle = self._context.held.hold(self.channel, self)
         self._is_held = handle is not None
         return handle
 
@@ -212,7 +242,7 @@ class RelayedCall:
         if rounds is None:
             return {}
         kept = object_of(rounds.relayed)
-        if kept.get(SERVER) != self.id:
+        if kept.get(SERVER) != self.server.id:
             return {"inputResponses": rounds.unproven} if rounds.unproven else {}
         given = {key: rounds.answers.pop(key)[1] for key in kept[ASKED] if key in rounds.answers}
         return {"inputResponses": given, **kept[STATE]}
@@ -224,10 +254,10 @@ class RelayedCall:
             request = object_of(asked)
             method = str(request.get("method"))
             if QUESTIONS.get(method) not in self.front.offers:
-                raise PeerError(f"server {self.id!r} asks for {method}, which its client did not offer")
+                raise PeerError(f"server {self.server.id!r} asks for {method}, which its client did not offer")
             found[key] = {**request, "method": method, "params": object_of(request.get("params"))}
             if not self.front.is_known and is_confirmation(method, found[key]["params"]):
-                raise PeerError(f"server {self.id!r} asks for a confirmation: {NO_YES}")
+                raise PeerError(f"server {self.server.id!r} asks for a confirmation: {NO_YES}")
         return found
 
     # -- a backend that asks while the call runs ---------------------------------------------------------
@@ -235,17 +265,17 @@ class RelayedCall:
     async def _parked(self, work: ParkedWork, method: str, params: Json) -> Json:
         """The call as work that outlives its request. It is never sent a second time."""
         self._work, work.attached, work.note = work, self._attach, self._note
-        self.channel.begin(self)
-        try:
-            return await self._send(method, params)
-        finally:
-            self.channel.end(self)
+        return await self.run(method, params)
 
     def _attach(self, call: Call) -> None:
         self.call = call
 
     def _note(self) -> str:
-        return f"The call waited in server {self.id!r} and may have had effects: look before you call it again."
+        return f"The call waited in server {self.server.id!r} and may have had effects: look before you call it again."
+
+    def on_request(self, request: Request) -> Coroutine[Any, Any, Any]:
+        """See `channel.Exchange`."""
+        return self.channel.answer_in(self, request)
 
     async def ask(self, method: str, params: Json) -> Any:
         """See `channel.Exchange`."""
@@ -255,6 +285,10 @@ class RelayedCall:
         return await ask_front(self.call, method, params)
 
     # -- what comes back ---------------------------------------------------------------------------------
+
+    def on_notification(self, method: str, params: Json) -> None:
+        """See `channel.Exchange`."""
+        self.channel.heard_in(self, method, params)
 
     def hear(self, method: str, params: Json) -> None:
         """See `channel.Exchange`."""
@@ -267,12 +301,17 @@ class RelayedCall:
                 told.pop("message", None)
             call.notify(method, told, replaces=("progress", token))
 
-    def _result(self, reply: RawReply) -> Json:
+    @property
+    def _secrets(self) -> Secrets:
+        return self.server.secrets
+
+    def _result(self, reply: Reply) -> Json:
         if reply.error is not None:
-            raise failures.relayed(self.id, reply.error, self._secrets)
-        result = self._secrets.cleaned(reply)
+            raise failures.relayed(self.server.id, reply.error, self.server.secrets)
+        secrets = self.server.secrets
+        result = secrets.cleaned(reply) if secrets.sure else reply.result
         if not isinstance(result, dict):
-            raise PeerError(f"server {self.id!r} gave a result that is not an object")
+            raise PeerError(f"server {self.server.id!r} gave a result that is not an object")
         return result  # pyright: ignore[reportUnknownVariableType]
 
 
@@ -301,17 +340,10 @@ def can_wait(call: Call) -> bool:
     return rounds is not None and rounds.wait_for_answer is not None
 
 
-def held_handle(call: Call, id: str) -> Any:
+def held_handle(rounds: RoundTrips, id: str) -> Any:
     """The handle of the conversation with a backend that was kept for this request."""
-    rounds = call.root.peek(RoundTrips)
-    kept = object_of(rounds.relayed) if rounds is not None else {}
+    kept = object_of(rounds.relayed)
     return kept.get(HELD) if kept.get(SERVER) == id else None
-
-
-def resumes(call: Call) -> bool:
-    """Whether a request brings answers for parked work."""
-    rounds = call.root.peek(RoundTrips)
-    return rounds is not None and rounds.parked is not None
 
 
 async def ask_front(call: Call, method: str, params: Json) -> Any:

@@ -14,12 +14,14 @@ from pydantic_core import to_json
 from defserve.errors import UsageError
 from defserve.host.addresses import Remote as Address
 from defserve.host.addresses import is_address
+from defserve.host.exchange.raw_reply import RawReply
 from defserve.redaction import is_secret_name, redact_text
+from defserve.wire.codec import encode
 from defserve.wire.jsonvalue import is_array, is_object
 
 if TYPE_CHECKING:
-    from defserve.host.exchange.raw_reply import RawReply
     from defserve.host.link import Link
+    from defserve.wire.messages import Reply
 
 Per: TypeAlias = Literal["client", "shared", "call"]
 PERS: Final[tuple[Per, ...]] = get_args(Per)
@@ -47,12 +49,12 @@ class Secrets:
         # The longest first: a secret may contain another.
         return cls(*(tuple(sorted(found, key=len, reverse=True)) for found in (known | more, known)))
 
-    def cleaned(self, reply: RawReply) -> Any:
+    def cleaned(self, reply: Reply) -> Any:
         """The result of a reply, without the secrets that are sure."""
         if not self.sure:
             return reply.result
         # An escape that is not needed spells a character in another way, as some writers do with every slash.
-        raw = reply.raw.decode(errors="replace")
+        raw = (reply.raw if isinstance(reply, RawReply) else encode(reply.result)).decode(errors="replace")
         is_suspect = "\\u" in raw or "\\/" in raw or any(value in raw for value in self._spelled)
         return self.clean(reply.result) if is_suspect else reply.result
 

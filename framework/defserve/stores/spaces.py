@@ -25,6 +25,7 @@ FORMAT: Final = Space("format")
 API_KEYS: Final = Space("keys")
 SECRETS: Final = Space("secrets")
 AUDIT_HEADS: Final = Space("audit")
+AUDIT_LOGS: Final = SpaceFamily("audit log:")
 DENIED_TOKENS: Final = Space("denied tokens")
 CHECKPOINTS: Final = SpaceFamily("state:")
 NONCES: Final = SpaceFamily("nonce:")
@@ -37,6 +38,7 @@ TABLE: Final[Mapping[str, str]] = {
     API_KEYS: "each API key under its id. 0.1.0 also kept the secret of checkpoint ids here, as `checkpoints`",
     SECRETS: "`checkpoints` is the secret of checkpoint ids",
     AUDIT_HEADS: "the last signed head of each audit log that is anchored here, under the log's name",
+    AUDIT_LOGS: "after the colon the log's name: each record under its number, the last signed head under `head`",
     DENIED_TOKENS: "under the hash of its id, each signed token that is accepted no more, until it expires",
     CHECKPOINTS: 'after the colon `["set","owner"]`: the tree under `tree`, each checkpoint under its id',
     NONCES: "after the colon the nonce: one value, expected to be absent, with a ttl, so it is spent exactly once",

@@ -68,6 +68,14 @@ class UnreadMessage:
             self.message.taken()
 
 
+class Wakes(Protocol):
+    """What `rouse` wakes: a future, or who stands for one."""
+
+    def done(self) -> bool: ...
+
+    def set_result(self, result: bool, /) -> None: ...
+
+
 class ClientOutbox:
     """The messages that one client has not read. `finished`: no more will follow. `gone`: nobody reads any more."""
 
@@ -76,7 +84,7 @@ class ClientOutbox:
     def __init__(self) -> None:
         self.finished = self.gone = False
         self.unread: deque[UnreadMessage] = deque()
-        self._wake: asyncio.Future[bool] | None = None
+        self._wake: Wakes | None = None
 
     def keep(self, message: OutboundMessage, id: str | None = None) -> None:
         """Put a message at the end, or in front of the bulk of other calls.
@@ -131,6 +139,10 @@ class ClientOutbox:
         """Wake up `wait`."""
         if self._wake is not None and not self._wake.done():
             self._wake.set_result(True)
+
+    def call_when_roused(self, waiting: Wakes) -> None:
+        """Have `rouse` tell this one, as long as nobody waits here."""
+        self._wake = waiting
 
     async def wait(self, seconds: float | None = None) -> bool:
         """Wait until there is something to write, or no more will follow. False when `seconds` passed first."""

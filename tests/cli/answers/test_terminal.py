@@ -82,3 +82,51 @@ def test_what_is_not_understood_is_asked_again(
 def test_a_question_that_is_never_understood_is_dismissed():
     form = {"properties": {"value": {"type": "boolean"}}}
     assert fill_in("?", form, typing("a\n", "b\n", "c\n", "y\n")) is Cancel
+
+
+CHOICE = {"type": "string", "oneOf": [{"const": "s", "title": "A single room"}, {"const": "d", "title": "Two beds"}]}
+OLDER = {"type": "string", "enum": ["s", "d"], "enumNames": ["A single room", "Two beds"]}
+
+
+@pytest.mark.parametrize("field", [CHOICE, OLDER])
+@pytest.mark.parametrize("line", ["2\n", "d\n", "Two beds\n", "two beds\n"])
+def test_labels_are_shown_as_a_menu_and_a_choice_is_its_number_value_or_label(
+    field: dict[str, object], line: str, capsys: pytest.CaptureFixture[str]
+):
+    form = {"properties": {"value": field}, "required": ["value"]}
+    assert fill_in("Which room?", form, typing(line)) == {"value": "d"}
+    assert capsys.readouterr().err == "\nWhich room?\n    1. A single room\n    2. Two beds\n  (1-2): "
+
+
+def test_a_number_that_is_not_in_the_menu_is_asked_for_again(capsys: pytest.CaptureFixture[str]):
+    form = {"properties": {"value": CHOICE}, "required": ["value"]}
+    assert fill_in("Which room?", form, typing("3\n", "0\n", "1\n")) == {"value": "s"}
+    assert capsys.readouterr().err.count("type a number from 1 to 2") == 2
+
+
+def test_a_value_that_looks_like_a_number_is_the_value():
+    field = {"type": "string", "oneOf": [{"const": "2", "title": "two"}, {"const": "1", "title": "one"}]}
+    assert fill_in("?", {"properties": {"value": field}}, typing("1\n")) == {"value": "1"}
+
+
+def test_several_labels_can_be_chosen(capsys: pytest.CaptureFixture[str]):
+    field = {"type": "array", "items": {"anyOf": [{"const": c, "title": c.upper()} for c in "abc"]}}
+    form = {"properties": {"letters": field}, "required": ["letters"]}
+    assert fill_in("Which?", form, typing("1, c\n")) == {"letters": ["a", "c"]}
+    assert "  letters\n    1. A\n" in capsys.readouterr().err
+    assert fill_in("Which?", form, typing('["a"]\n')) == {"letters": ["a"]}
+
+
+def test_a_described_field_keeps_its_name(capsys: pytest.CaptureFixture[str]):
+    field = {"type": "string", "description": "Which one do you want?"}
+    fill_in("?", {"properties": {"room": field, "bed": {"type": "string", "title": "Bed"}}}, typing("a\n", "b\n"))
+    assert capsys.readouterr().err == "\n?\n  room – Which one do you want? (string):   Bed (string): "
+
+
+def test_what_a_server_asks_cannot_move_the_cursor(capsys: pytest.CaptureFixture[str]):
+    bad = "\x1b[2J\u202e"
+    field = {"type": "string", "title": bad, "description": bad, "oneOf": [{"const": bad, "title": f"{bad}!"}]}
+    fill_in(bad, {"properties": {bad: field, "b": {"enum": [bad]}, "c": {"type": bad, "default": bad}}}, typing("1\n"))
+    agree(bad, typing("y\n"))
+    told = capsys.readouterr().err
+    assert "\x1b" not in told and "\u202e" not in told

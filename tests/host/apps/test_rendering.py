@@ -13,6 +13,7 @@ from defserve import Server, UsageError
 from defserve.errors import PeerError
 from defserve.host import Client, RenderedApp
 from tests.host.pretend import PretendServer
+from tests.rows import for_each_row
 
 pytestmark = pytest.mark.anyio
 
@@ -65,7 +66,7 @@ async def test_a_view_may_come_as_a_blob_and_by_the_older_link():
     assert (await rendered(pretend(blob, tools=tools))).html == "<p>ü"
 
 
-@pytest.mark.parametrize(
+@for_each_row(
     ("contents", "problem"),
     [
         ([], "is nothing"),
@@ -151,7 +152,7 @@ async def test_a_view_that_never_stops_talking_fills_no_memory():
     assert len(app.received) == 1_000
 
 
-@pytest.mark.parametrize("name", ["think", "nobody", "missing", "", None, 7, ["press"]])
+@for_each_row("name", ["think", "nobody", "missing", "", None, 7, ["press"]])
 async def test_a_view_calls_nothing_that_is_not_visible_to_it(name: Any):
     server = pretend(VIEW)
     async with Client(server, version="2025-11-25", apps=True) as client:

@@ -13,6 +13,7 @@ import pytest
 from defserve.errors import PeerError, PeerGone
 from defserve.host import Client, HttpLink, Mgp
 from tests.host.web import Exchange, Web, event, web
+from tests.rows import for_each_row
 from tests.waiting import until
 
 pytestmark = pytest.mark.anyio
@@ -106,7 +107,7 @@ WAYS: list[tuple[int, Any]] = [
 ]
 
 
-@pytest.mark.parametrize(("status", "body"), WAYS)
+@for_each_row(("status", "body"), WAYS)
 async def test_a_lost_session_is_opened_again_and_what_was_refused_is_repeated(status: int, body: Any):
     server = Forgetful(status, body)
     async with talking(server) as (client, served):
@@ -132,7 +133,7 @@ NOT_LOST: list[tuple[int, Any]] = [
 ]
 
 
-@pytest.mark.parametrize(("status", "body"), NOT_LOST)
+@for_each_row(("status", "body"), NOT_LOST)
 async def test_any_other_refusal_opens_nothing(status: int, body: Any):
     server = Forgetful(status, body)
     async with talking(server) as (client, served):

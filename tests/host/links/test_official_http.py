@@ -12,6 +12,7 @@ from defserve.errors import PeerError
 from defserve.host import Answers, Client, HttpLink
 from tests.host.links import official_server
 from tests.host.links.asgi import serving
+from tests.rows import for_each_row
 
 pytestmark = pytest.mark.anyio
 
@@ -23,8 +24,8 @@ def official(**options: Any) -> Any:
     return runpy.run_path(official_server.__file__)["server"].streamable_http_app(**options)
 
 
-@pytest.mark.parametrize("json_response", [False, True])
-@pytest.mark.parametrize("version", [None, *VERSIONS])
+@for_each_row("json_response", [False, True])
+@for_each_row("version", [None, *VERSIONS])
 async def test_its_tools_resources_and_prompts_are_reached(version: str | None, json_response: bool):
     async with (
         serving(official(json_response=json_response)) as url,

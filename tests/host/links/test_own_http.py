@@ -10,6 +10,7 @@ import pytest
 from defserve.errors import PeerTimeout
 from defserve.host import Answers, Client, HttpLink, Remote
 from tests.host.links.asgi import serving
+from tests.rows import for_each_row
 from tests.testing import calculator
 
 pytestmark = pytest.mark.anyio
@@ -18,7 +19,7 @@ VERSIONS = ["2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25", "2026-07-28"
 ERAS = ["2025-11-25", "2026-07-28"]
 
 
-@pytest.mark.parametrize("version", [None, *VERSIONS])
+@for_each_row("version", [None, *VERSIONS])
 async def test_its_tools_resources_and_prompts_are_reached(version: str | None):
     async with serving(calculator.server.asgi(), "/") as url, Remote(url).connect(version, timeout=10) as client:
         assert client.version == (version or "2026-07-28")

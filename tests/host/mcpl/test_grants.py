@@ -237,7 +237,7 @@ async def test_narrowing_counts_before_the_server_answers_and_widening_after():
 # -- what is refused -------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
+@for_each_row(
     ("method", "params", "path"),
     [
         ("push/event", {"featureSet": "memory.proactive", "eventId": "e"}, "pushEvents"),

@@ -17,6 +17,7 @@ from defserve.protocols.mcpl.turns import ModelInfo, Turn
 from tests.at_address import at_address
 from tests.forking.spawning import spawn
 from tests.host.mcpl import lively
+from tests.rows import for_each_row
 
 pytestmark = pytest.mark.anyio
 
@@ -43,8 +44,8 @@ async def hosting(road: str, version: str = HANDSHAKE, **options: Any) -> AsyncG
                 yield client
 
 
-@pytest.mark.parametrize("version", [HANDSHAKE, STATELESS])
-@pytest.mark.parametrize("road", ROADS)
+@for_each_row("version", [HANDSHAKE, STATELESS])
+@for_each_row("road", ROADS)
 async def test_hooks_run_in_both_eras(road: str, version: str):
     async with hosting(road, version) as client:
         assert client.mcpl is not None

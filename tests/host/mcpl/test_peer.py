@@ -11,6 +11,7 @@ from defserve.host import Client, Declared, Mcpl, ScriptedModel
 from defserve.host.mcpl.feature_sets import POLICY_KEY
 from defserve.protocols.mcpl.turns import Turn
 from tests.host.mcpl.scripted import MEMORY, SETS, LiveServer, Trail, hosting, live_server, stateless_server
+from tests.rows import for_each_row
 
 pytestmark = pytest.mark.anyio
 
@@ -100,7 +101,7 @@ async def test_the_policy_is_the_first_thing_a_ready_server_hears():
 
 
 @pytest.mark.req("MCPL-6.3")
-@pytest.mark.parametrize(
+@for_each_row(
     ("wish", "enabled"),
     [
         (None, NAMES),

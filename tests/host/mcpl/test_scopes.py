@@ -11,6 +11,7 @@ from defserve.host import Answers, Elevation, Mcpl
 from defserve.protocols.mcpl.errors import ScopeDenied
 from defserve.protocols.mcpl.scopes.values import Scope
 from tests.host.mcpl.scripted import MEMORY, Json, LiveServer, Trail, hosting, live_server
+from tests.rows import for_each_row
 
 pytestmark = pytest.mark.anyio
 
@@ -27,7 +28,7 @@ async def elevate(server: LiveServer, label: str, **payload: Any) -> Json:
 
 
 @pytest.mark.req("MCPL-7.6")
-@pytest.mark.parametrize(
+@for_each_row(
     ("label", "approved", "asked"),
     [
         ("/project/main.py", True, False),

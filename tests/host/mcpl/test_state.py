@@ -17,6 +17,7 @@ from defserve.protocols.mcpl.errors import UnknownFeatureSet
 from tests.at_address import at_address, fresh
 from tests.forking.spawning import spawn
 from tests.host.mcpl.scripted import Trail, hosting, live_server, stateless_server
+from tests.rows import for_each_row
 
 pytestmark = pytest.mark.anyio
 
@@ -57,9 +58,9 @@ def sent(server: Any) -> list[dict[str, Any]]:
 
 
 @pytest.mark.req("MCPL-8.2", "MCPL-8.3", "MCPL-8.4", "MCPL-8.5")
-@pytest.mark.parametrize("version", [HANDSHAKE, STATELESS])
-@pytest.mark.parametrize("road", ROADS)
-@pytest.mark.parametrize("sending", ["host", "checkpoint"])
+@for_each_row("version", [HANDSHAKE, STATELESS])
+@for_each_row("road", ROADS)
+@for_each_row("sending", ["host", "checkpoint"])
 async def test_a_host_follows_rolls_back_and_branches(road: str, version: str, sending: Sending):
     async with example("notes", road, version, state=sending) as client:
         mcpl = client.mcpl
@@ -104,8 +105,8 @@ async def test_a_host_that_sends_nothing_goes_on_where_the_server_is(version: st
 
 
 @pytest.mark.req("MCPL-8.5", "MCPL-8.6")
-@pytest.mark.parametrize("version", [HANDSHAKE, STATELESS])
-@pytest.mark.parametrize("road", ROADS)
+@for_each_row("version", [HANDSHAKE, STATELESS])
+@for_each_row("road", ROADS)
 async def test_opaque_checkpoints_are_followed_by_their_names(road: str, version: str):
     trail = Trail()
     async with example("git_like", road, version, audit=[trail]) as client:

@@ -12,6 +12,7 @@ from defserve.host import Accept, Answers, Cancel, Client, Decline
 from tests.host.mgp import guarded
 from tests.host.mgp.hosts import ERAS, connected, mgp_block, speaking, trusting
 from tests.host.pretend import SILENCE, PretendServer
+from tests.rows import for_each_row
 
 pytestmark = pytest.mark.anyio
 
@@ -58,7 +59,7 @@ async def test_a_person_who_declines_is_not_asked_on():
             await client.call("pay")
 
 
-@pytest.mark.parametrize(
+@for_each_row(
     ("kind", "answer", "response"),
     [
         ("confirmation", {"value": True}, "confirm"),

@@ -16,6 +16,7 @@ from defserve.protocols.mgp.errors import AccessDenied, PermissionDenied
 from tests.host.mgp import guarded
 from tests.host.mgp.hosts import DONE, ERAS, Trail, connected, mgp_block, speaking, tool, trusting
 from tests.host.pretend import STATELESS, Fail, PretendServer
+from tests.rows import for_each_row
 
 pytestmark = pytest.mark.anyio
 
@@ -23,9 +24,9 @@ ROADS = ["memory", "stdio", "http"]
 
 
 @pytest.mark.req("MGP-1.3")
-@pytest.mark.parametrize("speaks", ["plain", "mgp"])
-@pytest.mark.parametrize("road", ROADS)
-@pytest.mark.parametrize("version", ERAS)
+@for_each_row("speaks", ["plain", "mgp"])
+@for_each_row("road", ROADS)
+@for_each_row("version", ERAS)
 async def test_a_host_with_and_without_mgp_calls_a_server_with_mgp(speaks: str, road: str, version: str):
     options: dict[str, Any] = (
         {"mgp": trusting()} if speaks == "mgp" else {"answers": Answers(ask=lambda *_: {"v": True})}
@@ -149,8 +150,8 @@ async def test_a_server_that_takes_no_grants_is_still_called():
 
 
 @pytest.mark.req("MGP-3.3")
-@pytest.mark.parametrize("version", ERAS)
-@pytest.mark.parametrize(
+@for_each_row("version", ERAS)
+@for_each_row(
     ("options", "granted"),
     [
         ({"approval": "auto_approve"}, "approved"),

@@ -17,6 +17,7 @@ from defserve.errors import PeerError
 from defserve.host import UnverifiedSkill, skill_fingerprint
 from defserve.host.skills.entry import CheckedEntry
 from defserve.host.skills.loading import load_skill, read_verified
+from tests.rows import for_each_row
 
 pytestmark = pytest.mark.anyio
 
@@ -67,7 +68,7 @@ async def test_loading_reads_the_manifest_and_nothing_else() -> None:
     assert server.asked == ["SKILL.md", "docs/email.md"]
 
 
-@pytest.mark.parametrize("path", ["docs/other.md", "", "../SKILL.md", "docs", "./SKILL.md", BASE + "SKILL.md"])
+@for_each_row("path", ["docs/other.md", "", "../SKILL.md", "docs", "./SKILL.md", BASE + "SKILL.md"])
 async def test_only_files_of_the_entry_can_be_read(path: str) -> None:
     server = Skilled()
     skill = await load_skill(server.read, server.entry)
@@ -76,7 +77,7 @@ async def test_only_files_of_the_entry_can_be_read(path: str) -> None:
     assert server.asked == ["SKILL.md"]
 
 
-@pytest.mark.parametrize(
+@for_each_row(
     ("path", "data", "problem"),
     [
         ("SKILL.md", MANIFEST.replace(b"Body", b"Evil"), "has the digest"),
@@ -97,7 +98,7 @@ async def test_a_file_that_differs_ends_it(path: str, data: bytes | str, problem
     assert server.asked[-1] == path
 
 
-@pytest.mark.parametrize(
+@for_each_row(
     "contents",
     [
         [None],
@@ -160,7 +161,7 @@ def with_file(**fields: Any) -> Callable[[Json], None]:
     return lambda entry: entry["resources"][1].update(fields)
 
 
-@pytest.mark.parametrize(
+@for_each_row(
     ("change", "problem"),
     [
         (changed(uri=None), "does not end in /SKILL.md"),

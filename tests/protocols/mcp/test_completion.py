@@ -7,6 +7,7 @@ from pydantic import Field
 
 from defserve import Server, UsageError
 from defserve.errors import PeerError
+from tests.rows import for_each_row
 
 pytestmark = pytest.mark.anyio
 
@@ -62,7 +63,7 @@ async def test_an_argument_is_completed_under_the_name_it_is_listed_with():
         assert (await client.complete("route", argument="start", value="t"))["values"] == []
 
 
-@pytest.mark.parametrize(
+@for_each_row(
     "params",
     [
         {},

@@ -15,6 +15,7 @@ from defserve import Server
 from defserve.host import Link
 from defserve.runner.memory import serving
 from tests.raw import HANDSHAKE, PREFIX, VERSIONS, raw
+from tests.rows import for_each_row
 
 pytestmark = pytest.mark.anyio
 
@@ -125,7 +126,7 @@ async def test_both_eras_share_a_pipe():
 REMOVED = "initialize ping logging/setLevel resources/subscribe resources/unsubscribe tasks/list tasks/result"
 
 
-@pytest.mark.parametrize("method", REMOVED.split())
+@for_each_row("method", REMOVED.split())
 async def test_what_the_stateless_era_removed_is_not_found_in_it(method: str):
     async with pipe_to() as pipe:
         params = {**offer("2026-07-28"), "level": "info", "uri": "text://welcome", **ENVELOPE}
@@ -141,7 +142,7 @@ async def test_what_only_the_stateless_era_has_is_not_found_in_a_session(method:
         assert (await pipe.ask(2, method, {"notifications": {}}))["error"]["code"] == -32601
 
 
-@pytest.mark.parametrize(
+@for_each_row(
     ("meta", "code"),
     [
         ({PREFIX + "clientCapabilities": None}, -32602),

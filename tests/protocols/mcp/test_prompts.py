@@ -6,6 +6,7 @@ import pytest
 
 from defserve import Assistant, Embedded, Image, Message, Server, Text, UsageError, User
 from defserve.errors import PeerError
+from tests.rows import for_each_row
 
 pytestmark = pytest.mark.anyio
 
@@ -28,7 +29,7 @@ MESSAGES: list[tuple[Any, list[tuple[str, Any]]]] = [
 
 
 @pytest.mark.req("MCP-5.3")
-@pytest.mark.parametrize(("value", "messages"), MESSAGES)
+@for_each_row(("value", "messages"), MESSAGES)
 async def test_what_a_function_returns_becomes_messages(value: Any, messages: list[tuple[str, Any]]):
     server = Server("s", "1")
 

@@ -18,6 +18,7 @@ from pydantic import TypeAdapter
 from defserve import Server
 from tests.protocols.mcp.recorder import Recorder, recording
 from tests.raw import PREFIX, STATELESS, VERSIONS
+from tests.rows import for_each_row
 
 pytestmark = pytest.mark.anyio
 
@@ -122,8 +123,8 @@ def end_calls(server: Server) -> None:
 # -- the official models ---------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("example", TOOLS)
-@pytest.mark.parametrize("version", VERSIONS)
+@for_each_row("example", TOOLS)
+@for_each_row("version", VERSIONS)
 async def test_every_message_is_one_of_its_version_with_no_field_to_spare(version: str, example: str):
     client = await tour(version, example)
     for reply in client.replies:

@@ -9,6 +9,7 @@ from defserve.protocols.mcpl.policies import POLICY_KEY
 from defserve.protocols.mcpl.turns import FinishedTurn, Turn
 from tests.protocols.mcpl.hosts import MCPL, MCPL_05, hosting
 from tests.raw import ERAS, HANDSHAKE, STATELESS, VERSIONS, text_of
+from tests.rows import for_each_row
 
 pytestmark = pytest.mark.anyio
 
@@ -54,8 +55,8 @@ async def test_a_host_that_offers_mcpl_is_told_of_it(version: str):
 
 
 @pytest.mark.req("MCPL-3.2")
-@pytest.mark.parametrize("version", VERSIONS)
-@pytest.mark.parametrize("mcpl", [None, {"version": "1.0"}, {"version": 4}, {"version": "0.x"}])
+@for_each_row("version", VERSIONS)
+@for_each_row("mcpl", [None, {"version": "1.0"}, {"version": 4}, {"version": "0.x"}])
 async def test_everyone_else_sees_nothing_and_the_tools_work(version: str, mcpl: Any):
     async with hosting(live(), version, mcpl=mcpl) as host:
         assert "mcpl" not in str(host.opening)

@@ -20,6 +20,7 @@ from tests.effort import examples
 from tests.protocols.mcpl.draft_05 import PATHS
 from tests.protocols.mcpl.hosts import MCPL, MCPL_05, Host, Json, hosting, session_of
 from tests.raw import STATELESS, text_of, turns, until
+from tests.rows import for_each_row
 
 pytestmark = [pytest.mark.anyio, pytest.mark.req("MCPL-05")]
 
@@ -228,7 +229,7 @@ async def test_what_is_taken_back_stops():
         assert await everything.tries(host) == set()
 
 
-@pytest.mark.parametrize(
+@for_each_row(
     "policy",
     [
         {"effectiveCapabilities": "tools"},
@@ -311,7 +312,7 @@ async def test_denials_and_unknown_paths_decide_nothing():
         assert await everything.tries(host) - {"source"} == {"tool", "push", "infer", "model", "ended"}
 
 
-@pytest.mark.parametrize(
+@for_each_row(
     ("policy", "on"),
     [
         ({}, True),
@@ -386,7 +387,7 @@ async def test_two_hosts_of_two_versions_have_two_policies():
 # -- without sessions ------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
+@for_each_row(
     ("policy", "on"),
     [
         (None, False),

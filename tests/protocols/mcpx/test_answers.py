@@ -13,6 +13,7 @@ from defserve.protocols.mcpx.errors import NotPresent
 from defserve.protocols.mcpx.unconfirmed import MOST_UNCONFIRMED, UnconfirmedMessages
 from tests.protocols.mcpx.gateways import FULL, gateway, stranger
 from tests.raw import until
+from tests.rows import for_each_row
 
 pytestmark = pytest.mark.anyio
 
@@ -23,8 +24,8 @@ def is_request(envelope: dict[str, Any]) -> bool:
     return envelope["kind"].startswith("mcp/request")
 
 
-@pytest.mark.parametrize("id", [0, 999, "1", None, "absent"])
-@pytest.mark.parametrize("context", ["", ":add", ":x"])
+@for_each_row("id", [0, 999, "1", None, "absent"])
+@for_each_row("context", ["", ":add", ":x"])
 async def test_the_envelope_says_what_is_answered_whatever_the_id(id: Any, context: str):
     async with gateway(ann=FULL, bob=FULL) as there, stranger(there, "bob") as bob:
         async with join_topic(there.url, token="ann") as ann:

@@ -13,6 +13,7 @@ from defserve.protocols.mcpx.topic import Chat
 from tests.protocols.mcpx.gateways import FULL, Json, gateway, stranger
 from tests.protocols.mcpx.servers import calculator, call, joined
 from tests.raw import until
+from tests.rows import for_each_row
 
 pytestmark = pytest.mark.anyio
 
@@ -60,7 +61,7 @@ async def test_a_handshake_that_fails_leaves_the_conversation_open():
 
 
 @pytest.mark.req("MCPX-4.3", "MCPX-4.3r", "MCPX-7.1", "MCPX-8.2")
-@pytest.mark.parametrize(
+@for_each_row(
     ("kind", "payload"),
     [
         ("mcp/request:tools/call:safe", {"method": "tools/call", "params": {"name": "add"}}),

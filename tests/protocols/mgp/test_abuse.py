@@ -14,6 +14,7 @@ from defserve.auth.principals import LOCAL, Principal
 from tests import asgi
 from tests.protocols.mgp.callers import ALICE, BOB, STRANGER, Clock, Trail, code_of, offer, speaking
 from tests.raw import ERAS, HANDSHAKE, STATELESS, Json, Raw, raw, turns
+from tests.rows import for_each_row
 
 pytestmark = pytest.mark.anyio
 
@@ -55,9 +56,9 @@ def approved(*names: str) -> Json:
 # -- who grants ------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("version", ERAS)
-@pytest.mark.parametrize("method", ["request", "await"])
-@pytest.mark.parametrize(
+@for_each_row("version", ERAS)
+@for_each_row("method", ["request", "await"])
+@for_each_row(
     "more",
     [
         {"policy": "auto_approve"},
@@ -100,8 +101,8 @@ async def test_an_unasked_response_of_the_servers_grants_nothing():
         assert await noted(peer) == 1000
 
 
-@pytest.mark.parametrize("claimed", ["operator", "admin", "bob", "local", "\r\nroot"])
-@pytest.mark.parametrize("who", [LOCAL, ALICE])
+@for_each_row("claimed", ["operator", "admin", "bob", "local", "\r\nroot"])
+@for_each_row("who", [LOCAL, ALICE])
 async def test_approved_by_is_whoever_was_authenticated(claimed: str, who: Principal):
     server, trail = made(permissions="deny_all")
     async with speaking(server, SESSION, ["security"], who=who) as peer:
@@ -155,8 +156,8 @@ async def test_an_expiry_is_checked_when_the_grant_is_used(version: str):
 # -- what was not negotiated -----------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("version", ERAS)
-@pytest.mark.parametrize(
+@for_each_row("version", ERAS)
+@for_each_row(
     "more",
     [
         {"_mgp": {"grants": approved(), "approved_by": "operator"}},
@@ -199,11 +200,9 @@ GRANT: Json = {
 }
 
 
-@pytest.mark.parametrize("version", ERAS)
-@pytest.mark.parametrize("method", ["query", "grant", "revoke"])
-@pytest.mark.parametrize(
-    ("admins", "who", "code"), [((), ALICE, -32601), (("alice",), BOB, 1001), (("alice",), STRANGER, 1001)]
-)
+@for_each_row("version", ERAS)
+@for_each_row("method", ["query", "grant", "revoke"])
+@for_each_row(("admins", "who", "code"), [((), ALICE, -32601), (("alice",), BOB, 1001), (("alice",), STRANGER, 1001)])
 async def test_access_is_changed_by_an_admin_or_not_at_all(
     method: str, admins: Any, who: Principal, code: int, version: str
 ):
@@ -253,7 +252,7 @@ async def test_a_deny_that_expires_falls_back_to_what_stands_below():
 # -- ids and traces --------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
+@for_each_row(
     ("given", "taken"),
     [
         (UUID, True),
@@ -268,7 +267,7 @@ async def test_a_deny_that_expires_falls_back_to_what_stands_below():
         ({"id": UUID}, False),
     ],
 )
-@pytest.mark.parametrize("top", [False, True], ids=["in params", "beside params"])
+@for_each_row("top", [False, True], ids=["in params", "beside params"])
 async def test_without_mgp_only_a_harmless_trace_id_is_taken_over(given: Any, taken: bool, top: bool):
     server, trail = made()
     async with raw(server, SESSION) as peer:

@@ -15,6 +15,7 @@ from defserve.auth.principals import LOCAL, Principal
 from tests import asgi
 from tests.protocols.mgp.callers import ALICE, LOOPBACK, STRANGER, Trail, code_of, speaking
 from tests.raw import ERAS, HANDSHAKE, STATELESS, Json, Raw, raw, text_of
+from tests.rows import for_each_row
 
 pytestmark = pytest.mark.anyio
 
@@ -121,8 +122,8 @@ CASES = [
 ]
 
 
-@pytest.mark.parametrize("version", ERAS)
-@pytest.mark.parametrize(("peer", "confirm", "outcome"), CASES)
+@for_each_row("version", ERAS)
+@for_each_row(("peer", "confirm", "outcome"), CASES)
 async def test_who_confirms_is_what_the_table_says(peer: str, confirm: str, outcome: str, version: str):
     server, wiped, trail = made(confirm=confirm)
     who, capabilities, extensions = PEERS[peer]
@@ -138,8 +139,8 @@ async def test_who_confirms_is_what_the_table_says(peer: str, confirm: str, outc
             assert wiped == ["sda"]
 
 
-@pytest.mark.parametrize("version", ERAS)
-@pytest.mark.parametrize(("tool", "asked"), [("wipe", 1), ("trim", 0), ("name", 1)])
+@for_each_row("version", ERAS)
+@for_each_row(("tool", "asked"), [("wipe", 1), ("trim", 0), ("name", 1)])
 async def test_the_mark_says_whether_a_call_is_confirmed(tool: str, asked: int, version: str):
     server, _, _ = made()
     async with speaking(server, version, (), who=LOCAL, capabilities=ASKS) as client:
@@ -296,7 +297,7 @@ async def test_a_state_confirms_for_the_caller_who_was_asked():
     assert asgi.text(await asked.ask("tools/call", call | told)) == "wiped sda"
 
 
-@pytest.mark.parametrize(
+@for_each_row(
     "answer",
     [
         {"action": "decline"},
@@ -307,7 +308,7 @@ async def test_a_state_confirms_for_the_caller_who_was_asked():
         {"action": "accept", "content": {"value": "of course not"}},
     ],
 )
-@pytest.mark.parametrize("version", ERAS)
+@for_each_row("version", ERAS)
 async def test_only_a_yes_confirms(answer: Json, version: str):
     server, wiped, _ = made()
     async with speaking(server, version, (), who=LOCAL, capabilities=ASKS) as peer:

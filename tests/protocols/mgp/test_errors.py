@@ -13,6 +13,7 @@ from defserve.errors import Declined, Draining, LimitExceeded, Refused, Rejected
 from defserve.protocols.mcp.failures import ERROR_KEY
 from defserve.protocols.mgp import errors, failures
 from tests.raw import ERAS, PREFIX, STATELESS, VERSIONS, Json, raw, text_of
+from tests.rows import for_each_row
 
 pytestmark = pytest.mark.anyio
 
@@ -109,8 +110,8 @@ REFUSALS = (
 
 
 @pytest.mark.req("MGP-14.3", "MGP-14.4")
-@pytest.mark.parametrize("version", ERAS)
-@pytest.mark.parametrize(("error", "code", "retryable"), REFUSALS)
+@for_each_row("version", ERAS)
+@for_each_row(("error", "code", "retryable"), REFUSALS)
 async def test_a_refusal_is_an_error_with_its_code(error: Refused, code: int, retryable: bool, version: str) -> None:
     said = await refusal(error, version)
     kind, block = errors.KINDS[code], said["data"]["_mgp"]
@@ -168,8 +169,8 @@ async def test_an_author_may_forbid_another_try() -> None:
     assert "retry_strategy" not in block
 
 
-@pytest.mark.parametrize("version", VERSIONS)
-@pytest.mark.parametrize("guard", ["sandbox", "network_restricted"])
+@for_each_row("version", VERSIONS)
+@for_each_row("guard", ["sandbox", "network_restricted"])
 async def test_a_guards_refusal_is_an_error_that_says_what_was_found(guard: str, version: str) -> None:
     said = await refusal(Rejected("refused", ["rm deletes"], {"programs": ["ls"]}, guard=guard), version)
     assert (said["code"], said["message"]) == (1010, "refused: rm deletes")
@@ -206,8 +207,8 @@ FAILURES = (
 )
 
 
-@pytest.mark.parametrize("version", VERSIONS)
-@pytest.mark.parametrize(("error", "code", "retryable"), FAILURES)
+@for_each_row("version", VERSIONS)
+@for_each_row(("error", "code", "retryable"), FAILURES)
 async def test_a_failure_with_a_code_is_an_error(error: ToolError, code: int, retryable: bool, version: str) -> None:
     said = await refusal(error, version)
     kind, block = errors.KINDS[code], said["data"]["_mgp"]

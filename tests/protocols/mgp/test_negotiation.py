@@ -15,6 +15,7 @@ from defserve.protocols.mgp.agreed import SECTIONS, VERSION, agree
 from defserve.protocols.mgp.extension import METHODS
 from tests.protocols.mgp.callers import offer, speaking
 from tests.raw import ERAS, HANDSHAKE, STATELESS, VERSIONS, Json, Raw, raw
+from tests.rows import for_each_row
 
 pytestmark = pytest.mark.anyio
 
@@ -91,8 +92,8 @@ async def test_the_operator_names_the_server_and_how_far_it_is_trusted(level: st
 
 
 @pytest.mark.req("MGP-2.4.3")
-@pytest.mark.parametrize("version", VERSIONS)
-@pytest.mark.parametrize("capabilities", [{}, {"experimental": {}}, {"extensions": {}}, {"sampling": {}}])
+@for_each_row("version", VERSIONS)
+@for_each_row("capabilities", [{}, {"experimental": {}}, {"extensions": {}}, {"sampling": {}}])
 async def test_a_client_that_offered_nothing_is_shown_nothing(version: str, capabilities: Json):
     async with raw(made(), version, capabilities) as peer:
         assert mgp_of(peer) is None
@@ -141,8 +142,8 @@ async def test_a_malformed_offer_leaves_the_conversation_plain(
 
 
 @pytest.mark.req("MGP-2.4.4")
-@pytest.mark.parametrize("era", ERAS)
-@pytest.mark.parametrize(
+@for_each_row("era", ERAS)
+@for_each_row(
     ("version", "speaks"),
     [
         ("0.3.0", True),
@@ -176,8 +177,8 @@ def test_the_nine_names_are_known_beside_the_newer_ones():
 
 
 @pytest.mark.req("MGP-2.2x", "MGP-2.4.1")
-@pytest.mark.parametrize("version", ERAS)
-@pytest.mark.parametrize(
+@for_each_row("version", ERAS)
+@for_each_row(
     ("offered", "taken"),
     [
         (["security"], ["security"]),
@@ -217,8 +218,8 @@ async def test_access_control_is_served_where_somebody_administers_it():
 
 
 @pytest.mark.req("MGP-1.5", "MGP-2.4.1")
-@pytest.mark.parametrize("version", ERAS)
-@pytest.mark.parametrize("method", [*METHODS, "mgp/callback/respond"])
+@for_each_row("version", ERAS)
+@for_each_row("method", [*METHODS, "mgp/callback/respond"])
 async def test_methods_of_what_was_not_negotiated_do_not_exist(method: str, version: str):
     assert method.startswith("mgp/")
     server = made(access=AccessPolicy("opt-out", admins=["local"]))
@@ -248,9 +249,9 @@ async def test_without_sessions_every_request_negotiates_for_itself():
 
 
 @pytest.mark.req("MGP-1.1", "MGP-1.3", "MGP-8.1")
-@pytest.mark.parametrize("version", VERSIONS)
-@pytest.mark.parametrize("client", ["plain", "mgp"])
-@pytest.mark.parametrize("declares", [False, True], ids=["plain server", "mgp server"])
+@for_each_row("version", VERSIONS)
+@for_each_row("client", ["plain", "mgp"])
+@for_each_row("declares", [False, True], ids=["plain server", "mgp server"])
 async def test_all_four_pairs_work_without_configuration(version: str, client: str, declares: bool):
     server = made() if declares else plain()
     async with speaking(server, version, ("security", "audit") if client == "mgp" else ()) as peer:

@@ -7,6 +7,7 @@ a missing permission or access is an error where MGP was negotiated.
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
@@ -35,6 +36,7 @@ from defserve.net import resolve
 from tests import asgi
 from tests.protocols.mgp.callers import offer
 from tests.raw import HANDSHAKE, STATELESS, Json, Raw, raw
+from tests.rows import for_each_row
 
 pytestmark = pytest.mark.anyio
 
@@ -243,8 +245,8 @@ def check_shape(reply: Json, shape: Shape, *, speaks: bool) -> None:
 
 
 @pytest.mark.req("MGP-1.1", "MGP-4.5", "MGP-7.4", "MGP-8.1", "MGP-14.4")
-@pytest.mark.parametrize("peer", PEERS)
-@pytest.mark.parametrize("case", CASES)
+@for_each_row("peer", PEERS)
+@for_each_row("case", CASES)
 async def test_the_same_call_is_refused_for_everyone(case: str, peer: str, tmp_path: Path):
     tool, refused, allowed, shape, given = CASES[case]
     options = {name: value() if callable(value) else value for name, value in given.items()}
@@ -260,8 +262,7 @@ async def test_the_same_call_is_refused_for_everyone(case: str, peer: str, tmp_p
 
 
 @pytest.mark.req("MGP-16.2")
-@pytest.mark.parametrize("peer", PEERS)
-@pytest.mark.parametrize("case", CASES)
+@for_each_row(("case", "peer"), itertools.product(CASES, PEERS), every=5)
 async def test_a_tool_that_calls_others_is_no_way_around_a_refusal(case: str, peer: str, tmp_path: Path):
     tool, refused, allowed, shape, given = CASES[case]
     options = {name: value() if callable(value) else value for name, value in given.items()}
@@ -280,7 +281,7 @@ async def test_a_tool_that_calls_others_is_no_way_around_a_refusal(case: str, pe
             assert len(ran) == 1
 
 
-@pytest.mark.parametrize("peer", PEERS)
+@for_each_row("peer", PEERS)
 async def test_what_is_shut_out_is_not_listed_either(peer: str, tmp_path: Path):
     for policy, seen in [(AccessPolicy("opt-in"), False), (denying("local", f"anonymous:{STRANGER}"), True)]:
         async with connected(made(tmp_path, [], {"access": policy}), peer) as client:

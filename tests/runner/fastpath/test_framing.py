@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from defserve import Server
 from defserve.runner.fastpath.framing import BadFraming, check_framing
 from tests.listening import listening, parsers
+from tests.rows import for_each_row
 
 HIDDEN = b"GET /hidden HTTP/1.1\r\nhost: localhost\r\n\r\n"
 CHUNKS = b"0\r\n\r\n"
@@ -33,7 +34,7 @@ REFUSED: dict[str, tuple[str, tuple[str, ...], bytes]] = {
 
 
 @parsers
-@pytest.mark.parametrize("name", REFUSED)
+@for_each_row("name", REFUSED)
 @pytest.mark.anyio
 async def test_a_head_without_a_clear_end_is_refused(name: str, parser: str):
     version, lines, body = REFUSED[name]

@@ -12,6 +12,7 @@ import pytest
 from defserve import Context, Limits, Server
 from tests.listening import Listening, listening, parsers, request
 from tests.raw import PREFIX, STATELESS, until
+from tests.rows import for_each_row
 
 pytestmark = pytest.mark.anyio
 
@@ -114,7 +115,7 @@ async def test_a_client_that_has_left_is_noticed_and_its_call_ends(tool: str, pa
 
 
 @parsers
-@pytest.mark.parametrize("sent", [b"", b"POST /mcp HT", a_call("wait")[:-1]])
+@for_each_row("sent", [b"", b"POST /mcp HT", a_call("wait")[:-1]])
 async def test_a_request_that_will_never_be_whole_is_not_waited_for(sent: bytes, parser: str):
     async with listening(Tools().server, parser=parser) as where:
         reader, writer = await asked(where, sent)

@@ -15,6 +15,7 @@ from defserve import Context, Limits, Server
 from defserve.runner import network
 from defserve.runner.fastpath.protocol import FastProtocol
 from tests.listening import Listening, listening, parsers, request
+from tests.rows import for_each_row
 from tests.waiting import until
 
 pytestmark = pytest.mark.anyio
@@ -120,7 +121,7 @@ async def test_requests_that_do_not_wait_for_answers_get_them_in_order(parser: s
 
 
 @parsers
-@pytest.mark.parametrize("size", [10, 70_000, 300_000])
+@for_each_row("size", [10, 70_000, 300_000])
 async def test_bodies_and_answers_of_any_size_arrive(parser: str, size: int):
     async with listening(parrot(), parser=parser) as where:
         await warm(where)

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from defserve import UsageError
 from defserve.auth.authority import canonical_address
 from defserve.runner.peer.forwarded import ForwardedAddresses
+from tests.rows import for_each_row
 
 pytestmark = pytest.mark.anyio
 
@@ -43,7 +44,7 @@ async def address(*values: str, client: tuple[str, int] | None = (PROXY, 1)) -> 
     return found[0] if found else None
 
 
-@pytest.mark.parametrize(
+@for_each_row(
     ("values", "found"),
     [
         ([CALLER], CALLER),

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from defserve import UsageError
-from defserve.transports.http.gate import Gate
+from defserve.transports.http.gate import Gate, is_loopback_name
 from tests.rows import for_each_row
 
 EVIL_HOSTS = [
@@ -300,3 +300,19 @@ def test_a_bind_the_network_can_reach_needs_names_or_a_proxy(bind: str):
 def test_a_rule_that_cannot_be_read_is_refused_at_once(settings: dict[str, Any], problem: str):
     with pytest.raises(UsageError, match=problem):
         Gate(**settings)
+
+
+@for_each_row("host", ["localhost", "LocalHost:80", "127.0.0.1", "127.1.2.3:8000", "[::1]", "[::1]:65535"])
+def test_a_loopback_name_is_one_with_any_port(host: str):
+    assert is_loopback_name(host)
+
+
+@for_each_row(
+    "host",
+    [
+        None, "", "localhost.", "localhost.evil.example", "evil-localhost", "127.0.0.1.evil.example", "127.0.0",
+        "[::2]", "0.0.0.0", "localhost, evil.example", "localhost@evil.example", "localhost:x", "192.168.0.1",
+    ],
+)  # fmt: skip
+def test_any_other_name_is_not(host: str | None):
+    assert not is_loopback_name(host)

@@ -16,6 +16,7 @@ from defserve.transports.http.headers import (
     param_mismatch,
     prefers_events,
     routing_mismatch,
+    wants_page,
 )
 from tests.rows import for_each_row
 
@@ -335,3 +336,37 @@ def test_a_parameter_header_nobody_declared_is_ignored():
 )
 def test_a_client_that_names_events_first_prefers_them(accept: str | None, events: bool):
     assert prefers_events(accept) is events
+
+
+@for_each_row(
+    ("accept", "page"),
+    [
+        ("text/html,application/xhtml+xml,application/xml;q=0.9,*/*;q=0.8", True),
+        ("text/html", True),
+        (" TEXT/HTML ; q=0.1 , */*", True),
+        ("application/json;q=0.5, text/html;q=0.5", True),
+        ("text/html, text/event-stream;q=0", True),
+        ("text/html;level=1;q=.3, application/json;q=0.2", True),
+        ("text/html;q=nonsense", True),
+        ("text/html;q=0", False),
+        ("text/html;q=0.000, */*", False),
+        ("text/html, text/event-stream", False),
+        ("text/html, text/event-stream;q=0.001", False),
+        ("application/json, text/html;q=0.9", False),
+        ("text/htmlx", False),
+        ("x-text/html", False),
+        ("application/json;x=text/html", False),
+        ("text/*", False),
+        ("*/*", False),
+        ("", False),
+        (None, False),
+    ],
+)
+def test_a_browser_asks_for_html_by_name_and_for_nothing_that_clients_ask_for(accept: str | None, page: bool):
+    assert wants_page(accept) is page
+
+
+@given(st.text())
+def test_who_takes_events_gets_no_page_whatever_else_it_says(more: str):
+    assert not wants_page(f"text/html, text/event-stream, {more}")
+    assert wants_page(more) <= ("text/html" in more.lower())

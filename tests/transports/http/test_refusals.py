@@ -12,6 +12,7 @@ from defserve import Auth, Limits, Server, StaticTokens
 from tests.asgi import BOTH, Exchange, Web, living, request
 from tests.listening import listening
 from tests.listening import request as raw_request
+from tests.rows import for_each_row
 
 pytestmark = pytest.mark.anyio
 
@@ -56,8 +57,8 @@ REFUSALS: dict[str, tuple[int, str, Any, str, dict[str, str], str]] = {
 }
 
 
-@pytest.mark.parametrize("asked", [JSON, {"content-type": "application/json"}], ids=["accepts", "sends"])
-@pytest.mark.parametrize("why", REFUSALS)
+@for_each_row("asked", [JSON, {"content-type": "application/json"}], ids=["accepts", "sends"])
+@for_each_row("why", REFUSALS)
 async def test_who_asks_for_json_or_sends_it_gets_a_json_rpc_error(why: str, asked: dict[str, str]):
     status, words, auth, verb, headers, path = REFUSALS[why]
     response = await refused(auth, verb, {**asked, **headers}, path)
@@ -66,8 +67,8 @@ async def test_who_asks_for_json_or_sends_it_gets_a_json_rpc_error(why: str, ask
     assert words in response.json["error"]["message"]
 
 
-@pytest.mark.parametrize("asked", [PLAIN, {}, {"accept": "application/json;q=0, */*"}], ids=["browser", "none", "not"])
-@pytest.mark.parametrize("why", REFUSALS)
+@for_each_row("asked", [PLAIN, {}, {"accept": "application/json;q=0, */*"}], ids=["browser", "none", "not"])
+@for_each_row("why", REFUSALS)
 async def test_everybody_else_gets_the_same_words_as_text(why: str, asked: dict[str, str]):
     status, words, auth, verb, headers, path = REFUSALS[why]
     response = await refused(auth, verb, {**asked, **headers}, path)
@@ -140,7 +141,7 @@ async def test_a_challenge_names_no_metadata_where_there_is_none(token: str | No
     assert "well-known" not in response.body.decode()
 
 
-@pytest.mark.parametrize("path", DISCOVERY)
+@for_each_row("path", DISCOVERY)
 async def test_no_metadata_is_published_for_fixed_tokens(path: str):
     assert (await refused(StaticTokens({TOKEN: "alice"}), "GET", JSON, path)).status == 404
 

@@ -12,6 +12,7 @@ from defserve import Server
 from defserve.transports.http.gate import GateRefusal
 from defserve.transports.http.target import read_target
 from tests.listening import Listening, listening, parsers, request
+from tests.rows import for_each_row
 
 pytestmark = pytest.mark.anyio
 
@@ -34,7 +35,7 @@ async def status(where: Listening, verb: str, target: str, *headers: str, body: 
 
 
 @parsers
-@pytest.mark.parametrize(
+@for_each_row(
     ("target", "host", "expected"),
     [
         ("http://localhost/healthz", "localhost", 200),
@@ -84,7 +85,7 @@ async def test_nobody_is_connected_to_another_host(parser: str):
 
 
 @parsers
-@pytest.mark.parametrize(
+@for_each_row(
     ("target", "expected"),
     [("http://localhost/mcp", 101), ("http://evil.example/mcp", 400), ("//localhost/mcp", 400), ("/mcp", 101)],
 )

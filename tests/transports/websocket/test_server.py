@@ -19,6 +19,7 @@ from defserve.transports.websocket import server as websocket
 from defserve.transports.websocket.server import WebSocket, WebSockets, refusing
 from tests.listening import Listening, listening, parsers, request
 from tests.raw import ERAS, HANDSHAKE, Raw, text_of, turns, until
+from tests.rows import for_each_row
 
 pytestmark = pytest.mark.anyio
 
@@ -98,7 +99,7 @@ async def farewell_of(socket: ClientConnection) -> tuple[int, str]:
 
 
 @parsers
-@pytest.mark.parametrize("version", [*HANDSHAKE, ERAS[-1]])
+@for_each_row("version", [*HANDSHAKE, ERAS[-1]])
 async def test_a_tool_is_called_in_every_version(version: str, parser: str):
     async with listening(shop(), "ws://127.0.0.1:0/mcp", parser=parser) as where, peer_of(where, version) as peer:
         assert text_of(await peer.call("echo", {"text": "höhö"})) == "höhö"

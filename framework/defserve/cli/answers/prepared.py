@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import sys
 from argparse import ArgumentTypeError
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Final
 
 from defserve.cli.answers.terminal import is_yes_or_no, terminal_answers
@@ -34,11 +35,18 @@ def answer_of(text: str) -> dict[str, Any]:
 class PreparedAnswers:
     """Gives the prepared answers in their order, then asks at the terminal. `yes` agrees to every yes-or-no question.
 
-    `unanswered` is the error about the first question that nobody could answer.
+    A question at the terminal is asked within `around()`. `unanswered` is the error about the first question that
+    nobody could answer.
     """
 
-    def __init__(self, answers: Sequence[dict[str, Any]], *, yes: bool) -> None:
-        self._left, self._yes = list(answers), yes
+    def __init__(
+        self,
+        answers: Sequence[dict[str, Any]],
+        *,
+        yes: bool,
+        around: Callable[[], AbstractContextManager[None]] = nullcontext,
+    ) -> None:
+        self._left, self._yes, self._around = list(answers), yes, around
         self._terminal = terminal_answers() if sys.stdin.isatty() and sys.stderr.isatty() else Answers()
         self._confirmed: str | None = None
         self.unanswered: UsageError | None = None
@@ -49,7 +57,14 @@ class PreparedAnswers:
 
     def answers(self) -> Answers:
         """What we offer the server: no answers if nobody can be asked."""
-        return Answers(ask=self._ask if self.can_answer else None, ask_url=self._terminal.ask_url)
+        url = self._terminal.ask_url
+
+        async def ask_url(message: str, address: str) -> Any:
+            assert url is not None
+            with self._around():
+                return await settled(url(message, address))
+
+        return Answers(ask=self._ask if self.can_answer else None, ask_url=ask_url if url is not None else None)
 
     async def confirm(self, tool: ListedSecurity, title: str, arguments: dict[str, Any]) -> None:
         """Ask about a tool that needs confirmation, because its server may assume that we did.
@@ -77,7 +92,8 @@ class PreparedAnswers:
         if self._left:
             return self._left.pop(0)
         if self._terminal.ask is not None:
-            return await settled(self._terminal.ask(message, schema))
+            with self._around():
+                return await settled(self._terminal.ask(message, schema))
         fields = ", ".join(f"{json.dumps(name)}: …" for name in object_of(schema.get("properties")))
         self.unanswered = UsageError(
             f"nobody can answer {message!r}", fix=f"run it at a terminal, or add --answer '{{{fields}}}'"

@@ -5,15 +5,19 @@ from __future__ import annotations
 import asyncio
 import json
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Iterator, Mapping
 from typing import Any, Final
 
+from defserve.cli.screen.blocks import Line
+from defserve.cli.screen.screen import prompt_for, tell
 from defserve.host.answers import Accept, Answers, Cancel, Decision, Decline
 
 Read = Callable[[], str]
 Field = Mapping[str, Any]
 
 TRIES: Final = 3
+LONE: Final = "value"
+"""The field of a form that servers make for a single answer."""
 YES_OR_NO: Final = {
     **dict.fromkeys(("y", "yes", "true", "1"), True),
     **dict.fromkeys(("n", "no", "false", "0"), False),
@@ -47,13 +51,15 @@ def fill_in(message: str, schema: dict[str, Any], read: Read) -> dict[str, Any] 
     """Ask for every field of `schema`. An empty line declines if the field is required; for yes or no it means no."""
     properties: dict[str, dict[str, Any]] = schema.get("properties") or {}
     if not properties:
-        return agree(f"\n{message}", read)
-    alone = is_yes_or_no(schema)
-    _say(f"\n{message}" if alone else f"\n{message}\n")
+        return agree(message, read)
+    beside = _last_line(message) if is_yes_or_no(schema) else None
+    if beside is None:
+        tell("", *_lines(message))
     content: dict[str, Any] = {}
     for name, field in properties.items():
         is_required = name in (schema.get("required") or []) and "default" not in field
-        answer = _answer("" if alone else f"  {_about(name, field)}", field, is_required, read)
+        label = _label(name, field, is_lone=len(properties) == 1) if beside is None else beside
+        answer = _answer(label, field, is_required, read)
         if isinstance(answer, Decision):
             return answer
         if answer is not None:
@@ -69,14 +75,37 @@ def is_yes_or_no(schema: Field) -> bool:
 
 def agree(message: str, read: Read) -> Decision:
     """Ask a question without fields: yes or no."""
-    agreed = _answer(message, {"type": "boolean"}, True, read)
+    agreed = _answer(_last_line(message), {"type": "boolean"}, True, read)
     return agreed if isinstance(agreed, Decision) else Accept if agreed else Decline
 
 
-def _answer(label: str, field: Field, is_required: bool, read: Read) -> Any:
+def _lines(message: str) -> list[Line]:
+    return [Line((line, "heading"), hang=0) for line in message.expandtabs(4).splitlines()] or [Line()]
+
+
+def _last_line(message: str) -> Line:
+    """The line of a message that is answered beside it. The lines above it are printed."""
+    *above, last = _lines(message)
+    tell("", *above)
+    return last
+
+
+def _label(name: str, field: Field, *, is_lone: bool) -> Line:
+    """The field as a form shows it: its title or name, and what it is about. A lone `value` is the question itself."""
+    title, about = str(field.get("title") or name), str(field.get("description") or "")
+    if is_lone and name == LONE:
+        return Line(f"  {about}")
+    return Line(f"  {title}", (f" – {about}" if about and about != title else "", "faint"))
+
+
+def _answer(label: Line, field: Field, is_required: bool, read: Read) -> Any:
     """What is typed, as its type. Empty: None if the field is optional, Decline if not. Cancel after the last try."""
+    if _has_titles(field):
+        tell(*([label] if label.strip() else []), *_menu(field))
+        label = Line("  ")
+    space = " " if label.strip() else ""
     for _ in range(TRIES):
-        _say(f"{label} {_hint(field, is_required)} ")
+        prompt_for(Line(*label.parts, f"{space}{_hint(field, is_required)} "))
         line = read()
         if not line:
             return Cancel
@@ -85,27 +114,48 @@ def _answer(label: str, field: Field, is_required: bool, read: Read) -> Any:
         try:
             return _read(line.strip(), field)
         except UnclearAnswer as error:
-            _say(f"  {error}\n")
+            tell(Line(f"  {error}"))
     return Cancel
 
 
-def _about(name: str, field: Field) -> str:
-    return str(field.get("description") or field.get("title") or name)
+def _menu(field: Field) -> Iterator[Line]:
+    for number, title in enumerate(_choices(field).values(), 1):
+        yield Line("    ", (f"{number}.", "name"), f" {title}", hang=3)
 
 
 def _hint(field: Field, is_required: bool) -> str:
     if field.get("type") == "boolean":
         shown = {True: "Y/n", False: "y/N", None: "y/N" if is_required else "y/n"}
         return f"[{shown[field.get('default')]}]"
-    hints = [" | ".join(map(str, _choices(field))) or str(field.get("type", ""))]
+    choices = _choices(field)
+    if _has_titles(field):
+        hints = [f"1-{len(choices)}" + (", several as 1, 2" if _is_several(field) else "")]
+    else:
+        hints = [" | ".join(map(str, choices)) or str(field.get("type", ""))]
     if "default" in field:
-        hints.append(f"default {json.dumps(field['default'])}")
+        default = field["default"]
+        is_known = isinstance(default, Hashable) and default in choices
+        hints.append(f"default {choices[default] if is_known else json.dumps(default)}")
     return f"({', '.join(filter(None, hints))}):"
 
 
-def _choices(field: Field) -> list[Any]:
-    options: list[Field] = field.get("oneOf") or []
-    return field.get("enum") or [option.get("const") for option in options]
+def _choices(field: Field) -> dict[Any, str]:
+    """The values to choose from, each with its label; of a list, those of its items."""
+    one: Field = (field.get("items") or {}) if _is_several(field) else field
+    options: list[Field] = one.get("oneOf") or one.get("anyOf") or []
+    if options:
+        return {option.get("const"): str(option.get("title") or option.get("const")) for option in options}
+    values: list[Any] = one.get("enum") or []
+    titles: list[Any] = one.get("enumNames") or []
+    return dict(zip(values, map(str, titles if len(titles) == len(values) else values), strict=True))
+
+
+def _has_titles(field: Field) -> bool:
+    return any(str(value) != title for value, title in _choices(field).items())
+
+
+def _is_several(field: Field) -> bool:
+    return field.get("type") == "array"
 
 
 def _read(text: str, field: Field) -> Any:
@@ -115,8 +165,10 @@ def _read(text: str, field: Field) -> Any:
         if text.lower() not in YES_OR_NO:
             raise UnclearAnswer("type y or n")
         return YES_OR_NO[text.lower()]
-    if choices and text not in choices:
-        raise UnclearAnswer(f"type one of {', '.join(map(str, choices))}")
+    if choices and not _is_several(field):
+        return _chosen(text, field)
+    if choices and not text.startswith("["):
+        return [_chosen(word.strip(), field) for word in text.split(",")]
     if kind not in KINDS:
         return text
     types, example = KINDS[kind]
@@ -129,5 +181,14 @@ def _read(text: str, field: Field) -> Any:
     return value
 
 
-def _say(text: str) -> None:
-    print(text, end="", file=sys.stderr, flush=True)
+def _chosen(text: str, field: Field) -> Any:
+    """The value that is meant: by itself, its label, or its number in the menu. Raises UnclearAnswer."""
+    choices = _choices(field)
+    for value, title in choices.items():
+        if text == str(value) or text.lower() == title.lower():
+            return value
+    if not _has_titles(field):
+        raise UnclearAnswer(f"type one of {', '.join(map(str, choices))}")
+    if not (text.isdecimal() and 1 <= int(text[:9]) <= len(choices)):
+        raise UnclearAnswer(f"type a number from 1 to {len(choices)}")
+    return list(choices)[int(text) - 1]

@@ -5,41 +5,49 @@ from __future__ import annotations
 import asyncio
 import json
 import re
-import shlex
 from argparse import Namespace
+from collections.abc import Iterator
 from contextlib import nullcontext
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
-from defserve.cli.answers.prepared import EXAMPLE, PreparedAnswers, answer_of
+from defserve.cli.answers.prepared import PreparedAnswers, answer_of
+from defserve.cli.arguments import ARGUMENT, instead, read_arguments
+from defserve.cli.content.pages import content_page, is_content, media_of
 from defserve.cli.parser import CommandParser
+from defserve.cli.screen.blocks import Block, Data, Written
+from defserve.cli.screen.progress import Working
+from defserve.cli.screen.screen import show
 from defserve.cli.target.connection import add_connection_options, connect
 from defserve.cli.target.target import TARGET_HELP, ServerTarget, quiet, resolve, split_command
 from defserve.cli.tracebacks import brief_tracebacks
-from defserve.errors import DefserveError, PeerError, ToolError, UsageError
+from defserve.errors import DefserveError, PeerError, ToolError, UsageError, did_you_mean
 from defserve.host.client import Client
 from defserve.host.fields import object_of
 from defserve.host.mgp.security.tool_security import tool_security
 
 EXAMPLES: Final = """  defserve call server.py add a=1 b=2
   defserve call server.py search query="two words" tags:='["x", "y"]'
-  defserve call server.py search --json '{"query": "two words"}'
+  defserve call server.py search --args '{"query": "two words"}' --json
+  defserve call server.py plot x=1 --output pictures  pictures are saved, and their names printed
   defserve call add a=1 b=2 -- python server.py
   defserve call weather forecast city=Oslo            a server in .mcp.json
   defserve call server.py add a=1 --validate
   defserve call todo.py clear_items --yes             a dangerous tool, without being asked
 """
 
-ARGUMENT: Final = re.compile(r"([^=:\s]+)(:?=)(.*)", re.DOTALL)
 UNKNOWN_TOOL: Final = -32602
 UNKNOWN_METHOD: Final = -32601
 MISSING_CAPABILITY: Final = -32021
+# The server did not ask, so the fields of its question are not known.
+ANSWER: Final = """--answer '{"FIELD": VALUE}' with the fields of its question"""
 
 
 def main(argv: list[str]) -> int:
     before, command = split_command(argv)
+    before = _as_arguments(before)
     parser = CommandParser("defserve call", "Call a tool of a server and print its result.", EXAMPLES)
     parser.add_argument("words", nargs="*", metavar="[TARGET] TOOL key=value key:=json", help=TARGET_HELP)
-    parser.add_argument("--json", metavar="OBJECT", help="the arguments as one JSON object")
+    parser.add_argument("--args", metavar="OBJECT", help="the arguments as one JSON object; --json OBJECT is the same")
     parser.add_argument(
         "--validate", action="store_true", help="only check whether the tool would accept the arguments"
     )
@@ -52,82 +60,86 @@ def main(argv: list[str]) -> int:
         metavar="OBJECT",
         help="the answer to a question of the tool, as JSON; repeatable, in the order of the questions",
     )
+    parser.add_argument("--json", action="store_true", help="print the tool's value as JSON, text too")
     parser.add_argument("--raw", action="store_true", help="print the whole result as JSON")
+    parser.add_argument(
+        "-o", "--output", metavar="DIR", default=".", help="where pictures and other files are saved (default: here)"
+    )
     add_connection_options(parser)
     options, unknown = parser.parse_known_intermixed_args(before)
     if unknown:
-        raise UsageError(f"unrecognized arguments: {' '.join(unknown)}", fix=instead(unknown[0], before))
+        problem, fix = parser.unknown(unknown)
+        meant = f"{fix} For an argument of the tool, " if fix.startswith("did you mean") else ""
+        raise UsageError(problem, fix=meant + instead(unknown[0], before))
     words: list[str] = options.words
     with quiet():
         target = resolve(words, options.module, command)
     if not words or ARGUMENT.fullmatch(words[0]):
         raise UsageError("no tool is given", fix="defserve call server.py TOOL key=value ...")
-    tool, texts, values = words[0], *read_arguments(words[1:], options.json)
-    with quiet(), nullcontext() if options.verbose else brief_tracebacks():
-        result = asyncio.run(call(target, tool, texts, values, options))
-    print(result if isinstance(result, str) else json.dumps(result, indent=2, ensure_ascii=False))
+    tool, texts, values = words[0], *read_arguments(words[1:], options.args)
+    with quiet(), nullcontext() if options.verbose else brief_tracebacks(), Working(f"Calling {tool}") as work:
+        result = asyncio.run(call(target, tool, texts, values, options, work))
+    show(*page(result, tool, options))
     return 0
 
 
-def instead(unknown: str, argv: list[str]) -> str:
-    """What to write instead of an unknown option. Most likely it is meant as an argument of the tool."""
-    name, equals, value = unknown.lstrip("-").partition("=")
-    after = argv[argv.index(unknown) + 1 :]
-    if not equals and after and not after[0].startswith("-"):
-        value = after[0]
-    if not name.replace("-", "_").isidentifier():
-        return "run defserve call --help"
-    return f"write {name.replace('-', '_')}={shlex.quote(value) if value else '…'}; or run defserve call --help"
+def _as_arguments(words: list[str]) -> list[str]:
+    """`--json OBJECT` gives arguments, `--json` alone chooses how the result is printed."""
+    made: list[str] = []
+    for number, word in enumerate(words):
+        follows = words[number + 1].lstrip()[:1] if number + 1 < len(words) else ""
+        is_given = word.startswith("--json=") or (word == "--json" and follows in ("{", "["))
+        made.append(word.replace("--json", "--args", 1) if is_given else word)
+    return made
 
 
-def read_arguments(words: list[str], whole: str | None) -> tuple[dict[str, str], dict[str, Any]]:
-    """`key=value` pairs, whose values are still text, and the JSON values of `key:=json` and `--json`."""
-    texts: dict[str, str] = {}
-    values: dict[str, Any] = {}
-    if whole is not None:
-        given = read_json(whole, "--json")
-        if not isinstance(given, dict):
-            raise UsageError("--json must be an object", fix="""--json '{"key": "value"}'""")
-        values.update(object_of(given))
-    for word in words:
-        parts = ARGUMENT.fullmatch(word)
-        if parts is None:
-            raise UsageError(f"{word!r} is not an argument", fix="write key=text or key:=json")
-        name, sign, text = parts.groups()
-        if name.startswith("-"):
-            raise UsageError(f"{word!r} is not an argument", fix=instead(word, [word]))
-        if sign == "=":
-            texts[name] = text
-        else:
-            values[name] = read_json(text, name)
-    return texts, values
+class CallResult(NamedTuple):
+    """A tool's value, and the content blocks that hold bytes beside it."""
+
+    value: Any
+    media: list[Any] = []
 
 
-def read_json(text: str, name: str) -> Any:
-    try:
-        return json.loads(text)
-    except ValueError as error:
-        raise UsageError(f"{name}: {text!r} is not JSON: {error}", fix=f"for plain text, write {name}=text") from None
+def page(result: CallResult, tool: str, options: Namespace) -> Iterator[Block]:
+    """The result for a terminal. Pictures are saved, unless JSON is wanted."""
+    value, media = result
+    if options.raw or options.json:
+        yield Data(value)
+    elif is_content(value):
+        yield from content_page(value, tool, options.output)
+    else:
+        yield Written(value) if isinstance(value, str) else Data(value)
+        yield from content_page(media, tool, options.output)
 
 
 async def call(
-    target: ServerTarget, tool: str, texts: dict[str, str], values: dict[str, Any], options: Namespace
-) -> Any:
+    target: ServerTarget, tool: str, texts: dict[str, str], values: dict[str, Any], options: Namespace, work: Working
+) -> CallResult:
     """The tool's value, or its raw result. Raises ToolError when it fails or does not exist."""
-    given = PreparedAnswers(options.answer, yes=options.yes)
-    async with connect(target, options, answers=given.answers()) as client:
+    given = PreparedAnswers(options.answer, yes=options.yes, around=work.paused)
+    async with connect(target, options, answers=given.answers(), work=work) as client:
         tools = {item["name"]: item for item in await client.tools()}
         listed = tools.get(tool, {})
         arguments = {**fit(texts, object_of(object_of(listed.get("inputSchema")).get("properties"))), **values}
         if options.validate:
-            return await validated(client, tool, arguments, tools, options)
+            return CallResult(await validated(client, tool, arguments, tools, options))
         await given.confirm(tool_security(tool, listed), str(listed.get("title") or tool), arguments)
         try:
-            return await (client.call_raw(tool, arguments) if options.raw else client.call(tool, **arguments))
+            return await _called(client, tool, arguments, options)
         except (PeerError, ToolError) as error:
             if tool in tools or (isinstance(error, PeerError) and error.code != UNKNOWN_TOOL):
                 raise explained(error, given) from None
             raise unknown_tool(client, tool, list(tools), options) from None
+
+
+async def _called(client: Client, tool: str, arguments: dict[str, Any], options: Namespace) -> CallResult:
+    try:
+        result = await client.call_raw(tool, arguments)
+    except PeerError as error:
+        if options.raw or error.code != MISSING_CAPABILITY or "tasks" not in str(error.data):
+            raise
+        return CallResult(await (await client.start(tool, **arguments)).result())
+    return CallResult(result) if options.raw else CallResult(await client.value(tool, result), media_of(result))
 
 
 def explained(error: PeerError | ToolError, given: PreparedAnswers) -> DefserveError:
@@ -137,7 +149,7 @@ def explained(error: PeerError | ToolError, given: PreparedAnswers) -> DefserveE
     if isinstance(error, ToolError):
         return ToolError(re.sub(r"^the user (declined|dismissed)", r"you \1", error.message), data=error.data)
     if error.code == MISSING_CAPABILITY and "elicitation" in str(error.data) and not given.can_answer:
-        return UsageError(error.message, fix=f"run it at a terminal, where you can answer, or add {EXAMPLE}")
+        return UsageError(error.message, fix=f"run it at a terminal, where you can answer, or add {ANSWER}")
     return error
 
 
@@ -175,13 +187,8 @@ def fit(texts: dict[str, str], properties: dict[str, Any]) -> dict[str, Any]:
 
 
 def unknown_tool(client: Client, tool: str, known: list[str], options: Namespace) -> ToolError:
-    from difflib import get_close_matches
-
     name = client.server_info.get("name", "the server")
     if not known and (options.token or options.header):
         return ToolError(f"{name} shows you no tools; your token may not allow any")
-    close = get_close_matches(tool, known, 1)
-    fix = (
-        f"did you mean {close[0]!r}?" if close else f"its tools are {', '.join(known)}" if known else "it has no tools"
-    )
+    fix = did_you_mean(tool, known, f"its tools are {', '.join(known)}" if known else "it has no tools")
     return ToolError(f"{name} has no tool {tool!r}\n  fix: {fix}")

@@ -25,10 +25,11 @@ EXAMPLES: Final = """  defserve kernel --on http://127.0.0.1:8000/mcp
   defserve kernel ps
   defserve kernel logs wiki -f
   defserve kernel restart wiki
+  defserve kernel access grant ann wiki --reason "writes the handbook"
 """
 STDIO: Final = "stdio:"
 ABOUT_ACTIONS: Final = {
-    **{name: action.about for name, action in actions.ACTIONS.items()},
+    **actions.WORDS,
     "import": "print an mgp.toml made from the settings of an MCP client",
     "schema": "print the JSON Schema of mgp.toml, for editors",
 }
@@ -37,7 +38,7 @@ ABOUT_ACTIONS: Final = {
 def main(argv: list[str]) -> int:
     if argv and argv[0] in ACTIONS:
         return ACTIONS[argv[0]](argv[1:])
-    about = "\n".join(f"  {name:8} {said}" for name, said in ABOUT_ACTIONS.items())
+    about = "\n".join(f"  {name:11} {said}" for name, said in ABOUT_ACTIONS.items())
     parser = CommandParser("defserve kernel", f"{ABOUT}\n\nactions:\n{about}", EXAMPLES)
     parser.add_argument("action", nargs="?", choices=ACTIONS, help="operate a kernel that runs, or make a file")
     parser.add_argument("--config", metavar="FILE", help=CONFIG_HELP)
@@ -109,7 +110,7 @@ def schema(argv: list[str]) -> int:
 
 
 ACTIONS: Final = {
-    **{name: partial(actions.run, name) for name in actions.ACTIONS},
+    **{word: partial(actions.run, word) for word in actions.WORDS},
     "import": import_settings,
     "schema": schema,
 }

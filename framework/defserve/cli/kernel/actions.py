@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from argparse import Namespace
-from collections.abc import Callable, Iterable
-from typing import Any, Final, NamedTuple
+from collections.abc import Mapping
+from typing import Final
 
 from defserve.cli.exits import OK
+from defserve.cli.kernel import governing
+from defserve.cli.kernel.action import ID, KernelAction, each
 from defserve.cli.kernel.lines import journal_line, ps_lines, reload_lines, search_lines, state_line
 from defserve.cli.option_types import positive
 from defserve.cli.parser import CommandParser
@@ -16,27 +18,11 @@ from defserve.kernel.config.locating import locate
 from defserve.kernel.control.asking import ask
 
 CONFIG_HELP: Final = "the kernel's file (default: $MGP_CONFIG_PATH, ./mgp.toml, ~/.config/mgp/servers.toml)"
-ID: Final[dict[str, dict[str, Any]]] = {"id": {"metavar": "ID", "help": "the id of a server, as `ps` shows it"}}
-Show = Callable[[Iterable[Any]], Iterable[str]]
-
-
-def _each(show: Callable[[Any], str]) -> Show:
-    return lambda answers: (show(answer) for answer in answers)
-
-
-class KernelAction(NamedTuple):
-    """`show` makes lines of the answers as they come. Arguments of the command line are fields of the request."""
-
-    about: str
-    show: Show
-    arguments: dict[str, dict[str, Any]] = {}
-
-
-ACTIONS: Final = {
+ACTIONS: Final[Mapping[str, KernelAction]] = {
     "ps": KernelAction("show the servers of a kernel and their states", ps_lines),
     "logs": KernelAction(
         "show what servers wrote to standard error, and how their states changed",
-        _each(journal_line),
+        each(journal_line),
         {
             "id": {"metavar": "ID", "nargs": "?", "help": "only this server"},
             "-f": {"dest": "follow", "action": "store_true", "help": "go on with what comes"},
@@ -44,14 +30,14 @@ ACTIONS: Final = {
     ),
     "restart": KernelAction(
         "start a server again; the next one is open before the old one ends",
-        _each(state_line),
+        each(state_line),
         ID | {"--now": {"action": "store_true", "help": "do not wait for calls under way"}},
     ),
-    "start": KernelAction("start a server that does not run", _each(state_line), ID),
-    "stop": KernelAction("let the calls of a server finish, and end it", _each(state_line), ID),
+    "start": KernelAction("start a server that does not run", each(state_line), ID),
+    "stop": KernelAction("let the calls of a server finish, and end it", each(state_line), ID),
     "approve": KernelAction(
         "let tools be used that are held because they changed",
-        _each(lambda answer: f"{answer['id']}: {answer['tool']} is approved"),
+        each(lambda answer: f"{answer['id']}: {answer['tool']} is approved"),
         ID | {"tool": {"metavar": "TOOL", "nargs": "?", "help": "only this tool, by the server's name of it"}},
     ),
     "reload": KernelAction("have a kernel read its file again", reload_lines),
@@ -63,17 +49,39 @@ ACTIONS: Final = {
             "--top": {"type": positive, "default": 5, "metavar": "N", "help": "at most so many (default: 5)"},
         },
     ),
+    **governing.ACTIONS,
 }
+WORDS: Final[Mapping[str, str]] = {
+    **{name: action.about for name, action in ACTIONS.items() if " " not in name},
+    **{name: about for name, (about, _) in governing.GROUPS.items()},
+}
+"""The words after `defserve kernel` that ask one that runs, and what each does."""
 
 
-def run(name: str, argv: list[str]) -> int:
+def run(word: str, argv: list[str]) -> int:
     """Ask the kernel and print what it answers."""
+    name = word
+    if word in governing.GROUPS:
+        name, argv = _within(word, argv)
     action = ACTIONS[name]
     options = _options(name, action, argv)
     fields = {key: value for key, value in vars(options).items() if key not in ("config", "pid", "json")}
     answers = ask(locate(options.config), {"verb": name, **fields}, options.pid)
     show_each((Data(answer, compact=True) for answer in answers) if options.json else action.show(answers))
     return OK
+
+
+def _within(group: str, argv: list[str]) -> tuple[str, list[str]]:
+    """The action of a group, and the rest. Without a word it is that which lists."""
+    about, actions = governing.GROUPS[group]
+    if argv and argv[0] in actions:
+        return f"{group} {argv[0]}", argv[1:]
+    if not {"-h", "--help"} & set(argv) and all(word.startswith("-") for word in argv[:1]):
+        return f"{group} list", argv
+    told = "\n".join(f"  {name:8} {action.about}" for name, action in actions.items())
+    parser = CommandParser(f"defserve kernel {group}", f"{about[0].upper()}{about[1:]}.\n\nactions:\n{told}")
+    parser.add_argument("action", nargs="?", choices=actions, default="list", help="default: list")
+    return f"{group} {parser.parse_args(argv).action}", []
 
 
 def _options(name: str, action: KernelAction, argv: list[str]) -> Namespace:

@@ -35,6 +35,17 @@ def tell(*blocks: Block) -> None:
     _print(sys.stderr, blocks)
 
 
+def prompt_for(line: Line) -> None:
+    """Print to stderr without a line end: what is typed follows."""
+    if is_drawn(sys.stderr):
+        from defserve.cli.screen.drawing import styled
+
+        console(sys.stderr).print(styled(line.parts), end="", soft_wrap=True)
+    else:
+        print(line, end="", file=sys.stderr)
+    sys.stderr.flush()
+
+
 def is_drawn(stream: TextIO) -> bool:
     """Whether what goes there is drawn: a terminal that can do it, and `rich`. `FORCE_COLOR` counts as a terminal."""
     if os.environ.get("TERM") == "dumb" or not (os.environ.get("FORCE_COLOR") or stream.isatty()):

@@ -11,6 +11,7 @@ from urllib.parse import urlsplit
 
 from defserve.auth.local_token.client import with_local_key
 from defserve.auth.urls import is_loopback
+from defserve.cli.screen.progress import Working
 from defserve.cli.target.target import ServerTarget, headers_of
 from defserve.errors import PeerGone, PeerTimeout, UsageError
 from defserve.host.addresses import connect_url
@@ -43,9 +44,14 @@ def add_connection_options(parser: ArgumentParser) -> None:
 
 @asynccontextmanager
 async def connect(
-    target: ServerTarget, options: Namespace, *, offer: Mapping[str, Any] | None = None, answers: Answers | None = None
+    target: ServerTarget,
+    options: Namespace,
+    *,
+    offer: Mapping[str, Any] | None = None,
+    answers: Answers | None = None,
+    work: Working | None = None,
 ) -> AsyncGenerator[Client, None]:
-    """A client of `target` while the block runs. `offer` adds capabilities to its own.
+    """A client of `target` while the block runs. `offer` adds capabilities to its own. `work` shows progress and logs.
 
     It says that it can show views: who looks at a server wants to see those too, and the tools that only they use.
     Without `answers`, questions go to the person at the terminal, if there is one.
@@ -57,6 +63,7 @@ async def connect(
         "answers": answers or _answers(),
         "apps": True,
         **({"capabilities": offer} if offer else {}),
+        **({"on_progress": work.progress, "on_log": work.log} if work is not None and work.is_drawn else {}),
     }
     try:
         if target.server is not None:

@@ -38,8 +38,24 @@ class RequestObserver(Protocol):
         ...
 
 
+class Follower(Protocol):
+    """Hears what belongs to one request that is passed on for somebody else, who has a progress `token` of their own.
+
+    See `ClientConversation.forward`. None: the conversation's own handler.
+    """
+
+    @property
+    def token(self) -> Any: ...
+
+    @property
+    def on_notification(self) -> Heard | None: ...
+
+    @property
+    def on_request(self) -> Answer | None: ...
+
+
 class Forward:
-    """Who hears what belongs to one request that is passed on for somebody else, and their own progress token."""
+    """A `Follower` made of functions."""
 
     __slots__ = ("on_notification", "on_request", "token")
 
@@ -50,14 +66,16 @@ class Forward:
 class PendingRequest:
     """A request that was sent: its id, and a future for the whole reply.
 
-    task  exchanges it, on a link where every request has an exchange of its own and nobody waits for this one
+    task     exchanges it, on a link where every request has an exchange of its own and nobody waits for this one
+    unsent   what to await before the reply: the link has not written all of it yet
     """
 
-    __slots__ = ("id", "method", "reply", "on_progress", "forward", "task", "_timer")
+    __slots__ = ("id", "method", "reply", "on_progress", "forward", "task", "unsent", "_timer")
 
     def __init__(
-        self, id: Id, method: str, on_progress: Progress | None = None, forward: Forward | None = None
+        self, id: Id, method: str, on_progress: Progress | None = None, forward: Follower | None = None
     ) -> None:
+        self.unsent: Awaitable[None] | None = None
         self.id, self.method, self.on_progress, self.forward = id, method, on_progress, forward
         self.task: asyncio.Task[None] | None = None
         self._timer: asyncio.TimerHandle | None = None

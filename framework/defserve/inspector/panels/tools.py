@@ -17,6 +17,8 @@ from defserve.inspector.protocol import Json, Request
 from defserve.tooling.lint.definitions import tokens
 
 FEATURE_SET: Final = "featureSet"
+LOOKED_AT: Final = 20_000
+MOST_TIMES: Final = 120
 
 
 async def list_tools(inspection: Inspection, request: Request) -> Any:
@@ -79,8 +81,20 @@ async def save(inspection: Inspection, request: Request) -> Any:
     }
 
 
+async def latency(inspection: Inspection, request: Request) -> Any:
+    """How long the newest calls of a tool took, oldest first."""
+    tool, recorder = request.text("tool"), inspection.recorder
+    found = [
+        {"ms": entry.ms, "era": entry.era, "error": entry.error is not None}
+        for entry in recorder.slice(max(recorder.first, recorder.count - LOOKED_AT), recorder.count)
+        if entry.kind == "request" and entry.method == "tools/call" and entry.about == tool and entry.ms is not None
+    ]
+    return {"calls": found[-MOST_TIMES:]}
+
+
 VERBS: Final[Mapping[str, Verb]] = {
     "tools.list": list_tools,
     "tools.call": call_tool,
     "tools.save": save,
+    "tools.latency": latency,
 }

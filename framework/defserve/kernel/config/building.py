@@ -30,6 +30,7 @@ RESTART: Final = {
     "backoff_base_ms": ("base", 1000),
     "backoff_max_ms": ("cap", 1000),
 }
+SQLITE: Final = "sqlite:///"
 ONLY_COMMAND: Final = ("args", "cwd", "env", "overlap")
 ONLY_URL: Final = ("auth_token", "headers")
 LAUNCH: Final = ("command", "args", "env", "url", "auth_token", "headers", "per", "timeout", "in_flight", "version")
@@ -76,10 +77,17 @@ def kernel_settings(read: Mapping[str, Any], folder: Path, report: Report) -> Ke
         report(Mistake(("kernel", "budget"), f"cannot work: {error.problem}", error.fix))
         budget = ToolBudget()
     for name in ("audit", "keys"):
-        if name in given and "://" not in given[name]:
-            given[name] = str(folder / given[name])
+        if name in given:
+            given[name] = _place(given[name], folder)
     pinned = given.pop("tools", {}).get("pinned", ())
     return KernelSettings(**given, budget=budget, register=register, pinned=pinned)
+
+
+def _place(text: str, folder: Path) -> str:
+    """A file, or the address of a store. A path in either starts from `folder`."""
+    if text.startswith(SQLITE):
+        return f"{SQLITE}{folder / text.removeprefix(SQLITE)}"
+    return text if "://" in text else str(folder / text)
 
 
 def _launch_problem(read: Mapping[str, Any]) -> tuple[str, str] | None:

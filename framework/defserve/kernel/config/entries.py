@@ -155,6 +155,7 @@ class KernelSettings:
     on: str = ""
     level: str = "auto"
     default_policy: str = "opt-out"
+    permissions: str = "auto_approve"
     admins: tuple[str, ...] = ()
     audit: str = ""
     keys: str = ""
@@ -190,7 +191,7 @@ class KernelConfig:
     def changed_at_start(self, other: KernelConfig) -> list[str]:
         """The settings of `[kernel]` that differ and that only a start of the kernel takes over."""
         mine, its = self.settings, other.settings
-        live = ("watch", "drain_secs", "pinned")
+        live = ("watch", "drain_secs", "pinned", "permissions")
         changed = [
             each.name
             for each in fields(KernelSettings)

@@ -17,6 +17,7 @@ TRANSPORTS: Final = ("stdio", "http")
 TRUST_LEVELS: Final = ("trusted", "standard", "sandboxed", "core", "experimental", "untrusted")
 RISKS: Final = ("safe", "moderate", "dangerous")
 POLICIES: Final = ("opt-in", "opt-out")
+APPROVALS: Final = ("auto_approve", "interactive")
 CHANGES: Final = ("allow", "warn", "hold")
 LEVELS: Final = ("auto", "L0", "L1", "L2", "L3")
 
@@ -123,8 +124,15 @@ KERNEL: Final = Table(
         "on": Text("where it serves unless --on says otherwise", example="http://127.0.0.1:8000/mcp"),
         "level": Text("how much of the tools a list shows (MGP §16.3); auto: as much as the budget allows", LEVELS),
         "default_policy": Text("whether agents need a grant (opt-in) or not (opt-out)", POLICIES),
+        "permissions": Text(
+            "whether permissions that no operator has decided about are approved for callers that are "
+            "vouched for (auto_approve), or wait for an operator (interactive)",
+            APPROVALS,
+        ),
         "admins": Texts("principals that may operate the kernel over the network"),
-        "audit": Text("where audit events go: a file of JSON lines", example="audit.jsonl"),
+        "audit": Text(
+            "where audit events go: a file, or the address of a store (sqlite:///…, redis://…)", example="audit.jsonl"
+        ),
         "keys": Text("callers over the network need a key of this store, made by `defserve keys`", example="keys.json"),
         "on_change": Text("what happens when a tool's definition changes after it was first seen", CHANGES),
         "code_mode": Flag("true: clients may run Python that calls the tools of all servers"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping
 from inspect import isawaitable
+from operator import attrgetter
 from typing import Any, Final, Protocol, TypeAlias, cast
 
 from defserve.errors import UsageError
@@ -22,12 +23,16 @@ class Operations(Protocol):
     async def reload(self) -> dict[str, Any]: ...
     async def approve(self, id: str, tool: str | None) -> list[dict[str, Any]]: ...
     async def search(self, query: str, top: int) -> list[dict[str, Any]]: ...
+    async def health(self, id: str | None) -> list[dict[str, Any]]: ...
+    def audit(self, last: int, follow: bool, verify: bool) -> AsyncIterator[dict[str, Any]]: ...
 
 
 Fields: TypeAlias = Mapping[str, tuple[type, Any]]
 """The type of each field, and its value if it is left out. `...`: it may not be left out."""
 
 ID: Final[Fields] = {"id": (str, ...)}
+OPTIONAL_ID: Final[Fields] = {"id": (str, None)}
+ENTRY: Final[Fields] = {"agent": (str, ...), "id": (str, ...), "tool": (str, None)}
 VERBS: Final[Mapping[str, Fields]] = {
     "status": {},
     "ps": {},
@@ -38,8 +43,19 @@ VERBS: Final[Mapping[str, Fields]] = {
     "reload": {},
     "approve": {**ID, "tool": (str, None)},
     "search": {"query": (str, ...), "top": (int, 5)},
+    "health": OPTIONAL_ID,
+    "audit": {"last": (int, 20), "follow": (bool, False), "verify": (bool, False)},
+    "access list": {**OPTIONAL_ID, "agent": (str, None)},
+    "access grant": {**ENTRY, "reason": (str, None), "until": (str, None)},
+    "access deny": {**ENTRY, "reason": (str, None), "until": (str, None)},
+    "access revoke": ENTRY,
+    "permissions list": OPTIONAL_ID,
+    "permissions approve": {**ID, "permission": (str, None), "reason": (str, "")},
+    "permissions deny": {**ID, "permission": (str, None), "reason": (str, "")},
+    "pins list": OPTIONAL_ID,
+    "pins accept": {**ID, "tool": (str, None)},
 }
-"""Each is a method of `Operations`."""
+"""Each is a method of `Operations`. With two words it is the method of what the first one names."""
 
 
 def answers(kernel: Operations, request: Any) -> AsyncIterator[Any]:
@@ -59,7 +75,7 @@ def answers(kernel: Operations, request: Any) -> AsyncIterator[Any]:
         given[field] = value
     if fields:
         raise UsageError(f"{name} has no {min(fields)!r}", fix=f"it takes {', '.join(known) or 'nothing'}")
-    return _each(getattr(kernel, str(name))(**given))
+    return _each(attrgetter(str(name).replace(" ", "."))(kernel)(**given))
 
 
 async def _each(result: Any) -> AsyncIterator[Any]:

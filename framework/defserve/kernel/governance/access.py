@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from defserve.kernel.members import Member
     from defserve.protocols.mcp.tools.tools import Tool
     from defserve.protocols.mgp.audit.trail import AuditTrail
+    from defserve.wire.messages import Params
 
 LOCAL_ADMIN: Final = ("local",)
 
@@ -32,11 +33,11 @@ class GovernedServers(Protocol):
     members: dict[str, Member]
 
 
-def wants_access(config: KernelConfig) -> bool:
-    """Whether the file says anything about access. If it does not, calls pay nothing for it."""
+def wants_access(config: KernelConfig, state: StateFile) -> bool:
+    """Whether callers are told apart, or the file says anything about access. If not, calls pay nothing for it."""
     settings = config.settings
     policies = (settings.default_policy, *(entry.default_policy for entry in config.servers))
-    return bool(settings.admins) or "opt-in" in policies
+    return bool(settings.admins or settings.keys or state.known.access) or "opt-in" in policies
 
 
 def own_policy(config: KernelConfig) -> AccessPolicy:
@@ -79,6 +80,10 @@ class KernelAccess(AccessSection):
         agent, now = identity(call).id, self.clock()
         policies = ((id, self._policy(member.entry)) for id, member in self._kernel.members.items())
         return frozenset((id, policy.default, policy.rules(agent, now)) for id, policy in policies)
+
+    async def answer_query(self, call: Call, params: Params) -> Params:
+        """`mgp/access/query`, for those who wait for answers."""
+        return self.query(call, params)
 
     def refresh(self) -> None:
         """Other kernels of the same file have granted or revoked something."""

@@ -15,6 +15,7 @@ from defserve.kernel.governance.access import KernelAccess, wants_access
 from defserve.kernel.governance.directory import KernelDirectory, ListedKernel
 from defserve.kernel.governance.marks import govern
 from defserve.kernel.governance.operators import is_operator
+from defserve.kernel.governance.permissions import KernelPermissions
 from defserve.kernel.governance.pins import Change, Pin, Pins
 from defserve.kernel.governance.trust import is_sandboxed
 from defserve.protocols.mcp.authorization.authorization import identity
@@ -59,8 +60,9 @@ class Governance(Extension):
         server.mgp.discovery = section = DiscoverySection(self._directory)
         for tool in operator_tools(section, server):
             server.add_tool(tool)
-        if (policy := server.mgp.options.access) is not None and wants_access(kernel.config):
-            mgp, tools = server.mgp, server.mcp.tools.registry
+        mgp, tools = server.mgp, server.mcp.tools.registry
+        mgp.permissions = self.permissions = KernelPermissions(mgp.options, lambda: mgp.audit, state, kernel)
+        if (policy := mgp.options.access) is not None and wants_access(kernel.config, state):
             mgp.access = self.access = KernelAccess(kernel, state, policy, mgp.server_id, tools, lambda: mgp.audit)
 
     def declared(self, item: Any) -> None:

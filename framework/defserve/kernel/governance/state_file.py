@@ -1,7 +1,7 @@
 """What a kernel remembers beside its file: the digests of tools, who was granted what, what operators decided.
 
 It is one file, made when there is something to remember. Several kernels may serve one mgp.toml, so each change is made
-to what the file says at that moment, under a lock, and the file is replaced whole. `refresh` takes over what others did.
+to what the file says at that moment, under a lock, and the file is replaced whole. `refresh` reads what others did.
 """
 
 from __future__ import annotations

@@ -204,8 +204,8 @@ class MGP(Extension):
         from defserve.protocols.mgp.tool_discovery.catalogue import ServerCatalogue
         from defserve.protocols.mgp.tool_discovery.setup import ToolSearch
 
-        def missing(call: Call, names: Sequence[str]) -> Mapping[str, str]:
-            statuses = self.permissions.statuses(call, names).items()
+        def missing(call: Call, names: Sequence[str], server_id: str) -> Mapping[str, str]:
+            statuses = self.permissions.statuses(call, names, server_id).items()
             return {name: status.decision for name, status in statuses if status.decision != "approved"}
 
         catalogue = ServerCatalogue(self.tools, self.server_id, mcp.listed, missing)

@@ -104,12 +104,13 @@ class RemoteTool(Tool):
     If only the conversations of some fronts have it, `fronts` are their keys, and nobody else sees it. None: everybody.
     """
 
-    __slots__ = ("backend", "fronts", "inner", "raw")
+    __slots__ = ("backend", "fronts", "inner", "must_be_task", "raw")
 
     fronts: set[Hashable] | None
 
     def __init__(self, backend: Relays, name: str, raw: Json) -> None:
         self.backend, self.inner, self.raw, self.fronts = backend, str(raw["name"]), raw, None
+        self.must_be_task = must_be_task(raw)
         options = ToolOptions(
             name=name,
             title=text_of(raw.get("title")),
@@ -127,9 +128,11 @@ class RemoteTool(Tool):
 
             heed(self)
 
-    async def _send(self, call: Call, arguments: Json) -> Json:
-        task: Json = {"task": {}} if must_be_task(self.raw) else {}
-        return await self.backend.relay(call, "tools/call", {"name": self.inner, "arguments": arguments, **task})
+    def _send(self, call: Call, arguments: Json) -> Coroutine[Any, Any, Json]:
+        params: Json = {"name": self.inner, "arguments": arguments}
+        if self.must_be_task:
+            params["task"] = {}
+        return self.backend.relay(call, "tools/call", params)
 
     def result(self, call: Call, value: Any) -> Json:
         return shaped(uris.in_tool_result(value, self.backend.prefix), dialect_of(call))
@@ -193,8 +196,8 @@ class RemotePrompt(Prompt):
         options = PromptOptions(name=name, description=text_of(raw.get("description")) or "", timeout=backend.timeout)
         super().__init__(name, options, RelayedFunction(name, RawArguments({}), self._send), None)
 
-    async def _send(self, call: Call, arguments: Json) -> Json:
-        return await self.backend.relay(call, "prompts/get", {"name": self.inner, "arguments": arguments})
+    def _send(self, call: Call, arguments: Json) -> Coroutine[Any, Any, Json]:
+        return self.backend.relay(call, "prompts/get", {"name": self.inner, "arguments": arguments})
 
     def result(self, call: Call, value: Any) -> Json:
         return shaped(uris.in_prompt_result(value, self.backend.prefix), dialect_of(call))
@@ -241,8 +244,8 @@ class RemoteResource(Resource):
         if uri.startswith(SCHEME):
             self.facets[APPS] = FOR_VIEWS
 
-    async def _send(self, call: Call, arguments: Json) -> Json:
-        return await self.backend.relay(call, "resources/read", arguments)
+    def _send(self, call: Call, arguments: Json) -> Coroutine[Any, Any, Json]:
+        return self.backend.relay(call, "resources/read", arguments)
 
     async def read(self, call: Call, uri: str, values: Json, cache: ResourceCache) -> Json:
         seconds = self.begin(call)

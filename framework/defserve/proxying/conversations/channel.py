@@ -45,7 +45,11 @@ OF_A_CALL: Final = frozenset({"notifications/message", "notifications/progress"}
 
 
 class Exchange(Protocol):
-    """A call under way in a channel."""
+    """A call under way in a channel. See `host.exchange.pending.Follower`."""
+
+    def on_notification(self, method: str, params: Json) -> None: ...
+
+    def on_request(self, request: Request) -> Coroutine[Any, Any, Any]: ...
 
     def ask(self, method: str, params: Json) -> Coroutine[Any, Any, Any]:
         """Have the front answer a question of the backend."""
@@ -78,11 +82,12 @@ class Channel:
         self.offers: Json = dict(front.offers if front is not None else OFFER)
         self.may_ask = not self.offers.keys().isdisjoint(QUESTIONS.values())
         self.exchanges: dict[Exchange, None] = {}
-        self.used_at = asyncio.get_running_loop().time()
+        self._now = asyncio.get_running_loop().time
+        self.used_at = self._now()
         self.gone: PeerGone | None = None
         self.level: str | None = None
         self.updates = Updates(self)
-        self._began = asyncio.Event()
+        self._began: asyncio.Event | None = None
         self._closing = False
         self._open_questions = 0
         self._sending: set[asyncio.Task[None]] = set()
@@ -130,26 +135,28 @@ class Channel:
 
     def forward(self, method: str, params: Json, exchange: Exchange) -> Coroutine[Any, Any, RawReply]:
         """Send a request of an exchange that has begun. Raises PeerGone, and PeerError if the link refuses it."""
+        on_notification, on_request = exchange.on_notification, exchange.on_request
         return self.conversation.forward(
-            method,
-            params,
-            within=None,
-            on_notification=lambda method, params: self._heard_in(exchange, method, params),
-            on_request=lambda request: self._answer(exchange, request),
+            method, params, within=None, on_notification=on_notification, on_request=on_request
         )
 
     def begin(self, exchange: Exchange) -> None:
         """A call is under way until `end`, and may send several requests."""
         self.exchanges[exchange] = None
-        self._began.set()
+        if self._began is not None:
+            self._began.set()
+            self._began = None
 
     def end(self, exchange: Exchange) -> None:
         self.exchanges.pop(exchange, None)
-        self.used_at = asyncio.get_running_loop().time()
         if not self.exchanges:
-            self._began.clear()
-            if self.on_idle is not None:
-                self.on_idle()
+            self.used_at = self._now()
+            self.unused()
+
+    def unused(self) -> None:
+        """Who got this conversation for a call is done with it, and may never have begun."""
+        if self.on_idle is not None and not self.exchanges:
+            self.on_idle()
 
     async def request(self, method: str, params: Json, within: float) -> Json:
         """A request of our own. Raises PeerError."""
@@ -208,16 +215,19 @@ class Channel:
             return await _ask_session(self.front, request)
         if not self.exchanges:
             # Some servers ask as soon as they are opened. The call that opened them comes in a moment.
+            began = self._began = self._began or asyncio.Event()
             async with asyncio.timeout(CALL_WAIT_SECONDS):
-                await self._began.wait()
+                await began.wait()
         return await next(reversed(self.exchanges)).ask(request.method, request.params)
 
-    async def _answer(self, exchange: Exchange, request: Request) -> Any:
+    async def answer_in(self, exchange: Exchange, request: Request) -> Any:
+        """The answer to a request that came within a call."""
         if request.method == "ping":
             return {}
         return await self._bounded(request, exchange.ask(request.method, request.params))
 
-    def _heard_in(self, exchange: Exchange, method: str, params: Json) -> None:
+    def heard_in(self, exchange: Exchange, method: str, params: Json) -> None:
+        """A notification came within a call."""
         if method in OF_A_CALL:
             exchange.hear(method, params)
         else:

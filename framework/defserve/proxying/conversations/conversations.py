@@ -55,11 +55,18 @@ class Conversations:
         """Every open conversation."""
         return [*self.pool.all(), *([self.main] if self.main is not None else [])]
 
+    def at_hand(self, front: Front) -> Channel | None:
+        """The conversation that a front's call takes, if nothing has to be waited for."""
+        now = self._state.now
+        if now != "draining" and (known := self.pool.known(front)) is not None:
+            return known
+        return self.main if now == "connected" and self.wake is None and self.per == "shared" else None
+
     async def of(self, front: Front) -> Channel:
         """The conversation that a front's call takes. Waits a moment for a backend that is on its way."""
         state = self._state
-        if state.now != "draining" and (known := self.pool.known(front)) is not None:
-            return known
+        if (channel := self.at_hand(front)) is not None:
+            return channel
         if self.wake is not None:
             await self.wake()
         if not state.settled.is_set():

@@ -99,11 +99,6 @@ class Pool:
             if not self._opening_for[front.principal]:
                 del self._opening_for[front.principal]
 
-    def unused(self, channel: Channel) -> None:
-        """Who got a conversation is done with it, and may never have begun."""
-        if not channel.exchanges:
-            self._over(channel)
-
     def _over(self, channel: Channel) -> None:
         """No call is under way. A conversation that was opened for one call alone ends."""
         if channel in self._single:

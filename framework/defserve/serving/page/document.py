@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 from base64 import b64encode
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from hashlib import sha256
 from html import escape
@@ -19,8 +19,10 @@ from defserve.transports.asgi import HeaderList
 from defserve.wire.jsonvalue import is_object
 
 MOST_BYTES: Final = 10_000
-# Of one text, in characters.
-NAME, LEAD, LINE = 128, 300, 160
+# Of what is said about the clients together: an address may be long, and is in each of them.
+MOST_BYTES_OF_CLIENTS: Final = 3_000
+# Of one text, in characters. In bytes it is at most twice that.
+NAME, VERSION, LEAD, LINE = 64, 32, 240, 160
 
 # A shape for each mark, so that colour is not all that tells them apart.
 SHAPES: Final[Mapping[str, str]] = {
@@ -86,14 +88,20 @@ def _text(given: Any, most: int) -> str:
     text = " ".join(str(given or "")[: 4 * most].split())
     for place, _ in reversed(list(hidden(text))):
         text = text[:place] + text[place + 1 :]
-    return escape(text if len(text) <= most else text[: most - 1].rstrip() + "…")
+    shown, cut = escape(text), most
+    while len(text) > cut or len(shown.encode()) > 2 * most:
+        cut = min(cut, len(text)) - 1
+        text = text[:cut].rstrip()
+        shown = escape(text) + "…"
+    return shown
 
 
 def _begin(about: About, address: str) -> str:
     name = _text(about.title or about.name, NAME)
-    version = f" <small>{_text(about.version, NAME)}</small>" if about.version else ""
+    version = f" <small>{_text(about.version, VERSION)}</small>" if about.version else ""
     lead = " ".join(filter(None, (_text(about.description, LEAD), CONNECT)))
-    steps = "".join(_client(one, is_open=not place) for place, one in enumerate(client_steps(about.name, address)))
+    known = (_client(one, is_open=not place) for place, one in enumerate(client_steps(about.name, address)))
+    clients = "".join(_fitting(known, MOST_BYTES_OF_CLIENTS))
     shapes = "".join(f'<symbol id="{mark}" viewBox="0 0 16 16">{shape}</symbol>' for mark, shape in SHAPES.items())
     return (
         '<!doctype html><html lang="en"><meta charset="utf-8">'
@@ -101,8 +109,19 @@ def _begin(about: About, address: str) -> str:
         f'<title>{name}, an MCP server</title><link rel="icon" href="data:,"><style>{_file("page.css")}</style>'
         f"<svg hidden>{shapes}</svg><main><h1>{name}{version}</h1><p class=lead>{lead}</p>"
         f'<div class="copy address"><code>{escape(address)}</code>{COPY}</div>'
-        f"<h2>Connect</h2><div class=list>{steps}</div>"
+        f"<h2>Connect</h2><div class=list>{clients}</div>"
     )
+
+
+def _fitting(parts: Iterable[str], room: int) -> list[str]:
+    """The first parts, as many as have room."""
+    found: list[str] = []
+    for part in parts:
+        room -= len(part.encode())
+        if room < 0:
+            break
+        found.append(part)
+    return found
 
 
 def _client(steps: ClientSteps, *, is_open: bool) -> str:
@@ -121,20 +140,16 @@ def _tools(about: About, room: int) -> str:
         return f"<h2>Tools</h2><p class=end>{about.unlisted or 'There are none.'}</p>"
     legend = "".join(f"<span class={mark}>{_icon(mark, named=False)} {mark}</span>" for mark in list(SHAPES)[:3])
     begin = f"<div class=tools><h2>Tools</h2><p>{legend}</p></div><ul class=list>"
-    rows: list[str] = []
-    left = room - len(begin) - len(_counted(len(about.tools), len(about.tools) + 1, is_complete=False))
-    for tool in about.tools:
-        left -= len((row := _tool(tool)).encode())
-        if left < 0:
-            break
-        rows.append(row)
+    room -= len(f"{begin}</ul>") + len(_counted(len(about.tools), len(about.tools), is_complete=False))
+    rows = _fitting(map(_tool, about.tools), room)
     return f"{begin}{''.join(rows)}</ul>" + _counted(len(rows), len(about.tools), is_complete=about.is_complete)
 
 
 def _tool(tool: Mapping[str, Any]) -> str:
     mark = mark_of(tool)
     first = str(tool.get("description") or tool.get("title") or "").strip().partition("\n\n")[0]
-    return f"<li>{_icon(mark)}<code>{_text(tool.get('name'), NAME)}</code><span>{_text(first, LINE)}</span></li>"
+    # HTML lets the ends of these elements be left out, which is room for more of them.
+    return f"<li>{_icon(mark)}<code>{_text(tool.get('name'), 2 * NAME)}</code><p>{_text(first, LINE)}"
 
 
 def mark_of(tool: Mapping[str, Any]) -> str:

@@ -16,7 +16,7 @@ import hmac
 import json
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, Final, NamedTuple
 
@@ -172,11 +172,11 @@ def verify(
     keys = AuditKeys(key)
     # The heads first: if the log is being written, it can only have grown since.
     anchored, problem = _anchored(anchors, Path(path), keys)
-    check = _Check(keys, anchored)
+    check = ChainCheck(keys, anchored)
     try:
         check.signed = keys.head(Path(head) if head is not None else head_path(path))
         with open(path, "rb") as file:
-            check.read(file)
+            check.read(numbered_lines(file))
     except AuditLogBroken as bad:
         return check.report(reason=str(bad))
     except (OSError, ValueError) as error:
@@ -225,7 +225,7 @@ def reason_of(error: Exception) -> str:
     return getattr(error, "strerror", None) or str(error)
 
 
-class _Check:
+class ChainCheck:
     """One pass over a log."""
 
     def __init__(self, keys: AuditKeys, anchored: Mapping[str, AuditHead]) -> None:
@@ -235,9 +235,9 @@ class _Check:
         self._events = self._lost = self._unsigned = 0
         self._line: int | None = None
 
-    def read(self, file: BinaryIO) -> None:
-        """Follow the chain to its end. Raises AuditLogBroken where it breaks, and remembers the line."""
-        for self._line, raw in numbered_lines(file):
+    def read(self, lines: Iterable[tuple[int, bytes]]) -> None:
+        """Follow the chain, by numbered lines. Raises AuditLogBroken where it breaks, and remembers the line."""
+        for self._line, raw in lines:
             if not raw.endswith(b"\n") and len(raw) < MAX_LINE:
                 break
             self._follow(self._keys.record(raw))

@@ -37,6 +37,7 @@ from defserve.stores.files import open_locked, replace, write
 if TYPE_CHECKING:
     from defserve.stores.audit.anchoring import Anchoring
     from defserve.stores.audit.anchors import AuditAnchors
+    from defserve.stores.audit.reading import AuditPage, LogReader
 
 __all__ = ["AuditLog", "AuditUnavailable", "AuditReport", "verify"]
 
@@ -82,7 +83,9 @@ class AuditLog:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.path = Path(path)
-        self._keys = AuditKeys(audit_key(make=True) if key is None else key)
+        self._key, self._anchors = audit_key(make=True) if key is None else key, anchors
+        self._keys = AuditKeys(self._key)
+        self._reader: LogReader | None = None
         self._head_events, self._head_seconds, self._linger, self._clock = head_events, head_seconds, linger, clock
         self._lock, self._file_lock = Lock(), Lock()
         self._pending: list[str] = []
@@ -112,7 +115,7 @@ class AuditLog:
         event that is not durable does not fail because of the disk: the failure goes to the `defserve` logger, the
         event waits, and the next durable event fails unless both can be written.
         """
-        content = f'"event":{_encoded(event)}'
+        content = f'"event":{encoded(event)}'
         self._check_process()
         if durable:
             self._write((content,))
@@ -136,6 +139,31 @@ class AuditLog:
         """Return when every event so far is on the disk. Raises AuditUnavailable if that fails."""
         self._check_process()
         self._write(())
+
+    @property
+    def last_seq(self) -> int:
+        """The number of the last record, when all so far are on the disk."""
+        with suppress(AuditUnavailable):
+            self.flush()
+        return self._seq
+
+    def replay(self, since_seq: int = 0, since: datetime | None = None, limit: int = 100) -> AuditPage:
+        """Events from a record or a time on. Raises AuditUnavailable if they cannot be read, or are not genuine."""
+        from defserve.stores.audit.reading import LogReader
+
+        with suppress(AuditUnavailable):
+            self.flush()
+        if self._reader is None:
+            self._reader = LogReader(self.path, self._keys)
+        try:
+            return self._reader.page(since_seq, since, limit)
+        except (AuditLogBroken, OSError) as error:
+            raise AuditUnavailable(f"The audit log cannot be read: {error}") from None
+
+    def verify(self) -> AuditReport:
+        """Check every record, and that the log has those that its head and its anchors name."""
+        self.settle()
+        return verify(self.path, self._key, anchors=self._anchors)
 
     def settle(self) -> None:
         """Write what is left, sign the head and tell the anchors. Raises AuditUnavailable if it cannot be written."""
@@ -188,7 +216,7 @@ class AuditLog:
         lost, self._lost = self._lost, 0
         if lost:
             self._pending.pop()
-        self._add(_remark("lost", events=lost + 1))
+        self._add(remark("lost", events=lost + 1))
         self._lost = lost + 1
 
     # -- the file (under _file_lock) ---------------------------------------------------------------------------
@@ -267,7 +295,7 @@ class AuditLog:
             self._fail(error)
 
     def _sign(self) -> None:
-        head = AuditHead(self._seq, self._mac, _now())
+        head = AuditHead(self._seq, self._mac, now())
         if (head.seq, head.format) == (self._head.seq, self._head.format):
             return
         replace(head_path(self.path), self._keys.signed(head))
@@ -336,7 +364,7 @@ class AuditLog:
         try:
             if torn:
                 self._cut_torn_end()
-                self._commit([_remark("recovered", bytes=torn)])
+                self._commit([remark("recovered", bytes=torn)])
             self._head = head or AuditHead(-1)
             self._sign()
         except OSError as error:
@@ -356,7 +384,7 @@ def _closed() -> UsageError:
     return UsageError("this audit log is closed", fix="append before close()")
 
 
-def _encoded(event: Mapping[str, Any]) -> str:
+def encoded(event: Mapping[str, Any]) -> str:
     """The canonical JSON of an event, whatever it holds."""
     try:
         text = canonical(event if isinstance(event, dict) else dict(event))
@@ -367,11 +395,13 @@ def _encoded(event: Mapping[str, Any]) -> str:
     return canonical(redact(event))
 
 
-def _remark(type: str, **members: Any) -> str:
-    return f'"log":{canonical({"type": type, "time": _now(), **members})}'
+def remark(type: str, **members: Any) -> str:
+    """The content of a record that the log writes about itself."""
+    return f'"log":{canonical({"type": type, "time": now(), **members})}'
 
 
-def _now() -> str:
+def now() -> str:
+    """The time, as logs write it."""
     return datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 

@@ -147,14 +147,18 @@ def run(exchange: Exchange, route: ResponseRoute, begun: BegunCall) -> Awaitable
 
 
 async def _go_on(exchange: Exchange, route: ResponseRoute, work: Coroutine[Any, Any, None]) -> None:
-    """Finish a call that waits, in the task in which its scopes were opened. Another task answers, so that the call
-    continues even if its client has left."""
+    """Finish a call that waits, in the task in which its scopes were opened.
+
+    If that takes long, another task answers, so that the call continues even if its client has left.
+    """
+    late = LateAnswer(exchange, route)
     try:
-        answering = asyncio.create_task(answer(exchange, route))
         await work
         await absorb()
-        await answering
+        if late.task is not None or not (exchange.finished and await _answer_at_once(exchange, route)):
+            await late.begin()
     finally:
+        late.end()
         route.over()
 
 
@@ -171,20 +175,24 @@ async def answer(exchange: Exchange, route: ResponseRoute) -> None:
     if exchange.finished and await _answer_at_once(exchange, route):
         return
     with Attached(exchange, route) as attached:
-        silent = 0.0
         if await exchange.wait(UNWATCHED_SECONDS) and exchange.finished and await _answer_at_once(exchange, route):
             return
-        attached.watch()
-        while not await exchange.wait(HEAD_SECONDS):
-            silent += HEAD_SECONDS
-            if route.may_start(silent):
-                break
-        if exchange.gone:
-            await exchange.respond(CLIENT_LEFT)  # nobody reads it, but some middleware needs a response
-            return
-        if exchange.finished and await _answer_at_once(exchange, route):
-            return
-        await stream(exchange, route, route.start())
+        await _answer_watched(exchange, route, attached)
+
+
+async def _answer_watched(exchange: Exchange, route: ResponseRoute, attached: Attached) -> None:
+    silent = 0.0
+    attached.watch()
+    while not await exchange.wait(HEAD_SECONDS):
+        silent += HEAD_SECONDS
+        if route.may_start(silent):
+            break
+    if exchange.gone:
+        await exchange.respond(CLIENT_LEFT)  # nobody reads it, but some middleware needs a response
+        return
+    if exchange.finished and await _answer_at_once(exchange, route):
+        return
+    await stream(exchange, route, route.start())
 
 
 async def stream(exchange: Exchange, route: ResponseRoute, first: bytes) -> None:
@@ -209,6 +217,46 @@ async def _answer_at_once(exchange: Exchange, route: ResponseRoute) -> bool:
     elif left := exchange.answer(route.statuses.get(reply.code, 200) if reply.code else 200, reply.data):
         await left
     return True
+
+
+class LateAnswer:
+    """Begins to answer, in a task of its own, while a call still runs: when it has run for a while, or when it says
+    something before its answer. Until then it stands for the reader of the exchange."""
+
+    __slots__ = ("_exchange", "_route", "_timer", "task")
+
+    def __init__(self, exchange: Exchange, route: ResponseRoute) -> None:
+        self._exchange, self._route = exchange, route
+        self.task: asyncio.Task[None] | None = None
+        route.attached()
+        exchange.call_when_roused(self)
+        self._timer = asyncio.get_running_loop().call_later(UNWATCHED_SECONDS, self.begin)
+
+    def done(self) -> bool:
+        """Whether it need not be woken. The answer itself is given when the call ends, which is now."""
+        return self._exchange.finished
+
+    def set_result(self, result: bool) -> None:
+        self.begin()
+
+    def begin(self) -> asyncio.Task[None]:
+        if self.task is None:
+            self._timer.cancel()
+            self.task = asyncio.create_task(self._answer())
+        return self.task
+
+    async def _answer(self) -> None:
+        attached = Attached(self._exchange, self._route)
+        try:
+            await _answer_watched(self._exchange, self._route, attached)
+        finally:
+            attached.__exit__()
+
+    def end(self) -> None:
+        """The call is over, and answered if nobody else does that."""
+        if self.task is None:
+            self._timer.cancel()
+            self._route.detach(self._exchange)
 
 
 class Attached:

@@ -22,6 +22,7 @@ from defserve.host.links.http_client.client import HttpClient
 from defserve.host.links.http_client.errors import Broken
 from tests.certificate import self_signed
 from tests.host.links.http_client.script import OK, Script, Wire, script
+from tests.rows import for_each_row
 from tests.waiting import until
 
 pytestmark = pytest.mark.anyio
@@ -77,7 +78,7 @@ async def test_requests_at_the_same_time_have_a_connection_each():
         assert server.connections == 5
 
 
-@pytest.mark.parametrize(
+@for_each_row(
     "response",
     [
         b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\nconnection: close\r\n\r\nok",
@@ -171,8 +172,8 @@ async def test_only_some_idle_connections_are_kept(monkeypatch: pytest.MonkeyPat
 # Repeating. Whether a server has read what was sent to it when the connection ends, nobody can tell.
 
 
-@pytest.mark.parametrize("ending", ["close", "reset"])
-@pytest.mark.parametrize("repeatable", [False, True])
+@for_each_row("ending", ["close", "reset"])
+@for_each_row("repeatable", [False, True])
 async def test_a_request_on_a_kept_connection_that_ends_is_repeated_only_if_it_may_be(ending: str, repeatable: bool):
     async def serve(wire: Wire, told: Script) -> None:
         first = told.connections == 1
@@ -256,9 +257,9 @@ async def test_a_body_that_nobody_reads_makes_the_server_wait():
         await until(lambda: not http._open)
 
 
-@pytest.mark.parametrize("coding", ["gzip", "deflate", "bare"])
+@for_each_row("coding", ["gzip", "deflate", "bare"])
 async def test_a_packed_body_is_unpacked_and_bounded_by_what_is_unpacked(coding: str):
-    bomb = b"\0" * (64 << 20)
+    bomb = b"\0" * (16 << 20)
     packers = {"gzip": gzip.compress, "deflate": zlib.compress, "bare": lambda data: zlib.compress(data)[2:-4]}
     packed = {b"small": packers[coding](b"hello" * 1000), b"large": packers[coding](bomb)}
     name = b"gzip" if coding == "gzip" else b"deflate"
@@ -419,7 +420,7 @@ async def test_each_response_has_its_own_head_though_most_are_alike():
         assert (found, server.connections) == (heads, 1)
 
 
-@pytest.mark.parametrize("value", ["a\r\nevil: 1", "a\nb", "a\rb", "a\0b", "ü", "\x1b[2J"])
+@for_each_row("value", ["a\r\nevil: 1", "a\nb", "a\rb", "a\0b", "ü", "\x1b[2J"])
 async def test_a_header_cannot_become_two(value: str):
     with pytest.raises(ValueError, match="'x-team' has characters"):
         HttpClient(Address("http://127.0.0.1/"), {"X-Team": value})

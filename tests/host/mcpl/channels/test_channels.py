@@ -14,6 +14,7 @@ from defserve.protocols.mcpl.channels.values import Author, Channel
 from defserve.protocols.mcpl.errors import ChannelNotPermitted, FeatureDisabled, UnknownChannel
 from tests.host.mcpl.scripted import Json, LiveServer, hosting, live_server
 from tests.host.pretend import SILENCE, Fail
+from tests.rows import for_each_row
 
 pytestmark = pytest.mark.anyio
 
@@ -254,8 +255,8 @@ async def test_a_server_may_keep_channels_without_a_set_for_them():
         assert "discord:#general" in mcpl.channels
 
 
-@pytest.mark.parametrize("method", ["channels/register", "channels/incoming"])
-@pytest.mark.parametrize("params", [{}, {"channels": 3, "messages": "Hi"}, {"channels": [{}], "messages": None}])
+@for_each_row("method", ["channels/register", "channels/incoming"])
+@for_each_row("params", [{}, {"channels": 3, "messages": "Hi"}, {"channels": [{}], "messages": None}])
 async def test_broken_channels_and_messages_are_invalid(method: str, params: Any):
     server = chat()
     async with hosting(server):

@@ -14,6 +14,7 @@ from defserve.protocols.mcpl.inference.values import Inference
 from defserve.protocols.mcpl.turns import ModelInfo, Usage
 from tests.host.mcpl.scripted import Json, LiveServer, Trail, hosting, live_server
 from tests.raw import until
+from tests.rows import for_each_row
 
 pytestmark = pytest.mark.anyio
 
@@ -72,10 +73,10 @@ async def _bits(request: InferenceRequest) -> AsyncIterator[str]:
         yield bit
 
 
-@pytest.mark.parametrize(
+@for_each_row(
     ("model", "count"), [(lambda _: "All at once", 1), (_whole, 1), (_bits, 2), (lambda _: Inference("All at once"), 1)]
 )
-@pytest.mark.parametrize("stream", [False, True])
+@for_each_row("stream", [False, True])
 async def test_a_model_is_any_function(model: Any, count: int, stream: bool):
     server = live_server()
     async with hosting(server, Mcpl(model=model, audit=[])):

@@ -12,6 +12,7 @@ from defserve.errors import PeerGone
 from defserve.host import EventAnswer, Mcpl, Once, PushedEvent
 from defserve.host.mcpl.inbox import Inbox
 from tests.host.mcpl.scripted import hosting, live_server
+from tests.rows import for_each_row
 
 pytestmark = pytest.mark.anyio
 
@@ -27,7 +28,7 @@ async def test_events_wait_to_be_read():
     assert (event.origin, event.timestamp) == ({"memoryId": "m1"}, "2026-01-23T14:00:00Z")
 
 
-@pytest.mark.parametrize(
+@for_each_row(
     ("said", "answer"),
     [
         (None, {"accepted": True}),
@@ -38,7 +39,7 @@ async def test_events_wait_to_be_read():
         (EventAnswer(inference_id="inf_1"), {"accepted": True, "inferenceId": "inf_1"}),
     ],
 )
-@pytest.mark.parametrize("asynchronous", [False, True])
+@for_each_row("asynchronous", [False, True])
 async def test_what_the_handler_says_is_the_answer(said: Any, answer: Any, asynchronous: bool):
     async def later(event: PushedEvent) -> Any:
         return said
@@ -70,7 +71,7 @@ async def test_a_set_that_did_not_say_that_it_pushes_may_not():
         assert (await server.push(feature_set="memory.retrieval"))["error"]["code"] == -32001
 
 
-@pytest.mark.parametrize(
+@for_each_row(
     "broken",
     [
         {"featureSet": 3},

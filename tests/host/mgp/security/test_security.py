@@ -26,7 +26,7 @@ pytestmark = pytest.mark.anyio
 
 
 @pytest.mark.req("MGP-4.5", "MGP-8.2")
-@pytest.mark.parametrize(
+@for_each_row(
     ("listed", "arguments", "guard"),
     [
         (tool("execute_command", "command"), {"command": "rm -rf /"}, "sandbox"),
@@ -66,7 +66,7 @@ async def test_what_a_validator_finds_never_leaves_for_a_plain_server(
 
 
 @pytest.mark.req("MGP-8.2")
-@pytest.mark.parametrize(
+@for_each_row(
     ("listed", "arguments"),
     [
         (tool("execute_command", "command"), {"command": "ls -la"}),
@@ -131,8 +131,8 @@ async def test_none_in_the_configuration_switches_the_standard_ones_off():
 
 
 @pytest.mark.req("MGP-4.5")
-@pytest.mark.parametrize("version", ERAS)
-@pytest.mark.parametrize(
+@for_each_row("version", ERAS)
+@for_each_row(
     ("name", "arguments", "guard"),
     [
         ("run", {"command": "git status; id"}, "sandbox"),
@@ -231,7 +231,7 @@ def test_names_speak_only_for_tools_that_declare_nothing():
 
 
 @pytest.mark.req("MGP-4.4")
-@pytest.mark.parametrize(
+@for_each_row(
     ("listed", "asked"),
     [
         (risky("safe"), False),
@@ -248,7 +248,7 @@ def test_names_speak_only_for_tools_that_declare_nothing():
         (tool("act", "x", annotations={"destructiveHint": True}), True),
     ],
 )
-@pytest.mark.parametrize("agrees", [True, False])
+@for_each_row("agrees", [True, False])
 async def test_the_risk_of_a_tool_decides_whether_it_is_confirmed(listed: dict[str, Any], asked: bool, agrees: bool):
     seen: list[Any] = []
 
@@ -275,8 +275,8 @@ async def test_moderate_tools_are_confirmed_where_the_host_wants_it():
 
 
 @pytest.mark.req("MCP-9.1")
-@pytest.mark.parametrize("version", ERAS)
-@pytest.mark.parametrize(("answer", "runs"), [({"confirmed": True}, True), (Decline, False), (Cancel, False)])
+@for_each_row("version", ERAS)
+@for_each_row(("answer", "runs"), [({"confirmed": True}, True), (Decline, False), (Cancel, False)])
 async def test_without_confirm_the_person_behind_the_client_is_asked(version: str, answer: Any, runs: bool):
     questions: list[str] = []
 

@@ -85,8 +85,8 @@ async def test_a_client_that_can_show_views_is_told_of_them(version: str):
         assert await client.call("more") == 1
 
 
-@pytest.mark.parametrize("version", ERAS)
-@pytest.mark.parametrize(
+@for_each_row("version", ERAS)
+@for_each_row(
     "offered",
     [
         None,

@@ -258,7 +258,7 @@ async def test_a_page_has_an_id_with_a_handshake_and_none_without():
 
 @pytest.mark.anyio
 @pytest.mark.req("MCP-5.6", "MCP-5.6u")
-@pytest.mark.parametrize(
+@for_each_row(
     ("version", "offer", "able"),
     [
         ("2025-03-26", {"elicitation": {}}, []),

@@ -109,7 +109,7 @@ async def test_bad_arguments_are_a_validation_error(version: str) -> None:
 
 
 @pytest.mark.req("GGEN-ERR-4")
-@pytest.mark.parametrize(
+@for_each_row(
     ("arguments", "expected"),
     [
         ({"days": 0}, ["Use a value at least 1"]),
@@ -213,8 +213,8 @@ UNREADABLE = [
 
 
 @pytest.mark.req("GGEN-ERR-1", "GGEN-ERR-3")
-@pytest.mark.parametrize("version", [*HANDSHAKE, STATELESS])
-@pytest.mark.parametrize(("frame", "code", "name"), UNREADABLE)
+@for_each_row("version", [*HANDSHAKE, STATELESS])
+@for_each_row(("frame", "code", "name"), UNREADABLE)
 async def test_what_cannot_be_read_has_its_type_and_a_trace_id(
     version: str, frame: bytes, code: int, name: str
 ) -> None:
@@ -255,7 +255,7 @@ async def test_a_server_without_numbers_says_no_more_than_what_is_wrong() -> Non
 
 
 @pytest.mark.req("GGEN-ERR-3")
-@pytest.mark.parametrize(
+@for_each_row(
     ("method", "params"),
     [
         ("tools/call", {"name": "nothing"}),

@@ -36,7 +36,7 @@ CONTENTS: list[tuple[Any, str | None, list[dict[str, Any]]]] = [
 
 
 @pytest.mark.req("MCP-5.2l")
-@pytest.mark.parametrize(("value", "mime_type", "contents"), CONTENTS)
+@for_each_row(("value", "mime_type", "contents"), CONTENTS)
 async def test_what_a_function_returns_becomes_contents(value: Any, mime_type: str | None, contents: list[Any]):
     server = Server("s", "1")
     options: Any = {"mime_type": mime_type} if mime_type else {}

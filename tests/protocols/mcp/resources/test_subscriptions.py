@@ -7,6 +7,7 @@ import pytest
 
 from defserve import Server
 from tests.raw import ERAS, HANDSHAKE, STATELESS, Json, Raw, raw, turns
+from tests.rows import for_each_row
 
 pytestmark = pytest.mark.anyio
 
@@ -63,8 +64,8 @@ async def test_a_session_hears_of_the_resources_it_subscribed_to_until_it_unsubs
         assert await peer.news() == await other.news() == []
 
 
-@pytest.mark.parametrize("version", HANDSHAKE)
-@pytest.mark.parametrize(("uri", "code"), [("x://none", -32002), (7, -32602), (None, -32602)])
+@for_each_row("version", HANDSHAKE)
+@for_each_row(("uri", "code"), [("x://none", -32002), (7, -32602), (None, -32602)])
 async def test_what_does_not_exist_cannot_be_subscribed_to(version: str, uri: Any, code: int):
     async with raw(news(), version) as peer:
         assert (await peer.ask("resources/subscribe", {"uri": uri}))["error"]["code"] == code
@@ -168,7 +169,7 @@ ONLY_IN_ONE_ERA = {
 }
 
 
-@pytest.mark.parametrize("method", ONLY_IN_ONE_ERA)
+@for_each_row("method", ONLY_IN_ONE_ERA)
 async def test_a_method_of_the_other_era_does_not_exist(method: str):
     version, params = ONLY_IN_ONE_ERA[method]
     async with raw(news(), version) as peer:

@@ -30,8 +30,8 @@ async def error(peer: Raw, method: str, **params: Any) -> tuple[int, str]:
 
 
 @pytest.mark.req("MCP-8")
-@pytest.mark.parametrize("capabilities", [{}, {"extensions": {}}, {"extensions": {EXTENSION: None}}, {"tasks": {}}])
-@pytest.mark.parametrize("method", ["tasks/get", "tasks/update", "tasks/cancel"])
+@for_each_row("capabilities", [{}, {"extensions": {}}, {"extensions": {EXTENSION: None}}, {"tasks": {}}])
+@for_each_row("method", ["tasks/get", "tasks/update", "tasks/cancel"])
 async def test_who_did_not_declare_tasks_is_told_so_before_the_id_is_looked_up(method: str, capabilities: Any):
     server, job = shop()
     async with raw(server, capabilities=TAKES) as peer:
@@ -200,7 +200,7 @@ async def test_questions_are_answered_one_by_one_and_each_once():
         assert "result" in await peer.ask("tasks/update", {"taskId": id, "inputResponses": {"b": YES}})
 
 
-@pytest.mark.parametrize("answer", [7, None, {}, {"action": "maybe"}, {"action": "accept", "content": 7}, [YES]])
+@for_each_row("answer", [7, None, {}, {"action": "maybe"}, {"action": "accept", "content": 7}, [YES]])
 async def test_an_answer_of_the_wrong_form_is_refused_and_loses_nothing(answer: Any):
     async with raw(shop()[0], capabilities=ASKABLE) as peer:
         id = (await peer.call("sure"))["taskId"]
@@ -353,10 +353,8 @@ async def test_a_call_that_is_cancelled_before_its_task_began_is_over():
 # -- ids
 
 
-@pytest.mark.parametrize(
-    "id", ["", "x", UNKNOWN, "../" * 11, UNKNOWN + "\n", "é" * 32, "x" * 100_000, f"account:{'a' * 24}"]
-)
-@pytest.mark.parametrize("method", ["tasks/get", "tasks/update", "tasks/cancel"])
+@for_each_row("id", ["", "x", UNKNOWN, "../" * 11, UNKNOWN + "\n", "é" * 32, "x" * 100_000, f"account:{'a' * 24}"])
+@for_each_row("method", ["tasks/get", "tasks/update", "tasks/cancel"])
 async def test_an_unknown_id_is_a_wrong_parameter(method: str, id: str):
     async with raw(shop()[0], capabilities=TAKES) as peer:
         reply = await peer.ask(method, {"taskId": id, "inputResponses": {}})

@@ -15,6 +15,7 @@ from pydantic import BaseModel
 from defserve import Audio, Embedded, File, Image, Limits, Link, Server, Text, ToolError
 from defserve.protocols.mcp import content
 from tests.raw import STATELESS, VERSIONS, Json, raw, text_of
+from tests.rows import for_each_row
 
 pytestmark = pytest.mark.anyio
 
@@ -97,8 +98,8 @@ def serving(row: Row) -> Server:
 
 
 @pytest.mark.req("MCP-5.1o", "GGEN-M1")
-@pytest.mark.parametrize("version", VERSIONS)
-@pytest.mark.parametrize("case", ROWS)
+@for_each_row("version", VERSIONS)
+@for_each_row("case", ROWS)
 async def test_a_result_is_text_and_where_the_version_has_it_structured_content(version: str, case: str):
     row = ROWS[case]
     async with raw(serving(row), version) as peer:
@@ -118,8 +119,8 @@ async def test_a_result_is_text_and_where_the_version_has_it_structured_content(
         assert ("outputSchema" in tool) is (carried and case != "not annotated")
 
 
-@pytest.mark.parametrize("version", VERSIONS)
-@pytest.mark.parametrize("case", ROWS)
+@for_each_row("version", VERSIONS)
+@for_each_row("case", ROWS)
 async def test_our_client_gives_the_value_without_its_wrapping(version: str, case: str):
     row = ROWS[case]
     async with serving(row).connect(version=version) as client:
@@ -153,9 +154,9 @@ CONTENT: dict[str, tuple[Any, Json, tuple[str, Json] | None]] = {
 
 
 @pytest.mark.req("MCP-5.1c")
-@pytest.mark.parametrize("version", VERSIONS)
-@pytest.mark.parametrize("case", CONTENT)
-@pytest.mark.parametrize("alone", [True, False])
+@for_each_row("version", VERSIONS)
+@for_each_row("case", CONTENT)
+@for_each_row("alone", [True, False])
 async def test_content_travels_as_blocks_the_version_knows(version: str, case: str, alone: bool):
     part, block, older = CONTENT[case]
     expected = older[1] if older is not None and version < older[0] else block

@@ -10,6 +10,7 @@ from starlette.testclient import TestClient
 
 from defserve import Principal, Server, ShellCommand, StaticTokens, dangerous
 from tests.raw import ERAS, raw
+from tests.rows import for_each_row
 
 pytestmark = pytest.mark.anyio
 
@@ -27,8 +28,8 @@ class Shop:
 
 
 @pytest.mark.req("GGEN-M2")
-@pytest.mark.parametrize("version", ERAS)
-@pytest.mark.parametrize(
+@for_each_row("version", ERAS)
+@for_each_row(
     ("arguments", "problems"),
     [
         ({"ticker": "ABC"}, []),

@@ -11,6 +11,7 @@ from defserve.live import Channel, ChannelHistory, Message
 from defserve.protocols.mcpl.channels.kind import MOST_HISTORY
 from tests.protocols.mcpl.hosts import MCPL, MCPL_05, Host, Json, hosting
 from tests.raw import turns, until
+from tests.rows import for_each_row
 
 pytestmark = [pytest.mark.anyio, pytest.mark.req("MCPL-05")]
 
@@ -117,7 +118,7 @@ async def test_opening_may_be_repeated(mcpl: Any):
 
 
 @BOTH
-@pytest.mark.parametrize(
+@for_each_row(
     ("wanted", "ids", "truncated"),
     [
         ({"limit": 2}, ["m3", "m4"], True),
@@ -188,7 +189,7 @@ async def test_without_its_history_nothing_is_opened(wrong: str):
 
 
 @BOTH
-@pytest.mark.parametrize(
+@for_each_row(
     ("params", "result"),
     [
         ({"intent": "seen"}, {"acknowledged": True, "representation": ":eyes:"}),

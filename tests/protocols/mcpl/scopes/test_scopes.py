@@ -82,8 +82,8 @@ async def test_a_scoped_set_says_so():
 
 
 @pytest.mark.req("MCPL-7.2")
-@pytest.mark.parametrize("version", ERAS)
-@pytest.mark.parametrize(
+@for_each_row("version", ERAS)
+@for_each_row(
     ("path", "label"),
     [
         ("/project/a.ts", "/project/a.ts"),
@@ -101,8 +101,8 @@ async def test_what_the_whitelist_covers_runs(version: str, path: str, label: st
 
 
 @pytest.mark.req("MCPL-7.2")
-@pytest.mark.parametrize("version", ERAS)
-@pytest.mark.parametrize(
+@for_each_row("version", ERAS)
+@for_each_row(
     "path",
     ["/project/.env", "/project/x/../.env", "/project/secrets/key", "/project/secrets", "/tmp/secrets//key", ".env"],
 )
@@ -113,10 +113,8 @@ async def test_the_blacklist_comes_first_and_is_not_discussed(version: str, path
         assert host.asked == []
 
 
-@pytest.mark.parametrize(
-    "path", ["", "/project/a\nb", "/project/\x00", "/project/\u202etxt.exe", "/project/" + "a" * 1100]
-)
-@pytest.mark.parametrize("mcpl", [{"version": "0.4"}, None])
+@for_each_row("path", ["", "/project/a\nb", "/project/\x00", "/project/\u202etxt.exe", "/project/" + "a" * 1100])
+@for_each_row("mcpl", [{"version": "0.4"}, None])
 async def test_a_label_that_cannot_be_shown_is_refused(path: str, mcpl: Any):
     async with hosting(editor(), mcpl=mcpl) as host:
         if mcpl:
@@ -184,7 +182,7 @@ async def test_a_scope_may_have_a_payload_of_its_own():
 
 
 @pytest.mark.req("MCPL-7.5")
-@pytest.mark.parametrize(
+@for_each_row(
     ("answer", "reason"),
     [
         ({"approved": False, "reason": "not on Sundays"}, "not on Sundays"),
@@ -205,7 +203,7 @@ async def test_what_is_not_approved_is_a_refusal_that_the_model_reads(answer: An
         assert result["isError"] and text_of(result) == f"not permitted in '/etc/hosts': {reason}"
 
 
-@pytest.mark.parametrize(
+@for_each_row(
     ("payload", "fits"),
     [
         ({"room": "acme", "id": 7}, True),

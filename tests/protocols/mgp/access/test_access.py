@@ -196,9 +196,9 @@ def test_entries_changed_from_many_threads_are_all_there():
 
 
 @pytest.mark.req("MGP-5.2")
-@pytest.mark.parametrize("version", ERAS)
-@pytest.mark.parametrize("extensions", [(), ("access_control",)], ids=["plain", "mgp"])
-@pytest.mark.parametrize("who", [LOCAL, ALICE, LOOPBACK, STRANGER], ids=lambda who: who.id)
+@for_each_row("version", ERAS)
+@for_each_row("extensions", [(), ("access_control",)], ids=["plain", "mgp"])
+@for_each_row("who", [LOCAL, ALICE, LOOPBACK, STRANGER], ids=lambda who: who.id)
 async def test_agents_see_and_call_what_they_have_access_to(who: Principal, extensions: tuple[str, ...], version: str):
     entries = [Entry("server_grant", who.id), Entry("tool_grant", who.id, "shred", "deny")]
     server, trail, _ = office(AccessPolicy(entries=entries, admins=["root"]))
@@ -299,8 +299,8 @@ async def test_an_admin_denies_one_tool_or_the_server():
     assert [event for event, _ in trail.told(*CHANGES)] == ["ACCESS_REVOKED", "ACCESS_GRANTED"]
 
 
-@pytest.mark.parametrize("method", ["query", "grant", "revoke"])
-@pytest.mark.parametrize("who", [LOCAL, BOB, LOOPBACK, STRANGER], ids=lambda who: who.id)
+@for_each_row("method", ["query", "grant", "revoke"])
+@for_each_row("who", [LOCAL, BOB, LOOPBACK, STRANGER], ids=lambda who: who.id)
 async def test_nobody_but_an_admin_may_ask_or_change(who: Principal, method: str):
     policy = AccessPolicy("opt-out", admins=["alice", "tools:admin"])
     server, trail, _ = office(policy)
@@ -332,7 +332,7 @@ async def test_without_admins_there_are_no_methods(extensions: tuple[str, ...]):
 
 
 @pytest.mark.req("MGP-5.3")
-@pytest.mark.parametrize(
+@for_each_row(
     ("method", "params"),
     [
         ("grant", {"server_id": "other"}),

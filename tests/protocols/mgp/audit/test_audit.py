@@ -27,6 +27,7 @@ from defserve.protocols.mgp.audit.trail import EVENT_TYPES
 from defserve.stores.audit.log import verify
 from tests.protocols.mgp.callers import ALICE, STRANGER, Trail, speaking
 from tests.raw import ERAS, HANDSHAKE, Json, raw
+from tests.rows import for_each_row
 
 pytestmark = pytest.mark.anyio
 
@@ -81,8 +82,8 @@ async def heard(peer: Any, tool: str, arguments: Json | None = None, **more: Any
 
 
 @pytest.mark.req("MGP-6.3", "MGP-6.4")
-@pytest.mark.parametrize("version", ERAS)
-@pytest.mark.parametrize("who", [LOCAL, ALICE, STRANGER])
+@for_each_row("version", ERAS)
+@for_each_row("who", [LOCAL, ALICE, STRANGER])
 async def test_an_event_says_when_who_what_and_how_it_ended(version: str, who: Any):
     trail = Trail()
     async with speaking(made(trail), version, ["audit"], who=who) as peer:
@@ -106,7 +107,7 @@ def test_there_are_eleven_event_types():
 
 
 @pytest.mark.req("MGP-6.4")
-@pytest.mark.parametrize(
+@for_each_row(
     ("tool", "arguments", "told"),
     [
         ("plain", {}, [("TOOL_EXECUTED", "SUCCESS")]),
@@ -123,8 +124,8 @@ def test_there_are_eleven_event_types():
         ("tell", {}, [("com.example.told", "SUCCESS"), ("TOOL_EXECUTED", "SUCCESS")]),
     ],
 )
-@pytest.mark.parametrize("version", ERAS)
-@pytest.mark.parametrize("extensions", [(), ("security", "audit")], ids=["plain", "mgp"])
+@for_each_row("version", ERAS)
+@for_each_row("extensions", [(), ("security", "audit")], ids=["plain", "mgp"])
 async def test_every_end_of_a_call_has_its_events(
     tool: str, arguments: Json, told: list[tuple[str, str]], extensions: Any, version: str
 ):
@@ -175,8 +176,8 @@ NOT_KEPT = ["", "a" * 129, "two words", "line\nbreak", "nul\0", "<b>", '"', "é"
 
 
 @pytest.mark.req("MGP-6.5")
-@pytest.mark.parametrize("version", ERAS)
-@pytest.mark.parametrize("trace", KEPT)
+@for_each_row("version", ERAS)
+@for_each_row("trace", KEPT)
 async def test_a_trace_id_by_the_rule_is_kept_as_it_is(trace: str, version: str):
     trail = Trail()
     async with speaking(made(trail), version, ["audit"]) as peer:
@@ -186,8 +187,8 @@ async def test_a_trace_id_by_the_rule_is_kept_as_it_is(trace: str, version: str)
 
 
 @pytest.mark.req("MGP-6.5")
-@pytest.mark.parametrize("version", ERAS)
-@pytest.mark.parametrize("trace", NOT_KEPT)
+@for_each_row("version", ERAS)
+@for_each_row("trace", NOT_KEPT)
 async def test_any_other_trace_id_is_refused_and_never_replaced(trace: Any, version: str):
     trail = Trail()
     async with speaking(made(trail), version, ["audit", "lifecycle"]) as peer:

@@ -14,6 +14,7 @@ from defserve.errors import PeerGone
 from defserve.protocols.mgp.callbacks.callbacks import REQUEST, CallbackSection, OpenCallbacks
 from tests.asgi import Peer, last, living, text, with_tokens
 from tests.raw import HANDSHAKE, STATELESS, Json, Raw, raw, text_of, turns
+from tests.rows import for_each_row
 
 pytestmark = pytest.mark.anyio
 
@@ -227,7 +228,7 @@ async def test_a_notification_needs_no_answer():
 # -- which road ------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
+@for_each_row(
     ("capabilities", "method"),
     [
         ({"mgp": MGP, "elicitation": {}}, REQUEST),

@@ -239,7 +239,7 @@ async def test_what_was_unsupported_stays_so():
 
 
 @pytest.mark.req("MGP-13.2f")
-@pytest.mark.parametrize("least", LOG_LEVELS)
+@for_each_row("least", LOG_LEVELS)
 async def test_events_below_the_wanted_severity_are_left_out(least: str):
     plant = Plant()
     async with subscriber(plant.server, "system.*", min_severity=least) as (peer, _):
@@ -558,8 +558,8 @@ async def test_without_a_session_subscribing_is_refused_with_the_way_out():
         assert "mgp/events/replay" in error["message"]
 
 
-@pytest.mark.parametrize("version", [SESSION, STATELESS])
-@pytest.mark.parametrize("extensions", [["events"], ["audit"], []])
+@for_each_row("version", [SESSION, STATELESS])
+@for_each_row("extensions", [["events"], ["audit"], []])
 async def test_can_says_whether_events_can_be_sent(version: str, extensions: list[str]):
     async with speaking(Plant().server, version, extensions) as peer:
         can = text_of(await peer.call("can"))

@@ -25,6 +25,7 @@ from defserve.protocols.mgp.lifecycle.lifecycle import (
 from tests.asgi import Peer, last, living, text
 from tests.protocols.mgp.callers import ALICE, BOB, LOOPBACK, STRANGER, Trail, code_of, offer, speaking
 from tests.raw import ERAS, HANDSHAKE, STATELESS, Json, Raw, text_of, turns, until
+from tests.rows import for_each_row
 
 pytestmark = pytest.mark.anyio
 
@@ -225,7 +226,7 @@ async def test_five_reasons_are_taken_and_passed_on(reason: str):
 
 
 @pytest.mark.req("MGP-11.4r")
-@pytest.mark.parametrize("params", [*({"reason": wrong} for wrong in NO_REASON), *({"timeout_ms": n} for n in NO_TIME)])
+@for_each_row("params", [*({"reason": wrong} for wrong in NO_REASON), *({"timeout_ms": n} for n in NO_TIME)])
 async def test_a_wish_that_cannot_be_read_is_refused_and_the_server_goes_on(params: Json):
     async with speaking(World().server, HANDSHAKEN, ["lifecycle"]) as peer:
         assert (await shut_down(peer, **params))["error"]["code"] == -32602
@@ -234,8 +235,8 @@ async def test_a_wish_that_cannot_be_read_is_refused_and_the_server_goes_on(para
 
 
 @pytest.mark.req("MGP-11.4s")
-@pytest.mark.parametrize("version", ERAS)
-@pytest.mark.parametrize("who", [LOOPBACK, STRANGER, BOB], ids=lambda who: who.id)
+@for_each_row("version", ERAS)
+@for_each_row("who", [LOOPBACK, STRANGER, BOB], ids=lambda who: who.id)
 async def test_who_is_neither_local_nor_an_admin_cannot_end_the_server(who: Any, version: str):
     trail = Trail()
     world = World(access=AccessPolicy("opt-out", admins=["tools:admin"]), audit=trail)
@@ -293,7 +294,7 @@ async def test_a_kernel_that_announces_draining_is_obeyed(reason: str):
         assert await heard(peer) == [("connected", "draining", reason), ("draining", "disconnected", reason)]
 
 
-@pytest.mark.parametrize(
+@for_each_row(
     "params",
     [
         {},

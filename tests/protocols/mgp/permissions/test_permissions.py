@@ -23,6 +23,7 @@ from tests.core.stepping import Talk
 from tests.effort import examples
 from tests.protocols.mgp.callers import ALICE, LOOPBACK, NOON, STRANGER, Clock, Trail, code_of, offer, speaking
 from tests.raw import ERAS, HANDSHAKE, STATELESS, Json, Raw, text_of
+from tests.rows import for_each_row
 
 pytestmark = pytest.mark.anyio
 
@@ -74,9 +75,9 @@ async def call(peer: Raw, tool: str, **more: Any) -> Json:
 # -- policies --------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("version", ERAS)
-@pytest.mark.parametrize("extensions", [(), ("security",)], ids=["plain", "mgp"])
-@pytest.mark.parametrize(
+@for_each_row("version", ERAS)
+@for_each_row("extensions", [(), ("security",)], ids=["plain", "mgp"])
+@for_each_row(
     ("options", "who", "runs"),
     [
         ({}, LOCAL, True),
@@ -139,9 +140,9 @@ async def test_what_tools_need_is_gathered_and_sorted():
 
 
 @pytest.mark.req("MGP-3.5", "MGP-3.6")
-@pytest.mark.parametrize("version", ERAS)
-@pytest.mark.parametrize("method", ["request", "await"])
-@pytest.mark.parametrize("request_id", ["perm-001", 7])
+@for_each_row("version", ERAS)
+@for_each_row("method", ["request", "await"])
+@for_each_row("request_id", ["perm-001", 7])
 async def test_a_request_is_told_what_policy_grants_and_what_is_open(method: str, request_id: Any, version: str):
     server, trail = library(permissions="config_only", granted=["shell.execute"])
     async with speaking(server, version, ["permissions"]) as peer:
@@ -179,7 +180,7 @@ async def test_families_stand_for_their_members_and_unknown_names_are_denied():
     assert answer["reasons"] == dict.fromkeys(["teleport", "com", "Camera"], "there is no such permission")
 
 
-@pytest.mark.parametrize(
+@for_each_row(
     "params",
     [
         {},
@@ -249,8 +250,8 @@ async def test_a_server_that_denies_all_says_denied_and_not_later():
 
 
 @pytest.mark.req("MGP-3.6", "MGP-3.6g")
-@pytest.mark.parametrize("method", ["grant", "response"])
-@pytest.mark.parametrize(
+@for_each_row("method", ["grant", "response"])
+@for_each_row(
     ("value", "becomes"),
     [
         ("approved", "approved"),
@@ -263,7 +264,7 @@ async def test_a_server_that_denies_all_says_denied_and_not_later():
         ({"decision": "deferred"}, "deferred"),
     ],
 )
-@pytest.mark.parametrize("policy", ["operator", "deny_all"])
+@for_each_row("policy", ["operator", "deny_all"])
 async def test_the_clients_decision_counts_in_every_form(method: str, value: Any, becomes: str, policy: Any):
     server, _ = library(permissions=policy)
     async with speaking(server, SESSION, ["security"]) as peer:
@@ -336,7 +337,7 @@ async def test_an_approval_holds_until_it_expires(expires_at: str, policy: Any):
     assert trail.told(*EVENTS) == [("PERMISSION_GRANTED", details)]
 
 
-@pytest.mark.parametrize(
+@for_each_row(
     "params",
     [
         {},

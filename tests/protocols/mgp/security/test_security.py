@@ -116,7 +116,7 @@ def module(*functions: Any) -> ModuleType:
 
 
 @pytest.mark.req("MGP-4.3")
-@pytest.mark.parametrize(
+@for_each_row(
     ("mark", "block"),
     [
         (safe, ("safe", True, False)),
@@ -262,7 +262,7 @@ async def test_the_eleven_permissions_and_custom_ones_are_declared_with_their_ri
 # -- what follows from it --------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
+@for_each_row(
     ("mark", "hints"),
     [
         (safe, {"readOnlyHint": True, "openWorldHint": False}),
@@ -355,8 +355,8 @@ SOURCES = (
 
 
 @pytest.mark.req("MGP-4.5", "MGP-7.3")
-@pytest.mark.parametrize("level", ["unrestricted", "standard", "strict", "readonly"])
-@pytest.mark.parametrize("lists", [{}, {"allow": ["math", "os"]}, {"block": ["math", "open(", "numpy"]}])
+@for_each_row("level", ["unrestricted", "standard", "strict", "readonly"])
+@for_each_row("lists", [{}, {"allow": ["math", "os"]}, {"block": ["math", "open(", "numpy"]}])
 async def test_a_client_that_applies_what_is_shown_judges_as_the_server_does(level: Any, lists: dict[str, list[str]]):
     server, guard = Server("x", "1"), Code(level=level, **lists)
 
@@ -423,8 +423,8 @@ async def test_an_authors_validator_is_none_of_the_standard_ones_on_the_wire():
 
 
 @pytest.mark.req("MGP-1.1", "MGP-2.4.1", "MGP-4.2", "MGP-8.1")
-@pytest.mark.parametrize("version", VERSIONS)
-@pytest.mark.parametrize(
+@for_each_row("version", VERSIONS)
+@for_each_row(
     ("extensions", "shown"),
     [((), False), (("audit",), False), (("security",), True), (("tool_security",), True), (("permissions",), False)],
 )

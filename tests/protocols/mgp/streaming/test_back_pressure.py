@@ -41,7 +41,7 @@ def whole(count: int) -> str:
 
 
 @pytest.mark.req("GGEN-P4-1", "MGP-12.4", "MGP-12.5")
-@pytest.mark.parametrize("count", [20_000, pytest.param(100_000, marks=pytest.mark.soak)])
+@pytest.mark.parametrize("count", [5_000, pytest.param(100_000, marks=pytest.mark.soak)])
 @generators
 async def test_a_long_stream_arrives_in_order_and_is_made_as_it_is_read(tool: str, count: int):
     server = press()
@@ -57,7 +57,7 @@ async def test_a_long_stream_arrives_in_order_and_is_made_as_it_is_read(tool: st
 
 
 async def test_memory_is_the_result_and_a_bounded_buffer():
-    server, count = press(), 10_000
+    server, count = press(), 4_000
     async with raw(server, HANDSHAKE[-1], offer(HANDSHAKE[-1], "streaming")) as peer:
         await peer.reply_to(await begin(peer, "many", count=10))
         peer.heard.clear()

@@ -10,6 +10,7 @@ from defserve import Limits
 from tests.protocols.mgp.callers import ALICE, BOB, LOOPBACK, Trail, offer, speaking
 from tests.protocols.mgp.streaming.press import STREAM, WORDS, begin, hear, of, press
 from tests.raw import ERAS, HANDSHAKE, STATELESS, Json, raw, text_of, turns, until
+from tests.rows import for_each_row
 
 pytestmark = pytest.mark.anyio
 
@@ -24,7 +25,7 @@ endless = pytest.mark.parametrize("tool", ["forever", "forever_in_thread"])
 
 @pytest.mark.req("MGP-12.4")
 @eras
-@pytest.mark.parametrize("tool", ["words", "words_in_thread", "emitted", "emitted_in_thread"])
+@for_each_row("tool", ["words", "words_in_thread", "emitted", "emitted_in_thread"])
 async def test_every_part_is_sent_as_a_chunk_of_its_request_in_order(version: str, tool: str):
     async with raw(press(), version, offer(version, "streaming")) as peer:
         id = await begin(peer, tool)
@@ -46,7 +47,7 @@ async def test_a_request_is_named_as_it_named_itself(version: str):
 
 @pytest.mark.req("MGP-12.3")
 @eras
-@pytest.mark.parametrize(
+@for_each_row(
     ("extensions", "asked"),
     [
         ([], STREAM),
@@ -96,7 +97,7 @@ async def test_a_picture_is_a_chunk_like_any_other():
 
 @pytest.mark.req("MGP-12.5")
 @eras
-@pytest.mark.parametrize("tool", ["forever", "forever_in_thread", "emits_forever_in_thread"])
+@for_each_row("tool", ["forever", "forever_in_thread", "emits_forever_in_thread"])
 async def test_a_result_that_can_only_be_too_large_fails_early(version: str, tool: str):
     server = press(Limits(response=10_000))
     async with raw(server, version, offer(version, "streaming")) as peer:

@@ -14,6 +14,7 @@ from tests import asgi
 from tests.protocols.mgp.callers import code_of, speaking
 from tests.protocols.mgp.tool_discovery.offices import META, Elsewhere, hum, keyword_only, office, structured
 from tests.raw import ERAS, HANDSHAKE, STATELESS, Json, Raw, raw, until
+from tests.rows import for_each_row
 
 pytestmark = pytest.mark.anyio
 
@@ -37,8 +38,8 @@ def told(reply: Json) -> Json:
     return about
 
 
-@pytest.mark.parametrize("version", ERAS)
-@pytest.mark.parametrize(
+@for_each_row("version", ERAS)
+@for_each_row(
     ("tool", "arguments"),
     [
         ("forecast", {"city": "Bern"}),
@@ -67,7 +68,7 @@ async def test_every_spelling_is_taken(spelling: str):
         assert inner["result"]["structuredContent"]["tools"][0]["name"] == "forecast"
 
 
-@pytest.mark.parametrize(
+@for_each_row(
     ("arguments", "said"),
     [
         (None, "arguments must be an object"),

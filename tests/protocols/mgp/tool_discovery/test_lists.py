@@ -16,6 +16,7 @@ from defserve.proxying.catalogue.items import RemoteTool
 from tests.protocols.mgp.callers import ALICE, BOB, speaking
 from tests.protocols.mgp.tool_discovery.offices import META, Elsewhere, hum, keyword_only, names, office, structured
 from tests.raw import ERAS, HANDSHAKE, STATELESS, raw
+from tests.rows import for_each_row
 
 pytestmark = pytest.mark.anyio
 
@@ -120,7 +121,7 @@ async def test_without_sessions_a_handle_remembers_and_grants_nothing():
         assert "dev.defserve/tools" not in (await alice.call("forecast", {"city": "Bern"}))["_meta"]
 
 
-@pytest.mark.parametrize("handle", ["", "x", "Ag", 7, [], "A" * 5000, "AeQn7oS1d", "é"])
+@for_each_row("handle", ["", "x", "Ag", 7, [], "A" * 5000, "AeQn7oS1d", "é"])
 async def test_a_broken_handle_is_a_clear_error(handle: object):
     server, _ = office(keyword_only())
     async with raw(server, STATELESS) as peer:
@@ -202,7 +203,7 @@ def test_a_server_without_search_imports_nothing_of_it():
     assert ran.stdout.strip() == "[]"
 
 
-@pytest.mark.parametrize(
+@for_each_row(
     "odd",
     [
         {},

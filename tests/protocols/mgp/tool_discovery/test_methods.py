@@ -11,6 +11,7 @@ from defserve import AccessPolicy, Entry, Search, ToolBudget
 from tests.protocols.mgp.callers import ALICE, BOB, speaking
 from tests.protocols.mgp.tool_discovery.offices import hum, keyword_only, names, office, structured
 from tests.raw import ERAS, HANDSHAKE, Json, Raw, raw
+from tests.rows import for_each_row
 
 pytestmark = pytest.mark.anyio
 
@@ -205,7 +206,7 @@ async def test_results_that_do_not_fit_are_cut_and_counted():
     assert f"{answer['results_cut']} more did not fit" in result["content"][0]["text"]
 
 
-@pytest.mark.parametrize(
+@for_each_row(
     ("method", "params", "said"),
     [
         ("discover", {}, "query"),

@@ -1,61 +1,76 @@
 // Tools: find one, call it, read what it gives.
-import { html, useState } from "../vendor/preact.js";
-import { ask, on, onOpen } from "../socket.js";
-import { app, createStore, go, useStore } from "../store.js";
-import { Panes, Pane } from "../parts/panes.js";
-import { List } from "../parts/lists.js";
+import { html, useEffect, useState } from "../vendor/preact.js";
+import { useKeys } from "../keys.js";
+import { app, go, useStore } from "../store.js";
+import { Button, Chip, Tabs } from "../parts/controls.js";
 import { Mark } from "../parts/icons.js";
-import { Json } from "../parts/json.js";
-import { Button } from "../parts/controls.js";
-import { ErrorNote } from "../parts/notes.js";
+import { Panes } from "../parts/panes.js";
+import { number } from "../format.js";
+import { find } from "./tools/finding.js";
+import { ToolForm } from "./tools/form.js";
+import { ToolList } from "./tools/list.js";
+import { CallMark, ToolResult } from "./tools/result.js";
+import { call, running, start, store, valueOf } from "./tools/state.js";
 
-export const toolStore = createStore({ lists: {}, error: null });
-
-export async function load(era) {
-  if (!era) return;
-  try {
-    const list = await ask("tools.list", { era });
-    toolStore.set(state => ({ lists: { ...state.lists, [era]: list }, error: null }));
-  } catch (error) {
-    toolStore.set({ error });
-  }
-}
+const wide = () => innerWidth >= 720;
 
 function Panel() {
   const era = useStore(app, state => state.era);
-  const { lists, error } = useStore(toolStore);
-  const selected = useStore(app, state => state.route.rest);
-  const [text, setText] = useState("{}");
-  const [result, setResult] = useState(null);
-  const all = lists[era]?.tools ?? [];
-  const call = async () => {
-    try { setResult(await ask("tools.call", { era, tool: selected, arguments: JSON.parse(text) })); } catch (failed) { setResult({ failed }); }
+  const name = useStore(app, state => state.route.rest);
+  const state = useStore(store);
+  const [tab, setTab] = useState("form");
+  const [view, setView] = useState(name ? "form" : "list"); // on a phone: list, form or res
+  const tools = state.lists[era]?.tools;
+  const tool = tools?.find(each => each.definition.name === name);
+  // A panel opens on data: without a choice, the first tool is shown.
+  useEffect(() => { if (!name && tools?.length && wide()) go("tools", tools[0].definition.name); }, [name, tools]);
+  const onCall = () => {
+    if (!tool) return;
+    call(name, valueOf(store.get(), tool));
+    setView("res");
   };
-  return html`<${Panes} id="tools" class="p-tools" title="Tools">
-    <${Pane} label="Tools" class="t-list">${error && html`<${ErrorNote} error=${error} onRetry=${() => load(era)} />`}
-      <${List} label="Tools" groups=${[{ key: "tools", items: all }]} keyOf=${tool => tool.definition.name} selected=${selected} rowClass="tool" onSelect=${name => go("tools", name)}
-        row=${tool => html`<${Mark} risk=${tool.mark} /><span class="nm cut">${tool.definition.name}</span><span class="tok">${tool.tokens}</span><span class="d cut">${tool.definition.description}</span>`} /><//>
-    <${Pane} label=${selected || "Tool"} class="t-form"><div class="body"><textarea class="mono" aria-label="Arguments" value=${text} onInput=${event => setText(event.target.value)}></textarea></div>
-      <div class="bar"><${Button} primary icon="play" onClick=${call}>Call<//></div><//>
-    <${Pane} label="Result" class="t-res"><div class="body">${result && html`<${Json} value=${result} />`}</div><//><//>`;
+  const again = () => {
+    const last = store.get().calls.find(each => each.n === store.get().shown) ?? store.get().calls[0];
+    if (!last) return false;
+    call(last.tool, last.arguments);
+    setView("res");
+    return true;
+  };
+  useKeys({
+    "ctrl+enter": onCall,
+    r: again,
+    escape: () => {
+      const now = running(store.get());
+      if (!now) return false;
+      now.cancel();
+      return true;
+    },
+  });
+  const open = () => {
+    setView("form");
+    if (tab === "result") setTab("form");
+    // Opening a row leads on to its first field.
+    if (wide()) requestAnimationFrame(() => document.querySelector(".t-form .body :is(input, textarea, select, button)")?.focus());
+  };
+  const choose = next => { if (next === "result") setView("res"); else { setView("form"); setTab(next); } };
+  const latest = state.calls.find(each => each.n === state.shown) ?? state.calls[0];
+  const resultTab = html`Result ${latest && html`<${CallMark} call=${latest} />`}`;
+  const head = html`<div class="head only-m"><${Button} plain icon="left" label="Back to the list" onClick=${() => setView("list")} /><h2 class="mono grow cut toolname">${latest?.tool ?? name}</h2>
+      ${tool && html`<${Mark} risk=${tool.mark} word /><${Chip} tone="out" class="num">${number(tool.tokens)} tokens<//>`}</div>
+    <${Tabs} label="Tool" class="only-m" value="result" onChange=${choose} tabs=${[["form", "Form"], ["json", "JSON"], ["definition", "Definition"], ["result", resultTab]]} />`;
+  return html`<${Panes} id="tools" class="p-tools" title="Tools" show=${`show-${view}`}>
+    <${ToolList} tools=${tools} era=${era} selected=${name} onOpen=${open} />
+    <${ToolForm} tool=${tool} name=${name} tab=${tab} setTab=${choose} onCall=${onCall} onBack=${() => setView("list")} resultTab=${resultTab} />
+    <${ToolResult} tools=${tools} onRepeat=${again} head=${head} /><//>`;
 }
 
 export const tools = {
-  id: "tools", title: "Tools", group: "Server", icon: "tool", key: "t", keys: [["Ctrl Enter", "call"], ["R", "repeat the last call"]],
-  Panel,
+  id: "tools", title: "Tools", group: "Server", icon: "tool", key: "t", Panel, start,
+  keys: [["Ctrl Enter", "call"], ["Esc", "cancel the call"], ["R", "repeat the last call"]],
   count: () => {
     const era = useStore(app, state => state.era);
-    const lists = useStore(toolStore, state => state.lists);
-    return lists[era]?.tools.length;
+    return useStore(store, state => state.lists)[era]?.tools.length;
   },
-  finds: words => (toolStore.get().lists[app.get().era]?.tools ?? []).filter(tool => tool.definition.name.includes(words))
+  finds: words => find(store.get().lists[app.get().era]?.tools ?? [], words)
     .map(tool => ({ title: tool.definition.name, hint: "tool", icon: "tool", mono: true, run: () => go("tools", tool.definition.name) })),
-  start() {
-    let loaded = "";
-    app.subscribe(({ era, connections }) => {
-      const key = era + (connections[era]?.state === "open" ? connections[era].at : "");
-      if (connections[era]?.state === "open" && key !== loaded) { loaded = key; load(era); }
-    });
-    on("changed", ({ era, kind }) => { if (kind === "tools") load(era); });
-  },
 };

@@ -108,8 +108,8 @@ class AccessSection:
         policy = self._check(call, params)
         entry, server_id = self._entry(call, params), text(params, "server_id")
         event = "ACCESS_GRANTED" if entry.permission == "allow" else "ACCESS_REVOKED"
-        await call.in_thread(self._change, call, event, self._wire(entry, server_id), partial(policy.grant, entry))
-        return self._wire(entry, server_id)
+        await call.in_thread(self._change, call, event, self.wire(entry, server_id), partial(policy.grant, entry))
+        return self.wire(entry, server_id)
 
     async def revoke(self, call: Call, params: Params) -> Params:
         """Remove an entry. `revoked` says whether there was one."""
@@ -122,10 +122,10 @@ class AccessSection:
         if (entry := policy.entry(agent_id, tool_name)) is None:
             return {"revoked": False, "reason": NO_ENTRY}
         change = partial(policy.revoke, agent_id, tool_name)
-        revoked = await call.in_thread(self._change, call, "ACCESS_REVOKED", self._wire(entry, server_id), change)
+        revoked = await call.in_thread(self._change, call, "ACCESS_REVOKED", self.wire(entry, server_id), change)
         if revoked is None:
             return {"revoked": False, "reason": NO_ENTRY}
-        return {"revoked": True, **self._wire(revoked, server_id)}
+        return {"revoked": True, **self.wire(revoked, server_id)}
 
     def _check(self, call: Call, params: Params) -> AccessPolicy:
         """The policy that is meant, if the caller may look at it and change it."""
@@ -157,7 +157,8 @@ class AccessSection:
         self._audit().report(call, event, tool=entry["tool_name"], details=entry, durable=True)
         return change()
 
-    def _wire(self, entry: Entry, server_id: str) -> Params:
+    def wire(self, entry: Entry, server_id: str) -> Params:
+        """An entry as the methods tell it."""
         return {
             "entry_type": entry.entry_type,
             "agent_id": entry.agent_id,

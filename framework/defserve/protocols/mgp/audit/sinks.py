@@ -1,4 +1,4 @@
-"""MGP §6: where audit events go: files, loggers, or the author's own objects."""
+"""MGP §6: where audit events go: files, stores, loggers, or the author's own objects."""
 
 from __future__ import annotations
 
@@ -32,11 +32,16 @@ class AuditLogger:
 
 
 def sinks_of(given: AuditSinks) -> tuple[AuditSink, ...]:
-    """One sink or several; a text or path names a file. Raises UsageError for anything else."""
+    """One sink or several; a text or path names a file, or a text a store. Raises UsageError for anything else."""
     return tuple(_sink(one) for one in (given if is_array(given) else [given]))
 
 
 def _sink(given: Any) -> AuditSink:
+    if isinstance(given, str) and ":" in given:
+        from defserve.stores.audit.stored import StoredAuditLog, is_store
+
+        if is_store(given):
+            return StoredAuditLog(given)
     if isinstance(given, str | Path):
         from defserve.stores.audit.log import AuditLog
 
@@ -44,6 +49,6 @@ def _sink(given: Any) -> AuditSink:
     if not callable(getattr(given, "append", None)):
         raise UsageError(
             f"audit={given!r} is not an audit sink",
-            fix="give a file name, an AuditLog, AuditLogger() or an object with append()",
+            fix="give a file name, the address of a store, an AuditLog, AuditLogger() or an object with append()",
         )
     return given

@@ -88,13 +88,18 @@ class AuditTrail:
         if (listeners := self.listeners()) is not None:
             listeners.audited(call, event_type, tool, event["details"])
 
-    def record(self, event_type: str, server_id: str, result: str, details: Mapping[str, Any]) -> None:
-        """Report an event that no call has brought about: what happened to a server behind this one."""
+    def record(
+        self, event_type: str, server_id: str, result: str, details: Mapping[str, Any], *, by: Params | None = None
+    ) -> None:
+        """Report an event that no call has brought about: what happened to a server behind this one.
+
+        `by` is the actor, if it was not the kernel itself. What somebody does is kept before this returns; it raises
+        AuditUnavailable if it cannot be.
+        """
         if self.sinks:
-            actor = {"type": "kernel", "id": self._server_id}
-            self._keep(
-                _event(secrets.token_hex(16), event_type, actor, {"server_id": server_id}, result, details), False
-            )
+            actor = by or {"type": "kernel", "id": self._server_id}
+            event = _event(secrets.token_hex(16), event_type, actor, {"server_id": server_id}, result, details)
+            self._keep(event, by is not None)
 
     def settle(self) -> None:
         """Have every sink finish what it has. A sink that fails is logged."""

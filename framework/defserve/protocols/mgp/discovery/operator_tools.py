@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, NamedTuple, TypeAlias
 
 from defserve.binding.packers import PackedResult
 from defserve.binding.results import Returns
@@ -16,33 +16,43 @@ from defserve.protocols.mgp.discovery.reading import LEVELS, STATUSES, TRANSPORT
 from defserve.wire.messages import Params
 
 Answer: TypeAlias = Callable[[Call, Params], Awaitable[Params]]
+Told: TypeAlias = Callable[[Params], str]
 
 SERVERS, REGISTER, DEREGISTER = "mgp_servers", "mgp_server_register", "mgp_server_deregister"
 _TEXT: Final[Params] = {"type": "string"}
 _TEXTS: Final[Params] = {"type": "array", "items": _TEXT}
 
 
-def _object(properties: Params, *required: str) -> Params:
+def object_schema(properties: Params, *required: str) -> Params:
     return {"type": "object", "properties": properties, "additionalProperties": False, "required": list(required)}
 
 
-# Name → what it does, its input, and whether it changes something.
-TOOLS: Final[dict[str, tuple[str, Params, bool]]] = {
-    SERVERS: (
+class OperatorToolSpec(NamedTuple):
+    """What a tool does, its input, and whether it changes something."""
+
+    description: str
+    schema: Params
+    changes: bool
+
+
+TOOLS: Final[dict[str, OperatorToolSpec]] = {
+    SERVERS: OperatorToolSpec(
         "List the servers behind this one, their states and their tools.",
-        _object({"filter": _object({"extensions": _TEXTS, "permissions": _TEXTS, "status": {"enum": list(STATUSES)}})}),
+        object_schema(
+            {"filter": object_schema({"extensions": _TEXTS, "permissions": _TEXTS, "status": {"enum": list(STATUSES)}})}
+        ),
         False,
     ),
-    REGISTER: (
+    REGISTER: OperatorToolSpec(
         "Add a server while this one runs: a command on the operator's list, or an address.",
-        _object(
+        object_schema(
             {
                 "id": _TEXT,
                 "command": _TEXT,
                 "args": _TEXTS,
                 "url": _TEXT,
                 "transport": {"enum": list(TRANSPORTS)},
-                "mgp": _object(
+                "mgp": object_schema(
                     {"extensions": _TEXTS, "permissions_required": _TEXTS, "trust_level": {"enum": list(LEVELS)}}
                 ),
                 "justification": _TEXT,
@@ -52,7 +62,9 @@ TOOLS: Final[dict[str, tuple[str, Params, bool]]] = {
         ),
         True,
     ),
-    DEREGISTER: ("End a server that was added so.", _object({"id": _TEXT, "reason": _TEXT}, "id"), True),
+    DEREGISTER: OperatorToolSpec(
+        "End a server that was added so.", object_schema({"id": _TEXT, "reason": _TEXT}, "id"), True
+    ),
 }
 
 
@@ -68,30 +80,30 @@ def operator_tools(section: DiscoverySection, owner: Any) -> list[OperatorTool]:
         REGISTER: section.register,
         DEREGISTER: section.deregister,
     }
-    return [_made(name, answers[name], owner) for name in TOOLS]
+    return [operator_tool(name, TOOLS[name], answers[name], owner, _told) for name in TOOLS]
 
 
-def _made(name: str, answer: Answer, owner: Any) -> OperatorTool:
-    description, schema, changes = TOOLS[name]
+def operator_tool(name: str, spec: OperatorToolSpec, answer: Answer, owner: Any, told: Told) -> OperatorTool:
+    """A method as a tool: `answer` gets what the client sent, `told` makes text of its answer."""
 
     async def run(call: Call, **given: Any) -> Any:
         return await answer(call, given)
 
     options = ToolOptions(
         name=name,
-        description=description,
-        schema=schema,
-        annotations={"destructiveHint": True} if changes else {"readOnlyHint": True},
+        description=spec.description,
+        schema=spec.schema,
+        annotations={"destructiveHint": True} if spec.changes else {"readOnlyHint": True},
         meta={VENDOR + "source": "kernel"},
     )
     function = Function(run, lambda annotation: _itself if annotation is Call else None, schema=options.schema)
-    return OperatorTool(name, options, function, Returns(_packed), owner)
+    return OperatorTool(name, options, function, Returns(lambda value: PackedResult(told(value), value)), owner)
 
 
-def _packed(value: Any) -> PackedResult:
+def _told(value: Params) -> str:
     lines = [f"{one['id']} {one['status']} {' '.join(one['tools'])}" for one in value.get("servers", ())]
-    told = f"{value['id']}: {value['status']}. {value['message']}" if "id" in value else "\n".join(lines)
-    return PackedResult(told or "There are no servers.", value)
+    text = f"{value['id']}: {value['status']}. {value['message']}" if "id" in value else "\n".join(lines)
+    return text or "There are no servers."
 
 
 def _itself(call: Call) -> Call:

@@ -78,7 +78,7 @@ class PermissionSection:
         found = tool_security(tool)
         if found is None or not found.security.permissions:
             return
-        statuses = self.statuses(call, found.security.permissions)
+        statuses = self.statuses(call, found.security.permissions, server_of(tool))
         missing = {name: status for name, status in statuses.items() if status.decision != "approved"}
         if missing:
             raise self._missing(call, tool, missing)
@@ -86,8 +86,8 @@ class PermissionSection:
         if sent:
             self._audit().report(call, "PERMISSION_GRANTED", tool=tool.name, details={"permissions": sent})
 
-    def statuses(self, call: Call, names: Iterable[str]) -> dict[str, PermissionStatus]:
-        """The status of each of these permissions now."""
+    def statuses(self, call: Call, names: Iterable[str], server_id: str | None = None) -> dict[str, PermissionStatus]:
+        """The status of each of these permissions now. `server_id` is the server behind this one that needs them."""
         decided, caller, now = self._decided(call), identity(call), self.clock()
         open_question = DENIED if self._policy == "deny_all" else UNDECIDED
         found: dict[str, PermissionStatus] = {}
@@ -172,7 +172,7 @@ class PermissionSection:
         told = "; ".join(f"{name}: {status.why}" for name, status in missing.items())
         plural = "permissions" if len(missing) > 1 else "a permission"
         details = {"tool": tool.name, "missing": {name: status.decision for name, status in missing.items()}}
-        remedy = self._remedy(call, list(missing))
+        remedy = self._remedy(call, list(missing), server_of(tool))
         is_denied = any(status.decision == "denied" for status in missing.values())
         if is_denied or is_stranger(identity(call)) or "permissions" not in sections(call):
             return PermissionDenied(f"{tool.name} needs {plural} it does not have ({told}). {remedy}", details=details)
@@ -186,7 +186,7 @@ class PermissionSection:
             max_retries=3,
         )
 
-    def _remedy(self, call: Call, names: list[str]) -> str:
+    def _remedy(self, call: Call, names: list[str], server_id: str | None) -> str:
         if is_stranger(identity(call)):
             return f"Have the operator add it to Server(granted={names!r}), or {REMEDY}."
         if "permissions" not in sections(call):
@@ -208,6 +208,11 @@ class PermissionSection:
                 details["expires_at"] = expiries
             result = "DENIED" if event == "PERMISSION_DENIED" else "SUCCESS"
             self._audit().report(call, event, result=result, details=details)
+
+
+def server_of(tool: object) -> str | None:
+    """The server behind this one that a tool belongs to."""
+    return getattr(getattr(tool, "backend", None), "id", None)
 
 
 def _is_stateless(call: Call) -> bool:

@@ -69,7 +69,7 @@ class ServerCatalogue:
         tools: Registry[Tool],
         server_id: str,
         describe: Callable[[Tool], Params],
-        missing: Callable[[Call, Sequence[str]], Mapping[str, str]],
+        missing: Callable[[Call, Sequence[str], str], Mapping[str, str]],
     ) -> None:
         self._tools, self._server_id = tools, server_id
         self._describe, self._missing = describe, missing
@@ -101,7 +101,7 @@ class ServerCatalogue:
         return found if entry.status == "connected" else {**found, "status": entry.status}
 
     def missing(self, call: Call, entry: ToolEntry) -> Mapping[str, str]:
-        return self._missing(call, entry.permissions) if entry.permissions else {}
+        return self._missing(call, entry.permissions, entry.server_id) if entry.permissions else {}
 
     def by_name(self, name: str) -> ToolEntry | None:
         entries, tool = self._read(), self._by_name.get(name)

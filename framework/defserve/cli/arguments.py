@@ -1,0 +1,54 @@
+"""Arguments of a tool or prompt on the command line: `key=text`, `key:=json`, or one JSON object."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+from typing import Any, Final
+
+from defserve.errors import UsageError
+from defserve.wire.jsonvalue import is_object
+
+ARGUMENT: Final = re.compile(r"([^=:\s]+)(:?=)(.*)", re.DOTALL)
+
+
+def instead(unknown: str, argv: list[str], command: str = "call") -> str:
+    """What to write instead of an unknown option. Most likely it is meant as an argument of the tool."""
+    name, equals, value = unknown.lstrip("-").partition("=")
+    after = argv[argv.index(unknown) + 1 :]
+    if not equals and after and not after[0].startswith("-"):
+        value = after[0]
+    if not name.replace("-", "_").isidentifier():
+        return f"run defserve {command} --help"
+    return f"write {name.replace('-', '_')}={shlex.quote(value) if value else '…'}; or run defserve {command} --help"
+
+
+def read_arguments(words: list[str], whole: str | None) -> tuple[dict[str, str], dict[str, Any]]:
+    """`key=value` pairs, whose values are still text, and the JSON values of `key:=json` and `--args`."""
+    texts: dict[str, str] = {}
+    values: dict[str, Any] = {}
+    if whole is not None:
+        given = read_json(whole, "--args")
+        if not is_object(given):
+            raise UsageError("--args must be an object", fix="""--args '{"key": "value"}'""")
+        values.update(given)
+    for word in words:
+        parts = ARGUMENT.fullmatch(word)
+        if parts is None:
+            raise UsageError(f"{word!r} is not an argument", fix="write key=text or key:=json")
+        name, sign, text = parts.groups()
+        if name.startswith("-"):
+            raise UsageError(f"{word!r} is not an argument", fix=instead(word, [word]))
+        if sign == "=":
+            texts[name] = text
+        else:
+            values[name] = read_json(text, name)
+    return texts, values
+
+
+def read_json(text: str, name: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError as error:
+        raise UsageError(f"{name}: {text!r} is not JSON: {error}", fix=f"for plain text, write {name}=text") from None

@@ -1,0 +1,81 @@
+"""`defserve prompt`: fill in a prompt of a server and print its messages."""
+
+from __future__ import annotations
+
+import asyncio
+from argparse import Namespace
+from collections.abc import Iterator
+from typing import Any, Final
+
+from defserve.cli.arguments import ARGUMENT, instead, read_arguments
+from defserve.cli.content.pages import content_page
+from defserve.cli.parser import CommandParser
+from defserve.cli.screen.blocks import Block, Data, Line
+from defserve.cli.screen.progress import Working
+from defserve.cli.screen.screen import show
+from defserve.cli.target.connection import add_connection_options, connect
+from defserve.cli.target.target import TARGET_HELP, ServerTarget, quiet, resolve, split_command
+from defserve.errors import PeerError, PeerGone, PeerTimeout, UsageError, did_you_mean
+from defserve.wire.jsonvalue import is_array
+
+EXAMPLES: Final = """  defserve prompt server.py review code="def f(): ..."
+  defserve prompt server.py review language=python --json
+  defserve prompt review -- python server.py
+"""
+
+
+def main(argv: list[str]) -> int:
+    before, command = split_command(argv)
+    parser = CommandParser("defserve prompt", "Fill in a prompt of a server and print its messages.", EXAMPLES)
+    parser.add_argument("words", nargs="*", metavar="[TARGET] NAME key=value", help=TARGET_HELP)
+    parser.add_argument("--json", action="store_true", help="print the prompt as the server sent it")
+    parser.add_argument(
+        "-o", "--output", metavar="DIR", default=".", help="where pictures and other files are saved (default: here)"
+    )
+    add_connection_options(parser)
+    options, unknown = parser.parse_known_intermixed_args(before)
+    if unknown:
+        problem, fix = parser.unknown(unknown)
+        meant = f"{fix} For an argument of the prompt, " if fix.startswith("did you mean") else ""
+        raise UsageError(problem, fix=meant + instead(unknown[0], before, "prompt"))
+    words: list[str] = options.words
+    with quiet():
+        target = resolve(words, options.module, command)
+    if not words or ARGUMENT.fullmatch(words[0]):
+        raise UsageError("no prompt is given", fix="defserve prompt server.py NAME key=value ...")
+    texts, values = read_arguments(words[1:], None)
+    with quiet(), Working(f"Filling in {words[0]}") as work:
+        found = asyncio.run(filled(target, words[0], {**texts, **values}, options, work))
+    show(*([Data(found)] if options.json else page(found, words[0], options.output)))
+    return 0
+
+
+async def filled(
+    target: ServerTarget, name: str, arguments: dict[str, Any], options: Namespace, work: Working
+) -> dict[str, Any]:
+    """The prompt with its messages. Raises UsageError for one that the server does not have."""
+    async with connect(target, options, work=work) as client:
+        known = [str(item["name"]) for item in await client.prompts()] if "prompts" in client.capabilities else []
+        try:
+            return await client.prompt(name, **arguments)
+        except (PeerGone, PeerTimeout):
+            raise
+        except PeerError:
+            if name in known:
+                raise
+        server = client.server_info.get("name", "the server")
+        fix = did_you_mean(name, known, "" if known else "it has no prompts")
+        raise UsageError(f"{server} has no prompt {name!r}", fix=fix)
+
+
+def page(found: dict[str, Any], name: str, folder: str) -> Iterator[Block]:
+    """The messages, each below its role."""
+    if found.get("description"):
+        yield Line((str(found["description"]).partition("\n")[0], "about"), hang=0)
+        yield ""
+    for number, message in enumerate(found.get("messages") or []):
+        if number:
+            yield ""
+        yield Line((f"{message.get('role')}:", "heading"))
+        content = message.get("content")
+        yield from content_page(content if is_array(content) else [content], name, folder)

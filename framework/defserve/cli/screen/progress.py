@@ -1,0 +1,119 @@
+"""Work under way, drawn on stderr while it lasts: a spinner, or a bar if it is known how much there is."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Generator
+from contextlib import contextmanager
+from threading import Lock, Timer
+from typing import TYPE_CHECKING, Any, Final
+
+from defserve.cli.screen.blocks import Line
+from defserve.cli.screen.screen import console, is_drawn
+from defserve.wire.jsonvalue import is_object
+
+if TYPE_CHECKING:
+    from rich.progress import Progress
+
+PATIENCE_SECONDS: Final = 0.3
+"""What is done sooner is not drawn: it would only flicker."""
+LEVELS: Final = {
+    "debug": "faint",
+    "notice": "good",
+    "warning": "warning",
+    **dict.fromkeys(("error", "critical", "alert", "emergency"), "error"),
+}
+
+
+class Working:
+    """`with Working("Calling add") as work`: shown until the block ends, then gone. Only at a terminal."""
+
+    def __init__(self, what: str) -> None:
+        self._what, self._lock = what, Lock()
+        self._bar: Progress | None = None
+        self._task: Any = None
+        self._ended = self._paused = False
+        self._timer: Timer | None = None
+        self.is_drawn = is_drawn(sys.stderr)
+
+    def __enter__(self) -> Working:
+        if self.is_drawn:
+            self._timer = Timer(PATIENCE_SECONDS, self._begin)
+            self._timer.daemon = True
+            self._timer.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        with self._lock:
+            self._ended = True
+            if self._bar is not None:
+                self._bar.stop()
+
+    def step(self, what: str) -> None:
+        """Say what is being done now."""
+        self._what = what
+        if self._bar is not None:
+            self._bar.update(self._task, description=Line(what))
+
+    def progress(self, value: float, total: float | None = None, message: str | None = None) -> None:
+        """How far it has come; for `on_progress` of a client."""
+        self._begin()
+        if self._bar is not None:
+            self._bar.update(self._task, completed=value, total=total, description=Line(message or self._what))
+
+    def log(self, params: dict[str, Any]) -> None:
+        """A log message, above what is drawn; for `on_log` of a client."""
+        if not self.is_drawn:
+            return
+        from defserve.cli.screen.drawing import draw
+
+        level, data = str(params.get("level", "info")), params.get("data")
+        rest = dict(data) if is_object(data) else {"message": data}
+        message = rest.pop("message", "")
+        told = "".join(f" {name}={value}" for name, value in rest.items())
+        with self._lock:
+            screen = self._bar.console if self._bar is not None else console(sys.stderr)
+            draw(screen, [Line((f"{level:7}", LEVELS.get(level, "name")), f" {message}", (told, "faint"), hang=8)])
+
+    @contextmanager
+    def paused(self) -> Generator[None]:
+        """Nothing is drawn while the block runs: somebody is asked a question."""
+        with self._lock:
+            self._paused = True
+            if self._bar is not None:
+                self._bar.stop()
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._paused = False
+                if self._bar is not None and not self._ended:
+                    self._bar.start()
+
+    def _begin(self) -> None:
+        if not self.is_drawn:
+            return
+        with self._lock:
+            if self._bar is not None or self._ended or self._paused:
+                return
+            from rich.progress import (
+                BarColumn,
+                Progress,
+                SpinnerColumn,
+                TaskProgressColumn,
+                TextColumn,
+                TimeElapsedColumn,
+            )
+
+            columns = (
+                SpinnerColumn(),
+                TextColumn("{task.description}", markup=False),
+                BarColumn(bar_width=30),
+                TaskProgressColumn(),
+                TimeElapsedColumn(),
+            )
+            self._bar = Progress(*columns, console=console(sys.stderr), transient=True)
+            self._task = self._bar.add_task(Line(self._what), total=None)
+            self._bar.start()

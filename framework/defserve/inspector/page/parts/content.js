@@ -1,0 +1,89 @@
+// What a server gave: structured results, texts, pictures, sounds, links, resources. One `Part` each.
+import { html, useState } from "../vendor/preact.js";
+import { bytes, decodedSize, number, plural } from "../format.js";
+import { go } from "../store.js";
+import { Button, Chip, Copy, Segments } from "./controls.js";
+import { Json } from "./json.js";
+import { Markdown, isMarkdown } from "./markdown.js";
+import { Table, rowSchema, rowsOf } from "./tables.js";
+
+const PICTURES = /^image\/(png|jpe?g|gif|webp|avif|bmp|svg\+xml|x-icon)$/i;
+const SOUNDS = /^audio\/[\w.+-]+$/i;
+const LONG_TEXT = 20000;
+
+export const Part = ({ title, about, tools, children }) => html`<div class="part"><h3>${title}${about && html`<${Chip}>${about}<//>`}<span class="grow"></span>${tools}</h3>${children}</div>`;
+
+// Gives the browser a file to save. `data` is a text, or base64 with `coded`.
+export function saveFile(name, type, data, coded) {
+  const content = coded ? Uint8Array.from(atob(data), letter => letter.charCodeAt(0)) : data;
+  const url = URL.createObjectURL(new Blob([content], { type }));
+  const link = Object.assign(document.createElement("a"), { href: url, download: name });
+  link.click();
+  setTimeout(() => URL.revokeObjectURL(url), 10000);
+}
+
+const Save = ({ name, type, data, coded }) => html`<${Button} small plain icon="save" onClick=${() => saveFile(name, type, data, coded)}>Save<//>`;
+const ending = type => (type ?? "").split("/").pop().replace("svg+xml", "svg").replace("plain", "txt").split("+")[0] || "bin";
+
+export function Structured({ value, schema, running, total }) {
+  const rows = rowsOf(value);
+  const [as, setAs] = useState("table");
+  const about = rows ? (running ? (total ? `${number(rows.length)} of ${number(total)} rows so far` : `${plural(rows.length, "row")} so far`) : plural(rows.length, "row")) : null;
+  return html`<${Part} title="Structured result" about=${about} tools=${html`<${Copy} text=${() => JSON.stringify(value, null, 2)} label="Copy JSON" />${rows && html`<${Segments} label="Show as" options=${[["table", "Table"], ["json", "JSON"]]} value=${as} onChange=${setAs} />`}`}>
+    ${rows && as === "table" ? html`<${Table} rows=${rows} schema=${rowSchema(schema)} more=${running} label="Structured result" />` : html`<${Json} value=${value} label="Structured result" />`}<//>`;
+}
+
+export function Text({ text, title = "Text" }) {
+  const rich = isMarkdown(text);
+  const [as, setAs] = useState(rich ? "read" : "plain");
+  const [all, setAll] = useState(false);
+  const shown = all ? text : text.slice(0, LONG_TEXT);
+  return html`<${Part} title=${title} about=${text.length > 200 ? plural(text.length, "character") : null} tools=${html`<${Copy} text=${text} label="Copy the text" />${rich && html`<${Segments} label="Show as" options=${[["read", "Markdown"], ["plain", "Plain"]]} value=${as} onChange=${setAs} />`}`}>
+    ${as === "read" ? html`<${Markdown} text=${shown} />` : html`<div class="pre">${shown}</div>`}
+    ${shown.length < text.length && html`<${Button} small plain onClick=${() => setAll(true)}>Show ${number(text.length - shown.length)} more characters<//>`}<//>`;
+}
+
+function Media({ type, data, name }) {
+  const size = `${type || "bytes"}, ${bytes(decodedSize(data ?? ""))}`;
+  const tools = html`<${Save} name=${`${name}.${ending(type)}`} type=${type} data=${data} coded />`;
+  const url = `data:${type};base64,${data}`;
+  if (PICTURES.test(type)) return html`<${Part} title="Picture" about=${size} tools=${tools}><img class="plot" src=${url} alt="Picture of the result" /><//>`;
+  if (SOUNDS.test(type)) return html`<${Part} title="Audio" about=${size} tools=${tools}><audio class="audio" controls src=${url}></audio><//>`;
+  return html`<${Part} title="Bytes" about=${size} tools=${tools} />`;
+}
+
+const Linked = ({ block }) => html`<${Part} title="Resource link" about=${block.mimeType}><div class="card linkcard"><div class="grow"><b class="cut">${block.title ?? block.name ?? block.uri}</b><p class="mono small dim cut" title=${block.uri}>${block.uri}</p>
+  ${block.description && html`<p class="small">${block.description}</p>`}</div><${Copy} text=${block.uri ?? ""} label="Copy the URI" /><${Button} small onClick=${() => go("resources", block.uri)}>Read it<//></div><//>`;
+
+// One content block of MCP.
+export function Block({ block }) {
+  if (block === null || typeof block !== "object") return html`<${Text} text=${String(block)} />`;
+  if (block.type === "text") return html`<${Text} text=${String(block.text ?? "")} />`;
+  if (block.type === "image" || block.type === "audio") return html`<${Media} type=${String(block.mimeType ?? "")} data=${String(block.data ?? "")} name="result" />`;
+  if (block.type === "resource_link") return html`<${Linked} block=${block} />`;
+  if (block.type === "resource") {
+    const { uri = "", mimeType, text, blob } = block.resource ?? {};
+    return text !== undefined ? html`<${Text} text=${String(text)} title=${`Resource ${uri}`} />` : html`<${Media} type=${String(mimeType ?? "")} data=${String(blob ?? "")} name=${uri.split("/").pop() || "resource"} />`;
+  }
+  return html`<${Part} title=${String(block.type ?? "Part")}><${Json} value=${block} /><//>`;
+}
+
+const parsed = text => { try { return JSON.parse(text); } catch { return undefined; } };
+
+// Content blocks; those that only repeat the structured result are left out.
+export function repeats(block, structured) {
+  if (structured === undefined || block?.type !== "text") return false;
+  const value = parsed(block.text), same = each => JSON.stringify(each) === JSON.stringify(value);
+  if (value === undefined) return structured?.result === block.text;
+  return same(structured) || same(structured?.result) || (Array.isArray(structured?.result) && structured.result.some(same));
+}
+
+// Parts that came one by one and are objects: rows of a table that grows.
+export function rowsInParts(parts) {
+  const rows = parts.map(part => (part?.type === "text" ? parsed(part.text) : undefined));
+  return rows.length && rows.every(row => row !== null && typeof row === "object" && !Array.isArray(row)) ? rows : null;
+}
+
+export function Log({ lines }) {
+  return lines.length > 0 && html`<${Part} title="Log" about=${plural(lines.length, "line")}><div class="log" tabindex="0" role="log" aria-label="Log" aria-live="off">${lines.map((line, at) => html`<div key=${at} class="logline"><span class="ts">${(line.ms / 1000).toFixed(2)}</span>  <span class=${{ warning: "warn", error: "bad", critical: "bad" }[line.level] ?? ""}>${String(line.level ?? "info").padEnd(8)}</span> ${line.logger ? `${line.logger}: ` : ""}${typeof line.data === "string" ? line.data : JSON.stringify(line.data)}</div>`)}</div><//>`;
+}

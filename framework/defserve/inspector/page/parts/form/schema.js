@@ -1,0 +1,195 @@
+// What a JSON Schema means for a form: which field, what it starts with, and what is wrong with a value. No drawing.
+const DEEPEST = 6;
+
+function pointed(root, ref) {
+  if (typeof ref !== "string" || !ref.startsWith("#")) return {};
+  return ref.slice(1).split("/").filter(Boolean)
+    .reduce((at, step) => at?.[decodeURIComponent(step).replace(/~1/g, "/").replace(/~0/g, "~")], root) ?? {};
+}
+
+// The schema itself: references followed, `allOf` merged. `optional`: it may also be null.
+export function resolve(schema, root, depth = 0) {
+  if (schema === true || schema == null || typeof schema !== "object" || depth > 20) return {};
+  let found = schema;
+  if (found.$ref) {
+    const { $ref, ...beside } = found;
+    found = { ...resolve(pointed(root, $ref), root, depth + 1), ...beside };
+  }
+  if (Array.isArray(found.allOf)) {
+    const { allOf, ...own } = found;
+    found = [...allOf.map(each => resolve(each, root, depth + 1)), own].reduce((all, each) => ({
+      ...all, ...each,
+      ...(all.properties || each.properties ? { properties: { ...all.properties, ...each.properties } } : {}),
+      ...(all.required || each.required ? { required: [...(all.required ?? []), ...(each.required ?? [])] } : {}),
+    }), {});
+  }
+  const several = found.anyOf ?? found.oneOf;
+  if (Array.isArray(several)) {
+    const { anyOf, oneOf, ...beside } = found;
+    const inside = several.map(each => resolve(each, root, depth + 1));
+    const rest = inside.filter(each => each.type !== "null");
+    const optional = rest.length < inside.length;
+    if (rest.length === 1) return { ...rest[0], ...beside, optional };
+    return { ...beside, branches: rest, optional };
+  }
+  if (Array.isArray(found.type)) {
+    const types = found.type.filter(each => each !== "null");
+    const optional = types.length < found.type.length;
+    if (types.length === 1) return { ...found, type: types[0], optional };
+    const { type, ...beside } = found;
+    return { ...beside, branches: types.map(each => ({ ...beside, type: each })), optional };
+  }
+  return found;
+}
+
+const FORMATS = { date: "date", "date-time": "moment", time: "time" };
+const isFile = schema => schema.contentEncoding === "base64" || ["binary", "byte", "base64", "base64url"].includes(schema.format);
+
+// Which field a resolved schema gets.
+export function kindOf(schema, root) {
+  if (schema.branches) return "union";
+  if ("const" in schema) return "const";
+  if (Array.isArray(schema.enum)) return "enum";
+  if (schema.type === "string") return isFile(schema) ? "file" : FORMATS[schema.format] ?? "text";
+  if (schema.type === "integer" || schema.type === "number") return "number";
+  if (schema.type === "boolean") return "boolean";
+  if (schema.type === "array") {
+    const items = resolve(schema.items, root);
+    const kind = kindOf(items, root);
+    return kind === "text" ? "texts" : kind === "enum" ? "choices" : "list";
+  }
+  if (schema.type === "object" || schema.properties) return schema.properties ? "object" : "map";
+  return "any";
+}
+
+const WORDS = { moment: "date and time", texts: "list of texts", text: "text", boolean: "boolean", map: "object", any: "any JSON", date: "date", time: "time", enum: "enum" };
+
+// The type in words, beside the name of a field.
+export function typeWords(schema, root) {
+  const kind = kindOf(schema, root);
+  if (kind === "union") return `one of ${schema.branches.length}`;
+  if (kind === "number") return schema.type;
+  if (kind === "const") return "fixed";
+  if (kind === "file") return schema.contentMediaType ? `file, ${schema.contentMediaType.split("/").pop().toUpperCase()}` : "file";
+  if (kind === "object") return schema.title ? `object ${schema.title}` : "object";
+  if (kind === "list" || kind === "choices") {
+    const items = resolve(schema.items, root);
+    return `list of ${items.title ?? typeWords(items, root)}`;
+  }
+  if (kind === "text" && schema.format) return schema.format;
+  return WORDS[kind] ?? kind;
+}
+
+// The name of one branch of a union.
+export function branchWords(branch, root) {
+  const tag = Object.values(branch.properties ?? {}).map(each => resolve(each, root)).find(each => "const" in each);
+  return branch.title ?? (tag ? String(tag.const) : null) ?? ("const" in branch ? String(branch.const) : typeWords(branch, root));
+}
+
+// What a field starts with; undefined leaves it out.
+export function initial(schema, root, required = true, depth = 0) {
+  if ("default" in schema && schema.default !== null) return structuredClone(schema.default);
+  if (!required || schema.optional || depth > DEEPEST) return undefined;
+  const kind = kindOf(schema, root);
+  if (kind === "const") return schema.const;
+  if (kind === "union") return initial(schema.branches[0], root, true, depth + 1);
+  if (kind === "object") {
+    const needed = schema.required ?? [];
+    const made = {};
+    for (const [name, each] of Object.entries(schema.properties)) {
+      const inner = resolve(each, root);
+      const value = "const" in inner ? inner.const : initial(inner, root, needed.includes(name), depth + 1);
+      if (value !== undefined) made[name] = value;
+    }
+    return made;
+  }
+  if (kind === "boolean") return false;
+  if (["texts", "choices", "list"].includes(kind)) return [];
+  if (kind === "map") return {};
+  return undefined;
+}
+
+// -- what is wrong ---------------------------------------------------------------------------------------------------
+
+const shown = value => {
+  const text = JSON.stringify(value) ?? "nothing";
+  return text.length > 42 ? text.slice(0, 39) + "…" : text;
+};
+const typeOf = value => (value === null ? "null" : Array.isArray(value) ? "array" : Number.isInteger(value) ? "integer" : typeof value);
+export const either = words => [...new Set(words)].join(", ").replace(/, ([^,]*)$/, " or $1");
+const spell = (path, step) => (typeof step === "number" ? `${path}[${step}]` : /^[\p{L}_][\p{L}\p{N}_-]*$/u.test(step) ? (path ? `${path}.${step}` : step) : `${path}[${JSON.stringify(step)}]`);
+export { spell };
+
+const PATTERNS = {
+  date: [/^\d{4}-\d\d-\d\d$/, "date (YYYY-MM-DD)"],
+  moment: [/^\d{4}-\d\d-\d\d[T ]\d\d:\d\d/, "date and time (ISO 8601)"],
+  time: [/^\d\d:\d\d/, "time (HH:MM:SS)"],
+};
+const wanted = schema => (schema.branches ? either(schema.branches.map(wanted)) : schema.enum ? either(schema.enum.map(shown)) : schema.type ?? (schema.properties ? "object" : "anything"));
+
+const RULES = [
+  ["minimum", (value, least) => typeof value === "number" && value < least, least => `must be at least ${least}`],
+  ["exclusiveMinimum", (value, least) => typeof value === "number" && value <= least, least => `must be greater than ${least}`],
+  ["maximum", (value, most) => typeof value === "number" && value > most, most => `must be at most ${most}`],
+  ["exclusiveMaximum", (value, most) => typeof value === "number" && value >= most, most => `must be less than ${most}`],
+  ["multipleOf", (value, of) => typeof value === "number" && Math.abs(value / of - Math.round(value / of)) > 1e-9, of => `must be a multiple of ${of}`],
+  ["minLength", (value, least) => typeof value === "string" && [...value].length < least, least => `must have at least ${least} character${least === 1 ? "" : "s"}`],
+  ["maxLength", (value, most) => typeof value === "string" && [...value].length > most, most => `must have at most ${most} character${most === 1 ? "" : "s"}`],
+  ["minItems", (value, least) => Array.isArray(value) && value.length < least, least => `must have at least ${least} item${least === 1 ? "" : "s"}`],
+  ["maxItems", (value, most) => Array.isArray(value) && value.length > most, most => `must have at most ${most} item${most === 1 ? "" : "s"}`],
+];
+
+// The problems of a value, worded as the server words them: [{ path, reason }]. Without `quick`, all of them.
+export function problems(value, given, root, path = "", depth = 0) {
+  const schema = resolve(given, root);
+  const wrong = reason => [{ path, reason }];
+  if (depth > 40 || (value === null && schema.optional)) return [];
+  const kind = kindOf(schema, root);
+  if (kind === "any") return [];
+  if (kind === "union") {
+    const tries = schema.branches.map(branch => problems(value, branch, root, path, depth + 1));
+    if (tries.some(each => each.length === 0)) return [];
+    const inside = schema.branches.map((branch, at) => [branch, tries[at]]).filter(([branch]) => accepts(value, branch, root));
+    return inside.length ? inside[0][1] : wrong(`expected ${wanted(schema)}, got ${shown(value)}`);
+  }
+  if (kind === "const") return JSON.stringify(value) === JSON.stringify(schema.const) ? [] : wrong(`expected ${shown(schema.const)}, got ${shown(value)}`);
+  if (kind === "enum") return schema.enum.some(each => JSON.stringify(each) === JSON.stringify(value)) ? [] : wrong(`expected ${either(schema.enum.map(shown))}, got ${shown(value)}`);
+  const type = typeOf(value), fits = type === schema.type || (schema.type === "number" && type === "integer") || (!schema.type && type === "object");
+  const [pattern, words] = PATTERNS[kind] ?? [];
+  if (!fits || (pattern && !pattern.test(value))) return wrong(`expected ${words ?? schema.type ?? "object"}, got ${shown(value)}`);
+  const found = RULES.filter(([name, breaks]) => schema[name] != null && breaks(value, schema[name])).map(([name, , say]) => ({ path, reason: `${say(schema[name])}, got ${shown(value)}` }));
+  if (typeof schema.pattern === "string" && type === "string") {
+    try { if (!new RegExp(schema.pattern, "u").test(value)) found.push({ path, reason: `must match the pattern ${schema.pattern}` }); } catch { /* another dialect of patterns */ }
+  }
+  if (type === "array") value.forEach((each, at) => found.push(...problems(each, schema.items, root, spell(path, at), depth + 1)));
+  if (type === "object") found.push(...members(value, schema, root, path, depth));
+  return found;
+}
+
+function members(value, schema, root, path, depth) {
+  const known = schema.properties ?? {}, found = [];
+  for (const name of schema.required ?? []) if (!(name in value)) found.push({ path: spell(path, name), reason: "missing" });
+  for (const [name, each] of Object.entries(value)) {
+    if (Object.hasOwn(known, name)) found.push(...problems(each, known[name], root, spell(path, name), depth + 1));
+    else if (schema.additionalProperties === false) found.push({ path, reason: `unknown argument ${shown(name)}; known: ${Object.keys(known).join(", ")}` });
+    else if (schema.additionalProperties && typeof schema.additionalProperties === "object") found.push(...problems(each, schema.additionalProperties, root, spell(path, name), depth + 1));
+  }
+  return found;
+}
+
+// Whether a value is of the kind of a branch, even if something in it is wrong.
+export function accepts(value, branch, root) {
+  const schema = resolve(branch, root);
+  const kind = kindOf(schema, root), type = typeOf(value);
+  if (kind === "union") return schema.branches.some(each => accepts(value, each, root));
+  if (kind === "const") return value === schema.const;
+  if (kind === "enum") return schema.enum.includes(value);
+  if (kind === "any") return true;
+  if (type === "object" && schema.properties) {
+    return Object.entries(schema.properties).every(([name, each]) => {
+      const tag = resolve(each, root);
+      return !("const" in tag) || !(name in value) || value[name] === tag.const;
+    });
+  }
+  return type === schema.type || (schema.type === "number" && type === "integer");
+}

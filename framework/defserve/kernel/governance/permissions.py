@@ -1,0 +1,103 @@
+"""MGP §3 at a kernel: what operators have decided about the permissions that each server needs.
+
+| an operator | a caller that is vouched for | a stranger |
+|---|---|---|
+| has approved it | may use it | may use it |
+| has denied it | is refused | is refused |
+| has not decided, `permissions = "auto_approve"` | may use it | is refused |
+| has not decided, `permissions = "interactive"` | is refused until one decides | is refused until one decides |
+
+A client may still give up a permission of its own, as at any server.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
+
+from defserve.protocols.mcp.authorization.authorization import identity
+from defserve.protocols.mgp import instants
+from defserve.protocols.mgp.permissions.grants import DENIED, GRANTED, OPERATOR, PermissionStatus
+from defserve.protocols.mgp.permissions.permissions import PermissionSection
+
+if TYPE_CHECKING:
+    from defserve.core.call import Call
+    from defserve.kernel.governance.access import GovernedServers
+    from defserve.kernel.governance.state_file import KernelState, StateFile
+    from defserve.protocols.mgp.audit.trail import AuditTrail
+    from defserve.protocols.mgp.options import SecurityOptions
+
+Decision: TypeAlias = Literal["approved", "denied"]
+INTERACTIVE: Final = "interactive"
+ASKED: Final = PermissionStatus("deferred", why="no operator has approved it yet")
+MOST_ASKED: Final = 4_096
+
+
+@dataclass(slots=True)
+class AskedPermission:
+    """A permission that a call was refused for, because no operator has decided: how often, and for whom last."""
+
+    calls: int
+    agent_id: str
+    at: datetime
+
+
+class KernelPermissions(PermissionSection):
+    """The permissions of the servers behind a kernel; those of its own tools are as at any server."""
+
+    def __init__(
+        self, options: SecurityOptions, audit: Callable[[], AuditTrail], state: StateFile, kernel: GovernedServers
+    ) -> None:
+        super().__init__(options, audit)
+        self._state, self._kernel = state, kernel
+        self.asked: dict[tuple[str, str], AskedPermission] = {}
+
+    def statuses(self, call: Call, names: Iterable[str], server_id: str | None = None) -> dict[str, PermissionStatus]:
+        found = super().statuses(call, names)
+        if server_id not in self._kernel.members:
+            return found
+        assert server_id is not None
+        return {name: self._decided_by_operator(call, server_id, name, status) for name, status in found.items()}
+
+    def _decided_by_operator(self, call: Call, id: str, name: str, status: PermissionStatus) -> PermissionStatus:
+        decision = self.decision(id, name).get("decision")
+        if decision == "denied":
+            return DENIED
+        if status.decision != "approved" and status.by not in (None, OPERATOR):
+            return status  # the caller itself has given it up
+        if decision == "approved":
+            return GRANTED
+        if self._kernel.config.settings.permissions != INTERACTIVE:
+            return status
+        self._ask(call, id, name)
+        return ASKED
+
+    def _ask(self, call: Call, id: str, name: str) -> None:
+        agent, now = identity(call).id, self.clock()
+        if (asked := self.asked.get((id, name))) is not None:
+            asked.calls, asked.agent_id, asked.at = asked.calls + 1, agent, now
+        elif len(self.asked) < MOST_ASKED:
+            self.asked[id, name] = AskedPermission(1, agent, now)
+
+    def decision(self, id: str, name: str) -> dict[str, Any]:
+        """What an operator has decided about a permission of a server: `decision`, `by`, `at`, `reason`; or nothing."""
+        return self._state.known.permissions.get(id, {}).get(name, {})
+
+    def decide(self, id: str, names: Iterable[str], decision: Decision, by: str, reason: str) -> None:
+        """Keep an operator's decision. Raises OSError if that fails."""
+        kept = {"decision": decision, "by": by, "at": instants.wire(self.clock()), "reason": reason}
+        decided = dict.fromkeys(names, kept)
+
+        def change(state: KernelState) -> None:
+            state.permissions.setdefault(id, {}).update(decided)
+
+        self._state.update(change)
+        for name in decided:
+            self.asked.pop((id, name), None)
+
+    def _remedy(self, call: Call, names: list[str], server_id: str | None) -> str:
+        if server_id is None:
+            return super()._remedy(call, names, server_id)
+        return f"An operator approves it: defserve kernel permissions approve {server_id} {names[0]}."

@@ -1,0 +1,177 @@
+"""The page of a served server in a real browser: both themes, a phone, the keyboard, without scripts."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.waiting import wait_until
+
+if TYPE_CHECKING:
+    from .chromium import Browser
+
+pytestmark = pytest.mark.browser
+
+# The picture in docs/serving.md: `DEFSERVE_PICTURES=1 make apps` takes it again.
+PICTURE = Path(__file__).parents[2] / "docs" / "pictures" / "landing.png"
+
+SERVER = """
+from defserve import Server, dangerous, moderate, safe
+
+server = Server("greenhouse", "0.4.2", description="Reads the sensors of a greenhouse and looks after its beds.")
+
+@server.tool
+@safe
+def list_sensors() -> list[str]:
+    "All sensors and when each last reported."
+    return []
+
+@server.tool
+@moderate
+def set_target(bed: str, degrees: float) -> str:
+    "Set the wanted range of a bed."
+    return bed
+
+@server.tool
+@dangerous
+def clear_bed(bed: str) -> str:
+    "Take every plant out of a bed."
+    return bed
+
+@server.tool(description="Water a bed for some seconds.")
+def water() -> str:
+    return ""
+
+if __name__ == "__main__":
+    server.main()
+"""
+
+FITS = "document.documentElement.scrollWidth <= innerWidth"
+COLOURS = "(s => s.color + ' on ' + s.backgroundColor)(getComputedStyle(document.body))"
+# The contrast of every text with what is behind it, where that is less than WCAG asks for (AA).
+FAINT = """(() => {
+  const rgb = text => text.match(/[\\d.]+/g).map(Number);
+  const light = text => rgb(text).slice(0, 3).map(v => (v /= 255) <= 0.03928 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4)
+    .reduce((sum, v, i) => sum + v * [0.2126, 0.7152, 0.0722][i], 0);
+  const ground = e => { for (; e; e = e.parentElement) {
+    const c = getComputedStyle(e).backgroundColor; if ((rgb(c)[3] ?? 1) > 0) return c; } return "rgb(255,255,255)"; };
+  const found = [];
+  for (const e of document.querySelectorAll("main *")) {
+    if (![...e.childNodes].some(n => n.nodeType === 3 && n.data.trim())) continue;
+    const [a, b] = [light(getComputedStyle(e).color), light(ground(e))].sort((x, y) => y - x);
+    if ((a + 0.05) / (b + 0.05) < 4.5) found.push(e.outerHTML);
+  }
+  return JSON.stringify(found);
+})()"""
+
+
+@contextmanager
+def served(folder: Path, code: str) -> Iterator[str]:
+    """The address of a server in a process of its own, started as an author starts it."""
+    file = folder / "server.py"
+    file.write_text(code, encoding="utf-8")
+    command = [sys.executable, str(file), "--on", "http://127.0.0.1:0/mcp"]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stderr is not None
+        yield next(line for line in process.stderr if line.startswith("serving on ")).split()[-1]
+        process.terminate()
+
+
+@pytest.fixture(scope="module")
+def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    with served(tmp_path_factory.mktemp("page"), SERVER) as address:
+        yield address
+
+
+@pytest.fixture(autouse=True)
+def usual_window(browser: Browser) -> Iterator[None]:
+    yield
+    browser.open("about:blank")
+    browser.look(560, 330)
+
+
+@pytest.mark.parametrize(("scheme", "ground"), [("light", "255, 255, 255"), ("dark", "22, 25, 29")])
+@pytest.mark.parametrize("width", [360, 1024])
+def test_it_fits_its_window_in_both_themes_and_can_be_read(
+    browser: Browser, address: str, scheme: str, ground: str, width: int
+):
+    browser.look(width, 900, scheme)
+    browser.open(address)
+    assert browser.page("document.title") == "greenhouse, an MCP server"
+    assert browser.page(COLOURS).endswith(f"on rgb({ground})")
+    assert browser.page(FITS)
+    browser.page("document.querySelectorAll('details').forEach(one => { one.open = true }) ?? true")
+    assert browser.page(FITS)
+    assert browser.page(FAINT) == "[]"
+    assert browser.complaints() == []
+    assert browser.page("document.images.length + 1") == 1
+
+
+def test_its_copy_buttons_copy_and_say_so(browser: Browser, address: str):
+    browser.look(1024, 900)
+    browser.open(address)
+    browser.page("navigator.clipboard.writeText = text => (window.copied = text, Promise.resolve()), true")
+    browser.press(".address button")
+    assert browser.page("window.copied") == address
+    assert browser.page("document.querySelector('.address button').textContent === 'Copied'")
+    browser.press("details[open] button")
+    assert browser.page("window.copied.startsWith('claude') && window.copied") == (
+        f"claude mcp add --transport http greenhouse {address}"
+    )
+    assert browser.complaints() == []
+
+
+def test_where_the_clipboard_is_refused_the_text_is_selected(browser: Browser, address: str):
+    browser.open(address)
+    browser.page("navigator.clipboard.writeText = () => Promise.reject(), true")
+    browser.press(".address button")
+    assert browser.page("String(getSelection())") == address
+
+
+def test_without_scripts_everything_is_there_but_copy(browser: Browser, address: str):
+    browser.look(1024, 900, scripts=False)
+    browser.open(address)
+    shown = browser.page("[...document.querySelectorAll('button')].filter(b => b.checkVisibility()).length + 1")
+    assert shown == 1
+    assert browser.page("document.querySelectorAll('li').length") == 4
+    browser.press("details:nth-of-type(3) summary")
+    assert browser.page("document.querySelector('details:nth-of-type(3)').open")
+
+
+def test_the_keyboard_reaches_every_button_and_client(browser: Browser, address: str):
+    browser.look(1024, 900)
+    browser.open(address)
+    reached = "[...document.querySelectorAll('button,summary')].every(e => e.tabIndex >= 0)"
+    assert browser.page(reached)
+    assert browser.page("[...document.querySelectorAll('li svg')].map(e => e.getAttribute('aria-label')).join()") == (
+        "safe,moderate,dangerous,unmarked"
+    )
+
+
+def test_no_page_can_frame_it(browser: Browser, address: str):
+    browser.open(address.replace("/mcp", "/healthz"))
+    browser.page(f"document.body.append(Object.assign(document.createElement('iframe'), {{src: '{address}'}})), true")
+    wait_until(lambda: any("frame-ancestors 'none'" in text for text in browser.complaints()))
+
+
+def test_hostile_and_long_words_stay_words_and_fit_a_phone(browser: Browser, tmp_path: Path):
+    with served(tmp_path, SERVER.replace("Water a bed", f"<img src=x onerror=alert(1)>{'long' * 20}")) as address:
+        browser.look(360, 800, "dark")
+        browser.open(address)
+        assert browser.page("document.querySelector('li:last-child p').textContent.startsWith('<img')")
+        assert browser.page("document.images.length + 1") == 1
+        assert browser.page(FITS)
+        assert browser.complaints() == []
+
+
+def test_its_picture(browser: Browser, address: str, tmp_path: Path):
+    browser.look(860, 900)
+    browser.open(address)
+    browser.shot(PICTURE if os.environ.get("DEFSERVE_PICTURES") else tmp_path / "landing.png", whole=True)
