@@ -16,7 +16,7 @@ from tests.conformance.suite_install import install, node
 HERE: Final = Path(__file__).parent
 FOLDER: Final = HERE.parents[1] / ".browser"
 EXT_APPS: Final = ("@modelcontextprotocol/ext-apps", "2.0.4")
-PACKAGES: Final = (EXT_APPS, ("esbuild", "0.28.2"), ("puppeteer-core", "24.43.1"))
+PACKAGES: Final = (EXT_APPS, ("esbuild", "0.28.2"), ("puppeteer-core", "24.43.1"), ("axe-core", "4.14.0"))
 SCRIPTS: Final = ("host.js", "view.js")
 NAMES: Final = ("chromium", "chromium-browser", "google-chrome")
 FLAGS: Final = (
@@ -57,6 +57,21 @@ class Browser:
     def press(self, selector: str) -> None:
         """Click an element of the page, as a person would."""
         self._do("press", selector)
+
+    def keys(self, *names: str) -> None:
+        """Press keys, one after another: "Enter", "ArrowDown", "a"."""
+        self._do("keys", names)
+
+    def type(self, text: str) -> None:
+        self._do("type", text)
+
+    def hover(self, selector: str) -> None:
+        """Move the pointer onto an element of the page."""
+        self._do("hover", selector)
+
+    def unreadable(self) -> list[str]:
+        """What axe-core finds serious or critical in the page, a line each."""
+        return self._do("axe", "")
 
     def look(self, width: int, height: int, scheme: str = "light", *, scripts: bool = True) -> None:
         """The size of the window, the colours its person prefers, and whether scripts run. For the next page opened."""

@@ -1,4 +1,5 @@
 // Drives a headless Chromium: one command a line on stdin, one answer a line on stdout, both JSON.
+import { readFileSync } from "node:fs";
 import { createInterface } from "node:readline";
 import puppeteer from "puppeteer-core";
 
@@ -21,7 +22,18 @@ const until = async (find, script) => {
     await new Promise(resolve => setTimeout(resolve, 20));
   }
 };
+// What axe-core finds serious or critical: the rule, and where.
+const axe = async () => {
+  await page.evaluate(readFileSync(new URL("./node_modules/axe-core/axe.min.js", import.meta.url), "utf8"));
+  const { violations } = await page.evaluate(() => globalThis.axe.run(document, { resultTypes: ["violations"] }));
+  const serious = violations.filter(each => ["serious", "critical"].includes(each.impact));
+  return serious.flatMap(each => each.nodes.map(node => `${each.id}: ${node.target.join(" ")} ${node.failureSummary}`));
+};
 const commands = {
+  axe,
+  keys: async names => { for (const name of names) await page.keyboard.press(name); return true; },
+  type: async text => (await page.keyboard.type(text), true),
+  hover: async selector => (await (await page.waitForSelector(selector)).hover(), true),
   open: async url => (complaints = [], await page.goto(url), true),
   size: async ([width, height]) => (await page.setViewport({ width, height }), true),
   scheme: async value => (await page.emulateMediaFeatures([{ name: "prefers-color-scheme", value }]), true),

@@ -21,7 +21,7 @@ from defserve.inspector.states.stored import Stored, stored_by
 from defserve.inspector.target import Target
 from defserve.runner.memory import serving
 from tests.at_address import fresh
-from tests.inspector.greenhouse import BEDS, MAIL, greenhouse
+from tests.inspector.beds import BEDS, MAIL, greenhouse
 from tests.waiting import until
 
 pytestmark = pytest.mark.anyio

@@ -8,6 +8,7 @@ import { Button, Copy, copyText, Search, Segments } from "../parts/controls.js";
 import { Empty, ErrorNote, Loading, Note } from "../parts/notes.js";
 import { Pane, Panes } from "../parts/panes.js";
 import { Difference, MODES } from "./state/difference.js";
+import { geometry } from "./state/drawing.js";
 import { Graph } from "./state/graph.js";
 import { useLayout } from "./state/layouts.js";
 import { Colours, Tree } from "./state/model.js";
@@ -142,8 +143,10 @@ function View({ era, all, current, isOpen, reload }) {
   const focusList = () => list.current?.focus();
   const toHead = () => {
     if (tree.head === null) return;
-    setCursor(null);
-    requestAnimationFrame(() => { setCursor(tree.head); focusList(); });
+    const { height } = geometry(narrow), top = (made?.headRow ?? 0) * height, box = list.current;
+    if (box && (top < box.scrollTop || top + height > box.scrollTop + box.clientHeight)) box.scrollTop = top;
+    setCursor(tree.head);
+    focusList();
   };
   const mark = (letter, id) => setMarks({ ...allMarks[era + current.key], [letter]: id, ...(letter === "a" && id !== marks.a ? { b: null } : {}) });
   const moves = useMoves({ where, tree, marks, setMarks, facts, redraw, setGone });
@@ -157,6 +160,7 @@ function View({ era, all, current, isOpen, reload }) {
     escape: () => { if (show) setShow(""); else return false; return true; },
   });
   const nextHit = event => {
+    if (event.key === "Escape") focusList();
     if (event.key !== "Enter" || !hits.length) return;
     event.preventDefault();
     const at = hits.indexOf(tree.placeOf.get(cursor));

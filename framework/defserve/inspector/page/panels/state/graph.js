@@ -14,7 +14,7 @@ const CARD_AFTER = 300;
 const span = seconds => age(0, seconds);
 
 export function Graph({ tree, made, colours, marks, cursor, onCursor, onMark, onUnfold, onShown, narrow, hits, gone, cardOf, listRef }) {
-  const own = useRef(null), frame = useRef(0), anchor = useRef(null);
+  const own = useRef(null), frame = useRef(0), drawn = useRef(null);
   const [view, setView] = useState({ top: 0, height: 600 });
   const [card, setCard] = useState(null); // { at, row }
   const [fresh, setFresh] = useState(0);
@@ -28,17 +28,17 @@ export function Graph({ tree, made, colours, marks, cursor, onCursor, onMark, on
     frame.current = 0;
     const list = own.current;
     if (!list) return;
-    const row = Math.floor(list.scrollTop / height);
-    anchor.current = { id: tree.ids[made.at[row]], off: list.scrollTop - row * height, atTop: list.scrollTop < height / 2, count: tree.count };
     if (list.scrollTop < height / 2) setFresh(0);
     setView({ top: list.scrollTop, height: list.clientHeight });
   };
   useLayoutEffect(() => {
-    const list = own.current, before = anchor.current;
-    if (list && before && !before.atTop) {
-      const place = tree.placeOf.get(before.id), row = place === undefined ? -1 : made.rowOf[place];
-      if (row >= 0) list.scrollTop = row * height + before.off;
-      if (tree.count > before.count) setFresh(count => count + tree.count - before.count);
+    const list = own.current, before = drawn.current;
+    drawn.current = { made, height };
+    if (before && list.scrollTop >= before.height / 2) {
+      const top = Math.min(before.made.count - 1, Math.floor(list.scrollTop / before.height));
+      const row = made.rowOf[before.made.at[top]] ?? -1; // places stay the same while checkpoints come
+      if (row >= 0) list.scrollTop = row * height + list.scrollTop - top * before.height;
+      if (made.ids > before.made.ids) setFresh(count => count + made.ids - before.made.ids);
     }
     look();
   }, [made, height]);
