@@ -42,6 +42,7 @@ CACHES: dict[str, tuple[str, str]] = {
     # where: (what a peer controls, the bound)
     "auth/api_key_file.py:_known": (OURS, "the keys in a file"),
     "binding/arguments/explicit.py:_bounded": (OURS, "the classes of a validator"),
+    "binding/arguments/explicit.py:_known_validator": (OURS, "64 schemas of 4 KB"),
     "binding/arguments/schema.py:_cached": (OURS, "4096 annotations"),
     "code_mode/extension.py:_places": (OURS, "one for each event loop"),
     "core/composition.py:_pipelines": (OURS, "4096 items"),
@@ -103,6 +104,9 @@ CACHES: dict[str, tuple[str, str]] = {
     "stores/stream_events.py:_finished": ("how slowly it reads", "the bytes of a session's events"),
     "host/apps/view.py:received": ("what its view says", "1000 messages, of the size that its host lets in"),
     "protocols/mcp/apps/page.py:_source": (OURS, "one script of 4 kB"),
+    "serving/page/document.py:_file": (OURS, "a style and a script of 4 kB"),
+    "serving/page/document.py:headers": (OURS, "the headers of the page, once"),
+    "transports/http/headers.py:wants_page": ("Accept", "256 values of 256 bytes"),
     "transports/http/headers.py:names_json": ("Accept", "256 headers of 256 bytes"),
     "auth/authority.py:stranger_at": ("its address", "1024 addresses of 64 bytes"),
     "transports/http/gate.py:_passed": ("Host, Origin, Sec-Fetch-Site", "256 times 3 values of 300 bytes"),

@@ -419,7 +419,7 @@ async def test_a_confirmation_that_is_not_awaited_is_neither_yes_nor_no(caplog: 
         with pytest.raises(ToolError, match="internal error"):
             await client.call("erase")
     assert erased == []
-    assert "if await ctx.confirm" in caplog.text
+    assert "fix: await ctx.confirm(…)" in caplog.text
 
 
 @pytest.mark.filterwarnings("error")

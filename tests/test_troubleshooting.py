@@ -36,6 +36,7 @@ from tests.troubleshooting import (
     long,
     on_a_port_in_use,
     one_tool,
+    opened_in_a_browser,
     packaged_without_a_marker,
     posted,
     published_without_an_uploader,
@@ -150,6 +151,7 @@ ERRORS: dict[str, Callable[[Desk], str]] = {
     ),
     "404 Invalid request: no such session; initialize again": lambda _: posted(calc(), mcp_session_id="gone"),
     "400 Invalid request: the Mcp-Session-Id header is missing": lambda _: posted(calc()),
+    "406 This address is for MCP clients. There is no page for browsers here.": lambda _: opened_in_a_browser(calc()),
     "400 <header> header is missing": lambda _: posted(calc(), message=request()),
     "406 Not acceptable: accept both application/json and text/event-stream": lambda _: posted(
         calc(), accept="application/json"

@@ -189,6 +189,13 @@ def posted(server: Server, *, host: str = "localhost", message: Mapping[str, Any
     return f"{answer.status_code} {text}"
 
 
+def opened_in_a_browser(server: Server) -> str:
+    """The status and the text that a browser gets through a proxy."""
+    with TestClient(server.asgi(), base_url="http://localhost") as web:
+        answer = web.get("/", headers={"accept": "text/html", "via": "1.1 proxy"})
+    return f"{answer.status_code} {answer.text}"
+
+
 def request(version: str = "2026-07-28", method: str = "tools/list") -> dict[str, Any]:
     meta: dict[str, Any] = {f"{PREFIX}protocolVersion": version, f"{PREFIX}clientCapabilities": {}}
     return {"jsonrpc": "2.0", "id": 1, "method": method, "params": {"_meta": meta}}

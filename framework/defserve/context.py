@@ -13,7 +13,8 @@ from collections.abc import (
     Mapping,
     Sequence,
 )
-from typing import TYPE_CHECKING, Any, TypeVar, overload
+from functools import wraps
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, overload
 
 from defserve.binding.packers import EmittedPart
 from defserve.core.call import Call
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from defserve.protocols.mgp.extension import MGP
 
 T = TypeVar("T")
+P = ParamSpec("P")
 
 # Feature names of `can`, as the capability (and its detail) a client has to offer.
 FEATURES: Mapping[str, tuple[str, str | None]] = {
@@ -88,23 +90,49 @@ class Log:
         reporting.log(self._call, "emergency", message, fields)
 
 
-class PendingConfirmation(Coroutine[Any, Any, bool]):
-    """The answer to `ctx.confirm`, to be awaited. Without `await` it would always be true, so it raises."""
+class PendingAnswer(Coroutine[Any, Any, T]):
+    """What a verb of `Context` gives, to be awaited. Used as if it were the answer, it raises and says so.
 
-    __slots__ = ("_asking",)
-    __name__ = "Context.confirm"
+    Without this a forgotten `await` would be true in an `if`, and `<coroutine object …>` in a text.
+    """
 
-    def __init__(self, asking: Coroutine[Any, Any, bool]) -> None:
+    __slots__ = ("_asking", "__name__", "__qualname__")
+
+    def __init__(self, asking: Coroutine[Any, Any, T], verb: str) -> None:
         self._asking = asking
+        self.__name__ = self.__qualname__ = f"Context.{verb}"
 
     def __bool__(self) -> bool:
+        raise self._forgotten()
+
+    def __str__(self) -> str:
+        raise self._forgotten()
+
+    def __format__(self, spec: str) -> str:
+        raise self._forgotten()
+
+    if not TYPE_CHECKING:  # a type checker would take every name for an attribute
+
+        def __getattr__(self, name):
+            if name.startswith(("_", "cr_", "gi_")):
+                raise AttributeError(name)  # asked for by whoever runs coroutines
+            raise AttributeError(f"{self._forgotten()}")
+
+    def __repr__(self) -> str:
+        return f"<{self._called}, not awaited>"
+
+    def _forgotten(self) -> UsageError:
         self._asking.close()
-        raise UsageError(
-            "ctx.confirm(…) is a question, not its answer",
-            fix="if await ctx.confirm(…): – or, in a plain def, if ctx.wait(ctx.confirm(…)):",
+        return UsageError(
+            f"{self._called} was not awaited, so it is no answer yet",
+            fix=f"await {self._called}; in a plain def: ctx.wait({self._called})",
         )
 
-    def __await__(self) -> Generator[Any, Any, bool]:
+    @property
+    def _called(self) -> str:
+        return f"{self.__name__.replace('Context', 'ctx')}(…)"
+
+    def __await__(self) -> Generator[Any, Any, T]:
         return self._asking.__await__()
 
     def send(self, value: Any) -> Any:
@@ -115,6 +143,16 @@ class PendingConfirmation(Coroutine[Any, Any, bool]):
 
     def close(self) -> None:
         self._asking.close()
+
+
+def _awaited(verb: Callable[P, Coroutine[Any, Any, T]]) -> Callable[P, PendingAnswer[T]]:
+    """Has a verb give a `PendingAnswer`."""
+
+    @wraps(verb)
+    def ask(*args: P.args, **kwargs: P.kwargs) -> PendingAnswer[T]:
+        return PendingAnswer(verb(*args, **kwargs), verb.__name__)
+
+    return ask
 
 
 class Context:
@@ -197,6 +235,7 @@ class Context:
 
     # -- asking ------------------------------------------------------------------------------------------
 
+    @_awaited
     async def ask(self, message: str, kind: type[T], *, key: str | None = None) -> T:
         """Show a person a form made from a flat model, dataclass, TypedDict or primitive type; returns the value.
 
@@ -205,18 +244,22 @@ class Context:
         """
         return await asking.ask(self.call, message, kind, key=key)
 
+    @_awaited
     async def ask_url(self, message: str, url: str, *, key: str | None = None) -> None:
         """Send a person to a web page; returns when they have agreed to open it."""
         await asking.ask_url(self.call, message, url, key=key)
 
-    def confirm(self, message: str, *, key: str | None = None) -> PendingConfirmation:
-        """Ask yes or no; await the answer. It is False if the person declines or closes the question."""
-        return PendingConfirmation(asking.confirm(self.call, message, key=key))
+    @_awaited
+    async def confirm(self, message: str, *, key: str | None = None) -> bool:
+        """Ask yes or no. The answer is False if the person declines or closes the question."""
+        return await asking.confirm(self.call, message, key=key)
 
+    @_awaited
     async def choose(self, message: str, options: Sequence[str] | Mapping[str, str], *, key: str | None = None) -> str:
         """Let a person pick one option; a mapping gives each value a label."""
         return await asking.choose(self.call, message, options, key=key)
 
+    @_awaited
     async def sample(
         self,
         messages: str | Sequence[Message | str | Mapping[str, Any]] | SampleOptions,
@@ -231,18 +274,22 @@ class Context:
 
         return await asking.sample(self.call, read_options(messages, max_tokens, system, temperature), key=key)
 
+    @_awaited
     async def roots(self, *, key: str | None = None) -> list[Root]:
         """The places the client lets the server work in."""
         return await asking.roots(self.call, key=key)
 
+    @_awaited
     async def gather(self, *questions: Awaitable[Any]) -> list[Any]:
         """Several questions in one round: `name, age = await ctx.gather(ctx.ask(…), ctx.ask(…))`."""
         return await asking.gather(self.call, questions)
 
+    @_awaited
     async def once(self, key: str, effect: Callable[[], T | Awaitable[T]]) -> T:
         """Run an effect once, even if this function runs several times for one call. Its value is kept as JSON."""
         return await asking.once(self.call, key, effect)
 
+    @_awaited
     async def model_info(self, timeout: float = 5.0) -> ModelInfo:
         """The model behind an MCPL host.
 
@@ -252,6 +299,7 @@ class Context:
 
         return await model_info(self.call, timeout)
 
+    @_awaited
     async def chat(self, text: str, to: str | Sequence[str] | None = None, *, format: str = "plain") -> None:
         """Say something in the topic this call came from, to everyone or to some (MCPx).
 
@@ -265,6 +313,7 @@ class Context:
         """Wait for an awaitable of this context from a worker thread: `ctx.wait(ctx.ask(…))`."""
         return self.call.engine.wait_from_thread(self.call, question)
 
+    @_awaited
     async def read_resource(self, uri: str) -> list[dict[str, Any]]:
         """The contents of one of this server's own resources, as the peer of this call would read them."""
         from defserve.protocols.mcp.extension import MCP
@@ -281,6 +330,17 @@ class Context:
         return next(e for e in self.call.session.composition.extensions if isinstance(e, kind))
 
     # -- knowing -----------------------------------------------------------------------------------------
+
+    if not TYPE_CHECKING:  # a type checker would take every name for an attribute
+
+        def __getattr__(self, name):
+            """Only for what does not exist: names of other frameworks are met with ours."""
+            if hasattr(type(self), name):
+                return object.__getattribute__(self, name)  # a property failed; this raises its error again
+            from defserve.errors import no_attribute
+            from defserve.protocols.mcp.asking.elsewhere import CONTEXT
+
+            raise no_attribute("Context", name, CONTEXT, dir(type(self)))
 
     def can(self, feature: str) -> bool:
         """Whether this peer can be asked for `feature`: one of ask, ask_url, confirm, choose, sample, roots.

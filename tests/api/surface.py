@@ -106,7 +106,7 @@ def members(cls: type) -> Iterator[str]:
 
 
 def functions(name: str, function: Any, *, bound: bool = False) -> Iterator[str]:
-    word = "async def" if inspect.iscoroutinefunction(function) else "def"
+    word = "async def" if inspect.iscoroutinefunction(inspect.unwrap(function)) else "def"
     for each in get_overloads(function) or [function]:
         yield f"{word} {name}{parameters(inspect.signature(each), skip=bound)}"
 

@@ -58,26 +58,30 @@ class Browser:
         """Click an element of the page, as a person would."""
         self._do("press", selector)
 
-    def keys(self, *names: str) -> None:
-        """Press keys, one after another: "Enter", "ArrowDown", "a"."""
-        self._do("keys", names)
-
-    def type(self, text: str) -> None:
-        self._do("type", text)
-
     def hover(self, selector: str) -> None:
         """Move the pointer onto an element of the page."""
         self._do("hover", selector)
-
-    def unreadable(self) -> list[str]:
-        """What axe-core finds serious or critical in the page, a line each."""
-        return self._do("axe", "")
 
     def look(self, width: int, height: int, scheme: str = "light", *, scripts: bool = True) -> None:
         """The size of the window, the colours its person prefers, and whether scripts run. For the next page opened."""
         self._do("size", [width, height])
         self._do("scheme", scheme)
         self._do("scripts", scripts)
+
+    def key(self, *names: str) -> None:
+        """Press keys, one after the other: `Tab`, `Control+Enter`."""
+        self._do("key", names)
+
+    def type(self, text: str) -> None:
+        self._do("type", text)
+
+    def upload(self, selector: str, path: Path) -> None:
+        """Choose a file, as a person would in the dialog of the system."""
+        self._do("upload", [selector, str(path)])
+
+    def asked(self) -> list[str]:
+        """The addresses that the page has asked for since it was opened."""
+        return self._do("asked", "")
 
     def complaints(self) -> list[str]:
         """What the browser complained of since the page was opened."""

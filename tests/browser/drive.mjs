@@ -1,5 +1,4 @@
 // Drives a headless Chromium: one command a line on stdin, one answer a line on stdout, both JSON.
-import { readFileSync } from "node:fs";
 import { createInterface } from "node:readline";
 import puppeteer from "puppeteer-core";
 
@@ -11,6 +10,8 @@ await page.setViewport({ width: 560, height: 330 });
 let complaints = [];
 page.on("console", message => ["error", "warn"].includes(message.type()) && complaints.push(message.text()));
 page.on("pageerror", error => complaints.push(String(error)));
+let asked = [];
+page.on("request", request => asked.push(request.url()));
 
 const frame = () => page.frames().find(one => one.parentFrame() === page.mainFrame());
 const until = async (find, script) => {
@@ -22,24 +23,26 @@ const until = async (find, script) => {
     await new Promise(resolve => setTimeout(resolve, 20));
   }
 };
-// What axe-core finds serious or critical: the rule, and where.
-const axe = async () => {
-  await page.evaluate(readFileSync(new URL("./node_modules/axe-core/axe.min.js", import.meta.url), "utf8"));
-  const { violations } = await page.evaluate(() => globalThis.axe.run(document, { resultTypes: ["violations"] }));
-  const serious = violations.filter(each => ["serious", "critical"].includes(each.impact));
-  return serious.flatMap(each => each.nodes.map(node => `${each.id}: ${node.target.join(" ")} ${node.failureSummary}`));
-};
 const commands = {
-  axe,
-  keys: async names => { for (const name of names) await page.keyboard.press(name); return true; },
-  type: async text => (await page.keyboard.type(text), true),
-  hover: async selector => (await (await page.waitForSelector(selector)).hover(), true),
-  open: async url => (complaints = [], await page.goto(url), true),
+  open: async url => (complaints = [], asked = [], await page.goto(url), true),
   size: async ([width, height]) => (await page.setViewport({ width, height }), true),
   scheme: async value => (await page.emulateMediaFeatures([{ name: "prefers-color-scheme", value }]), true),
   scripts: async on => (await page.setJavaScriptEnabled(on), true),
+  hover: async selector => (await (await page.waitForSelector(selector)).hover(), true),
   press: async selector => (await (await page.waitForSelector(selector)).click(), true),
   complaints: () => complaints,
+  asked: () => asked,
+  key: async names => {
+    for (const name of names) {
+      const parts = name.split("+");
+      for (const held of parts.slice(0, -1)) await page.keyboard.down(held);
+      await page.keyboard.press(parts.at(-1));
+      for (const held of parts.slice(0, -1).reverse()) await page.keyboard.up(held);
+    }
+    return true;
+  },
+  type: async text => (await page.keyboard.type(text), true),
+  upload: async ([selector, path]) => (await (await page.waitForSelector(selector)).uploadFile(path), true),
   page: script => until(() => page.mainFrame(), script),
   frame: script => until(frame, script),
   click: async selector => (await (await frame().waitForSelector(selector)).click(), true),

@@ -22,6 +22,10 @@ class InspectorBeside:
     def __init__(self, url: str, inspection: Inspection, loop: asyncio.AbstractEventLoop) -> None:
         self.url, self.inspection, self._loop = url, inspection, loop
 
+    @property
+    def origin(self) -> str:
+        return self.url.partition("?")[0]
+
     def run(self, work: Callable[[Inspection], Awaitable[T]]) -> T:
         """Do something on the inspector's loop, and wait for it."""
 

@@ -19,6 +19,7 @@ from defserve.runner.memory import serving
 from tests.at_address import fresh
 from tests.inspector.beds import BEDS, greenhouse
 
+from .accessibility import serious
 from .inspecting import InspectorBeside, inspector_of
 
 if TYPE_CHECKING:
@@ -32,8 +33,6 @@ PICTURES = Path(__file__).parents[2] / "docs" / "pictures"
 LAYOUT = Path(__file__).parent / "lanes.js"
 
 FITS = "document.documentElement.scrollWidth <= innerWidth && document.documentElement.scrollHeight <= innerHeight"
-ELSEWHERE = """performance.getEntriesByType("resource").map(each => each.name)
-  .filter(name => !name.startsWith(location.origin)).join(" ") || "none" """
 GRAPH = "document.querySelector('.graph')"
 ROWS = "[...document.querySelectorAll('.graph [role=row]')]"
 HEAD = "document.querySelector('.graph .on code, .graph .on [role=gridcell]')?.firstChild.textContent"
@@ -83,7 +82,7 @@ def inspector_in(browser: Browser, target: Target) -> Iterator[InspectorBeside]:
     with inspector_of(target) as inspector:
         yield inspector
         assert browser.complaints() == []
-        assert browser.page(ELSEWHERE) == "none"
+        assert [each for each in browser.asked() if not each.startswith(inspector.origin)] == []
         browser.open("about:blank")
 
 
@@ -133,25 +132,25 @@ def test_by_keyboard_alone_with_a_refusal(browser: Browser):
         plant(inspector)
         show(browser, inspector)
         assert browser.page(f"{ROWS}.length > 10")
-        browser.keys("h")
+        browser.key("h")
         assert browser.page("document.activeElement.getAttribute('role') === 'treegrid'")
         before = browser.page(HEAD)
-        browser.keys("ArrowDown", "j", "a")
+        browser.key("ArrowDown", "j", "a")
         assert browser.page(f"{ROWS}[2].classList.contains('a')")
-        browser.keys("ArrowDown", "b")
+        browser.key("ArrowDown", "b")
         assert browser.page(f"{ROWS}[3].classList.contains('b')")
         folds = browser.page("document.querySelectorAll('.fold').length")
         # Down to the fold; it opens with Enter.
-        browser.keys(*["ArrowDown"] * 4)
+        browser.key(*["ArrowDown"] * 4)
         assert browser.page("document.querySelector('.grow2.cur')?.classList.contains('fold')")
-        browser.keys("Enter")
+        browser.key("Enter")
         assert browser.page(f"document.querySelectorAll('.fold').length === {folds} - 1")
-        browser.keys("/")
+        browser.key("/")
         browser.type("thyme")
         assert browser.page("document.querySelector('.found')?.textContent.startsWith('1 found')")
-        browser.keys("Enter", "Escape", "Escape")
-        browser.keys("h")
-        browser.keys("ArrowDown", "a", "u")
+        browser.key("Enter", "Escape", "Escape")
+        browser.key("h")
+        browser.key("ArrowDown", "a", "u")
         assert browser.page(f"{HEAD} !== {before!r}")
         # The other set has an undo that refuses.
         browser.page("document.querySelector('.pick select').focus(), true")
@@ -159,7 +158,7 @@ def test_by_keyboard_alone_with_a_refusal(browser: Browser):
         assert browser.page("document.querySelector('.pick select').value.includes('mail.send')")
         assert browser.page(f"{ROWS}.length === 2")
         browser.page("document.activeElement.blur(), true")
-        browser.keys("h", "u")
+        browser.key("h", "u")
         refused = "document.querySelector('.moves .note.bad')?.textContent"
         assert "A mail that was sent cannot be taken back." in browser.page(refused)
         assert browser.page(f"{ROWS}[0].innerText.includes('head')")
@@ -174,7 +173,7 @@ def test_checkpoints_appear_and_what_is_in_view_stays(browser: Browser):
         for number in range(60):
             inspector.call("add_plant" if number % 2 else "set_target", bed="north", **_odd(number))
         assert browser.page(f"{ROWS}[4]?.innerText.includes('checkpoints by inspector')")
-        browser.keys("h", *["ArrowDown"] * 4, "Enter")
+        browser.key("h", *["ArrowDown"] * 4, "Enter")
         assert browser.page(f"{ROWS}.length > 30")
         browser.page("document.querySelector('.graph').scrollTop = 640, true")
         first = browser.page(f"Math.round({GRAPH}.scrollTop) === 640 && {GRAPH}.scrollHeight")
@@ -209,8 +208,8 @@ def test_twenty_thousand_checkpoints(browser: Browser):
         show(browser, inspector)
         assert browser.page("document.querySelector('.counted')?.textContent.startsWith('20,000 checkpoints')")
         assert browser.page(f"{ROWS}.length > 20 && {ROWS}.length < 120")
-        browser.keys("h")
-        browser.keys("End")
+        browser.key("h")
+        browser.key("End")
         assert browser.page(f"{ROWS}.some(row => row.dataset.id === 'id0') && {ROWS}.length < 120")
         slow = """(() => {
           const start = performance.now(), graph = document.querySelector(".graph");
@@ -254,7 +253,7 @@ def test_it_fits_is_readable_and_has_its_picture(browser: Browser):
                 browser.press(".bar.only-m .btn")
             assert browser.page("!!document.querySelector('.s-diff .op')")
             assert browser.page(FITS), width
-            assert browser.unreadable() == []
+            assert serious(browser) == []
             if width == 1440 and os.environ.get("DEFSERVE_PICTURES"):
                 browser.press(".graph [role=row]:nth-child(3)")
                 browser.page("document.querySelector('.way').textContent.startsWith('Both come from')")

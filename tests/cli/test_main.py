@@ -57,7 +57,7 @@ def test_a_command_that_is_misspelt_is_met_with_a_suggestion(defserve: Run):
         (["list", "http://127.0.0.1:1/", "-H", "nonsense"], "'nonsense' is not a header"),
         (["list", "nowhere.py"], "there is no file"),
         (["list", "-m", "nowhere"], "no module 'nowhere'"),
-        (["list", "tests.testing.toy", "--era", "stone"], "unknown protocol version 'stone'"),
+        (["list", "tests.testing.toy", "--era", "stone"], "there is no protocol version 'stone'"),
         (["call", "tests.testing.toy"], "no tool is given"),
         (["call", "tests.testing.toy", "a=1"], "no tool is given"),
         (["call", "tests.testing.toy", "add", "a"], "'a' is not an argument"),

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from defserve.tooling.packaging import uploading
+from defserve.tooling.packaging import building, uploading
 from defserve.tooling.scaffold.creating import questions
 from defserve.tooling.scaffold.placeholders import placeholders
 from tests.cli.running import Run
@@ -26,6 +26,13 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
     project = write_project(tmp_path_factory.mktemp("packaging") / "weather-mcp")
     assert main(["package", str(project)]) == 0
     return project
+
+
+@pytest.fixture(autouse=True)
+def without_build(built: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The others are built with hatchling alone: one process instead of three."""
+    built_by = building._has
+    monkeypatch.setattr(building, "_has", lambda module: module != "build" and built_by(module))
 
 
 def test_a_package_is_all_that_is_published(built: Path):

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from defserve.tooling.packaging import building
 from tests.cli.running import Run
 from tests.tooling.packaging.projects import write, write_project
 
@@ -21,6 +22,13 @@ def project(tmp_path: Path) -> Path:
     return write_project(tmp_path / "weather-mcp")
 
 
+@pytest.fixture
+def hatchling_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One process builds instead of three."""
+    monkeypatch.setattr(building, "_has", lambda module: module == "hatchling")
+
+
+@pytest.mark.usefixtures("hatchling_alone")
 def test_a_project_with_private_files_is_not_packaged_and_every_one_is_named(defserve: Run, project: Path):
     private = {
         ".env": ENV,
@@ -43,6 +51,7 @@ def test_a_project_with_private_files_is_not_packaged_and_every_one_is_named(def
     assert defserve("publish", str(project), "--yes").code == 1
 
 
+@pytest.mark.usefixtures("hatchling_alone")
 def test_what_is_ignored_or_allowed_is_no_obstacle(defserve: Run, project: Path):
     write(
         project,

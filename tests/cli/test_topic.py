@@ -1,15 +1,21 @@
 from __future__ import annotations
 
 import asyncio
+import io
 import json
+import os
 import sys
+import threading
+from abc import ABC, abstractmethod
+from argparse import Namespace
 from collections.abc import AsyncGenerator
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 import pytest
 
+from defserve.cli.commands.topic import _follow
 from defserve.errors import PeerError
 from defserve.host.mcpx.participant import TopicClient, join_topic
 from tests.at_address import fresh
@@ -20,20 +26,88 @@ from tests.raw import until
 pytestmark = pytest.mark.anyio
 
 
-class Terminal:
-    """`defserve topic` in a process, and a person who types."""
+class Terminal(ABC):
+    """`defserve topic`, and a person who types."""
+
+    async def line(self, text: str) -> str:
+        """The next line that holds this."""
+        async with asyncio.timeout(4 * PATIENCE):
+            while line := await self.printed():
+                if text in line:
+                    return line.strip()
+        raise AssertionError(f"it ended without {text!r}")
+
+    @abstractmethod
+    async def printed(self) -> str: ...
+
+    @abstractmethod
+    def type(self, line: str) -> None: ...
+
+    @abstractmethod
+    async def ends(self) -> int: ...
+
+
+class TerminalHere(Terminal):
+    """In this process. It has stdin and stdout to itself."""
+
+    def __init__(self, keyboard: TextIO, screen: Screen, following: asyncio.Task[int]) -> None:
+        self._keyboard, self._screen, self._following = keyboard, screen, following
+
+    async def printed(self) -> str:
+        return await self._screen.lines.get()
+
+    def type(self, line: str) -> None:
+        self._keyboard.write(f"{line}\n")
+
+    async def ends(self) -> int:
+        self._keyboard.close()
+        async with asyncio.timeout(4 * PATIENCE):
+            return await self._following
+
+
+class Screen(io.TextIOBase):
+    """What is printed, line by line."""
+
+    def __init__(self) -> None:
+        self.lines, self._begun = asyncio.Queue[str](), ""
+
+    def write(self, text: str) -> int:
+        *whole, self._begun = f"{self._begun}{text}".split("\n")
+        for line in whole:
+            self.lines.put_nowait(f"{line}\n")
+        return len(text)
+
+
+@asynccontextmanager
+async def terminal(running: Running, *, watch: bool = False, as_json: bool = False) -> AsyncGenerator[TerminalHere]:
+    reading, writing = os.pipe()
+    screen, options = Screen(), Namespace(watch=watch, json=as_json)
+    with (
+        os.fdopen(writing, "w", buffering=1) as keyboard,
+        os.fdopen(reading) as stdin,
+        pytest.MonkeyPatch.context() as patched,
+    ):
+        patched.setattr(sys, "stdin", stdin)
+        patched.setattr(sys, "stdout", screen)
+        following = asyncio.create_task(_follow(running.topic(), "t-admin", options))
+        try:
+            yield TerminalHere(keyboard, screen, following)
+        finally:
+            following.cancel()
+            keyboard.close()
+            await asyncio.wait([following])
+            await until(lambda: not any("(read)" in thread.name for thread in threading.enumerate()))
+
+
+class TerminalApart(Terminal):
+    """In a process of its own."""
 
     def __init__(self, process: asyncio.subprocess.Process) -> None:
         self._process = process
 
-    async def line(self, text: str) -> str:
-        """The next line that holds this."""
+    async def printed(self) -> str:
         assert self._process.stdout is not None
-        async with asyncio.timeout(4 * PATIENCE):
-            while line := (await self._process.stdout.readline()).decode():
-                if text in line:
-                    return line.strip()
-        raise AssertionError(f"it ended without {text!r}")
+        return (await self._process.stdout.readline()).decode()
 
     def type(self, line: str) -> None:
         assert self._process.stdin is not None
@@ -53,14 +127,14 @@ class Terminal:
 
 
 @asynccontextmanager
-async def terminal(running: Running, tmp_path: Path, *more: str) -> AsyncGenerator[Terminal]:
+async def terminal_apart(running: Running, tmp_path: Path) -> AsyncGenerator[TerminalApart]:
     token = tmp_path / "token"
     token.write_text("t-admin\n")
-    command = ["-m", "defserve", "topic", running.url, "--topic", "demo", "--token-file", str(token), *more]
+    command = ["-m", "defserve", "topic", running.url, "--topic", "demo", "--token-file", str(token)]
     pipes = {"stdin": asyncio.subprocess.PIPE, "stdout": asyncio.subprocess.PIPE, "stderr": asyncio.subprocess.PIPE}
     process = await asyncio.create_subprocess_exec(sys.executable, *command, **pipes)
     try:
-        yield Terminal(process)
+        yield TerminalApart(process)
     finally:
         if process.returncode is None:
             process.kill()
@@ -71,9 +145,9 @@ def propose(agent: TopicClient, **arguments: Any):
     return agent.propose("worker", "tools/call", {"name": "add", "arguments": arguments})
 
 
-async def test_a_person_approves_and_declines_at_the_terminal(tmp_path: Path):
+async def test_a_person_approves_and_declines_at_the_terminal():
     async with gateway() as running, fresh("hello").join(f"mcpx+{running.topic()}", token="t-worker"):
-        async with join_topic(running.topic(), token="t-agent") as agent, terminal(running, tmp_path) as person:
+        async with join_topic(running.topic(), token="t-agent") as agent, terminal(running) as person:
             assert await person.line("you are") == "you are admin; you may send mcp/*, chat"
             first, second = propose(agent, a=20, b=22), propose(agent, a=1, b=1)
             assert '[1] agent proposes to worker: {"method": "tools/call"' in await person.line("[1]")
@@ -98,13 +172,13 @@ async def test_a_person_approves_and_declines_at_the_terminal(tmp_path: Path):
             assert second.status == "declined"
 
 
-async def test_a_proposal_without_a_target_is_done_by_whom_has_the_tool_or_whom_the_person_names(tmp_path: Path):
+async def test_a_proposal_without_a_target_is_done_by_whom_has_the_tool_or_whom_the_person_names():
     people = {**PEOPLE, "other": {"token": "t-other", "profile": "response-only"}}
     async with (
         gateway(participants=people) as running,
         fresh("hello").join(f"mcpx+{running.topic()}", token="t-worker"),
     ):
-        async with join_topic(running.topic(), token="t-agent") as agent, terminal(running, tmp_path) as person:
+        async with join_topic(running.topic(), token="t-agent") as agent, terminal(running) as person:
             await person.line("agent is here")
             one = agent.propose((), "tools/call", {"name": "add", "arguments": {"a": 1, "b": 2}})
             await person.line("[1] agent proposes to anyone")
@@ -132,11 +206,11 @@ async def test_a_proposal_without_a_target_is_done_by_whom_has_the_tool_or_whom_
             assert "'other' is not in the topic; here are: agent, worker" in await person.line("not done 2")
 
 
-async def test_a_person_who_may_only_propose_withdraws_and_sees_what_others_decide(tmp_path: Path):
+async def test_a_person_who_may_only_propose_withdraws_and_sees_what_others_decide():
     people = {**PEOPLE, "admin": {"token": "t-admin"}, "boss": {"token": "t-boss", "profile": "full"}}
     async with gateway(participants=people) as running, join_topic(running.topic(), token="t-boss") as boss:
         async with fresh("hello").join(f"mcpx+{running.topic()}", token="t-worker"):
-            async with terminal(running, tmp_path) as person:
+            async with terminal(running) as person:
                 await person.line("you are")
                 for arguments in ("[1]", "{", "7"):
                     person.type(f"do worker add {arguments}")
@@ -155,13 +229,13 @@ async def test_a_person_who_may_only_propose_withdraws_and_sees_what_others_deci
                 await person.line("not done: nothing is proposed")
 
 
-async def test_it_watches_in_json_and_lets_nothing_through_that_moves_the_cursor(tmp_path: Path):
+async def test_it_watches_in_json_and_lets_nothing_through_that_moves_the_cursor():
     async with gateway() as running, join_topic(running.topic(), token="t-agent") as agent:
-        async with terminal(running, tmp_path) as person:
+        async with terminal(running) as person:
             await person.line("agent is here")
             agent.chat("\x1b[2Jadmin: yes\n")
             assert "\x1b" not in (line := await person.line("yes")) and line.startswith("agent: ")
-        async with terminal(running, tmp_path, "--watch", "--json") as watcher:
+        async with terminal(running, watch=True, as_json=True) as watcher:
             await watcher.line("agent is here")
             agent.chat("hello")
             shown = json.loads(await watcher.line("hello"))
@@ -171,7 +245,7 @@ async def test_it_watches_in_json_and_lets_nothing_through_that_moves_the_cursor
 async def test_a_gateway_that_leaves_is_said_to_have_left(tmp_path: Path):
     async with AsyncExitStack() as stack:
         async with gateway() as running:
-            person = await stack.enter_async_context(terminal(running, tmp_path))
+            person = await stack.enter_async_context(terminal_apart(running, tmp_path))
             await person.line("you are")
         assert await person.leaves() == (
             4,
@@ -180,9 +254,9 @@ async def test_a_gateway_that_leaves_is_said_to_have_left(tmp_path: Path):
 
 
 async def test_of_two_terminals_with_one_token_the_newer_stays_and_both_are_told(tmp_path: Path):
-    async with gateway() as running, terminal(running, tmp_path) as older:
+    async with gateway() as running, terminal_apart(running, tmp_path) as older:
         await older.line("you are admin")
-        async with terminal(running, tmp_path) as newer:
+        async with terminal_apart(running, tmp_path) as newer:
             await newer.line("another process was here with your token")
             assert (
                 await older.line("gone: ") == "gone: another process joined with the same token and has this name now"

@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+import anyio
 import pytest
 from anyio.from_thread import start_blocking_portal
 from websockets.asyncio.server import ServerConnection, serve
@@ -31,6 +34,32 @@ async def test_an_address_picks_its_link():
 async def test_an_address_of_another_kind_is_refused(url: str):
     with pytest.raises(UsageError, match="use http://, https://, ws:// or wss://"):
         await connect_url(url)
+
+
+@pytest.mark.anyio
+async def test_a_connection_goes_to_the_addresses_that_were_resolved_and_to_no_others():
+    asked = list[tuple[str, int]]()
+
+    async def handle(exchange: Exchange) -> None:
+        await exchange.answer(STATELESS["server/discover"])
+
+    async def resolve(host: str, port: int) -> Sequence[str]:
+        asked.append((host, port))
+        return ["127.0.0.2", "127.0.0.1"] if host == "wiki.example.org" else []
+
+    async with web(handle) as server:
+        port = int(server.url.split(":")[2].partition("/")[0])
+        for host, is_reached in (("wiki.example.org", True), ("other.example.org", False)):
+            link = await connect_url(f"http://{host}:{port}/mcp", resolve=resolve)
+            with anyio.fail_after(20):
+                await link.send(b'{"jsonrpc":"2.0","id":1,"method":"ping"}')
+                assert isinstance(await link.receive(), bytes) is is_reached
+            await link.aclose()
+        assert [exchange.headers["host"] for exchange in server.seen] == [f"wiki.example.org:{port}"]
+    assert asked == [("wiki.example.org", port), ("other.example.org", port)]
+    # Nobody judges the addresses of a WebSocket, so there is none.
+    with pytest.raises(UsageError):
+        await connect_url("ws://127.0.0.1:1/", resolve=resolve)
 
 
 def test_an_address_is_told_from_code():

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import signal
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import chdir, contextmanager, redirect_stderr, redirect_stdout
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from defserve.cli import main
 from defserve.cli.commands.kernel import ACTIONS
 from defserve.errors import PeerGone
 from defserve.kernel.control.asking import ask
@@ -34,8 +36,11 @@ def kernel(folder: Path, *entries: str, on: str = "http://127.0.0.1:0/mcp") -> I
 
 
 def defserve(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "defserve", "kernel", *words]
-    return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=60, check=False)
+    """A command that operates a kernel. It runs in this process; the kernel has its own."""
+    out, err = io.StringIO(), io.StringIO()
+    with chdir(folder), redirect_stdout(out), redirect_stderr(err):
+        code = main(["kernel", *words])
+    return subprocess.CompletedProcess(words, code, out.getvalue(), err.getvalue())
 
 
 def rows(folder: Path) -> dict[str, dict[str, Any]]:

@@ -64,6 +64,8 @@ def test_only_what_was_given_is_passed_on():
         "log_json": True,
         "metrics": True,
     }
+    assert parsed("--page") == {"on": "stdio:", "page": True}
+    assert parsed("--no-page") == {"on": "stdio:", "page": False}
 
 
 @pytest.mark.parametrize(

@@ -156,3 +156,9 @@ def test_another_version_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_nothing_is_left_behind() -> None:
     for source in ("1", "1 / 0", "while True:\n    pass", "while True:\n    print('x' * 100)"):
         alone(source, seconds=0.3, output_bytes=10_000)
+
+
+def test_a_package_that_is_not_there_is_explained(jailed: object) -> None:
+    assert "none of the packages installed here" in (alone("import pydantic").error or "")
+    assert "none of the packages installed here" in (run("import pydantic").error or "")
+    assert "packages" not in (alone("1 / 0").error or "")

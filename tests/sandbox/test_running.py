@@ -135,7 +135,7 @@ class TestRefusedCode:
             run("1", inputs={name: 1})
 
     def test_an_unknown_level_is_a_usage_error(self) -> None:
-        with pytest.raises(UsageError, match="unknown level"):
+        with pytest.raises(UsageError, match="there is no level"):
             run("1", level="lenient")  # pyright: ignore[reportArgumentType]
 
     @pytest.mark.parametrize("limits", [{"seconds": 0}, {"memory_bytes": -1}, {"output_bytes": 0}, {"cpu_seconds": 0}])

@@ -24,6 +24,7 @@ CORPUS = Path(__file__).parent / "corpus"
 PAGE = Path(__file__).parents[2] / "docs" / "search.md"
 BEGIN, END = '<!-- make search ARGS="--split held', "<!-- end -->"
 KINDS = ("keyword", "sentence", "paraphrase", "language", "none")
+SPLITS = ("tune", "held", "fresh")
 TOP = 5
 
 Ranked = tuple[Sequence[str], bool]
@@ -156,7 +157,7 @@ def table(split: str) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--split", choices=("tune", "held", "fresh"), default="tune")
+    parser.add_argument("--split", choices=SPLITS, default="tune")
     parser.add_argument("--write", action="store_true", help="write the table into docs/search.md")
     options = parser.parse_args()
     servers, made = len(list((CORPUS / "tools").glob("*.json"))), table(options.split)

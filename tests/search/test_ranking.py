@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from defserve import Search, UsageError
-from defserve.search.bm25 import MOST_MERGED, KeywordIndex, weighed
+from defserve.search.bm25 import MOST_MERGED, KeywordIndex, gist, weighed
 from defserve.search.entries import EntryFilter, ToolEntry, labels, parameters_of
 from defserve.search.ranking import STRATEGIES, ToolIndex
 from defserve.search.vectors import PackagedEmbedder, Vectors
@@ -79,8 +79,8 @@ def test_a_question_finds_what_reads_before_what_writes():
 
 
 def test_a_tool_that_does_something_else_is_still_found():
-    tools = [entry("delete_row", "Deletes a row."), *TOOLS]
-    assert names(index(tools).search("show the row", "hybrid", NO_FILTER))[0] == "delete_row"
+    tools = [entry("delete_lamp", "Deletes a lamp."), *TOOLS]
+    assert names(index(tools).search("look at the lamp", "hybrid", NO_FILTER))[0] == "delete_lamp"
 
 
 def test_a_named_server_counts_unless_its_name_is_a_common_word():
@@ -97,6 +97,39 @@ def test_a_named_server_counts_unless_its_name_is_a_common_word():
 
     assert first("acme", others="things") == "named"
     assert first("acme", others="acme") == "better"
+
+
+def test_who_looks_for_something_finds_what_searches_before_what_gets_one():
+    tools = [entry("get_note", "Gets a note."), entry("search_notes", "Searches notes."), *TOOLS]
+    assert names(index(tools).search("Where did we note the shoe size?", "hybrid", NO_FILTER))[0] == "search_notes"
+
+
+def test_a_question_that_no_tool_knows_words_of_goes_to_the_web():
+    tools = [entry("web_search", "Search the web and the news on the internet."), *TOOLS]
+    assert names(index(tools).search("Who won the regatta in Kiel?", "hybrid", NO_FILTER))[0] == "web_search"
+    assert names(index(tools).search("Win the regatta in Kiel!", "hybrid", NO_FILTER)) == []
+
+
+def test_a_tool_that_takes_what_is_given_comes_first():
+    takes = parameters_of({"properties": {"url": {"type": "string"}}})
+    tools = [entry("alpha", "Reads a text."), entry("omega", "Reads a text.", parameters=takes), *TOOLS]
+    assert names(index(tools).search("read https://a.test", "hybrid", NO_FILTER))[0] == "omega"
+
+
+def test_texts_that_an_argument_may_be_are_found():
+    schema = {
+        "properties": {"a": {"enum": ["walking", 3]}, "b": {"items": {"enum": ["driving"]}}, "c": {"enum": "odd"}}
+    }
+    tools = [entry("route", parameters=parameters_of(schema)), *TOOLS]
+    for said in ("walking", "driving"):
+        assert names(index(tools).search(said, "keyword", NO_FILTER)) == ["route"]
+
+
+def test_the_gist_of_a_description_is_what_the_name_says():
+    said = "Warning: this is dangerous!\nAsk first.\n\nPurpose:\n  Creates many rows. Use with care."
+    assert gist(entry("create_rows", said)) == "Creates many rows."
+    assert gist(entry("x", "First. Second.")) == "First."
+    assert gist(entry("x")) == ""
 
 
 def test_somebodys_name_is_not_embedded_unless_tools_have_it():
@@ -138,7 +171,7 @@ def test_the_lists_that_an_index_keeps_are_bounded(monkeypatch: pytest.MonkeyPat
 
 def test_what_is_read_of_a_tool_is_bounded():
     schema = {"properties": {f"p{at}" * 100: {"description": "d" * 5000} for at in range(1000)}}
-    assert sum(map(len, parameters_of(schema))) < 64 * 300
+    assert sum(map(len, parameters_of(schema))) < 64 * 700
     assert parameters_of({"properties": ["odd"]}) == parameters_of({}) == ()
     assert len(labels([f"{at}" * 1000 for at in range(1000)])) <= 32
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from defserve.search.entries import ToolEntry
-from defserve.search.verbs import READ, deeds_of, deeds_wanted
+from defserve.search.verbs import READ, deeds_of, deeds_wanted, finds, looked_for
 from tests.effort import cpu_within
 from tests.rows import for_each_row
 
@@ -68,3 +68,23 @@ def test_any_text_gives_kinds(text: str):
 @for_each_row("piece", ["please ", "i want to ", "let me ", "get ", "i'", "a"])
 def test_no_query_takes_long(piece: str):
     assert cpu_within(1, lambda: deeds_wanted(piece * 500))
+
+
+@for_each_row(
+    ("query", "looked"),
+    [
+        ("Where did I leave the keys?", 2),
+        ("Has anybody written about paint?", 2),
+        ("Which rooms are red?", 1),
+        ("hey, show the rooms", 1),
+        ("Paint the room that has no colour.", 0),
+        ("", 0),
+    ],
+)
+def test_a_query_that_wants_to_find_out_something_is_told_from_one_that_wants_something_done(query: str, looked: int):
+    assert looked_for(query) == looked
+
+
+@for_each_row(("name", "found"), [("search_rooms", 2), ("findRoom", 2), ("list-rooms", 1), ("paint_room", 0)])
+def test_tools_that_find_are_known_by_their_names(name: str, found: int):
+    assert finds(ToolEntry(name, "s", name)) == found

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from defserve.search.phrases import meant, without_data
+from defserve.search.phrases import meant
 from defserve.search.synonyms import SYNONYMS
 from defserve.search.words import LONGEST_TEXT, LONGEST_WORD, split, stem, stems
 from tests.rows import for_each_row
@@ -22,6 +21,7 @@ from tests.rows import for_each_row
         ("Führe aus!", ["führe", "aus"]),
         ("Redisのキー", ["redis", "のキ", "キー"]),
         ("图", ["图"]),
+        ("ꀀA", ["ꀀ", "a"]),
         ("", []),
     ],
 )
@@ -60,28 +60,9 @@ def test_any_text_gives_short_words_in_lower_case(text: str):
     assert len(stems(split(text))) <= len(split(text))
 
 
-@given(st.text(max_size=200))
-def test_any_query_keeps_something_to_search_for(query: str):
-    assert bool(split(without_data(query))) == bool(split(query))
-    meant(query)
-
-
 def test_a_long_text_is_cut():
     assert len(split("a " * LONGEST_TEXT)) == LONGEST_TEXT // 2
     assert split("x" * 10_000) == ["x" * LONGEST_WORD]
-
-
-@pytest.mark.parametrize(
-    ("query", "left"),
-    [
-        ('replace "old name" by "new name" everywhere', "replace by everywhere"),
-        ("what does ticket ABC-123 say", "what does ticket say"),
-        ("move 20 rows to 14:30", "move rows to"),
-        ('"all of it"', "all of it"),
-    ],
-)
-def test_data_in_a_query_says_nothing_of_the_tool(query: str, left: str):
-    assert split(without_data(query)) == left.split()
 
 
 @for_each_row(
@@ -89,11 +70,6 @@ def test_data_in_a_query_says_nothing_of_the_tool(query: str, left: str):
     [
         ("my PR", "pull"),
         ("how many are there", "count"),
-        ("open notes.txt", "file"),
-        ("read example.org", "url"),
-        ("close ABC-12", "issue"),
-        ("say it in #general", "channel"),
-        ("write to ann@example.org", "mail"),
     ],
 )
 def test_phrases_stand_for_words_of_tools(query: str, root: str):

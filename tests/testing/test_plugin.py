@@ -113,7 +113,7 @@ def test_a_server_that_cannot_be_loaded_is_explained(suite: pytest.Pytester, tar
 def test_an_unknown_era_is_explained(suite: pytest.Pytester):
     result = run(suite, SERVES + "@pytest.mark.eras('stone')\ndef test_add(client): client.tools()")
     result.assert_outcomes(failed=1)
-    result.stdout.fnmatch_lines(["*unknown era 'stone'*", "*handshake, stateless*"])
+    result.stdout.fnmatch_lines(["*there is no era 'stone'*", "*handshake, stateless*"])
 
 
 def test_a_client_of_the_authors_own_is_left_alone(suite: pytest.Pytester):

@@ -89,7 +89,9 @@ def _resource(
     verifier: TokenVerifier, url: str, servers: tuple[str, ...], supported: tuple[str, ...]
 ) -> ProtectedResource | None:
     if servers and not url and not isinstance(verifier, JWT):
-        raise UsageError("auth: authorization_servers without a resource", fix='resource="https://example.com/mcp"')
+        raise UsageError(
+            "auth: authorization_servers are given without a resource", fix='resource="https://example.com/mcp"'
+        )
     if isinstance(verifier, JWT):
         url = url or next((text for text in verifier.audiences if _is_url(text) and not text.endswith("/")), "")
         servers = servers or tuple(filter(_is_url, [verifier.issuer]))

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine
-from typing import Any, get_origin
+from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable, Mapping
+from typing import Any, cast, get_origin
 
 import pydantic_core
 from pydantic_core import ValidationError
@@ -12,6 +12,9 @@ from defserve.binding.annotations import members, peel, spelled
 from defserve.binding.arguments.schema import Fragment
 from defserve.binding.content import Audio, Part, Text
 from defserve.wire.jsonvalue import is_array
+
+# Values of a broken result that are searched for a forgotten `await`: it may be large, or contain itself.
+LOOKED_AT = 10_000
 
 
 class _Nothing:
@@ -208,8 +211,13 @@ def _unfit(value: Any, wanted: str, reason: str = "") -> ResultMismatch:
 
 
 def _misfit(value: Any, problem: str, reason: str) -> ResultMismatch:
-    forgotten = _unawaited(value)
-    reason = f"`await` is missing before {forgotten}" if forgotten else reason
+    forgotten = ""
+    waiting: Any = _unfinished(value)
+    if isinstance(waiting, Coroutine):
+        forgotten = _called(cast("Coroutine[Any, Any, Any]", waiting))
+        reason = f"`await` is missing before {forgotten}"
+    elif waiting is not None:
+        reason = "an async generator is no value: collect it, [each async for each in …], or yield its values"
     misfit = ResultMismatch(f"{_named(value)} {problem}: {reason}" if reason else f"{_named(value)} {problem}")
     misfit.forgotten = forgotten
     return misfit
@@ -219,12 +227,33 @@ def _named(value: Any) -> str:
     return "None" if value is None else type(value).__name__
 
 
-def _unawaited(value: Any) -> str:
-    """The call that made this coroutine, as the author writes it; empty for other values. The coroutine is closed."""
-    name: str = getattr(value, "__qualname__", None) or getattr(value, "__name__", "it")
-    if not isinstance(value, Coroutine):
-        return ""
-    value.close()
+def _unfinished(value: object) -> Any:
+    """A coroutine or async generator that is this value or inside it; None if there is none nearby."""
+    todo: list[object] = [value]
+    for _ in range(LOOKED_AT):
+        if not todo:
+            break
+        each = todo.pop()
+        if isinstance(each, Coroutine | AsyncGenerator):
+            return cast("Any", each)
+        todo += _held(each)
+    return None
+
+
+def _held(value: object) -> Iterable[object]:
+    """The members of a value that is made of others."""
+    if isinstance(value, Mapping):
+        return cast("Mapping[object, object]", value).values()
+    if isinstance(value, list | tuple | set | frozenset):
+        return cast("list[object]", value)
+    is_record = hasattr(type(value), "__pydantic_fields__") or hasattr(type(value), "__dataclass_fields__")
+    return vars(value).values() if is_record and hasattr(value, "__dict__") else ()
+
+
+def _called(waiting: Coroutine[Any, Any, Any]) -> str:
+    """The call that made a coroutine, as the author writes it. The coroutine is closed."""
+    name: str = getattr(waiting, "__qualname__", None) or getattr(waiting, "__name__", "it")
+    waiting.close()
     return f"{name.replace('Context.', 'ctx.')}(…)"
 
 

@@ -42,6 +42,7 @@ COMMANDS: Final = {
     ),
     "keys": ("defserve.cli.commands.keys", "make, list and revoke API keys"),
     "kernel": ("defserve.cli.commands.kernel", "run many servers as one, as an mgp.toml says, and operate them"),
+    "top": ("defserve.cli.commands.top", "watch a server or kernel that runs: calls, errors, latencies"),
     "gateway": ("defserve.cli.commands.gateway", "run a gateway, where participants meet in topics"),
     "topic": ("defserve.cli.commands.topic", "watch a topic, and approve or reject what is proposed in it"),
     "audit": ("defserve.cli.commands.audit", "check that an audit log is intact, and read it"),

@@ -51,5 +51,5 @@ def read_code_mode(given: object) -> CodeMode:
     if given is True:
         return CodeMode()
     if not isinstance(given, CodeMode):
-        raise UsageError(f"Server(code_mode={given!r})", fix="use True, or CodeMode(…)")
+        raise UsageError(f"Server(code_mode={given!r}) is not possible", fix="use True, or CodeMode(…)")
     return given

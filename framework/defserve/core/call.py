@@ -69,8 +69,8 @@ class Call(Locals):
 
     `identity` is who sent this request, which decides what it may do; None stands for a local process. Another request
     of the same session may have another one. While a call is `held`, its reply is not sent but kept in `reply`, for the
-    transport that began the call. `notified`: it has sent notifications. `unsent` of them have not left this process;
-    `last_left` is when the last one did.
+    transport that began the call and awaits the `rest` of it. `notified`: it has sent notifications. `unsent` of them
+    have not left this process; `last_left` is when the last one did.
     """
 
     # Defaults live on the class: a call that never needs them does not pay for setting them.
@@ -82,6 +82,7 @@ class Call(Locals):
     suspension: Callable[[], Any] | None = None
     endless = settled = cancelled = timed_out = cut_short = held = notified = False
     reply: Replied | None = None
+    rest: Coroutine[Any, Any, None] | None = None
     questions = unsent = 0
     last_left = 0.0
     queued: QueuedCall | None = None
@@ -116,6 +117,12 @@ class Call(Locals):
     def stopped(self) -> bool:
         """Whether nobody waits for the outcome any more."""
         return self.cancelled or self.timed_out or self.suspension is not None
+
+    def send_reply(self) -> None:
+        """The transport that began this call no longer takes the reply from it: it is sent."""
+        self.held = False
+        if self.reply is not None:
+            self.session.outlet(OutgoingMessage(self.reply[0], self, True, self.envelope, self.reply[1]))
 
     @property
     def title(self) -> str:

@@ -142,11 +142,11 @@ class Session(Locals):
         envelope: object | None = None,
         offer: Offer | None = UNREAD,
         identity: PeerIdentity | None = None,
-    ) -> Coroutine[Any, Any, None] | Replied:
+    ) -> Call | Replied:
         """Like `take`, for a transport that has one task for each request. Returns the reply if it is there already.
 
-        Otherwise returns the rest, for that task to await; the reply then goes to the outlet. `offer` is the offer in
-        the request, if the transport has read it.
+        Otherwise returns the call. That task awaits its `rest`, and then takes its `reply`; or it has the reply sent to
+        the outlet, by `Call.send_reply`. `offer` is the offer in the request, if the transport has read it.
         """
         self._malformed = 0
         call = self._call(request, envelope)
@@ -156,8 +156,8 @@ class Session(Locals):
         work = self._begun(call, request, offer)
         if isinstance(work, bool) or (left := self.engine.begin(call, work)) is None:
             return call.reply or NO_REPLY
-        call.held = False
-        return left
+        call.rest = left
+        return call
 
     def _other(self, message: Message, envelope: object | None, identity: PeerIdentity | None) -> bool:
         if isinstance(message, Malformed):

@@ -11,7 +11,7 @@ from defserve.errors import PeerError, PeerGone, UsageError
 
 if TYPE_CHECKING:
     from defserve.host.client import Client
-    from defserve.host.link import Link
+    from defserve.host.link import Link, Resolve
 
 HTTP: Final = ("http", "https")
 WEBSOCKET: Final = ("ws", "wss")
@@ -23,8 +23,16 @@ def is_address(target: str) -> bool:
     return "://" in target
 
 
-async def connect_url(url: str, *, headers: Mapping[str, str] | None = None, token: str | None = None) -> Link:
+async def connect_url(
+    url: str,
+    *,
+    headers: Mapping[str, str] | None = None,
+    token: str | None = None,
+    resolve: Resolve | None = None,
+) -> Link:
     """A link to the server at `url`, for `Client`. `token` is sent as a bearer token, `headers` as they are.
+
+    `resolve` gives the addresses that each connection may go to, and refuses others. It is for http addresses only.
 
     An http address whose path ends with `/sse` is tried as HTTP+SSE of 2024 first. Raises UsageError for any other kind
     of address, PeerError or PeerGone if a WebSocket or such a stream cannot be opened. Over Streamable HTTP nothing is
@@ -39,13 +47,13 @@ async def connect_url(url: str, *, headers: Mapping[str, str] | None = None, tok
             from defserve.transports.client_errors import Challenged
 
             try:
-                return await LegacySseLink.connect(url, headers=headers, token=token)
+                return await LegacySseLink.connect(url, headers=headers, token=token, resolve=resolve)
             except PeerError as refusal:
                 if isinstance(refusal, Challenged | PeerGone):
                     raise
                 # The path alone proves nothing: it is an endpoint of today's kind.
-        return HttpLink(url, headers=headers, token=token)
-    if scheme in WEBSOCKET:
+        return HttpLink(url, headers=headers, token=token, resolve=resolve)
+    if scheme in WEBSOCKET and resolve is None:
         from defserve.host.links.websocket import WebSocketLink
 
         return await WebSocketLink.connect(url, headers=headers, token=token)

@@ -92,7 +92,7 @@ async def _agree(
         return await _initialize(conversation, offer, version, within)
     if version is not None:
         known = ", ".join((*ERAS, *HANDSHAKE_VERSIONS, *STATELESS_VERSIONS))
-        raise UsageError(f"unknown protocol version {version!r}", fix=f"use one of {known}, or None to negotiate")
+        raise UsageError(f"there is no protocol version {version!r}", fix=f"use one of {known}, or None to negotiate")
     return await _negotiate(conversation, offer, within)
 
 

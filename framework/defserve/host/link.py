@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Protocol, TypeAlias, runtime_checkable
 
 from defserve.errors import PeerError, PeerGone
@@ -10,6 +10,10 @@ from defserve.wire.messages import Id, Message, Reply, Request
 
 Hear: TypeAlias = Callable[[Message, bytes], Awaitable[None]]
 """Takes a message that came beside an answer, and its bytes."""
+
+
+Resolve: TypeAlias = Callable[[str, int], Awaitable[Sequence[str]]]
+"""Gives the addresses that a connection to a host and port may go to, in order. Raises Refused if there are none."""
 
 
 class Lost:

@@ -44,6 +44,7 @@ class EraConnection:
         """Seconds until the next try."""
         self._target, self._recorder, self._options, self._changed = target, recorder, options, changed
         self._client: Client | None = None
+        self._gone: PeerGone | None = None
         self._settled = asyncio.Event()
         self._again = asyncio.Event()
         self._ended = asyncio.Event()
@@ -68,8 +69,9 @@ class EraConnection:
         """Try now, rather than when the pause is over."""
         self._again.set()
 
-    def lost(self) -> None:
+    def lost(self, reason: PeerGone) -> None:
         """A request found that the server is gone."""
+        self._gone = reason
         self._ended.set()
 
     def wire(self) -> Json:
@@ -90,10 +92,11 @@ class EraConnection:
         while True:
             began = asyncio.get_running_loop().time()
             self._ended.clear()
+            self._gone = None
             self._again.clear()
             try:
                 await self._converse()
-                error: DefserveError = PeerGone("the server went away")
+                error: DefserveError = self._gone or PeerGone("the server went away")
             except DefserveError as failed:
                 error = failed
             except Exception as failed:

@@ -101,7 +101,7 @@ class Inspection:
     def failed(self, era: str | None, error: BaseException) -> None:
         """A request ended with an error. If the server is gone, its conversation is opened anew."""
         if isinstance(error, PeerGone):
-            self.connection(era).lost()
+            self.connection(era).lost(error)
 
     def _connection(self, era: str) -> EraConnection:
         return EraConnection(era, self.target, self.recorder, self._options, self._changed)
@@ -130,10 +130,12 @@ class Inspection:
         def heard(method: str, params: Json) -> None:
             self._heard(era(), method, params)
 
+        # What the server refuses is worth seeing, so our own side judges no arguments.
+        mgp = Mgp("interactive", approve, confirm=confirm, validators={"*": "none"}, retry=False, audit=self.audit)
         return {
             "answers": questions.answers(connection.era),
             "apps": True,
-            "mgp": Mgp("interactive", approve, confirm=confirm, retry=False, audit=self.audit),
+            "mgp": mgp,
             "mcpl": Mcpl(audit=self.audit, on_state=lambda change: self.states.heard(era(), change)),
             "timeout": OPEN_SECONDS,
             "log_level": "debug",

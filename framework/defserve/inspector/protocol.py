@@ -12,7 +12,7 @@ from typing import Any, Final, TypeAlias
 
 from pydantic_core import from_json
 
-from defserve.errors import DefserveError, PeerError, Refused, UsageError
+from defserve.errors import BadArguments, DefserveError, PeerError, Refused, ToolError, UsageError
 from defserve.wire.jsonvalue import is_object
 
 Json: TypeAlias = dict[str, Any]
@@ -80,10 +80,14 @@ def error_of(error: BaseException) -> Json:
     message, _, fix = str(error).partition(FIX)
     told: Json = {"message": message}
     data: Any = None
-    if isinstance(error, PeerError):
-        told["code"], data = error.code, error.data
-    elif isinstance(error, Refused):
+    # A client gives some errors of a server a class of their own; the answer itself is behind it.
+    answered = error if isinstance(error, PeerError) else error.__cause__
+    if isinstance(answered, PeerError):
+        told["code"], data = answered.code, answered.data
+    elif isinstance(error, Refused | ToolError):
         data = dict(error.data) if error.data else None
+    if isinstance(error, BadArguments):
+        told["problems"] = [{"field": problem.field, "reason": problem.reason} for problem in error.problems]
     if is_object(data) and not fix and isinstance(found := data.get("fix"), str):
         fix = found
     if fix:

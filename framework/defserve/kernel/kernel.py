@@ -12,13 +12,14 @@ from pathlib import Path
 from typing import Any, Final
 
 from defserve.errors import DefserveError, UsageError
+from defserve.host.link import Resolve
 from defserve.kernel.config.changes import changes
 from defserve.kernel.config.entries import KernelConfig, ServerEntry
 from defserve.kernel.config.loading import load
 from defserve.kernel.governance.access import own_policy, wants_access
 from defserve.kernel.governance.governance import Governance
 from defserve.kernel.governance.marks import check_marks
-from defserve.kernel.governance.registering import check_register_rules
+from defserve.kernel.governance.registering import check_register_rules, guarded
 from defserve.kernel.governance.state_file import StateFile
 from defserve.kernel.journal import Journal
 from defserve.kernel.members import Creator, Member
@@ -190,8 +191,8 @@ class Kernel:
             f"there is no server {id[:128]!r}", fix=f"did you mean {close[0]!r}?" if close else f"use one of: {known}"
         )
 
-    def _add(self, entry: ServerEntry) -> Member:
-        member = self.members[entry.id] = Member(entry, self._environ)
+    def _add(self, entry: ServerEntry, resolve: Resolve | None = None) -> Member:
+        member = self.members[entry.id] = Member(entry, self._environ, resolve)
         if entry.enabled:
             self._prepare(member)
         return member
@@ -204,7 +205,8 @@ class Kernel:
 
     async def add(self, entry: ServerEntry, creator: Creator) -> Member:
         """Register a server that the file does not name, and begin to start it. Its id must be free."""
-        member = self._add(entry)
+        url = entry.launch.url
+        member = self._add(entry, guarded(url, lambda: self.config.settings.register) if url else None)
         member.creator = creator
         if member.backend is not None:
             await member.backend.start()

@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
 from defserve.errors import DefserveError, UsageError
+from defserve.host.link import Resolve
 from defserve.kernel.config.entries import Launch, ServerEntry
 from defserve.kernel.journal import Journal
 from defserve.protocols.mgp import instants
@@ -36,11 +37,13 @@ class Member:
 
     `hidden` takes everything out of a text that only the server may know. Whoever starts or ends it holds `changing`.
     It `is_stopped` if an operator ended it: then only an operator starts it. It has a `creator` if it was registered
-    while the kernel runs.
+    while the kernel runs; then `resolve` judges the addresses that it is reached at.
     """
 
-    def __init__(self, entry: ServerEntry, environ: Mapping[str, str] = os.environ) -> None:
-        self.entry, self.environ = entry, environ
+    def __init__(
+        self, entry: ServerEntry, environ: Mapping[str, str] = os.environ, resolve: Resolve | None = None
+    ) -> None:
+        self.entry, self.environ, self._resolve = entry, environ, resolve
         self.hidden = entry.launch.hidden(environ)
         self.backend: Backend | None = None
         self.problem, self.fix = "", ""
@@ -78,7 +81,9 @@ class Member:
         launch = self.entry.launch.filled(self.environ)
         how: Any = {"per": launch.per or None, "version": launch.version}
         if launch.url:
-            return Remote(launch.url, token=launch.auth_token or None, headers=launch.headers, **how)
+            return Remote(
+                launch.url, token=launch.auth_token or None, headers=launch.headers, resolve=self._resolve, **how
+            )
         return Command(launch.command, *launch.args, env=launch.env, cwd=launch.cwd or None, **how)
 
     def adjust(self, entry: ServerEntry) -> None:

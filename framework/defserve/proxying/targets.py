@@ -20,7 +20,7 @@ from defserve.wire.codec import encode
 from defserve.wire.jsonvalue import is_array, is_object
 
 if TYPE_CHECKING:
-    from defserve.host.link import Link
+    from defserve.host.link import Link, Resolve
     from defserve.wire.messages import Reply
 
 Per: TypeAlias = Literal["client", "shared", "call"]
@@ -92,6 +92,7 @@ class Remote(Address):
     headers  further headers for this server
     per      who shares a conversation: see `Server.mount`
     version  the protocol version to speak; None takes the newest that both sides know
+    resolve  gives the addresses that each connection may go to, and refuses others
     """
 
     def __init__(
@@ -102,12 +103,13 @@ class Remote(Address):
         headers: Mapping[str, str] | None = None,
         per: Per | None = None,
         version: str | None = None,
+        resolve: Resolve | None = None,
     ) -> None:
         if not is_address(url):
             raise UsageError(f"Remote({url!r}) is not an address", fix="write http://…, https://…, ws://… or wss://…")
         super().__init__(url, headers=headers, token=token)
         self.per: Per | None = _checked_per(per)
-        self.version = version
+        self.version, self._resolve = version, resolve
 
     @property
     def shown(self) -> str:
@@ -136,7 +138,7 @@ class Remote(Address):
         """Connect. Raises PeerError or PeerGone if there is no way to."""
         from defserve.host.addresses import connect_url
 
-        return await connect_url(self.url, headers=self._headers, token=self._token)
+        return await connect_url(self.url, headers=self._headers, token=self._token, resolve=self._resolve)
 
     def __repr__(self) -> str:
         return f"Remote({self.shown!r})"
@@ -225,5 +227,5 @@ def target_of(given: str | Target | Address) -> Target:
 
 def _checked_per(per: Any) -> Per | None:
     if per is not None and per not in PERS:
-        raise UsageError(f"per={per!r}", fix=f"use one of {', '.join(PERS)}")
+        raise UsageError(f"per={per!r} is not possible", fix=f"use one of {', '.join(PERS)}")
     return per

@@ -15,6 +15,8 @@ SCHEMES = {
     "unix": "unix:/path/to/socket",
 }
 PORTS = {"http": 80, "https": 443, "ws": 80, "wss": 443}
+# What other frameworks call a transport: no address.
+TRANSPORTS = frozenset({"http", "https", "sse", "streamable-http", "streamable_http", "ws", "websocket"})
 SECURE = frozenset({"https", "wss"})
 
 
@@ -39,6 +41,8 @@ class Address:
             return cls._network(scheme, rest[2:], text)
         if origin := _origin(text):
             raise UsageError(f"cannot serve on {text!r}", fix=f"write --on {origin}{path}")
+        if text in TRANSPORTS:
+            raise UsageError(f"cannot serve on {text!r}", fix=f"write the whole address: http://127.0.0.1:8000{path}")
         raise UsageError(f"cannot serve on {text!r}", fix=f"use one of: {', '.join(SCHEMES.values())}")
 
     @classmethod

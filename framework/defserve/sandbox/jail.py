@@ -20,7 +20,7 @@ from defserve.errors import Refused
 from defserve.guard.verdict import Violation
 from defserve.sandbox.job import RunStop, SandboxJob
 from defserve.sandbox.layers import Layers
-from defserve.sandbox.outcome import EXPLANATION, REPR, Outcome, RunStatus
+from defserve.sandbox.outcome import EXPLANATION, REPR, Outcome, RunStatus, with_reason
 from defserve.sandbox.pipes import ChildOutput, converse
 from defserve.wire.jsonvalue import is_object
 
@@ -162,7 +162,7 @@ def _as_reported(ran: Outcome, report: dict[str, Any] | None, most: int | None) 
         return replace(ran, status="error", error="the program's value is nested too deeply or is not JSON")
     if status != "ok":
         said = report.get("error")
-        error = EXPLANATION.get(status) if said is None else _without_paths(str(said)[:MAX_ERROR])
+        error = EXPLANATION.get(status) if said is None else with_reason(_without_paths(str(said)[:MAX_ERROR]))
         return replace(ran, status=status, error=error)
     value, is_repr = report.get("value"), report.get("is_repr") is True
     if is_repr:

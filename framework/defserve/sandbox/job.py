@@ -41,7 +41,7 @@ def make(
 ) -> SandboxJob:
     """A job from a caller's arguments. Raises UsageError for inputs that are not JSON or cannot be variables."""
     if level not in LEVELS:
-        raise UsageError(f"unknown level {level!r}", fix=f"use one of {', '.join(LEVELS)}")
+        raise UsageError(f"there is no level {level!r}", fix=f"use one of {', '.join(LEVELS)}")
     # A lone surrogate becomes bytes that are not UTF-8, which the judge refuses.
     data = source.encode("utf-8", "surrogatepass") if isinstance(source, str) else bytes(source)
     return SandboxJob(data, level, _variables(inputs or {}), limits or SandboxLimits())

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 from pydantic_core import from_json
 
 from defserve.sandbox.job import RunStop, SandboxJob
-from defserve.sandbox.outcome import EXPLANATION, FRAMES, MESSAGE, REPR, Outcome
+from defserve.sandbox.outcome import EXPLANATION, FRAMES, MESSAGE, REPR, Outcome, with_reason
 
 if TYPE_CHECKING:
     from pydantic_monty import Monty, MontyRuntimeError, MontySession, MontySyntaxError
@@ -156,7 +156,7 @@ def failed(error: MontyRuntimeError | MontySyntaxError) -> Outcome:
         for frame in frames[-FRAMES:]
     ]
     head = ["Traceback (most recent call last):"] if lines else []
-    return Outcome("error", error="\n".join([*head, *lines, error.display("type-msg")[:MESSAGE]]))
+    return Outcome("error", error=with_reason("\n".join([*head, *lines, error.display("type-msg")[:MESSAGE]])))
 
 
 def valued(value: Any, most: int) -> Outcome:

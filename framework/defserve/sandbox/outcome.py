@@ -24,6 +24,15 @@ EXPLANATION: dict[RunStatus, str] = {
 }
 
 
+NO_PACKAGES = "(the sandbox has modules of the standard library only, and none of the packages installed here)"
+
+
+def with_reason(error: str) -> str:
+    """The text of a program's error. For a module that is not there it says why: it may well be installed."""
+    is_missing = error.rpartition("\n")[2].startswith("ModuleNotFoundError")
+    return f"{error}\n{NO_PACKAGES}" if is_missing else error
+
+
 @dataclass(frozen=True, slots=True)
 class SandboxLimits:
     """What one run may use, including the start of its process."""

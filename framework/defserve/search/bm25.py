@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from array import array
 from collections.abc import Iterable, Sequence
 from math import log
@@ -10,11 +11,15 @@ from typing import TypeAlias
 from defserve.search.entries import LONGEST_DESCRIPTION, ToolEntry
 from defserve.search.words import STOP_WORDS, split, stem
 
-# How much a word counts where it stands. The first sentence counts twice, as it is part of the description.
-NAME, SERVER, TITLE, LABEL, PARAMETER, ABOUT_PARAMETER, FIRST, DESCRIPTION = 3.0, 2.0, 1.5, 1.5, 0.3, 0.1, 1.0, 1.0
+# How much a word counts where it stands. The gist counts twice, as it is part of the description.
+NAME, SERVER, TITLE, LABEL, GIST, DESCRIPTION = 3.0, 2.0, 1.5, 1.5, 3.0, 1.0
+PARAMETER, ABOUT_PARAMETER, VALUES = 0.8, 0.1, 0.3
 SATURATION, LENGTH = 1.2, 0.75
 SYNONYM = 0.65
 """What a synonym counts, where the word itself counts 1."""
+
+LONGEST_GIST = 200
+_SENTENCES = re.compile(r"(?<=[.!?:])\s+|\n+")
 
 MOST_MERGED = 500_000
 """Tools in all merged lists that an index keeps: 4 MB."""
@@ -33,9 +38,10 @@ def weighed(entry: ToolEntry) -> dict[str, float]:
         (entry.server_id, SERVER),
         (entry.title, TITLE),
         (" ".join(labels), LABEL),
-        (" ".join(entry.parameters[::2]), PARAMETER),
-        (" ".join(entry.parameters[1::2]), ABOUT_PARAMETER),
-        (first_sentence(said), FIRST),
+        (" ".join(entry.parameters[::3]), PARAMETER),
+        (" ".join(entry.parameters[1::3]), ABOUT_PARAMETER),
+        (" ".join(entry.parameters[2::3]), VALUES),
+        (gist(entry), GIST),
         (said, DESCRIPTION),
     ):
         for word in split(text):
@@ -45,10 +51,14 @@ def weighed(entry: ToolEntry) -> dict[str, float]:
     return found
 
 
-def first_sentence(text: str, longest: int = 200) -> str:
-    """What comes before the first full stop or colon."""
-    ends = [at for mark in (". ", ": ") if (at := text.find(mark)) >= 0]
-    return text[: min(ends, default=longest)][:longest]
+def gist(entry: ToolEntry) -> str:
+    """The sentence of the description that says what the tool's name says; the first, if none does.
+
+    Many descriptions begin with warnings or headings that all tools of a server share.
+    """
+    own = set(map(stem, split(entry.name))).difference(map(stem, split(entry.server_id)), STOP_WORDS)
+    sentences = [said[:LONGEST_GIST] for each in _SENTENCES.split(entry.description[:1_500]) if (said := each.strip())]
+    return max(sentences[:12], key=lambda said: len(own.intersection(map(stem, split(said)))), default="")
 
 
 class KeywordIndex:

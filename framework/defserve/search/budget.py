@@ -30,7 +30,9 @@ class ToolBudget:
     def __post_init__(self) -> None:
         for field in fields(self):
             if not isinstance(value := getattr(self, field.name), int) or value < 0:
-                raise UsageError(f"ToolBudget({field.name}={value!r})", fix="give a number of tokens, 0 or more")
+                raise UsageError(
+                    f"ToolBudget({field.name}={value!r}) is not possible", fix="give a number of tokens, 0 or more"
+                )
         parts = self.pinned_reserve + self.discovery_reserve + self.cache_limit
         if parts > self.max_tokens:
             raise UsageError(

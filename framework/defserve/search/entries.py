@@ -13,7 +13,7 @@ RISKS: tuple[Risk, ...] = ("safe", "moderate", "dangerous")
 
 # Of one tool: what is read of it, whatever its server says. Long descriptions drown what matters.
 MOST_PARAMETERS, MOST_LABELS, LONGEST_LABEL = 64, 32, 64
-LONGEST_DESCRIPTION = 2_000
+LONGEST_DESCRIPTION, LONGEST_ABOUT = 2_000, 300
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -66,13 +66,23 @@ def labels(given: Sequence[str]) -> tuple[str, ...]:
 
 
 def parameters_of(schema: Mapping[str, Any]) -> tuple[str, ...]:
-    """The names of a tool's arguments, each followed by its description, as far as they are read."""
+    """Of each of a tool's arguments, as far as it is read: its name, its description, the texts it may be."""
     found: list[str] = []
     properties = schema.get("properties")
     for name, about in list(properties.items())[:MOST_PARAMETERS] if is_object(properties) else ():
         said = about.get("description") if is_object(about) else None
-        found += [str(name)[:LONGEST_LABEL], said[:200] if isinstance(said, str) else ""]
+        short = said[:LONGEST_ABOUT] if isinstance(said, str) else ""
+        found += [str(name)[:LONGEST_LABEL], short, " ".join(_values(about))[:LONGEST_ABOUT]]
     return tuple(found)
+
+
+def _values(about: Any) -> list[str]:
+    """The texts that an argument, or what is in its list, may be."""
+    if not is_object(about):
+        return []
+    values = about.get("enum")
+    given = values[:MOST_LABELS] if is_array(values) else []
+    return [value[:LONGEST_LABEL] for value in given if isinstance(value, str)] or _values(about.get("items"))
 
 
 def derived_categories(server_id: str, tags: Any) -> tuple[str, ...]:

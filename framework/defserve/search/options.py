@@ -55,4 +55,6 @@ class Search:
 def _one_of(name: str, given: Any, known: Sequence[str], subject: str = "Search") -> None:
     if given not in known:
         more = ", or Search(…)" if subject == "Server" else ""
-        raise UsageError(f"{subject}({name}={given!r})", fix=f"use one of {', '.join(map(repr, known))}{more}")
+        raise UsageError(
+            f"{subject}({name}={given!r}) is not possible", fix=f"use one of {', '.join(map(repr, known))}{more}"
+        )

@@ -1,25 +1,8 @@
-"""Whole phrases of a query: what they stand for in the words of tools, and what in a query is data for a tool."""
+"""Whole phrases of a query, and what they stand for in the words of tools."""
 
 from __future__ import annotations
 
-import re
-
 from defserve.search.words import split, stem
-
-# `notes.txt`, `*.log`; and `example.org`, which is no file.
-_ENDING = re.compile(r"[\w*-]\.([A-Za-z][A-Za-z0-9]{1,4})\b")
-# A ticket's key, a channel, somebody's address.
-_PATTERNS = (
-    (re.compile(r"\b[A-Z]{2,10}-\d+\b"), stem("issue")),
-    (re.compile(r"\b[A-Z]{2,10}-\d+\b"), stem("jira")),
-    (re.compile(r"(?<!\w)#[a-z]"), stem("channel")),
-    (re.compile(r"(?<!\w)#[a-z]"), stem("message")),
-    (re.compile(r"\w@\w+\.\w"), stem("mail")),
-)
-# Every repetition is bounded, or begins in one place only, so that no query takes long.
-_DATA = re.compile(r"\b[A-Z]{2,10}-\d+\b|[^\s@]{1,64}@\S{1,255}|\b\d[\d.,:]*")
-_DOMAINS = frozenset("com org net io dev app edu gov info".split())
-_QUOTED = re.compile(r"[\"“”„«»][^\"“”„«»]{1,200}[\"“”„«»]")
 
 # What people say → the words of tools for it. Phrases have spaces; words are compared by their stems.
 _SAID = """
@@ -243,17 +226,6 @@ _MEANT = _said()
 
 
 def meant(query: str) -> list[str]:
-    """The stems of what the phrases and file names of a query stand for, each once."""
+    """The stems of what the phrases of a query stand for, each once."""
     text = f" {' '.join(map(stem, split(query)))} "
-    found = [root for said, roots in _MEANT.items() if f" {said} " in text for root in roots]
-    found += [root for pattern, root in _PATTERNS if pattern.search(query)]
-    endings = {ending.lower() for ending in _ENDING.findall(query)}
-    found += ["url"] if endings & _DOMAINS else ()
-    found += [stem("file")] if endings - _DOMAINS else ()
-    return list(dict.fromkeys(found))
-
-
-def without_data(query: str) -> str:
-    """A query without quotations, numbers and keys: they are data for a tool, and say nothing of the tool."""
-    said = _DATA.sub(" ", _QUOTED.sub(" ", query))
-    return said if len(split(said)) > 1 else query
+    return list(dict.fromkeys(root for said, roots in _MEANT.items() if f" {said} " in text for root in roots))

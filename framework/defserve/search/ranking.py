@@ -10,15 +10,15 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from itertools import repeat
 from typing import Any, Literal, NamedTuple, TypeAlias
 
+from defserve.search.arguments import Takers, without_data
 from defserve.search.bm25 import KeywordIndex
 from defserve.search.entries import EntryFilter, ToolEntry
-from defserve.search.phrases import meant, without_data
+from defserve.search.phrases import meant
 from defserve.search.synonyms import SYNONYMS
 from defserve.search.vectors import Vectors
-from defserve.search.verbs import deeds_of, deeds_wanted
+from defserve.search.verbs import deeds_of, deeds_wanted, finds, looked_for
 from defserve.search.words import STOP_WORDS, split, stem, stems
 
 Strategy: TypeAlias = Literal["keyword", "semantic", "category", "hybrid"]
@@ -28,7 +28,32 @@ LONGEST_QUERY = 2_000
 """Characters. The rest of a query is not read."""
 
 VECTOR_SHARE = 2.2
-"""What a tool gets that means the same as the query, in units."""
+"""What a tool gets that means the same as the query, in units, where vectors are all there is."""
+
+
+class Weights(NamedTuple):
+    """What each signal of a hybrid search counts, in units. Fitted by `tests/search/weights.py`."""
+
+    words: float = 1.0
+    """Words of the query and their synonyms (BM25)."""
+    meaning: float = 2.0
+    """The cosine of the vectors."""
+    server: float = 2.0
+    """The server is named, by a word that no other server uses. Common words give less."""
+    argument: float = 2.7
+    """The query gives an argument that the tool takes."""
+    lists: float = 0.33
+    """The query wants to find out something, and the tool lists or searches."""
+    searches: float = 0.33
+    """It may be anywhere, and the tool searches."""
+    web: float = 1.1
+    """No tool knows what is asked, and the tool searches the web: by the share of unknown words."""
+
+
+WEIGHTS = Weights()
+
+OTHER_DEED = 0.8
+"""The share that is left to a tool which does another kind of thing than what is asked for."""
 
 FLOORS: dict[Strategy, tuple[float, float]] = {
     "keyword": (0.3, 0.9),
@@ -40,11 +65,9 @@ FLOORS: dict[Strategy, tuple[float, float]] = {
 COVERED = (0.2, 0.3)
 """The shares of a query that the best tool must cover for the floors not to hold."""
 
-SERVER_SHARE = 1.0
-"""What a tool gets whose server is named by a word that no other server uses. Common words give less."""
-
-OTHER_DEED = 0.8
-"""The share that is left to a tool which does another kind of thing than what is asked for."""
+_WEB = tuple(map(stem, ("search", "web", "internet", "news")))
+SEARCHES_WEB = 0.25
+"""The share of these words that a tool covers which searches the web."""
 
 # A capital letter within a sentence: somebody's name, unless tools have the word.
 _NAME = re.compile(r"(?<=[a-z,] )[A-Z][^\W\d_A-Z]+(?:['’]s)?")
@@ -79,6 +102,9 @@ class ToolIndex:
         self._keywords = KeywordIndex(weights)
         self._servers = _telling(entries, weights)
         self._deeds = [deeds_of(entry) for entry in entries]
+        self._finds = [finds(entry) for entry in entries]
+        self._takers = Takers(entries)
+        self._web = self._of_the_web()
         self._names = [" ".join(split(entry.name)) for entry in entries]
         self._vectors = vectors
         self._matrix: Any = None
@@ -116,21 +142,51 @@ class ToolIndex:
         meaning = self._by_meaning(said)
         if strategy == "semantic" and meaning is not None:
             return "semantic", [VECTOR_SHARE * cosine for cosine in meaning], 0.0
-        roots = stems(words)
+        signals, units = self.signals(query, meaning), [0.0] * len(self.entries)
+        for name, column in signals.items():
+            weight = getattr(WEIGHTS, name)
+            units = [sum_ + weight * share for sum_, share in zip(units, column, strict=True)]
+        units = [sum_ * left for sum_, left in zip(units, self.fitting(query), strict=True)]
+        covered = self._covered(words, [unit * share for share in signals["words"]])
+        return "keyword" if meaning is None else "hybrid", units, covered
+
+    def signals(self, query: str, meaning: list[float] | None) -> dict[str, list[float]]:
+        """What speaks for each tool, by the names of `Weights`. Signals that say nothing are left out."""
+        words = split(without_data(query))
+        roots, spoken = stems(words), set(words)
         asked: list[tuple[str, Iterable[str]]] = [(root, SYNONYMS.get(root, ())) for root in roots]
         # What a phrase stands for counts as a synonym does: it has no word of its own.
         scores = self._keywords.scores([*asked, *(("", (root,)) for root in meant(query) if root not in roots)])
-        covered = self._covered(words, scores)
-        spoken, wanted = set(words), deeds_wanted(query)
-        named = {id: SERVER_SHARE * share for id, (name, share) in self._servers.items() if name <= spoken}
-        units = [
-            (score / unit + VECTOR_SHARE * cosine + named.get(entry.server_id, 0.0))
-            * (OTHER_DEED if wanted and does and not wanted & does else 1.0)
-            for score, cosine, entry, does in zip(
-                scores, meaning or repeat(0.0, len(scores)), self.entries, self._deeds, strict=True
-            )
-        ]
-        return "keyword" if meaning is None else "hybrid", units, covered
+        unit = self._keywords.rarest or 1.0
+        found = {"words": [score / unit for score in scores], "argument": self._takers.shares(query)}
+        if meaning is not None:
+            found["meaning"] = meaning
+        if named := {id: share for id, (name, share) in self._servers.items() if name <= spoken}:
+            found["server"] = [named.get(entry.server_id, 0.0) for entry in self.entries]
+        if looked := looked_for(query):
+            unknown = self._unknown(roots)
+            found["lists"] = [float(each > 0) for each in self._finds]
+            found["web"] = [unknown * share for share in self._web]
+            if looked > 1:
+                found["searches"] = [float(each > 1) for each in self._finds]
+        return found
+
+    def fitting(self, query: str) -> list[float]:
+        """What is left to each tool for the kind of thing that it does."""
+        wanted = deeds_wanted(query)
+        return [OTHER_DEED if wanted and does and not wanted & does else 1.0 for does in self._deeds]
+
+    def _unknown(self, roots: list[str]) -> float:
+        """The share of words that no tool has."""
+        most = sum(map(self._keywords.most, roots))
+        return sum(self._keywords.most(root) for root in roots if not self._keywords.holds(root)) / most if most else 0
+
+    def _of_the_web(self) -> list[float]:
+        """1 for the tool that searches the web, less for those that may; mostly 0."""
+        most = sum(map(self._keywords.most, _WEB)) or 1.0
+        shares = [score / most for score in self._keywords.scores([(root, ()) for root in _WEB])]
+        best = max(shares, default=0.0) or 1.0
+        return [share / best if share > SEARCHES_WEB else 0.0 for share in shares]
 
     def _covered(self, words: list[str], scores: list[float]) -> float:
         most = sum(map(self._keywords.most, stems(words)))

@@ -45,6 +45,16 @@ _PLEASE = re.compile(
 )
 _TO_ME = re.compile(r"\b(?:give|get|bring|show|tell) me\b|\blet me (?:see|know)\b", re.I)
 
+# How a query begins that wants to find out something, and what it says if that may be anywhere.
+_LOOKING = re.compile(
+    r"\W{0,9}(?:(?:hey|hi|so|ok|and)\b\W{1,9})?"
+    r"(?:where|did|do|does|has|have|is there|are there|was|were|which|who|whom|whose|what|"
+    r"any|show|list|find|look|search)\b",
+    re.I,
+)
+_ANYWHERE = re.compile(r"\b(?:where|did|has|have|ever|anyone|anybody|somebody|anything|everything|any|all)\b", re.I)
+_LISTS, _SEARCHES = frozenset("list filter grep".split()), frozenset("search find query".split())
+
 
 def _deeds() -> dict[str, int]:
     found: dict[str, int] = {}
@@ -81,3 +91,14 @@ def deeds_of(entry: ToolEntry) -> int:
     """The kinds of deed that a tool does, by the first verb of its name or of its description; 0 if there is none."""
     words = [word for word in split(entry.name) if word not in _THINGS] + split(entry.description[:60])[:3]
     return next((kinds for word in words if (kinds := _KINDS.get(stem(word), 0))), 0)
+
+
+def looked_for(query: str) -> int:
+    """1 if a query wants to find out something, 2 if that may be anywhere; 0 if it wants something done."""
+    return 0 if not _LOOKING.match(query) else 2 if _ANYWHERE.search(query) else 1
+
+
+def finds(entry: ToolEntry) -> int:
+    """1 if a tool lists things, 2 if it searches for them; else 0."""
+    words = frozenset(split(entry.name))
+    return 2 if words & _SEARCHES else 1 if words & _LISTS else 0

@@ -14,6 +14,7 @@ LONGEST_WORD = 40
 # Scripts that put no spaces between words: Japanese, Chinese, and Korean, whose words have many endings.
 _WIDE = r"\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af"
 _RUNS = re.compile(rf"[{_WIDE}]+|[^\W_{_WIDE}]+")
+_WITHOUT_SPACES = re.compile(f"[{_WIDE}]")
 # `readHTMLFile2` is read, HTML, File, 2.
 _PARTS = re.compile(r"[A-Z]+(?![^\WA-Z\d_])|[A-Z]?[^\WA-Z\d_]+|\d+")
 
@@ -73,7 +74,7 @@ def split(text: str) -> list[str]:
 
 
 def _parts(run: str) -> Iterator[str]:
-    if "\u3040" <= run[0] <= "\ud7af":
+    if _WITHOUT_SPACES.match(run):
         yield from (run[at : at + 2] for at in range(max(len(run) - 1, 1)))
         return
     for part in _PARTS.findall(run) or (run,):

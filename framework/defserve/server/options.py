@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal, TypedDict
 
-from defserve.errors import UsageError
+from defserve.errors import UsageError, did_you_mean
 from defserve.protocols.mgp.options import SecurityFields
 
 if TYPE_CHECKING:
@@ -117,15 +118,15 @@ class ServerFields(SecurityFields, total=False):
     icons: Sequence[Icon | str | Mapping[str, Any]]
 
 
-def refuse_unknown(given: Collection[str], known: Collection[str], subject: str, where: str) -> None:
-    """Raises UsageError for the first option that does not exist."""
+def refuse_unknown(
+    given: Collection[str],
+    known: Collection[str],
+    subject: str,
+    where: str,
+    elsewhere: Mapping[str, str] = MappingProxyType({}),
+) -> None:
+    """Raises UsageError for the first option that does not exist. `elsewhere`: options of others → what to write."""
     for name in given:
         if name not in known:
-            from difflib import get_close_matches
-
-            close = get_close_matches(name, known, 1)
-            raise UsageError(
-                f"{subject} has no option {name!r}",
-                where=where,
-                fix=f"did you mean {close[0]!r}?" if close else f"use some of {', '.join(sorted(known))}",
-            )
+            fix = did_you_mean(name, known, f"use some of {', '.join(sorted(known))}")
+            raise UsageError(f"{subject} has no option {name!r}", where=where, fix=elsewhere.get(name, fix))

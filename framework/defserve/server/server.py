@@ -79,10 +79,11 @@ class Server(Declarations):
         try:
             self.identity = Identity(name, version, distribution=module, **described)
         except TypeError:
+            from defserve.server.elsewhere import OPTIONS
             from defserve.server.options import ServerFields, refuse_unknown
 
             known = [*ServerFields.__annotations__, *(Server.__init__.__kwdefaults__ or ())]
-            refuse_unknown(about, known, "Server", caller())
+            refuse_unknown(about, known, "Server", caller(), OPTIONS)
             raise
         self.limits = limits or Limits()
         if isinstance(store, str):
@@ -107,7 +108,7 @@ class Server(Declarations):
         self._mcpx: MCPX | None = None
         if feature_sets not in ("open", "strict"):
             raise UsageError(
-                f"Server(feature_sets={feature_sets!r})",
+                f"Server(feature_sets={feature_sets!r}) is not possible",
                 where=caller(),
                 fix='say "open" (a set is on until the host says otherwise) or "strict" (it is off until then)',
             )
@@ -310,11 +311,34 @@ class Server(Declarations):
         on, every request has a line. Raises SystemExit(130) after Ctrl-C; returns after SIGTERM and at the end of
         input.
         """
+        self._refuse_unknown(web, Server.run)
         self.observe(log_level=log_level, log_json=log_json, metrics=web.get("metrics", False))
         from defserve.serving.addresses import serve
 
         if code := serve(self, on, token, token_file, web):
             raise SystemExit(code)
+
+    def _refuse_unknown(self, given: Mapping[str, Any], method: Callable[..., Any]) -> None:
+        """Without it, an option that does not exist would do nothing, and nobody would know."""
+        from defserve.serving.options import WebFields
+
+        if unknown := given.keys() - WebFields.__annotations__.keys():
+            from defserve.server.elsewhere import OPTIONS
+            from defserve.server.options import refuse_unknown
+
+            known = [*WebFields.__annotations__, *(method.__kwdefaults__ or ())]
+            refuse_unknown(sorted(unknown), known, f"server.{method.__name__}", caller(), OPTIONS)
+
+    if not TYPE_CHECKING:  # a type checker would take every name for an attribute
+
+        def __getattr__(self, name):
+            """Only for what does not exist: names of other frameworks are met with ours."""
+            if hasattr(type(self), name):
+                return object.__getattribute__(self, name)  # a property failed; this raises its error again
+            from defserve.errors import no_attribute
+            from defserve.server.elsewhere import SERVER
+
+            raise no_attribute("Server", name, SERVER, dir(type(self)))
 
     def observe(self, *, log_level: str | None = None, log_json: bool = False, metrics: bool = False) -> None:
         """Set up logging and metrics, as `run` does with these options. Call it before serving."""
@@ -335,6 +359,7 @@ class Server(Declarations):
         """This server as a plain ASGI app, to mount in Starlette or FastAPI; its lifespan needs no wiring."""
         from defserve.serving import web
 
+        self._refuse_unknown(options, Server.asgi)
         self.observe(metrics=options.get("metrics", False))
         return web.app(self.composition, self.mcp, self.auth, options)
 

@@ -39,7 +39,7 @@ def serve(server: Served, on: str, token: str | None, token_file: str | None, we
         return _in_topic(server, on, token, token_file)
     if token is not None or token_file is not None:
         raise UsageError(f"a token is of no use on {on!r}", fix="to check the tokens of callers: Server(auth=…)")
-    if on.startswith("stdio:"):
+    if on == "stdio" or on.startswith("stdio:"):
         return _on_stdio(server, on)
     from defserve.runner.address import Address
     from defserve.serving.web import run
@@ -50,7 +50,7 @@ def serve(server: Served, on: str, token: str | None, token_file: str | None, we
 def _on_stdio(server: Served, on: str) -> int:
     from defserve.runner.stdio import StdioService
 
-    if on == "stdio:" and sys.stdin and sys.stdin.isatty():
+    if on in ("stdio", "stdio:") and sys.stdin and sys.stdin.isatty():
         print(
             f"{server.name} waits for a client on standard input; Ctrl-C ends it.\n"
             "Clients start it by themselves. To try it by hand: defserve list FILE, defserve call FILE TOOL",

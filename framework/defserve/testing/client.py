@@ -77,7 +77,7 @@ class SyncClient:
         if self._client is not None:
             raise UsageError("offers() is too late: the client is connected", fix="call it before the first verb")
         if unknown := set(kinds) - set(KINDS):
-            raise UsageError(f"unknown kinds {sorted(unknown)}", fix=f"use some of {', '.join(KINDS)}")
+            raise UsageError(f"there are no kinds {sorted(unknown)}", fix=f"use some of {', '.join(KINDS)}")
         self._script.offered = set(kinds)
 
     def will_answer(self, *answers: Any) -> None:
@@ -341,5 +341,5 @@ def version_of(era: str | None) -> str | None:
         return era
     if era not in ERAS:
         known = ", ".join((*ERAS, *HANDSHAKE_VERSIONS, *STATELESS_VERSIONS))
-        raise UsageError(f"unknown era {era!r}", fix=f"use one of {known}")
+        raise UsageError(f"there is no era {era!r}", fix=f"use one of {known}")
     return ERAS[era]

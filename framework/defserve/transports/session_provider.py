@@ -9,8 +9,22 @@ from defserve.auth.principals import Principal
 from defserve.limits import Limits
 from defserve.wire.messages import Id, Message, Reply, Request
 
-BegunCall: TypeAlias = Coroutine[Any, Any, None] | tuple[bytes, int | None]
-"""The rest of a call, to await; or its reply, with the reply's code if it is an error."""
+FinalReply: TypeAlias = tuple[bytes, int | None]
+"""The reply of a call, and its code if it is an error."""
+
+
+class WaitingCall(Protocol):
+    """A call that is not over. Await its `rest`; then `reply` is there. Or have it sent instead, by `send_reply`."""
+
+    @property
+    def rest(self) -> Coroutine[Any, Any, None] | None: ...
+    @property
+    def reply(self) -> FinalReply | None: ...
+    def send_reply(self) -> None: ...
+
+
+BegunCall: TypeAlias = WaitingCall | FinalReply
+"""A call that waits; or its reply, if it does not."""
 
 
 class RequestOffer(Protocol):

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from defserve.binding.arguments.explicit import ExplicitArguments
 from defserve.binding.arguments.patterns import backtracks
 from defserve.errors import BadArguments, UsageError
-from tests.effort import examples
+from tests.effort import calls_of, examples
 from tests.rows import for_each_row
 
 SCHEMA: dict[str, Any] = {
@@ -196,3 +196,24 @@ def test_a_value_of_two_forms_is_refused_where_one_is_wanted() -> None:
     assert made.validate({"x": 3.5}) == {"x": 3.5}
     with pytest.raises(BadArguments, match="x: does not fit oneOf, got 3"):
         made.validate({"x": 3})
+
+
+def test_a_schema_that_was_seen_before_is_checked_again_only_if_it_has_changed() -> None:
+    def made(schema: dict[str, Any]) -> int:
+        return calls_of(lambda: ExplicitArguments(schema))
+
+    def schema(kind: str) -> dict[str, Any]:
+        return {"type": "object", "properties": {"seen_before": {"type": kind}}}
+
+    assert made(schema("integer")) > 50 * made(schema("integer"))
+    mine = schema("string")
+    arguments = ExplicitArguments(mine)
+    mine["properties"]["seen_before"]["type"] = "boolean"
+    for checked in (arguments, ExplicitArguments(schema("string"))):
+        assert checked.validate({"seen_before": "text"}) == {"seen_before": "text"}
+    with pytest.raises(BadArguments):
+        ExplicitArguments(mine).validate({"seen_before": "text"})
+    with pytest.raises(UsageError, match="where it is"):
+        ExplicitArguments({"type": "object", "required": 1}, where="where it is")
+    with pytest.raises(UsageError, match="another place"):
+        ExplicitArguments({"type": "object", "required": 1}, where="another place")

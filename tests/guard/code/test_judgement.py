@@ -106,6 +106,15 @@ def test_hints_tell_what_would_be_allowed() -> None:
     assert hints["max_code_size_bytes"] == 500
 
 
+def test_hints_hold_only_what_helps_to_correct_the_code() -> None:
+    for level in ("standard", "strict", "readonly"):
+        broken = judge("x = (", level=level)
+        assert "allowed_imports" not in broken.hints and "unsupported_syntax" not in broken.hints
+        assert len(json.dumps(broken.hints)) < 200
+    assert judge("import os, json\nfrom subprocess import run").hints["blocked_imports"] == ["os", "subprocess"]
+    assert "blocked_imports" not in judge("eval('1')").hints
+
+
 def test_strict_hints_name_the_syntax_that_is_refused() -> None:
     hints = judge("async def f(): pass", level="strict").hints
     assert "async and await" in hints["unsupported_syntax"]

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import socket
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from defserve import Server
 from defserve.auth.principals import LOCAL, Principal
 from defserve.errors import UsageError
 from tests.kernel.governance.governing import SERVER, governed, tool
 from tests.kernel.running import BACKEND, entry, running
+from tests.listening import listening
 from tests.protocols.mgp.callers import ALICE, BOB, LOOPBACK, STRANGER, Trail, code_of, speaking
 from tests.raw import ERAS, HANDSHAKE, STATELESS, Json
 from tests.waiting import until
@@ -221,6 +225,55 @@ async def test_only_addresses_of_the_operators_list_are_reached(tmp_path: Path, 
     ):
         assert code_of(await peer.ask("mgp/discovery/register", {"id": "x", "url": url})) == 1010
         assert list(here.kernel.members) == ["a"]
+
+
+@pytest.mark.req("MGP-15.4")
+@pytest.mark.parametrize("path", ["mcp", "sse"])
+async def test_a_name_that_moves_to_a_private_address_later_is_not_reached(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, path: str
+) -> None:
+    reached = list[str]()
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        reached.append((await reader.readline()).decode())
+        writer.close()
+
+    answers = ["93.184.216.34"]
+
+    def resolved(host: str, port: int, *_: Any, **__: Any) -> list[Any]:
+        # Public when it is registered, and the machine itself from then on.
+        address = answers.pop() if answers and host == "wiki.example.org" else "127.0.0.1"
+        return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (address, port))]
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    async with (
+        server,
+        running(tmp_path, OPEN + 'hosts = ["wiki.example.org"]') as here,
+        speaking(here.kernel.server, HANDSHAKE[-1], ["discovery"]) as peer,
+    ):
+        monkeypatch.setattr(socket, "getaddrinfo", resolved)
+        wanted = {"id": "x", "url": f"http://wiki.example.org:{port}/{path}"}
+        made = (await peer.ask("mgp/discovery/register", wanted))["result"]
+        assert answers == []
+        assert made["status"] in ("error", "restarting")
+        await until(lambda: "127.0.0.1" in here.kernel.members["x"].row()["note"])
+        assert reached == []
+
+
+async def test_a_private_address_of_the_operators_list_is_reached_until_it_is_taken_from_the_list(
+    tmp_path: Path,
+) -> None:
+    async with listening(Server("wiki", "1")) as where:
+        rules = OPEN + f'hosts = ["{where.authority}"]\n'
+        async with running(tmp_path, rules) as here:
+            async with speaking(here.kernel.server, HANDSHAKE[-1], ["discovery"]) as peer:
+                wanted = {"id": "x", "url": f"http://{where.authority}/mcp", "keep": True}
+                assert (await peer.ask("mgp/discovery/register", wanted))["result"]["status"] == "connected"
+                here.write(OPEN)
+                await here.kernel.reload()
+                await here.kernel.restart("x", now=True)
+                await until(lambda: "may be registered" in here.kernel.members["x"].row()["note"])
 
 
 @pytest.mark.req("MGP-15.4")

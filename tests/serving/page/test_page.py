@@ -22,6 +22,7 @@ from defserve import AccessPolicy, Context, Refused, Server
 from defserve.auth import Auth, StaticTokens
 from defserve.auth.local_token.verifier import with_local_token
 from defserve.host.clients.table import CLIENTS
+from defserve.serving.page import content, document
 from defserve.transports.http import page as page_module
 from defserve.transports.http.page import NO_PAGE
 from tests.asgi import BOTH, Peer, Web, living, request
@@ -464,3 +465,23 @@ async def test_a_server_that_is_mounted_without_a_lifespan_starts_with_the_first
 
     page = await shown(Starlette(routes=[Mount("/tools", server.asgi())]), "/tools/docs")
     assert "late" in page.names
+
+
+async def test_a_page_that_is_asked_for_again_is_not_made_again_until_the_tools_change(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    made: list[int] = []
+
+    def counted(about: Any, address: str, **more: Any) -> bytes:
+        made.append(len(about.tools))
+        return document.page(about, address, **more)
+
+    monkeypatch.setattr(content, "page", counted)
+    server = greenhouse()
+    async with living(server.asgi()) as app:
+        pages = [(await shown(app)).html for _ in range(3)]
+        server.remove_tool("water")
+        changed = await shown(app)
+    assert len(set(pages)) == 1
+    assert "water" not in changed.names
+    assert made == [4, 3]

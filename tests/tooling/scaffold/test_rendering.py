@@ -39,7 +39,7 @@ def test_what_the_template_uses_is_rendered(text: str, rendered: str):
     ],
 )
 def test_anything_else_is_a_mistake_in_the_template(text: str):
-    with pytest.raises(UsageError, match="unknown expression in the template"):
+    with pytest.raises(UsageError, match="an expression that is not known"):
         TemplateRenderer(VALUES).render(text)
 
 

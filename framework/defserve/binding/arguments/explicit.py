@@ -7,7 +7,8 @@ quadratic `uniqueItems`, no pattern that can backtrack for ever.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator
-from functools import cache
+from copy import deepcopy
+from functools import cache, lru_cache
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 
 MOST_UNIQUE = 500
 MOST_PROBLEMS = 20
+LONGEST_REMEMBERED = 4096
 _DIALECT = "https://json-schema.org/draft/2020-12/schema"
 
 
@@ -105,10 +107,41 @@ class ExplicitArguments:
 _Wrong = Callable[[str, str], UsageError]
 
 
+class _Written:
+    """A schema, equal to any other that is written alike."""
+
+    __slots__ = ("schema", "wrong", "text")
+
+    def __init__(self, schema: Any, wrong: _Wrong) -> None:
+        self.schema, self.wrong, self.text = schema, wrong, repr(schema)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Written) and self.text == other.text
+
+    def __hash__(self) -> int:
+        return hash(self.text)
+
+
 def _checked(schema: Any, wrong: _Wrong) -> Any:
+    """The validator for a schema. Checking takes some 10 ms, so that of a short schema is remembered."""
+    try:
+        written = _Written(schema, wrong)
+        return (_validator if len(written.text) > LONGEST_REMEMBERED else _known_validator)(written)
+    except RecursionError:
+        raise wrong("it is nested too deeply", "flatten it") from None
+
+
+@lru_cache(maxsize=64)
+def _known_validator(written: _Written) -> Any:
+    # Of a copy: the author may change theirs.
+    return _validator(_Written(deepcopy(written.schema), written.wrong))
+
+
+def _validator(written: _Written) -> Any:
     import jsonschema
     from jsonschema.validators import validator_for
 
+    schema, wrong = written.schema, written.wrong
     if not is_object(schema) or schema.get("type") != "object":
         raise wrong('its root must be {"type": "object"}', 'write "type": "object" at the root')
     dialect: Any = schema.get("$schema", _DIALECT)
@@ -120,8 +153,6 @@ def _checked(schema: Any, wrong: _Wrong) -> Any:
         kind.check_schema(schema)
     except jsonschema.SchemaError as error:
         raise wrong(f"{error.json_path}: {error.message}", "correct the schema") from None
-    except RecursionError:
-        raise wrong("it is nested too deeply", "flatten it") from None
     registry, resolver = _registry(schema)
     for node in walk(schema):
         _lint(node, wrong)

@@ -38,6 +38,7 @@ EXAMPLES: Final = """  defserve call server.py add a=1 b=2
 UNKNOWN_TOOL: Final = -32602
 UNKNOWN_METHOD: Final = -32601
 MISSING_CAPABILITY: Final = -32021
+UNFINISHED: Final = re.compile(r"<(?:coroutine|async_generator) object (?P<name>[\w.<>]{1,200}) at 0x[0-9a-f]{1,16}>")
 # The server did not ask, so the fields of its question are not known.
 ANSWER: Final = """--answer '{"FIELD": VALUE}' with the fields of its question"""
 
@@ -80,6 +81,10 @@ def main(argv: list[str]) -> int:
     with quiet(), nullcontext() if options.verbose else brief_tracebacks(), Working(f"Calling {tool}") as work:
         result = asyncio.run(call(target, tool, texts, values, options, work))
     show(*page(result, tool, options))
+    if found := UNFINISHED.search(json.dumps(result.value)):
+        raise ToolError(
+            f"the result holds {found[0]}, so {tool} did not wait for it\n  fix: write await {found['name']}(…) in it"
+        )
     return 0
 
 

@@ -8,12 +8,14 @@ from typing import Final
 from defserve.auth.urls import is_loopback
 from defserve.cli.parser import CommandParser
 from defserve.cli.target.target import refuse_configured
+from defserve.cli.web.options import add_web_options
 from defserve.errors import UsageError
 from defserve.host.addresses import is_address
 from defserve.runner.address import PORTS, Address
 from defserve.runner.command_line import add_serving, serving
 
 GRACE: Final = 30.0
+FREE_PORT: Final = "http://127.0.0.1:0/mcp"
 ABOUT: Final = """Run a server, and start it again whenever one of its files changes.
 
 Clients stay connected and are told that the lists have changed. The old server finishes running calls. If the new
@@ -23,6 +25,7 @@ On a loopback address --local-token is on: defserve's own commands connect as yo
 EXAMPLES: Final = """  defserve dev server.py
   defserve dev server.py --on http://127.0.0.1:8000/mcp --log-level info
   defserve dev shop.tools:catalogue --watch prices.toml
+  defserve dev server.py --web                        with the inspector, which stays open
 """
 
 
@@ -40,7 +43,10 @@ def main(argv: list[str]) -> int:
         default=GRACE,
         help="how long running calls may take after a change (default: %(default)g)",
     )
+    add_web_options(parser)
     options = parser.parse_args(argv)
+    if options.web and options.on.startswith("stdio:"):
+        options.on = FREE_PORT  # standard input and output belong to the person who reads the address
     if options.local_token is None and os.name == "posix":
         options.local_token = _is_on_loopback(options.on) or None
     if is_address(options.target):
@@ -54,11 +60,18 @@ def main(argv: list[str]) -> int:
     if missing := [path for path in options.watch if not os.path.exists(path)]:
         raise UsageError(f"there is no {missing[0]!r} to watch", fix="check --watch; paths start in the current folder")
     files = WatchedFiles([*first_files(options.target), *options.watch])
+    plan = ServePlan(options.target, serving(options))
     if options.on.startswith("stdio:"):
         from defserve.tooling.devserver.stdio import serve
-    else:
-        from defserve.tooling.devserver.sockets import serve
-    return serve(ServePlan(options.target, serving(options)), files, options.grace)
+
+        return serve(plan, files, options.grace)
+    from defserve.tooling.devserver.sockets import serve
+
+    if options.web:
+        from defserve.cli.web.opening import inspector_beside
+
+        return serve(plan, files, options.grace, inspector_beside(options))
+    return serve(plan, files, options.grace)
 
 
 def _is_on_loopback(on: str) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from rich.console import Console
+from rich.console import Console, Group
 from rich.highlighter import JSONHighlighter
 from rich.table import Table as RichTable
 from rich.text import Text
@@ -31,6 +31,19 @@ def draw(screen: Console, blocks: Iterable[Block]) -> None:
         else:
             for line in [block] if isinstance(block, Line) else block.split("\n"):
                 _draw_line(screen, line)
+
+
+def rendered(blocks: Iterable[Block]) -> Group:
+    """Blocks for a part of the screen that is drawn again and again: each line is cut, none is wrapped."""
+    drawn: list[Text | RichTable] = []
+    for block in blocks:
+        if isinstance(block, Table):
+            drawn.append(grid(block))
+        elif isinstance(block, Line):
+            drawn.append(styled(block.parts))
+        else:
+            drawn += [Text(line) for line in lines(block)]
+    return Group(*drawn)
 
 
 def grid(block: Table) -> RichTable:

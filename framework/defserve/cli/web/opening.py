@@ -18,6 +18,7 @@ from defserve.inspector.states.stored import Stored, stored_by
 from defserve.inspector.target import Target
 from defserve.protocols.mcpl.extension import MCPL
 from defserve.server.server import Server
+from defserve.tooling.devserver.sockets import Beside
 from defserve.tooling.devserver.stdio import stop_signals
 
 
@@ -30,6 +31,17 @@ def inspect_in_browser(target: ServerTarget, words: Sequence[str], options: Name
 
 async def _run(target: Target, options: WebOptions) -> int:
     return await run(target, options, stop_signals())
+
+
+def inspector_beside(options: Namespace) -> Beside:
+    """The inspector of a server that runs beside it, at an address, and is replaced from time to time."""
+    web = web_options(options)
+
+    async def run_beside(address: str, ending: asyncio.Future[int]) -> int:
+        reached = Namespace(era=None, token=None, header=[], verbose=False)
+        return await run(inspected(ServerTarget(address=address), [address], reached), web, ending)
+
+    return run_beside
 
 
 def web_options(options: Namespace) -> WebOptions:

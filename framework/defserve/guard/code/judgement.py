@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 import warnings
 from collections.abc import Callable, Iterable, Iterator
 from itertools import chain, islice
@@ -18,6 +19,11 @@ from defserve.guard.verdict import Verdict, Violation, refused
 T = TypeVar("T")
 
 MAX_VIOLATIONS = 20
+IMPORT = "import"
+QUOTED = re.compile(r"'([^']*)'")
+# Rules that have nothing to do with what a level leaves out of the language.
+PLAIN = frozenset((IMPORT, "size", "encoding"))
+INVALID = "Invalid syntax"
 
 # What a model should be told when the stricter levels refuse everyday Python.
 RESTRICTIONS = {
@@ -57,7 +63,7 @@ def _violations(source: str | bytes, policy: CodePolicy) -> Iterable[Violation]:
     except TreeTooDeep:
         return [Violation("nesting", f"Code nested too deeply: at most {policy.bounds.depth} levels are allowed")]
     except SyntaxError as error:
-        return [Violation("syntax", f"Invalid syntax: {error.msg}", error.lineno)]
+        return [Violation("syntax", f"{INVALID}: {error.msg}", error.lineno)]
     except (ValueError, RecursionError, MemoryError, OverflowError):
         return [Violation("nesting", "Code too complex to be judged")]
     return found
@@ -85,8 +91,15 @@ def _compile(text: str) -> list[Violation]:
 
 
 def _hints(policy: CodePolicy, violations: list[Violation]) -> dict[str, Any]:
+    """What helps to correct these violations, and no more: a model pays for every word."""
+    rules = {violation.rule for violation in violations}
     hints = policy.hints()
-    if policy.strict and any(v.rule not in ("import", "size", "encoding") for v in violations):
+    if IMPORT not in rules:
+        hints = {name: value for name, value in hints.items() if not name.endswith("_imports")}
+    else:
+        tried = {name.partition(".")[0] for v in violations for name in QUOTED.findall(v.message) if v.rule == IMPORT}
+        hints["blocked_imports"] = [name for name in hints["blocked_imports"] if name in tried | policy.blocked_modules]
+    if policy.strict and any(v.rule not in PLAIN and not v.message.startswith(INVALID) for v in violations):
         hints |= RESTRICTIONS
     if policy.level == "readonly":
         hints["readonly"] = READONLY

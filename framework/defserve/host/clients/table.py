@@ -61,7 +61,7 @@ class ClientApp(NamedTuple):
 def client(name: str) -> ClientApp:
     """The client of that name. Raises UsageError if there is none."""
     if name not in CLIENTS:
-        raise UsageError(f"unknown client {name!r}", fix=f"use one of {', '.join(CLIENTS)}")
+        raise UsageError(f"there is no client {name!r}", fix=f"use one of {', '.join(CLIENTS)}")
     return CLIENTS[name]
 
 

@@ -13,6 +13,7 @@ from pydantic_core import from_json
 from defserve.errors import PeerError, PeerGone, UsageError
 from defserve.host.conversation import peer_error
 from defserve.host.fields import object_of
+from defserve.host.link import Resolve
 from defserve.host.links.http_client.address import Address
 from defserve.host.links.http_client.client import HttpClient
 from defserve.host.links.http_client.connection import Response
@@ -47,12 +48,12 @@ class HttpExchange(NamedTuple):
 
 
 class Endpoint:
-    """The address of a server. Connections are kept and reused.
+    """The address of a server. Connections are kept and reused. With `resolve` there is never a proxy on the way.
 
     Raises UsageError for an address or a header that cannot be used, and without httpx2 if there is a proxy on the way.
     """
 
-    def __init__(self, url: str, headers: Mapping[str, str]) -> None:
+    def __init__(self, url: str, headers: Mapping[str, str], resolve: Resolve | None = None) -> None:
         try:
             self._address = Address(url)
         except ValueError:
@@ -63,7 +64,11 @@ class Endpoint:
         self.watcher: Callable[[HttpExchange], object] | None = None
         """Called with every exchange, once the head of its response is there."""
         try:
-            self._http = (ProxiedClient if is_proxied(self._address) else HttpClient)(self._address, given)
+            self._http = (
+                ProxiedClient(self._address, given)
+                if resolve is None and is_proxied(self._address)
+                else HttpClient(self._address, given, resolve)
+            )
         except ValueError as error:
             raise UsageError(str(error), fix="give header names and values in plain ASCII, on one line") from None
 

@@ -15,7 +15,7 @@ from defserve.errors import PeerError, PeerGone
 from defserve.host.conversation import peer_error
 from defserve.host.exchange.raw_reply import read
 from defserve.host.fields import object_of
-from defserve.host.link import Hear, Lost, SessionLost
+from defserve.host.link import Hear, Lost, Resolve, SessionLost
 from defserve.host.links.endpoint import (
     EVENTS,
     JSON,
@@ -73,6 +73,7 @@ class HttpLink:
 
     headers   sent with every request
     token     a bearer token, sent as `Authorization`
+    resolve   gives the addresses that each connection may go to
     listens   whether a session opens the stream of messages that are not responses (handshake era)
 
     If one request fails, it is `Lost` with the reason, and the link stays open. If the server ends the session, the
@@ -81,9 +82,15 @@ class HttpLink:
     """
 
     def __init__(
-        self, url: str, *, headers: Mapping[str, str] | None = None, token: str | None = None, listens: bool = True
+        self,
+        url: str,
+        *,
+        headers: Mapping[str, str] | None = None,
+        token: str | None = None,
+        listens: bool = True,
+        resolve: Resolve | None = None,
     ) -> None:
-        self._endpoint = Endpoint(url, authorized(headers, token))
+        self._endpoint = Endpoint(url, authorized(headers, token), resolve)
         self._listens = listens
         self._session: str | None = None
         self._version: str | None = None

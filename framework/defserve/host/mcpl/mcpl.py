@@ -91,11 +91,11 @@ class Mcpl:
         policy_seconds: float = POLICY_SECONDS,
     ) -> None:
         if unknown := sorted(set(without) - set(OFFERS)):
-            raise UsageError(f"without={unknown}", fix=f"use some of {', '.join(OFFERS)}")
+            raise UsageError(f"without={unknown} is not possible", fix=f"use some of {', '.join(OFFERS)}")
         if state not in SENDING:
-            raise UsageError(f"state={state!r}", fix='use "host", "checkpoint" or None')
+            raise UsageError(f"state={state!r} is not possible", fix='use "host", "checkpoint" or None')
         if version not in VERSIONS:
-            raise UsageError(f"version={version!r}", fix=f"use one of {', '.join(map(repr, VERSIONS))}")
+            raise UsageError(f"version={version!r} is not possible", fix=f"use one of {', '.join(map(repr, VERSIONS))}")
         self.state: Sending = state
         self.on_state = on_state
         self.version, self.grants, self.policy_seconds = version, grants, policy_seconds

@@ -62,6 +62,8 @@ class RunningCall:
             self._streams.pop(self.id, None)
         # Without a session anyone who knows the id can cancel the call, so it must be hard to guess.
         self.id = uuid4().hex
+        # A question that was asked before the call was sent is not part of its time.
+        self._began = time.perf_counter()
         if self._streams is not None:
             self._streams[self.id] = self
         self._order.repeat()

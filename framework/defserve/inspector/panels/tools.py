@@ -16,6 +16,7 @@ from defserve.inspector.panels.verb import Verb, era_of
 from defserve.inspector.protocol import Json, Request
 from defserve.tooling.lint.definitions import tokens
 
+MADE_UP: Final = frozenset(("risk_level", "permissions_required"))
 FEATURE_SET: Final = "featureSet"
 LOOKED_AT: Final = 20_000
 MOST_TIMES: Final = 120
@@ -41,13 +42,17 @@ def about(tool: Json, client: Client) -> Json:
     return {
         "definition": tool,
         "tokens": tokens(tool),
-        # A mark that follows from hints, or from nothing, is not the author's.
-        "mark": security.risk if security.security else None,
+        "mark": security.risk if is_marked(security) else None,
         "needs": [{"name": name, "decision": held.get(name, "deferred")} for name in needs],
         "guard": guard if (guard := security.validator) != "none" else None,
         "confirms": _confirms(security),
         "set": text_of(object_of(tool.get("_meta")).get(FEATURE_SET)),
     }
+
+
+def is_marked(security: ListedSecurity) -> bool:
+    """Whether the author marked it. A block without any of the optional fields was made up by the server."""
+    return bool(security.permissions) or not security.security.keys() <= MADE_UP
 
 
 def _confirms(security: ListedSecurity) -> bool:

@@ -8,7 +8,6 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from statistics import median
-from sys import intern
 from typing import Any, Final, Literal, NamedTuple, TypeAlias
 
 from pydantic_core import from_json
@@ -16,6 +15,7 @@ from pydantic_core import from_json
 from defserve.host.fields import Json, object_of
 from defserve.inspector.recording.bodies import Bodies
 from defserve.inspector.recording.masking import masked_headers, masked_message
+from defserve.redaction import redact_text
 from defserve.wire.codec import is_id
 from defserve.wire.jsonvalue import is_object
 
@@ -25,6 +25,9 @@ Kind: TypeAlias = Literal["request", "notice", "answer", "other"]
 MOST_ENTRIES: Final = 200_000
 DROPPED_AT_ONCE: Final = 10_000
 LONGEST_ABOUT: Final = 80
+LONGEST_NAME: Final = 128
+"""Characters of a method, or of an id that is a text. A peer chooses both."""
+MOST_METHODS: Final = 1_000
 RECENT: Final = 200
 RATE_SECONDS: Final = 10.0
 
@@ -77,6 +80,7 @@ class Recorder:
         self._entries: list[Entry] = []
         self._exchanges: dict[int, Exchange] = {}
         self._open: dict[tuple[str, Direction, str | int], Entry] = {}
+        self._methods: dict[str, str] = {}
         self._subscribers: list[Callable[[Entry], object]] = []
         self._calls: deque[float] = deque(maxlen=1_000)
         self._times: deque[float] = deque(maxlen=RECENT)
@@ -90,7 +94,10 @@ class Recorder:
     def append(self, era: str, direction: Direction, body: bytes) -> Entry:
         """Record a message that passes now."""
         message = _decoded(body)
-        entry = Entry(self.count, time.time(), era, direction, *_read(message), size=len(body), about=_about(message))
+        kind, method, id = _read(message)
+        if len(self._methods) < MOST_METHODS:
+            method = self._methods.setdefault(method, method)  # the same few, again and again
+        entry = Entry(self.count, time.time(), era, direction, kind, method, id, len(body), _about(message))
         self._pair(entry, message)
         self._entries.append(entry)
         self._bodies.keep(entry.seq, body)
@@ -196,13 +203,13 @@ def _decoded(body: bytes) -> Json:
 def _read(message: Json) -> tuple[Kind, str, str | int | None]:
     """The kind, the method and the id of a message."""
     method, id = message.get("method"), message.get("id")
-    known = id if is_id(id) else None
+    known = _id(id)
     if isinstance(method, str):
         if known is not None:
-            return "request", intern(method), known
+            return "request", method[:LONGEST_NAME], known
         params = object_of(message.get("params"))
         of = params.get("progressToken", params.get("requestId", params.get("request_id")))
-        return "notice", intern(method), of if is_id(of) else None
+        return "notice", method[:LONGEST_NAME], _id(of)
     return ("answer" if "result" in message or "error" in message else "other"), "", known
 
 
@@ -213,7 +220,13 @@ def _about(message: Json) -> str:
         found = data
     if found is None and "error" in message:
         found = object_of(message.get("error")).get("message")
-    return intern(found[:LONGEST_ABOUT]) if isinstance(found, str) else ""
+    return redact_text(found, limit=LONGEST_ABOUT) if isinstance(found, str) else ""
+
+
+def _id(given: Any) -> str | int | None:
+    if not is_id(given):
+        return None
+    return given[:LONGEST_NAME] if isinstance(given, str) else given
 
 
 def _error_in(message: Json) -> int | bool | None:

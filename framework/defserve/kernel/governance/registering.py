@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import re
 import shlex
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final
 
 from defserve.errors import InvalidParams, Rejected, UsageError
+from defserve.host.link import Resolve
 from defserve.kernel.config.building import program_path
 from defserve.kernel.config.entries import Launch, MgpEntry, RegisterRules, ServerEntry
 from defserve.kernel.governance.trust import SANDBOXED
 from defserve.net.egress import Egress, refusal
-from defserve.net.resolve import check
+from defserve.net.resolve import check, judged_addresses
 from defserve.protocols.mgp.discovery.reading import Registration
 from defserve.protocols.mgp.errors import PermissionDenied
 from defserve.protocols.mgp.security.validators import STANDARD
@@ -56,6 +58,22 @@ async def check_rules(wanted: Registration, rules: RegisterRules) -> None:
             raise refusal(verdict, "the address is not one that may be registered")
     else:
         _check_command([wanted.command, *wanted.args], rules)
+
+
+def guarded(url: str, rules: Callable[[], RegisterRules]) -> Resolve:
+    """Judges each connection to a registered address, as it was judged when it was registered.
+
+    A name may stand for other addresses by then, so a connection goes to those that were judged and to no others. The
+    rules are those of the file at that moment.
+    """
+
+    async def resolve(host: str, port: int) -> Sequence[str]:
+        egress = egress_of(rules())
+        if not (verdict := egress.judge(url)):
+            raise refusal(verdict, "the address is not one that may be registered")
+        return await judged_addresses(host, port, egress)
+
+    return resolve
 
 
 def _check_command(words: list[str], rules: RegisterRules) -> None:

@@ -51,12 +51,15 @@ class Feature:
         tag_ontology: Mapping[str, Any] | None = None,
     ) -> None:
         if not NAME.fullmatch(name):
-            raise UsageError(f"feature set {name!r}", fix='use words with dots between them: "memory.retrieval"')
+            raise UsageError(
+                f"{name!r} cannot be the name of a feature set",
+                fix='use words with dots between them: "memory.retrieval"',
+            )
         if not description:
             raise UsageError(f"feature set {name!r} has no description", fix="say what it does, so people can decide")
         for use in uses:
             if use not in USES:
-                raise UsageError(f"feature set {name!r}: uses={use!r}", fix=f"use some of {', '.join(USES)}")
+                raise UsageError(f"feature set {name!r} cannot use {use!r}", fix=f"use some of {', '.join(USES)}")
         self.name, self.description, self.owner = name, description, owner
         self.scoped, self.model_info, self.claude_channel = scoped, model_info, claude_channel
         self.tag_ontology = dict(tag_ontology) if tag_ontology is not None else None

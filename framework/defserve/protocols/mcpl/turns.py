@@ -184,7 +184,9 @@ class Injection:
 
     def __post_init__(self) -> None:
         if self.position not in POSITIONS:
-            raise UsageError(f"Injection(position={self.position!r})", fix="use system, before_user or after_user")
+            raise UsageError(
+                f"Injection(position={self.position!r}) is not possible", fix="use system, before_user or after_user"
+            )
 
     def wire(self, namespace: str) -> Params:
         """The injection for the wire (§10.4). `namespace` is used if the injection has none."""

@@ -126,7 +126,9 @@ class ApprovalRules:
         clock: Callable[[], float] = time.time,
     ) -> None:
         if enough < 1:
-            raise UsageError(f"ApprovalRules(enough={enough})", fix="at least one decision must come from a person")
+            raise UsageError(
+                f"ApprovalRules(enough={enough}) is not possible", fix="at least one decision must come from a person"
+            )
         self.enough, self.dangerous, self._clock = enough, dangerous, clock
         self.decisions = list(decisions)
 

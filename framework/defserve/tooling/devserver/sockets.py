@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 import os
 import tempfile
+from collections.abc import Awaitable, Callable
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
+from typing import Any, TypeAlias
 
 from defserve.auth.local_token.files import published
 from defserve.errors import UsageError
@@ -20,8 +22,11 @@ from defserve.tooling.devserver.stdio import FAREWELL_SECONDS, stop_signals
 from defserve.tooling.devserver.supervisor import Supervisor
 from defserve.tooling.devserver.watched_files import WatchedFiles
 
+Beside: TypeAlias = Callable[[str, asyncio.Future[int]], Awaitable[int]]
+"""What runs beside the server: it is given the address, and a future that gets the exit code when a signal comes."""
 
-def serve(plan: ServePlan, files: WatchedFiles, grace: float) -> int:
+
+def serve(plan: ServePlan, files: WatchedFiles, grace: float, beside: Beside | None = None) -> int:
     """Serve an address until a signal ends it, and return the exit code. Raises UsageError if it cannot be used."""
     address = Address.parse(plan.options["on"], "/mcp")
     if os.name != "posix":
@@ -41,18 +46,25 @@ def serve(plan: ServePlan, files: WatchedFiles, grace: float) -> int:
         local_key.write_text(key)
         numbers = tuple(one.fileno() for one in sockets)
         plan = replace(plan, sockets=numbers, sessions=str(sessions), local_key=str(local_key))
-        return asyncio.run(_serve(plan, files, grace, Path(folder)))
+        where = replace(address, port=sockets[0].getsockname()[1]) if address.port == 0 else address
+        return asyncio.run(_serve(plan, files, grace, Path(folder), str(where), beside))
 
 
-async def _serve(plan: ServePlan, files: WatchedFiles, grace: float, folder: Path) -> int:
+async def _serve(
+    plan: ServePlan, files: WatchedFiles, grace: float, folder: Path, address: str, beside: Beside | None
+) -> int:
     ending, front = stop_signals(), SocketFront(grace)
     supervising = asyncio.create_task(Supervisor(plan, front, files, folder).run())
+    tasks: list[asyncio.Future[Any]] = [ending, supervising]
+    if beside is not None:
+        tasks.append(asyncio.ensure_future(beside(address, ending)))
     try:
-        await asyncio.wait((ending, supervising), return_when=asyncio.FIRST_COMPLETED)
-        return ending.result() if ending.done() else supervising.result() or 0
+        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        return ending.result() if ending.done() else done.pop().result() or 0
     finally:
-        supervising.cancel()
-        await asyncio.gather(supervising, return_exceptions=True)
+        for task in tasks[1:]:
+            task.cancel()
+        await asyncio.gather(*tasks[1:], return_exceptions=True)
         await front.close()
 
 

@@ -12,7 +12,7 @@ from defserve.context import Context
 from defserve.tooling.lint.definitions import Definitions
 from defserve.tooling.lint.finding import LintFinding, about
 
-VERBS: Final = {"confirm", *(name for name, verb in vars(Context).items() if inspect.iscoroutinefunction(verb))}
+VERBS: Final = {name for name, verb in vars(Context).items() if inspect.iscoroutinefunction(inspect.unwrap(verb))}
 """The methods of a Context that must be awaited."""
 
 Def = ast.FunctionDef | ast.AsyncFunctionDef

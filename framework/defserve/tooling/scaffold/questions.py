@@ -76,7 +76,7 @@ class TemplateQuestions:
         pattern, fix = self.settings["_rules"].get(name, ("(?s).*", ""))
         allowed = self.settings.get(name)
         if is_array(allowed) and answer not in allowed:
-            raise UsageError(f"{name}: unknown {answer!r}", fix=f"use one of {', '.join(allowed)}")
+            raise UsageError(f"{name} cannot be {answer!r}", fix=f"use one of {', '.join(allowed)}")
         if not re.fullmatch(pattern, answer):
             raise UsageError(f"{name}: {answer!r} is not valid", fix=fix)
         if name == "project_slug" and answer in self.settings["_reserved_names"]:

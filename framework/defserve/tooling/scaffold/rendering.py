@@ -55,5 +55,6 @@ class TemplateRenderer:
 
 def _unknown(what: str) -> UsageError:
     return UsageError(
-        f"unknown expression in the template: {what!r}", fix="use what tooling/scaffold/rendering.py supports"
+        f"the template has an expression that is not known: {what!r}",
+        fix="use what tooling/scaffold/rendering.py supports",
     )

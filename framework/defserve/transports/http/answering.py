@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Coroutine, Mapping
+from collections.abc import Awaitable, Mapping
 from contextlib import suppress
 from typing import Any, Protocol, Self
 
 from defserve.auth.live.bearers import BearerCredential
 from defserve.transports.http.exchange import Exchange
 from defserve.transports.outbox import TOO_MANY_CALLS, CompleteReply, OutboundMessage
-from defserve.transports.session_provider import BegunCall, SessionProvider, TransportSession
+from defserve.transports.session_provider import BegunCall, SessionProvider, TransportSession, WaitingCall
 from defserve.wire.messages import Id
 
 # Error code → HTTP status, in the stateless era. Any other error is a 200 with the error inside.
@@ -141,22 +141,31 @@ def run(exchange: Exchange, route: ResponseRoute, begun: BegunCall) -> Awaitable
         route.push(CompleteReply(data, code))
         return _answer_in_the_end(exchange, route)
     route.over()
+    return _respond(exchange, route, data, code)
+
+
+def _respond(exchange: Exchange, route: ResponseRoute, data: bytes, code: int | None) -> Awaitable[None] | None:
+    """Send the answer as the whole response. Returns the rest to await, or None."""
     if code == TOO_MANY_CALLS:
         return exchange.respond(429, data, RETRY)
     return exchange.answer(route.statuses.get(code, 200) if code else 200, data)
 
 
-async def _go_on(exchange: Exchange, route: ResponseRoute, work: Coroutine[Any, Any, None]) -> None:
+async def _go_on(exchange: Exchange, route: ResponseRoute, call: WaitingCall) -> None:
     """Finish a call that waits, in the task in which its scopes were opened.
 
     If that takes long, another task answers, so that the call continues even if its client has left.
     """
-    late = LateAnswer(exchange, route)
+    late = LateAnswer(exchange, route, call)
     try:
-        await work
+        assert call.rest is not None
+        await call.rest
         await absorb()
-        if late.task is not None or not (exchange.finished and await _answer_at_once(exchange, route)):
+        reply = call.reply
+        if late.task or reply is None or not reply[0] or exchange.finished or route.wants_events(exchange):
             await late.begin()
+        elif left := _respond(exchange, route, *reply):
+            await left
     finally:
         late.end()
         route.over()
@@ -212,9 +221,7 @@ async def _answer_at_once(exchange: Exchange, route: ResponseRoute) -> bool:
     if reply is None:
         return False
     exchange.take()
-    if reply.code == TOO_MANY_CALLS:
-        await exchange.respond(429, reply.data, RETRY)
-    elif left := exchange.answer(route.statuses.get(reply.code, 200) if reply.code else 200, reply.data):
+    if left := _respond(exchange, route, reply.data, reply.code):
         await left
     return True
 
@@ -223,17 +230,19 @@ class LateAnswer:
     """Begins to answer, in a task of its own, while a call still runs: when it has run for a while, or when it says
     something before its answer. Until then it stands for the reader of the exchange."""
 
-    __slots__ = ("_exchange", "_route", "_timer", "task")
+    __slots__ = ("_exchange", "_route", "_call", "_timer", "task")
 
-    def __init__(self, exchange: Exchange, route: ResponseRoute) -> None:
-        self._exchange, self._route = exchange, route
+    def __init__(self, exchange: Exchange, route: ResponseRoute, call: WaitingCall) -> None:
+        self._exchange, self._route, self._call = exchange, route, call
         self.task: asyncio.Task[None] | None = None
         route.attached()
         exchange.call_when_roused(self)
         self._timer = asyncio.get_running_loop().call_later(UNWATCHED_SECONDS, self.begin)
+        if exchange.unread:
+            self.begin()
 
     def done(self) -> bool:
-        """Whether it need not be woken. The answer itself is given when the call ends, which is now."""
+        """Whether it need not be woken."""
         return self._exchange.finished
 
     def set_result(self, result: bool) -> None:
@@ -243,6 +252,7 @@ class LateAnswer:
         if self.task is None:
             self._timer.cancel()
             self.task = asyncio.create_task(self._answer())
+            self._call.send_reply()
         return self.task
 
     async def _answer(self) -> None:

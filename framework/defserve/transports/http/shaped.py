@@ -34,12 +34,10 @@ async def answer_shaped(
         if not isinstance(begun, tuple):
             with Attached(exchange, route) as attached:
                 attached.watch()
-                await begun
+                assert begun.rest is not None
+                await begun.rest
                 await absorb()
-            begun = next(
-                ((item.message.data, item.message.code) for item in exchange.unread if item.message.answers),
-                (b"", None),
-            )
+            begun = begun.reply or (b"", None)
     finally:
         exchange.abandon()
         conversation.close()

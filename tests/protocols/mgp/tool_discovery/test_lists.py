@@ -152,6 +152,13 @@ async def test_a_thousand_tools_cost_less_than_a_thousand_tokens(version: str):
     assert len(to_json(page["tools"])) / 4 <= 1000
 
 
+def test_a_pinned_name_that_no_tool_has_is_warned_about_at_the_start(caplog: pytest.LogCaptureFixture):
+    server, _ = office(Search(level="L3", pinned=["forcast", "send_mail"]))
+    assert server.composition
+    assert "there is no tool 'forcast' to be pinned\n  fix: did you mean 'forecast'?" in caplog.text
+    assert "send_mail" not in caplog.text
+
+
 def test_pinned_tools_beyond_their_reserve_are_named_at_the_start():
     server, _ = office(Search(level="L3", pinned=["forecast", "send_mail"], budget=ToolBudget(pinned_reserve=10)))
     with pytest.raises(UsageError, match=r"pinned tools cost \d+ tokens \(forecast \d+, send_mail \d+\)"):

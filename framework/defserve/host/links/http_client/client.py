@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import ssl
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Final
 
+from defserve.errors import Refused
+from defserve.host.link import Resolve
 from defserve.host.links.http_client.address import Address
 from defserve.host.links.http_client.connection import Connection, Response
 from defserve.host.links.http_client.content_coding import ACCEPTED
@@ -25,12 +27,13 @@ class HttpClient:
     """Sends requests to the origin of `address`. `headers` go with every request.
 
     There may be any number of connections: requests are limited elsewhere, and an answer to the server must never wait
-    behind a request. There is no read timeout: the caller decides how long an answer may take.
+    behind a request. There is no read timeout: the caller decides how long an answer may take. With `resolve`, each
+    connection goes to an address that it gave just before.
     Raises ValueError for a header that HTTP cannot carry.
     """
 
-    def __init__(self, address: Address, headers: Mapping[str, str]) -> None:
-        self._origin = address.origin
+    def __init__(self, address: Address, headers: Mapping[str, str], resolve: Resolve | None = None) -> None:
+        self._origin, self._resolve = address.origin, resolve
         own = {"host": address.authority, "accept-encoding": ACCEPTED}
         given = {name.lower(): value for name, value in headers.items()}
         if address.userinfo is not None:
@@ -115,20 +118,42 @@ class HttpClient:
         if scheme == "https" and self._ssl is None:
             # Reading the certificates is slow, so only who needs them does.
             self._ssl = ssl.create_default_context()
-        loop = asyncio.get_running_loop()
         try:
             async with asyncio.timeout(CONNECT_SECONDS):
-                _, connection = await loop.create_connection(
-                    lambda: Connection(self._is_idle, self._open), host, port, ssl=self._ssl
-                )
+                if self._resolve is None:
+                    connection = await self._connect_to(host, port)
+                else:
+                    connection = await self._connect_to_one_of(await self._resolve(host, port), host, port)
         except TimeoutError:
             raise Broken(f"no connection within {CONNECT_SECONDS:g} s") from None
         except OSError as error:
             raise Broken(str(error) or type(error).__name__) from None
+        except Refused as error:
+            raise Broken(error.message) from None
         if self._closed:
             connection.abort()
             raise Broken("the client was closed")
         return connection
+
+    async def _connect_to(self, host: str, port: int, name: str | None = None) -> Connection:
+        """Connect to a host or an address. `name` is the host that its certificate must be of."""
+        _, connection = await asyncio.get_running_loop().create_connection(
+            lambda: Connection(self._is_idle, self._open),
+            host,
+            port,
+            ssl=self._ssl,
+            server_hostname=name if self._ssl is not None else None,
+        )
+        return connection
+
+    async def _connect_to_one_of(self, addresses: Sequence[str], host: str, port: int) -> Connection:
+        failed: OSError | None = None
+        for address in addresses:
+            try:
+                return await self._connect_to(address, port, host)
+            except OSError as error:
+                failed = error
+        raise failed or OSError(f"{host} has no address")
 
     def _is_idle(self, connection: Connection) -> None:
         if self._closed or len(self._idle) >= MOST_IDLE:

@@ -25,11 +25,11 @@ export function saveFile(name, type, data, coded) {
 const Save = ({ name, type, data, coded }) => html`<${Button} small plain icon="save" onClick=${() => saveFile(name, type, data, coded)}>Save<//>`;
 const ending = type => (type ?? "").split("/").pop().replace("svg+xml", "svg").replace("plain", "txt").split("+")[0] || "bin";
 
-export function Structured({ value, schema, running, total }) {
+export function Structured({ value, schema, running, title = "Structured result" }) {
   const rows = rowsOf(value);
   const [as, setAs] = useState("table");
-  const about = rows ? (running ? (total ? `${number(rows.length)} of ${number(total)} rows so far` : `${plural(rows.length, "row")} so far`) : plural(rows.length, "row")) : null;
-  return html`<${Part} title="Structured result" about=${about} tools=${html`<${Copy} text=${() => JSON.stringify(value, null, 2)} label="Copy JSON" />${rows && html`<${Segments} label="Show as" options=${[["table", "Table"], ["json", "JSON"]]} value=${as} onChange=${setAs} />`}`}>
+  const about = rows ? plural(rows.length, "row") + (running ? " so far" : "") : null;
+  return html`<${Part} title=${title} about=${about} tools=${html`<${Copy} text=${() => JSON.stringify(value, null, 2)} label="Copy JSON" />${rows && html`<${Segments} label="Show as" options=${[["table", "Table"], ["json", "JSON"]]} value=${as} onChange=${setAs} />`}`}>
     ${rows && as === "table" ? html`<${Table} rows=${rows} schema=${rowSchema(schema)} more=${running} label="Structured result" />` : html`<${Json} value=${value} label="Structured result" />`}<//>`;
 }
 
@@ -78,10 +78,11 @@ export function repeats(block, structured) {
   return same(structured) || same(structured?.result) || (Array.isArray(structured?.result) && structured.result.some(same));
 }
 
-// Parts that came one by one and are objects: rows of a table that grows.
-export function rowsInParts(parts) {
-  const rows = parts.map(part => (part?.type === "text" ? parsed(part.text) : undefined));
-  return rows.length && rows.every(row => row !== null && typeof row === "object" && !Array.isArray(row)) ? rows : null;
+// Texts that are JSON objects, one a row of a table, and the blocks that are something else. Null if a text is no object.
+export function tabled(blocks) {
+  const rows = blocks.filter(block => block?.type === "text").map(block => parsed(block.text));
+  const whole = rows.length && rows.every(row => row !== null && typeof row === "object" && !Array.isArray(row));
+  return whole ? { rows, rest: blocks.filter(block => block?.type !== "text") } : { rows: null, rest: blocks };
 }
 
 export function Log({ lines }) {

@@ -37,7 +37,7 @@ export function Table({ rows, schema = {}, more, label = "Result" }) {
   const shown = all ? rows : rows.slice(0, MOST_ROWS);
   const about = columns.map(name => {
     const values = rows.slice(0, 50).map(row => row[name]).filter(each => each !== null && each !== undefined);
-    return { name, right: values.length > 0 && values.every(each => typeof each === "number"), chip: Array.isArray(schema[name]?.enum) || (values.length > 0 && values.every(each => typeof each === "boolean")), mono: values.length > 0 && values.every(isId) };
+    return { name, right: values.length > 0 && values.every(each => typeof each === "number"), chip: Array.isArray(schema[name]?.enum) || (values.length > 0 && values.every(each => typeof each === "string" && each.toLowerCase() in TONES)) || (values.length > 0 && values.every(each => typeof each === "boolean")), mono: values.length > 0 && values.every(isId) };
   });
   return html`<div class="card scrolls" tabindex="0" role="region" aria-label=${`${label}, table`}><table><thead><tr>${about.map(({ name, right }) => html`<th key=${name} scope="col" class=${right ? "r" : ""}>${schema[name]?.title ?? name}</th>`)}</tr></thead>
     <tbody>${shown.map((row, at) => html`<tr key=${at}>${about.map(({ name, right, chip, mono }) => html`<td key=${name} class=${right ? "r num" : ""}><${Cell} value=${row[name]} chip=${chip} mono=${mono} /></td>`)}</tr>`)}

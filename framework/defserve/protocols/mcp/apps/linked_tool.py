@@ -58,7 +58,7 @@ def linked(tool: Tool, views: Registry[Resource]) -> Tool:
         )
     if options.visible_to is not None and options.visible_to not in AUDIENCES:
         raise UsageError(
-            f"{subject}: visible_to={options.visible_to!r}",
+            f"{subject}: visible_to={options.visible_to!r} is not possible",
             where=tool.where,
             fix='say "app" (views alone), "model" (no views), or leave it out for both',
         )

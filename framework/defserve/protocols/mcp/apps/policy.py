@@ -56,7 +56,9 @@ def is_origin(text: Any) -> bool:
 def csp_wire(given: Mapping[str, Any], subject: str, where: str) -> Params:
     """`csp` as the wire has it. Raises UsageError for anything that hosts would refuse, or could misread."""
     if not is_object(given):
-        raise UsageError(f"{subject}: csp={given!r}", where=where, fix=f'say what for: csp={{"connect": {given!r}}}')
+        raise UsageError(
+            f"{subject}: csp={given!r} is not possible", where=where, fix=f'say what for: csp={{"connect": {given!r}}}'
+        )
     _refuse_unknown(given, SOURCES, f"{subject}: csp", where)
     found: Params = {}
     for option, origins in given.items():
@@ -82,7 +84,9 @@ def csp_wire(given: Mapping[str, Any], subject: str, where: str) -> Params:
 def permissions_wire(given: Iterable[str], subject: str, where: str) -> Params:
     """`permissions` as the wire has them. Raises UsageError for one that does not exist."""
     if isinstance(given, str):
-        raise UsageError(f"{subject}: permissions={given!r}", where=where, fix=f"permissions=[{given!r}]")
+        raise UsageError(
+            f"{subject}: permissions={given!r} is not possible", where=where, fix=f"permissions=[{given!r}]"
+        )
     names = [*given]
     _refuse_unknown(names, PERMISSIONS, f"{subject}: permissions", where)
     return {PERMISSIONS[name][0]: {} for name in names}

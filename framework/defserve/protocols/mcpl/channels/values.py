@@ -44,7 +44,8 @@ class Channel:
             raise UsageError("a channel has no id", fix='Channel("discord:#general", "#general")')
         if self.direction not in DIRECTIONS:
             raise UsageError(
-                f"Channel({self.id!r}, direction={self.direction!r})", fix=f"use one of {', '.join(DIRECTIONS)}"
+                f"Channel({self.id!r}, direction={self.direction!r}) is not possible",
+                fix=f"use one of {', '.join(DIRECTIONS)}",
             )
         try:
             to_jsonable_python((self.address, self.metadata))

@@ -50,7 +50,7 @@ class HookSection(Section):
     def declare_before(self, feature_set: Feature, function: Callable[..., Any] | None, options: HookOptions) -> Any:
         """Add a hook that injects, also while serving. Raises UsageError for a function that could not be one."""
         if unknown := [name for name in options.positions if name not in POSITIONS]:
-            raise UsageError(f"positions={unknown}", fix="use some of system, before_user, after_user")
+            raise UsageError(f"positions={unknown} are not known", fix="use some of system, before_user, after_user")
         positions = tuple(dict.fromkeys(POSITIONS[name] for name in options.positions))
 
         def register(function: Callable[..., Any]) -> None:

@@ -36,7 +36,9 @@ class EventSource:
         self.feature_set, self.function, self.per = feature_set, function, per
         subject = f"events {name_of(function)!r}"
         if per not in ("session", "server"):
-            raise UsageError(f"{subject}: per={per!r}", where=where(function), fix='use "session" or "server"')
+            raise UsageError(
+                f"{subject}: per={per!r} is not possible", where=where(function), fix='use "session" or "server"'
+            )
         if not inspect.isasyncgenfunction(function):
             raise UsageError(
                 f"{subject} is not an async generator", where=where(function), fix="write async def … with yield in it"

@@ -37,11 +37,11 @@ def checked(tags: Iterable[str]) -> list[str]:
     for tag in found:
         match = _TAG.fullmatch(tag)
         if match is None or len(tag) > LONGEST_TAG:
-            raise UsageError(f"tag {tag!r:.80}", fix="write namespace:value or namespace:key=value")
+            raise UsageError(f"{tag!r:.80} cannot be a tag", fix="write namespace:value or namespace:key=value")
         if match[1] in RESERVED and not (match[1] == "chat" and tag.removeprefix("chat:") in CHAT):
             raise UsageError(f"tag {tag!r}: the namespace {match[1]!r} is reserved", fix="use a namespace of your own")
     if len(found) > MOST_TAGS:
-        raise UsageError(f"{len(found)} tags", fix=f"give at most {MOST_TAGS}")
+        raise UsageError(f"{len(found)} tags are too many", fix=f"give at most {MOST_TAGS}")
     return found
 
 

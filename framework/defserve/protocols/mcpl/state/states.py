@@ -59,7 +59,8 @@ class StateOptions(NamedTuple):
         for name, known in _CHOICES.items():
             if getattr(self, name) not in known:
                 raise UsageError(
-                    f"{subject}: {name}={getattr(self, name)!r}", fix=f"use one of {', '.join(map(repr, known))}"
+                    f"{subject}: {name}={getattr(self, name)!r} is not possible",
+                    fix=f"use one of {', '.join(map(repr, known))}",
                 )
         Retention(self.keep, self.ttl)
 

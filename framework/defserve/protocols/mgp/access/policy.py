@@ -113,7 +113,7 @@ class AccessPolicy:
         for entry in entries:
             if self.entry(entry.agent_id, entry.tool_name) is not None:
                 subject = "the server" if entry.tool_name is None else f"tool {entry.tool_name!r}"
-                raise UsageError(f"two entries for {entry.agent_id!r} and {subject}", fix="remove one of them")
+                raise UsageError(f"there are two entries for {entry.agent_id!r} and {subject}", fix="remove one")
             self._entries = _with(self._entries, entry)
         self._declared = self._entries
         self._entries = self._stored()

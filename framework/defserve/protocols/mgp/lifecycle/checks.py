@@ -32,7 +32,7 @@ class HealthCheck:
                 f"health check {name!r} must be a function without parameters", fix="remove its parameters"
             )
         if not timeout > 0:
-            raise UsageError(f"health check {name!r}: timeout={timeout!r}", fix="give seconds, more than 0")
+            raise UsageError(f"health check {name!r} cannot have timeout={timeout!r}", fix="give seconds, more than 0")
         self.function, self.name, self.timeout, self.critical = function, name, timeout, critical
         self._running: asyncio.Future[Any] | None = None
 

@@ -75,7 +75,7 @@ def _refuse_bypass(branches: tuple[Any, ...], subject: str, place: str) -> None:
         plain = _unguarded(branch)
         if not any(_guards(branch, subject, place, {})) and guarded and (plain in guarded or plain in (Any, object)):
             raise UsageError(
-                f"{subject}: a guarded type in a union with {getattr(plain, '__name__', plain)}, "
+                f"{subject}: a guarded type is in a union with {getattr(plain, '__name__', plain)}, "
                 "which accepts what the guard refuses",
                 where=place,
                 fix="remove that type from the union",

@@ -40,7 +40,7 @@ class ToolSecurity:
         function = tool.function.signature.function
         given: Any = tool.options.security
         if given is not None and not isinstance(given, Security):
-            raise UsageError(f"security={given!r}", where=tool.where, fix="write security=Security(…)")
+            raise UsageError(f"security={given!r} is not possible", where=tool.where, fix="write security=Security(…)")
         marked: Security | None = getattr(function, MARK, None)
         if given is not None and marked is not None and given != marked:
             raise UsageError(

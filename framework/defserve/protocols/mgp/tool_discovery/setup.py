@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from defserve.errors import UsageError
+from defserve.errors import UsageError, did_you_mean
 from defserve.protocols.mgp.tool_discovery.calling import NamedCalls
 from defserve.protocols.mgp.tool_discovery.catalogue import ServerCatalogue
 from defserve.protocols.mgp.tool_discovery.discovery import ToolDiscovery
@@ -25,6 +26,7 @@ class ToolSearch:
         self, given: Any, tools: Tools, catalogue: ServerCatalogue, audit: Callable[[], AuditTrail], owner: Any
     ) -> None:
         options = Search.of(given)
+        self._tools = tools
         self.section = ToolDiscovery(options, catalogue, audit)
         levels = Levels(options, catalogue)
         self.list = SearchedList(self.section, levels)
@@ -32,9 +34,16 @@ class ToolSearch:
         for tool in meta_tools(self.section, owner):
             tools.registry.add(tool.name, tool, where=tool.where)
 
-    def check(self) -> None:
-        """Raises UsageError if the pinned tools that are known cost more than is reserved for them."""
+    def check(self, *, is_whole: bool) -> None:
+        """Raises UsageError if the pinned tools that are known cost more than is reserved for them.
+
+        If all tools are there (`is_whole`), a pinned name that is not among them is warned about: one may still come.
+        """
         options = self.section.options
+        for name in options.pinned if is_whole else ():
+            if self.section.catalogue.by_name(name) is None:
+                fix = did_you_mean(name, (each for each, _ in self._tools.registry.items()), "check Search(pinned=…)")
+                logging.getLogger("defserve").warning("there is no tool %r to be pinned\n  fix: %s", name, fix)
         known = [self.section.catalogue.by_name(name) for name in options.pinned]
         tokens = {entry.name: entry.tokens for entry in known if entry is not None}
         reserve = options.budget.pinned_reserve

@@ -59,7 +59,7 @@ const spelled = found => Object.fromEntries([...found].reverse().map(({ path, re
 // What the server itself found wrong in the last call of this tool, for the fields.
 function told(call, value) {
   if (!call || call.state !== "failed" || JSON.stringify(call.arguments) !== JSON.stringify(value)) return [];
-  const found = call.result?._meta?.["dev.defserve/error"]?.problems;
+  const found = call.error?.problems ?? call.result?._meta?.["dev.defserve/error"]?.problems;
   return Array.isArray(found) ? found.map(({ field, reason }) => ({ path: String(field ?? ""), reason: String(reason) })) : [];
 }
 

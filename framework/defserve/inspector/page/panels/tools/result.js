@@ -3,7 +3,7 @@ import { html, useEffect, useState } from "../../vendor/preact.js";
 import { duration, plural } from "../../format.js";
 import { app, go, useStore } from "../../store.js";
 import { Button, Chip, Copy, Tabs } from "../../parts/controls.js";
-import { Block, Log, Part, Structured, repeats, rowsInParts } from "../../parts/content.js";
+import { Block, Log, Part, Structured, repeats, tabled } from "../../parts/content.js";
 import { Icon } from "../../parts/icons.js";
 import { Json } from "../../parts/json.js";
 import { Empty, ErrorNote, Note } from "../../parts/notes.js";
@@ -51,13 +51,12 @@ function failure(call) {
 function Parts({ call, schema }) {
   const isRunning = call.state === "running";
   const structured = call.result?.structuredContent;
-  const rows = rowsInParts(call.parts);
-  const content = isRunning || !call.result ? (rows ? [] : call.parts) : call.state === "failed" ? (call.result.content ?? []).filter(block => block?.type !== "text") : call.result.content ?? [];
-  const blocks = content.filter(block => !repeats(block, structured));
+  // A failed result says why in its texts, which the note shows.
+  const content = isRunning || !call.result ? call.parts : (call.result.content ?? []).filter(block => call.state !== "failed" || block?.type !== "text");
+  const { rows, rest: blocks } = tabled(content.filter(block => !repeats(block, structured)));
   const joined = isRunning && blocks.length > 1 && blocks.every(block => block?.type === "text") ? [{ type: "text", text: blocks.map(block => block.text).join("") }] : blocks;
-  const total = call.progress?.total && Number.isInteger(call.progress.total) && rows && call.progress.total >= rows.length ? call.progress.total : null;
-  const nothing = call.state === "done" && structured === undefined && !blocks.length;
-  return html`${structured !== undefined ? html`<${Structured} value=${structured} schema=${schema} />` : rows && html`<${Structured} value=${rows} schema=${schema} running=${isRunning} total=${total} />`}
+  const nothing = call.state === "done" && structured === undefined && !blocks.length && !rows;
+  return html`${structured !== undefined ? html`<${Structured} value=${structured} schema=${schema} />` : rows && html`<${Structured} value=${rows.length === 1 && !isRunning ? rows[0] : rows} schema=${schema} running=${isRunning} title="Result" />`}
     ${joined.map((block, at) => html`<${Block} key=${at} block=${block} />`)}${nothing && html`<p class="dim">The tool gave nothing back.</p>`}<${Log} lines=${call.log} />`;
 }
 

@@ -1,0 +1,125 @@
+"""Where snapshots come from: the metrics or the health of a server at an address, or a kernel's control socket."""
+
+from __future__ import annotations
+
+import time
+from argparse import Namespace
+from collections.abc import Awaitable, Callable
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import urljoin, urlsplit
+
+from defserve.auth.local_token.client import with_local_key
+from defserve.cli.target.connection import connect
+from defserve.cli.target.target import ServerTarget, headers_of
+from defserve.cli.top.prometheus import read_metrics
+from defserve.cli.top.snapshot import TopSnapshot
+from defserve.errors import PeerError, PeerGone, UsageError
+from defserve.host.client import Client
+from defserve.kernel.config.locating import locate
+from defserve.kernel.control.asking import ask
+
+Source = Callable[[], Awaitable[TopSnapshot]]
+
+MOST_BYTES: Final = 4 * 1024 * 1024
+SECONDS: Final = 5.0
+NO_METRICS: Final = "it serves no metrics: start it with --metrics to see calls, errors and latencies"
+
+
+def source_of(target: str | None, options: Namespace, stack: AsyncExitStack) -> Source:
+    """The source for what the command line names. What it opens is closed with `stack`."""
+    if target is None or target.endswith(".toml"):
+        return _KernelSource(locate(target), options.pid)
+    if urlsplit(target).scheme in ("http", "https"):
+        return _ServerSource(target, options, stack)
+    raise UsageError(
+        f"top cannot look at {target!r}",
+        fix="name the address of a server, http://127.0.0.1:8000/mcp, or the mgp.toml of a kernel",
+    )
+
+
+class _KernelSource:
+    def __init__(self, config: Path, pid: int | None) -> None:
+        self._config, self._pid = config, pid
+
+    async def __call__(self) -> TopSnapshot:
+        import asyncio
+
+        return await asyncio.to_thread(self._look)
+
+    def _look(self) -> TopSnapshot:
+        (status,) = ask(self._config, {"verb": "status"}, self._pid)
+        rows = list(ask(self._config, {"verb": "ps"}, self._pid))
+        facts = {name: status.get(name) for name in ("pid", "servers", "connected", "tools")}
+        return TopSnapshot(time.monotonic(), f"kernel {status.get('name', '')}".strip(), facts, servers=rows)
+
+
+class _ServerSource:
+    """Asks for `…/metrics`, and over a connection of its own for the health, if the server tells it (MGP)."""
+
+    def __init__(self, address: str, options: Namespace, stack: AsyncExitStack) -> None:
+        self._address, self._options, self._stack = address, options, stack
+        self._client: Client | None = None
+        self._tells_health = True
+
+    async def __call__(self) -> TopSnapshot:
+        client = await self._connected()
+        facts = await self._health(client)
+        text = await self._metrics()
+        name = str(client.server_info.get("name") or self._address)
+        if text is None:
+            return TopSnapshot(time.monotonic(), name, facts, note=NO_METRICS)
+        tools, gauges = read_metrics(text)
+        return TopSnapshot(time.monotonic(), name, {**facts, **gauges}, tools)
+
+    async def _connected(self) -> Client:
+        if self._client is None:
+            offer = {"mgp": {"version": "0.3.0", "extensions": ["lifecycle"]}}
+            target = ServerTarget(address=self._address)
+            self._client = await self._stack.enter_async_context(connect(target, self._options, offer=offer))
+        return self._client
+
+    async def _health(self, client: Client) -> dict[str, Any]:
+        if not self._tells_health:
+            return {}
+        try:
+            said = await client.request("mgp/health/status", {})
+        except PeerGone:
+            raise
+        except PeerError:
+            self._tells_health = False
+            return {}
+        resources: dict[str, Any] = said.get("resources") or {}
+        return {
+            name: value
+            for name, value in (
+                ("status", said.get("status")),
+                ("uptime_secs", said.get("uptime_secs")),
+                ("tools", said.get("tools_total")),
+                ("memory_bytes", resources.get("memory_bytes")),
+            )
+            if value is not None
+        }
+
+    async def _metrics(self) -> str | None:
+        """The text of the metrics; None if the server has none, or does not show them to us."""
+        import asyncio
+
+        return await asyncio.to_thread(self._fetch)
+
+    def _fetch(self) -> str | None:
+        from http.client import HTTPException
+        from urllib.error import URLError
+        from urllib.request import Request, urlopen
+
+        headers = {name.lower(): value for name, value in headers_of(self._options.header).items()}
+        address, token = with_local_key(self._address, self._options.token, headers)
+        if token is not None:
+            headers["authorization"] = f"Bearer {token}"
+        try:
+            # The address was checked to be http or https.
+            with urlopen(Request(urljoin(address, "metrics"), headers=headers), timeout=SECONDS) as response:
+                return response.read(MOST_BYTES).decode(errors="replace")
+        except (URLError, HTTPException, OSError, ValueError):
+            return None

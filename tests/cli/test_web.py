@@ -1,0 +1,113 @@
+"""`--web`: the inspector from the command line."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import signal
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from defserve.cli.web import opening
+from defserve.inspector.running import WebOptions
+from defserve.inspector.target import Target
+from tests.cli.running import Run
+
+SERVER = '''
+from defserve import Server
+
+server = Server("small", "1")
+
+
+@server.tool
+def one() -> int:
+    """One."""
+    return 1
+'''
+
+
+@pytest.fixture
+def served(tmp_path: Path) -> str:
+    (tmp_path / "small.py").write_text(SERVER)
+    return str(tmp_path / "small.py")
+
+
+@pytest.fixture
+def runs(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Target, WebOptions, Any]]:
+    """Instead of serving a page, the inspector opens one conversation: what it found."""
+    found = list[tuple[Target, WebOptions, Any]]()
+
+    async def run(target: Target, options: WebOptions, ending: asyncio.Future[int]) -> int:
+        from defserve.inspector.inspection import Inspection
+
+        async with Inspection(target) as inspection:
+            client = await inspection.client()
+            found.append((target, options, [tool["name"] for tool in await client.tools()]))
+        return 0
+
+    monkeypatch.setattr(opening, "run", run)
+    return found
+
+
+def test_a_file_is_inspected(defserve: Run, served: str, runs: list[Any]):
+    assert defserve("inspect", served, "--web", "--no-browser", "--port", "8123").code == 0
+    ((target, options, tools),) = runs
+    assert (target.words, target.address, options, tools) == ((served,), served, WebOptions(8123, False), ["one"])
+
+
+def test_a_command_is_inspected(defserve: Run, served: str, runs: list[Any]):
+    source = "import sys; from defserve.cli import main; sys.exit(main())"
+    assert (
+        defserve("inspect", "--web", "--era", "handshake", "--", sys.executable, "-c", source, "run", served).code == 0
+    )
+    ((target, options, tools),) = runs
+    assert target.words[:2] == ("--", sys.executable) and tools == ["one"]
+    assert (target.era, options.browser) == ("handshake", True)
+
+
+def test_wrong_options_are_told(defserve: Run, served: str, runs: list[Any]):
+    assert "there is no port 70000" in defserve("inspect", served, "--web", "--port", "70000").err
+    assert "use --era handshake or --era stateless" in defserve("inspect", served, "--web", "--era", "2024-11-05").err
+    assert runs == []
+
+
+async def _page(command: list[str], check: Any) -> int:
+    """Start a command, hand its address to `check`, and end it. Its exit code."""
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "defserve", *command), stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.DEVNULL
+    )
+    assert process.stdout is not None
+    try:
+        address = (await process.stdout.readline()).decode().strip()
+        await check(address)
+        process.send_signal(signal.SIGINT)
+        return await process.wait()
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
+
+
+async def _lists(address: str) -> list[str]:
+    from websockets.asyncio.client import connect
+
+    origin, _, token = address.partition("/?token=")
+    protocols: Any = ["defserve-inspector", f"token.{token}"]
+    async with connect(f"ws{origin[4:]}/socket", origin=origin, subprotocols=protocols, proxy=None) as socket:  # pyright: ignore
+        await socket.send(json.dumps({"id": 1, "do": "tools.list"}))
+        while True:
+            for message in json.loads(await socket.recv()):
+                if message.get("id") == 1:
+                    return [tool["definition"]["name"] for tool in message["ok"]["tools"]]
+
+
+@pytest.mark.parametrize("command", ["inspect", "dev"])
+def test_the_address_is_a_line_of_its_own_and_ctrl_c_ends_it(served: str, command: str):
+    async def check(address: str) -> None:
+        assert address.startswith("http://127.0.0.1:") and len(address.partition("?token=")[2]) >= 43
+        assert await _lists(address) == ["one"]
+
+    assert asyncio.run(_page([command, served, "--web", "--no-browser"], check)) == 130

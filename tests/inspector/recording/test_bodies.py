@@ -1,0 +1,47 @@
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from defserve.inspector.recording import bodies
+from defserve.inspector.recording.bodies import Bodies
+
+
+def test_old_bodies_lie_in_a_file_and_are_read_from_there():
+    kept = Bodies(in_memory=100)
+    for number in range(50):
+        kept.keep(number, b"%02d" % number * 10)
+    assert kept.in_memory <= 100
+    assert [kept.get(number) for number in range(50)] == [b"%02d" % number * 10 for number in range(50)]
+    kept.close()
+
+
+def test_the_oldest_are_forgotten_when_two_files_are_full():
+    kept = Bodies(in_memory=10, in_file=100)
+    for number in range(100):
+        kept.keep(number, b"x" * 10)
+    found = [number for number in range(100) if kept.get(number) is not None]
+    assert found == list(range(found[0], 100)) and found[0] > 0 and len(found) <= 22
+    kept.close()
+
+
+def test_a_body_is_cut_where_it_is_too_long(monkeypatch):
+    monkeypatch.setattr(bodies, "LONGEST", 10)
+    kept = Bodies()
+    kept.keep(0, b"x" * 100)
+    assert kept.get(0) == b"x" * 10
+
+
+@given(st.lists(st.binary(max_size=40), max_size=60), st.integers(0, 100))
+def test_a_body_comes_back_as_it_was_or_not_at_all(every: list[bytes], forgotten: int):
+    kept = Bodies(in_memory=50, in_file=120)
+    for number, body in enumerate(every):
+        kept.keep(number, body)
+    kept.forget(forgotten)
+    assert kept.get(forgotten) is None
+    for number, body in enumerate(every):
+        assert number == forgotten or kept.get(number) in (body, None)
+    if every and forgotten != len(every) - 1:
+        assert kept.get(len(every) - 1) == every[-1]
+    kept.close()
+    assert kept.in_memory == 0

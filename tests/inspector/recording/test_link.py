@@ -1,0 +1,96 @@
+from __future__ import annotations
+
+import sys
+
+import pytest
+
+from defserve import Server
+from defserve.errors import PeerError
+from defserve.host import Client, HttpLink, Link, ProcessLink
+from defserve.inspector.recording.link import observed
+from defserve.inspector.recording.recorder import Recorder
+from defserve.limits import Limits
+from defserve.runner.loopback import loopback
+from defserve.runner.memory import serving
+
+pytestmark = pytest.mark.anyio
+
+
+def small() -> Server:
+    server = Server("small", "1")
+
+    @server.tool
+    def add(a: int, b: int) -> int:
+        return a + b
+
+    return server
+
+
+async def talk(link: Link, version: str) -> Recorder:
+    recorder = Recorder()
+    async with Client(observed(link, recorder, version), version=version) as client:
+        assert await client.call("add", a=1, b=2) == 3
+        with pytest.raises(PeerError):
+            await client.request("no/such", {})
+    return recorder
+
+
+def check(recorder: Recorder) -> None:
+    entries = recorder.slice(0, recorder.count)
+    called = [entry for entry in entries if entry.method == "tools/call"]
+    assert [(entry.direction, entry.kind, entry.about) for entry in called] == [
+        ("sent", "request", "add"),
+        ("received", "answer", "add"),
+    ]
+    assert recorder.message(called[0].seq)["body"]["params"]["arguments"] == {"a": 1, "b": 2}
+    assert recorder.message(called[1].seq)["body"]["result"]["content"][0]["text"] == "3"
+    refused = [entry for entry in entries if entry.method == "no/such"]
+    assert [entry.error for entry in refused] == [-32601, -32601]
+
+
+@pytest.mark.parametrize("version", ["handshake", "stateless"])
+async def test_in_memory(version: str):
+    async with serving(small().composition) as link:
+        check(await talk(link, version))
+
+
+@pytest.mark.parametrize("version", ["handshake", "stateless"])
+async def test_over_http_with_headers(version: str):
+    async with loopback(small().asgi(), Limits()) as address:
+        recorder = await talk(HttpLink(address), version)
+    check(recorder)
+    asked = next(entry for entry in recorder.slice(0, recorder.count) if entry.method == "tools/call")
+    exchange = recorder.message(asked.seq)["exchange"]
+    assert (exchange["method"], exchange["status"]) == ("POST", 200)
+    assert exchange["headers"]["content-type"] == exchange["answered"]["content-type"] == "application/json"
+
+
+SERVER = """
+from defserve import Server
+
+server = Server("s", "1")
+
+
+@server.tool
+def add(a: int, b: int) -> int:
+    return a + b
+
+
+server.main()
+"""
+
+
+async def test_a_child_process(tmp_path):
+    (tmp_path / "s.py").write_text(SERVER)
+    check(await talk(await ProcessLink.spawn(sys.executable, [str(tmp_path / "s.py")]), "handshake"))
+
+
+async def test_an_answer_that_is_lost_is_told():
+    recorder = Recorder()
+    link = observed(HttpLink("http://127.0.0.1:9/mcp"), recorder, "stateless")
+    with pytest.raises(PeerError):
+        async with Client(link, version="stateless"):
+            pass
+    asked, lost = recorder.slice(0, 2)
+    assert (asked.method, lost.of, lost.direction) == ("server/discover", asked.seq, "received")
+    assert "cannot be reached" in recorder.message(lost.seq)["body"]["error"]["message"]

@@ -1,0 +1,131 @@
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from defserve.inspector.recording.bodies import Bodies
+from defserve.inspector.recording.recorder import Entry, Exchange, Recorder
+
+
+def sent(recorder: Recorder, **message: Any) -> Entry:
+    return recorder.append("stateless", "sent", json.dumps(message).encode())
+
+
+def received(recorder: Recorder, **message: Any) -> Entry:
+    return recorder.append("stateless", "received", json.dumps(message).encode())
+
+
+def test_an_answer_belongs_to_its_request():
+    recorder = Recorder()
+    asked = sent(recorder, id=1, method="tools/call", params={"name": "add", "arguments": {}})
+    notice = received(recorder, method="notifications/progress", params={"progressToken": 1, "progress": 1})
+    answer = received(recorder, id=1, result={"content": []})
+    assert (asked.kind, asked.about, asked.of) == ("request", "add", answer.seq)
+    assert (notice.kind, notice.id) == ("notice", 1)
+    assert (answer.kind, answer.method, answer.of, answer.error) == ("answer", "tools/call", asked.seq, None)
+    assert answer.ms == asked.ms is not None
+
+
+def test_the_same_id_in_the_other_direction_or_era_is_another_request():
+    recorder = Recorder()
+    ours = sent(recorder, id=1, method="tools/call", params={})
+    theirs = received(recorder, id=1, method="elicitation/create", params={"message": "How many?"})
+    other = recorder.append("handshake", "received", b'{"id": 1, "result": {}}')
+    assert (theirs.about, other.of, ours.of) == ("How many?", None, None)
+    assert sent(recorder, id=1, result={}).of == theirs.seq
+
+
+@pytest.mark.parametrize(
+    ("reply", "error"),
+    [({"error": {"code": -3, "message": "no"}}, -3), ({"result": {"isError": True}}, True), ({"error": "?"}, True)],
+)
+def test_errors_are_counted_and_marked_on_both_halves(reply: dict[str, Any], error: Any):
+    recorder = Recorder()
+    asked = sent(recorder, id=1, method="tools/call", params={})
+    assert received(recorder, id=1, **reply).error == asked.error == error
+    assert recorder.figures()["errors"] == 1
+
+
+def test_what_is_no_message_is_kept_too():
+    recorder = Recorder()
+    assert recorder.append("stateless", "received", b"\xff not JSON").kind == "other"
+    assert recorder.message(0)["body"] == "\N{REPLACEMENT CHARACTER} not JSON"
+
+
+def test_a_message_is_shown_with_secrets_masked_and_its_exchange():
+    recorder = Recorder()
+    sent(
+        recorder,
+        id=1,
+        method="x",
+        params={"password": "hunter2", "_meta": {"progressToken": 5}, "properties": {"token": {"type": "string"}}},
+    )
+    recorder.attach(
+        0,
+        Exchange(
+            "POST",
+            "http://x/mcp",
+            {"authorization": "Bearer abcdefghijklmnopqrstuvwxyz", "accept": "a"},
+            200,
+            {"mcp-session-id": "0123456789abcdef0123456789"},
+        ),
+    )
+    shown = recorder.message(0)
+    text = json.dumps(shown)
+    assert "hunter2" not in text and "abcdefgh" not in text and "456789abcdef" not in text
+    assert shown["body"]["params"]["_meta"] == {"progressToken": 5}
+    assert shown["body"]["params"]["properties"] == {"token": {"type": "string"}}
+    assert shown["exchange"]["headers"]["accept"] == "a" and shown["exchange"]["status"] == 200
+
+
+def test_the_timeline_is_read_by_number_and_by_time():
+    recorder = Recorder()
+    for id in range(10):
+        sent(recorder, id=id, method="ping")
+    assert [entry.seq for entry in recorder.slice(3, 6)] == [3, 4, 5]
+    assert recorder.slice(8, 100)[-1].seq == 9
+    assert recorder.entry(10) is None and recorder.message(10) is None
+    assert recorder.since(recorder.slice(4, 5)[0].time) <= 4
+    assert recorder.since(0.0) == 0
+
+
+def test_the_oldest_messages_are_forgotten_and_numbers_go_on():
+    recorder = Recorder(most=100)
+    for id in range(250):
+        sent(recorder, id=id, method="ping")
+    assert recorder.count == 250 and recorder.first >= 100 and recorder.message(0) is None
+    assert recorder.slice(0, 250)[0].seq == recorder.first
+    recorder.clear()
+    assert (recorder.first, recorder.count, recorder.slice(0, 300)) == (250, 250, [])
+    assert sent(recorder, id=1, method="ping").seq == 250
+
+
+def test_subscribers_hear_each_message_until_they_end_it():
+    recorder, heard = Recorder(), list[int]()
+    end = recorder.subscribe(lambda entry: heard.append(entry.seq))
+    sent(recorder, id=1, method="ping")
+    end()
+    sent(recorder, id=2, method="ping")
+    assert heard == [0]
+
+
+def test_a_hundred_thousand_messages_stay_within_memory():
+    import tracemalloc
+
+    body = json.dumps(
+        {"id": 1, "method": "tools/call", "params": {"name": "add", "arguments": {"x": "y" * 800}}}
+    ).encode()
+    recorder = Recorder(Bodies(in_memory=4 * 1024 * 1024))
+    tracemalloc.start()
+    try:
+        # A tenth of them: tracing takes long. What one message costs beside its body is the same.
+        for _ in range(10_000):
+            recorder.append("stateless", "sent", body)
+        used, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert (used - 4 * 1024 * 1024) * 10 < 100 * 1024 * 1024
+    assert recorder.message(0)["body"]["params"]["name"] == "add"
+    recorder.close()

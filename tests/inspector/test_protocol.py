@@ -1,0 +1,61 @@
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from defserve.errors import PeerError, Refused, UsageError
+from defserve.inspector.protocol import BadMessage, Request, error_of, read
+
+
+async def _nowhere(part: object) -> None:
+    pass
+
+
+def test_a_request_has_an_id_a_verb_and_arguments():
+    assert read('{"id": 3, "do": "tools.call", "tool": "a"}') == (3, "tools.call", {"tool": "a"})
+    assert read('{"do": "cancel", "of": 3}') == (None, "cancel", {"of": 3})
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "[]", "{}", '{"do": 1}', '{"do": "x"}', '{"id": true, "do": "x"}', '{"id": "1", "do": "x"}', "NaN", "{"],
+)
+def test_anything_else_is_refused(text: str):
+    with pytest.raises(BadMessage):
+        read(text)
+
+
+@given(st.text())
+def test_no_text_breaks_the_reader(text: str):
+    try:
+        read(text)
+    except BadMessage:
+        pass
+
+
+def test_arguments_are_checked_for_their_type():
+    request = Request({"name": "a", "number": 3, "yes": True, "object": {"b": 1}}, _nowhere)
+    assert (request.text("name"), request.whole("number"), request.object("object")) == ("a", 3, {"b": 1})
+    assert (request.text("other", ""), request.whole("other", 0), request.object("other")) == ("", 0, {})
+    for wrong in (lambda: request.text("number"), lambda: request.whole("yes"), lambda: request.object("name")):
+        with pytest.raises(BadMessage):
+            wrong()
+
+
+def test_an_error_is_told_with_its_fix_code_and_data():
+    assert error_of(UsageError("no", fix="do it")) == {"message": "no", "fix": "do it"}
+    assert error_of(PeerError("no", code=7, data={"fix": "so"})) == {
+        "message": "no",
+        "code": 7,
+        "fix": "so",
+        "data": {"fix": "so"},
+    }
+    assert error_of(Refused("no", data={"a": 1})) == {"message": "no", "data": {"a": 1}}
+
+
+def test_of_an_unexpected_error_only_the_class_is_told():
+    assert (
+        "secret" not in str(error_of(ValueError("secret")))
+        and "ValueError" in error_of(ValueError("secret"))["message"]
+    )

@@ -1,0 +1,74 @@
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from defserve.errors import UsageError
+from defserve.host.answers import Accept, Cancel, Decline
+from defserve.inspector import questions as room
+from defserve.inspector.questions import Questions
+from tests.waiting import until
+
+pytestmark = pytest.mark.anyio
+
+
+def fresh() -> tuple[Questions, list[tuple[str, Any]]]:
+    told = list[tuple[str, Any]]()
+    return Questions(lambda topic, data: told.append((topic, data))), told
+
+
+async def asked(questions: Questions, asking: Any, answer: dict[str, Any]) -> Any:
+    task = asyncio.ensure_future(asking)
+    await until(lambda: bool(questions.open))
+    assert questions.answer(questions.open[0]["id"], answer)
+    return await task
+
+
+@pytest.mark.parametrize(
+    ("answer", "given"),
+    [
+        ({"action": "accept", "content": {"a": 1}}, {"a": 1}),
+        ({"action": "accept"}, Accept),
+        ({"action": "decline", "content": {"a": 1}}, Decline),
+        ({"action": "cancel"}, Cancel),
+        ({}, Cancel),
+    ],
+)
+async def test_a_form_is_filled_in_or_not(answer: dict[str, Any], given: Any):
+    questions, told = fresh()
+    answers = questions.answers("stateless")
+    assert answers.ask is not None
+    assert await asked(questions, answers.ask("How many?", {"properties": {}}), answer) == given
+    assert [topic for topic, _ in told] == ["question", "question.over"]
+
+
+async def test_the_other_kinds_of_questions():
+    questions, _ = fresh()
+    answers = questions.answers("handshake")
+    assert answers.ask_url and answers.sample and callable(answers.roots)
+    assert await asked(questions, answers.ask_url("Sign in", "https://example.com"), {"action": "accept"}) is Accept
+    assert await asked(questions, answers.sample({"messages": []}), {"text": "yes"}) == "yes"
+    assert await asked(questions, answers.sample({"messages": []}), {"result": {"model": "m"}}) == {"model": "m"}
+    questions.roots.append("file:///tmp")
+    assert answers.roots() == ["file:///tmp"]
+
+
+@pytest.mark.parametrize("answer", [{}, {"yes": 1}, {"yes": "true"}, {"yes": False}, {"no": True}])
+async def test_only_a_clear_yes_confirms(answer: dict[str, Any]):
+    questions, _ = fresh()
+    assert await asked(questions, questions.confirm("stateless", "t", {}, {}), answer) is False
+    assert await asked(questions, questions.permit("stateless", "p", "safe", "s"), answer) is None
+
+
+async def test_questions_have_an_end(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(room, "MOST_OPEN", 1)
+    questions, _ = fresh()
+    first = asyncio.create_task(questions.ask("form", "stateless"))
+    await until(lambda: bool(questions.open))
+    with pytest.raises(UsageError, match="1 questions wait"):
+        await questions.ask("form", "stateless")
+    first.cancel()
+    await asyncio.gather(first, return_exceptions=True)
+    assert not questions.open and not questions.answer(1, {})

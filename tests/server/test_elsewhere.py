@@ -1,0 +1,170 @@
+"""People who come from other frameworks: their names are met with ours, and a forgotten await is said."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from defserve import Context, Server, ToolError, UsageError
+from defserve.protocols.mcp.asking import elsewhere
+from defserve.server.elsewhere import OPTIONS, SERVER
+from defserve.server.options import ServerFields
+from defserve.serving.options import WebFields
+
+
+@pytest.mark.parametrize(("name", "fix"), SERVER.items())
+def test_a_method_of_another_server_is_met_with_ours(name: str, fix: str):
+    with pytest.raises(AttributeError, match=re.escape(f"Server has no attribute {name!r}\n  fix: {fix}")):
+        getattr(Server("s"), name)
+
+
+@pytest.mark.parametrize("name", elsewhere.CONTEXT)
+def test_a_verb_of_another_context_is_met_with_ours(name: str):
+    assert name not in dir(Context)
+    with pytest.raises(AttributeError, match=f"Context has no attribute '{name}'\n  fix: "):
+        getattr(Context.__new__(Context), name)
+
+
+def test_what_the_tables_advise_exists():
+    advice = "\n".join((*elsewhere.CONTEXT.values(), *SERVER.values(), *OPTIONS.values()))
+    for name in re.findall(r"\bctx\.(\w+)", advice):
+        assert hasattr(Context, name), name
+    for name in re.findall(r"\bserver\.(\w+)", advice):
+        assert hasattr(Server, name), name
+
+
+def test_a_slip_of_the_finger_is_met_with_the_nearest_name():
+    with pytest.raises(AttributeError, match="did you mean 'resource'"):
+        Server("s").resorce  # type: ignore[attr-defined]  # noqa: B018
+    with pytest.raises(AttributeError, match="no attribute '_nothing_like_it'$"):
+        Server("s")._nothing_like_it  # type: ignore[attr-defined]  # noqa: B018
+    assert not hasattr(Server("s"), "nothing_like_it")
+
+
+def test_a_property_that_fails_shows_its_own_error():
+    class Odd(Server):
+        @property
+        def odd(self) -> str:
+            return object().missing  # type: ignore[attr-defined]
+
+    with pytest.raises(AttributeError, match="'object' object has no attribute 'missing'"):
+        _ = Odd("s").odd
+
+
+@pytest.mark.parametrize("option", OPTIONS)
+def test_an_option_of_another_server_is_met_with_ours(option: str):
+    if option not in ServerFields.__annotations__:
+        with pytest.raises(UsageError, match=f"Server has no option '{option}'") as refused:
+            Server("s", **{option: 1})  # type: ignore[arg-type]
+        assert refused.value.fix == OPTIONS[option]
+
+
+@pytest.mark.parametrize("method", ["run", "asgi"])
+@pytest.mark.parametrize("option", ["transport", "port", "allowed_host", "nonsense"])
+def test_an_option_that_does_not_exist_is_never_ignored(method: str, option: str):
+    with pytest.raises(UsageError, match=f"server.{method} has no option '{option}'") as refused:
+        getattr(Server("s"), method)(**{option: "http"})
+    assert "on=" in refused.value.fix if option in OPTIONS else refused.value.fix
+    assert option not in WebFields.__annotations__
+
+
+@pytest.mark.parametrize("name", ["http", "sse", "streamable-http"])
+def test_the_name_of_a_transport_is_met_with_an_address(name: str):
+    with pytest.raises(UsageError, match="write the whole address: http://127.0.0.1:8000/mcp"):
+        Server("s").run(name)
+
+
+@dataclass
+class Note:
+    text: Any
+
+
+async def helper() -> str:
+    return ""
+
+
+async def numbers() -> AsyncIterator[int]:
+    yield 1
+
+
+server = Server("forgetful", "1")
+
+
+@server.tool
+async def in_a_text(ctx: Context) -> str:
+    return f"Hello {ctx.ask('Who?', str)}"
+
+
+@server.tool
+async def as_a_text(ctx: Context) -> str:
+    return str(ctx.choose("Which?", ["a"]))
+
+
+@server.tool
+async def in_a_list(ctx: Context):  # type: ignore[no-untyped-def]
+    return {"names": [ctx.ask("Who?", str)]}
+
+
+@server.tool
+async def in_a_condition(ctx: Context) -> str:
+    return "yes" if ctx.roots() else "no"
+
+
+@server.tool
+async def its_member(ctx: Context) -> str:
+    return ctx.sample("Write").text  # type: ignore[attr-defined]
+
+
+@server.tool
+async def of_mine(ctx: Context) -> dict[str, Any]:
+    return {"it": helper()}
+
+
+@server.tool
+async def in_a_model(ctx: Context) -> Note:
+    return Note(helper())
+
+
+@server.tool
+async def a_generator(ctx: Context):  # type: ignore[no-untyped-def]
+    return [numbers()]
+
+
+@pytest.mark.parametrize(
+    ("tool", "said"),
+    [
+        ("in_a_text", "fix: await ctx.ask(…)"),
+        ("as_a_text", "fix: await ctx.choose(…)"),
+        ("in_a_list", "`await` is missing before ctx.ask(…)"),
+        ("in_a_condition", "fix: await ctx.roots(…)"),
+        ("its_member", "fix: await ctx.sample(…)"),
+        ("of_mine", "`await` is missing before helper(…)"),
+        ("in_a_model", "`await` is missing before helper(…)"),
+        ("a_generator", "[each async for each in …]"),
+    ],
+)
+@pytest.mark.anyio
+@pytest.mark.filterwarnings("error")
+async def test_a_forgotten_await_fails_and_is_said(tool: str, said: str, caplog: pytest.LogCaptureFixture):
+    async with server.connect() as client:
+        with pytest.raises(ToolError, match="internal error"):
+            await client.call(tool)
+    assert said in caplog.text
+
+
+@pytest.mark.anyio
+async def test_an_answer_can_be_gathered_and_made_a_task():
+    asks = Server("s", "1")
+
+    @asks.tool
+    async def both(ctx: Context) -> list[int]:
+        task = asyncio.create_task(ctx.once("b", lambda: 2))
+        return [*await asyncio.gather(ctx.once("a", lambda: 1)), await task]
+
+    async with asks.connect() as client:
+        assert await client.call("both") == [1, 2]
