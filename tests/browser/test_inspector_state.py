@@ -98,6 +98,13 @@ def test_by_mouse_a_click_compares_and_another_rolls_back(browser: Browser):
         assert browser.page(f"{ROWS}.length > 10 && {ROWS}[0].innerText.includes('set_target')")
         assert browser.page("document.querySelector('.counted').textContent") == "27 checkpoints, 3 branches"
         assert browser.page(f"{ROWS}[0].innerText.includes('beds/fern/wanted: 18 → 24')")
+        # Ctrl K leads to a checkpoint, also one that is folded away.
+        browser.key("Control+k")
+        browser.type("25 → 26")
+        assert browser.page("document.querySelector('.found .nav')?.innerText.includes('25 → 26')")
+        browser.key("Enter")
+        assert browser.page("document.querySelector('.grow2.cur')?.innerText.includes('25 → 26')")
+        browser.page("location.hash = '#state', true")
         # The card of a row under the pointer.
         browser.hover(".graph [role=row]:nth-child(3)")
         assert "staghorn" in browser.page("document.querySelector('.card-cp .patch')?.textContent")

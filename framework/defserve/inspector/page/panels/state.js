@@ -1,6 +1,6 @@
 // State: the tree of checkpoints of a feature set, what lies between two of them, rolling back and branching.
 import { html, useEffect, useMemo, useRef, useState } from "../vendor/preact.js";
-import { ask } from "../socket.js";
+import { ask, on } from "../socket.js";
 import { app, connection, createStore, go, useStore } from "../store.js";
 import { useKeys } from "../keys.js";
 import { number, plural } from "../format.js";
@@ -111,10 +111,12 @@ function View({ era, all, current, isOpen, reload }) {
     return () => clearInterval(timer);
   }, []);
 
+  // An address such as #state/chk_… leads to that checkpoint.
+  const wantedId = useStore(app, each => (each.route.panel === "state" ? each.route.rest : ""));
   const marks = effective(tree, allMarks[era + current.key]);
   const setMarks = next => state.set({ marks: { ...allMarks, [era + current.key]: next } });
   const hits = useMemo(() => tree.find(text), [text, version]);
-  const keep = [tree.placeOf.get(marks.a), tree.placeOf.get(marks.b), tree.placeOf.get(tree.next), ...hits.slice(0, 500)].filter(each => each !== undefined);
+  const keep = [tree.placeOf.get(wantedId), tree.placeOf.get(marks.a), tree.placeOf.get(marks.b), tree.placeOf.get(tree.next), ...hits.slice(0, 500)].filter(each => each !== undefined);
   const asked = { head: tree.headPlace, keep, open: [...opened], headOnly };
   const bare = useLayout(tree, version, asked, JSON.stringify(asked));
   const made = useMemo(() => bare && enriched(bare, tree), [bare]);
@@ -140,6 +142,7 @@ function View({ era, all, current, isOpen, reload }) {
     return ask("state.diff", { ...where, a: parent >= 0 ? tree.ids[parent] : "", b: id });
   };
 
+  useEffect(() => { if (wantedId && tree.placeOf.has(wantedId)) { setCursor(wantedId); focusList(); } }, [wantedId, tree.placeOf.has(wantedId)]);
   const focusList = () => list.current?.focus();
   const toHead = () => {
     if (tree.head === null) return;
@@ -275,5 +278,17 @@ export const statePanel = {
   id: "state", title: "State", group: "Extensions", icon: "branch", key: "s",
   keys: [["A, B", "mark the row as A, as B"], ["H", "go to the head"], ["U", "roll back to A"], ["/", "find a checkpoint"], ["C", "copy the row as JSON"]],
   count: () => useStore(state, each => each.count),
+  // The checkpoints of the tree that was in view last.
+  finds: words => {
+    const tree = [...trees.values()].at(-1);
+    return !tree || words.trim().length < 2 ? [] : tree.find(words).slice(0, 5).map(at => ({
+      title: `${tree.shorts[at]} ${tree.calls[at] ?? ""}`, hint: tree.changes[at] || "checkpoint", icon: "branch", mono: true, run: () => go("state", tree.ids[at]),
+    }));
+  },
+  start: () => on("connection", ({ state: now, era }) => {
+    if (now !== "open" || state.get().told?.era === era) return;
+    const sum = each => each.trees.filter(tree => tree.own).reduce((all, tree) => all + tree.kept, 0);
+    ask("state.sets", { era }).then(({ sets }) => state.set({ count: sets.reduce((all, each) => all + sum(each), 0) }), () => {});
+  }),
   Panel,
 };
