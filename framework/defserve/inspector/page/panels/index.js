@@ -3,11 +3,13 @@
 //   group   "Server", "Protocol" or "Extensions"        key    the letter after G
 //   keys    [key, what it does] pairs, for the table    count  a hook that gives a number, or { hot: number }
 //   finds   words => [{ title, hint, icon, run }], for Ctrl K   start  called once, when the page begins
+import { latencyPanel } from "./latency.js";
 import { statePanel } from "./state.js";
 import { tools } from "./tools.js";
 
 export const panels = [
   tools,
+  latencyPanel,
   statePanel,
 ];
 
