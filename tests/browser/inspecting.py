@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Generator
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
@@ -44,7 +44,7 @@ class InspectorBeside:
 
 
 @contextmanager
-def inspector_of(target: Target) -> Iterator[InspectorBeside]:
+def inspector_of(target: Target) -> Generator[InspectorBeside]:
     """An inspector of `target` while the block runs."""
     started, made = threading.Event(), list[InspectorBeside]()
     ending: list[asyncio.Event] = []

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -77,7 +77,7 @@ def plant(inspector: InspectorBeside) -> list[str]:
 
 
 @contextmanager
-def inspector_in(browser: Browser, target: Target) -> Iterator[InspectorBeside]:
+def inspector_in(browser: Browser, target: Target) -> Generator[InspectorBeside]:
     """An inspector. At its end, the browser has complained of nothing, and asked nobody else."""
     with inspector_of(target) as inspector:
         yield inspector

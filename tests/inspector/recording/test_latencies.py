@@ -32,7 +32,8 @@ def test_each_tool_has_a_histogram_its_errors_and_its_slowest_calls():
 
 def test_only_answers_to_our_calls_count_each_in_its_era():
     latencies = Latencies()
-    for strange in ({"method": "tools/list"}, {"kind": "request"}, {"direction": "sent"}):
+    others: list[dict[str, Any]] = [{"method": "tools/list"}, {"kind": "request"}, {"direction": "sent"}]
+    for strange in others:
         latencies.add(answer(1.0, **strange))
     latencies.add(Entry(0, 1.0, "stateless", "received", "answer", "tools/call", 1, 9))
     assert latencies.told("stateless")["tools"] == []
