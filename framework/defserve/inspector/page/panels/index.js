@@ -5,9 +5,11 @@
 //   finds   words => [{ title, hint, icon, run }], for Ctrl K   start  called once, when the page begins
 import { statePanel } from "./state.js";
 import { tools } from "./tools.js";
+import { wire } from "./wire.js";
 
 export const panels = [
   tools,
+  wire,
   statePanel,
 ];
 
