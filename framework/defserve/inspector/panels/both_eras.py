@@ -22,8 +22,8 @@ LONG: Final = 300
 LONGEST_LINE: Final = 2_000
 SEND_SECONDS: Final = 60.0
 
-OWN: Final = re.compile(r'  "id": |      "progressToken": ')
-"""Lines that name the message itself. They differ by chance, so they are not marked."""
+OWN: Final = re.compile(r'  "id": | +"(?:progressToken|trace_id|request_id)": ')
+"""Lines that name this one message. They differ by chance, so they are not marked."""
 OF_EVERY_REQUEST: Final = frozenset(("host", "content-length", "accept", "accept-encoding", "connection", "user-agent"))
 READS: Final = frozenset(
     (

@@ -12,7 +12,7 @@ from defserve.inspector.recording.recorder import Entry, Recorder
 OTHER_ERA: Final = {"handshake": "stateless", "stateless": "handshake"}
 SAME: Final = {"initialize": "server/discover", "server/discover": "initialize"}
 """Methods that do in one era what another does in the other."""
-OF_THE_CALL: Final = ("_meta", "_mgp", "_mcpl", "state", "requestState", "inputResponses")
+OF_THE_CALL: Final = ("_meta", "_mgp", "_mcpl", "state", "requestState", "inputResponses", "trace_id", "request_id")
 """Members of params that belong to one sending of a request, not to what it asks for."""
 LOOKED_AT: Final = 50_000
 READ: Final = 200

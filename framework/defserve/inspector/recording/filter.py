@@ -119,7 +119,7 @@ def _known(name: str, start: int, stop: int) -> str:
         return lower
     near = get_close_matches(lower, (*NAMES, "not"), 1)
     told = f"write {near[0]}:" if near else f"use one of {', '.join(f'{each}:' for each in (*NAMES, 'not'))}"
-    raise FilterProblem(f"there is no {name}:", start, stop, f"{told}, or put the word in quotes")
+    raise FilterProblem(f"{name}: is not known", start, stop, f"{told}, or put the word in quotes")
 
 
 def _value(text: str, place: int) -> tuple[str, int]:

@@ -30,6 +30,7 @@ MOST_NOTICES: Final = 40
 HEADERS_IN_MEMORY: Final = 4 * 1024 * 1024
 HEADERS_IN_FILE: Final = 64 * 1024 * 1024
 RECENT: Final = 200
+FIRST_MESSAGES: Final = 100
 RATE_SECONDS: Final = 10.0
 
 
@@ -106,6 +107,12 @@ class Recorder:
         for tell in tuple(self._subscribers):
             tell(entry)
         return entry
+
+    def agree(self, era: str) -> None:
+        """The conversation that began without an era speaks this one: its first messages belong to it."""
+        for entry in self._entries[-FIRST_MESSAGES:]:
+            entry.era = entry.era or era
+        self._open = {(entry.era, entry.direction, id): entry for (_, _, id), entry in self._open.items()}
 
     def attach(self, seq: int, exchange: Exchange) -> None:
         """Add the HTTP exchange that carried a message."""

@@ -16,6 +16,7 @@ import { Overview } from "./wire/overview.js";
 import { Head, Row, windowOf } from "./wire/rows.js";
 
 const HEIGHT = 26;
+const SETTLE_MS = 80;
 const barWidth = () => (innerWidth >= 1200 ? 400 : innerWidth >= 720 ? 180 : 0);
 
 function useBarWidth() {
@@ -49,8 +50,11 @@ async function showMessage(seq) {
   store.set({ selected: { index: place, seq }, open: true });
 }
 
+// Members of the store, each of which draws anew when it changes.
+const use = (...names) => names.map(name => useStore(store, state => state[name]));
+
 function TopBar({ filterRef }) {
-  const { query, errors, rows, messages, paused, fresh } = useStore(store);
+  const [query, errors, rows, messages, paused, fresh] = use("query", "errors", "rows", "messages", "paused", "fresh");
   const [saving, setSaving] = useState(null);
   const kinds = [["all", "All"], ["requests", "Requests"], ["notices", "Notices"], ["errors", html`Errors ${errors > 0 && html`<span class="num bad">${number(errors)}</span>`}`]];
   const keep = async () => {
@@ -75,22 +79,40 @@ function NothingHere({ query, messages }) {
     : html`<${Empty} icon="wire" title="No message yet" action=${html`<a class="btn" href="#tools">Call a tool</a>`}>Messages appear here as they pass.<//>`;
 }
 
+// The time that the bars show. It follows the rows in view once scrolling has come to rest.
+function useFrame(turn) {
+  const [frame, setFrame] = useState(null);
+  const seen = useRef([0, 0]), timer = useRef(0);
+  const settle = () => {
+    timer.current = 0;
+    const rows = [];
+    for (let index = seen.current[0]; index < seen.current[1]; index++) if (rowAt(index)) rows.push(rowAt(index));
+    const next = windowOf(rows);
+    setFrame(before => (before && next && before.start === next.start && before.span === next.span ? before : next));
+  };
+  useEffect(() => { if (!timer.current) settle(); }, [turn]);
+  useEffect(() => () => clearTimeout(timer.current), []);
+  const moved = (from, to) => {
+    seen.current = [from, to];
+    clearTimeout(timer.current);
+    timer.current = setTimeout(settle, SETTLE_MS);
+  };
+  return [frame, moved];
+}
+
 function Timeline({ listRef, onOpen }) {
-  const { query, rows, messages, selected, lit, overview } = useStore(store);
+  const [query, rows, messages, selected, lit, overview, turn] = use("query", "rows", "messages", "selected", "lit", "overview", "turn");
   const width = useBarWidth();
-  const [seen, setSeen] = useState([0, 0]);
+  const [frame, moved] = useFrame(turn);
   const [atEnd, setAtEnd] = useState(true);
-  const left = useRef(0); // how many rows there were when the end was left
+  const left = useRef(0); // how many rows there were when the end was last in view
   const [gap, setGap] = useState(0);
-  useEffect(() => { const list = listRef.current; if (list) setGap(list.offsetWidth - list.clientWidth); });
-  const inView = [];
-  for (let index = seen[0]; index < seen[1]; index++) if (rowAt(index)) inView.push(rowAt(index));
-  const frame = windowOf(inView);
+  useEffect(() => { const list = listRef.current; if (list) setGap(list.offsetWidth - list.clientWidth); }, [rows === null || rows === 0, selected === null]);
   const span = query.from === undefined ? null : query;
   const fresh = atEnd ? 0 : Math.max(0, (rows ?? 0) - left.current);
   const toEnd = () => { listRef.current.scrollTop = listRef.current.scrollHeight; listRef.current.focus(); };
   const isLit = row => row && lit && row.id !== undefined && `${row.era} ${row.id}` === lit;
-  return html`<${Overview} overview=${overview} span=${span} view=${inView.length && rows > inView.length ? [inView[0].time, inView.at(-1).time] : null} onSpan=${chosen => see(chosen ?? { from: undefined, to: undefined })} />
+  return html`<${Overview} overview=${overview} span=${span} view=${frame && [frame.start, frame.last]} onSpan=${chosen => see(chosen ?? { from: undefined, to: undefined })} />
     <section class="pane wlist" aria-label="Messages" onMouseOver=${event => {
       const row = rowAt(Number(event.target.closest?.("[aria-rowindex]")?.getAttribute("aria-rowindex")) - 1);
       const next = row?.id !== undefined ? `${row.era} ${row.id}` : null;
@@ -99,8 +121,8 @@ function Timeline({ listRef, onOpen }) {
     <${Head} frame=${frame} width=${width} gap=${gap} />
     ${rows === 0 ? html`<${NothingHere} query=${query} messages=${messages} />` : html`<${VirtualList} label="Messages" columns="9" count=${rows ?? 0} height=${HEIGHT} rowClass=${index => `wrow${isLit(rowAt(index)) ? " lit" : ""}`} listRef=${listRef}
       row=${index => html`<${Row} row=${rowAt(index)} frame=${frame} width=${width} />`} selected=${selected?.index} onSelect=${select} onOpen=${onOpen} follow
-      onRange=${(first, last, from, to) => { look(first, last); setSeen([from, to]); }} onAtEnd=${end => { if (!end && atEnd) left.current = rows ?? 0; setAtEnd(end); }} />`}
-    ${fresh > 0 && html`<${Button} small class="fresh" icon="down" onClick=${toEnd}>${number(fresh)} new<//>`}</section>`;
+      onRange=${(first, last, from, to) => { look(first, last); moved(from, to); }} onAtEnd=${end => { if (end) left.current = store.get().rows ?? 0; setAtEnd(end); }} />`}
+    ${fresh > 0 && html`<${Button} small class="wfresh" icon="down" onClick=${toEnd}>${number(fresh)} new<//>`}</section>`;
 }
 
 function Panel() {

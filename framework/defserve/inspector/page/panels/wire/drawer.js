@@ -36,13 +36,13 @@ function Body({ message, label }) {
 }
 
 function Facts({ message }) {
-  return html`<span class="row small dim facts"><span class=${`sq ${ERA[message.era] ?? ""}`}></span>${message.era}, ${message.direction} at ${clock(message.time)}<span class="num">${bytes(message.size)}</span>
+  return html`<span class="row small dim wfacts"><span class=${`sq ${ERA[message.era] ?? ""}`}></span>${message.era}, ${message.direction} at ${clock(message.time)}<span class="num">${bytes(message.size)}</span>
     ${message.ms !== undefined && html`<span class="num">${duration(message.ms)}</span>`}</span>`;
 }
 
 function MessageTab({ found }) {
   const [raw, setRaw] = useState("indented");
-  return html`<div class="body"><div class="row wrap facts-row"><${Facts} message=${found} /><span class="grow"></span>
+  return html`<div class="body"><div class="row wrap wfacts-row"><${Facts} message=${found} /><span class="grow"></span>
       <${Segments} label="How it is shown" options=${[["indented", "Indented"], ["raw", "Raw"]]} value=${raw} onChange=${setRaw} />
       <${Copy} text=${() => text(found.body)} label="Copy this message">Copy<//></div>
     ${raw === "raw" && found.body !== undefined ? html`<pre class="json wraps" tabindex="0" role="region" aria-label="Message, raw">${typeof found.body === "string" ? found.body : JSON.stringify(found.body)}</pre>` : html`<${Body} message=${found} label="Message" />`}</div>`;

@@ -84,7 +84,11 @@ async function fetchRows(again) {
   try {
     const got = await ask("wire.rows", { ...query, start: Math.max(0, start - shift), stop: Math.min(shown.rows, last + AROUND) - shift });
     if (query !== wire.get().query) return;
-    got.rows.forEach((row, at) => held.set(got.start + shift + at, row));
+    // A row that is complete stays the same object, so that it is not drawn anew.
+    got.rows.forEach((row, at) => {
+      const index = got.start + shift + at, before = held.get(index);
+      if (!before || isOpen(before) || before.seq !== row.seq) held.set(index, row);
+    });
     for (const index of held.keys()) {
       if (held.size <= HELD) break;
       if (index < range[0] - AROUND || index > range[1] + AROUND) held.delete(index);

@@ -1,5 +1,5 @@
 // One row of the timeline, and the axis above its bars.
-import { html } from "../../vendor/preact.js";
+import { Component, html } from "../../vendor/preact.js";
 import { bytes, clock, number } from "../../format.js";
 import { Chip } from "../../parts/controls.js";
 import { Icon } from "../../parts/icons.js";
@@ -33,7 +33,7 @@ export function windowOf(rows) {
   step *= STEPS.find(each => span / (step * each) <= 6) ?? 10;
   const ticks = [];
   for (let at = Math.ceil(start / step) * step; at < start + span; at += step) ticks.push(at);
-  return { start, span, step, ticks };
+  return { start, last, span, step, ticks };
 }
 
 const place = (frame, time, width) => (time - frame.start) / frame.span * width;
@@ -51,9 +51,9 @@ export function Axis({ frame, width }) {
 }
 
 function Bar({ row, frame, width }) {
-  if (!frame) return null;
+  if (!frame || row.time > frame.start + frame.span || row.time + (row.ms ?? 0) / 1000 < frame.start) return null;
   const at = time => place(frame, time, width);
-  const x = at(row.time), lines = frame.ticks.map(tick => `M${Math.round(at(tick)) + 0.5} 0v26`).join("");
+  const x = Math.max(-4, at(row.time)), lines = frame.ticks.map(tick => `M${Math.round(at(tick)) + 0.5} 0v26`).join("");
   const isBar = row.kind === "request";
   const end = isBar ? Math.min(width + 4, row.ms === undefined ? (row.note === "cancelled" ? x : width + 4) : at(row.time + row.ms / 1000)) : x;
   const tone = row.error !== undefined ? "bad" : PERSON.has(row.method) || row.note === "asks" ? "warn" : "";
@@ -71,12 +71,29 @@ function Bar({ row, frame, width }) {
 export const Head = ({ frame, width, gap }) => html`<div class="whead" style=${{ paddingRight: `${16 + gap}px` }} aria-hidden="true"><span>time</span><span></span><span>method</span><span class="no-m">what</span><span class="w-id">id</span>
   <span>outcome</span><span class="r no-m">size</span><span class="r">ms</span>${width > 0 && html`<${Axis} frame=${frame} width=${width} />`}</div>`;
 
-export function Row({ row, frame, width }) {
+// On a phone the beginning that all notices share is left out.
+function methodWords({ method, kind }) {
+  if (!method) return kind === "other" ? "not a message" : "";
+  return method.startsWith("notifications/") ? html`<span class="no-m">notifications/</span>${method.slice(14)}` : method;
+}
+
+// Drawn anew only if something has changed: most rows stay as they are while the list is scrolled.
+export class Row extends Component {
+  shouldComponentUpdate(next) {
+    return next.row !== this.props.row || next.frame !== this.props.frame || next.width !== this.props.width;
+  }
+
+  render() {
+    return cells(this.props);
+  }
+}
+
+function cells({ row, frame, width }) {
   if (!row) return html`<span role="gridcell" class="skel w0" aria-label="Loading"></span>`;
   const sent = row.direction === "sent", what = outcome(row);
   return html`<span role="gridcell" class="num faint" title=${row.era}><span class=${`eradot ${ERA[row.era] ?? ""}`}></span>${clock(row.time)}</span>
     <span role="gridcell" class=${sent ? "acc" : "ok"}><${Icon} name=${sent ? "sent" : "received"} s /><span class="vh">${sent ? "sent" : "received"}, ${row.era}</span></span>
-    <span role="gridcell" class="mono cut w-method" title=${row.method}>${row.kind === "answer" ? html`<span class="faint">answer ${row.method && "to "}</span>` : ""}${row.method || (row.kind === "other" ? "not a message" : "")}</span>
+    <span role="gridcell" class="mono cut w-method" title=${row.method}>${row.kind === "answer" ? html`<span class="faint">answer ${row.method && "to "}</span>` : ""}${methodWords(row)}</span>
     <span role="gridcell" class="cut dim w-what" title=${row.about}>${row.about}</span>
     <span role="gridcell" class="cut faint num w-id" title=${row.id}>${row.id}</span>
     <span role="gridcell">${what && html`<${Chip} tone=${what[0]} title=${typeof row.error === "number" ? `code ${row.error}` : null}>${what[1]}<//>`}</span>
