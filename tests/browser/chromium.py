@@ -16,7 +16,7 @@ from tests.conformance.suite_install import install, node
 HERE: Final = Path(__file__).parent
 FOLDER: Final = HERE.parents[1] / ".browser"
 EXT_APPS: Final = ("@modelcontextprotocol/ext-apps", "2.0.4")
-PACKAGES: Final = (EXT_APPS, ("esbuild", "0.28.2"), ("puppeteer-core", "24.43.1"))
+PACKAGES: Final = (EXT_APPS, ("esbuild", "0.28.2"), ("puppeteer-core", "24.43.1"), ("axe-core", "4.14.0"))
 SCRIPTS: Final = ("host.js", "view.js")
 NAMES: Final = ("chromium", "chromium-browser", "google-chrome")
 FLAGS: Final = (
@@ -63,6 +63,21 @@ class Browser:
         self._do("size", [width, height])
         self._do("scheme", scheme)
         self._do("scripts", scripts)
+
+    def key(self, *names: str) -> None:
+        """Press keys, one after the other: `Tab`, `Control+Enter`."""
+        self._do("key", names)
+
+    def type(self, text: str) -> None:
+        self._do("type", text)
+
+    def upload(self, selector: str, path: Path) -> None:
+        """Choose a file, as a person would in the dialog of the system."""
+        self._do("upload", [selector, str(path)])
+
+    def asked(self) -> list[str]:
+        """The addresses that the page has asked for since it was opened."""
+        return self._do("asked", "")
 
     def complaints(self) -> list[str]:
         """What the browser complained of since the page was opened."""

@@ -10,6 +10,8 @@ await page.setViewport({ width: 560, height: 330 });
 let complaints = [];
 page.on("console", message => ["error", "warn"].includes(message.type()) && complaints.push(message.text()));
 page.on("pageerror", error => complaints.push(String(error)));
+let asked = [];
+page.on("request", request => asked.push(request.url()));
 
 const frame = () => page.frames().find(one => one.parentFrame() === page.mainFrame());
 const until = async (find, script) => {
@@ -22,12 +24,24 @@ const until = async (find, script) => {
   }
 };
 const commands = {
-  open: async url => (complaints = [], await page.goto(url), true),
+  open: async url => (complaints = [], asked = [], await page.goto(url), true),
   size: async ([width, height]) => (await page.setViewport({ width, height }), true),
   scheme: async value => (await page.emulateMediaFeatures([{ name: "prefers-color-scheme", value }]), true),
   scripts: async on => (await page.setJavaScriptEnabled(on), true),
   press: async selector => (await (await page.waitForSelector(selector)).click(), true),
   complaints: () => complaints,
+  asked: () => asked,
+  key: async names => {
+    for (const name of names) {
+      const parts = name.split("+");
+      for (const held of parts.slice(0, -1)) await page.keyboard.down(held);
+      await page.keyboard.press(parts.at(-1));
+      for (const held of parts.slice(0, -1).reverse()) await page.keyboard.up(held);
+    }
+    return true;
+  },
+  type: async text => (await page.keyboard.type(text), true),
+  upload: async ([selector, path]) => (await (await page.waitForSelector(selector)).uploadFile(path), true),
   page: script => until(() => page.mainFrame(), script),
   frame: script => until(frame, script),
   click: async selector => (await (await frame().waitForSelector(selector)).click(), true),

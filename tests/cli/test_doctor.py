@@ -37,7 +37,7 @@ def test_an_extra_that_is_missing_says_what_to_type(defserve: Run, monkeypatch: 
     monkeypatch.setitem(doctor.EXTRAS, "http", ("uvicorn", "no_such_module"))
     finding = found(defserve)["Extras", "http"]
     assert (finding["state"], finding["about"]) == ("missing", "missing no_such_module")
-    assert finding["fix"] == 'pip install "defserve[http]"'
+    assert finding["fix"].endswith('install "defserve[http]"')
 
 
 def test_a_dependency_that_is_missing_is_a_fault(defserve: Run, monkeypatch: pytest.MonkeyPatch):

@@ -3,8 +3,10 @@ from __future__ import annotations
 import asyncio
 import json
 import signal
+import ssl
 import subprocess
 import sys
+from argparse import Namespace
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,7 +14,13 @@ from pathlib import Path
 import pytest
 from websockets.asyncio.client import connect
 
+from defserve.cli.commands.gateway import _serve, _tls
+from defserve.gateway.config import load
+from defserve.runner.address import Address
+from defserve.runner.sockets import bound
+from tests.certificate import self_signed
 from tests.cli.running import Run
+from tests.waiting import until
 
 FILE = """
 [participants.alice]
@@ -81,3 +89,39 @@ def started(file: str) -> Iterator[tuple[str, subprocess.Popen[str]]]:
             yield first.removeprefix("gateway on ").strip(), process
         finally:
             process.kill()
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("scheme", ["ws", "wss"])
+async def test_participants_join_at_the_address_it_tells(
+    scheme: str, file: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    """In this process."""
+    address, told, client = Address.parse(f"{scheme}://127.0.0.1:0/ws"), "", None
+    tls = None
+    if scheme == "wss":
+        certificate = self_signed(tmp_path, "127.0.0.1")
+        tls = _tls(address, Namespace(certfile=certificate, keyfile=None))
+        client = ssl.create_default_context(cafile=certificate)
+
+    def is_told() -> bool:
+        nonlocal told
+        told += capsys.readouterr().err
+        return told.endswith("\n")
+
+    with bound(address) as sockets:
+        serving = asyncio.create_task(_serve(address, load(file), tls, sockets))
+        await until(is_told)
+        url = told.removeprefix("gateway on ").strip()
+        headers = {"Authorization": "Bearer t-alice"}
+        async with connect(f"{url}?topic=demo", additional_headers=headers, ssl=client) as socket:
+            await socket.recv()
+            assert json.loads(await socket.recv())["payload"]["you"]["id"] == "alice"
+            signal.raise_signal(signal.SIGTERM)
+            await socket.wait_closed()
+        assert await serving == 0
+
+
+def test_a_certificate_that_cannot_be_read_is_named(defserve: Run, file: str):
+    code, _, err = defserve("gateway", "--on", "wss://127.0.0.1:0/ws", "--config", file, "--certfile", file)
+    assert code == 1 and f"cannot use the certificate {file}" in err and "fix: give the PEM files" in err

@@ -116,6 +116,12 @@ def test_a_tool_that_takes_what_is_given_comes_first():
     assert names(index(tools).search("read https://a.test", "hybrid", NO_FILTER))[0] == "omega"
 
 
+def test_a_misspelt_word_is_found_unless_a_tool_has_it():
+    tools = [entry("list_tables", "Lists tables."), entry("list_cables", "Lists cables."), *TOOLS[:3]]
+    assert names(index(tools).search("my tabels", "hybrid", NO_FILTER)) == ["list_tables"]
+    assert names(index(tools).search("my cables", "hybrid", NO_FILTER)) == ["list_cables"]
+
+
 def test_texts_that_an_argument_may_be_are_found():
     schema = {
         "properties": {"a": {"enum": ["walking", 3]}, "b": {"items": {"enum": ["driving"]}}, "c": {"enum": "odd"}}

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from defserve.search.phrases import meant
 from defserve.search.synonyms import SYNONYMS
-from defserve.search.words import LONGEST_TEXT, LONGEST_WORD, split, stem, stems
+from defserve.search.words import LONGEST_TEXT, LONGEST_WORD, misspelt, split, stem, stems
 from tests.rows import for_each_row
 
 
@@ -38,6 +38,12 @@ def test_text_is_split_where_names_are_joined(text: str, found: list[str]):
         "query queries queried",
         "stop stops stopped stopping",
         "deploy deploys deployed deployment deployments",
+        "answer answers answered answering",
+        "reply replies replied replying",
+        "filter filters filtered",
+        "attendee attendees",
+        "watch watcher watchers watching",
+        "pay pays payment payments",
     ],
 )
 def test_forms_of_a_word_have_one_stem(same: str):
@@ -47,6 +53,21 @@ def test_forms_of_a_word_have_one_stem(same: str):
 @for_each_row("word", ["status", "class", "axis", "as", "go", "redis", "日本"])
 def test_words_that_only_look_like_forms_stay(word: str):
     assert stem(word) == word
+
+
+@for_each_row(
+    ("one", "other"),
+    [
+        ("notion", "note"),
+        ("station", "state"),
+        ("comment", "come"),
+        ("author", "auth"),
+        ("news", "new"),
+        ("app", "apply"),
+    ],
+)
+def test_other_words_have_other_stems(one: str, other: str):
+    assert stem(one) != stem(other)
 
 
 def test_stop_words_go_unless_there_is_nothing_else():
@@ -80,3 +101,21 @@ def test_synonyms_go_both_ways_and_never_name_themselves():
     for word, others in SYNONYMS.items():
         assert word not in others
         assert all(word in SYNONYMS[other] for other in others)
+
+
+@for_each_row("wrong", ["calndar", "calenddar", "calemdar", "claendar", "calenda", "calendars"])
+def test_a_letter_that_is_missing_wrong_or_swapped_makes_a_word_misspelt(wrong: str):
+    assert misspelt(wrong, "calendar")
+    assert misspelt("calendar", wrong)
+
+
+@for_each_row("other", ["clndar", "candelar", "calendar__", "", "lacendra"])
+def test_two_letters_make_another_word(other: str):
+    assert not misspelt(other, "calendar")
+
+
+@given(st.text(max_size=8), st.text(max_size=8))
+def test_any_two_texts_are_misspelt_both_ways_or_not_at_all(one: str, other: str):
+    assert misspelt(one, other) == misspelt(other, one)
+    if misspelt(one, other):
+        assert abs(len(one) - len(other)) <= 1

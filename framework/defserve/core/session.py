@@ -6,10 +6,11 @@ from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any
 
 from defserve.core.call import Batch, Call, Locals, Replied
-from defserve.core.extension import AddressedMessage, Offer, OutgoingMessage, is_coroutine_function
-from defserve.core.identity import SENDER, may_act_for
+from defserve.core.extension import AddressedMessage, Offer, OutgoingMessage
+from defserve.core.identity import may_act_for
 from defserve.core.inflight import OutgoingRequest, OutgoingRequests
-from defserve.core.profile import TOO_MANY_CALLS, error_object
+from defserve.core.odd_messages import refuse, take_batch, take_other
+from defserve.core.profile import TOO_MANY_CALLS
 from defserve.core.queueing import CallQueue, goes_ahead, wait_for_room
 from defserve.errors import (
     CredentialEnded,
@@ -20,11 +21,10 @@ from defserve.errors import (
     NoBackChannel,
     NotOpen,
     PeerGone,
-    ProtocolError,
     TooManyCalls,
 )
-from defserve.wire.codec import INVALID_REQUEST, decode, encode, encode_result, notification
-from defserve.wire.messages import Id, Malformed, Message, Notification, Params, Reply, Request
+from defserve.wire.codec import decode, encode, encode_result, notification
+from defserve.wire.messages import Id, Message, Params, Reply, Request
 
 if TYPE_CHECKING:
     from defserve.core.composition import Composition, Terms
@@ -72,7 +72,7 @@ class Session(Locals):
         "queue",
         "on_room",
         "_requests",
-        "_malformed",
+        "malformed_in_a_row",
     )
 
     def __init__(
@@ -102,7 +102,7 @@ class Session(Locals):
         self.queue: CallQueue | None = None
         self.on_room: Callable[[], None] | None = None
         self._requests: OutgoingRequests | None = None
-        self._malformed = 0
+        self.malformed_in_a_row = 0
         if counted:
             composition.admit(self)
         else:
@@ -117,8 +117,7 @@ class Session(Locals):
         """
         limits = self.composition.limits
         if data is None:
-            text = f"Invalid request: longer than {limits.message} bytes"
-            self._refuse(Malformed(INVALID_REQUEST, text), envelope)
+            refuse(self, f"Invalid request: longer than {limits.message} bytes", envelope)
             return True
         return self.take(decode(data, depth=limits.depth, keys=limits.keys), envelope)
 
@@ -130,11 +129,11 @@ class Session(Locals):
         `identity` is who sent it, where that is known for each frame. Otherwise it is who opened the session.
         """
         if type(message) is Request:
-            self._malformed = 0
-            return self._request(message, envelope, identity)
+            self.malformed_in_a_row = 0
+            return self.take_request(message, envelope, identity)
         if isinstance(message, list):
-            return self._receive_batch(message, envelope, identity)
-        return self._other(message, envelope, identity)
+            return take_batch(self, message, envelope, identity)
+        return take_other(self, message, envelope, identity)
 
     def begin(
         self,
@@ -148,7 +147,7 @@ class Session(Locals):
         Otherwise returns the call. That task awaits its `rest`, and then takes its `reply`; or it has the reply sent to
         the outlet, by `Call.send_reply`. `offer` is the offer in the request, if the transport has read it.
         """
-        self._malformed = 0
+        self.malformed_in_a_row = 0
         call = self._call(request, envelope)
         if identity is not None:
             call.identity = identity
@@ -159,62 +158,24 @@ class Session(Locals):
         call.rest = left
         return call
 
-    def _other(self, message: Message, envelope: object | None, identity: PeerIdentity | None) -> bool:
-        if isinstance(message, Malformed):
-            message = self._meant(message)
-        if isinstance(message, Malformed):
-            self._refuse(message, envelope)
-            return True
-        self._malformed = 0
-        if isinstance(message, Notification):
-            return self._notification(message, identity)
-        if isinstance(message, Reply) and self.takes_answer(message, identity) and self._requests is not None:
-            self._requests.answer(message)
-        return True
+    def answered(self, reply: Reply, identity: PeerIdentity | None) -> None:
+        """Take an answer to a question of ours, from who may give it."""
+        if self._requests is not None and self.takes_answer(reply, identity):
+            self._requests.answer(reply)
 
     def takes_answer(self, reply: Reply, identity: PeerIdentity | None) -> bool:
         """Whether this sender may answer. A question is for who made the call that asks, and who has its rights."""
         asker = self._requests.asker(reply) if self._requests is not None else None
         return may_act_for(identity, asker)
 
-    def _meant(self, malformed: Malformed) -> Message:
-        """The message that was meant: a notification with a null id, or a broken answer. Else the malformed one."""
-        notification = malformed.notification
-        if notification is not None and notification.method in self.composition.known_notifications:
-            return notification
-        if malformed.is_reply:
-            return Reply(malformed.id, None, {"code": malformed.code, "message": malformed.message})
-        return malformed
-
-    def _receive_batch(self, messages: list[Message], envelope: object | None, identity: PeerIdentity | None) -> bool:
-        if not self.takes_batches:
-            text = "Invalid request: batches are not part of this protocol version"
-            self._refuse(Malformed(INVALID_REQUEST, text), envelope)
-            return True
-        if not self.engine.ready:
-            return False
-        batch = Batch(envelope)
-        for message in messages:
-            if isinstance(message, Malformed):
-                message = self._meant(message)
-            if isinstance(message, Request):
-                self._malformed = 0
-                batch.waiting += 1
-                self._request(message, envelope, identity, batch)
-            elif isinstance(message, Malformed):
-                batch.replies.append(self._refusal(message))
-            else:
-                self._other(message, envelope, identity)
-        batch.one_done(self.outlet)
-        return True
-
-    def _request(
+    def take_request(
         self,
         request: Request,
         envelope: object | None,
         identity: PeerIdentity | None = None,
         batch: Batch | None = None,
     ) -> bool:
+        """`take` for a request, which may be part of a batch."""
         call = self._call(request, envelope)
         if identity is not None:
             call.identity = identity
@@ -290,28 +251,6 @@ class Session(Locals):
             return NotOpen(f"{method} came before the conversation was opened")
         return MethodNotFound(f"Method not found: {method}")
 
-    def _notification(self, notification: Notification, identity: PeerIdentity | None) -> bool:
-        terms = self.terms or self.composition.unopened
-        try:
-            offer = self.composition.offer_in(notification)
-            if offer is not None:
-                terms = self.composition.agree(offer)
-            listeners = terms.listeners.get(notification.method, ())
-            if not self.engine.ready and any(map(is_coroutine_function, listeners)):
-                return False
-            SENDER.set(identity or self.identity)
-            for listener in listeners:
-                work = listener(self, notification.params)
-                if work is not None:
-                    self.engine.spawn(work)
-        except ProtocolError:
-            pass  # a broken notification is never answered
-        except Exception:
-            import logging
-
-            logging.getLogger("defserve").exception("%s failed", notification.method)
-        return True
-
     # -- out ---------------------------------------------------------------------------------------------
 
     def settle(self, call: Call, result: Any) -> None:
@@ -376,19 +315,6 @@ class Session(Locals):
         if data:
             call.batch.replies.append(data)
         call.batch.one_done(self.outlet)
-
-    def _refuse(self, malformed: Malformed, envelope: object | None) -> None:
-        # Without a limit, two peers that answer each other's errors would never stop.
-        self._malformed += 1
-        if self._malformed <= self.composition.limits.malformed_in_a_row:
-            self.outlet(OutgoingMessage(self._refusal(malformed), None, envelope=envelope))
-
-    def _refusal(self, malformed: Malformed) -> bytes:
-        code, text = malformed.code, malformed.message
-        body: Params = {"jsonrpc": "2.0", "error": error_object(code, text, self.composition.refusal(code, text))}
-        if malformed.id is not None or (self.terms or self.composition.unopened).profile.null_id:
-            body["id"] = malformed.id
-        return encode(body)
 
     def notify(self, method: str, params: Params, *, audience: tuple[PeerIdentity, ...] | None = None) -> None:
         """Tell the peer something. `audience` says who may read it, as in `OutgoingMessage`."""

@@ -1,11 +1,10 @@
-"""The client: typed methods over one link. `eras` knows both eras of the protocol; `answers` answers the server."""
+"""The client: one link, opened and closed. `eras` knows both eras of the protocol; `answers` answers the server."""
 
 from __future__ import annotations
 
 import asyncio
-import base64
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final, Unpack
+from typing import TYPE_CHECKING, Any, Final
 
 from anyio import CancelScope
 
@@ -16,10 +15,10 @@ from defserve.host.eras import ClientOffer, SessionTerms, merged, open_conversat
 from defserve.host.fields import Json, object_of
 from defserve.host.link import Link
 from defserve.host.listening import News, NewsFilter, NewsStream, SessionNews, SubscribedNews
-from defserve.host.mgp import access
+from defserve.host.mgp.requests import MgpRequests
+from defserve.host.requests import ServerRequests
 from defserve.host.tool_value import RETURNS, lone_text, value_of
 from defserve.version import VERSION
-from defserve.wire.codec import encode
 from defserve.wire.jsonvalue import is_object
 from defserve.wire.messages import Request
 
@@ -28,11 +27,10 @@ if TYPE_CHECKING:
     from defserve.host.mcpl.mcpl import Mcpl
     from defserve.host.mcpl.peer import McplPeer
     from defserve.host.mgp.events import EventStream
-    from defserve.host.mgp.health import Drain, Health, LifecycleChanges, Pong, Reason
+    from defserve.host.mgp.health import LifecycleChanges
     from defserve.host.mgp.mgp import Mgp
     from defserve.host.mgp.peer import MgpPeer
     from defserve.host.mgp.streaming.stream import Stream
-    from defserve.host.skills.loading import LoadedSkill
     from defserve.host.tasks import StartedCall
 
 
@@ -41,7 +39,7 @@ MISSING_CAPABILITY: Final = -32021
 INFO: Final[Mapping[str, Any]] = {"name": "defserve", "version": VERSION}
 
 
-class Client:
+class Client(ServerRequests, MgpRequests):
     """Speaks MCP with one server, in either era: `async with Client(link) as client`.
 
     version      the protocol version to speak; None takes the newest that both sides know
@@ -246,10 +244,6 @@ class Client:
             params["_meta"] = dict(meta)
         return await self.request("tools/call", params, on_progress=on_progress or self._on_progress, timeout=timeout)
 
-    async def tools(self) -> list[Json]:
-        """Every tool as the server lists it, all pages."""
-        return await self._pages("tools/list", "tools")
-
     async def listed(self, tool: str, *, again: bool = False) -> Json:
         """A tool as the server lists it; empty if it is not listed. The list is kept until the server says it changed.
 
@@ -258,78 +252,6 @@ class Client:
         if self._listed is None or (again and tool not in self._listed):
             self._listed = {item["name"]: item for item in await self.tools()}
         return self._listed.get(tool) or {}
-
-    async def resources(self) -> list[Json]:
-        """Every resource as the server lists it, all pages."""
-        return await self._pages("resources/list", "resources")
-
-    async def templates(self) -> list[Json]:
-        """Every resource template as the server lists it, all pages."""
-        return await self._pages("resources/templates/list", "resourceTemplates")
-
-    async def prompts(self) -> list[Json]:
-        """Every prompt as the server lists it, all pages."""
-        return await self._pages("prompts/list", "prompts")
-
-    async def read(self, uri: str) -> list[Json]:
-        """The contents of a resource, unchanged."""
-        return (await self.request("resources/read", {"uri": uri})).get("contents") or []
-
-    async def read_text(self, uri: str) -> str:
-        """The text of a resource. Several texts are joined; binary contents are decoded as UTF-8."""
-        return (await self.read_bytes(uri)).decode()
-
-    async def read_bytes(self, uri: str) -> bytes:
-        """The bytes of a resource; texts are encoded as UTF-8."""
-        return b"".join(
-            base64.b64decode(content["blob"]) if "blob" in content else str(content.get("text", "")).encode()
-            for content in await self.read(uri)
-        )
-
-    async def skills(self) -> list[Json]:
-        """Every skill as the server lists it, all pages. None of its files is read; see `load_skill`."""
-        return await self._pages("skills/list", "skills")
-
-    async def skill(self, uri: str) -> Json:
-        """One skill as its server lists it, by the URI of its `SKILL.md`; it need not be in the list."""
-        from defserve.host.skills.entry import entry_in
-
-        return entry_in(await self.request("skills/get", {"uri": uri}), uri)
-
-    async def load_skill(self, entry: Json) -> LoadedSkill:
-        """Read the `SKILL.md` of a listed skill. Raises UnverifiedSkill if it differs from its entry in anything."""
-        from defserve.host.skills.loading import load_skill
-
-        return await load_skill(self.read, entry)
-
-    async def read_verified(self, entry: Json) -> dict[str, bytes]:
-        """Every file of a listed skill by its path. Raises UnverifiedSkill at the first difference."""
-        from defserve.host.skills.loading import read_verified
-
-        return await read_verified(self.read, entry)
-
-    async def prompt(self, prompt: str, /, **arguments: Any) -> Json:
-        """A prompt with its messages. An argument that is not a string is sent as its JSON text."""
-        texts = {name: value if isinstance(value, str) else encode(value).decode() for name, value in arguments.items()}
-        return await self.request("prompts/get", {"name": prompt, "arguments": texts})
-
-    async def complete(
-        self,
-        ref: str | Mapping[str, Any],
-        *,
-        argument: str,
-        value: str = "",
-        context: Mapping[str, str] | None = None,
-    ) -> Json:
-        """The `completion` object for one argument. `ref` is a prompt's name, a URI or template, or the whole ref."""
-        params: Json = {"ref": _ref(ref), "argument": {"name": argument, "value": value}}
-        if context:
-            params["context"] = {"arguments": dict(context)}
-        return (await self.request("completion/complete", params)).get("completion") or {}
-
-    async def ping(self) -> None:
-        """Check that the server answers. The stateless era has no ping, so `server/discover` is sent instead."""
-        await self.request("server/discover" if self.stateless else "ping", {})
 
     async def set_log_level(self, level: str) -> None:
         """Ask for log notifications of `level` and above. In the stateless era each later request carries the level."""
@@ -412,24 +334,6 @@ class Client:
             return await self.mcpl.around(params or {}, guarded)
         return await guarded(params or {})
 
-    async def health(self) -> Health:
-        """The server's health, with its resources and checks (MGP §11.3). Needs `mgp`."""
-        from defserve.host.mgp import health
-
-        return await health.status(self._mgp_peer)
-
-    async def health_ping(self) -> Pong:
-        """The health that the server knows without running its checks."""
-        from defserve.host.mgp import health
-
-        return await health.ping(self._mgp_peer)
-
-    async def shutdown(self, reason: Reason = "operator_request", timeout: float = 30.0) -> Drain:
-        """Have the server finish its calls within `timeout` seconds, then end (§11.4). For admins and local peers."""
-        from defserve.host.mgp import health
-
-        return await health.shutdown(self._mgp_peer, reason, timeout)
-
     def lifecycle(self) -> LifecycleChanges:
         """Changes of the server's state: `async with client.lifecycle() as changes: async for change in changes`.
 
@@ -438,18 +342,6 @@ class Client:
         from defserve.host.mgp.health import LifecycleChanges
 
         return LifecycleChanges(self._listeners)
-
-    async def access_query(self, agent_id: str, tool: str | None = None) -> Json:
-        """Whether an agent may use a tool, or the server (MGP §5.4). Needs `mgp`, and an admin's credentials."""
-        return await access.query(self._mgp_peer, agent_id, tool)
-
-    async def access_grant(self, agent_id: str, tool: str | None = None, **entry: Unpack[access.AccessEntry]) -> Json:
-        """Allow an agent a tool or the server; with `permission="deny"`, forbid it. Returns the entry."""
-        return await access.grant(self._mgp_peer, agent_id, tool, **entry)
-
-    async def access_revoke(self, agent_id: str, tool: str | None = None) -> Json:
-        """Remove an entry."""
-        return await access.revoke(self._mgp_peer, agent_id, tool)
 
     async def notify(self, method: str, params: Mapping[str, Any] | None = None) -> None:
         """Send any notification. Raises PeerGone if the server is gone."""
@@ -470,20 +362,6 @@ class Client:
         if self._agreement is None:
             raise PeerGone("the client is not open yet: use it inside `async with`")
         return self._agreement
-
-    async def _pages(self, method: str, member: str) -> list[Json]:
-        items: list[Json] = []
-        seen: set[str] = set()
-        cursor: str | None = None
-        while True:
-            page = await self.request(method, {} if cursor is None else {"cursor": cursor})
-            items += page.get(member) or []
-            cursor = page.get("nextCursor")
-            if cursor is None:
-                return items
-            if cursor in seen:
-                raise PeerError(f"the pages of {method} never end: cursor {cursor!r} came twice")
-            seen.add(cursor)
 
     async def _returns_of(self, tool: str) -> Json | None:
         """The type that `tool` declares for its text; None also if the tools cannot be listed."""
@@ -525,9 +403,3 @@ class Client:
             self.mcpl.closed(gone)
         for events in tuple(self._listeners):
             events.end(gone)
-
-
-def _ref(ref: str | Mapping[str, Any]) -> Json:
-    if not isinstance(ref, str):
-        return dict(ref)
-    return {"type": "ref/resource", "uri": ref} if ":" in ref else {"type": "ref/prompt", "name": ref}

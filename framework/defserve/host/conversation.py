@@ -10,7 +10,8 @@ import logging
 from collections.abc import Callable, Coroutine, Mapping
 from typing import Any, TypeAlias
 
-from defserve.errors import PeerError, PeerGone, PeerTimeout, ProtocolError
+from defserve.errors import PeerError, PeerGone, PeerTimeout
+from defserve.host.exchange.answering import PeerRequests
 from defserve.host.exchange.pending import (
     Answer,
     Follower,
@@ -56,7 +57,7 @@ class ClientConversation:
         self._on_request, self._on_notification, self._on_gone = on_request, on_notification, on_gone
         self._pending: dict[Id, PendingRequest] = {}
         self._last_id = 0
-        self._answering: dict[object, asyncio.Task[None]] = {}
+        self._answering = PeerRequests(self._tell)
         self._tasks: set[asyncio.Task[None]] = set()
         self._reader: asyncio.Task[None] | None = None
         self._gone: PeerGone | None = None
@@ -99,7 +100,7 @@ class ClientConversation:
             await self._sessions.aclose()
         alone = [pending.task for pending in self._pending.values() if pending.task]
         self._leave(PeerGone("the client was closed"))
-        tasks = [*alone, *self._tasks, *self._answering.values(), *([self._reader] if self._reader else [])]
+        tasks = [*alone, *self._tasks, *self._answering.tasks.values(), *([self._reader] if self._reader else [])]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
@@ -224,7 +225,7 @@ class ClientConversation:
         """Send a request and wait for its reply. A request that is given up is cancelled."""
         if within is not None:
             # While we work on a question of the peer, it waits for us.
-            pending.expire(within, lambda: self._answering or (observer and observer.waits()))
+            pending.expire(within, lambda: self._answering.tasks or (observer and observer.waits()))
         message = _message(pending, params)
         try:
             if self._sessions is None:
@@ -283,9 +284,7 @@ class ClientConversation:
 
         With the `id` of a request, the task is cancelled when the peer cancels that request.
         """
-        key = object() if id is None else id
-        task = self._answering[key] = asyncio.create_task(work)
-        task.add_done_callback(lambda _: self._answering.pop(key, None))
+        self._answering.start(work, id)
 
     async def notify(self, method: str, params: Params) -> None:
         if self._gone:
@@ -348,11 +347,11 @@ class ClientConversation:
             self._replied(message, data)
         elif isinstance(message, Notification):
             self._notified(message, forward)
-        elif isinstance(message, Request) and message.id in self._answering:
+        elif isinstance(message, Request) and message.id in self._answering.tasks:
             log.warning("skipped a request whose id is in use: %.200r", self.shown(data))
         elif isinstance(message, Request):
             answer = forward.on_request if forward else None
-            self.start_answer(self._answer(message, answer or self._on_request), message.id)
+            self.start_answer(self._answering.answer(message, answer or self._on_request), message.id)
         else:
             self._malformed(message, data)
 
@@ -376,8 +375,8 @@ class ClientConversation:
     def _notified(self, note: Notification, forward: Follower | None) -> None:
         if note.method == "notifications/cancelled":
             id = note.params.get("requestId")
-            if is_id(id) and (task := self._answering.get(id)):
-                task.cancel()
+            if is_id(id):
+                self._answering.cancel(id)
         elif note.method == "notifications/progress" and self._progressed(note.params):
             return
         own = forward.on_notification if forward else None
@@ -408,29 +407,6 @@ class ClientConversation:
         except Exception:
             log.exception("the progress handler of %s failed", pending.method)
         return False
-
-    async def _answer(self, request: Request, answer: Answer) -> None:
-        reply: dict[str, Any] = {"jsonrpc": "2.0", "id": request.id}
-        try:
-            reply["result"] = await answer(request)
-        except ProtocolError as error:
-            data = {} if error.data is None else {"data": error.data}
-            reply["error"] = {"code": error.code, "message": error.message, **data}
-        except Exception as error:
-            log.exception("answering %s failed", request.method)
-            reply["error"] = {"code": -32603, "message": f"{type(error).__name__}: {error}"}
-        try:
-            await self._tell(self._encoded(reply, request))
-        except PeerError as error:
-            log.debug("the peer did not take the answer to %s: %s", request.method, error)
-
-    def _encoded(self, reply: dict[str, Any], request: Request) -> bytes:
-        try:
-            return encode(reply)
-        except ValueError as error:
-            log.error("the answer to %s has no JSON form: %s", request.method, error)
-            failure = {"code": -32603, "message": "the answer has no JSON form"}
-            return encode({"jsonrpc": "2.0", "id": request.id, "error": failure})
 
     def _leave(self, reason: PeerGone) -> None:
         if self._gone is None:

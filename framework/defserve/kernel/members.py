@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 from defserve.errors import DefserveError, UsageError
 from defserve.host.link import Resolve
+from defserve.host.mgp.said import SaidMgp
 from defserve.kernel.config.entries import Launch, ServerEntry
 from defserve.kernel.journal import Journal
 from defserve.protocols.mgp import instants
@@ -21,6 +22,9 @@ from defserve.proxying.states import Transition
 from defserve.proxying.targets import SHORTEST_SECRET, Command, Remote, Secrets, Target
 
 CALLS_AT_ONCE = 64
+OFFERED = ("security", "permissions", "tool_security", "lifecycle")
+"""The extensions of MGP that a kernel uses in its own conversation with a server."""
+LONGEST_WORD = 100
 LAST_WORDS = "; its last words:"
 
 
@@ -57,6 +61,11 @@ class Member:
         return self.entry.id
 
     @property
+    def said(self) -> SaidMgp | None:
+        """What the server said of itself when it was opened last. None: it was not asked."""
+        return self.backend.said if self.backend is not None else None
+
+    @property
     def state(self) -> str:
         if self.backend is not None:
             return self.backend.state
@@ -74,6 +83,7 @@ class Member:
         self.problem = ""
         self._hide_from_clients(target)
         self.backend.on_stderr = lambda line: journal.add(self.id, "stderr", self.hidden(line))
+        self.backend.on_lifecycle = lambda told: journal.add(self.id, "state", self.hidden(_told_itself(told)))
         self.backend.watch(lambda change: journal.add(self.id, "state", self.hidden(_told(change))))
 
     def target(self) -> Target:
@@ -135,6 +145,7 @@ class Member:
             timeout=launch.timeout,
             in_flight=launch.in_flight or CALLS_AT_ONCE,
             restarts=entry.restart,
+            mgp=OFFERED,
         )
 
     def row(self) -> dict[str, Any]:
@@ -171,6 +182,12 @@ def _told(change: Transition) -> str:
     # What it wrote to standard error has lines of its own.
     reason = change.reason.partition(LAST_WORDS)[0]
     return f"{change.previous} → {change.new}: {'; '.join(line.strip() for line in reason.splitlines())}"
+
+
+def _told_itself(params: Mapping[str, Any]) -> str:
+    """What a server says of its own state. Only words: the kernel goes by what it sees."""
+    words = [str(params.get(name, "?"))[:LONGEST_WORD] for name in ("previous_state", "new_state", "reason")]
+    return "it says: {} → {}: {}".format(*words)
 
 
 def _shown(launch: Launch) -> str:

@@ -105,10 +105,9 @@ class KernelMethods:
                 f"server {backend.id!r} is {backend.state}", data={"server_id": backend.id, "state": backend.state}
             )
         try:
-            await backend.ping(PING_SECONDS)
+            return await backend.ping(PING_SECONDS) or "healthy"
         except PeerError:
             return "unhealthy"
-        return "healthy"
 
     async def _shutdown(self, backend: Backend, params: Params) -> Params:
         """Begin to drain and answer at once, with the true numbers."""

@@ -35,12 +35,14 @@ async def probe(member: Member) -> None:
 
 async def _answers(member: Member, seconds: float) -> bool:
     assert member.backend is not None
+    said = None
     try:
-        await member.backend.ping(seconds)
+        said = await member.backend.ping(seconds)
     except (PeerTimeout, PeerGone):
         member.health = "late"
         return False
     except PeerError:
         pass  # it knows no ping, and says so: that is an answer
-    member.health = "answers"
+    # A server that answers that it is not well still answers: that is shown, and is no reason to end it.
+    member.health = said or "answers"
     return True

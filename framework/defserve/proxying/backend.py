@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from defserve.errors import PeerGone
 from defserve.proxying.calls import Calls, KeepTask
@@ -15,6 +15,8 @@ from defserve.proxying.restarts import Restarts
 from defserve.proxying.room import CallRoom
 from defserve.proxying.states import BackendState, State, Transition
 from defserve.proxying.supervision import DRAIN_SECONDS, Supervision, usual_policy
+
+HEALTH: Final = ("healthy", "degraded", "unhealthy")
 
 if TYPE_CHECKING:
     from defserve.core.session import Session
@@ -156,12 +158,16 @@ class Backend(MountedServer):
         """End it until somebody needs it. Does nothing while it has calls, subscriptions or tasks."""
         await self._supervision.sleep()
 
-    async def ping(self, within: float) -> None:
-        """Ask whether it still answers. Raises PeerError."""
+    async def ping(self, within: float) -> str | None:
+        """Ask whether it still answers, and how it is (MGP §11.3; None if it does not say). Raises PeerError."""
         main = self._conversations.main
         if main is None:
             raise PeerGone(f"server {self.id!r} is not connected")
+        if self.said is not None and "lifecycle" in self.said.sections:
+            said = (await main.request("mgp/health/ping", {}, within)).get("status")
+            return said if said in HEALTH else None
         await main.request("server/discover" if main.stateless else "ping", {}, within)
+        return None
 
     # -- conversations and fronts ------------------------------------------------------------------------
 

@@ -30,6 +30,8 @@ REOPEN_SECONDS: Final = 1.0
 SKILLS_SECONDS: Final = 5.0
 """How old a list of skills may be."""
 
+LIFECYCLE: Final = "notifications/mgp.lifecycle"
+
 # A notification of a backend, and the lists that it says have changed.
 CHANGES: Final[Mapping[str, tuple[str, ...]]] = {
     "notifications/tools/list_changed": ("tools",),
@@ -76,6 +78,8 @@ class Changes:
             self._catalogue.refresh_soon(channel, kinds)
         elif method == "notifications/resources/updated" and isinstance(params.get("uri"), str):
             self._updated(channel, params["uri"])
+        elif method == LIFECYCLE and self._server.on_lifecycle is not None:
+            self._server.on_lifecycle(params)
 
     def lost(self, front: Front | None) -> None:
         """The conversation of a front has ended by itself."""

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from defserve.host.fields import Json
+from defserve.host.mgp.said import SaidMgp, said_mgp
 from defserve.protocols.mcp.prefixes import Prefix
 from defserve.proxying.catalogue.names import ToolChoice
 from defserve.proxying.restarts import RestartPolicy
@@ -23,7 +24,8 @@ STDERR_LINES: Final = 200
 class BackendOptions:
     """How a backend is mounted.
 
-    Without `restarts`, a child is started again 5 times in 300 s, and an address is tried for ever.
+    Without `restarts`, a child is started again 5 times in 300 s, and an address is tried for ever. `mgp` are the
+    extensions of MGP that are offered in its own conversation, the one in which no front's calls are made.
     """
 
     prefix: str | None = None
@@ -33,10 +35,14 @@ class BackendOptions:
     children: int = 64
     idle: float = 300.0
     restarts: RestartPolicy | None = None
+    mgp: tuple[str, ...] = ()
 
 
 class MountedServer:
-    """`id` names it in errors and logs; `era` is the protocol version that it speaks."""
+    """`id` names it in errors and logs; `era` is the protocol version that it speaks, `said` its words about MGP.
+
+    `said` is None as long as it was not asked.
+    """
 
     def __init__(self, id: str, target: Target, options: BackendOptions) -> None:
         self.id, self.options = id, options
@@ -47,6 +53,9 @@ class MountedServer:
         self.info: Json = {}
         self.instructions: str | None = None
         self.capabilities: Json = {}
+        self.said: SaidMgp | None = None
+        self.on_lifecycle: Callable[[Json], None] | None = None
+        """Called when it tells of a state of its own (MGP §11.4)."""
         self.stderr: deque[str] = deque(maxlen=STDERR_LINES)
         self.on_stderr: Callable[[str], None] | None = None
 
@@ -54,6 +63,13 @@ class MountedServer:
         """Keep what it says of itself when it is opened."""
         self.era, self.info, self.capabilities = terms.version, terms.server_info, terms.capabilities
         self.instructions = terms.instructions
+        is_asked = self.options.mgp and (terms.stateless or self.offers_mgp_in_sessions)
+        self.said = said_mgp(terms, self.options.mgp) if is_asked else None
+
+    @property
+    def offers_mgp_in_sessions(self) -> bool:
+        """Not in a session that fronts share: there MGP would change what their calls mean."""
+        return self.target.per != "shared"
 
     def become(self, target: Target) -> None:
         """It is somewhere else from now on."""

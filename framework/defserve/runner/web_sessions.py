@@ -10,11 +10,11 @@ from defserve.core.extension import OutgoingMessage
 from defserve.core.identity import PeerIdentity
 from defserve.core.service import Stop
 from defserve.core.session import Session
-from defserve.core.shaped_session import ReplyShape, ShapedSession
 from defserve.limits import Limits
 from defserve.runner.connection import known_of
 from defserve.runner.engine import AsyncioEngine
 from defserve.runner.lifespans import entered_lifespans, finish_calls, wait_for_calls
+from defserve.runner.shaped_session import ReplyShape, ShapedSession
 from defserve.transports.networks import network_of
 
 SPARE = 64

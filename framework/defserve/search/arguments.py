@@ -32,6 +32,10 @@ _GIVEN = (
         "latitude longitude lat lng coordinates locations",
     ),
     (r"\b\d{1,2}(?::\d\d| ?(?:am|pm)\b)|\bo['’]?clock\b|\bnoon\b", "time start end datetime"),
+    (
+        r"(?i:\b(?:[pmce][sd]t|gmt|utc|ces?t|bst|jst|aest)\b)",
+        "timezone",
+    ),
     (r"\b(?=[a-f]{0,39}\d)[0-9a-f]{6,40}\b", "sha commit revision ref"),
 )
 _KINDS = tuple((re.compile(looks), frozenset(names.split())) for looks, names in _GIVEN)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import re
 from array import array
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
 from math import log
 from typing import TypeAlias
 
 from defserve.search.entries import LONGEST_DESCRIPTION, ToolEntry
-from defserve.search.words import STOP_WORDS, split, stem
+from defserve.search.words import STOP_WORDS, misspelt, split, stem
 
 # How much a word counts where it stands. The gist counts twice, as it is part of the description.
 NAME, SERVER, TITLE, LABEL, GIST, DESCRIPTION = 3.0, 2.0, 1.5, 1.5, 3.0, 1.0
@@ -17,6 +17,9 @@ PARAMETER, ABOUT_PARAMETER, VALUES = 0.8, 0.1, 0.3
 SATURATION, LENGTH = 1.2, 0.75
 SYNONYM = 0.65
 """What a synonym counts, where the word itself counts 1."""
+
+SHORTEST_MISSPELT = 5
+"""Letters. Shorter words are near to too many others."""
 
 LONGEST_GIST = 200
 _SENTENCES = re.compile(r"(?<=[.!?:])\s+|\n+")
@@ -79,6 +82,10 @@ class KeywordIndex:
                 places, shares = self._postings.setdefault(root, (array("I"), array("f")))
                 places.append(place)
                 shares.append(weight * (SATURATION + 1) / (weight + length))
+        self._by_letter: dict[str, list[str]] = {}
+        for root in self._postings:
+            if len(root) >= SHORTEST_MISSPELT - 1:
+                self._by_letter.setdefault(root[0], []).append(root)
         for places, shares in self._postings.values():
             rarity = _rarity(self.size, len(places))
             for at, share in enumerate(shares):
@@ -88,21 +95,33 @@ class KeywordIndex:
         """Whether a tool has a word."""
         return root in self._postings
 
+    def near(self, root: str) -> tuple[str, ...]:
+        """The words of tools that a word which no tool has may be, if it is misspelt. The first letter is right."""
+        if len(root) < SHORTEST_MISSPELT or self.holds(root):
+            return ()
+        return tuple(word for word in self._by_letter.get(root[0], ()) if misspelt(root, word))
+
     def most(self, root: str) -> float:
         """The most that a word can add to a score."""
         known = self._postings.get(root)
         return (SATURATION + 1) * (_rarity(self.size, len(known[0])) if known is not None else self.rarest)
 
-    def scores(self, roots: Iterable[tuple[str, Iterable[str]]]) -> list[float]:
-        """A score for each tool, in order. A word is a stem and its synonyms: the one that fits a tool best counts."""
+    def scores(
+        self, roots: Iterable[tuple[str, Iterable[str]]], light: Container[str] = (), share: float = 1.0
+    ) -> list[float]:
+        """A score for each tool, in order. A word is a stem and its synonyms: the one that fits a tool best counts.
+
+        Of words that are `light`, a share counts.
+        """
         found = [0.0] * self.size
         for root, synonyms in roots:
             known = tuple(each for each in (root, *synonyms) if each in self._postings)
             if not known:
                 continue
             places, shares = self._postings[root] if known == (root,) else self._best_of(root, known)
-            for place, share in zip(places, shares, strict=True):
-                found[place] += share
+            factor = share if root in light else 1.0
+            for place, each in zip(places, shares, strict=True):
+                found[place] += each * factor
         return found
 
     def _best_of(self, root: str, known: tuple[str, ...]) -> Postings:

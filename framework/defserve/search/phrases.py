@@ -6,6 +6,34 @@ from defserve.search.words import split, stem
 
 # What people say → the words of tools for it. Phrases have spaces; words are compared by their stems.
 _SAID = """
+in the loop, stay informed, stay up to date, hear about: watch notify subscribe
+by bike, by car, by train, by bus, by foot, get to, get from, how do i get, quickest way, which way: direction route
+how long is the, how far away, quickest to reach, closest to: distance
+do i have, have i got, what do i have, am i doing, my week, my schedule: event calendar list
+past due, past their date, too old: overdue date
+locked down, who can open, can anyone, can anybody, open to everyone: public access permission
+by itself, by themselves, on its own, every time, whenever: automatic rule
+as it is, the source, page source: raw html content
+look into, dig into, thoroughly, in depth, pros and cons, market for, deeply: research
+this link, that link, the link, behind the link, this article, that article, this url: url fetch extract content
+everybody in, everyone in, who all, who is in, names of, all people: list user member
+put her into, put him into, put them into, add her to, add him to, add them to: create contact
+at the bottom, at the end, at the top: append insert
+should sit under, belongs under, goes under, put under, out from under: move parent
+until when, when does it open, when does it close, still open: place detail hour
+let people know, let the team know, let everybody know, let her know, let him know, inform: send message post
+what did they say, what was said, what people wrote, wrote yesterday, catch up on: message history
+to the left, to the right: drag move
+for my eyes only, just for me, nobody else: restrict private permission
+can start before, has to wait, waiting for, waits for, comes first: dependency link block
+lie around, lying around, how long was, how long has, how long did, how old: date history sla
+too late to, still awake, already evening, already morning, already late, what hour: current time timezone
+when is that, what time is that, is what time, equals what: convert time timezone
+extra column, another column, no field, new field: create field property column
+extra row, another row, one more row: create record row
+memory leak, eats memory: heap memory snapshot
+no longer, not any more, any longer, closed for: stop disable delete
+something to paste, something i can send, a link to: shareable link
 pr, prs, merge request: pull request
 how many, how much, number of: count
 how far, how long does it take: distance

@@ -18,7 +18,7 @@ from defserve.search.entries import EntryFilter, ToolEntry
 from defserve.search.phrases import meant
 from defserve.search.synonyms import SYNONYMS
 from defserve.search.vectors import Vectors
-from defserve.search.verbs import deeds_of, deeds_wanted, finds, looked_for
+from defserve.search.verbs import VERBS, deeds_of, deeds_wanted, finds, looked_for
 from defserve.search.words import STOP_WORDS, split, stem, stems
 
 Strategy: TypeAlias = Literal["keyword", "semantic", "category", "hybrid"]
@@ -26,6 +26,14 @@ STRATEGIES: tuple[Strategy, ...] = ("keyword", "semantic", "category", "hybrid")
 
 LONGEST_QUERY = 2_000
 """Characters. The rest of a query is not read."""
+
+NO_FILTER = EntryFilter()
+
+MOST_HITS = 200
+"""Hits of one search, and more only if they are as good as the last."""
+
+MOST_WORDS = 64
+"""Words of a query that are searched for."""
 
 VECTOR_SHARE = 2.2
 """What a tool gets that means the same as the query, in units, where vectors are all there is."""
@@ -51,6 +59,9 @@ class Weights(NamedTuple):
 
 
 WEIGHTS = Weights()
+
+VERB_SHARE = 0.8
+"""What a verb counts, where another word counts 1: half of all tools get something."""
 
 OTHER_DEED = 0.8
 """The share that is left to a tool which does another kind of thing than what is asked for."""
@@ -116,15 +127,21 @@ class ToolIndex:
         wanted: EntryFilter,
         prefer: Callable[[ToolEntry], int] = lambda entry: 0,
     ) -> Found:
-        """Every hit. Among equals, those that `prefer` gives a lower number come first, then by name."""
+        """The best hits. Among equals, those that `prefer` gives a lower number come first, then by name."""
         query = query[:LONGEST_QUERY]
         words = split(query)
         used, units, covered = self._scored(query, strategy)
         exact = self._exact(words)
+        places = [at for at, unit in enumerate(units) if unit > 0 or at in exact or strategy == "category"]
+        if wanted != NO_FILTER:
+            places = [at for at in places if wanted.admits(self.entries[at])]
+        if len(places) > MOST_HITS:
+            least = sorted(units[at] for at in places)[-MOST_HITS]
+            places = [at for at in places if units[at] >= least or at in exact]
+        scores = [max(units[at], 0.01) for at in places]
         hits = [
-            Hit(entry, exact.get(place) or max(unit, 0.01) / (max(unit, 0.01) + HALF))
-            for place, (entry, unit) in enumerate(zip(self.entries, units, strict=True))
-            if (unit > 0 or place in exact or strategy == "category") and wanted.admits(entry)
+            Hit(self.entries[at], exact.get(at) or score / (score + HALF))
+            for at, score in zip(places, scores, strict=True)
         ]
         hits.sort(key=lambda hit: (-round(hit.score, 4), prefer(hit.entry), hit.entry.name))
         best = max(units, default=0.0)
@@ -154,11 +171,16 @@ class ToolIndex:
         """What speaks for each tool, by the names of `Weights`. Signals that say nothing are left out."""
         words = split(without_data(query))
         roots, spoken = stems(words), set(words)
-        asked: list[tuple[str, Iterable[str]]] = [(root, SYNONYMS.get(root, ())) for root in roots]
+        asked: list[tuple[str, Iterable[str]]] = [
+            (root, SYNONYMS.get(root) or self._keywords.near(root)) for root in roots[:MOST_WORDS]
+        ]
         # What a phrase stands for counts as a synonym does: it has no word of its own.
-        scores = self._keywords.scores([*asked, *(("", (root,)) for root in meant(query) if root not in roots)])
+        asked += [("", (root,)) for root in meant(query) if root not in roots]
+        scores = self._keywords.scores(asked, VERBS, VERB_SHARE)
         unit = self._keywords.rarest or 1.0
-        found = {"words": [score / unit for score in scores], "argument": self._takers.shares(query)}
+        found = {"words": [score / unit for score in scores]}
+        if any(given := self._takers.shares(query)):
+            found["argument"] = given
         if meaning is not None:
             found["meaning"] = meaning
         if named := {id: share for id, (name, share) in self._servers.items() if name <= spoken}:
@@ -214,7 +236,7 @@ class ToolIndex:
         except Exception as error:
             vectors.fell_back(error)
             return None
-        return [max(0.0, cosine) for cosine in cosines.tolist()]
+        return cosines.clip(min=0.0).tolist()
 
 
 def _telling(

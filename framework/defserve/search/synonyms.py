@@ -29,11 +29,11 @@ merge combine join fold integrate unite
 compare differ difference diff change versus between
 undo revert reset rollback restore back recover
 reply answer respond response
-comment note remark feedback annotate annotation discussion
+comment note remark feedback annotate annotation discussion opinion thought
 react reaction emoji thumbs like
 approve review accept confirm sign
-assign assignee owner responsible delegate
-share permission access invite grant restrict restriction allow public visible
+assign assignee owner responsible delegate give hand
+share permission access invite grant restrict restriction allow public visible private lock protect confidential
 download save export fetch
 upload attach attachment import
 attachment file picture document enclosed
@@ -42,13 +42,13 @@ total sum plus add aggregate
 average mean statistics stats aggregate compute calculate
 group aggregate summarize breakdown
 link connect relate associate association relation tie
-follow watch watcher subscribe observe
+follow watch watcher subscribe observe notify inform
 book schedule plan reserve arrange
 sort order rank
 convert translate transform turn
 archive hide label
 publish release deploy
-format style bold color colour highlight font
+format style bold italic color colour highlight font paint red green yellow blue
 file document doc text
 folder directory dir
 tree hierarchy structure outline nested
@@ -78,14 +78,14 @@ channel room group space
 mail email gmail inbox letter message
 calendar event meeting appointment agenda date call
 free busy availability available slot
-vacation holiday away absent leave office
+vacation holiday away absent leave office absence sick trip
 focus concentrate undisturbed quiet
-contact person people phone address
-customer company client crm account organization contact object
-deal sale opportunity lead object
+contact person people phone telephone address relative
+customer company client crm account organization organisation firm business contact object buyer supplier prospect
+deal sale opportunity lead object prospect
 engagement call meeting note activity
 property attribute field column
-workflow automation sequence
+workflow automation sequence series automatic automatically rule
 spreadsheet sheet excel workbook
 cell value range number
 slide presentation deck powerpoint
@@ -94,7 +94,7 @@ header footer
 table collection
 base database
 row record entry document item line
-column field attribute
+column field attribute property
 database db sql nosql mongodb sqlite mongo data
 query select statement sql
 index speed lookup
@@ -112,15 +112,15 @@ log output history print
 memory remember recall knowledge graph entity observation fact
 place restaurant cafe shop store location hotel nearby
 geocode coordinate latitude longitude address position
-direction route drive travel walk way bus
-distance far long kilometer mile
-elevation height altitude
-time clock hour timezone zone date
-internet web online news google research
-crawl scrape extract content site
+direction route drive driving travel walk walking way bus bike bicycling car train transit journey trip ride reach
+distance far long kilometer mile near travel quick
+elevation height altitude high above sea
+time clock hour timezone zone date morning noon afternoon evening night midnight
+internet web online news google research headline
+crawl scrape extract content site gather collect
 map sitemap
 sprint iteration
-worklog hour spent effort booked time work log
+worklog hour spent effort booked time work log timesheet track
 transition status state workflow close done progress resolve
 board kanban scrum
 epic theme initiative
@@ -128,10 +128,10 @@ backlog later
 service desk support queue helpdesk
 sla deadline due overdue
 version release milestone
-wiki confluence page article documentation knowledge
+wiki confluence page article documentation knowledge guide handbook manual
 template blueprint skeleton
-history change changelog version revision past
-user person member people profile colleague teammate employee who
+history change changelog version revision past old previous earlier
+user person member people profile colleague coworker teammate employee staff who everybody everyone team
 label tag category
 todo task checklist reminder chore
 performance slow speed fast profile trace load lag
@@ -140,12 +140,32 @@ network request http api traffic
 heap ram memory leak
 video film record screencast movie
 pdf print printable
-dialog popup alert prompt
+dialog popup alert prompt confirm
 dropdown select option choose pick
-phone mobile device emulate tablet
+phone mobile device emulate tablet theme dark
 resize size dimension width
 environment variable env
 echo repeat
+fetch retrieve download load read url html raw source
+restrict lock private confidential protect limit only
+append bottom end below tail
+freeze pin stick frozen header
+conditional rule automatic automatically
+activity run execution happen process
+dependency depend block wait
+workspace team organization company
+blame author wrote touched
+stash shelve aside
+key entry value
+length size count many long
+subscribe listen follow
+set flag option setting toggle enable disable
+invite attendee guest participant
+remind reminder alarm task todo event
+translate convert
+explain meaning mean describe help
+snapshot backup checkpoint save
+merge accept land
 checkout switch jump
 stage add index
 log history past recent commit
@@ -164,7 +184,6 @@ language translate translation
 summary summarize brief digest
 block content
 video clip
-team group
 block paragraph bullet text line section sentence
 source database table tracker inventory
 component module area part

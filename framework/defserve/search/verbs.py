@@ -68,6 +68,8 @@ def _deeds() -> dict[str, int]:
 
 
 _KINDS = _deeds()
+VERBS = frozenset(_KINDS)
+"""The stems of all verbs."""
 
 
 def deeds_wanted(query: str) -> int:

@@ -32,34 +32,31 @@ STOP_WORDS = frozenset(
 )
 
 _VOWEL = re.compile("[aeiouy]")
-# Ending → what it becomes. The first that leaves a stem is taken.
-_ENDINGS = (
-    ("ications", "icat"),
-    ("ication", "icat"),
-    ("izations", "iz"),
-    ("ization", "iz"),
-    ("ations", "at"),
-    ("ation", "at"),
-    ("ments", ""),
-    ("ment", ""),
-    ("ingly", ""),
-    ("ings", ""),
-    ("ing", ""),
-    ("edly", ""),
-    ("ies", "y"),
-    ("ied", "y"),
-    ("ions", ""),
-    ("ion", ""),
-    ("ors", ""),
-    ("ers", ""),
-    ("ed", ""),
-    ("or", ""),
-    ("er", ""),
-    ("ly", ""),
-    ("es", ""),
-    ("s", ""),
-    ("e", ""),
+# Ending → what it becomes, and the letters that must be left. The first that fits is taken: first one of a form, then
+# one of a word that is made from another. Short stems are other words: `station` is no state, and `author` no auth.
+_FORMS = (
+    ("ingly", "", 3),
+    ("ings", "", 3),
+    ("ing", "", 3),
+    ("edly", "", 3),
+    ("ies", "y", 2),
+    ("ied", "y", 2),
+    ("ed", "", 3),
+    ("ees", "ee", 2),
+    ("es", "", 3),
+    ("s", "", 3),
 )
+_DERIVED = (
+    ("ication", "icat", 3),
+    ("ization", "iz", 3),
+    ("ation", "at", 3),
+    ("ment", "", 3),
+    ("ion", "", 5),
+    ("or", "", 5),
+    ("er", "", 5),
+    ("ly", "", 5),
+)
+_WHOLE = frozenset("news comment moment customer number".split())
 
 
 def stems(words: Iterable[str]) -> list[str]:
@@ -84,19 +81,32 @@ def _parts(run: str) -> Iterator[str]:
 @lru_cache(maxsize=8_192)
 def stem(word: str) -> str:
     """A word without its ending: `creates`, `created` and `creation` are all `creat`."""
-    if len(word) < 4 or not word.isascii():
+    if len(word) < 4 or not word.isascii() or word in _WHOLE:
         return word
-    if word.endswith(("ss", "us", "is")):
-        return word
-    for ending, becomes in _ENDINGS:
-        rest = word[: -len(ending)]
-        if word.endswith(ending) and len(rest) >= 3 and _VOWEL.search(rest):
-            return _undoubled(rest + becomes)
+    if not word.endswith(("ss", "us", "is")):
+        word = _without(word, _FORMS)
+    if word not in _WHOLE and len(word) > 3:
+        word = _without(word, _DERIVED)
+        return word[:-1] if word.endswith("e") and len(word) > 3 else word
     return word
 
 
-def _undoubled(word: str) -> str:
-    """`stopp` to `stop`, `create` to `creat`; `call` stays."""
-    if len(word) > 3 and word[-1] == word[-2] and word[-1] not in "aeiouls":
-        return word[:-1]
-    return word[:-1] if len(word) > 3 and word.endswith("e") else word
+def _without(word: str, endings: Iterable[tuple[str, str, int]]) -> str:
+    for ending, becomes, least in endings:
+        rest = word[: -len(ending)]
+        if word.endswith(ending) and len(rest) >= least and (becomes or _VOWEL.search(rest)):
+            # `stopped` to `stop`; `called` to `call`.
+            doubled = len(rest) > 3 and rest[-1] == rest[-2] and rest[-1] not in "aeiouls"
+            return rest[:-1] if doubled and not becomes else rest + becomes
+    return word
+
+
+def misspelt(one: str, other: str) -> bool:
+    """Whether two words differ by one letter that is missing, wrong, or swapped with the next."""
+    if abs(len(one) - len(other)) > 1:
+        return False
+    at = next((at for at, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), min(len(one), len(other)))
+    one, other = one[at:], other[at:]
+    if one[1:] == other[1:] or one[1:] == other or one == other[1:]:
+        return True
+    return one[2:] == other[2:] and one[:2] == other[1::-1]

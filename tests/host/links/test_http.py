@@ -11,7 +11,7 @@ import pytest
 
 from defserve.errors import PeerError, PeerGone, PeerTimeout, UsageError
 from defserve.host import Answers, Client, HttpLink
-from defserve.host.links import http
+from defserve.host.links import event_streams, http
 from tests.host.web import Exchange, event, web
 from tests.waiting import until
 
@@ -279,7 +279,7 @@ async def test_many_requests_at_once_find_their_answers():
 
 
 async def test_a_stream_that_stays_open_after_its_answer_is_left(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(http, "LINGER_SECONDS", 0.02)
+    monkeypatch.setattr(event_streams, "LINGER_SECONDS", 0.02)
 
     async def rest(exchange: Exchange) -> None:
         await exchange.stream(exchange.reply({"n": 1}))
@@ -418,7 +418,7 @@ async def test_a_server_that_stumbles_is_asked_again_for_the_stream():
 async def test_a_stream_that_cannot_be_resumed_loses_the_request_and_no_other(
     status: int, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(http, "MOST_FAILURES", 2)
+    monkeypatch.setattr(event_streams, "MOST_FAILURES", 2)
 
     async def rest(exchange: Exchange) -> None:
         if exchange.method == "x/broken":

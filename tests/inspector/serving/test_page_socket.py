@@ -94,6 +94,18 @@ async def test_of_some_topics_only_the_newest_is_sent(running: RunningInspector,
         assert [each["data"] for each in page.heard if each["on"] == "messages"] == [99]
 
 
+async def test_a_page_that_does_not_read_is_disconnected(
+    running: RunningInspector, open_page: OpenPage, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(page_socket, "MOST_UNSENT", 1_000)
+    async with open_page(running) as page:
+        await page.ask("hello")
+        for _ in range(100):
+            running.inspection.push("news", "x" * 100)
+        await page.socket.wait_closed()
+        assert page.socket.close_code == 1013
+
+
 async def test_a_running_call_ends_with_its_page(running: RunningInspector, open_page: OpenPage):
     running.inspection.granted["network.outbound"] = True
     async with open_page(running) as page:

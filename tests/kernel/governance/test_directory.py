@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
-from defserve import Server
+from defserve import Server, moderate
 from defserve.auth.principals import LOCAL, Principal
 from defserve.errors import UsageError
 from tests.kernel.governance.governing import SERVER, governed, tool
-from tests.kernel.running import BACKEND, entry, running
+from tests.kernel.running import BACKEND, entry, running, url_entry
 from tests.listening import listening
 from tests.protocols.mgp.callers import ALICE, BOB, LOOPBACK, STRANGER, Trail, code_of, speaking
 from tests.raw import ERAS, HANDSHAKE, STATELESS, Json
@@ -40,11 +40,27 @@ def anyio_backend() -> str:
     return "asyncio"
 
 
+def speaking_mgp() -> Server:
+    server = Server("a", "1")
+
+    @server.tool
+    @moderate("network.outbound")
+    def fetch() -> str:
+        return "fetched"
+
+    return server
+
+
 @pytest.mark.req("MGP-15.2l")
 @pytest.mark.parametrize("version", ERAS)
 async def test_servers_are_listed_and_filtered(tmp_path: Path, version: str) -> None:
     off = '[[servers]]\nid = "off"\nenabled = false\nurl = "https://wiki.example.org/mcp"\n'
-    async with running(tmp_path, entry("a", mgp=STREAMS), off, wait=False) as here:
+    async with (
+        listening(speaking_mgp()) as where,
+        running(
+            tmp_path, url_entry("a", f"http://{where.authority}/mcp", f"[servers.mgp]\n{STREAMS}"), off, wait=False
+        ) as here,
+    ):
         await here.connected("a")
         async with speaking(here.kernel.server, version, ["discovery"]) as peer:
 
@@ -54,12 +70,12 @@ async def test_servers_are_listed_and_filtered(tmp_path: Path, version: str) -> 
 
             (one, two) = (await peer.ask("mgp/discovery/list"))["result"]["servers"]
             assert (one["id"], one["status"], one["trust_level"]) == ("a", "connected", "trusted")
-            assert one["extensions"] == ["security", "streaming"]
+            assert one["extensions"] == ["security", "streaming", "lifecycle"]
             assert one["mgp_version"] == "0.3.0"
-            assert "a_add" in one["tools"]
+            assert "a_fetch" in one["tools"]
             assert (two["id"], two["status"], two["mgp_version"], two["tools"]) == ("off", "registered", None, [])
             assert await ids(extensions=["streaming"]) == ["a"]
-            assert await ids(extensions=["streaming", "lifecycle"]) == []
+            assert await ids(extensions=["streaming", "discovery"]) == []
             assert await ids(permissions=["network.outbound"]) == ["a"]
             assert await ids(permissions=["shell.execute"]) == []
             assert await ids(status="connected") == await ids(status="Connected") == ["a"]
@@ -79,22 +95,6 @@ async def test_a_filter_that_makes_no_sense_is_refused(tmp_path: Path, wanted: A
         speaking(here.kernel.server, HANDSHAKE[-1], ["discovery"]) as peer,
     ):
         assert code_of(await peer.ask("mgp/discovery/list", {"filter": wanted})) == -32602
-
-
-@pytest.mark.req("MGP-15.3")
-async def test_what_is_told_before_connecting_is_told_after_it(tmp_path: Path) -> None:
-    text = entry("a", more="enabled = false", mgp=STREAMS)
-    said = list[Json]()
-    for each in (text, text.replace("enabled = false", "")):
-        async with (
-            running(tmp_path, each, wait=each != text) as here,
-            speaking(here.kernel.server, HANDSHAKE[-1], ["discovery"]) as peer,
-        ):
-            said += (await peer.ask("mgp/discovery/list"))["result"]["servers"]
-    before, after = said
-    assert (before["status"], after["status"]) == ("registered", "connected")
-    for name in ("mgp_version", "extensions", "permissions_required", "trust_level"):
-        assert before[name] == after[name]
 
 
 async def test_others_learn_only_of_servers_whose_tools_they_see(tmp_path: Path) -> None:

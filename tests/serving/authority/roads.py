@@ -162,6 +162,60 @@ async def shutting_down(open: Open) -> bool:
     return reply.get("result", {}).get("accepted") is True
 
 
+# -- at a kernel -------------------------------------------------------------------------------------------
+
+ENTRY: Json = {"entry_type": "server_grant", "agent_id": "eve", "server_id": "off", "permission": "allow"}
+REFUSALS = (1000, 1001, "permission_denied", "access_denied")
+
+
+def operating(extension: str, method: str, params: Json) -> Road:
+    """Ask a kernel for something that only its operators get. Whatever is not refused counts."""
+
+    async def road(open: Open) -> bool:
+        reply = await (await open(SESSION, offer(SESSION, extension))).ask(method, params)
+        return reply.get("error", {}).get("code") not in REFUSALS
+
+    return road
+
+
+def operating_by_tool(tool: str, arguments: Json, version: str) -> Road:
+    async def road(open: Open) -> bool:
+        talk = await open(version, {})
+        reply = await talk.ask("tools/call", {"name": tool, "arguments": arguments})
+        detail = reply["result"].get("_meta", {}).get("dev.defserve/error", {})
+        return detail.get("error_type") not in REFUSALS
+
+    return road
+
+
+_TOOLS: Mapping[str, Json] = {
+    "mgp_access_grant": ENTRY,
+    "mgp_access_query": {"agent_id": "eve", "server_id": "off"},
+    "mgp_access_revoke": {name: value for name, value in ENTRY.items() if name != "permission"},
+    "mgp_health": {},
+    "mgp_audit": {},
+    "mgp_server_restart": {"server_id": "off"},
+}
+# A stranger can take none of these at a kernel.
+YES_AT_A_KERNEL: Mapping[str, Road] = {
+    "give access": operating("access_control", "mgp/access/grant", ENTRY),
+    "ask for access": operating("access_control", "mgp/access/query", _TOOLS["mgp_access_query"]),
+    "read the audit log": operating("audit", "mgp/audit/replay", {}),
+    "ask for the health of a server": operating("lifecycle", "mgp/health/status", {"server_id": "off"}),
+    "restart a server": operating("lifecycle", "mgp/lifecycle/restart", {"server_id": "off"}),
+    "shut a server down": operating("lifecycle", "mgp/lifecycle/shutdown", {"server_id": "off"}),
+    "remove a server": operating("discovery", "mgp/discovery/deregister", {"id": "gone"}),
+    **{
+        f"{tool}, {version}": operating_by_tool(tool, arguments, version)
+        for tool, arguments in _TOOLS.items()
+        for version in BOTH_ERAS
+    },
+    "use a tool through the caller": operating_by_tool(
+        "mgp_tools_call", {"name": "mgp_audit", "arguments": {}}, STATELESS
+    ),
+}
+
+
 def _security(version: str) -> Json:
     return offer(version, "security")
 

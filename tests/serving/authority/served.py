@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 from defserve import Context, Server, dangerous, moderate
+from defserve.kernel import Kernel
 from defserve.protocols.mgp.access.policy import AccessPolicy
 
 ADMINS = ["local", "ann"]
@@ -66,6 +68,14 @@ def make(**options: Any) -> Server:
 
     server.mount(child, prefix="child")
     return server
+
+
+def make_kernel(folder: Path, **options: Any) -> Server:
+    """A kernel whose operators are the same, with one server that does not run."""
+    path = folder / "mgp.toml"
+    off = '[[servers]]\nid = "off"\nenabled = false\nurl = "http://127.0.0.1:9/mcp"\n'
+    path.write_text(f'[kernel]\nadmins = ["ann"]\naudit = "audit.jsonl"\n{off}')
+    return Kernel.load(path, **options).server
 
 
 if __name__ == "__main__":

@@ -12,12 +12,13 @@ from typing import Any
 
 import pytest
 
+from defserve import Server
 from defserve.auth import Auth, StaticTokens
 from defserve.auth.local_token.client import local_address
 from tests.effort import slow
 from tests.listening import Listening, listening
 from tests.serving.authority import roads
-from tests.serving.authority.served import make
+from tests.serving.authority.served import make, make_kernel
 from tests.serving.authority.talking import (
     Talk,
     TurnedAway,
@@ -143,11 +144,11 @@ def own_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @asynccontextmanager
 async def serving(
-    kind: PeerKind, folder: Path, sets: str = "open"
+    kind: PeerKind, folder: Path, sets: str = "open", made: Server | None = None
 ) -> AsyncGenerator[tuple[Listening, str, dict[str, str], str]]:
     """The server, its base address, the peer's headers, and the path of its unix socket."""
     unix = str(folder / "s") if kind.on == "unix:" else ""
-    server = make(auth=kind.auth() if kind.auth else None, feature_sets=sets)
+    server = made or make(auth=kind.auth() if kind.auth else None, feature_sets=sets)
     options = {"legacy_sse": True, "rest": True, **kind.options}
     async with listening(server, f"unix:{unix}" if unix else kind.on, **options) as where:
         base = "http://localhost" if unix else f"http://{where.authority}"
@@ -218,6 +219,16 @@ async def test_only_the_local_user_and_admins_end_the_server(name: str, tmp_path
         drains = where.app.provider.composition.draining
     assert found["end"] == COUNTS[kind.may]
     assert drains is (kind.may == KNOWN)
+
+
+@pytest.mark.parametrize("name", [name if name in SAMPLE else slow(name) for name in PEERS])
+async def test_only_operators_operate_a_kernel(name: str, tmp_path: Path):
+    kind = PEERS[name]
+    kernel = make_kernel(tmp_path, auth=kind.auth() if kind.auth else None)
+    async with serving(kind, tmp_path, made=kernel) as (_, base, headers, unix):
+        found = await outcomes(partial(link_to, kind.over, base, headers, unix), roads.YES_AT_A_KERNEL)
+    kernel.mgp.audit.close()
+    assert found == dict.fromkeys(roads.YES_AT_A_KERNEL, COUNTS[kind.may])
 
 
 async def test_a_peer_in_memory_is_known():

@@ -41,7 +41,7 @@ def test_the_first_builder_there_is_builds(
 
 def test_without_a_builder_it_is_said_what_to_install(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     only(monkeypatch)
-    with pytest.raises(UsageError, match="pip install build"):
+    with pytest.raises(UsageError, match=r'install "defserve\[dev\]"'):
         build_command(read_project(project), Path("O"))
 
 

@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import Final
 
 from defserve.cli.parser import CommandParser
+from defserve.cli.screen.blocks import Data, Diff, Line
+from defserve.cli.screen.screen import show
 from defserve.tooling.scaffold.adding import ProjectEdit, apply, plan_edits
 from defserve.tooling.scaffold.locating import locate
 from defserve.tooling.scaffold.parts import KINDS, PartRequest, part_of
@@ -31,6 +33,7 @@ def main(argv: list[str]) -> int:
         "--server", metavar="FILE", help="path/server.py or path/server.py:name, if pyproject.toml does not name it"
     )
     parser.add_argument("--dry-run", action="store_true", help="show the changes, but do not make them")
+    parser.add_argument("--json", action="store_true", help="print the result as JSON")
     options = parser.parse_args(argv)
     if options.uri and options.kind != "resource":
         parser.error("only a resource has a --uri")
@@ -39,13 +42,19 @@ def main(argv: list[str]) -> int:
         options.kind, options.name, home.variable, home.distribution, options.description, options.uri
     )
     edits = plan_edits(home, part_of(request))
-    if options.dry_run:
-        print("".join(diff(edits)), end="")
-        return 0
-    apply(edits)
-    for edit in edits:
-        print(f"{'Changed' if edit.before else 'Created'} {shown(edit.path)}")
-    print("\nNext: write what it does, then run `pytest`.")
+    if not options.dry_run:
+        apply(edits)
+    if options.json:
+        show(
+            Data(
+                [{"path": shown(edit.path), "is_new": not edit.before, "diff": "".join(diff([edit]))} for edit in edits]
+            )
+        )
+    elif options.dry_run:
+        show(Diff("".join(diff(edits))))
+    else:
+        show(*(Line((f"{'Changed' if edit.before else 'Created'} ", "good"), shown(edit.path)) for edit in edits))
+        show("", "Next: write what it does, then run `pytest`.")
     return 0
 
 

@@ -6,11 +6,13 @@ import shlex
 from argparse import Namespace
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 from urllib.parse import urlsplit
 
 from defserve.auth.local_token.client import local_address, with_local_key
 from defserve.cli.parser import CommandParser
+from defserve.cli.screen.blocks import Data, Diff
+from defserve.cli.screen.screen import show, tell
 from defserve.cli.target.target import TARGET_HELP, configured, headers_of, load, load_package, quiet, split_command
 from defserve.errors import DefserveError, UsageError
 from defserve.host.addresses import connect_url, is_address
@@ -57,16 +59,17 @@ def main(argv: list[str]) -> int:
     known = client(options.client)
     path = known.path(options.scope, Path.cwd())
     edit = files.put(path, known.format, (known.key, name), known.entry(how))
+    report = SettingsReport(name, path, options)
     if not edit.changes:
-        print(f"{name} is already in {path}, with the same entry")
-        return 0
-    return finish(edit, options.dry_run, f"{name} is in {path}", f"{known.title}: {known.then}")
+        return report.show(f"{name} is already in {path}, with the same entry", is_changed=False)
+    return report.finish(edit, f"{name} is in {path}", f"{known.title}: {known.then}")
 
 
 def add_client_options(parser: CommandParser) -> None:
     parser.add_argument("--client", choices=CLIENTS, default=DEFAULT, help=f"which client (default: {DEFAULT})")
     parser.add_argument("--scope", choices=SCOPES, help="settings of the user, or of the project in the current folder")
     parser.add_argument("--dry-run", action="store_true", help="show the changes, but do not make them")
+    parser.add_argument("--json", action="store_true", help="print the result as JSON")
 
 
 def _server(options: Namespace, command: list[str] | None) -> tuple[str, Launch]:
@@ -101,12 +104,12 @@ def _launch_at(target: str, headers: Mapping[str, str], options: Namespace) -> L
     if "authorization" in map(str.lower, headers) or local_address(target) is None:
         return plain
     if client(options.client).is_shared(options.scope):
-        print("the settings of a project are shared, so the local token of the server is not written into them")
+        tell("the settings of a project are shared, so the local token of the server is not written into them")
         return plain
     found = local_address(target, keep=not options.dry_run)
     if found is None:
         return plain
-    print("the settings hold the local token of the server: this client connects as you")
+    tell("the settings hold the local token of the server: this client connects as you")
     key = "(the local token)" if options.dry_run else found.key
     return Launch(url=found.url, headers={**headers, "Authorization": f"Bearer {key}"})
 
@@ -137,15 +140,28 @@ def _own(server: object) -> str:
     return str(getattr(server, "name", None) or "server")
 
 
-def finish(edit: files.SettingsEdit, dry_run: bool, done: str, then: str = "") -> int:
-    """Write the settings, or show the change, and say what was done."""
-    if dry_run:
-        print(edit.diff(), end="")
+class SettingsReport(NamedTuple):
+    """Says what was done to the settings of a client, in words or as JSON."""
+
+    name: str
+    path: Path
+    options: Namespace
+
+    def finish(self, edit: files.SettingsEdit, done: str, then: str = "") -> int:
+        """Write the settings, or show the change, and say what was done."""
+        if not self.options.dry_run:
+            backup = edit.write()
+            return self.show(done, f"the old file is {backup}" if backup is not None else "", then, backup=backup)
+        if self.options.json:
+            return self.show("", diff=edit.diff(), is_changed=False)
+        show(Diff(edit.diff()))
         return 0
-    backup = edit.write()
-    print(done)
-    if backup is not None:
-        print(f"  the old file is {backup}")
-    if then:
-        print(f"  {then}")
-    return 0
+
+    def show(self, done: str, *more: str, is_changed: bool = True, **facts: object) -> int:
+        if self.options.json:
+            told = {name: None if value is None else str(value) for name, value in facts.items()}
+            client = self.options.client
+            show(Data({"name": self.name, "client": client, "path": str(self.path), "is_changed": is_changed, **told}))
+            return 0
+        show(done, *(f"  {line}" for line in more if line))
+        return 0

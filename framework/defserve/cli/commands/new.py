@@ -11,6 +11,8 @@ from pathlib import Path
 from typing import Final
 
 from defserve.cli.parser import CommandParser
+from defserve.cli.screen.blocks import Block, Data, Line
+from defserve.cli.screen.screen import show
 from defserve.errors import UsageError
 from defserve.tooling.scaffold.creating import CreatedProject, create, questions
 from defserve.tooling.scaffold.questions import DERIVED, TemplateQuestion, TemplateQuestions
@@ -44,7 +46,11 @@ def main(argv: list[str]) -> int:
     if not options.yes:
         given = ask(asked, given) if sys.stdin.isatty() else named(given)
     project = create(given, Path(options.output))
-    print("\n".join(report(project, made_up(project.answers, given))))
+    if options.json:
+        files = sorted(map(str, project.files))
+        show(Data({"folder": str(project.folder), "files": files, "answers": dict(project.answers)}))
+    else:
+        show(*report(project, made_up(project.answers, given)))
     return 0
 
 
@@ -61,6 +67,7 @@ def parse(argv: list[str], asked: TemplateQuestions) -> Namespace:
         parser.add_argument(option, *also, dest=question, choices=choices, metavar=option[2:].upper(), help=about)
     parser.add_argument("--output", default=".", metavar="DIR", help="where to create its folder (default: here)")
     parser.add_argument("--yes", "-y", action="store_true", help="ask nothing; use the defaults")
+    parser.add_argument("--json", action="store_true", help="print the result as JSON")
     return parser.parse_args(argv)
 
 
@@ -120,19 +127,24 @@ def made_up(answers: Mapping[str, str], given: Mapping[str, str]) -> list[str]:
     return [f"{option} {shlex.quote(answers[name])}" for name, option in named.items() if name not in given]
 
 
-def report(project: CreatedProject, guesses: Sequence[str] = ()) -> Iterator[str]:
+def report(project: CreatedProject, guesses: Sequence[str] = ()) -> Iterator[Block]:
     """What was created, and what to type next."""
     slug, package = project.answers["project_slug"], project.answers["package_name"]
     posix = os.name == "posix"
     activate = ". .venv/bin/activate" if posix else r".venv\Scripts\activate"
-    yield f"Created {project.folder}{os.sep} from {project.answers['body']!r}: {len(project.files)} files.\n\nNext:"
-    yield f"  cd {shlex.quote(str(project.folder))}"
-    yield f"  python -m venv .venv && {activate}"
+    made = f" from {project.answers['body']!r}: {len(project.files)} files."
+    yield Line(("Created ", "good"), (f"{project.folder}{os.sep}", "title"), made)
+    yield ""
+    yield Line(("Next:", "heading"))
+    commands = [f"cd {shlex.quote(str(project.folder))}", f"python -m venv .venv && {activate}"]
     if checkout := _checkout():
-        yield f"  pip install {shlex.quote(checkout)}"
-    yield "  pip install -e '.[dev]'" if posix else '  pip install -e ".[dev]"'
-    yield "  pytest"
-    yield f"  defserve list -m {package}"
+        commands.append(f"pip install {shlex.quote(checkout)}")
+    commands += [
+        "pip install -e '.[dev]'" if posix else 'pip install -e ".[dev]"',
+        "pytest",
+        f"defserve list -m {package}",
+    ]
+    yield from (Line((f"  {command}", "name")) for command in commands)
     if guesses:
         yield f"\nThese are defaults; edit them before you publish:\n  {', '.join(guesses)}"
     yield f"\n`defserve add tool NAME` adds to it. `{slug}` is the command that it installs. README.md has the rest."

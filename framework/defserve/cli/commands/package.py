@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-import json
-import sys
+import os
 from argparse import Namespace
 from pathlib import Path
 from typing import Final
 
 from defserve.cli.parser import CommandParser
+from defserve.cli.screen.blocks import Data, Line
+from defserve.cli.screen.progress import Working
+from defserve.cli.screen.screen import problem_lines, show, tell
 from defserve.tooling.packaging.package import Package, make_package
 from defserve.tooling.packaging.project import read_project
 from defserve.tooling.scaffold.creating import questions
@@ -28,7 +30,8 @@ def main(argv: list[str]) -> int:
     add_package_options(parser)
     parser.add_argument("--json", action="store_true", help="print the result as JSON")
     options = parser.parse_args(argv)
-    package, _ = packaged(options)
+    with Working("Building") as work:
+        package, _ = packaged(options, work)
     if options.json:
         found = {
             "name": package.wheel.name,
@@ -36,13 +39,12 @@ def main(argv: list[str]) -> int:
             "files": list(map(str, package.files)),
             "problems": package.problems,
         }
-        print(json.dumps(found, indent=2))
+        show(Data(found))
     else:
-        print(f"{package.wheel.name} {package.wheel.version}")
-        for path in package.files:
-            print(f"  {path}")
+        show(Line((f"{package.wheel.name} {package.wheel.version}", "heading")))
+        show(*(Line("  ", (str(path.parent) + os.sep, "faint"), path.name) for path in package.files))
     if still := placeholders(Path(options.folder).resolve(), questions()):
-        print(f"warning: {unedited(still)}", file=sys.stderr)
+        tell(*problem_lines("warning", unedited(still)))
     return report(package)
 
 
@@ -60,11 +62,11 @@ def add_package_options(parser: CommandParser) -> None:
     )
 
 
-def packaged(options: Namespace) -> tuple[Package, Path]:
-    """What was built, and where it is."""
+def packaged(options: Namespace, work: Working) -> tuple[Package, Path]:
+    """What was built, and where it is. `work` shows how far it is."""
     project = read_project(options.folder)
     out = Path(options.out).resolve() if options.out else project.folder / "dist"
-    return make_package(project, out, options.allow), out
+    return make_package(project, out, options.allow, work.step), out
 
 
 def unedited(found: list[Placeholder]) -> str:
@@ -76,5 +78,5 @@ def unedited(found: list[Placeholder]) -> str:
 def report(package: Package) -> int:
     """Print the problems to stderr and return the exit code."""
     for problem in package.problems:
-        print(f"problem: {problem}", file=sys.stderr)
+        tell(*problem_lines("problem", problem))
     return PROBLEMS if package.problems else 0

@@ -19,6 +19,7 @@ from defserve.errors import PeerError, PeerGone, UsageError
 from defserve.host.client import Client
 from defserve.kernel.config.locating import locate
 from defserve.kernel.control.asking import ask
+from defserve.tooling.listing import LISTING_OFFER
 
 Source = Callable[[], Awaitable[TopSnapshot]]
 
@@ -75,9 +76,8 @@ class _ServerSource:
 
     async def _connected(self) -> Client:
         if self._client is None:
-            offer = {"mgp": {"version": "0.3.0", "extensions": ["lifecycle"]}}
-            target = ServerTarget(address=self._address)
-            self._client = await self._stack.enter_async_context(connect(target, self._options, offer=offer))
+            opening = connect(ServerTarget(address=self._address), self._options, offer=LISTING_OFFER)
+            self._client = await self._stack.enter_async_context(opening)
         return self._client
 
     async def _health(self, client: Client) -> dict[str, Any]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from contextlib import suppress
 from typing import Any, Final
 
@@ -27,10 +27,11 @@ from defserve.host.links.endpoint import (
     body_of,
     media_type,
 )
+from defserve.host.links.event_streams import EventStreams, Polling
 from defserve.host.links.http_client.errors import Broken
 from defserve.host.links.request_headers import request_headers, version_of
-from defserve.host.links.session_loss import GONE, answers_without_session, refuses_session
-from defserve.host.links.sse import SseEvent, SseParser
+from defserve.host.links.session_loss import answers_without_session, refuses_session
+from defserve.host.links.sse import SseParser
 from defserve.host.links.tool_headers import ToolHeaders, ToolPages
 from defserve.transports.http.headers import METHOD, VERSION
 from defserve.wire.codec import encode
@@ -38,7 +39,6 @@ from defserve.wire.codec import message as message_of
 from defserve.wire.messages import Id, Message, Notification, Reply, Request
 
 SESSION: Final = "Mcp-Session-Id"
-LAST_EVENT: Final = "Last-Event-ID"
 HEADER_MISMATCH: Final = -32020
 # They change nothing, so a kept connection that ends under them is no reason to fail.
 REPEATABLE: Final = frozenset(
@@ -56,14 +56,10 @@ REPEATABLE: Final = frozenset(
 
 MOST_REQUESTS = 100
 MOST_WAITING = 256
-MOST_FAILURES = 5
 TELL_SECONDS = 30.0
 # A server may open the stream only when it has something to say.
 LISTEN_SECONDS = 0.25
 FAREWELL_SECONDS = 2.0
-LINGER_SECONDS = 1.0
-RETRY_SECONDS = 1.0
-SHORTEST_RETRY, LONGEST_RETRY = 0.01, 60.0
 
 log = logging.getLogger("defserve.host")
 
@@ -91,6 +87,7 @@ class HttpLink:
         resolve: Resolve | None = None,
     ) -> None:
         self._endpoint = Endpoint(url, authorized(headers, token), resolve)
+        self._streams = EventStreams(self._endpoint, self._hear, self._spawn, self._overhear)
         self._listens = listens
         self._session: str | None = None
         self._version: str | None = None
@@ -224,7 +221,7 @@ class HttpLink:
             if kind == JSON:
                 return await self._hear(await body_of(response), request, hear)
             if kind == EVENTS:
-                return await self._read_events(response, stream, request, hear)
+                return await self._streams.read(response, stream, request, hear)
             what = f"HTTP {response.status} and {kind or 'nothing'}"
             raise PeerError(f"the server answered {request.method} with {what}, neither JSON nor an event stream")
         finally:
@@ -292,78 +289,18 @@ class HttpLink:
         """Hand on a message that belongs to no request."""
         await self._inbox.put(data)
 
-    async def _poll(self, stream: SseParser, request: Request | None, hear: Hear) -> Reply | None:
-        """GET a stream, again and again, until `request` is answered. None if the server has no such stream."""
-        failures, tries, session = 0, 0, self._session
-        while failures < MOST_FAILURES:
-            if tries or request is not None:
-                await asyncio.sleep(_pause(stream.retry, failures))
-            tries += 1
-            headers = {**self._session_headers(), "accept": EVENTS}
-            if stream.last_id:
-                headers[LAST_EVENT] = stream.last_id
-            stream.restart()
-            try:
-                response = await self._endpoint.send("GET", headers, repeatable=True)
-            except Broken as error:
-                log.debug("no stream from %s: %r", self._endpoint, error)
-                failures += 1
-                continue
-            if response.status == 200 and media_type(response) == EVENTS:
-                failures = 0
-                if request is None:
-                    self._listened.set()
-                if (reply := await self._read_events(response, stream, request, hear)) is not None:
-                    return reply
-                continue
-            await response.aclose()
-            if response.status < 500:
-                log.debug("%s has no such stream: HTTP %s", self._endpoint, response.status)
-                if response.status in GONE and tries > 1 and session and self.on_session_lost is not None:
-                    self.on_session_lost()
-                return None
-            failures += 1
-        return None
+    def _poll(self, stream: SseParser, request: Request | None, hear: Hear) -> Coroutine[Any, Any, Reply | None]:
+        session = self._session
 
-    async def _read_events(
-        self, response: HttpResponse, stream: SseParser, request: Request | None, hear: Hear
-    ) -> Reply | None:
-        """Hand on the events of a stream until `request` is answered, or the stream ends or breaks. Closes it."""
-        parts, lingers = response.parts(), False
-        try:
-            async for part in parts:
-                reply = await self._hear_events(stream.feed(part), request, hear)
-                if reply is not None:
-                    lingers = not response.is_over
-                    if lingers:
-                        self._spawn(self._linger(response, parts, stream), "defserve.host lingering")
-                    return reply
-        except Broken as error:
-            log.debug("a stream of %s broke: %r", self._endpoint, error)
-        finally:
-            if not lingers:
-                await response.aclose()
-        return None
+        def opened() -> None:
+            if request is None:
+                self._listened.set()
 
-    async def _linger(self, response: HttpResponse, parts: AsyncGenerator[bytes], stream: SseParser) -> None:
-        """A connection that is read to its end can be used again, but not every server ends a stream."""
-        try:
-            async with asyncio.timeout(LINGER_SECONDS):
-                async for part in parts:
-                    await self._hear_events(stream.feed(part), None, self._overhear)
-        except TimeoutError:
-            log.debug("%s leaves a stream open after its answer", self._endpoint)
-        except (Broken, PeerError) as error:
-            log.debug("a stream of %s broke: %r", self._endpoint, error)
-        finally:
-            await response.aclose()
+        def lost() -> None:
+            if session and self.on_session_lost is not None:
+                self.on_session_lost()
 
-    async def _hear_events(self, events: list[SseEvent], request: Request | None, hear: Hear) -> Reply | None:
-        answer: Reply | None = None
-        for event in events:
-            if event.kind == "message":
-                answer = await self._hear(event.data, None if answer else request, hear) or answer
-        return answer
+        return self._streams.poll(stream, request, hear, Polling(self._session_headers, opened, lost))
 
     async def _hear(self, data: bytes, request: Request | None, hear: Hear) -> Reply | None:
         """Hand on what is not the answer to `request`, and give back the answer."""
@@ -431,9 +368,3 @@ def _answer_to(request: Request, said: Message | list[Message]) -> Reply | None:
         if isinstance(one, Reply) and (one.id == request.id or (one.id is None and one.error is not None)):
             return one
     return None
-
-
-def _pause(wanted: float | None, failures: int) -> float:
-    """Seconds before the next GET: what the server wants, doubled with every failure."""
-    pause = (RETRY_SECONDS if wanted is None else wanted) * 2**failures
-    return min(max(pause, SHORTEST_RETRY), LONGEST_RETRY)

@@ -8,9 +8,9 @@ from typing import Any, Final
 
 from defserve.host.answers import Answers
 from defserve.host.mgp.permissions.approval import Approval, Approve, Policy
+from defserve.host.mgp.said import mgp_offer
 from defserve.host.mgp.security.confirmation import Confirm
 from defserve.host.mgp.security.validation import CallValidation, Checks
-from defserve.protocols.mgp.agreed import EXTENSION_ID, VERSION
 from defserve.protocols.mgp.audit.sinks import AuditLogger, AuditSink, AuditSinks, sinks_of
 
 # Older and newer names, so that old and new servers each find their own.
@@ -78,8 +78,4 @@ class Mgp:
 
     def capabilities(self, answers: Answers) -> dict[str, dict[str, Any]]:
         """Era → the client capabilities that offer MGP (§2.2)."""
-        block = {"version": VERSION, "extensions": list(self.offered(answers))}
-        return {
-            "handshake": {"mgp": block, "experimental": {"mgp": block}},
-            "stateless": {"extensions": {EXTENSION_ID: block}},
-        }
+        return mgp_offer(self.offered(answers))

@@ -17,15 +17,15 @@ from defserve.errors import DefserveError, MethodNotFound, PeerError, PeerGone, 
 from defserve.host.caller import Caller, SendParams
 from defserve.host.conversation import ClientConversation, RequestObserver
 from defserve.host.eras import SessionTerms
-from defserve.host.fields import Json, object_of, text_of, texts_of
+from defserve.host.fields import Json, object_of, text_of
 from defserve.host.mgp import callbacks, failures
 from defserve.host.mgp.audit.trail import AUDIT, FELL_BACK, RETRIED, MgpAuditTrail
 from defserve.host.mgp.failures import Failure
 from defserve.host.mgp.mgp import Mgp
 from defserve.host.mgp.permissions.grants import ServerGrants
+from defserve.host.mgp.said import said_mgp
 from defserve.host.mgp.security.confirmation import CallConfirmation
 from defserve.host.mgp.security.tool_security import tool_security
-from defserve.protocols.mgp.agreed import EXTENSION_ID, SECTIONS, VERSION
 from defserve.wire.codec import encode
 from defserve.wire.messages import Id
 
@@ -107,22 +107,11 @@ class MgpPeer:
             self._audit.report("SERVER_DISCONNECTED", details=details)
 
     def _read(self, agreement: SessionTerms) -> None:
-        found = agreement.capabilities
-        if agreement.stateless:
-            block = object_of(object_of(found.get("extensions")).get(EXTENSION_ID))
-        else:
-            block = object_of(found.get("mgp")) or object_of(object_of(found.get("experimental")).get("mgp"))
-        name = text_of(block.get("server_id")) or str(agreement.server_info.get("name", "unknown"))
-        self.server_id = self._audit.server_id = name
-        version = text_of(block.get("version"))
-        if version is None or version.partition(".")[0] != VERSION.partition(".")[0]:
-            return
-        offered = self._options.offered(self._client.answers)
-        self.version = version
-        self.extensions = tuple(name for name in texts_of(block.get("extensions")) if name in offered)
-        self.sections = frozenset[str]().union(*(SECTIONS.get(name, frozenset()) for name in self.extensions))
-        self.permissions_required = tuple(texts_of(block.get("permissions_required")))
-        self.trust_level = text_of(block.get("trust_level"))
+        said = said_mgp(agreement, self._options.offered(self._client.answers))
+        self.server_id = self._audit.server_id = said.server_id or str(agreement.server_info.get("name", "unknown"))
+        if said.version is not None:
+            self.version, self.extensions, self.sections = said.version, said.extensions, said.sections
+            self.permissions_required, self.trust_level = said.permissions, said.trust_level
 
     async def _send(self, method: str, params: Mapping[str, Any]) -> Any:
         if self._agreement is None:

@@ -8,8 +8,7 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from statistics import median
-from sys import intern
-from typing import Final, Literal, NamedTuple, TypeAlias
+from typing import Any, Final, Literal, NamedTuple, TypeAlias
 
 from pydantic_core import from_json, to_json
 
@@ -29,6 +28,9 @@ MOST_NOTICES: Final = 40
 """Notices of one request whose times are kept."""
 HEADERS_IN_MEMORY: Final = 4 * 1024 * 1024
 HEADERS_IN_FILE: Final = 64 * 1024 * 1024
+LONGEST_NAME: Final = 128
+"""Characters of a method, or of an id that is a text. A peer chooses both."""
+MOST_METHODS: Final = 1_000
 RECENT: Final = 200
 FIRST_MESSAGES: Final = 100
 RATE_SECONDS: Final = 10.0
@@ -85,6 +87,7 @@ class Recorder:
         self._exchanges = Bodies(HEADERS_IN_MEMORY, HEADERS_IN_FILE)
         self._notices: dict[int, list[float]] = {}
         self._open: dict[tuple[str, Direction, str | int], Entry] = {}
+        self._methods: dict[str, str] = {}
         self._subscribers: list[Callable[[Entry], object]] = []
         self._calls: deque[float] = deque(maxlen=1_000)
         self._times: deque[float] = deque(maxlen=RECENT)
@@ -98,7 +101,10 @@ class Recorder:
     def append(self, era: str, direction: Direction, body: bytes) -> Entry:
         """Record a message that passes now."""
         message = _decoded(body)
-        entry = Entry(self.count, time.time(), era, direction, *_read(message), size=len(body), about=about(message))
+        kind, method, id = _read(message)
+        if len(self._methods) < MOST_METHODS:
+            method = self._methods.setdefault(method, method)  # the same few, again and again
+        entry = Entry(self.count, time.time(), era, direction, kind, method, id, len(body), about(message))
         self._pair(entry, message)
         self._entries.append(entry)
         self._bodies.keep(entry.seq, body)
@@ -240,14 +246,20 @@ def _decoded(body: bytes) -> Json:
 def _read(message: Json) -> tuple[Kind, str, str | int | None]:
     """The kind, the method and the id of a message."""
     method, id = message.get("method"), message.get("id")
-    known = id if is_id(id) else None
+    known = _id(id)
     if isinstance(method, str):
         if known is not None:
-            return "request", intern(method), known
+            return "request", method[:LONGEST_NAME], known
         params = object_of(message.get("params"))
         of = params.get("progressToken", params.get("requestId", params.get("request_id")))
-        return "notice", intern(method), of if is_id(of) else None
+        return "notice", method[:LONGEST_NAME], _id(of)
     return ("answer" if "result" in message or "error" in message else "other"), "", known
+
+
+def _id(given: Any) -> str | int | None:
+    if not is_id(given):
+        return None
+    return given[:LONGEST_NAME] if isinstance(given, str) else given
 
 
 def _error_in(message: Json) -> int | bool | None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from sys import intern
 from typing import Any, Final
 
 from defserve.host.fields import Json, object_of
@@ -33,9 +32,9 @@ def about(message: Json) -> str:
     if method == LOG:
         return _shown(f"{params.get('level')}: {_text(params.get('data'))}")
     if isinstance(name := params.get("name"), str) and name:
-        return intern(name[:LONGEST])
+        return name[:LONGEST]
     if isinstance(reference := object_of(params.get("ref")).get("name"), str):
-        return intern(reference[:LONGEST])
+        return reference[:LONGEST]
     found: Any = params.get("uri") or params.get("message") or params.get("reason") or params.get("data")
     if found is None and "error" in message:
         found = object_of(message.get("error")).get("message")
@@ -89,4 +88,4 @@ def _text(data: Any) -> str:
 
 def _shown(text: str) -> str:
     shown = redact_text(text[:512], limit=512)
-    return intern(shown if len(shown) <= LONGEST else f"{shown[: LONGEST - 1]}…")
+    return shown if len(shown) <= LONGEST else f"{shown[: LONGEST - 1]}…"

@@ -15,8 +15,8 @@ from defserve.transports.asgi import Receive, Send
 
 BATCH_SECONDS: Final = 0.1
 MOST_REQUESTS: Final = 256
-MOST_UNSENT: Final = 20_000
-"""Messages that wait for a page that does not read. Then it is disconnected: it comes back and asks anew."""
+MOST_UNSENT = 64 * 1024 * 1024
+"""Bytes that wait for a page that does not read. Then it is disconnected: it comes back and asks anew."""
 LATEST: Final = frozenset(("status", "messages"))
 """Topics of which only the newest message matters."""
 
@@ -32,13 +32,15 @@ class PageSocket:
     def __init__(self, inspection: Inspection, receive: Receive, send: Send) -> None:
         self._inspection, self._receive, self._send = inspection, receive, send
         self._running: dict[int, asyncio.Task[None]] = {}
-        self._unsent: list[Json] = []
-        self._more, self._now = asyncio.Event(), asyncio.Event()
+        self._unsent: list[bytes] = []
+        self._size = 0
+        self._latest: dict[str, int] = {}
+        self._more, self._now, self._full = asyncio.Event(), asyncio.Event(), asyncio.Event()
 
     async def serve(self) -> None:
         """Serve until the page leaves, or stops reading."""
         self._inspection.pages.append(self._push)
-        tasks = [asyncio.create_task(self._read()), asyncio.create_task(self._write())]
+        tasks = [asyncio.create_task(work) for work in (self._read(), self._write(), self._overflow())]
         try:
             done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
             for task in done:
@@ -104,13 +106,30 @@ class PageSocket:
     # -- to the page -------------------------------------------------------------------------------------
 
     def _push(self, topic: str, data: Any) -> None:
-        self._unsent.append({"on": topic, "data": data})
-        self._more.set()
+        place = self._latest.get(topic)
+        if topic in LATEST:
+            self._latest[topic] = len(self._unsent)
+        if place is not None:
+            self._size -= len(self._unsent[place])
+            self._unsent[place] = b""
+        self._keep({"on": topic, "data": data})
 
     def _say(self, message: Json) -> None:
-        self._unsent.append(message)
-        self._more.set()
+        self._keep(message)
         self._now.set()
+
+    def _keep(self, message: Json) -> None:
+        # What a tool or a server gave may hold anything: it must not end the socket.
+        encoded = to_json(message, fallback=str, inf_nan_mode="null")
+        self._unsent.append(encoded)
+        self._size += len(encoded)
+        self._more.set()
+        if self._size > MOST_UNSENT:
+            self._full.set()
+
+    async def _overflow(self) -> int:
+        await self._full.wait()
+        return TRY_AGAIN
 
     async def _write(self) -> int | None:
         while True:
@@ -122,22 +141,6 @@ class PageSocket:
                 pass
             self._more.clear()
             self._now.clear()
-            messages, self._unsent = _newest(self._unsent), []
-            sending = asyncio.ensure_future(self._send({"type": "websocket.send", "text": _frame(messages)}))
-            while not sending.done():
-                await asyncio.wait((sending,), timeout=1.0)
-                if len(self._unsent) > MOST_UNSENT:
-                    sending.cancel()
-                    return TRY_AGAIN
-            sending.result()
-
-
-def _newest(messages: list[Json]) -> list[Json]:
-    """Without messages that a later one replaces."""
-    last = {message["on"]: place for place, message in enumerate(messages) if message.get("on") in LATEST}
-    return [message for place, message in enumerate(messages) if last.get(message.get("on"), place) == place]
-
-
-def _frame(messages: list[Json]) -> str:
-    # What a tool or a server gave may hold anything: it must not end the socket.
-    return to_json(messages, fallback=str, inf_nan_mode="null").decode()
+            frame = b"[" + b",".join(filter(None, self._unsent)) + b"]"
+            self._unsent, self._size, self._latest = [], 0, {}
+            await self._send({"type": "websocket.send", "text": frame.decode()})

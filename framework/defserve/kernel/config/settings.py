@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple, TypeAlias
@@ -28,21 +29,22 @@ _SHOWN: Final = 60
 
 
 @dataclass(frozen=True, slots=True)
-class Setting:
+class Setting(ABC):
     """One setting. `about` is what an editor shows."""
 
     about: str
 
+    @abstractmethod
     def read(self, value: Any, path: Path, report: Report) -> Any:
         """The checked value, or WRONG after reporting why."""
-        raise NotImplementedError
 
     def schema(self) -> dict[str, Any]:
         """Its JSON Schema."""
         return {"description": self.about, **self._type()}
 
+    @abstractmethod
     def _type(self) -> dict[str, Any]:
-        raise NotImplementedError
+        """The part of it that says which values there are."""
 
     def _wrong(self, path: Path, report: Report, problem: str, fix: str) -> Any:
         report(Mistake(path, problem, fix))

@@ -5,6 +5,6 @@ operator trusts the server. A tool that changes after it was first seen is repor
 it. Only operators add and remove servers, and see all of them.
 
 May import: `auth.authority`, `auth.principals`, `binding.packers`, `binding.results`, `core`, `guard.text`,
-`host.fields`, `host.link`, `host.mgp.security`, `kernel.config`, `kernel.journal`, `kernel.members`, `net.egress`,
+`host.fields`, `host.link`, `host.mgp`, `kernel.config`, `kernel.journal`, `kernel.members`, `net.egress`,
 `net.resolve`, `protocols.mcp`, `protocols.mgp`, `proxying`, `server`, `stores.files`, `wire`.
 """

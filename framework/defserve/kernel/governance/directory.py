@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 from defserve.errors import InvalidParams
 from defserve.kernel.governance.operators import check_operator, is_operator
 from defserve.kernel.governance.registering import check_rules, entry_of
+from defserve.kernel.governance.said import governed, said_permissions, true_extensions
 from defserve.kernel.governance.trust import level_of
 from defserve.kernel.members import Creator, Member
 from defserve.protocols.mcp.authorization.authorization import identity
@@ -129,15 +130,20 @@ class KernelDirectory:
 
 
 def _known(member: Member, tools: Sequence[str]) -> KnownServer:
-    """What the file says is told before the server is open, and after."""
-    mgp = member.entry.mgp
+    """Before the server is open, what the file says. After that, what is true of it."""
+    entry, said, mgp = member.entry, member.said, member.entry.mgp
+    extensions = mgp.extensions if mgp is not None else ()
+    permissions = mgp.permissions_required if mgp is not None else ()
+    if member.state == "connected" and said is not None:
+        extensions = true_extensions(entry, said)
+        permissions = tuple(dict.fromkeys((*permissions, *said_permissions(said))))
     return KnownServer(
         member.id,
         member.state,
-        level_of(member.entry),
+        level_of(governed(entry, said)),
         tools,
-        mgp.extensions if mgp is not None else (),
-        mgp.permissions_required if mgp is not None else (),
-        speaks_mgp=mgp is not None and bool(mgp.extensions),
+        extensions,
+        permissions,
+        speaks_mgp=bool(extensions),
         created_by=member.creator.id if member.creator is not None else None,
     )

@@ -17,6 +17,7 @@ from defserve.kernel.governance.marks import govern
 from defserve.kernel.governance.operators import is_operator
 from defserve.kernel.governance.permissions import KernelPermissions
 from defserve.kernel.governance.pins import Change, Pin, Pins
+from defserve.kernel.governance.said import contradictions, governed
 from defserve.kernel.governance.trust import is_sandboxed
 from defserve.protocols.mcp.authorization.authorization import identity
 from defserve.protocols.mgp.discovery.discovery import DiscoverySection
@@ -28,6 +29,7 @@ from defserve.proxying.catalogue.items import RemoteTool
 if TYPE_CHECKING:
     from defserve.core.call import Call
     from defserve.core.session import Session
+    from defserve.host.mgp.said import SaidMgp
     from defserve.kernel.config.entries import ServerEntry
     from defserve.kernel.governance.state_file import StateFile
     from defserve.kernel.journal import Journal
@@ -55,6 +57,7 @@ class Governance(Extension):
     def __init__(self, kernel: GovernedKernel, state: StateFile) -> None:
         self._kernel, self._state, self.pins = kernel, state, Pins(state)
         self.access: KernelAccess | None = None
+        self._said: dict[str, SaidMgp | None] = {}
         self._directory = KernelDirectory(kernel)
         server = kernel.server
         server.mgp.discovery = section = DiscoverySection(self._directory)
@@ -74,7 +77,7 @@ class Governance(Extension):
         if is_reserved(item.name) or is_reserved(item.inner):
             self._record(CONFLICT, member, "BLOCKED", {"tool_name": item.inner})
             raise UsageError(f"{CONFLICT}: its name is reserved for the kernel", fix="rename it in [servers.tools]")
-        govern(item, member.entry)
+        govern(item, governed(member.entry, member.said))
         self._compare(item, member)
 
     def visible(self, call: Call, item: Any) -> bool:
@@ -104,9 +107,13 @@ class Governance(Extension):
         said = entry.mgp.on_change if entry.mgp is not None else None
         return said or ("hold" if is_sandboxed(entry) else self._kernel.config.settings.on_change)
 
+    def _rule(self, member: Member) -> str:
+        return self.on_change(governed(member.entry, member.said))
+
     def settled(self, member: Member, approved: Collection[str] = ()) -> None:
         """The list of a server is known, and complete."""
-        keep = self.on_change(member.entry) == "hold" and member.creator is None
+        self._compare_words(member)
+        keep = self._rule(member) == "hold" and member.creator is None
         try:
             self.pins.settle(member.id, keep=keep, approved=approved)
         except OSError as error:
@@ -144,7 +151,7 @@ class Governance(Extension):
 
     def _compare(self, tool: RemoteTool, member: Member) -> None:
         id, pin = member.id, Pin.of(tool.raw)
-        change, rule = self.pins.change(id, tool.inner, pin), self.on_change(member.entry)
+        change, rule = self.pins.change(id, tool.inner, pin), self._rule(member)
         if change is None or rule != "hold":
             self.pins.pin(id, tool.inner, pin)
         if change is None:
@@ -158,6 +165,13 @@ class Governance(Extension):
         elif rule == "warn":
             self._say(member, f"tool {tool.inner!r} {_what(change)}")
             self._record(CHANGED, member, "SUCCESS", details)
+
+    def _compare_words(self, member: Member) -> None:
+        """Tell where the file and the server differ, once for each answer of the server."""
+        if self._said.get(member.id) != member.said:
+            self._said[member.id] = member.said
+            for text in contradictions(member.entry, member.said):
+                self._say(member, text)
 
     def _say(self, member: Member, text: str) -> None:
         log.warning("server %r: %s", member.id, text)

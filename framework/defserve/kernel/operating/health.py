@@ -48,8 +48,7 @@ async def health_of(member: Member) -> dict[str, Any]:
     if backend is not None and backend.state == "connected":
         began = time.perf_counter()
         try:
-            await backend.ping(PING_SECONDS)
-            found["status"] = "healthy"
+            found["status"] = await backend.ping(PING_SECONDS) or "healthy"
         except PeerError as error:
             found |= {"status": "unhealthy", "problem": member.hidden(error.message)}
         found["latency_ms"] = round((time.perf_counter() - began) * 1000, 1)

@@ -9,6 +9,7 @@ from typing import Final, NamedTuple
 from defserve.errors import PeerError
 from defserve.host.fields import Json, object_of
 from defserve.protocols.mcp.skills.skills import EXTENSION as SKILLS
+from defserve.protocols.mgp.agreed import SECURITY_KEY, undeclared
 from defserve.proxying.conversations.channel import Channel
 from defserve.wire.codec import encode
 from defserve.wire.jsonvalue import is_array, is_object
@@ -70,8 +71,23 @@ async def read_list(channel: Channel, kind: ListKind) -> list[Json]:
             if len(items) > MOST_ITEMS or size > MOST_BYTES or len(seen) > MOST_PAGES:
                 raise PeerError(f"its {kind.method} is longer than {MOST_ITEMS} items or {MOST_BYTES} bytes")
             if not isinstance(cursor, str):
-                return items
+                return list(map(_plain, items)) if channel.offers_mgp else items
             if cursor in seen:
                 raise PeerError(f"the pages of its {kind.method} never end: a cursor came twice")
             seen.add(cursor)
             params = {"cursor": cursor}
+
+
+def _plain(item: Json) -> Json:
+    """An item as a client without MGP would see it: what a tool says of its security is in `_meta`.
+
+    So a list is the same whether a backend was asked with MGP or without. A block that only repeats the tool's hints,
+    as every tool has one, is left out.
+    """
+    if "security" not in item:
+        return item
+    item = dict(item)
+    security, meta = object_of(item.pop("security")), object_of(item.get("_meta"))
+    if SECURITY_KEY in meta or security == undeclared(object_of(item.get("annotations")), is_own=True):
+        return item
+    return {**item, "_meta": {**meta, SECURITY_KEY: security}}

@@ -75,10 +75,13 @@ class ChannelOwner(Protocol):
 
 
 class Channel:
-    """Opened for one `front`, or for nobody in particular (None): then the backend may ask nothing, and tells all."""
+    """Opened for one `front`, or for nobody in particular (None): then the backend may ask nothing, and tells all.
 
-    def __init__(self, owner: ChannelOwner, front: Front | None) -> None:
-        self.front, self._owner = front, owner
+    `by_era` is what only our own requests offer, and the calls of fronts do not.
+    """
+
+    def __init__(self, owner: ChannelOwner, front: Front | None, by_era: Mapping[str, Json] | None = None) -> None:
+        self.front, self._owner, self._by_era = front, owner, by_era or {}
         self.offers: Json = dict(front.offers if front is not None else OFFER)
         self.may_ask = not self.offers.keys().isdisjoint(QUESTIONS.values())
         self.exchanges: dict[Exchange, None] = {}
@@ -103,8 +106,9 @@ class Channel:
         self.conversation.shown = lambda data: self._owner.secrets.hidden(data.decode(errors="replace"))
         self.conversation.start()
         try:
-            offer = ClientOffer(dict(INFO), self.offers, {})
+            offer = ClientOffer(dict(INFO), self.offers, self._by_era)
             self.terms: SessionTerms = await open_conversation(self.conversation, offer, version, OPEN_SECONDS)
+            self._own_offers = offer.of_era("stateless") if self._by_era else self.offers
         except BaseException:
             await self.aclose()
             raise
@@ -114,6 +118,10 @@ class Channel:
         self._closing = True
         self.updates.close()
         await asyncio.shield(asyncio.ensure_future(self.conversation.aclose()))
+
+    @property
+    def offers_mgp(self) -> bool:
+        return bool(self._by_era)
 
     @property
     def stateless(self) -> bool:
@@ -160,7 +168,7 @@ class Channel:
 
     async def request(self, method: str, params: Json, within: float) -> Json:
         """A request of our own. Raises PeerError."""
-        complete = self.dressed(params, {}, self.offers, None)
+        complete = self.dressed(params, {}, self._own_offers, None)
         return object_of(await self.conversation.request(method, complete, within=within))
 
     def lacks_level(self, level: str | None) -> bool:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from defserve.errors import PeerError, PeerGone
+from defserve.host.mgp.said import mgp_offer
 from defserve.proxying import failures
 from defserve.proxying.conversations.channel import Channel, ChannelOwner
 from defserve.proxying.conversations.fronts import Front
@@ -86,11 +87,18 @@ class Conversations:
     async def open(self, front: Front | None) -> Channel:
         """Open one more. Raises PeerError."""
         server = self._server
-        channel = Channel(self._owner, front)
+        channel = Channel(self._owner, front, self._own_offer() if front is None else None)
         link = await server.target.link(server.take_stderr)
         # The era that the first conversation found saves the others a probe.
         await channel.open(link, server.target.version or (server.era if front is not None else None))
         return channel
+
+    def _own_offer(self) -> dict[str, dict[str, Any]]:
+        """What the backend's own conversation offers of MGP."""
+        offer = mgp_offer(self._server.options.mgp) if self._server.options.mgp else {}
+        if not self._server.offers_mgp_in_sessions:
+            offer.pop("handshake", None)
+        return offer
 
     def replace(self, main: Channel) -> tuple[Channel | None, Pool]:
         """New calls take this one, and others of its kind. Gives what they took before."""

@@ -23,7 +23,7 @@ function Panel() {
   const tools = state.lists[era]?.tools;
   const tool = tools?.find(each => each.definition.name === name);
   // A panel opens on data: without a choice, the first tool is shown.
-  useEffect(() => { if (!name && tools?.length && wide()) go("tools", tools[0].definition.name); }, [name, tools]);
+  useEffect(() => { if (!name && !location.hash.includes("/") && tools?.length && wide()) go("tools", tools[0].definition.name); }, [name, tools]);
   const onCall = () => {
     if (!tool) return;
     call(name, valueOf(store.get(), tool));

@@ -1,5 +1,5 @@
 // Panes side by side. The lines between them can be dragged, or moved with arrow keys, and are remembered.
-import { html, useRef, useState } from "../vendor/preact.js";
+import { html, useLayoutEffect, useRef, useState } from "../vendor/preact.js";
 
 const KEPT = "defserve.panes.";
 const NARROWEST = 160;
@@ -22,6 +22,8 @@ export function Panes({ id, class: more, children, title, show = "" }) {
     setSizes(now.slice(0, -1));
     localStorage.setItem(KEPT + id, JSON.stringify(now.slice(0, -1)));
   };
+  const [now, setNow] = useState([]); // how wide they are, for readers
+  useLayoutEffect(() => { setNow(widths().map(Math.round)); }, [sizes, panes.length]);
   const reset = () => { localStorage.removeItem(KEPT + id); setSizes(null); };
   const drag = (at, event) => {
     event.preventDefault();
@@ -36,7 +38,7 @@ export function Panes({ id, class: more, children, title, show = "" }) {
   return html`<main class=${`main cols ${more} ${show}`} id="main" tabindex="-1" ref=${own} style=${columns ? { gridTemplateColumns: columns } : {}}>
     <h1 class="vh">${title}</h1>
     ${panes.map((pane, at) => [pane, at < panes.length - 1 && html`<div class="line" key=${"line" + at} role="separator" aria-orientation="vertical" tabindex="0"
-      aria-label=${`Line ${at + 1} between panes`} style=${{ gridColumn: at + 2 }} onPointerDown=${event => drag(at, event)} onDblClick=${reset}
+      aria-label=${`Line ${at + 1} between panes`} aria-valuenow=${now[at] ?? 0} aria-valuemin=${NARROWEST} aria-valuemax=${(now[at] ?? 0) + (now[at + 1] ?? 0)} style=${{ gridColumn: at + 2 }} onPointerDown=${event => drag(at, event)} onDblClick=${reset}
       onKeyDown=${event => {
         const by = { ArrowLeft: -16, ArrowRight: 16 }[event.key];
         if (by) { event.preventDefault(); move(at, by); }

@@ -73,5 +73,7 @@ export function start() {
     const key = told?.state === "open" ? `${era} ${told.at}` : "";
     if (key && key !== loaded) { loaded = key; load(era); }
   });
+  // A permission may have been decided.
+  on("question.over", () => { if (running(store.get())) load(app.get().era); });
   on("changed", ({ era, kind }) => { if (kind === "tools" && store.get().lists[era]) load(era); });
 }

@@ -1,0 +1,58 @@
+"""The peer's own requests. Each is answered in a task, which ends when the peer cancels the request."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any
+
+from defserve.errors import PeerError, ProtocolError
+from defserve.host.exchange.pending import Answer
+from defserve.wire.codec import encode
+from defserve.wire.messages import Id, Request
+
+log = logging.getLogger("defserve.host")
+
+
+class PeerRequests:
+    """`tasks` are the answers under way, by the id of their request. `send` takes an encoded answer."""
+
+    __slots__ = ("tasks", "_send")
+
+    def __init__(self, send: Callable[[bytes], Awaitable[None]]) -> None:
+        self.tasks: dict[object, asyncio.Task[None]] = {}
+        self._send = send
+
+    def start(self, work: Coroutine[Any, Any, None], id: Id | None = None) -> None:
+        key = object() if id is None else id
+        task = self.tasks[key] = asyncio.create_task(work)
+        task.add_done_callback(lambda _: self.tasks.pop(key, None))
+
+    def cancel(self, id: Id) -> None:
+        if task := self.tasks.get(id):
+            task.cancel()
+
+    async def answer(self, request: Request, answer: Answer) -> None:
+        reply: dict[str, Any] = {"jsonrpc": "2.0", "id": request.id}
+        try:
+            reply["result"] = await answer(request)
+        except ProtocolError as error:
+            data = {} if error.data is None else {"data": error.data}
+            reply["error"] = {"code": error.code, "message": error.message, **data}
+        except Exception as error:
+            log.exception("answering %s failed", request.method)
+            reply["error"] = {"code": -32603, "message": f"{type(error).__name__}: {error}"}
+        try:
+            await self._send(_encoded(reply, request))
+        except PeerError as error:
+            log.debug("the peer did not take the answer to %s: %s", request.method, error)
+
+
+def _encoded(reply: dict[str, Any], request: Request) -> bytes:
+    try:
+        return encode(reply)
+    except ValueError as error:
+        log.error("the answer to %s has no JSON form: %s", request.method, error)
+        failure = {"code": -32603, "message": "the answer has no JSON form"}
+        return encode({"jsonrpc": "2.0", "id": request.id, "error": failure})

@@ -1,0 +1,126 @@
+"""What every MCP server can be asked: lists, resources, skills, prompts and completions, one method each."""
+
+from __future__ import annotations
+
+import base64
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from defserve.errors import PeerError
+from defserve.host.fields import Json
+from defserve.wire.codec import encode
+
+if TYPE_CHECKING:
+    from defserve.host.skills.loading import LoadedSkill
+
+
+class ServerRequests(ABC):
+    """Typed methods over `request`."""
+
+    __slots__ = ()
+
+    @property
+    @abstractmethod
+    def stateless(self) -> bool:
+        """Whether each request stands alone, without a session (2026-07-28 and later)."""
+
+    @abstractmethod
+    async def request(self, method: str, params: Mapping[str, Any] | None = None) -> Json:
+        """Send any request."""
+
+    async def tools(self) -> list[Json]:
+        """Every tool as the server lists it, all pages."""
+        return await self._pages("tools/list", "tools")
+
+    async def resources(self) -> list[Json]:
+        """Every resource as the server lists it, all pages."""
+        return await self._pages("resources/list", "resources")
+
+    async def templates(self) -> list[Json]:
+        """Every resource template as the server lists it, all pages."""
+        return await self._pages("resources/templates/list", "resourceTemplates")
+
+    async def prompts(self) -> list[Json]:
+        """Every prompt as the server lists it, all pages."""
+        return await self._pages("prompts/list", "prompts")
+
+    async def read(self, uri: str) -> list[Json]:
+        """The contents of a resource, unchanged."""
+        return (await self.request("resources/read", {"uri": uri})).get("contents") or []
+
+    async def read_text(self, uri: str) -> str:
+        """The text of a resource. Several texts are joined; binary contents are decoded as UTF-8."""
+        return (await self.read_bytes(uri)).decode()
+
+    async def read_bytes(self, uri: str) -> bytes:
+        """The bytes of a resource; texts are encoded as UTF-8."""
+        return b"".join(
+            base64.b64decode(content["blob"]) if "blob" in content else str(content.get("text", "")).encode()
+            for content in await self.read(uri)
+        )
+
+    async def skills(self) -> list[Json]:
+        """Every skill as the server lists it, all pages. None of its files is read; see `load_skill`."""
+        return await self._pages("skills/list", "skills")
+
+    async def skill(self, uri: str) -> Json:
+        """One skill as its server lists it, by the URI of its `SKILL.md`; it need not be in the list."""
+        from defserve.host.skills.entry import entry_in
+
+        return entry_in(await self.request("skills/get", {"uri": uri}), uri)
+
+    async def load_skill(self, entry: Json) -> LoadedSkill:
+        """Read the `SKILL.md` of a listed skill. Raises UnverifiedSkill if it differs from its entry in anything."""
+        from defserve.host.skills.loading import load_skill
+
+        return await load_skill(self.read, entry)
+
+    async def read_verified(self, entry: Json) -> dict[str, bytes]:
+        """Every file of a listed skill by its path. Raises UnverifiedSkill at the first difference."""
+        from defserve.host.skills.loading import read_verified
+
+        return await read_verified(self.read, entry)
+
+    async def prompt(self, prompt: str, /, **arguments: Any) -> Json:
+        """A prompt with its messages. An argument that is not a string is sent as its JSON text."""
+        texts = {name: value if isinstance(value, str) else encode(value).decode() for name, value in arguments.items()}
+        return await self.request("prompts/get", {"name": prompt, "arguments": texts})
+
+    async def complete(
+        self,
+        ref: str | Mapping[str, Any],
+        *,
+        argument: str,
+        value: str = "",
+        context: Mapping[str, str] | None = None,
+    ) -> Json:
+        """The `completion` object for one argument. `ref` is a prompt's name, a URI or template, or the whole ref."""
+        params: Json = {"ref": _ref(ref), "argument": {"name": argument, "value": value}}
+        if context:
+            params["context"] = {"arguments": dict(context)}
+        return (await self.request("completion/complete", params)).get("completion") or {}
+
+    async def ping(self) -> None:
+        """Check that the server answers. The stateless era has no ping, so `server/discover` is sent instead."""
+        await self.request("server/discover" if self.stateless else "ping", {})
+
+    async def _pages(self, method: str, member: str) -> list[Json]:
+        items: list[Json] = []
+        seen: set[str] = set()
+        cursor: str | None = None
+        while True:
+            page = await self.request(method, {} if cursor is None else {"cursor": cursor})
+            items += page.get(member) or []
+            cursor = page.get("nextCursor")
+            if cursor is None:
+                return items
+            if cursor in seen:
+                raise PeerError(f"the pages of {method} never end: cursor {cursor!r} came twice")
+            seen.add(cursor)
+
+
+def _ref(ref: str | Mapping[str, Any]) -> Json:
+    if not isinstance(ref, str):
+        return dict(ref)
+    return {"type": "ref/resource", "uri": ref} if ":" in ref else {"type": "ref/prompt", "name": ref}

@@ -1,0 +1,21 @@
+"""Names that a package offers and imports when they are used."""
+
+from __future__ import annotations
+
+import subprocess
+
+import pytest
+
+from defserve.exports import lazy
+
+
+def test_a_name_is_taken_from_its_module_when_it_is_asked_for():
+    find = lazy("shop", {"subprocess": "run Popen", "shop.not_there": "Basket"})
+    assert find("Popen") is subprocess.Popen and find("run") is subprocess.run
+    with pytest.raises(ModuleNotFoundError):
+        find("Basket")
+
+
+def test_any_other_name_is_no_attribute():
+    with pytest.raises(AttributeError, match="module 'shop' has no attribute 'Cart'"):
+        lazy("shop", {"subprocess": "run"})("Cart")
