@@ -288,7 +288,9 @@ export const statePanel = {
   // The checkpoints of the tree that was in view last.
   finds: words => {
     const tree = [...trees.values()].at(-1);
-    return !tree || words.trim().length < 2 ? [] : tree.find(words).slice(0, 5).map(at => ({
+    if (!tree || words.trim().length < 2) return [];
+    const found = tree.find(words), exact = found.filter(at => tree.changes[at]?.includes(words.trim()));
+    return [...new Set([...exact, ...found])].slice(0, 5).map(at => ({
       title: `${tree.shorts[at]} ${tree.calls[at] ?? ""}`, hint: tree.changes[at] || "checkpoint", icon: "branch", mono: true, run: () => go("state", tree.ids[at]),
     }));
   },
