@@ -94,13 +94,17 @@ def test_a_server_that_is_silent_is_unreachable(defserve: Run):
     assert "\n  fix: -v shows what it writes to stderr; --timeout waits longer" in err
 
 
-@pytest.mark.parametrize("option", ["--port", "--host=0.0.0.0", "--transport", "-t"])
 @pytest.mark.parametrize(
-    ("command", "on"),
+    ("command", "on", "option"),
     [
-        (["run", "x.py"], "http://127.0.0.1:8000/mcp"),
-        (["dev", "x.py"], "http://127.0.0.1:8000/mcp"),
-        (["gateway", "--config", "x.toml"], "ws://127.0.0.1:8100/ws"),
+        (command, on, option)
+        for command, on in (
+            (["run", "x.py"], "http://127.0.0.1:8000/mcp"),
+            (["dev", "x.py"], "http://127.0.0.1:8000/mcp"),
+            (["gateway", "--config", "x.toml"], "ws://127.0.0.1:8100/ws"),
+        )
+        for option in ("--port", "--host=0.0.0.0", "--transport", "-t")
+        if (command[0], option) != ("dev", "--port")  # the port of its inspector
     ],
 )
 def test_what_is_part_of_the_address_is_said(defserve: Run, command: list[str], on: str, option: str):
@@ -135,5 +139,5 @@ def test_running_a_server_imports_no_client(folder: Path):
     )
     argv = [sys.executable, "-m", "defserve", "run", "calc.py"]
     loaded = json.loads(subprocess.run(argv, capture_output=True, text=True, check=True).stdout)
-    assert "defserve.cli.commands.run" in loaded
-    assert not {"asyncio", "anyio", "defserve.host.client", "defserve.cli.commands.list"} & set(loaded)
+    assert "defserve.cli.commands.serve.run" in loaded
+    assert not {"asyncio", "anyio", "defserve.host.client", "defserve.cli.commands.use.list"} & set(loaded)

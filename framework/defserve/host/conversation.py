@@ -172,13 +172,23 @@ class ClientConversation:
         link = self._pushing
         if link is None:
             return None
-        pending = self._new(method, None, follower)
+        if self._gone:
+            raise self._departure()
+        self._last_id = id = self._last_id + 1
+        pending = self._pending[id] = PendingRequest(id, method, None, follower)
+        if follower.token is not None:
+            params = {**params, "_meta": {**params["_meta"], "progressToken": id}}
         try:
-            pending.unsent = link.write(encode(_message(pending, params)))
+            pending.unsent = link.write(encode({"jsonrpc": "2.0", "id": id, "method": method, "params": params}))
         except BaseException as reason:
             self.give_up(pending, reason)
             raise
         return pending
+
+    def follower(self, id: Any) -> Follower | None:
+        """Who follows the request with this number, or progress token."""
+        pending = self._pending.get(id) if is_id(id) else None
+        return pending.forward if pending is not None else None
 
     def give_up(self, pending: PendingRequest, reason: BaseException) -> None:
         """Nobody waits for the reply of what was posted. The peer is told, unless it is the peer who failed."""

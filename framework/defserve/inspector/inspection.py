@@ -18,6 +18,7 @@ from defserve.inspector.protocol import BadMessage, Json
 from defserve.inspector.questions import Questions
 from defserve.inspector.recording.latencies import Latencies
 from defserve.inspector.recording.recorder import Recorder
+from defserve.inspector.recording.timeline import Timeline
 from defserve.inspector.states.states import StateTrees
 from defserve.inspector.target import Target
 from defserve.inspector.views import Views
@@ -56,6 +57,7 @@ class Inspection:
 
     def __init__(self, target: Target) -> None:
         self.target, self.recorder = target, Recorder()
+        self.timeline = Timeline(self.recorder)
         self.latencies = Latencies()
         self.recorder.subscribe(self.latencies.add)
         self.questions = Questions(self.push)

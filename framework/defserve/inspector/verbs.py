@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from defserve.inspector.panels import latency, session, state, tools
+from defserve.inspector.panels import latency, session, state, tools, wire
 from defserve.inspector.panels.verb import Verb
 
 VERBS: Final[Mapping[str, Verb]] = {
@@ -13,4 +13,5 @@ VERBS: Final[Mapping[str, Verb]] = {
     **tools.VERBS,
     **latency.VERBS,
     **state.VERBS,
+    **wire.VERBS,
 }
