@@ -14,7 +14,7 @@ import pytest
 
 from defserve import StaticTokens
 from defserve.auth.principals import LOCAL, Principal
-from defserve.cli.commands.kernel import main
+from defserve.cli.commands.serve.kernel import main
 from defserve.errors import UsageError
 from defserve.kernel.control.asking import ask
 from tests.kernel.running import Running, entry, running

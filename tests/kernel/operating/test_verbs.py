@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from defserve.cli.commands.kernel import main
+from defserve.cli.commands.serve.kernel import main
 from defserve.errors import UsageError
 from defserve.kernel.control.asking import ask
 from tests.kernel.governance.governing import Governed, governed, tool
