@@ -177,5 +177,5 @@ def test_running_a_server_imports_no_client(folder: Path):
     )
     argv = [sys.executable, "-m", "defserve", "run", "calc.py"]
     loaded = json.loads(subprocess.run(argv, capture_output=True, text=True, check=True).stdout)
-    assert "defserve.cli.commands.run" in loaded
-    assert not {"asyncio", "anyio", "defserve.host.client", "defserve.cli.commands.list"} & set(loaded)
+    assert "defserve.cli.commands.serve.run" in loaded
+    assert not {"asyncio", "anyio", "defserve.host.client", "defserve.cli.commands.use.list"} & set(loaded)

@@ -74,40 +74,37 @@ def test_wrong_options_are_told(defserve: Run, served: str, runs: list[Any]):
     assert runs == []
 
 
-async def _page(command: list[str], check: Any) -> int:
-    """Start a command, hand its address to `check`, and end it. Its exit code."""
+async def _page(command: list[str]) -> tuple[str, list[str], int, str]:
+    """The address that a command prints, the tools its page lists, and how it ends while that page is open."""
+    from websockets.asyncio.client import connect
+
     process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "defserve", *command), stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.DEVNULL
+        *(sys.executable, "-m", "defserve", *command), stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
     )
     assert process.stdout is not None
     try:
         address = (await process.stdout.readline()).decode().strip()
-        await check(address)
-        process.send_signal(signal.SIGINT)
-        return await process.wait()
+        origin, _, token = address.partition("/?token=")
+        protocols: Any = ["defserve-inspector", f"token.{token}"]
+        async with connect(f"ws{origin[4:]}/socket", origin=origin, subprotocols=protocols, proxy=None) as socket:  # pyright: ignore
+            await socket.send(json.dumps({"id": 1, "do": "tools.list"}))
+            answer: Any = None
+            while answer is None:
+                said = json.loads(await socket.recv())
+                answer = next((message for message in said if message.get("id") == 1), None)
+            process.send_signal(signal.SIGINT)
+            _, errors = await process.communicate()
+        tools = [tool["definition"]["name"] for tool in answer["ok"]["tools"]]
+        return address, tools, process.returncode or 0, errors.decode()
     finally:
         if process.returncode is None:
             process.kill()
             await process.wait()
 
 
-async def _lists(address: str) -> list[str]:
-    from websockets.asyncio.client import connect
-
-    origin, _, token = address.partition("/?token=")
-    protocols: Any = ["defserve-inspector", f"token.{token}"]
-    async with connect(f"ws{origin[4:]}/socket", origin=origin, subprotocols=protocols, proxy=None) as socket:  # pyright: ignore
-        await socket.send(json.dumps({"id": 1, "do": "tools.list"}))
-        while True:
-            for message in json.loads(await socket.recv()):
-                if message.get("id") == 1:
-                    return [tool["definition"]["name"] for tool in message["ok"]["tools"]]
-
-
 @pytest.mark.parametrize("command", ["inspect", "dev"])
 def test_the_address_is_a_line_of_its_own_and_ctrl_c_ends_it(served: str, command: str):
-    async def check(address: str) -> None:
-        assert address.startswith("http://127.0.0.1:") and len(address.partition("?token=")[2]) >= 43
-        assert await _lists(address) == ["one"]
-
-    assert asyncio.run(_page([command, served, "--web", "--no-browser"], check)) == 130
+    address, tools, code, errors = asyncio.run(_page([command, served, "--web", "--no-browser"]))
+    assert address.startswith("http://127.0.0.1:") and len(address.partition("?token=")[2]) >= 43
+    assert (tools, code) == (["one"], 130)
+    assert "Traceback" not in errors and "ERROR" not in errors

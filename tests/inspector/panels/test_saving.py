@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from defserve.cli.commands.call import read_arguments
+from defserve.cli.commands.use.call import read_arguments
 from defserve.inspector.panels.saving import command_line, pytest_test
 
 values = st.recursive(
@@ -43,7 +43,7 @@ def test_every_call_makes_a_test_that_python_can_read(tool: str, arguments: dict
 
 
 SERVER = """
-from defserve import Server, ToolError
+from defserve import Image, Server, ToolError
 
 server = Server("s", "1")
 
@@ -59,34 +59,38 @@ def greet(name: str) -> str:
 
 
 @server.tool
+def picture() -> Image:
+    return Image(b"\\x89PNG\\r\\n\\x1a\\n")
+
+
+@server.tool
 def fail() -> str:
     raise ToolError("it is broken")
 """
 
 
-@pytest.mark.parametrize(
-    ("tool", "arguments", "outcome"),
-    [
-        ("add", {"a": 1, "b": 2}, {"structuredContent": {"sum": 3}, "content": []}),
-        ("greet", {"name": "you"}, {"content": [{"type": "text", "text": "hello you"}]}),
-        ("greet", {"name": "you"}, {"content": [{"type": "text", "text": "hello you"}, {"type": "image"}]}),
-        ("fail", {}, {"isError": True, "content": [{"type": "text", "text": "it is broken"}]}),
-        ("missing", {}, {"error": {"message": "missing"}}),
-        ("greet", {"name": "you"}, None),
-    ],
-)
-def test_a_saved_test_passes_where_the_result_is_the_same(
-    pytester: pytest.Pytester, tool: str, arguments: dict[str, Any], outcome: Any
-):
-    Path("server.py").write_text(SERVER)
-    test = pytest_test(("server.py",), tool, arguments, outcome)
-    if outcome and len(outcome.get("content", ())) == 2:
-        test = test.replace(", 'image'", "")
-    pytester.makepyfile(test)
-    pytester.runpytest_inprocess("-p", "no:cacheprovider").assert_outcomes(passed=2)
+PASSING: list[tuple[str, dict[str, Any], Any]] = [
+    ("add", {"a": 1, "b": 2}, {"structuredContent": {"sum": 3}, "content": []}),
+    ("greet", {"name": "you"}, {"content": [{"type": "text", "text": "hello you"}]}),
+    ("fail", {}, {"isError": True, "content": [{"type": "text", "text": "it is broken"}]}),
+    ("picture", {}, {"content": [{"type": "image", "data": "…"}]}),
+    ("missing", {}, {"error": {"message": "missing"}}),
+    ("greet", {"name": "you"}, None),
+]
+FAILING: list[tuple[str, dict[str, Any], Any]] = [
+    ("add", {"a": 1, "b": 2}, {"structuredContent": {"sum": 4}}),
+    ("greet", {"name": "you"}, {"content": [{"type": "text", "text": "hello"}]}),
+    ("fail", {}, {"content": []}),
+    ("greet", {"name": "you"}, {"error": {"message": "no"}}),
+]
 
 
-def test_a_saved_test_fails_where_the_result_differs(pytester: pytest.Pytester):
+def test_a_saved_test_passes_where_the_result_is_the_same_and_only_there(pytester: pytest.Pytester):
     Path("server.py").write_text(SERVER)
-    pytester.makepyfile(pytest_test(("server.py",), "add", {"a": 1, "b": 2}, {"structuredContent": {"sum": 4}}))
-    pytester.runpytest_inprocess("-p", "no:cacheprovider").assert_outcomes(failed=2)
+    for number, (tool, arguments, outcome) in enumerate([*PASSING, *FAILING]):
+        Path(f"test_{number}.py").write_text(pytest_test(("server.py",), tool, arguments, outcome))
+    done = pytester.runpytest_inprocess("-p", "no:cacheprovider")
+    # Each runs in both eras.
+    done.assert_outcomes(passed=2 * len(PASSING), failed=2 * len(FAILING))
+    failed = {int(line.split("test_")[1].split(".")[0]) for line in done.outlines if line.startswith("FAILED")}
+    assert failed == set(range(len(PASSING), len(PASSING) + len(FAILING)))

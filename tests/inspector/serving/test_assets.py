@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import posixpath
 import re
 
 import pytest
@@ -9,8 +10,38 @@ from defserve.inspector.serving.assets import assets
 SCRIPTS = [path for path in assets() if path.endswith(".js") and not path.startswith("/vendor/")]
 
 
+def imported(path: str) -> list[str]:
+    """The files that a script imports at once. What it imports later, when it is needed, is not among them."""
+    folder = path.rpartition("/")[0]
+    found = re.findall(r'^(?:import|export)\b[^;]*?from "([^"]+)"', assets()[path].content.decode(), re.MULTILINE)
+    return [posixpath.normpath(f"{folder}/{target}") for target in found]
+
+
+def opened() -> set[str]:
+    """What a browser loads to show the page: the page, its styles, its scripts and all that they import at once."""
+    page = assets()["/"].content.decode()
+    found, waiting = {"/"}, re.findall(r'(?:href|src)="(/[^"]+)"', page)
+    while waiting:
+        if (path := waiting.pop()) not in found:
+            found.add(path)
+            waiting += imported(path) if path.endswith(".js") else []
+    return found
+
+
 def test_the_page_is_under_100_kb_compressed():
-    assert sum(len(asset.packed) for asset in assets().values()) < 100_000
+    assert sum(len(assets()[path].packed) for path in opened()) < 100_000
+
+
+def test_no_panel_adds_more_than_30_kb():
+    first = opened()
+    for script in re.findall(r'import\("\./([^"]+)"\)', assets()["/panels/index.js"].content.decode()):
+        found, waiting = set[str](), [f"/panels/{script}"]
+        while waiting:
+            if (path := waiting.pop()) not in found | first:
+                found.add(path)
+                waiting += imported(path)
+        assert found, script
+        assert sum(len(assets()[path].packed) for path in found) < 30_000, script
 
 
 def test_nothing_is_loaded_from_elsewhere():
@@ -35,15 +66,10 @@ def test_what_a_server_says_never_becomes_markup(path: str):
 
 @pytest.mark.parametrize("path", SCRIPTS)
 def test_every_import_is_there(path: str):
+    later = re.findall(r'import\("([^"]+)"\)', assets()[path].content.decode())
     folder = path.rpartition("/")[0]
-    for target in re.findall(r'from "([^"]+)"', assets()[path].content.decode()):
-        parts = folder.split("/")
-        for step in target.split("/"):
-            if step == "..":
-                parts.pop()
-            elif step != ".":
-                parts.append(step)
-        assert "/".join(parts) in assets(), target
+    for target in [*imported(path), *(posixpath.normpath(f"{folder}/{each}") for each in later)]:
+        assert target in assets(), target
 
 
 def test_the_page_loads_every_style_and_has_no_inline_script():

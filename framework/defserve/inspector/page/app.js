@@ -7,10 +7,10 @@ import { number, plural } from "./format.js";
 import { Button, Chip, Segments } from "./parts/controls.js";
 import { Icon } from "./parts/icons.js";
 import { Toasts } from "./parts/layers.js";
-import { Empty, Note } from "./parts/notes.js";
+import { Empty, ErrorNote, Loading, Note } from "./parts/notes.js";
 import { KeysTable, Palette } from "./overlays.js";
 import { QuestionDialogs, startQuestions } from "./questions.js";
-import { GROUPS, PHONE, panels } from "./panels/index.js";
+import { GROUPS, PHONE, load, loadAll, loaded, panels } from "./panels/index.js";
 
 const ERAS = [["handshake", "Handshake"], ["stateless", "Stateless"]];
 const OTHER = { handshake: "stateless", stateless: "handshake" };
@@ -56,8 +56,9 @@ function Top() {
     <${Button} icon=${dark ? "sun" : "moon"} plain label=${dark ? "Switch to light" : "Switch to dark"} onClick=${() => setTheme(dark ? "light" : "dark")} /></header>`;
 }
 
-function NavItem({ panel, current }) {
-  const count = panel.count?.();
+// Drawn anew (by its key) when the module of its panel has come: that brings a hook.
+function NavItem({ panel, whole, current }) {
+  const count = whole?.count?.();
   const hot = count?.hot;
   return html`<a class="nav" href=${"#" + panel.id} aria-current=${current ? "page" : null} title=${panel.title}>
     <${Icon} name=${panel.icon} /><span>${panel.title}</span>
@@ -66,9 +67,10 @@ function NavItem({ panel, current }) {
 
 function Side() {
   const current = useStore(app, state => state.route.panel);
+  const whole = useStore(loaded);
   return html`<nav class="side" aria-label="Panels">${GROUPS.map(group => {
     const inside = panels.filter(panel => panel.group === group);
-    return inside.length > 0 && html`<h3 key=${group}>${group}</h3>${inside.map(panel => html`<${NavItem} key=${panel.id} panel=${panel} current=${panel.id === current} />`)}`;
+    return inside.length > 0 && html`<h3 key=${group}>${group}</h3>${inside.map(panel => html`<${NavItem} key=${`${panel.id} ${!!whole[panel.id]}`} panel=${panel} whole=${whole[panel.id]} current=${panel.id === current} />`)}`;
   })}</nav>`;
 }
 
@@ -116,6 +118,15 @@ function Refused() {
   return html`<main class="main" id="main"><h1 class="vh">Inspector</h1><${Empty} icon="key" title="This address needs its token">Open the address that defserve printed in the terminal. It ends with the token.<//></main>`;
 }
 
+// The panel in view, or what is shown until its module has come.
+function Shown({ panel }) {
+  const whole = useStore(loaded)[panel.id];
+  useEffect(() => { if (!whole) load(panel); }, [panel]);
+  if (whole?.Panel) return html`<${whole.Panel} key=${panel.id} />`;
+  return html`<main class="main" id="main" tabindex="-1"><h1 class="vh">${panel.title}</h1>${whole?.error
+    ? html`<div class="pad"><${ErrorNote} error=${whole.error} fact="This panel could not be loaded." onRetry=${() => { loaded.set({ [panel.id]: undefined }); load(panel); }} /></div>` : html`<${Loading} rows=${6} />`}</main>`;
+}
+
 function App() {
   const panelId = useStore(app, state => state.route.panel);
   const overlay = useStore(app, state => state.overlay);
@@ -131,8 +142,8 @@ function App() {
     "]": () => nextPane(1),
   });
   return html`<a class="skip" href="#main" onClick=${event => { event.preventDefault(); document.getElementById("main")?.focus(); }}>Skip to the panel</a>
-    <div class="app"><${Top} /><${Side} />${refused ? html`<${Refused} />` : html`<${panel.Panel} key=${panel.id} />`}<${Foot} /><${PhoneTabs} /><${Banner} /></div>
-    <${QuestionDialogs} />${overlay === "palette" && html`<${Palette} panels=${panels} />`}${overlay === "keys" && html`<${KeysTable} panels=${panels} panel=${panel} />`}<${Toasts} />`;
+    <div class="app"><${Top} /><${Side} />${refused ? html`<${Refused} />` : html`<${Shown} panel=${panel} />`}<${Foot} /><${PhoneTabs} /><${Banner} /></div>
+    <${QuestionDialogs} />${overlay === "palette" && html`<${Palette} panels=${panels} loaded=${loaded.get()} />`}${overlay === "keys" && html`<${KeysTable} panels=${panels} panel=${panel} keys=${loaded.get()[panel.id]?.keys} />`}<${Toasts} />`;
 }
 
 function nextPane(step) {
@@ -154,11 +165,12 @@ listenToKeys(panels);
 on("connection", learn);
 on("status", status => app.set({ status }));
 startQuestions();
-for (const panel of panels) panel.start?.();
+loaded.get().tools.start();
 onOpen(async () => {
   const hello = await ask("hello");
   app.set(state => ({ target: hello.target, status: hello.status, questions: hello.questions, era: state.era || hello.era }));
   hello.connections.forEach(learn);
+  loadAll();
 });
 connect();
 render(html`<${App} />`, document.getElementById("app"));

@@ -9,7 +9,7 @@ import { Dialog } from "./parts/layers.js";
 const close = () => app.set({ overlay: null });
 const MOST = 30;
 
-export function Palette({ panels }) {
+export function Palette({ panels, loaded }) {
   const [words, setWords] = useState("");
   const [at, setAt] = useState(0);
   const [found, setFound] = useState([]);
@@ -18,7 +18,7 @@ export function Palette({ panels }) {
     let current = true;
     const own = panels.filter(panel => panel.title.toLowerCase().includes(words.toLowerCase()))
       .map(panel => ({ title: panel.title, hint: "panel", icon: panel.icon, run: () => go(panel.id) }));
-    Promise.all(panels.map(panel => Promise.resolve(panel.finds?.(words) ?? []).catch(() => []))).then(all => {
+    Promise.all(panels.map(panel => Promise.resolve(loaded[panel.id]?.finds?.(words) ?? []).catch(() => []))).then(all => {
       if (current) { setFound([...(words ? [] : own), ...all.flat(), ...(words ? own : [])].slice(0, MOST)); setAt(0); }
     });
     return () => { current = false; };
@@ -43,7 +43,7 @@ export function Palette({ panels }) {
 const ALWAYS = [["Ctrl K", "jump to any tool, message, panel"], ["/", "search or filter of this panel"], ["↑ ↓, J K", "next, previous row"], ["Enter, Space", "open the row"],
   ["[ ]", "previous, next pane"], ["E", "the other era"], ["Esc", "close the top layer, clear the search"], ["?", "all of these"]];
 
-export function KeysTable({ panels, panel }) {
+export function KeysTable({ panels, panel, keys = [] }) {
   const letters = useStore(app, state => state.letters);
   const switchLetters = on => {
     localStorage.setItem("defserve.letters", on ? "on" : "off");
@@ -52,5 +52,5 @@ export function KeysTable({ panels, panel }) {
   const rows = [...ALWAYS, ...panels.filter(each => each.key).map(each => [`G ${each.key.toUpperCase()}`, each.title])];
   return html`<${Dialog} title="Shortcuts" light wide onClose=${close} foot=${html`<${Switch} label="Single letters are keys" on=${letters} onChange=${switchLetters} />
       <span class="grow small">Single letters are keys</span><${Button} onClick=${close} data-first="">Close<//>`}>
-    <div class="keystable">${[["Everywhere", rows], [panel.title, panel.keys ?? []]].map(([title, all]) => all.length > 0 && html`<div key=${title}><h3>${title}</h3><dl>${all.map(([key, does]) => html`<div><dt><kbd>${key}</kbd></dt><dd>${does}</dd></div>`)}</dl></div>`)}</div><//>`;
+    <div class="keystable">${[["Everywhere", rows], [panel.title, keys]].map(([title, all]) => all.length > 0 && html`<div key=${title}><h3>${title}</h3><dl>${all.map(([key, does]) => html`<div><dt><kbd>${key}</kbd></dt><dd>${does}</dd></div>`)}</dl></div>`)}</div><//>`;
 }

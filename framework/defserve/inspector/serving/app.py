@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import MutableMapping
 from typing import Any, Final
 
@@ -73,6 +74,8 @@ class InspectorApp:
             await receive()
             await send({"type": "websocket.accept", "subprotocol": SUBPROTOCOL})
             await PageSocket(self._inspection, receive, send).serve()
+        except asyncio.CancelledError:
+            pass  # the inspector ends; uvicorn would log a traceback for each open page
         finally:
             self._open -= 1
 

@@ -1,16 +1,44 @@
 // The panels, in the order of the sidebar. A new panel is one more line here, and one in verbs.py.
-// A panel is { id, title, group, icon, key, keys, Panel, count?, finds?, start? }:
-//   group   "Server", "Protocol" or "Extensions"        key    the letter after G
+// What a line says is known at once; the module behind `load` comes when the page has nothing better to do, or when the
+// panel is opened, so that the page itself stays small. One of its exports is { Panel, keys, count?, finds?, start? }:
 //   keys    [key, what it does] pairs, for the table    count  a hook that gives a number, or { hot: number }
-//   finds   words => [{ title, hint, icon, run }], for Ctrl K   start  called once, when the page begins
-import { statePanel } from "./state.js";
+//   finds   words => [{ title, hint, icon, run }], for Ctrl K   start  called once, when the module has come
+import { createStore } from "../store.js";
 import { tools } from "./tools.js";
+
+const panel = (id, title, group, icon, key, load) => ({ id, title, group, icon, key, load });
 
 export const panels = [
   tools,
-  statePanel,
+  panel("wire", "Wire", "Protocol", "wire", "w", () => import("./wire.js")),
+  panel("latency", "Latency", "Protocol", "bars", null, () => import("./latency.js")),
+  panel("state", "State", "Extensions", "branch", "s", () => import("./state.js")),
 ];
 
 // On a phone, these are the tabs at the bottom, with More as the fifth.
 export const PHONE = ["tools", "wire", "state", "live"];
 export const GROUPS = ["Server", "Protocol", "Extensions"];
+
+// id → the whole panel, as soon as it is there; or { error }.
+export const loaded = createStore({ tools });
+const begun = new Map();
+
+export function load({ id, load: fetch }) {
+  if (!fetch || begun.has(id)) return begun.get(id);
+  const coming = fetch().then(module => {
+    const whole = Object.values(module).find(each => each?.Panel);
+    whole.start?.();
+    loaded.set({ [id]: whole });
+  }, error => { begun.delete(id); loaded.set({ [id]: { error } }); });
+  begun.set(id, coming);
+  return coming;
+}
+
+// One after the other, while nobody waits for anything.
+export async function loadAll() {
+  const idle = globalThis.requestIdleCallback ?? (run => setTimeout(run, 200));
+  for (const each of panels) {
+    await new Promise(resolve => idle(resolve));
+    await load(each);
+  }
+}
