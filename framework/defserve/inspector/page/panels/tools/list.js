@@ -51,8 +51,10 @@ export function ToolList({ tools, era, selected, onOpen }) {
   const down = event => {
     if ((event.key === "ArrowDown" || event.key === "Enter") && found.length) {
       event.preventDefault();
-      if (!found.some(tool => tool.name === selected) || event.key === "Enter") select(found[0].name);
-      list.current?.focus();
+      const first = event.key === "Enter" || !found.some(tool => tool.name === selected);
+      if (first) select(found[0].name);
+      if (event.key === "Enter") onOpen(found[0].name);
+      else list.current?.focus();
     }
   };
   return html`<${Pane} label="Tools" class="t-list"><div class="head"><${Search} value=${words} onInput=${setWords} placeholder=${`Search ${plural(all.length, "tool")}`} inputRef=${search} onKeyDown=${down} /></div>
