@@ -58,6 +58,10 @@ class Browser:
         """Click an element of the page, as a person would."""
         self._do("press", selector)
 
+    def hover(self, selector: str) -> None:
+        """Move the pointer onto an element of the page."""
+        self._do("hover", selector)
+
     def look(self, width: int, height: int, scheme: str = "light", *, scripts: bool = True) -> None:
         """The size of the window, the colours its person prefers, and whether scripts run. For the next page opened."""
         self._do("size", [width, height])

@@ -28,6 +28,7 @@ const commands = {
   size: async ([width, height]) => (await page.setViewport({ width, height }), true),
   scheme: async value => (await page.emulateMediaFeatures([{ name: "prefers-color-scheme", value }]), true),
   scripts: async on => (await page.setJavaScriptEnabled(on), true),
+  hover: async selector => (await (await page.waitForSelector(selector)).hover(), true),
   press: async selector => (await (await page.waitForSelector(selector)).click(), true),
   complaints: () => complaints,
   asked: () => asked,

@@ -121,6 +121,7 @@ class EraConnection:
             link = observed(bare, self._recorder, self.era)
             async with Client(link, version=self.era or None, **self._options(self)) as client:
                 self.era = link.era = "stateless" if client.stateless else "handshake"
+                self._recorder.agree(self.era)
                 self._client = client
                 self._say("open")
                 self._settled.set()

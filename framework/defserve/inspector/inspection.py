@@ -16,7 +16,9 @@ from defserve.host.mgp.mgp import Mgp
 from defserve.inspector.connection import EraConnection
 from defserve.inspector.protocol import BadMessage, Json
 from defserve.inspector.questions import Questions
+from defserve.inspector.recording.latencies import Latencies
 from defserve.inspector.recording.recorder import Recorder
+from defserve.inspector.recording.timeline import Timeline
 from defserve.inspector.states.states import StateTrees
 from defserve.inspector.target import Target
 from defserve.inspector.views import Views
@@ -55,6 +57,9 @@ class Inspection:
 
     def __init__(self, target: Target) -> None:
         self.target, self.recorder = target, Recorder()
+        self.timeline = Timeline(self.recorder)
+        self.latencies = Latencies()
+        self.recorder.subscribe(self.latencies.add)
         self.questions = Questions(self.push)
         self.states = StateTrees(target.stored)
         self.views = Views()

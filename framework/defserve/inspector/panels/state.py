@@ -100,7 +100,7 @@ async def roll_back(inspection: Inspection, request: Request) -> Any:
     """Have the server go back to a checkpoint. `success`, and the server's `reason` if it refuses."""
     era, client = await _client(inspection, request)
     try:
-        done = await _mcpl(client).rollback(request.text("set"), request.text("id"))
+        done = await _mcpl(client).rollback(request.text("set"), request.text("checkpoint"))
     except PeerError as error:
         inspection.failed(era, error)
         raise
@@ -110,7 +110,7 @@ async def roll_back(inspection: Inspection, request: Request) -> Any:
 async def branch(inspection: Inspection, request: Request) -> Any:
     """Let the inspector's next call start at a checkpoint. The head stays where it is."""
     _, client = await _client(inspection, request)
-    id = request.text("id", "") or None
+    id = request.text("checkpoint", "") or None
     _mcpl(client).branch(request.text("set"), id)
     return {"at": id}
 

@@ -10,12 +10,12 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Any, Final, Literal, NamedTuple, TypeAlias
 
-from pydantic_core import from_json
+from pydantic_core import from_json, to_json
 
 from defserve.host.fields import Json, object_of
 from defserve.inspector.recording.bodies import Bodies
 from defserve.inspector.recording.masking import masked_headers, masked_message
-from defserve.redaction import redact_text
+from defserve.inspector.recording.words import CANCELLED, about, about_answer
 from defserve.wire.codec import is_id
 from defserve.wire.jsonvalue import is_object
 
@@ -24,11 +24,15 @@ Kind: TypeAlias = Literal["request", "notice", "answer", "other"]
 
 MOST_ENTRIES: Final = 200_000
 DROPPED_AT_ONCE: Final = 10_000
-LONGEST_ABOUT: Final = 80
+MOST_NOTICES: Final = 40
+"""Notices of one request whose times are kept."""
+HEADERS_IN_MEMORY: Final = 4 * 1024 * 1024
+HEADERS_IN_FILE: Final = 64 * 1024 * 1024
 LONGEST_NAME: Final = 128
 """Characters of a method, or of an id that is a text. A peer chooses both."""
 MOST_METHODS: Final = 1_000
 RECENT: Final = 200
+FIRST_MESSAGES: Final = 100
 RATE_SECONDS: Final = 10.0
 
 
@@ -39,9 +43,10 @@ class Entry:
     time     seconds since 1970
     id       of the JSON-RPC request that it is, answers, or belongs to (progress)
     about    what it is about, in a word or two: the tool, the URI, the message of an error
-    of       for an answer, the `seq` of its request; for a request, that of its answer once it came
+    of       for an answer or a notice, the `seq` of its request; for a request, that of its answer once it came
     ms       for an answer, and its request then: how long it took
     error    the code of an error, or True for a result with `isError`
+    note     of a request: "cancelled", or "asks" if the answer asks for more before it goes on
     """
 
     seq: int
@@ -56,6 +61,7 @@ class Entry:
     of: int | None = None
     ms: float | None = None
     error: int | bool | None = None
+    note: str = ""
 
     def wire(self) -> Json:
         """The entry for the page."""
@@ -78,7 +84,8 @@ class Recorder:
     def __init__(self, bodies: Bodies | None = None, most: int = MOST_ENTRIES) -> None:
         self._bodies, self._most = bodies or Bodies(), most
         self._entries: list[Entry] = []
-        self._exchanges: dict[int, Exchange] = {}
+        self._exchanges = Bodies(HEADERS_IN_MEMORY, HEADERS_IN_FILE)
+        self._notices: dict[int, list[float]] = {}
         self._open: dict[tuple[str, Direction, str | int], Entry] = {}
         self._methods: dict[str, str] = {}
         self._subscribers: list[Callable[[Entry], object]] = []
@@ -97,7 +104,7 @@ class Recorder:
         kind, method, id = _read(message)
         if len(self._methods) < MOST_METHODS:
             method = self._methods.setdefault(method, method)  # the same few, again and again
-        entry = Entry(self.count, time.time(), era, direction, kind, method, id, len(body), _about(message))
+        entry = Entry(self.count, time.time(), era, direction, kind, method, id, len(body), about(message))
         self._pair(entry, message)
         self._entries.append(entry)
         self._bodies.keep(entry.seq, body)
@@ -107,10 +114,16 @@ class Recorder:
             tell(entry)
         return entry
 
+    def agree(self, era: str) -> None:
+        """The conversation that began without an era speaks this one: its first messages belong to it."""
+        for entry in self._entries[-FIRST_MESSAGES:]:
+            entry.era = entry.era or era
+        self._open = {(entry.era, entry.direction, id): entry for (_, _, id), entry in self._open.items()}
+
     def attach(self, seq: int, exchange: Exchange) -> None:
         """Add the HTTP exchange that carried a message."""
         if seq >= self.first:
-            self._exchanges[seq] = exchange
+            self._exchanges.keep(seq, to_json(exchange))
 
     def slice(self, start: int, stop: int) -> list[Entry]:
         """The entries with these sequence numbers, as far as they are there."""
@@ -136,13 +149,22 @@ class Recorder:
             shown["body"] = masked_message(body)
             if len(body) < entry.size:
                 shown["cut"] = len(body)
-        if (exchange := self._exchanges.get(seq)) is not None:
+        if (kept := self._exchanges.get(seq)) is not None:
+            exchange = Exchange(*from_json(kept))
             shown["exchange"] = {
                 **exchange._asdict(),
                 "headers": masked_headers(exchange.headers),
                 "answered": masked_headers(exchange.answered),
             }
         return shown
+
+    def body(self, seq: int) -> bytes | None:
+        """The bytes of a message with its secrets, to send it again. Never show them."""
+        return self._bodies.get(seq)
+
+    def notices(self, seq: int) -> list[float]:
+        """When the first notices of a request came."""
+        return self._notices.get(seq, [])
 
     def subscribe(self, tell: Callable[[Entry], object]) -> Callable[[], None]:
         """Have `tell` called with each new entry. Call what it returns to end that."""
@@ -163,6 +185,7 @@ class Recorder:
 
     def close(self) -> None:
         self._bodies.close()
+        self._exchanges.close()
 
     def _pair(self, entry: Entry, message: Json) -> None:
         if entry.kind == "request" and entry.id is not None:
@@ -177,12 +200,32 @@ class Recorder:
                 entry.method, entry.about, entry.of, asked.of = asked.method, asked.about, asked.seq, entry.seq
                 entry.ms = asked.ms = round((entry.time - asked.time) * 1000, 2)
                 asked.error = entry.error
+                result = object_of(message.get("result"))
+                if result.get("resultType") == "input_required":
+                    asked.note = "asks"
+                asked.about = entry.about = asked.about or about_answer(asked.method, result)
                 self._times.append(entry.ms)
+        elif entry.kind == "notice" and entry.id is not None:
+            self._belongs(entry)
+
+    def _belongs(self, notice: Entry) -> None:
+        """Find the request that a notice belongs to."""
+        is_end = notice.method == CANCELLED
+        direction = notice.direction if is_end else _other(notice.direction)
+        if notice.id is None or (asked := self._open.get((notice.era, direction, notice.id))) is None:
+            return
+        notice.of = asked.seq
+        if is_end:
+            asked.note = "cancelled"
+        times = self._notices.setdefault(asked.seq, [])
+        if len(times) < MOST_NOTICES:
+            times.append(notice.time)
 
     def _forget(self, number: int) -> None:
         for entry in self._entries[:number]:
             self._bodies.forget(entry.seq)
-            self._exchanges.pop(entry.seq, None)
+            self._exchanges.forget(entry.seq)
+            self._notices.pop(entry.seq, None)
         del self._entries[:number]
         self.first += number
         self._open = {key: entry for key, entry in self._open.items() if entry.seq >= self.first}
@@ -211,16 +254,6 @@ def _read(message: Json) -> tuple[Kind, str, str | int | None]:
         of = params.get("progressToken", params.get("requestId", params.get("request_id")))
         return "notice", method[:LONGEST_NAME], _id(of)
     return ("answer" if "result" in message or "error" in message else "other"), "", known
-
-
-def _about(message: Json) -> str:
-    params = object_of(message.get("params"))
-    found: Any = params.get("name") or params.get("uri") or params.get("message")
-    if found is None and isinstance(data := params.get("data"), str):
-        found = data
-    if found is None and "error" in message:
-        found = object_of(message.get("error")).get("message")
-    return redact_text(found, limit=LONGEST_ABOUT) if isinstance(found, str) else ""
 
 
 def _id(given: Any) -> str | int | None:

@@ -3,5 +3,6 @@
 A tree from the wire holds what the server told this inspector. A tree from a store holds every checkpoint of an owner.
 Both are read in the same way. Nothing here changes a tree: rolling back is a request to the server.
 
-May import: `errors`, `host.mcpl.state`, `inspector.recording.masking`, `protocols.mcpl.state`, `stores`, `wire`.
+May import: `auth.principals`, `host.mcpl.state`, `inspector.recording.masking`, `protocols.mcpl.state`, `stores`,
+`wire`.
 """

@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
+from defserve.auth.principals import ANONYMOUS_PREFIX
 from defserve.inspector.states.checkpoint import MISSING, Json, KnownCheckpoint
 from defserve.protocols.mcpl.state.section import StateSection
 from defserve.stores.checkpoints.store import CheckpointStore
@@ -144,7 +145,10 @@ class StoredTree:
 
     def _known(self, at: Checkpoint) -> KnownCheckpoint:
         seen = self._find(at.id)
-        made = KnownCheckpoint(at.id, at.parent, at.number, at.time)
+        owner = self._key.owner
+        # The calls of somebody who signed in are all that somebody's own.
+        who = None if owner.startswith(ANONYMOUS_PREFIX) else owner
+        made = KnownCheckpoint(at.id, at.parent, at.number, at.time, who=who)
         if seen is not None:
             made.call, made.change, made.who = seen.call, seen.change, seen.who
         return made

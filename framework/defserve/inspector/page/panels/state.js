@@ -1,6 +1,6 @@
 // State: the tree of checkpoints of a feature set, what lies between two of them, rolling back and branching.
 import { html, useEffect, useMemo, useRef, useState } from "../vendor/preact.js";
-import { ask } from "../socket.js";
+import { ask, on } from "../socket.js";
 import { app, connection, createStore, go, useStore } from "../store.js";
 import { useKeys } from "../keys.js";
 import { number, plural } from "../format.js";
@@ -8,6 +8,7 @@ import { Button, Copy, copyText, Search, Segments } from "../parts/controls.js";
 import { Empty, ErrorNote, Loading, Note } from "../parts/notes.js";
 import { Pane, Panes } from "../parts/panes.js";
 import { Difference, MODES } from "./state/difference.js";
+import { geometry } from "./state/drawing.js";
 import { Graph } from "./state/graph.js";
 import { useLayout } from "./state/layouts.js";
 import { Colours, Tree } from "./state/model.js";
@@ -110,10 +111,12 @@ function View({ era, all, current, isOpen, reload }) {
     return () => clearInterval(timer);
   }, []);
 
+  // An address such as #state/chk_… leads to that checkpoint.
+  const wantedId = useStore(app, each => (each.route.panel === "state" ? each.route.rest : ""));
   const marks = effective(tree, allMarks[era + current.key]);
   const setMarks = next => state.set({ marks: { ...allMarks, [era + current.key]: next } });
   const hits = useMemo(() => tree.find(text), [text, version]);
-  const keep = [tree.placeOf.get(marks.a), tree.placeOf.get(marks.b), tree.placeOf.get(tree.next), ...hits.slice(0, 500)].filter(each => each !== undefined);
+  const keep = [tree.placeOf.get(wantedId), tree.placeOf.get(marks.a), tree.placeOf.get(marks.b), tree.placeOf.get(tree.next), ...hits.slice(0, 500)].filter(each => each !== undefined);
   const asked = { head: tree.headPlace, keep, open: [...opened], headOnly };
   const bare = useLayout(tree, version, asked, JSON.stringify(asked));
   const made = useMemo(() => bare && enriched(bare, tree), [bare]);
@@ -139,14 +142,17 @@ function View({ era, all, current, isOpen, reload }) {
     return ask("state.diff", { ...where, a: parent >= 0 ? tree.ids[parent] : "", b: id });
   };
 
+  useEffect(() => { if (wantedId && tree.placeOf.has(wantedId)) { setCursor(wantedId); focusList(); } }, [wantedId, tree.placeOf.has(wantedId)]);
   const focusList = () => list.current?.focus();
   const toHead = () => {
     if (tree.head === null) return;
-    setCursor(null);
-    requestAnimationFrame(() => { setCursor(tree.head); focusList(); });
+    const { height } = geometry(narrow), top = (made?.headRow ?? 0) * height, box = list.current;
+    if (box && (top < box.scrollTop || top + height > box.scrollTop + box.clientHeight)) box.scrollTop = top;
+    setCursor(tree.head);
+    focusList();
   };
   const mark = (letter, id) => setMarks({ ...allMarks[era + current.key], [letter]: id, ...(letter === "a" && id !== marks.a ? { b: null } : {}) });
-  const moves = useMoves({ where, tree, marks, facts, redraw, setGone });
+  const moves = useMoves({ where, tree, marks, setMarks, facts, redraw, setGone });
   useKeys({
     "/": () => search.current?.focus(),
     a: () => cursor && mark("a", cursor),
@@ -157,6 +163,7 @@ function View({ era, all, current, isOpen, reload }) {
     escape: () => { if (show) setShow(""); else return false; return true; },
   });
   const nextHit = event => {
+    if (event.key === "Escape") focusList();
     if (event.key !== "Enter" || !hits.length) return;
     event.preventDefault();
     const at = hits.indexOf(tree.placeOf.get(cursor));
@@ -181,8 +188,8 @@ function View({ era, all, current, isOpen, reload }) {
     <div class="bar tiny dim no-m"><span class=${`row gap4 ${isOpen && !error ? "ok" : "warn"}`}><span class="dot"></span>${isOpen && !error ? "Live" : "Not live"}</span><span class="cut">New checkpoints appear at the top.</span>
       <span class="grow"></span>${facts?.store ? html`<span class="cut mono">${facts.store}</span>` : html`<span class="cut">Only what this inspector saw.</span>`}
       ${facts?.keep ? html`<span class="nowrap">${number(tree.count)} of ${number(facts.keep)} kept</span>` : null}</div>
-    <div class="bar only-m"><span class="tiny dim grow"><b>A</b> ${marks.a ? tree.short(marks.a) : "nothing"} to <b>B</b> ${marks.b ? tree.short(marks.b) : "nothing"}</span>
-      <${Button} after="right" onClick=${() => setShow("show-diff")}>Compare<//></div><//>`;
+    ${tree.count > 0 && html`<div class="bar only-m"><span class="tiny dim grow"><b>A</b> ${marks.a ? tree.short(marks.a) : "nothing"} to <b>B</b> ${marks.b ? tree.short(marks.b) : "nothing"}</span>
+      <${Button} after="right" onClick=${() => setShow("show-diff")}>Compare<//></div>`}<//>`;
   const right = html`<${Pane} label="Difference" class="s-diff"><div class="head"><span class="only-m"><${Button} icon="left" plain label="Back to the tree" onClick=${() => setShow("")} /></span><h2>Difference</h2><span class="grow"></span>
       <${Segments} label="How it is shown" options=${MODES} value=${mode} onChange=${value => state.set({ mode: value })} /></div>
     <${Difference} tree=${tree} where=${where} a=${marks.a} b=${marks.b} mode=${mode} onSwap=${() => setMarks({ a: marks.b, b: marks.a })} />
@@ -207,7 +214,7 @@ function enriched(made, tree) {
 }
 
 // Rolling back and branching: what runs, what the server said, and how to take it back.
-function useMoves({ where, tree, marks, facts, redraw, setGone }) {
+function useMoves({ where, tree, marks, setMarks, facts, redraw, setGone }) {
   const [busy, setBusy] = useState(false);
   const [note, setNote] = useState(null); // { kind, … }
   const target = marks.a;
@@ -216,8 +223,10 @@ function useMoves({ where, tree, marks, facts, redraw, setGone }) {
   const rollBack = async id => {
     const before = tree.head;
     setBusy(true);
+    setNote(null);
     try {
-      const done = await ask("state.rollback", { ...where, id });
+      const done = await ask("state.rollback", { ...where, checkpoint: id });
+      if (done.success) setMarks({ a: id, b: before }); // what was undone stays in view
       setNote(done.success ? { kind: "moved", to: id, from: before } : { kind: "refused", reason: done.reason ?? "The server gives no reason." });
     } catch (error) {
       if (error.code === NOT_KEPT) { setGone(places => new Set([...places, tree.placeOf.get(id)])); }
@@ -229,7 +238,7 @@ function useMoves({ where, tree, marks, facts, redraw, setGone }) {
   };
   const branch = async (id, before = tree.next) => {
     try {
-      await ask("state.branch", { ...where, id: id ?? "" });
+      await ask("state.branch", { ...where, checkpoint: id ?? "" });
       tree.next = id;
       setNote(id === null ? null : { kind: "branches", to: id, from: before });
     } catch (error) {
@@ -250,23 +259,44 @@ function Foot({ tree, marks, facts, moves, current }) {
   const target = marks.a;
   if (!tree.count) return null;
   const id = each => html`<code>${tree.short(each)}</code>`;
-  const left = target !== null && target !== tree.head && tree.headPlace >= 0 ? tree.between(tree.placeOf.get(target), tree.headPlace).on.length : 0;
+  const { on, back } = why || tree.headPlace < 0 ? { on: [], back: [] } : tree.between(tree.placeOf.get(target), tree.headPlace);
+  const left = on.length ? `: ${back.length ? "the head's line stays" : `the ${plural(on.length, "checkpoint")} after it ${on.length === 1 ? "stays" : "stay"}`} as a branch` : "";
   return html`<div class="p12 moves"><div role="status" aria-live="polite">
       ${note?.kind === "moved" && html`<${Note} tone="ok" fact=${html`The head is at ${id(note.to)}.`} actions=${html`<${Button} small icon="undo" onClick=${() => moves.rollBack(note.from)}>Undo<//>`}>It was at ${id(note.from)}.<//>`}
       ${note?.kind === "branches" && html`<${Note} tone="ok" fact=${html`The inspector's next call starts at ${id(note.to)}.`} actions=${html`<${Button} small icon="undo" onClick=${() => moves.branch(note.from, note.to)}>Undo<//>`}>The head stays at ${id(tree.head)}.<//>`}
       ${note?.kind === "refused" && html`<${Note} tone="bad" fact=${html`The head stays at ${id(tree.head)}.`}>${sentence(note.reason)}${note.fix && html`<p class="fix"><b>fix:</b> ${note.fix}</p>`}<//>`}
       ${note?.kind === "asks" && html`<${Note} tone="warn" fact=${html`${current.set.name} has an undo of its own.`} actions=${html`<${Button} small primary onClick=${() => moves.rollBack(target)}>Roll back<//><${Button} small onClick=${moves.dismiss}>Leave it<//>`}>
         It runs first, and may change what lies outside of the state.<//>`}</div>
-    ${!why && note?.kind !== "asks" && html`<p class="small dim">Roll back moves the head from ${id(tree.head)} to ${id(target)}. Nothing is lost${left ? `: the ${plural(left, "checkpoint")} after it ${left === 1 ? "stays" : "stay"} as a branch` : ""}.${" "}
+    ${!why && note?.kind !== "asks" && html`<p class="small dim">Roll back moves the head from ${id(tree.head)} to ${id(target)}. Nothing is lost${left}.${" "}
       ${facts?.undoes ? "The server runs its undo first and may refuse." : facts?.undoes === false ? "" : "The server may refuse."}</p>`}
     <div class="row"><${Button} primary icon="undo" keys="U" busy=${busy} reason=${why} onClick=${moves.ask}>${target ? `Roll back to ${tree.short(target)}` : "Roll back"}<//>
       <${Button} icon="fork" reason=${target ? null : "Choose a checkpoint first"} onClick=${() => moves.branch(target)}>Branch here<//><span class="grow"></span>
       ${facts?.store?.includes("://") && target && html`<span class="no-m"><${Copy} text=${`defserve state rollback ${facts.store} ${target}`} label="Copy as command" /></span>`}</div></div>`;
 }
 
+// The checkpoints of the inspector's own trees, for the sidebar, before the panel was opened.
+function countIn({ state: now, era }) {
+  if (now !== "open" || state.get().told?.era === era) return;
+  const sum = each => each.trees.filter(tree => tree.own).reduce((all, tree) => all + tree.kept, 0);
+  ask("state.sets", { era }).then(({ sets }) => state.set({ count: sets.reduce((all, each) => all + sum(each), 0) }), () => {});
+}
+
 export const statePanel = {
   id: "state", title: "State", group: "Extensions", icon: "branch", key: "s",
   keys: [["A, B", "mark the row as A, as B"], ["H", "go to the head"], ["U", "roll back to A"], ["/", "find a checkpoint"], ["C", "copy the row as JSON"]],
   count: () => useStore(state, each => each.count),
+  // The checkpoints of the tree that was in view last.
+  finds: words => {
+    const tree = [...trees.values()].at(-1);
+    if (!tree || words.trim().length < 2) return [];
+    const found = tree.find(words), exact = found.filter(at => tree.changes[at]?.includes(words.trim()));
+    return [...new Set([...exact, ...found])].slice(0, 5).map(at => ({
+      title: `${tree.shorts[at]} ${tree.calls[at] ?? ""}`, hint: tree.changes[at] || "checkpoint", icon: "branch", mono: true, run: () => go("state", tree.ids[at]),
+    }));
+  },
+  start: () => {
+    on("connection", countIn);
+    Object.values(app.get().connections).forEach(countIn);
+  },
   Panel,
 };

@@ -48,7 +48,8 @@ export function List({ label, groups, keyOf, selected, onSelect, onOpen, row, ro
 const SPARE = 20;
 const TALLEST = 10000000; // browsers cannot lay out much more
 
-// Any number of rows of one height. `row(index)` draws one; what it needs may be asked for in `onRange(first, last)`.
+// Any number of rows of one height. `row(index)` draws one; what it needs may be asked for in `onRange(first, last, from,
+// to)`: the rows that are drawn, and of these the ones in view. `rowClass` is a text, or a function of the index.
 // `follow`: stay at the end while the last row is in view. `label`, `selected` (an index), `onSelect`, `onOpen` as in List.
 // With more rows than a browser can lay out, the scroll bar is mapped to indices.
 export function VirtualList({ label, count, height, row, rowClass, selected, onSelect, onOpen, onRange, follow, listRef, onAtEnd, columns }) {
@@ -59,6 +60,7 @@ export function VirtualList({ label, count, height, row, rowClass, selected, onS
   const offset = view.top * scale;
   const first = Math.max(0, Math.floor(offset / height) - SPARE);
   const last = Math.min(count, Math.ceil((offset + view.height) / height) + SPARE);
+  const from = Math.floor(offset / height), to = Math.min(count, Math.ceil((offset + view.height) / height));
   const frame = useRef(0);
   const look = () => {
     frame.current = 0;
@@ -77,7 +79,7 @@ export function VirtualList({ label, count, height, row, rowClass, selected, onS
     watch.observe(own.current);
     return () => watch.disconnect();
   }, []);
-  useEffect(() => onRange?.(first, last), [first, last]);
+  useEffect(() => { onRange?.(first, last, from, to); }, [first, last, from, to]);
   useEffect(() => {
     const list = own.current;
     if (selected == null || selected < 0) return;
@@ -94,7 +96,7 @@ export function VirtualList({ label, count, height, row, rowClass, selected, onS
   for (let index = first; index < last; index++) {
     const on = index === selected;
     rows.push(html`<div role="row" key=${index} id=${`row-${index}`} aria-rowindex=${index + 1} aria-selected=${String(on)}
-      class=${`vrow ${index % 2 ? "odd" : ""} ${rowClass ?? ""}${on ? " on" : ""}`} style=${{ transform: `translateY(${index * height - offset + view.top}px)`, height: `${height}px` }}
+      class=${`vrow ${index % 2 ? "odd" : ""} ${(typeof rowClass === "function" ? rowClass(index) : rowClass) ?? ""}${on ? " on" : ""}`} style=${{ transform: `translateY(${index * height - offset + view.top}px)`, height: `${height}px` }}
       onClick=${() => { onSelect?.(index); onOpen?.(index); }}>${row(index, on)}</div>`);
   }
   return html`<div class="body flush list virtual" role="grid" aria-label=${label} aria-rowcount=${count} aria-colcount=${columns} tabindex="0" onKeyDown=${onKeyDown}

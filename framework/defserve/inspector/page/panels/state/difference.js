@@ -15,9 +15,9 @@ function Mark({ letter, tree, id }) {
   const [copied, setCopied] = useState(false);
   const place = tree.placeOf.get(id);
   const words = copied ? "copied" : id === null ? "" : id === tree.head ? "head" : place === undefined ? "" : age(tree.times[place]);
-  return html`<${Chip} tone="ab">${letter}<//><button type="button" class="in mono abin" title=${id ?? ""} aria-label=${id ? `${letter} is ${id}. Copy` : `${letter} is nothing`}
+  return html`<${Chip} tone="ab">${letter}<//><button type="button" class="in mono abin" title=${id ? `Copy ${id}` : ""}
     onClick=${async () => { if (id && await copyText(id)) { setCopied(true); setTimeout(() => setCopied(false), 1500); } }}>
-    <span class="grow cut">${id ? tree.short(id) : "nothing"}</span><span class="faint tiny">${words}</span></button>`;
+    <span class="vh">${letter}: </span><span class="grow cut">${id ? tree.short(id) : "nothing"}</span><span class="faint tiny">${words}</span></button>`;
 }
 
 const text = value => JSON.stringify(value);

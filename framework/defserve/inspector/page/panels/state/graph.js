@@ -14,7 +14,7 @@ const CARD_AFTER = 300;
 const span = seconds => age(0, seconds);
 
 export function Graph({ tree, made, colours, marks, cursor, onCursor, onMark, onUnfold, onShown, narrow, hits, gone, cardOf, listRef }) {
-  const own = useRef(null), frame = useRef(0), anchor = useRef(null);
+  const own = useRef(null), frame = useRef(0), drawn = useRef(null);
   const [view, setView] = useState({ top: 0, height: 600 });
   const [card, setCard] = useState(null); // { at, row }
   const [fresh, setFresh] = useState(0);
@@ -28,17 +28,17 @@ export function Graph({ tree, made, colours, marks, cursor, onCursor, onMark, on
     frame.current = 0;
     const list = own.current;
     if (!list) return;
-    const row = Math.floor(list.scrollTop / height);
-    anchor.current = { id: tree.ids[made.at[row]], off: list.scrollTop - row * height, atTop: list.scrollTop < height / 2, count: tree.count };
     if (list.scrollTop < height / 2) setFresh(0);
     setView({ top: list.scrollTop, height: list.clientHeight });
   };
   useLayoutEffect(() => {
-    const list = own.current, before = anchor.current;
-    if (list && before && !before.atTop) {
-      const place = tree.placeOf.get(before.id), row = place === undefined ? -1 : made.rowOf[place];
-      if (row >= 0) list.scrollTop = row * height + before.off;
-      if (tree.count > before.count) setFresh(count => count + tree.count - before.count);
+    const list = own.current, before = drawn.current;
+    drawn.current = { made, height };
+    if (before && list.scrollTop >= before.height / 2) {
+      const top = Math.min(before.made.count - 1, Math.floor(list.scrollTop / before.height));
+      const row = made.rowOf[before.made.at[top]] ?? -1; // places stay the same while checkpoints come
+      if (row >= 0) list.scrollTop = row * height + list.scrollTop - top * before.height;
+      if (made.ids > before.made.ids) setFresh(count => count + made.ids - before.made.ids);
     }
     look();
   }, [made, height]);
@@ -99,15 +99,15 @@ export function Graph({ tree, made, colours, marks, cursor, onCursor, onMark, on
   const rows = [];
   for (let row = first; row < last; row++) {
     rows.push(made.folded[row]
-      ? html`<${Fold} key=${"f" + made.last[row]} ...${{ tree, made, row, height, width, narrow }} on=${row === at} onOpen=${event => { onCursor(tree.ids[made.at[row]]); open(row, event); }} />`
-      : html`<${Row} key=${made.at[row]} ...${{ tree, made, row, height, width, narrow, marks }} on=${row === at} hit=${hits.has(made.at[row])} lost=${gone.has(made.at[row])}
+      ? html`<${Fold} key=${"f" + made.last[row]} ...${{ tree, made, row, height, narrow }} on=${row === at} onOpen=${event => { onCursor(tree.ids[made.at[row]]); open(row, event); }} />`
+      : html`<${Row} key=${made.at[row]} ...${{ tree, made, row, height, narrow, marks }} on=${row === at} hit=${hits.has(made.at[row])} lost=${gone.has(made.at[row])}
           parent=${tree.short(tree.ids[tree.parents[made.at[row]]])} onEnter=${() => { byKeys.current = false; enter(row); }} onLeave=${() => later(null)}
           onOpen=${event => { byKeys.current = false; onCursor(tree.ids[made.at[row]]); open(row, event); }} />`);
   }
   const cardPlace = card ? tree.placeOf.get(card.id) : undefined;
   const cardRow = cardPlace === undefined ? -1 : made.rowOf[cardPlace];
-  return html`<div class="graphbox">
-    <div class="whead shead no-m" style=${{ gridTemplateColumns: `${width}px 92px minmax(0,1fr) 96px 62px` }} aria-hidden="true"><span></span><span>checkpoint</span><span>call and change</span><span>who</span><span class="r">age</span></div>
+  return html`<div class="graphbox" style=${{ "--lanes": `${width}px` }}>
+    <div class="whead shead no-m" aria-hidden="true"><span></span><span>checkpoint</span><span>call and change</span><span class="who2">who</span><span class="r">age</span></div>
     <div class="graphwrap"><div class="body flush list graph" role="treegrid" aria-label="Checkpoints, newest first" aria-rowcount=${made.count} aria-colcount="4" tabindex="0"
       aria-activedescendant=${at >= first && at < last ? `cp-${at}` : null} onKeyDown=${onKeyDown} onScroll=${() => { frame.current ||= requestAnimationFrame(look); }}
       onBlur=${() => { if (byKeys.current) later(null); }} ref=${element => { own.current = element; if (listRef) listRef.current = element; }}>
@@ -124,9 +124,8 @@ export function Graph({ tree, made, colours, marks, cursor, onCursor, onMark, on
 const cardTop = (top, height, whole) => (top > whole * 0.6 ? { bottom: `${whole - top + 4}px` } : { top: `${Math.max(4, top + height + 4)}px` });
 
 const place = (row, height) => ({ transform: `translateY(${row * height}px)`, height: `${height}px` });
-const columns = (width, narrow) => (narrow ? `${width}px minmax(0,1fr) 44px` : `${width}px 92px minmax(0,1fr) 96px 62px`);
 
-function Row({ tree, made, row, height, width, narrow, marks, on, hit, lost, parent, onEnter, onLeave, onOpen }) {
+function Row({ tree, made, row, height, narrow, marks, on, hit, lost, parent, onEnter, onLeave, onOpen }) {
   const at = made.at[row], id = tree.ids[at];
   const isA = marks.a === id, isB = marks.b === id, isHead = row === made.headRow, isNext = tree.next === id && !isHead;
   const call = tree.calls[at], change = tree.changes[at];
@@ -138,19 +137,19 @@ function Row({ tree, made, row, height, width, narrow, marks, on, hit, lost, par
   const inside = narrow
     ? html`<span class="two2" role="gridcell"><span class="row"><code>${tree.shorts[at]}</code><b class="mono cut nm">${call ?? ""}</b>${chips}${words}</span>
         <span class="cut dim tiny">${change ?? ""}</span></span>${when}`
-    : html`<span role="gridcell" class="mono cut">${tree.shorts[at]}${words}</span><span class="row" role="gridcell">${call && html`<b class="mono nm">${call}</b>`}<span class="cut dim" title=${change}>${change ?? ""}</span>${chips}</span>
-        <span class="cut faint" role="gridcell">${tree.makers[at] ?? ""}</span>${when}`;
+    : html`<span role="gridcell" class="mono cut">${tree.shorts[at]}${words}</span><span class="row" role="gridcell">${call && html`<b class="mono nm cut">${call}</b>`}<span class="cut dim" title=${change}>${change ?? ""}</span>${chips}</span>
+        <span class="cut faint who2" role="gridcell">${tree.makers[at] ?? ""}</span>${when}`;
   const cls = `grow2${on ? " cur" : ""}${isHead ? " on" : ""}${isA ? " a" : ""}${isB ? " b" : ""}${hit ? " hit" : ""}${lost ? " off" : ""}`;
   return html`<div role="row" id=${`cp-${row}`} class=${cls} aria-rowindex=${row + 1} aria-level=${made.lane[row] + 1} aria-selected=${String(on)} data-id=${id}
-    style=${{ ...place(row, height), gridTemplateColumns: columns(width, narrow) }} onClick=${onOpen} onMouseEnter=${onEnter} onMouseLeave=${onLeave}>
+    style=${place(row, height)} onClick=${onOpen} onMouseEnter=${onEnter} onMouseLeave=${onLeave}>
     <span role="presentation"></span>${inside}</div>`;
 }
 
-function Fold({ tree, made, row, height, width, narrow, on, onOpen }) {
+function Fold({ tree, made, row, height, narrow, on, onOpen }) {
   const from = made.at[row], to = made.last[row];
   const who = useMemo(() => tree.makersOf(from, to), [tree.version, from, to]);
   const text = `${plural(made.folded[row], "checkpoint")}${who}, ${span(tree.times[from] - tree.times[to])}`;
   return html`<div role="row" id=${`cp-${row}`} class=${`grow2 fold${on ? " cur" : ""}`} aria-rowindex=${row + 1} aria-level=${made.lane[row] + 1} aria-selected=${String(on)} aria-expanded="false"
-    style=${{ ...place(row, height), gridTemplateColumns: `${width}px minmax(0,1fr) auto` }} onClick=${onOpen}>
+    style=${place(row, height)} onClick=${onOpen}>
     <span role="presentation"></span><span class="cut" role="gridcell">${text}</span><span role="gridcell" class="unfold">${narrow ? "" : "Unfold"}</span></div>`;
 }

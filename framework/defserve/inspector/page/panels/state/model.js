@@ -1,5 +1,5 @@
 // The checkpoints of one tree as the host tells them, and what can be said about them without asking it again.
-const SHORTEST = 4;
+const SHORTEST = 4, SEVERAL = -1;
 
 export class Tree {
   constructor() {
@@ -10,7 +10,7 @@ export class Tree {
     Object.assign(this, { ids: [], parents: [], times: [], calls: [], changes: [], makers: [], placeOf: new Map() });
     this.head = this.next = null; // ids
     this.version = (this.version ?? 0) + 1; // changes with every change of the rows
-    this.buckets = new Map(); // the first letters → places
+    this.starts = new Map(); // first letters → the one checkpoint that begins so, or SEVERAL
     this.shorts = [];
   }
 
@@ -36,19 +36,20 @@ export class Tree {
     this.version++;
   }
 
-  // The first four letters of an id, and more where two would be alike. What all ids begin with is left out.
-  shorten(place) {
-    const name = bare(this.ids[place]);
-    const start = name.slice(0, SHORTEST);
-    const alike = this.buckets.get(start);
-    this.shorts.push(start);
-    if (!alike) { this.buckets.set(start, [place]); return; }
-    alike.push(place);
-    for (const one of alike) {
-      let length = SHORTEST;
-      for (const other of alike) if (other !== one) length = Math.max(length, common(bare(this.ids[one]), bare(this.ids[other])) + 1);
-      this.shorts[one] = bare(this.ids[one]).slice(0, length);
+  // The first four letters of an id, and more where two would be alike. What ids of ours begin with is left out.
+  shorten(place, length = SHORTEST) {
+    const name = bare(this.ids[place]), start = name.slice(0, length), other = this.starts.get(start);
+    if (other === undefined) {
+      this.starts.set(start, place);
+      this.shorts[place] = start;
+      return;
     }
+    if (other !== SEVERAL) {
+      this.starts.set(start, SEVERAL);
+      this.shorten(other, length + 1);
+    }
+    if (length <= name.length) this.shorten(place, length + 1);
+    else this.shorts[place] = name;
   }
 
   short(id) {
@@ -105,12 +106,6 @@ export class Tree {
 }
 
 const bare = id => id.replace(/^[a-z]+_/, "");
-
-function common(one, other) {
-  let length = 0;
-  while (length < one.length && one[length] === other[length]) length++;
-  return length;
-}
 
 // A colour belongs to the end of a line, and goes on to the checkpoint that is made after it.
 export class Colours {

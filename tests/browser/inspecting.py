@@ -1,0 +1,73 @@
+"""An inspector on a loop of its own, in a thread beside the test and its browser."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Awaitable, Callable, Generator
+from contextlib import contextmanager
+from typing import Any, TypeVar
+
+from defserve.inspector.inspection import Inspection
+from defserve.inspector.running import inspecting
+from defserve.inspector.target import Target
+
+T = TypeVar("T")
+SECONDS = 30.0
+
+
+class InspectorBeside:
+    """`url` has the token. `inspection` lives on the other loop: use it in what is given to `run`."""
+
+    def __init__(self, url: str, inspection: Inspection, loop: asyncio.AbstractEventLoop) -> None:
+        self.url, self.inspection, self._loop = url, inspection, loop
+
+    @property
+    def origin(self) -> str:
+        return self.url.partition("?")[0]
+
+    def run(self, work: Callable[[Inspection], Awaitable[T]]) -> T:
+        """Do something on the inspector's loop, and wait for it."""
+
+        async def done() -> T:
+            return await work(self.inspection)
+
+        return asyncio.run_coroutine_threadsafe(done(), self._loop).result(SECONDS)
+
+    def call(self, tool: str, **arguments: Any) -> Any:
+        """Call a tool in the first conversation, as another page would."""
+
+        async def work(inspection: Inspection) -> Any:
+            return await (await inspection.client()).call(tool, **arguments)
+
+        return self.run(work)
+
+
+@contextmanager
+def inspector_of(target: Target) -> Generator[InspectorBeside]:
+    """An inspector of `target` while the block runs."""
+    started, made = threading.Event(), list[InspectorBeside]()
+    ending: list[asyncio.Event] = []
+
+    async def main() -> None:
+        ending.append(asyncio.Event())
+        async with inspecting(target) as running:
+            made.append(InspectorBeside(running.url, running.inspection, asyncio.get_running_loop()))
+            started.set()
+            await ending[0].wait()
+
+    def serve() -> None:
+        try:
+            asyncio.run(main())
+        finally:
+            started.set()
+
+    thread = threading.Thread(target=serve, name="inspector")
+    thread.start()
+    assert started.wait(SECONDS)
+    assert made, "the inspector did not start"
+    try:
+        yield made[0]
+    finally:
+        made[0]._loop.call_soon_threadsafe(ending[0].set)  # pyright: ignore[reportPrivateUsage]
+        thread.join(SECONDS)
