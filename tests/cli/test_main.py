@@ -9,7 +9,10 @@ import pytest
 
 from defserve.cli import COMMANDS
 from defserve.version import VERSION
+from tests.cli.goldens import FOLDER
 from tests.cli.running import Run
+
+SHELF = str(FOLDER / "shelf.py")
 
 
 def test_help_names_every_command_and_shows_examples(defserve: Run):
@@ -72,6 +75,41 @@ def test_wrong_usage_is_explained_on_stderr(defserve: Run, argv: list[str], comp
     code, out, err = defserve(*argv)
     assert (code, out) == (1, "")
     assert complaint in err and "fix: " in err
+
+
+@pytest.mark.parametrize(
+    ("argv", "meant"),
+    [
+        (["lsit"], "list"),
+        (["list", "x", "--jsn"], "--json"),
+        (["list", SHELF, "--era", "handshke"], "handshake"),
+        (["run", "x.py", "--log-level", "inf"], "info"),
+        (["run", SHELF, "--on", "htp://127.0.0.1:8000/mcp"], "http"),
+        (["call", SHELF, "cove"], "cover"),
+        (["keys", "creat"], "create"),
+        (["keys", "create", "bob", "--allow", "ToolInvok(x)"], "ToolInvoke(TOOL)"),
+        (["kernel", "resart", "x"], "restart"),
+        (["kernel", "import", "cursr"], "cursor"),
+        (["state", "shw"], "show"),
+        (["export", "x", "--format", "catlog"], "catalog"),
+        (["install", "x.py", "--client", "cursr"], "cursor"),
+        (["new", "x", "--template", "tols"], "tools"),
+        (["add", "tol", "x"], "tool"),
+        (["check", SHELF, "--ignore", "vage-name"], "vague-name"),
+        (["completion", "zhs"], "zsh"),
+        (["gateway", "--confg", "x"], "--config"),
+        (["topic", "--tokn", "x"], "--token"),
+        (["list", "wether"], "weather"),
+        (["list", ".mcp.json:wether"], "weather"),
+        (["test", "wether"], "weather"),
+        (["uninstall", "wether"], "weather"),
+    ],
+)
+def test_every_slip_of_the_finger_is_met_with_a_suggestion(defserve: Run, folder: Path, argv: list[str], meant: str):
+    Path(".mcp.json").write_text('{"mcpServers": {"weather": {"command": "true"}}}')
+    code, out, err = defserve(*argv)
+    assert code and out == ""
+    assert f"fix: did you mean {meant!r}?" in err
 
 
 def test_a_server_that_cannot_be_started_is_unreachable(defserve: Run):

@@ -160,8 +160,11 @@ class ClientConversation:
         cancels the request, as in `request`.
         """
         token = object_of(params.get("_meta")).get("progressToken")
-        pending = self._new(method, None, Forward(on_notification, on_request, token))
-        reply = await self._exchange(pending, params, within)
+        return await self.follow(method, params, Forward(on_notification, on_request, token), within)
+
+    async def follow(self, method: str, params: Params, follower: Follower, within: float | None = None) -> RawReply:
+        """The same for somebody who follows several requests."""
+        reply = await self._exchange(self._new(method, None, follower), params, within)
         return reply if isinstance(reply, RawReply) else RawReply(reply.id, reply.result, reply.error)
 
     def post(self, method: str, params: Params, follower: Follower) -> PendingRequest | None:
@@ -437,7 +440,8 @@ class ClientConversation:
 
 def _message(pending: PendingRequest, params: Params) -> dict[str, Any]:
     forward = pending.forward
-    if pending.on_progress or (forward is not None and forward.token is not None):
+    asked = forward is not None and forward.token is not None and "progressToken" in params.get("_meta", {})
+    if pending.on_progress or asked:
         params = {**params, "_meta": {**params.get("_meta", {}), "progressToken": pending.id}}
     message: dict[str, Any] = {"jsonrpc": "2.0", "id": pending.id, "method": pending.method}
     if params:

@@ -325,6 +325,10 @@ class RelayedCall:
         """See `channel.Exchange`."""
         return self.call.session if self.front.session is not None else self.front.key or self
 
+    def hang_up(self) -> None:
+        """See `channel.Exchange`."""
+        self.call.root.hang_up()
+
     def lacked(self, capability: str) -> None:
         """See `channel.Exchange`."""
         self._lacks = capability

@@ -123,7 +123,7 @@ def _draw_written(screen: Console, block: Written) -> None:
         from rich.markdown import Markdown
 
         # Links are shown with their address, because a text can name any other.
-        screen.print(Markdown(safe, hyperlinks=False))
+        screen.print(Markdown(safe, hyperlinks=False, justify="left"))
     elif block.kind.startswith(JSON):
         screen.print(_json(safe), soft_wrap=True)
     else:

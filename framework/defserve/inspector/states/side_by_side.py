@@ -12,6 +12,8 @@ from defserve.wire.jsonvalue import is_array, is_object
 Row: TypeAlias = tuple[str | None, str | None, bool]
 """The line before, the line after, and whether they differ. None: there is nothing opposite."""
 
+Ends: TypeAlias = tuple[str, str]
+
 CONTEXT: Final = 3
 MOST_ROWS: Final = 2_000
 
@@ -25,7 +27,7 @@ def side_by_side(before: Any, after: Any) -> list[Row | int]:
 
 def aligned(before: Any, after: Any) -> list[Row]:
     """All lines of both. Names stay in their order; those of `after` alone come last in their object."""
-    return list(_rows("", before, after, ""))
+    return list(_rows("", before, after, ("", "")))
 
 
 def _sorted(value: Any) -> Any:
@@ -34,22 +36,24 @@ def _sorted(value: Any) -> Any:
     return [_sorted(each) for each in value] if is_array(value) else value
 
 
-def _rows(name: str, before: Any, after: Any, end: str) -> Iterator[Row]:
-    """The lines of two values of one name. `end` is what follows them, a comma or nothing."""
+def _rows(name: str, before: Any, after: Any, ends: Ends) -> Iterator[Row]:
+    """The lines of two values of one name. `ends` is what follows each of them, a comma or nothing."""
     if before is _ABSENT:
-        yield from ((None, line, True) for line in _lines(name, after, end))
+        yield from ((None, line, True) for line in _lines(name, after, ends[1]))
     elif after is _ABSENT:
-        yield from ((line, None, True) for line in _lines(name, before, end))
+        yield from ((line, None, True) for line in _lines(name, before, ends[0]))
     elif not are_different(before, after):
-        yield from ((line, line, False) for line in _lines(name, after, end))
+        *same, last = _lines(name, after, "")
+        yield from ((line, line, False) for line in same)
+        yield last + ends[0], last + ends[1], False
     elif is_object(before) and is_object(after) and before and after:
         names = _merged(before, after)
         pairs = [(_key(each), before.get(each, _ABSENT), after.get(each, _ABSENT)) for each in names]
-        yield from _nested(f"{name}{{", pairs, f"}}{end}")
+        yield from _nested(f"{name}{{", pairs, "}", ends)
     elif is_array(before) and is_array(after) and before and after:
-        yield from _nested(f"{name}[", [("", *pair) for pair in _aligned(before, after)], f"]{end}")
+        yield from _nested(f"{name}[", [("", *pair) for pair in _aligned(before, after)], "]", ends)
     else:
-        left, right = _lines(name, before, end), _lines(name, after, end)
+        left, right = _lines(name, before, ends[0]), _lines(name, after, ends[1])
         for place in range(max(len(left), len(right))):
             yield _line(left, place), _line(right, place), True
 
@@ -71,12 +75,16 @@ def _merged(before: Mapping[str, Any], after: Mapping[str, Any]) -> Iterator[str
     yield from (each for each in after if each not in told)
 
 
-def _nested(opens: str, pairs: list[tuple[str, Any, Any]], closes: str) -> Iterator[Row]:
+def _nested(opens: str, pairs: list[tuple[str, Any, Any]], closes: str, ends: Ends) -> Iterator[Row]:
+    last = [
+        max((place for place, pair in enumerate(pairs) if pair[side] is not _ABSENT), default=-1) for side in (1, 2)
+    ]
     yield opens, opens, False
     for place, (name, before, after) in enumerate(pairs):
-        for left, right, differs in _rows(name, before, after, "," if place + 1 < len(pairs) else ""):
+        commas = ("," if place < last[0] else "", "," if place < last[1] else "")
+        for left, right, differs in _rows(name, before, after, commas):
             yield _indented(left), _indented(right), differs
-    yield closes, closes, False
+    yield closes + ends[0], closes + ends[1], False
 
 
 def _aligned(before: Sequence[Any], after: Sequence[Any]) -> Iterator[tuple[Any, Any]]:

@@ -12,6 +12,7 @@ from defserve.host.conversation import ClientConversation
 from defserve.host.eras import PREFIX, ClientOffer, SessionTerms, open_conversation
 from defserve.host.exchange.pending import Follower
 from defserve.host.fields import Json, object_of
+from defserve.host.link import PollingLink
 from defserve.protocols.mcp.apps.offer import OFFER
 from defserve.protocols.mcp.reporting import RANK
 from defserve.proxying.conversations.fronts import Front, is_confirmation
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from defserve.host.exchange.raw_reply import RawReply
     from defserve.host.link import Link
     from defserve.proxying.targets import Secrets
-    from defserve.wire.messages import Request
+    from defserve.wire.messages import Id, Request
 
 OPEN_SECONDS: Final = 30.0
 LEVEL_SECONDS: Final = 5.0
@@ -54,6 +55,10 @@ class Exchange(Follower, Protocol):
 
     def hear(self, method: str, params: Json) -> None:
         """A notification came that belongs to this call."""
+        ...
+
+    def hang_up(self) -> None:
+        """End the response of the front, where it can come back for the rest."""
         ...
 
     def lacked(self, capability: str) -> None:
@@ -111,6 +116,8 @@ class Channel:
     async def open(self, link: Link, version: str | None) -> None:
         """Agree with the server. Raises PeerError if that fails; the link is closed then."""
         self.pid: int | None = getattr(link, "pid", None)
+        if isinstance(link, PollingLink):
+            link.on_hang_up = self._hung_up
         self.conversation = ClientConversation(
             link, on_request=self._asked, on_notification=self._heard, on_gone=self._left
         )
@@ -154,10 +161,7 @@ class Channel:
 
     def forward(self, method: str, params: Json, exchange: Exchange) -> Coroutine[Any, Any, RawReply]:
         """Send a request of an exchange that has begun. Raises PeerGone, and PeerError if the link refuses it."""
-        on_notification, on_request = exchange.on_notification, exchange.on_request
-        return self.conversation.forward(
-            method, params, within=None, on_notification=on_notification, on_request=on_request
-        )
+        return self.conversation.follow(method, params, exchange)
 
     def begin(self, exchange: Exchange) -> None:
         """A call is under way until `end`, and may send several requests."""
@@ -263,6 +267,14 @@ class Channel:
                 exchange.hear(method, params)
         else:
             self._owner.heard(self, method, params)
+
+    def _hung_up(self, id: Id) -> None:
+        """The server has ended the response of a call, which goes on: so does ours, and our client comes back too."""
+        follower = self.conversation.follower(id)
+        for exchange in self.exchanges:
+            if exchange is follower:
+                exchange.hang_up()
+                return
 
     def _readers(self, params: Json) -> Collection[Exchange]:
         """The calls that a log message belongs to: the one that it names by its progress token, or one of each caller.

@@ -81,10 +81,13 @@ const isHeader = line => /^[a-z][\w-]*: |^[A-Z]+ http/.test(line);
 function ErasTab({ answer, onAgain, busy }) {
   const connections = useStore(app, state => state.connections);
   const found = answer.found;
-  const copy = side => [...found.lines, ...found.answers].filter(Array.isArray).map(row => row[side]).filter(line => line !== null).join("\n");
+  const copy = async era => {
+    const { body, other } = await ask("wire.message", { seq: found[era].seq });
+    return [body, other?.body].filter(each => each !== undefined).map(text).join("\n");
+  };
   return html`<div class="eras" tabindex="0" role="region" aria-label="Both eras">${ERAS.map(([era, title], side) => html`<div key=${era}><div class="row erahead"><span class=${`sq ${ERA[era]}`}></span><h2>${title}</h2>
       <span class="faint small">${connections[era]?.speaks?.find(([name]) => name === "MCP")?.[1] ?? ""}</span><span class="grow"></span>
-      ${found[era] && html`<span class="tiny dim num">${number(found[era].size)} B</span>${found[era].ms != null && html`<span class="tiny dim num">${duration(found[era].ms)}</span>`}<${Copy} text=${() => copy(side)} label=${`Copy the ${era} side`} />`}</div>
+      ${found[era] && html`<span class="tiny dim num">${number(found[era].size)} B</span>${found[era].ms != null && html`<span class="tiny dim num">${duration(found[era].ms)}</span>`}<${Copy} text=${() => copy(era)} label=${`Copy the ${era} side`} />`}</div>
     ${found[era] ? html`<${Lines} rows=${found.lines} side=${side} era=${era} isJson=${line => !isHeader(line)} />
       ${found.answers.length > 0 && html`<h3 class="answerhead">Answer</h3><${Lines} rows=${found.answers} side=${side} era=${era} isJson=${() => true} />`}`
       : html`<${Empty} icon="swap" title=${`It was never sent in the ${era} era`} action=${!found.again && html`<${Button} icon="repeat" busy=${busy} onClick=${onAgain}>Send again in both<//>`}>${found.again}<//>`}</div>`)}</div>`;

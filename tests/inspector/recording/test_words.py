@@ -1,0 +1,58 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from defserve.inspector.recording.words import LONGEST, about, about_answer
+
+
+@pytest.mark.parametrize(
+    ("message", "words"),
+    [
+        ({"method": "tools/call", "params": {"name": "add"}}, "add"),
+        ({"method": "resources/read", "params": {"uri": "file:///a"}}, "file:///a"),
+        ({"method": "elicitation/create", "params": {"message": "How many?"}}, "How many?"),
+        (
+            {"method": "notifications/progress", "params": {"progress": 1, "total": 3, "message": "North"}},
+            "1 of 3, North",
+        ),
+        ({"method": "notifications/progress", "params": {"progress": 0.5}}, "0.5"),
+        ({"method": "notifications/progress", "params": {"progress": None}}, "None"),
+        ({"method": "notifications/message", "params": {"level": "info", "data": "warm"}}, "info: warm"),
+        ({"method": "notifications/message", "params": {"level": "info", "data": {"message": "x"}}}, "info: x"),
+        ({"method": "notifications/message", "params": {"level": "info", "data": {"a": 1, "b": 2}}}, "info: a, b"),
+        ({"method": "notifications/message", "params": {"level": "info", "data": 3}}, "info: 3"),
+        ({"method": "completion/complete", "params": {"ref": {"name": "greet"}}}, "greet"),
+        ({"method": "initialize", "params": {"clientInfo": {"name": "a", "version": "1"}}}, "a 1"),
+        ({"id": 1, "error": {"code": 1, "message": "no such tool"}}, "no such tool"),
+        ({"method": "ping"}, ""),
+        ({"method": "x", "params": {"uri": 5}}, ""),
+        ({"method": "x", "params": [1]}, ""),
+    ],
+)
+def test_what_a_message_is_about(message: dict[str, Any], words: str):
+    assert about(message) == words
+
+
+@pytest.mark.parametrize(
+    ("method", "result", "words"),
+    [
+        ("tools/list", {"tools": [{}, {}]}, "2 tools"),
+        ("prompts/list", {"prompts": [{}], "nextCursor": "x"}, "1 prompt, and more"),
+        ("resources/list", {}, "0 resources"),
+        ("initialize", {"serverInfo": {"name": "g", "version": "2"}, "protocolVersion": "v"}, "g 2, v"),
+        ("server/discover", {"supportedVersions": ["a", "b"]}, "a, b"),
+        ("server/discover", {}, ""),
+        ("tools/call", {"content": []}, ""),
+    ],
+)
+def test_what_an_answer_says_about_its_request(method: str, result: dict[str, Any], words: str):
+    assert about_answer(method, result) == words
+
+
+def test_secrets_are_not_told_and_long_texts_are_cut():
+    told = about({"method": "notifications/message", "params": {"level": "debug", "data": "password=hunter2 is set"}})
+    assert "hunter2" not in told
+    assert len(about({"method": "x", "params": {"message": "word " * 400}})) == LONGEST
+    assert len(about({"method": "tools/call", "params": {"name": "n" * 400}})) <= LONGEST
