@@ -86,7 +86,7 @@ faults: $(READY)  ## kill servers, Redis and a kernel's servers at random moment
 	@echo "== faults"
 	@$(BIN)/python -m tests.faults $(ARGS)
 
-search: $(READY)  ## how well each strategy finds tools, on the corpus (ARGS="--split held" for the half nobody tunes on)
+search: $(READY)  ## how well each strategy finds tools, on the corpus (ARGS="--split fresh": those of another author)
 	@$(BIN)/python -m tests.search.evaluation $(ARGS)
 
 attack: $(READY)  ## attack servers on loopback, over raw sockets; fails if one attack is not held (ARGS="--only smuggling")

@@ -17,9 +17,11 @@ def fresh(example: str) -> Server:
 
 
 @asynccontextmanager
-async def at_address(server: Server, scheme: str = "http", key: str | None = None) -> AsyncGenerator[str]:
+async def at_address(
+    server: Server, scheme: str = "http", key: str | None = None, *, metrics: bool = False
+) -> AsyncGenerator[str]:
     """Where the server is reached, for as long as the block runs. Who shows the key is the local user."""
-    app = server.asgi()
+    app = server.asgi(metrics=metrics)
     if key is not None:
         app.auth = with_local_token(key, app.auth)
     async with loopback(app, server.limits, scheme=scheme) as url:

@@ -16,6 +16,8 @@ pytest_plugins = ["tests.conformance.plugin", "tests.protocols.mgp.messages", "p
 # The suite starts hundreds of processes and rewrites hundreds of files: without bytecode each would compile all again.
 sys.dont_write_bytecode = False
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+# Commands would draw what tests read.
+os.environ.pop("FORCE_COLOR", None)
 # What the runs of pytest that tests start do without: together these take as long to start as the rest of pytest.
 NOT_IN_TESTS = ("schemathesis", "hypothesispytest", "anyio", "xdist", "xdist.looponfail", "timeout", "pytest_cov")
 

@@ -21,6 +21,14 @@ from defserve.serving import web
 from defserve.transports.http.app import HttpApp
 from tests.raw import until
 
+UPGRADE = (
+    "connection: upgrade",
+    "upgrade: websocket",
+    "sec-websocket-version: 13",
+    "sec-websocket-key: MDEyMzQ1Njc4OWFiY2RlZg==",
+)
+"""The head of a request for a WebSocket."""
+
 PARSERS = ("httptools", "h11")
 parsers = pytest.mark.parametrize("parser", PARSERS)
 

@@ -33,7 +33,8 @@ def for_each_row(
     words = names.replace(",", " ").split() if isinstance(names, str) else list(names)
     kept = list(rows)
     if ROW_BY_ROW:
-        return pytest.mark.parametrize(names, thinned(kept, every), ids=ids)
+        alone = [row if isinstance(row, ParameterSet) or len(words) == 1 else pytest.param(*row) for row in kept]
+        return pytest.mark.parametrize(names, thinned(alone, every), ids=ids)
 
     def of(test: Callable[..., Any]) -> Callable[..., Any]:
         if inspect.iscoroutinefunction(test):

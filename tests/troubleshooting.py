@@ -292,7 +292,7 @@ def a_question_without_an_answer(_: Desk) -> str:
 
 
 def without_pytest(desk: Desk) -> str:
-    desk.patch.setattr("defserve.cli.commands.test.find_spec", nothing)
+    desk.patch.setattr("defserve.cli.commands.author.test.find_spec", nothing)
     return desk.types("test")
 
 

@@ -5,6 +5,10 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from defserve import Server
 
 DEADLINE = 30.0
 POLL = 0.001
@@ -24,3 +28,19 @@ def wait_until(condition: Callable[[], bool], seconds: float = DEADLINE) -> None
         if time.monotonic() > deadline:
             raise TimeoutError(f"it did not come to be within {seconds:g} s")
         time.sleep(POLL)
+
+
+def slow_tool(server: Server, ended: list[str]) -> asyncio.Event:
+    """Give a server the tool `slow`, which ends only when it is stopped, and then says so. The event: it has begun."""
+    began = asyncio.Event()
+
+    @server.tool
+    async def slow() -> str:
+        began.set()
+        try:
+            await asyncio.sleep(60)
+        finally:
+            ended.append("slow")
+        return ""
+
+    return began

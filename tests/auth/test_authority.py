@@ -91,7 +91,7 @@ MAY_ASK: dict[str, set[str]] = {
         "guard/network/addresses.py",  # judges addresses that tools connect to
         "host/links/http_client/proxied.py", "transports/websocket/client.py",  # clients: proxies
         "serving/topics.py",  # a client: encryption
-        "cli/target/connection.py", "cli/commands/dev.py",  # what to suggest; whether a key is published
+        "cli/target/connection.py", "cli/commands/serve/dev.py",  # what to suggest; whether a key is published
     },
     "kind": {
         "runner/connection.py", "runner/web_sessions.py",  # hands the fact on; counts sessions by address

@@ -179,6 +179,7 @@ def test_checkpoints_appear_and_what_is_in_view_stays(browser: Browser):
         assert browser.page(f"{ROWS}.length === 1")
         for number in range(60):
             inspector.call("add_plant" if number % 2 else "set_target", bed="north", **_odd(number))
+        assert browser.page("document.querySelector('.counted').textContent.startsWith('61 checkpoints')")
         assert browser.page(f"{ROWS}[4]?.innerText.includes('checkpoints by inspector')")
         browser.key("h", *["ArrowDown"] * 4, "Enter")
         assert browser.page(f"{ROWS}.length > 30")

@@ -11,7 +11,7 @@ import pytest
 
 from defserve import Server
 from defserve.cli.answers.terminal import terminal_answers
-from defserve.cli.commands.call import fit, unknown_tool
+from defserve.cli.commands.use.call import fit, unknown_tool
 from defserve.cli.tracebacks import MORE, OURS, PYTHONS, brief
 from tests.cli.running import Run
 

@@ -130,7 +130,7 @@ def test_the_settings_of_another_client_may_be_named(defserve: Run, project: Pat
 
 def test_an_unknown_name_is_told_the_known_ones(defserve: Run, project: Path):
     code, _, err = defserve("list", "wether")
-    assert code == 1 and str(project / ".mcp.json") in err and "use one of weather" in err
+    assert code == 1 and str(project / ".mcp.json") in err and "did you mean 'weather'?" in err
     code, _, err = defserve("call", ".mcp.json:wether", "forecast")
     assert code == 1 and "has no server 'wether'" in err and "use one of weather" in err
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from defserve.cli.commands import doctor
+from defserve.cli.commands.operate import doctor
 from defserve.version import VERSION
 from tests.cli.running import Run
 

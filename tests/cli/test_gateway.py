@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from websockets.asyncio.client import connect
 
-from defserve.cli.commands.gateway import _serve, _tls
+from defserve.cli.commands.serve.gateway import _serve, _tls
 from defserve.gateway.config import load
 from defserve.runner.address import Address
 from defserve.runner.sockets import bound

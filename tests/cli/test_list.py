@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from defserve.cli.commands.list import page
+from defserve.cli.commands.use.list import page
 from defserve.cli.signatures import signature, type_name
 from tests.cli.running import Run
 from tests.rows import for_each_row

@@ -9,7 +9,10 @@ import pytest
 
 from defserve.cli import COMMANDS
 from defserve.version import VERSION
+from tests.cli.goldens import FOLDER
 from tests.cli.running import Run
+
+SHELF = str(FOLDER / "shelf.py")
 
 
 def test_help_names_every_command_and_shows_examples(defserve: Run):
@@ -74,6 +77,41 @@ def test_wrong_usage_is_explained_on_stderr(defserve: Run, argv: list[str], comp
     assert complaint in err and "fix: " in err
 
 
+@pytest.mark.parametrize(
+    ("argv", "meant"),
+    [
+        (["lsit"], "list"),
+        (["list", "x", "--jsn"], "--json"),
+        (["list", SHELF, "--era", "handshke"], "handshake"),
+        (["run", "x.py", "--log-level", "inf"], "info"),
+        (["run", SHELF, "--on", "htp://127.0.0.1:8000/mcp"], "http"),
+        (["call", SHELF, "cove"], "cover"),
+        (["keys", "creat"], "create"),
+        (["keys", "create", "bob", "--allow", "ToolInvok(x)"], "ToolInvoke(TOOL)"),
+        (["kernel", "resart", "x"], "restart"),
+        (["kernel", "import", "cursr"], "cursor"),
+        (["state", "shw"], "show"),
+        (["export", "x", "--format", "catlog"], "catalog"),
+        (["install", "x.py", "--client", "cursr"], "cursor"),
+        (["new", "x", "--template", "tols"], "tools"),
+        (["add", "tol", "x"], "tool"),
+        (["check", SHELF, "--ignore", "vage-name"], "vague-name"),
+        (["completion", "zhs"], "zsh"),
+        (["gateway", "--confg", "x"], "--config"),
+        (["topic", "--tokn", "x"], "--token"),
+        (["list", "wether"], "weather"),
+        (["list", ".mcp.json:wether"], "weather"),
+        (["test", "wether"], "weather"),
+        (["uninstall", "wether"], "weather"),
+    ],
+)
+def test_every_slip_of_the_finger_is_met_with_a_suggestion(defserve: Run, folder: Path, argv: list[str], meant: str):
+    Path(".mcp.json").write_text('{"mcpServers": {"weather": {"command": "true"}}}')
+    code, out, err = defserve(*argv)
+    assert code and out == ""
+    assert f"fix: did you mean {meant!r}?" in err
+
+
 def test_a_server_that_cannot_be_started_is_unreachable(defserve: Run):
     code, _, err = defserve("list", "--", "no-such-command-here")
     assert code == 4
@@ -94,13 +132,17 @@ def test_a_server_that_is_silent_is_unreachable(defserve: Run):
     assert "\n  fix: -v shows what it writes to stderr; --timeout waits longer" in err
 
 
-@pytest.mark.parametrize("option", ["--port", "--host=0.0.0.0", "--transport", "-t"])
 @pytest.mark.parametrize(
-    ("command", "on"),
+    ("command", "on", "option"),
     [
-        (["run", "x.py"], "http://127.0.0.1:8000/mcp"),
-        (["dev", "x.py"], "http://127.0.0.1:8000/mcp"),
-        (["gateway", "--config", "x.toml"], "ws://127.0.0.1:8100/ws"),
+        (command, on, option)
+        for command, on in (
+            (["run", "x.py"], "http://127.0.0.1:8000/mcp"),
+            (["dev", "x.py"], "http://127.0.0.1:8000/mcp"),
+            (["gateway", "--config", "x.toml"], "ws://127.0.0.1:8100/ws"),
+        )
+        for option in ("--port", "--host=0.0.0.0", "--transport", "-t")
+        if (command[0], option) != ("dev", "--port")  # the port of its inspector
     ],
 )
 def test_what_is_part_of_the_address_is_said(defserve: Run, command: list[str], on: str, option: str):
@@ -135,5 +177,5 @@ def test_running_a_server_imports_no_client(folder: Path):
     )
     argv = [sys.executable, "-m", "defserve", "run", "calc.py"]
     loaded = json.loads(subprocess.run(argv, capture_output=True, text=True, check=True).stdout)
-    assert "defserve.cli.commands.run" in loaded
-    assert not {"asyncio", "anyio", "defserve.host.client", "defserve.cli.commands.list"} & set(loaded)
+    assert "defserve.cli.commands.serve.run" in loaded
+    assert not {"asyncio", "anyio", "defserve.host.client", "defserve.cli.commands.use.list"} & set(loaded)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from defserve.cli.commands.new import ask
+from defserve.cli.commands.author.new import ask
 from defserve.errors import UsageError
 from defserve.tooling.scaffold.creating import questions
 from tests.cli.running import Run

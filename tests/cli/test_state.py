@@ -233,3 +233,89 @@ def test_what_is_not_there_is_told(defserve: Run, kept: Kept):
     assert "no checkpoint 'chk_none'" in defserve("state", "show", kept.address, "chk_none").err
     assert "is not in the tree of" in defserve("state", "diff", kept.address, kept.ids["a"], kept.ids["old"]).err
     assert "nothing says what to delete" in defserve("state", "prune", kept.address).err
+
+
+def test_a_checkpoint_is_named_by_its_begin(defserve: Run, kept: Kept):
+    short = kept.ids["c"][:14]
+    assert shown(defserve("state", "show", kept.address, short, "--json"))["id"] == kept.ids["c"]
+    assert shown(defserve("state", "show", kept.address, short[4:], "--json"))["id"] == kept.ids["c"]
+    assert "no checkpoint 'chk_'" in defserve("state", "show", kept.address, "chk_").err
+
+
+def test_several_that_begin_alike_are_named(defserve: Run, kept: Kept, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("defserve.cli.state.opened.SHORTEST", 0)
+    code, _, err = defserve("state", "show", kept.address, "chk_")
+    assert code == 1 and "6 checkpoints begin with 'chk_'" in err and kept.ids["a"][:12] in err
+
+
+def test_ids_are_as_short_as_they_can_be():
+    from defserve.cli.state.opened import short_ids
+
+    ids = ["chk_12345678aaaa", "chk_12345678aabb", "chk_99999999aaaa"]
+    assert short_ids(ids) == {ids[0]: "chk_12345678aaaa", ids[1]: "chk_12345678aabb", ids[2]: "chk_99999999aaaa"}
+    assert short_ids(ids[:1]) == {ids[0]: "chk_12345678"}
+    assert short_ids([]) == {}
+
+
+def test_a_terminal_shows_short_ids_unless_all_of_them_are_wanted(
+    defserve: Run, kept: Kept, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr("defserve.cli.state.actions.is_drawn", lambda stream: True)  # type: ignore[misc]
+    out = defserve("state", "show", kept.address).out
+    assert kept.ids["a"][:12] in out and kept.ids["a"] not in out
+    assert kept.ids["a"] in defserve("state", "show", kept.address, "--long").out
+
+
+def test_a_head_is_rolled_back_and_nothing_is_lost(defserve: Run, kept: Kept):
+    code, out, err = defserve("state", "rollback", kept.address, kept.ids["b"][:16])
+    assert (code, err) == (0, "")
+    assert out == (f"{kept.ids['b']} is the head again (notes.edit of alice)\n  the head before it: {kept.ids['d']}\n")
+    tree = shown(defserve("state", "show", kept.address, "--set", "notes.edit", "--owner", "alice", "--json"))[0]
+    assert tree["head"] == kept.ids["b"] and len(tree["checkpoints"]) == 4
+    said = shown(defserve("state", "rollback", kept.address, kept.ids["d"], "--json"))
+    assert (said["head"], said["before"]) == (kept.ids["d"], kept.ids["b"])
+    assert "is the head already" in defserve("state", "rollback", kept.address, kept.ids["d"]).out
+
+
+def test_a_branch_begins_with_the_same_content_or_another(defserve: Run, kept: Kept, tmp_path: Path):
+    made = shown(defserve("state", "branch", kept.address, kept.ids["b"], "--json"))
+    one = shown(defserve("state", "show", kept.address, made["head"], "--json"))
+    assert (one["parent"], one["content"]["notes"]) == (kept.ids["b"], ["a", "b"])
+    (tmp_path / "new.json").write_text('{"notes": ["z"]}')
+    made = shown(
+        defserve("state", "branch", kept.address, kept.ids["a"], "--content", f"{tmp_path}/new.json", "--json")
+    )
+    one = shown(defserve("state", "show", kept.address, made["head"], "--json"))
+    assert (one["parent"], one["content"]) == (kept.ids["a"], {"notes": ["z"]})
+    assert defserve("state", "verify", kept.address).code == 0
+
+
+@pytest.mark.parametrize("action", ["rollback", "branch"])
+def test_a_state_that_its_server_keeps_is_left_alone(defserve: Run, kept: Kept, action: str):
+    code, out, err = defserve("state", action, kept.address, kept.ids["opaque"])
+    assert (code, out) == (1, "") and "keeps this state itself" in err
+
+
+def test_a_branch_needs_the_servers_secret(defserve: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.delenv(VARIABLE, raising=False)
+    kept = Kept(tmp_path / "secret.db", b"s" * 32)
+    code, _, err = defserve("state", "branch", kept.address, kept.ids["a"])
+    assert code == 1 and f"fix: set {VARIABLE}" in err
+    monkeypatch.setenv(VARIABLE, "s" * 32)
+    assert defserve("state", "branch", kept.address, kept.ids["a"]).code == 0
+
+
+@pytest.mark.parametrize(("text", "said"), [(None, "cannot read"), ("{", "is not JSON")])
+def test_a_content_that_cannot_be_read_changes_nothing(
+    defserve: Run, kept: Kept, tmp_path: Path, text: str | None, said: str
+):
+    if text is not None:
+        (tmp_path / "new.json").write_text(text)
+    code, _, err = defserve("state", "branch", kept.address, kept.ids["a"], "--content", f"{tmp_path}/new.json")
+    assert code == 1 and said in err
+    assert shown(defserve("state", "list", kept.address, "--json"))[1]["head"] == kept.ids["d"]
+
+
+def test_a_tree_that_is_not_there_is_met_with_the_nearest(defserve: Run, kept: Kept):
+    assert "did you mean 'notes.edit'?" in defserve("state", "show", kept.address, "--set", "note.edit").err
+    assert "did you mean 'alice'?" in defserve("state", "show", kept.address, "--owner", "alcie").err

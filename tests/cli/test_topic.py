@@ -15,7 +15,7 @@ from typing import Any, TextIO
 
 import pytest
 
-from defserve.cli.commands.topic import _follow
+from defserve.cli.commands.use.topic import _follow
 from defserve.errors import PeerError
 from defserve.host.mcpx.participant import TopicClient, join_topic
 from tests.at_address import fresh

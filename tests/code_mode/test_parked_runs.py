@@ -14,7 +14,7 @@ from tests import asgi
 from tests.code_mode.peers import ASKS, YES, answers, failure, run, value
 from tests.protocols.mgp.callers import ALICE, BOB, Trail, speaking
 from tests.raw import STATELESS, Json, Raw, raw
-from tests.waiting import until
+from tests.waiting import slow_tool, until
 
 pytestmark = [
     pytest.mark.anyio,
@@ -225,24 +225,15 @@ async def test_more_parked_runs_than_may_wait_fail_and_those_that_wait_stay():
 
 async def test_a_request_that_is_cancelled_after_its_answer_ends_the_run():
     ran: list[str] = []
-    server, began = asking(ran), asyncio.Event()
-
-    @server.tool
-    async def slow() -> str:
-        began.set()
-        try:
-            await asyncio.sleep(60)
-        finally:
-            ran.append("stopped")
-        return ""
-
+    server = asking(ran)
+    began = slow_tool(server, ran)
     code = "greet('ada')\nslow()"
     async with raw(server, STATELESS, ASKS) as peer:
         first = await step(peer, code)
         id = await peer.begin("tools/call", {"name": "run_code", "arguments": {"code": code}, **answers(first, named)})
         await began.wait()
         await peer.tell("notifications/cancelled", {"requestId": id})
-        await until(lambda: ran[-1:] == ["stopped"])
+        await until(lambda: ran[-1:] == ["slow"])
 
 
 async def test_a_confirmation_inside_a_parked_run_counts_once():

@@ -20,7 +20,7 @@ from tests.code_mode.peers import failure, run, value
 from tests.protocols.mgp.callers import ALICE, BOB, speaking
 from tests.raw import ERAS, HANDSHAKE, STATELESS, VERSIONS, Json, Raw, raw
 from tests.rows import for_each_row
-from tests.waiting import until
+from tests.waiting import slow_tool, until
 
 pytestmark = [
     pytest.mark.anyio,
@@ -334,17 +334,8 @@ async def test_only_so_many_calls_run_at_the_same_time():
 
 
 async def test_a_cancelled_run_stops_its_code_its_calls_and_its_worker():
-    server, ended, began = shop(), list[str](), asyncio.Event()
-
-    @server.tool
-    async def slow() -> str:
-        began.set()
-        try:
-            await asyncio.sleep(60)
-        finally:
-            ended.append("slow")
-        return ""
-
+    server, ended = shop(), list[str]()
+    began = slow_tool(server, ended)
     async with raw(server) as peer:
         id = await peer.begin("tools/call", {"name": "run_code", "arguments": {"code": "slow()\nadd(1)"}})
         await began.wait()

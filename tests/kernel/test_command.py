@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from defserve.cli import main
-from defserve.cli.commands.kernel import ACTIONS
+from defserve.cli.commands.serve.kernel import ACTIONS
 from defserve.errors import PeerGone
 from defserve.kernel.control.asking import ask
 from tests.kernel.running import entry

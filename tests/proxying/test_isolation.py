@@ -9,7 +9,10 @@ from typing import Any
 import pytest
 
 from defserve import Command, Remote, Server, StaticTokens, ToolError
+from defserve.auth.api_keys import ApiKeys
+from defserve.auth.live.credentials import LiveCredentials
 from defserve.protocols.mcp.lifecycle import CAPABILITIES_KEY
+from defserve.stores.memory import MemoryStore
 from tests.at_address import at_address
 from tests.proxying.backends import ERA_PAIRS, ERAS, child, hearing, until_fact, until_listed
 from tests.proxying.everything import everything
@@ -245,3 +248,22 @@ for line in sys.stdin:
     if "id" in asked:
         print(json.dumps({"jsonrpc": "2.0", "id": asked["id"], "result": found}), flush=True)
 """
+
+
+@pytest.mark.parametrize("era", ERAS)
+async def test_the_child_of_a_key_that_is_revoked_ends(era: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(LiveCredentials.__init__, "__defaults__", (0.02,))
+    keys = ApiKeys(MemoryStore(), pepper="0123456789abcdef0123456789abcdef")
+    revoked, other = [await keys.create(who, permissions=["ToolInvoke(*)"]) for who in ("ann", "bo")]
+    server = Server("desk", auth=keys)
+    server.mount(child(), prefix="e")
+    async with at_address(server) as url:
+        first, second = (Remote(url, token=key.token).connect(era) for key in (revoked, other))
+        async with first as ann, second as bo:
+            ended, kept = await ann.call("e_pid"), await bo.call("e_pid")
+            call = asyncio.create_task(ann.call("e_wait"))
+            await until_fact(ann, "waiting")
+            await keys.revoke(revoked.key.id)
+            await until(lambda: not is_running(ended))
+            await asyncio.gather(call, return_exceptions=True)
+            assert await bo.call("e_pid") == kept

@@ -6,7 +6,6 @@ import asyncio
 import os
 import signal
 from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +14,9 @@ import pytest
 from defserve import Command, Context, Link, Remote, Server
 from defserve.auth import Auth, StaticTokens
 from defserve.errors import PeerError
-from defserve.host import Answers, Client, connect_url
+from defserve.host import Answers, Client
 from tests.at_address import at_address, fresh
-from tests.protocols.mcp.tasks.peers import ASKABLE, OVER, TAKES, YES, shop
+from tests.protocols.mcp.tasks.peers import OVER, TAKES, YES, callers, shop
 from tests.proxying.backends import ERAS, child
 from tests.waiting import DEADLINE, until
 
@@ -35,21 +34,6 @@ def proxy(target: Command | Remote, **options: Any) -> Server:
     front = Server("front", "1", **options)
     front.mount(target, prefix="b")
     return front
-
-
-@asynccontextmanager
-async def callers(front: Server, *tokens: str | None, offers: Any = ASKABLE) -> AsyncGenerator[list[Client]]:
-    """A client without a session for each token. Each of its requests stands for itself."""
-    async with at_address(front) as url:
-        made: list[Client] = []
-        try:
-            for token in tokens:
-                client = Client(await connect_url(url, token=token), version="2026-07-28", capabilities=offers)
-                made.append(await client.__aenter__())
-            yield made
-        finally:
-            for client in made:
-                await client.__aexit__(None, None, None)
 
 
 async def ended(client: Client, id: str) -> dict[str, Any]:

@@ -26,7 +26,7 @@ from defserve.runner.network import NetworkOptions, make_listener
 from defserve.runner.peer.forwarded import ForwardedAddresses
 from defserve.runner.sockets import bound
 from tests.certificate import self_signed
-from tests.listening import Listening, listening, parsers, request
+from tests.listening import UPGRADE, Listening, listening, parsers, request
 from tests.raw import PREFIX, STATELESS, until
 from tests.rows import for_each_row
 from tests.runner.processes import FRAMEWORK, ServerProcess
@@ -34,12 +34,6 @@ from tests.runner.processes import FRAMEWORK, ServerProcess
 pytestmark = pytest.mark.anyio
 
 ACCEPT = "accept: application/json, text/event-stream"
-UPGRADE = (
-    "connection: upgrade",
-    "upgrade: websocket",
-    "sec-websocket-version: 13",
-    "sec-websocket-key: MDEyMzQ1Njc4OWFiY2RlZg==",
-)
 
 
 def shop(limits: Limits | None = None) -> Server:

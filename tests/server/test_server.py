@@ -11,6 +11,7 @@ import pytest
 from defserve import Server, ToolError, UsageError
 from tests.raw import ERAS, STATELESS, VERSIONS, Json, Raw, raw, text_of
 from tests.rows import for_each_row
+from tests.server.stocked import stocked
 
 pytestmark = pytest.mark.anyio
 
@@ -40,22 +41,6 @@ CHANGES: dict[str, tuple[Callable[[Server], None], str]] = {
     "a template removed": (lambda server: server.remove_resource("x://t/{name}"), "resources"),
     "several at once": (replaced, "tools"),
 }
-
-
-def stocked() -> Server:
-    server = Server("s", "1")
-
-    def first() -> str:
-        return "first"
-
-    def named(name: str) -> str:
-        return name
-
-    server.add_tool(first)
-    server.add_prompt(first)
-    server.add_resource(first, "x://first")
-    server.add_resource(named, "x://t/{name}")
-    return server
 
 
 async def listing(peer: Raw) -> list[Json]:

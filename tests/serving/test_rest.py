@@ -12,6 +12,8 @@ from starlette.routing import Mount
 from starlette.testclient import TestClient
 
 from defserve import Limits, Principal, Server, StaticTokens, ToolError, dangerous
+from defserve.protocols.mgp import errors
+from defserve.transports.http.rest import RestFailure
 from tests.asgi import Web
 from tests.export import shop
 
@@ -49,6 +51,16 @@ def test_a_call_is_answered_with_the_value_or_the_reason(
     assert answer.status_code == status
     told = answer.json()
     assert (told["result"] if status == 200 else told["error"]["type"]) == result
+
+
+@pytest.mark.parametrize("code", errors.KINDS)
+def test_every_error_of_mgp_has_a_status_that_says_who_erred(code: int):
+    kind = errors.KINDS[code]
+    if kind.name in ("AUTH_REQUIRED", "AUTH_EXPIRED", "TOOL_NOT_FOUND", "INVALID_TOOL_ARGS", "SERVER_DRAINING"):
+        return  # they have other symbols, or never come from a call
+    status = RestFailure(kind.error_type, "").status
+    allowed = {"security": {403}, "lifecycle": {503}, "resource": {429, 503, 504}, "external": {502, 503, 504}}
+    assert status in allowed.get(kind.category, {403, 404, 409})
 
 
 def test_what_does_not_fit_is_told_field_by_field(client: TestClient):

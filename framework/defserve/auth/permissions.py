@@ -9,7 +9,7 @@ from typing import Final
 
 from defserve.auth.buckets import Rate
 from defserve.auth.principals import Principal
-from defserve.errors import UsageError
+from defserve.errors import UsageError, did_you_mean
 
 # A permission as people write it → its scope. `{}` is the name of a tool, `*` any tool.
 SCOPES: Final = {
@@ -31,9 +31,11 @@ def scope_of(permission: str) -> str:
         word, name = found.groups()
         if (scope := SCOPES.get(f"{word}({{}})" if name else word)) is not None:
             return scope.format(name)
+    known = [name.replace("{}", "TOOL") for name in SCOPES]
+    near = permission.partition("(")[0].strip() + ("(TOOL)" if "(" in permission else "")
     raise UsageError(
         f"{permission!r} is not a permission",
-        fix=f"use one of {', '.join(SCOPES).replace('{}', 'TOOL')}; ToolInvoke(*) is every tool",
+        fix=did_you_mean(near, known, f"use one of {', '.join(known)}; ToolInvoke(*) is every tool"),
     )
 
 

@@ -46,6 +46,9 @@ class RunClock:
         if self._outer is not None:
             self._outer.resume()
 
+    def extend(self, most: float) -> None:
+        """A run has its seconds, whatever the tools that it calls report."""
+
     def _start(self) -> None:
         if self._handle is None and not self.over:
             loop = asyncio.get_running_loop()

@@ -20,6 +20,8 @@ class Timer(Protocol):
 
     def pause(self) -> None: ...
     def resume(self) -> None: ...
+    def extend(self, most: float) -> None:
+        """There is news of the work: all of its time begins again, up to `most` seconds in all."""
 
 
 class PendingAnswer(Protocol):

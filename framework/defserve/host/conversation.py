@@ -160,8 +160,11 @@ class ClientConversation:
         cancels the request, as in `request`.
         """
         token = object_of(params.get("_meta")).get("progressToken")
-        pending = self._new(method, None, Forward(on_notification, on_request, token))
-        reply = await self._exchange(pending, params, within)
+        return await self.follow(method, params, Forward(on_notification, on_request, token), within)
+
+    async def follow(self, method: str, params: Params, follower: Follower, within: float | None = None) -> RawReply:
+        """The same for somebody who follows several requests."""
+        reply = await self._exchange(self._new(method, None, follower), params, within)
         return reply if isinstance(reply, RawReply) else RawReply(reply.id, reply.result, reply.error)
 
     def post(self, method: str, params: Params, follower: Follower) -> PendingRequest | None:
@@ -172,13 +175,23 @@ class ClientConversation:
         link = self._pushing
         if link is None:
             return None
-        pending = self._new(method, None, follower)
+        if self._gone:
+            raise self._departure()
+        self._last_id = id = self._last_id + 1
+        pending = self._pending[id] = PendingRequest(id, method, None, follower)
+        if follower.token is not None:
+            params = {**params, "_meta": {**params["_meta"], "progressToken": id}}
         try:
-            pending.unsent = link.write(encode(_message(pending, params)))
+            pending.unsent = link.write(encode({"jsonrpc": "2.0", "id": id, "method": method, "params": params}))
         except BaseException as reason:
             self.give_up(pending, reason)
             raise
         return pending
+
+    def follower(self, id: Any) -> Follower | None:
+        """Who follows the request with this number, or progress token."""
+        pending = self._pending.get(id) if is_id(id) else None
+        return pending.forward if pending is not None else None
 
     def give_up(self, pending: PendingRequest, reason: BaseException) -> None:
         """Nobody waits for the reply of what was posted. The peer is told, unless it is the peer who failed."""
@@ -427,7 +440,8 @@ class ClientConversation:
 
 def _message(pending: PendingRequest, params: Params) -> dict[str, Any]:
     forward = pending.forward
-    if pending.on_progress or (forward is not None and forward.token is not None):
+    asked = forward is not None and forward.token is not None and "progressToken" in params.get("_meta", {})
+    if pending.on_progress or asked:
         params = {**params, "_meta": {**params.get("_meta", {}), "progressToken": pending.id}}
     message: dict[str, Any] = {"jsonrpc": "2.0", "id": pending.id, "method": pending.method}
     if params:

@@ -9,7 +9,7 @@ import copy
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final, NamedTuple, TypeAlias
 
-from defserve.errors import PeerError, PeerGone, PeerTimeout, UsageError
+from defserve.errors import PeerError, PeerGone, PeerTimeout, UsageError, did_you_mean
 from defserve.host.conversation import ClientConversation
 from defserve.host.fields import Json, object_of, texts_of
 from defserve.protocols.mcp.versions import HANDSHAKE_VERSIONS, STATELESS_VERSIONS, features
@@ -91,8 +91,9 @@ async def _agree(
     if version in HANDSHAKE_VERSIONS:
         return await _initialize(conversation, offer, version, within)
     if version is not None:
-        known = ", ".join((*ERAS, *HANDSHAKE_VERSIONS, *STATELESS_VERSIONS))
-        raise UsageError(f"there is no protocol version {version!r}", fix=f"use one of {known}, or None to negotiate")
+        known = (*ERAS, *HANDSHAKE_VERSIONS, *STATELESS_VERSIONS)
+        all_of_them = f"use one of {', '.join(known)}, or None to negotiate"
+        raise UsageError(f"there is no protocol version {version!r}", fix=did_you_mean(version, known, all_of_them))
     return await _negotiate(conversation, offer, within)
 
 

@@ -105,3 +105,11 @@ class ExchangingLink(Link, Protocol):
     def forget_session(self) -> None:
         """The next request opens a new session."""
         ...
+
+
+@runtime_checkable
+class PollingLink(Protocol):
+    """A link whose server may end a response before the answer, which is then asked for again."""
+
+    on_hang_up: Callable[[Id], object] | None
+    """Called with the id of the request."""

@@ -191,8 +191,9 @@ class Kernel:
             f"there is no server {id[:128]!r}", fix=f"did you mean {close[0]!r}?" if close else f"use one of: {known}"
         )
 
-    def _add(self, entry: ServerEntry, resolve: Resolve | None = None) -> Member:
+    def _add(self, entry: ServerEntry, creator: Creator | None = None, resolve: Resolve | None = None) -> Member:
         member = self.members[entry.id] = Member(entry, self._environ, resolve)
+        member.creator = creator
         if entry.enabled:
             self._prepare(member)
         return member
@@ -206,8 +207,7 @@ class Kernel:
     async def add(self, entry: ServerEntry, creator: Creator) -> Member:
         """Register a server that the file does not name, and begin to start it. Its id must be free."""
         url = entry.launch.url
-        member = self._add(entry, guarded(url, lambda: self.config.settings.register) if url else None)
-        member.creator = creator
+        member = self._add(entry, creator, guarded(url, lambda: self.config.settings.register) if url else None)
         if member.backend is not None:
             await member.backend.start()
         return member
@@ -219,7 +219,7 @@ class Kernel:
         async with member.changing:
             if member.backend is not None:
                 await self.mounts.remove(id, reason, self.config.settings.drain_secs)
-        self.governance.pins.forget(id)
+        self.governance.forget(id)
         self.journal.forget(id)
 
     # -- reload --------------------------------------------------------------------------------------------

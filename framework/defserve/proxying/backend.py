@@ -185,6 +185,11 @@ class Backend(MountedServer):
         self._conversations.left(session)
         self._changes.left(session)
 
+    def credential_ended(self, credential: str) -> None:
+        """A key or token has been revoked, or has expired."""
+        if credential:
+            self._conversations.credential_ended(credential)
+
     def roots_changed(self, session: Session) -> None:
         """A front has other roots than before: its own conversations are told."""
         for channel in self.pool.all():

@@ -59,6 +59,11 @@ class MountedServer:
         self.stderr: deque[str] = deque(maxlen=STDERR_LINES)
         self.on_stderr: Callable[[str], None] | None = None
 
+    @property
+    def is_shared(self) -> bool:
+        """Whether the operator lets callers share a conversation, whoever they are."""
+        return self.target.per == "shared"
+
     def learn(self, terms: SessionTerms) -> None:
         """Keep what it says of itself when it is opened."""
         self.era, self.info, self.capabilities = terms.version, terms.server_info, terms.capabilities

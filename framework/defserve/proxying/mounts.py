@@ -94,6 +94,10 @@ class Mounts(Extension):
         for backend in self.backends.values():
             backend.left(session)
 
+    def credential_ended(self, session: Session, credential: str) -> None:
+        for backend in self.backends.values():
+            backend.credential_ended(credential)
+
     def notifications(self) -> Mapping[str, Listener]:
         return {"notifications/roots/list_changed": self._roots_changed}
 

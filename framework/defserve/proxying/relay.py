@@ -11,17 +11,18 @@
 from __future__ import annotations
 
 from collections.abc import Coroutine
+from math import inf
 from secrets import token_urlsafe
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from defserve.core.call import Call
 from defserve.errors import PeerError, ProtocolError
 from defserve.host.answers import MOST_ROUNDS
-from defserve.host.fields import Json, object_of
+from defserve.host.fields import Json, number_of, object_of
 from defserve.protocols.mcp.asking.client_requests import ACCEPTABLE
 from defserve.protocols.mcp.asking.parking import ParkedWork, Parking, ask_parked, parked_work
 from defserve.protocols.mcp.asking.round_trips import RoundTrips
-from defserve.protocols.mcp.failures import VENDOR
+from defserve.protocols.mcp.failures import ERROR_KEY, VENDOR, no_back_channel
 from defserve.protocols.mcp.lifecycle import (
     CAPABILITIES_KEY,
     CLIENT_KEY,
@@ -37,6 +38,7 @@ from defserve.proxying import failures
 from defserve.proxying.conversations.channel import NO_YES, QUESTIONS, Channel
 from defserve.proxying.conversations.fronts import is_confirmation
 from defserve.proxying.tasks import METHODS, has_tasks, id_of, needs_tasks, outcome, with_tasks
+from defserve.wire.jsonvalue import is_object
 
 if TYPE_CHECKING:
     from defserve.proxying.conversations.fronts import Front
@@ -50,7 +52,9 @@ OURS: Final = frozenset({VERSION_KEY, CAPABILITIES_KEY, CLIENT_KEY, LOG_LEVEL_KE
 DECISIONS: Final = (VENDOR, EXTENSION_ID)
 """How those members begin in which a front grants something, or says what it keeps of ours. They are meant for us."""
 ROUNDS: Final = ("resultType", "inputRequests", "requestState")
+STATELESS_ONLY: Final = frozenset({*ROUNDS, "ttlMs", "cacheScope"})
 COMPLETE: Final = "complete"
+NOTHING: Final[Json] = {}
 SERVER, STATE, ASKED, HELD = "server", "state", "asked", "held"
 
 
@@ -72,7 +76,10 @@ class RelayedCall:
     `task_handle` is what the conversation is kept by, if it has a task in its memory.
     """
 
-    __slots__ = ("call", "channel", "front", "server", "token", "task_handle", "_context", "_work", "_is_held")
+    __slots__ = (
+        "call", "channel", "front", "server", "token", "task_handle",
+        "_context", "_work", "_is_held", "_lacks", "_progress",
+    )  # fmt: skip
 
     def __init__(self, context: RelayContext, call: Call, channel: Channel, front: Front) -> None:
         self._context, self.server = context, context.server
@@ -81,6 +88,8 @@ class RelayedCall:
         self.token: Any = None
         self._work: ParkedWork | None = None
         self._is_held = False
+        self._lacks: str | None = None
+        self._progress = -inf
 
     async def run(self, method: str, params: Json) -> Json:
         """The result of the request. Raises what the front is told if there is none.
@@ -122,6 +131,8 @@ class RelayedCall:
         finally:
             if not self._is_held:
                 channel.end(self)
+        if self._lacks is not None and result.get("isError") is True:
+            result["_meta"] = {**object_of(result.get("_meta")), ERROR_KEY: no_back_channel({self._lacks: {}})}
         if not stateless:
             for member in ROUNDS:
                 # They mean nothing in its era. A front of the other one would take them for ours.
@@ -130,24 +141,27 @@ class RelayedCall:
 
     def _request(self, method: str, params: Json, level: str | None) -> Json:
         """The params as the backend gets them."""
-        channel, front, passed = self.channel, self.front, _passed_meta(self.call)
+        channel, front, call = self.channel, self.front, self.call
+        passed = _passed_meta(call.params["_meta"]) if "_meta" in call.params else NOTHING
         self.token = passed.get("progressToken")
-        if not channel.terms.stateless:
-            return channel.dressed(params, passed, front.offers, level)
-        offers = with_tasks(front.offers) if self._takes_tasks(method) else front.offers
+        offers = with_tasks(front.offers) if front.takes_tasks and self._takes_tasks(method) else front.offers
         complete = channel.dressed(params, passed, offers, level)
-        return {**complete, **brought} if (brought := self._brought()) else complete
+        if not channel.terms.stateless or (rounds := call.root.peek(RoundTrips)) is None:
+            return complete
+        return {**complete, **self._brought(rounds)}
 
     def _takes_tasks(self, method: str) -> bool:
         """Whether the backend may make a task of this request, and the front takes it."""
-        return self.front.takes_tasks and method in METHODS and has_tasks(self.channel.terms.capabilities)
+        terms = self.channel.terms
+        return self.front.takes_tasks and terms.stateless and method in METHODS and has_tasks(terms.capabilities)
 
     # -- a backend's task that the front waits for -------------------------------------------------------
 
     async def _as_task(self, method: str, params: Json) -> Json:
         """A call that can only be a task: we take the task, and give its result as that of the call."""
         channel, offers = self.channel, with_tasks(self.front.offers)
-        request = channel.dressed(params, _passed_meta(self.call), offers, log_threshold(self.call))
+        passed = _passed_meta(self.call.params.get("_meta"))
+        request = channel.dressed(params, passed, offers, log_threshold(self.call))
         result = self._result(await channel.forward(method, request, self))
         if result.get("resultType", COMPLETE) != COMPLETE:
             result = await self._in_rounds(method, request, result, is_wanted=True)
@@ -236,11 +250,8 @@ class RelayedCall:
         self._is_held = handle is not None
         return handle
 
-    def _brought(self) -> Json:
+    def _brought(self, rounds: RoundTrips) -> Json:
         """The answers that the front's request brings, and the backend's own state."""
-        rounds = self.call.root.peek(RoundTrips)
-        if rounds is None:
-            return {}
         kept = object_of(rounds.relayed)
         if kept.get(SERVER) != self.server.id:
             return {"inputResponses": rounds.unproven} if rounds.unproven else {}
@@ -296,10 +307,31 @@ class RelayedCall:
         if method == "notifications/message":
             pass_on_log(call, self._secrets.hidden_in(params))
         elif method == "notifications/progress" and (token := progress_token(call)) is not None:
+            self._progressed(params.get("progress"))
             told = {**self._secrets.clean(params), "progressToken": token}
             if "progress_message" not in dialect_of(call).has:
                 told.pop("message", None)
             call.notify(method, told, replaces=("progress", token))
+
+    def _progressed(self, value: Any) -> None:
+        """Progress that grows gives the call its time again."""
+        progress, timer = number_of(value), self.call.timer
+        if progress is not None and timer is not None and progress > self._progress:
+            self._progress = progress
+            timer.extend(self.call.session.composition.limits.tool_max)
+
+    @property
+    def listener(self) -> object:
+        """See `channel.Exchange`."""
+        return self.call.session if self.front.session is not None else self.front.key or self
+
+    def hang_up(self) -> None:
+        """See `channel.Exchange`."""
+        self.call.root.hang_up()
+
+    def lacked(self, capability: str) -> None:
+        """See `channel.Exchange`."""
+        self._lacks = capability
 
     @property
     def _secrets(self) -> Secrets:
@@ -317,16 +349,13 @@ class RelayedCall:
 
 def shaped(result: Json, dialect: Dialect) -> Json:
     """A result without what concerns the backend's leg, or what the front's version does not know."""
-    meta = result.get("_meta")
-    if isinstance(meta, dict) and SERVER_KEY in meta:
-        del meta[SERVER_KEY]
-        if not meta:
+    if "_meta" in result:
+        meta = result["_meta"]
+        if not is_object(meta) or (meta.pop(SERVER_KEY, None) and not meta):
             del result["_meta"]
-    elif meta is not None and not isinstance(meta, dict):
-        del result["_meta"]
     if not dialect.stateless:
-        for member in (*ROUNDS, "ttlMs", "cacheScope"):
-            result.pop(member, None)
+        for member in STATELESS_ONLY.intersection(result):
+            del result[member]
         if "structured" not in dialect.has:
             result.pop("structuredContent", None)
     return result
@@ -361,8 +390,7 @@ async def ask_front(call: Call, method: str, params: Json) -> Any:
         raise ProtocolError(error.message, code=error.code, data=error.data) from None
 
 
-def _passed_meta(call: Call) -> Json:
-    meta = call.params.get("_meta")
+def _passed_meta(meta: Any) -> Json:
     if not isinstance(meta, dict):
         return {}
     passed: Json = meta  # pyright: ignore[reportUnknownVariableType]

@@ -7,9 +7,10 @@ import logging
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
-from defserve.errors import PeerError
+from defserve.errors import PeerError, PeerGone
 from defserve.proxying.catalogue.catalogue import Catalogue, Clash
 from defserve.proxying.conversations.conversations import CLEAN_EXIT, Conversations
+from defserve.proxying.conversations.heartbeat import Heartbeat
 from defserve.proxying.mounted import MountedServer
 from defserve.proxying.restarts import Exit, RestartPolicy, RestartRefusal, Restarts
 from defserve.proxying.states import BackendState
@@ -189,7 +190,7 @@ class Supervision:
             self.is_known = True
             await self._changes.listen(main)
             self._state.enter("connected", "opened")
-            await self.main_gone.wait()
+            await self._until_gone()
             # Another one may have taken its place meanwhile.
             gone = conversations.main.gone
             is_clean = gone is not None and CLEAN_EXIT in gone.message
@@ -205,6 +206,23 @@ class Supervision:
             main, conversations.main = conversations.main, None
             if main is not None:
                 await main.aclose()
+
+    async def _until_gone(self) -> None:
+        if self._server.target.isolates:
+            await self.main_gone.wait()
+            return
+        beating = asyncio.create_task(Heartbeat(self._conversations, self._silent).run())
+        try:
+            await self.main_gone.wait()
+        finally:
+            beating.cancel()
+
+    def _silent(self, channel: Channel, reason: PeerGone) -> None:
+        """A conversation has ended without a word."""
+        if channel is self._conversations.main:
+            self.fail(self._server.hidden(reason.message))
+        else:
+            channel.lose(reason)
 
     def _forget_restarts(self) -> None:
         """An operator asked for a start."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from defserve.errors import UsageError
+from defserve.errors import UsageError, did_you_mean
 
 SCHEMES = {
     "stdio": "stdio:",
@@ -43,7 +43,9 @@ class Address:
             raise UsageError(f"cannot serve on {text!r}", fix=f"write --on {origin}{path}")
         if text in TRANSPORTS:
             raise UsageError(f"cannot serve on {text!r}", fix=f"write the whole address: http://127.0.0.1:8000{path}")
-        raise UsageError(f"cannot serve on {text!r}", fix=f"use one of: {', '.join(SCHEMES.values())}")
+        forms = f"use one of: {', '.join(SCHEMES.values())}"
+        fix = did_you_mean(scheme, SCHEMES, forms) if rest.startswith("/") else forms
+        raise UsageError(f"cannot serve on {text!r}", fix=fix)
 
     @classmethod
     def _network(cls, scheme: str, rest: str, text: str) -> Address:

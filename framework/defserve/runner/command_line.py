@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from argparse import Action, ArgumentParser, BooleanOptionalAction, Namespace, RawDescriptionHelpFormatter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NoReturn
 
 from defserve.errors import did_you_mean
@@ -83,6 +83,13 @@ class CommandLine(ArgumentParser):
     """Reports a mistake with its fix, in the form of all errors of `defserve`, and exits with 1."""
 
     example = SCHEMES["http"]
+    _given: list[str] | None = None
+
+    def parse_known_args(  # pyright: ignore[reportIncompatibleMethodOverride] - overloaded there
+        self, args: Iterable[str] | None = None, namespace: Any = None
+    ) -> Any:
+        self._given = None if args is None else list(args)
+        return super().parse_known_args(self._given, namespace)
 
     def parse_args(  # pyright: ignore[reportIncompatibleMethodOverride] - overloaded there
         self, args: Sequence[str] | None = None, namespace: Any = None
@@ -114,6 +121,10 @@ class CommandLine(ArgumentParser):
         self.refuse(f"{name} cannot be {value!r}", fix)
 
     def error(self, message: str) -> NoReturn:
+        options = (word.partition("=")[0] for word in self._given or () if word.startswith("--") and word != "--")
+        if unknown := [name for name in options if name not in self._option_string_actions]:
+            # Whatever argparse misses, it may be what this was meant to be.
+            self.refuse(*self.unknown(unknown))
         self.refuse(message, f"see {self.prog} --help")
 
     def refuse(self, problem: str, fix: str) -> NoReturn:

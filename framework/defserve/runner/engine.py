@@ -29,14 +29,16 @@ WRITE_TURNS = 3
 class CallDeadline:
     """Ends a call when its time is up. It starts when the call first waits; `pause` stops the clock."""
 
-    __slots__ = ("_engine", "_call", "_seconds", "_left", "_since", "_handle")
+    __slots__ = ("_engine", "_call", "_seconds", "_left", "_since", "_handle", "_renewed", "_spent", "_most")
 
     def __init__(self, engine: AsyncioEngine, call: Call, seconds: float) -> None:
         self._engine, self._call, self._seconds, self._left = engine, call, seconds, seconds
-        self._since = 0.0
+        loop = engine.loop
+        self._since = loop.time()
+        self._renewed = self._spent = 0.0
         self._handle: asyncio.TimerHandle | None = None
-        if not call.questions:
-            self.resume()
+        if not call.questions and not call.timed_out:
+            self._handle = loop.call_later(seconds, self._expire)
 
     def resume(self) -> None:
         if self._handle is None and not self._call.timed_out:
@@ -47,13 +49,32 @@ class CallDeadline:
         if self._handle is not None and not self._call.timed_out:
             self._handle.cancel()
             self._handle = None
-            self._left -= self._engine.loop.time() - self._since
+            now = self._engine.loop.time()
+            self._spent += now - self._since
+            self._left -= now - self._since
+            if self._renewed:
+                self._left = min(self._seconds - (now - self._renewed), self._most - self._spent)
+                self._renewed = 0.0
+
+    def extend(self, most: float) -> None:
+        # The timer is not set again: news may come by the thousand.
+        self._renewed, self._most = self._engine.loop.time(), most
+
+    def end(self) -> None:
+        if self._handle is not None and not self._call.timed_out:
+            self._handle.cancel()
+            self._handle = None
 
     @property
     def error(self) -> TimedOut:
         return TimedOut(f"timed out after {self._seconds:g} s", data={"timeout_ms": int(self._seconds * 1000)})
 
     def _expire(self) -> None:
+        if self._renewed:
+            self.pause()
+            if self._left > 0:
+                self.resume()
+                return
         self._call.timed_out = True
         self._call.stop()
         self._handle = self._engine.loop.call_later(GRACE, self._overdue)
@@ -102,8 +123,9 @@ class AsyncioEngine:
         return None
 
     async def _settling(self, call: Call, work: Awaitable[Any]) -> None:
-        # Set in the first step: a task that is cancelled before that would end without a reply.
-        call.task = asyncio.current_task(self.loop)
+        # Set in the first step: a task that is cancelled before that would end without a reply. `begin` has set it.
+        if call.task is None:
+            call.task = asyncio.current_task(self.loop)
         try:
             result = await work
         except BaseException as error:
@@ -199,7 +221,7 @@ class AsyncioEngine:
         finally:
             if call.timer is deadline:  # a function may run inside another of the same call
                 call.timer = outer
-            deadline.pause()
+            deadline.end()
         task = asyncio.current_task()
         if task is not None:
             task.uncancel()

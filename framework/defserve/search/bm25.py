@@ -21,6 +21,9 @@ SYNONYM = 0.65
 SHORTEST_MISSPELT = 5
 """Letters. Shorter words are near to too many others."""
 
+MOST_ALIKE = 1_000
+"""Words with one first letter and one length that a misspelt word is compared with: servers choose their words."""
+
 LONGEST_GIST = 200
 _SENTENCES = re.compile(r"(?<=[.!?:])\s+|\n+")
 
@@ -82,10 +85,11 @@ class KeywordIndex:
                 places, shares = self._postings.setdefault(root, (array("I"), array("f")))
                 places.append(place)
                 shares.append(weight * (SATURATION + 1) / (weight + length))
-        self._by_letter: dict[str, list[str]] = {}
+        self._by_look: dict[tuple[str, int], list[str]] = {}
         for root in self._postings:
-            if len(root) >= SHORTEST_MISSPELT - 1:
-                self._by_letter.setdefault(root[0], []).append(root)
+            alike = self._by_look.setdefault((root[0], len(root)), [])
+            if len(alike) < MOST_ALIKE:
+                alike.append(root)
         for places, shares in self._postings.values():
             rarity = _rarity(self.size, len(places))
             for at, share in enumerate(shares):
@@ -99,7 +103,9 @@ class KeywordIndex:
         """The words of tools that a word which no tool has may be, if it is misspelt. The first letter is right."""
         if len(root) < SHORTEST_MISSPELT or self.holds(root):
             return ()
-        return tuple(word for word in self._by_letter.get(root[0], ()) if misspelt(root, word))
+        size = len(root)
+        known = (word for length in (size - 1, size, size + 1) for word in self._by_look.get((root[0], length), ()))
+        return tuple(word for word in known if misspelt(root, word))
 
     def most(self, root: str) -> float:
         """The most that a word can add to a score."""

@@ -6,34 +6,98 @@ from defserve.search.words import split, stem
 
 # What people say → the words of tools for it. Phrases have spaces; words are compared by their stems.
 _SAID = """
+stop accepting, accept answers, accept responses, take answers, close the form, reopen the form: publish settings form
+add a question, another question, change the question, multiple choice: form update
+wider, narrower, column width, row height, freeze, hide the column: resize dimension sheet
+colour code, color code, if the value is: conditional format
+add up, count up, work out the total: sum aggregate
+mark as unread, archive the mail, star it, out of my inbox: label message modify
+whole conversation, whole thread, back and forth, exchange with: thread content
+what is attached, attached to the mail, enclosed: attachment content
+prepare a reply: draft
+every night, every morning, every hour, on a schedule, at midnight: trigger schedule
+web app, go live, put it live: deployment
+block my time, no meetings, do not disturb: focus time
+decline invitations, auto reply: office decline
+when are we all free, all be there, time that suits, works for everyone: freebusy availability
+other calendars, which calendars, separate calendar: calendar list create
+picture of the slide, thumbnail: page image render
+first response, in time, breached, how fast did we: sla date
+which fields do i, what must i fill in, required fields: field create
+who is watching, who follows, stop watching, stop following, unfollow: watcher
+under the epic, part of a bigger, parent ticket: epic link
+this part of the page, one section, only the section, single section: section update
+on that sentence, next to the sentence, in the margin: inline comment
+based on the template, from a template: template create
+copy of the page, duplicate the page: copy page
+tick the box, checkbox, bullet, paragraph in: block
+which fields, which columns, which properties, what columns: describe property list field
+which base, which bases, which databases: list base database
+open it in, link to the record, direct link: get link
+connect them, are related, knows each other, belongs together, works with: relation link create
+everything you know, what you know about me, whole memory: read graph
+most space, biggest, how large, how big, takes up space: size stats
+speed up, faster query, slow query, use the index: index explain
+save as json, dump, to a file: export
+listen for, wait for messages, keep listening: subscribe channel
+is it there, does it exist, is there a key: exist
+leaderboard, high score, top ten, ranking of: sorted set score
+next in line, take the next, oldest job, newest job: pop list
+onto the queue, to the queue, add a job: push list
+who is connected, open connections, logged on: client connection list
+shell into, get inside, inside the container, command in the pod: exec pod
+reach it locally, on localhost, from my laptop, open a port: port forward
+which cluster, other cluster, switch cluster: context
+keeps crashing, keeps restarting, crash loop, does not start, will not start: describe log event pod
+still alive, is it up, reachable, is it running: ping status get
+no more pods, empty the node, patch the machine: drain node
+what is this field, what does the field mean, allowed fields: explain resource schema
+what have i changed, anything uncommitted: status diff
+ready to commit, for the next commit, stage: add staged
+other branch, go to branch, onto the branch: checkout branch
+last commits, what happened lately, recent work: log commit list
+approve, request changes, looks good to me: review create pull request
+is it green, did ci pass, checks pass: status pull request
+dark mode, night mode, offline mode, slow connection, as on a phone: emulate
+accessible, accessibility, seo, best practices: audit lighthouse
+which font, which color is, how is it styled: css style
+is it visible, is it shown, does it appear, make sure the page shows: verify visible text
+pick from the list, from the dropdown: select option fill
+previous page, one page back, the page before: back navigate
+all tabs, open tabs, which tabs, next tab: tab page list
+environment variables, which settings does the server: env
+several files at once, all these files: multiple file read
+first lines, last lines, head of, tail of: read text file
+how large are the files, file sizes, when was the file: size info
+where may you, allowed folders, which folders may: allowed directory list
 in the loop, stay informed, stay up to date, hear about: watch notify subscribe
-by bike, by car, by train, by bus, by foot, get to, get from, how do i get, quickest way, which way: direction route
-how long is the, how far away, quickest to reach, closest to: distance
+by bike, by car, by train, by bus, by foot, get to, get from, quickest way, which way: direction route
+how long is the, how far away, closest to: distance
 do i have, have i got, what do i have, am i doing, my week, my schedule: event calendar list
-past due, past their date, too old: overdue date
+past due, too old: overdue date
 locked down, who can open, can anyone, can anybody, open to everyone: public access permission
-by itself, by themselves, on its own, every time, whenever: automatic rule
+by itself, on its own, every time, whenever: automatic rule
 as it is, the source, page source: raw html content
-look into, dig into, thoroughly, in depth, pros and cons, market for, deeply: research
-this link, that link, the link, behind the link, this article, that article, this url: url fetch extract content
+look into, thoroughly, in depth, pros and cons, deeply: research
+this link, that link, the link, this article, that article, this url: url fetch extract content
 everybody in, everyone in, who all, who is in, names of, all people: list user member
-put her into, put him into, put them into, add her to, add him to, add them to: create contact
+add her to, add him to, add them to: create contact
 at the bottom, at the end, at the top: append insert
-should sit under, belongs under, goes under, put under, out from under: move parent
-until when, when does it open, when does it close, still open: place detail hour
-let people know, let the team know, let everybody know, let her know, let him know, inform: send message post
-what did they say, what was said, what people wrote, wrote yesterday, catch up on: message history
+belongs under, goes under, put under: move parent
+when does it open, when does it close, still open: place detail hour
+let people know, let everybody know, let her know, let him know, inform: send message post
+what did they say, what was said, what people wrote, catch up on: message history
 to the left, to the right: drag move
 for my eyes only, just for me, nobody else: restrict private permission
-can start before, has to wait, waiting for, waits for, comes first: dependency link block
-lie around, lying around, how long was, how long has, how long did, how old: date history sla
-too late to, still awake, already evening, already morning, already late, what hour: current time timezone
-when is that, what time is that, is what time, equals what: convert time timezone
-extra column, another column, no field, new field: create field property column
-extra row, another row, one more row: create record row
-memory leak, eats memory: heap memory snapshot
+has to wait, waiting for, waits for, comes first: dependency link block
+how long was, how long has, how long did, how old: date history sla
+too late to, what hour: current time timezone
+when is that, what time is that, is what time: convert time timezone
+another column, new field: create field property column
+another row, one more row: create record row
+memory leak: heap memory snapshot
 no longer, not any more, any longer, closed for: stop disable delete
-something to paste, something i can send, a link to: shareable link
+a link to: shareable link
 pr, prs, merge request: pull request
 how many, how much, number of: count
 how far, how long does it take: distance

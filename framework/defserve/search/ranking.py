@@ -44,17 +44,17 @@ class Weights(NamedTuple):
 
     words: float = 1.0
     """Words of the query and their synonyms (BM25)."""
-    meaning: float = 2.0
+    meaning: float = 1.75
     """The cosine of the vectors."""
-    server: float = 2.0
+    server: float = 1.75
     """The server is named, by a word that no other server uses. Common words give less."""
-    argument: float = 2.7
+    argument: float = 2.5
     """The query gives an argument that the tool takes."""
     lists: float = 0.33
     """The query wants to find out something, and the tool lists or searches."""
-    searches: float = 0.33
+    searches: float = 0.35
     """It may be anywhere, and the tool searches."""
-    web: float = 1.1
+    web: float = 0.95
     """No tool knows what is asked, and the tool searches the web: by the share of unknown words."""
 
 

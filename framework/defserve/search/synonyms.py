@@ -145,6 +145,29 @@ dropdown select option choose pick
 phone mobile device emulate tablet theme dark
 resize size dimension width
 environment variable env
+markdown md
+powerpoint ppt pptx slide presentation
+excel xls xlsx csv spreadsheet sheet
+word docx doc document
+latitude lat
+longitude lng lon
+timezone tz
+setting config configuration option preference
+auth login authenticate authentication signin credential authorize
+environment env
+message msg dm
+image img pic picture photo
+information info detail about
+delete del remove
+pattern regex regexp wildcard glob
+script js javascript macro
+style css
+office ooo vacation
+unread inbox mail
+coordinate latitude longitude gps
+reviewer review approve
+subtask child children
+parent epic above
 echo repeat
 fetch retrieve download load read url html raw source
 restrict lock private confidential protect limit only

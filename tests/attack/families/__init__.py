@@ -24,6 +24,7 @@ MODULES = (
     "identity.credentials",
     "identity.strangers_ids",
     "identity.tasks",
+    "identity.operators",
     "bounds.odd_json",
     "bounds.pipes",
     "bounds.odd_ids",

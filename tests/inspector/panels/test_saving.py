@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from defserve.cli.commands.call import read_arguments
+from defserve.cli.commands.use.call import read_arguments
 from defserve.inspector.panels.saving import command_line, pytest_test
 
 values = st.recursive(

@@ -367,3 +367,32 @@ async def test_a_registered_server_that_changes_its_tools_is_held(tmp_path: Path
             assert (await peer.ask("mgp/discovery/register", wanted))["result"]["status"] == "connected"
             path.write_text(json.dumps([tool("add", "Another text.")]))
             await until(lambda: one.here.kernel.governance.pins.held("d") == ["add"])
+
+
+async def test_decisions_about_a_registered_server_end_with_it(tmp_path: Path) -> None:
+    head = OPEN.replace("[kernel]\n", '[kernel]\npermissions = "interactive"\n', 1)
+    needs = {**WANTED, "mgp": {"permissions_required": ["network.outbound"]}}
+    async with running(tmp_path, head, audit=Trail()) as here:
+        kernel = here.kernel
+        async with speaking(kernel.server, HANDSHAKE[-1], ["discovery"], who=ALICE) as peer:
+            await peer.ask("mgp/discovery/register", needs)
+            await kernel.access.grant("bob", "dynamic.sums")
+            assert (await kernel.permissions.approve("dynamic.sums"))[0]["decision"] == "approved"
+            assert len(await kernel.access.list("dynamic.sums")) == 2
+            await peer.ask("mgp/discovery/deregister", {"id": "dynamic.sums"})
+            # Another server takes the id.
+            await peer.ask("mgp/discovery/register", needs)
+            assert len(await kernel.access.list("dynamic.sums")) == 1
+            assert (await kernel.permissions.list())[0]["decision"] == "asked"
+    assert not (tmp_path / "mgp.state.json").exists()
+
+
+async def test_tools_of_a_server_on_its_way_out_are_nobodys(tmp_path: Path) -> None:
+    head = '[kernel]\nadmins = ["alice"]\n'
+    async with running(tmp_path, head, entry("a", more='default_policy = "opt-in"')) as here:
+        async with speaking(here.kernel.server, HANDSHAKE[-1], who=BOB) as bob:
+            async with here.kernel.members["a"].changing:
+                leaving = asyncio.create_task(here.kernel.remove("a", "configuration_change"))
+                await until(lambda: "a" not in here.kernel.members)
+                assert code_of(await bob.ask("tools/call", {"name": "a_pid", "arguments": {}})) == "access_denied"
+            await leaving

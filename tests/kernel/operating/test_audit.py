@@ -9,13 +9,16 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import httpx2
 import pytest
 
+from defserve import StaticTokens
 from defserve.auth.principals import LOCAL, Principal
-from defserve.cli.commands.kernel import main
+from defserve.cli.commands.serve.kernel import main
 from defserve.errors import UsageError
 from defserve.kernel.control.asking import ask
 from tests.kernel.running import Running, entry, running
+from tests.listening import listening
 from tests.protocols.mgp.callers import ALICE, BOB, LOOPBACK, STRANGER, Trail, code_of, speaking
 from tests.raw import ERAS, HANDSHAKE
 
@@ -31,9 +34,9 @@ PLACES = {"file": "audit.jsonl", "sqlite": "sqlite:///audit.db"}
 
 
 @asynccontextmanager
-async def audited(folder: Path, where: str = "audit.jsonl") -> AsyncGenerator[Running]:
+async def audited(folder: Path, where: str = "audit.jsonl", **options: Any) -> AsyncGenerator[Running]:
     head = f'[kernel]\nadmins = ["alice"]\naudit = "{where}"\n'
-    async with running(folder, head, entry("a")) as here:
+    async with running(folder, head, entry("a"), **options) as here:
         yield here
         here.kernel.server.mgp.audit.close()
 
@@ -112,8 +115,8 @@ async def test_the_log_is_shown_and_checked_from_the_command_line(
 ) -> None:
     async with audited(tmp_path) as here:
 
-        async def typed(*words: str) -> list[str]:
-            assert await asyncio.to_thread(main, ["audit", *words, "--config", str(here.path)]) == 0
+        async def typed(*words: str, exit: int = 0) -> list[str]:
+            assert await asyncio.to_thread(main, ["audit", *words, "--config", str(here.path)]) == exit
             return capsys.readouterr().out.splitlines()
 
         for _ in range(3):
@@ -125,7 +128,7 @@ async def test_the_log_is_shown_and_checked_from_the_command_line(
         assert "intact: 4 events" in (await typed("--verify"))[0]
         log = tmp_path / "audit.jsonl"
         log.write_bytes(log.read_bytes().replace(b"a_pid", b"b_pid", 1))
-        assert "broken" in (await typed("--verify"))[0]
+        assert "broken" in (await typed("--verify", exit=1))[0]
         with pytest.raises(UsageError, match="cannot be read"):
             await asyncio.to_thread(lambda: list(ask(here.path, {"verb": "audit"})))
 
@@ -177,3 +180,21 @@ async def test_operators_without_mgp_have_tools_for_it(tmp_path: Path) -> None:
                     reply = await peer.ask("tools/call", {"name": name, "arguments": arguments})
                     assert code_of(reply) in ("permission_denied", "access_denied"), (name, reply)
         assert here.kernel.ps()[0]["restarts"] == 1
+
+
+async def test_over_rest_a_server_that_nobody_knows_is_a_404(tmp_path: Path) -> None:
+    auth = StaticTokens({"key": "alice", "other": "bob"})
+    async with (
+        audited(tmp_path, auth=auth) as here,
+        listening(here.kernel.server, rest=True) as where,
+        httpx2.AsyncClient(base_url=f"http://{where.authority}") as web,
+    ):
+
+        async def post(tool: str, key: str = "key", **arguments: Any) -> tuple[int, str]:
+            answer = await web.post(f"/tools/{tool}", json=arguments, headers={"authorization": f"Bearer {key}"})
+            return answer.status_code, answer.json()["error"]["type"]
+
+        about = {"entry_type": "server_grant", "agent_id": "bob", "server_id": "x", "permission": "allow"}
+        assert await post("mgp_access_grant", **about) == (404, "server_not_found")
+        assert await post("mgp_server_deregister", id="x") == (404, "server_not_found")
+        assert await post("mgp_audit", "other") == (403, "permission_denied")

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from defserve.cli.commands.kernel import main
+from defserve.cli.commands.serve.kernel import main
 from defserve.errors import UsageError
 from defserve.kernel.control.asking import ask
 from tests.kernel.governance.governing import Governed, governed, tool
@@ -195,3 +195,51 @@ async def test_health_asks_every_server_now(tmp_path: Path, capsys: pytest.Captu
         assert [line.split()[:3] for line in capsys.readouterr().out.splitlines()[1:]] == [
             ["a", "connected", "healthy"], ["off", "registered", "-"],
         ]  # fmt: skip
+
+
+async def test_a_caller_may_give_up_what_an_operator_has_approved(tmp_path: Path) -> None:
+    async with governed(tmp_path, tool("look"), mgp=NEEDS) as one:
+        await asked(one, "permissions approve", id="s", permission="network.outbound")
+        async with speaking(one.here.kernel.server, HANDSHAKE[-1], ["security"], who=BOB) as peer:
+            call = {"name": "s_look", "arguments": {}}
+            assert code_of(await peer.ask("tools/call", call)) is None
+            await peer.ask("mgp/permission/grant", {"grants": {"network.outbound": "denied"}})
+            assert code_of(await peer.ask("tools/call", call)) == 1000
+            # Its own yes does not undo an operator's no.
+            await asked(one, "permissions deny", id="s", permission="network.outbound")
+            await peer.ask("mgp/permission/grant", {"grants": {"network.outbound": "approved"}})
+            assert code_of(await peer.ask("tools/call", call)) == 1000
+
+
+async def test_a_decision_that_cannot_be_kept_is_refused_with_the_reason(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(path: Path, content: bytes) -> None:
+        raise OSError("No space left on device")
+
+    async with governed(tmp_path, tool("look"), mgp=NEEDS, kernel=CLOSED) as one:
+        monkeypatch.setattr("defserve.kernel.governance.state_file.replace", full)
+        with pytest.raises(UsageError, match="No space left"):
+            await asked(one, "permissions deny", id="s")
+        with pytest.raises(UsageError):
+            await asked(one, "access grant", agent="bob", id="s")
+        assert len(await asked(one, "access list")) == 1
+        assert await uses(one) == "access_denied"
+
+
+async def test_health_tells_why_a_server_does_not_run(tmp_path: Path) -> None:
+    broken = '[[servers]]\nid = "a"\ncommand = "/no/such/program"\n[servers.mgp]\nrestart_policy = "never"\n'
+    async with running(tmp_path, broken, wait=False) as here:
+        await until(lambda: here.state("a") == "error")
+        (one,) = await here.kernel.health("a")
+        assert one["status"] == "unhealthy"
+        assert "no/such/program" in one["problem"]
+
+
+@pytest.mark.parametrize(("words", "exit"), [(["access", "--help"], 0), (["pins", "acept", "s"], 1)])
+def test_a_group_says_which_actions_it_has(words: list[str], exit: int, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as caught:
+        main(words)
+    assert caught.value.code == exit
+    told = capsys.readouterr()
+    assert ("grant" if exit == 0 else "accept") in told.out + told.err

@@ -8,8 +8,8 @@ from importlib.metadata import version
 from typing import Any
 
 from fastmcp import Client
-from fastmcp.client.transports import SSETransport, StdioTransport, StreamableHttpTransport
-from telling import GUEST, PLAN, STATELESS, attempt, drive, texts
+from fastmcp_parts import elicited, sampled, transport
+from telling import PLAN, STATELESS, attempt, drive, texts
 
 IS_OLD = version("fastmcp").startswith("2.")
 
@@ -34,23 +34,6 @@ class Prefect:
 
     async def prompt(self, name: str, arguments: dict[str, str]) -> list[str]:
         return [message.role for message in (await self.client.get_prompt(name, arguments)).messages]
-
-
-async def elicited(message: str, response_type: Any, params: Any, context: Any) -> Any:
-    return response_type(**GUEST)
-
-
-async def sampled(messages: Any, params: Any, context: Any) -> str:
-    return "short"
-
-
-def transport(url: str | None, headers: dict[str, str]) -> Any:
-    if url or PLAN["transport"] == "http":
-        return StreamableHttpTransport(url or PLAN["url"], headers=headers)
-    if PLAN["transport"] == "sse":
-        return SSETransport(PLAN["sse"])
-    command, *args = PLAN["command"]
-    return StdioTransport(command=command, args=args)
 
 
 async def values(client: Any) -> list[Any]:

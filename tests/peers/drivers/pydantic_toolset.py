@@ -7,12 +7,12 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from fastmcp.client import Client
-from fastmcp.client.transports import SSETransport, StdioTransport, StreamableHttpTransport
+from fastmcp_parts import elicited, sampled, transport
 from pydantic_ai import Agent
 from pydantic_ai.mcp import MCPToolset
 from pydantic_ai.messages import ModelResponse, TextPart, ToolCallPart, ToolReturnPart
 from pydantic_ai.models.function import FunctionModel
-from telling import GUEST, PLAN, STATELESS, drive
+from telling import PLAN, STATELESS, drive
 
 
 class Pydantic:
@@ -46,23 +46,6 @@ class Pydantic:
 
     async def prompt(self, name: str, arguments: dict[str, str]) -> list[str]:
         return [message.role for message in (await self.toolset.get_prompt(name, arguments)).messages]
-
-
-async def elicited(message: str, response_type: Any, params: Any, context: Any) -> Any:
-    return response_type(**GUEST)
-
-
-async def sampled(messages: Any, params: Any, context: Any) -> str:
-    return "short"
-
-
-def transport(url: str | None, headers: dict[str, str]) -> Any:
-    if url or PLAN["transport"] == "http":
-        return StreamableHttpTransport(url or PLAN["url"], headers=headers)
-    if PLAN["transport"] == "sse":
-        return SSETransport(PLAN["sse"])
-    command, *args = PLAN["command"]
-    return StdioTransport(command=command, args=args)
 
 
 @asynccontextmanager

@@ -21,7 +21,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 
 from defserve import Limits
-from defserve.cli.commands.doctor import DoctorFinding, findings
+from defserve.cli.commands.operate.doctor import DoctorFinding, findings
 from defserve.runner.address import Address
 from defserve.runner.fastpath.h11 import H11Bounds
 from defserve.runner.fastpath.httptools import HttptoolsBounds

@@ -4,31 +4,17 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
 
-from tests.asgi import Peer, Web, living, request, text
+from tests.asgi import Peer, Web, request, text
 from tests.raw import HANDSHAKE, PREFIX, STATELESS, turns
 from tests.transports.web_tools import Tools, is_json, is_stream
 
 pytestmark = pytest.mark.anyio
 
 LATEST = HANDSHAKE[-1]
-
-
-@pytest.fixture
-def tools() -> Tools:
-    return Tools()
-
-
-@pytest.fixture
-async def app(tools: Tools) -> AsyncIterator[Any]:
-    async with living(tools.server.asgi()) as app:
-        yield app
-        tools.go.set()
-        await turns()
 
 
 # Sessions of the handshake era.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
@@ -18,19 +17,6 @@ from tests.transports.web_tools import Tools, is_json, is_stream
 pytestmark = pytest.mark.anyio
 
 LATEST = HANDSHAKE[-1]
-
-
-@pytest.fixture
-def tools() -> Tools:
-    return Tools()
-
-
-@pytest.fixture
-async def app(tools: Tools) -> AsyncIterator[Any]:
-    async with living(tools.server.asgi()) as app:
-        yield app
-        tools.go.set()
-        await turns()
 
 
 # JSON until something must stream.

@@ -17,18 +17,11 @@ from defserve.core.extension import OutgoingMessage
 from defserve.transports.outbox import UNREAD
 from defserve.transports.websocket import server as websocket
 from defserve.transports.websocket.server import WebSocket, WebSockets, refusing
-from tests.listening import Listening, listening, parsers, request
+from tests.listening import UPGRADE, Listening, listening, parsers, request
 from tests.raw import ERAS, HANDSHAKE, Raw, text_of, turns, until
 from tests.rows import for_each_row
 
 pytestmark = pytest.mark.anyio
-
-UPGRADE = (
-    "connection: upgrade",
-    "upgrade: websocket",
-    "sec-websocket-version: 13",
-    "sec-websocket-key: MDEyMzQ1Njc4OWFiY2RlZg==",
-)
 
 
 def shop(limits: Limits | None = None) -> Server:

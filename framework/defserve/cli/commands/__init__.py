@@ -1,9 +1,7 @@
-"""The subcommands: each module has a `main(argv)` that returns the exit code.
+"""The subcommands: each module has a `main(argv)` that returns the exit code. A room for each thing that people do.
 
-A command is imported only when it is used, so its imports may be heavy. `run` is the exception: its start-up counts.
-Many files: one per command.
+`author` writes servers, `serve` runs them, `use` talks to them, `operate` looks after them. A command is imported only
+when it is used, so its imports may be heavy. `run` is the exception: its start-up counts.
 
-May import: `auth.api_keys`, `auth.local_token`, `auth.urls`, `cli`, `gateway`, `host`, `kernel`,
-`protocols.mcp.asking.server_secret`, `protocols.mgp`, `runner`, `sandbox.layers`, `server`, `serving.openapi`,
-`stores.audit`, `testing.plugin`, `tooling`.
+May import: `cli`.
 """

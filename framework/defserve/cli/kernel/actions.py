@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from argparse import Namespace
-from collections.abc import Mapping
-from typing import Final
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
 
-from defserve.cli.exits import OK
+from defserve.cli.exits import OK, WRONG
 from defserve.cli.kernel import governing
 from defserve.cli.kernel.action import ID, KernelAction, each
 from defserve.cli.kernel.lines import journal_line, ps_lines, reload_lines, search_lines, state_line
@@ -16,6 +16,7 @@ from defserve.cli.screen.blocks import Data
 from defserve.cli.screen.screen import show_each
 from defserve.kernel.config.locating import locate
 from defserve.kernel.control.asking import ask
+from defserve.wire.jsonvalue import is_object
 
 CONFIG_HELP: Final = "the kernel's file (default: $MGP_CONFIG_PATH, ./mgp.toml, ~/.config/mgp/servers.toml)"
 ACTIONS: Final[Mapping[str, KernelAction]] = {
@@ -59,16 +60,23 @@ WORDS: Final[Mapping[str, str]] = {
 
 
 def run(word: str, argv: list[str]) -> int:
-    """Ask the kernel and print what it answers."""
+    """Ask the kernel and print what it answers. An answer that says that something is not `ok` is a failure."""
     name = word
     if word in governing.GROUPS:
         name, argv = _within(word, argv)
     action = ACTIONS[name]
     options = _options(name, action, argv)
     fields = {key: value for key, value in vars(options).items() if key not in ("config", "pid", "json")}
-    answers = ask(locate(options.config), {"verb": name, **fields}, options.pid)
-    show_each((Data(answer, compact=True) for answer in answers) if options.json else action.show(answers))
-    return OK
+    failed = list[Any]()
+
+    def answers() -> Iterator[Any]:
+        for answer in ask(locate(options.config), {"verb": name, **fields}, options.pid):
+            if is_object(answer) and answer.get("ok") is False:
+                failed.append(answer)
+            yield answer
+
+    show_each((Data(answer, compact=True) for answer in answers()) if options.json else action.show(answers()))
+    return WRONG if failed else OK
 
 
 def _within(group: str, argv: list[str]) -> tuple[str, list[str]]:

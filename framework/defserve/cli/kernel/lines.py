@@ -25,7 +25,7 @@ def ps_lines(answers: Iterable[Any]) -> Iterable[str]:
 
 def _row(row: dict[str, Any]) -> tuple[Part, ...]:
     held = ", ".join(row.get("held") or ())
-    note = _note(str(row.get("note") or "")) or (f"held until approved: {held}" if held else "")
+    note = note_of(str(row.get("note") or "")) or (f"held until approved: {held}" if held else "")
     return (
         (row["id"], "title"),
         state(row["state"]),
@@ -38,7 +38,7 @@ def _row(row: dict[str, Any]) -> tuple[Part, ...]:
     )
 
 
-def _note(text: str) -> str:
+def note_of(text: str) -> str:
     """How it ended, and the last line that it wrote: what a traceback ends with."""
     first, _, rest = text.strip().partition("\n")
     last = rest.rpartition("\n")[2].strip(" |")

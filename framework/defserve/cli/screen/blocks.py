@@ -48,8 +48,8 @@ class Table:
         head: Sequence[str],
         rows: Iterable[Sequence[object]],
         *,
-        fit: Sequence[str] = (),
-        right: Sequence[str] = (),
+        fit: Iterable[str] = (),
+        right: Iterable[str] = (),
     ) -> None:
         self.head, self.fit, self.right = tuple(head), frozenset(fit), frozenset(right)
         self.rows: list[tuple[tuple[str, str], ...]] = [tuple(map(_cell, row)) for row in rows]

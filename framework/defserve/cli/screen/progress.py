@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 PATIENCE_SECONDS: Final = 0.3
 """What is done sooner is not drawn: it would only flicker."""
+ASKING: Final = "Asking the server what it offers"
 LEVELS: Final = {
     "debug": "faint",
     "notice": "good",

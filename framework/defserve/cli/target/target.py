@@ -12,7 +12,7 @@ from contextlib import AbstractContextManager, redirect_stdout
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from defserve.errors import UsageError
+from defserve.errors import UsageError, did_you_mean
 from defserve.host.addresses import is_address
 from defserve.host.targets import installed, is_code, load_server
 
@@ -142,7 +142,7 @@ def _refuse_unknown(target: str) -> None:
         places = "not a module or an installed server" + (f", nor a server of {file}" if (file := nearest()) else "")
         raise UsageError(
             f"{target!r} is {places}",
-            fix=f"use one of {', '.join(dict.fromkeys(names))}; or name a file: server.py",
+            fix=did_you_mean(target, names, f"use one of {', '.join(dict.fromkeys(names))}; or name a file: server.py"),
         )
 
 

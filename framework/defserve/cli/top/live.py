@@ -28,13 +28,14 @@ async def watch(source: Source, every: float) -> None:
     screen = console(sys.stdout)
     before = await source()  # fails before the screen is taken
     seen: TopSnapshot = before
-    with _keys() as pressed, Live(rendered([]), console=screen, screen=True, auto_refresh=False) as live:
+    with _keys() as pressed, Live(rendered([], screen.width), console=screen, screen=True, auto_refresh=False) as live:
         problem = ""
         while not pressed.is_set():
             blocks: list[Block] = [*page(seen, before if seen is not before else None), ""]
             if problem:
                 blocks.append(Line((problem.partition("\n")[0], "error")))
-            live.update(rendered([*blocks, Line((f"every {every:g} s, {KEYS}", "faint"))]), refresh=True)
+            blocks.append(Line((f"every {every:g} s, {KEYS}", "faint")))
+            live.update(rendered(blocks, screen.width), refresh=True)
             try:
                 await asyncio.wait_for(pressed.wait(), every)
             except TimeoutError:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, Final
 
-from defserve.cli.kernel.lines import duration
+from defserve.cli.kernel.lines import LONGEST_NOTE, duration, note_of
 from defserve.cli.screen.blocks import Block, Line, Part, Table
 from defserve.cli.screen.styles import state
 from defserve.cli.top.snapshot import ToolFigures, TopSnapshot
@@ -80,7 +80,7 @@ def _server_row(row: dict[str, Any], rates: dict[str, float]) -> tuple[Part, ...
         str(row.get("calls") or 0),
         str(row.get("tools") or 0),
         str(row.get("restarts") or 0),
-        str(row.get("note") or "").partition("\n")[0][:100],
+        note_of(str(row.get("note") or ""))[:LONGEST_NOTE],
     )
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from contextlib import suppress
 from typing import Any, Protocol, TypeAlias, TypeVar
 
 from defserve.errors import PeerTimeout
@@ -98,19 +97,27 @@ class PendingRequest:
     async def unless_settled(self, work: Awaitable[T]) -> T | None:
         """Await `work`. Gives it up, for None, once there is a reply, the deadline has passed or the peer has left."""
 
-        def give_up(_: object) -> None:
-            with suppress(RuntimeError):  # the work is done at the same moment
-                scope.reschedule(0.0)
+        task, is_over, is_given_up = asyncio.current_task(), False, False
+        assert task is not None
+        others = task.cancelling()
 
+        def give_up(_: object) -> None:
+            nonlocal is_given_up
+            if not is_over:  # the work may be done at the same moment
+                is_given_up = True
+                task.cancel()
+
+        # `asyncio.timeout` in a few lines: a proxy does this for every call.
+        self.reply.add_done_callback(give_up)
         try:
-            async with asyncio.timeout(None) as scope:
-                self.reply.add_done_callback(give_up)
-                try:
-                    return await work
-                finally:
-                    self.reply.remove_done_callback(give_up)
-        except TimeoutError:
-            return None
+            return await work
+        except asyncio.CancelledError:
+            if is_given_up and task.uncancel() <= others:
+                return None
+            raise
+        finally:
+            is_over = True
+            self.reply.remove_done_callback(give_up)
 
     def settle(self) -> None:
         """Nobody waits any more."""

@@ -19,6 +19,9 @@ THEN_RESULT: Final = b',"result":'
 RESULT_FIRST: Final = b'{"result":'
 THEN_ID: Final = b',"jsonrpc":"2.0","id":'
 LONGEST_NUMBER: Final = 18
+ID_AT: Final = len(ID_FIRST)
+RESULT_LENGTH: Final = len(THEN_RESULT)
+RESULT_BY: Final = ID_AT + LONGEST_NUMBER + RESULT_LENGTH
 
 
 class RawReply(Reply):
@@ -27,8 +30,8 @@ class RawReply(Reply):
     __slots__ = ("_bytes",)
 
     def __init__(self, id: Id | None, result: Any, error: dict[str, Any] | None, bytes: bytes | None = None) -> None:
-        super().__init__(id, result, error)
-        self._bytes = bytes
+        # Not by `super`: a proxy makes one for every call.
+        self.id, self.result, self.error, self._bytes = id, result, error, bytes
 
     @property
     def raw(self) -> Encoded:
@@ -44,25 +47,24 @@ def read(data: bytes) -> Message | list[Message]:
     """What `decode` gives. A successful reply in one of the usual forms is a `RawReply`."""
     if data.startswith(ID_FIRST):
         # `}` closes the reply, because nothing but a whole JSON value is accepted before it.
-        found = data.find(THEN_RESULT, len(ID_FIRST), len(ID_FIRST) + LONGEST_NUMBER + len(THEN_RESULT))
-        number, start, end = data[len(ID_FIRST) : found], found + len(THEN_RESULT), len(data) - 1
+        found = data.find(THEN_RESULT, ID_AT, RESULT_BY)
+        number, part = data[ID_AT:found], data[found + RESULT_LENGTH : -1]
     elif data.startswith(RESULT_FIRST):
         found = data.rfind(THEN_ID, max(0, len(data) - LONGEST_NUMBER - len(THEN_ID) - 1))
-        number, start, end = data[found + len(THEN_ID) : -1], len(RESULT_FIRST), found
+        number, part = data[found + len(THEN_ID) : -1], data[len(RESULT_FIRST) : found]
     else:
         return decode(data)
     if found < 0 or not data.endswith(b"}") or not number.isdigit() or (number[0] == 48 and len(number) > 1):
         return decode(data)
-    part = data[start:end]
     try:
         value = from_json(part, allow_inf_nan=False)
     except ValueError:
         return decode(data)
     # Like `decode`: walk only what could be too deep or too wide.
-    size = len(part)
-    suspect = size > DEPTH and (
-        part.count(b"{") + part.count(b"[") >= DEPTH or (size > KEYS and part.count(b":") > KEYS)
-    )
-    if suspect and excess(value, DEPTH - 1, KEYS) is not None:
+    if (
+        len(part) >= 2 * DEPTH
+        and (part.count(b"{") + part.count(b"[") >= DEPTH or (len(part) > KEYS and part.count(b":") > KEYS))
+        and excess(value, DEPTH - 1, KEYS) is not None
+    ):
         return decode(data)
     return RawReply(int(number), value, None, part)

@@ -88,6 +88,7 @@ class Child(asyncio.SubprocessProtocol):
         self._ready: deque[bytes] = deque()
         self._ready_size = 0
         self._hears = False
+        self._input: asyncio.WriteTransport | None = None
         self._writable: asyncio.Future[None] | None = None
         self._waiter: asyncio.Future[None] | None = None
 
@@ -123,9 +124,10 @@ class Child(asyncio.SubprocessProtocol):
 
     def write(self, data: bytes) -> bool:
         """Whether it is written. If not, `written` waits for it."""
-        stdin = self._stdin
-        if not stdin.is_closing():
-            stdin.write(data)
+        stdin = self._input or self._stdin
+        if stdin.is_closing():
+            return False
+        stdin.write(data)
         return self._writable is None and not stdin.is_closing()
 
     async def written(self) -> None:
@@ -192,7 +194,10 @@ class Child(asyncio.SubprocessProtocol):
             self._take_stderr(data)
         elif not self.ended_output:
             self._hears = True
-            self._take_lines(self._lines.feed(data))
+            if self.take is not None and (line := self._lines.only(data)) is not None:
+                self.take(line)
+            else:
+                self._take_lines(self._lines.feed(data))
 
     def pipe_connection_lost(self, fd: int, exc: Exception | None) -> None:
         if fd == STDOUT:
@@ -229,7 +234,8 @@ class Child(asyncio.SubprocessProtocol):
 
     @property
     def _stdin(self) -> asyncio.WriteTransport:
-        return cast("asyncio.WriteTransport", self._running.get_pipe_transport(STDIN))
+        self._input = cast("asyncio.WriteTransport", self._running.get_pipe_transport(STDIN))
+        return self._input
 
     @property
     def _stdout(self) -> asyncio.ReadTransport:

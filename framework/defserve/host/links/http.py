@@ -100,6 +100,8 @@ class HttpLink:
         self._listening: asyncio.Task[None] | None = None
         self._listened = asyncio.Event()
         self._closed = False
+        self.on_hang_up: Callable[[Id], object] | None = None
+        """See `PollingLink`."""
         self.on_session_lost: Callable[[], object] | None = None
         """Called if the stream or an answer says that the session is over. If None, that is the end of the link."""
 
@@ -202,6 +204,8 @@ class HttpLink:
                 raise
             reply = await self._post(request, data, version, stream, hear)
         if reply is None and not version and stream.last_id:
+            if self.on_hang_up is not None:
+                self.on_hang_up(request.id)
             reply = await self._poll(stream, request, hear)
         return reply
 

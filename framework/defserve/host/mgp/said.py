@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from defserve.host.eras import SessionTerms
 
 MOST_PERMISSIONS: Final = 256
+LONGEST_NAME: Final = 256
 
 
 class SaidMgp(NamedTuple):
@@ -45,7 +46,7 @@ def said_mgp(terms: SessionTerms, offered: Collection[str]) -> SaidMgp:
         version,
         extensions,
         frozenset[str]().union(*(SECTIONS.get(name, frozenset()) for name in extensions)),
-        tuple(texts_of(block.get("permissions_required"))[:MOST_PERMISSIONS]),
+        tuple(name[:LONGEST_NAME] for name in texts_of(block.get("permissions_required"))[:MOST_PERMISSIONS]),
         id,
         text_of(block.get("trust_level")),
     )

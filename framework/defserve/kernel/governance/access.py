@@ -16,7 +16,7 @@ from defserve.protocols.mgp.discovery.operator_tools import OperatorTool
 if TYPE_CHECKING:
     from defserve.core.call import Call
     from defserve.core.registry import Registry
-    from defserve.kernel.config.entries import KernelConfig, ServerEntry
+    from defserve.kernel.config.entries import KernelConfig
     from defserve.kernel.governance.state_file import KernelState, StateFile
     from defserve.kernel.members import Member
     from defserve.protocols.mcp.tools.tools import Tool
@@ -60,15 +60,19 @@ class KernelAccess(AccessSection):
         super().__init__(policy, server_id, tools, audit)
         self._kernel, self._state, self._tools = kernel, state, tools
         self._policies: dict[str, AccessPolicy] = {}
+        self._closed = AccessPolicy("opt-in")
 
     def of(self, tool: Any) -> tuple[AccessPolicy, str]:
         backend = getattr(tool, "backend", None)
-        member = self._kernel.members.get(backend.id) if backend is not None else None
-        return (self.policy, tool.name) if member is None else (self._policy(member.entry), tool.inner)
+        if backend is None:
+            return self.policy, tool.name
+        # A server that is on its way out may still be listed, and is nobody's.
+        member = self._kernel.members.get(backend.id)
+        return self._closed if member is None else self._policy(member), tool.inner
 
     def named(self, server_id: str) -> AccessPolicy | None:
         member = self._kernel.members.get(server_id)
-        return super().named(server_id) if member is None else self._policy(member.entry)
+        return super().named(server_id) if member is None else self._policy(member)
 
     def needs_no_entry(self, tool: Any) -> bool:
         return isinstance(tool, OperatorTool) or super().needs_no_entry(tool)
@@ -78,7 +82,7 @@ class KernelAccess(AccessSection):
 
     def view(self, call: Call) -> object:
         agent, now = identity(call).id, self.clock()
-        policies = ((id, self._policy(member.entry)) for id, member in self._kernel.members.items())
+        policies = ((id, self._policy(member)) for id, member in self._kernel.members.items())
         return frozenset((id, policy.default, policy.rules(agent, now)) for id, policy in policies)
 
     async def answer_query(self, call: Call, params: Params) -> Params:
@@ -90,11 +94,18 @@ class KernelAccess(AccessSection):
         for policy in self._policies.values():
             policy.reload()
 
-    def _policy(self, entry: ServerEntry) -> AccessPolicy:
+    def forget(self, id: str) -> None:
+        """A server is gone. The next one of that id has only what was kept."""
+        self._policies.pop(id, None)
+
+    def _policy(self, member: Member) -> AccessPolicy:
+        """What is granted for a server of the file is kept. Entries of a registered one end with it."""
+        entry = member.entry
         default: Any = entry.default_policy or self._kernel.config.settings.default_policy
         known = self._policies.get(entry.id)
         if known is None or known.default != default:
-            known = AccessPolicy(default, store=KeptEntries(self._state, entry.id))
+            store = KeptEntries(self._state, entry.id) if member.creator is None else None
+            known = AccessPolicy(default, store=store)
             known.watch(self._tools.touch)
             self._policies[entry.id] = known
         return known

@@ -8,6 +8,7 @@ from collections.abc import Collection, Mapping
 from contextlib import AbstractAsyncContextManager
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
+from defserve.auth.principals import LOCAL
 from defserve.core.extension import Extension
 from defserve.core.stages import Stages
 from defserve.errors import UsageError
@@ -119,13 +120,26 @@ class Governance(Extension):
         except OSError as error:
             self._say(member, f"the digests of its tools cannot be kept: {error.strerror}")
 
+    def forget(self, id: str) -> None:
+        """A server is gone for good. What was kept of it stays: it may come back."""
+        self.pins.forget(id)
+        self.permissions.forget(id)
+        self._said.pop(id, None)
+        if self.access is not None:
+            self.access.forget(id)
+
     def approve(self, member: Member, tool: str | None) -> list[str]:
-        """Let held tools be used as they are now. Returns their names. Raises UsageError if there are none."""
-        done = self.pins.approve(member.id, tool)
+        """Let held tools be used as they are now. Returns their names. Raises UsageError if there are none.
+
+        It is the user of the control socket who approves. What cannot be recorded is not approved: AuditUnavailable.
+        """
+        done = [name for name in self.pins.held(member.id) if tool in (None, name)]
         if not done:
             held = ", ".join(self.pins.held(member.id)) or "none"
             raise UsageError(f"{member.id} has no held tool{f' {tool!r}' if tool else ''}", fix=f"held are: {held}")
-        self._record(APPROVED, member, "SUCCESS", {"tools": done})
+        by = {"type": "user", "id": LOCAL.id}
+        self._kernel.server.mgp.audit.record(APPROVED, member.id, "SUCCESS", {"tools": done}, by=by)
+        self.pins.approve(member.id, tool)
         self.settled(member, done)
         self.declare_again(member)
         return done

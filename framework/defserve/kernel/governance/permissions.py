@@ -52,13 +52,14 @@ class KernelPermissions(PermissionSection):
     ) -> None:
         super().__init__(options, audit)
         self._state, self._kernel = state, kernel
+        # Decisions about registered servers. They end with them: another server may have that id next.
+        self._passing: dict[str, dict[str, dict[str, Any]]] = {}
         self.asked: dict[tuple[str, str], AskedPermission] = {}
 
     def statuses(self, call: Call, names: Iterable[str], server_id: str | None = None) -> dict[str, PermissionStatus]:
         found = super().statuses(call, names)
-        if server_id not in self._kernel.members:
+        if server_id is None or (server_id not in self._kernel.members and not self._decisions(server_id)):
             return found
-        assert server_id is not None
         return {name: self._decided_by_operator(call, server_id, name, status) for name, status in found.items()}
 
     def _decided_by_operator(self, call: Call, id: str, name: str, status: PermissionStatus) -> PermissionStatus:
@@ -83,7 +84,14 @@ class KernelPermissions(PermissionSection):
 
     def decision(self, id: str, name: str) -> dict[str, Any]:
         """What an operator has decided about a permission of a server: `decision`, `by`, `at`, `reason`; or nothing."""
-        return self._state.known.permissions.get(id, {}).get(name, {})
+        return self._decisions(id).get(name, {})
+
+    def _decisions(self, id: str) -> dict[str, dict[str, Any]]:
+        return self._passing.get(id, {}) if self._is_registered(id) else self._state.known.permissions.get(id, {})
+
+    def _is_registered(self, id: str) -> bool:
+        member = self._kernel.members.get(id)
+        return member is not None and member.creator is not None
 
     def decide(self, id: str, names: Iterable[str], decision: Decision, by: str, reason: str) -> None:
         """Keep an operator's decision. Raises OSError if that fails."""
@@ -93,9 +101,18 @@ class KernelPermissions(PermissionSection):
         def change(state: KernelState) -> None:
             state.permissions.setdefault(id, {}).update(decided)
 
-        self._state.update(change)
+        if self._is_registered(id):
+            self._passing.setdefault(id, {}).update(decided)
+        else:
+            self._state.update(change)
         for name in decided:
             self.asked.pop((id, name), None)
+
+    def forget(self, id: str) -> None:
+        """A server is gone. What was decided about one of the file stays."""
+        self._passing.pop(id, None)
+        for key in [key for key in self.asked if key[0] == id]:
+            del self.asked[key]
 
     def _remedy(self, call: Call, names: list[str], server_id: str | None) -> str:
         if server_id is None:

@@ -11,6 +11,7 @@ import os
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from threading import Lock
 from typing import Any, Final
 
 from defserve.errors import UsageError
@@ -40,12 +41,13 @@ class StateFile:
 
     def __init__(self, config: Path) -> None:
         self.path = config.with_suffix(SUFFIX)
+        self._lock = Lock()
         self._stamp = self._stamped()
         self.known = self._read()
 
     def update(self, change: Callable[[KernelState], None]) -> None:
         """Make a change to what is kept now. When it returns, the change is safe. Raises OSError if it cannot be."""
-        with locked(self.path.with_name(self.path.name + LOCK)):
+        with self._lock, locked(self.path.with_name(self.path.name + LOCK)):
             try:
                 state = self._read()
             except UsageError as error:
@@ -57,10 +59,11 @@ class StateFile:
 
     def refresh(self) -> bool:
         """Read what others have written meanwhile. Returns whether the file has changed. Raises UsageError."""
-        if (stamp := self._stamped()) == self._stamp:
-            return False
-        self.known, self._stamp = self._read(), stamp
-        return True
+        with self._lock:
+            if (stamp := self._stamped()) == self._stamp:
+                return False
+            self.known, self._stamp = self._read(), stamp
+            return True
 
     def _stamped(self) -> tuple[int, ...] | None:
         try:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from defserve.errors import UsageError
+from defserve.errors import UsageError, did_you_mean
 from defserve.host.clients.table import CLIENTS, Format, Scope
 from defserve.tooling.clients import files
 from defserve.wire.jsonvalue import is_object
@@ -29,9 +29,9 @@ def client_settings(source: str, scope: Scope | None = None) -> ClientSettings:
     path = app.path(scope, Path.cwd()) if app is not None else Path(source).absolute()
     if not path.is_file():
         what = f"{app.title} has no settings" if app is not None else f"there is no file {source}"
-        raise UsageError(
-            f"{what}{f' at {path}' if app else ''}", fix=f"name a file, or one of the clients {', '.join(CLIENTS)}"
-        )
+        others = f"name a file, or one of the clients {', '.join(CLIENTS)}"
+        fix = others if app is not None else did_you_mean(source, CLIENTS, others)
+        raise UsageError(f"{what}{f' at {path}' if app else ''}", fix=fix)
     format: Format = app.format if app is not None else "toml" if path.suffix == ".toml" else "json"
     whole = files.holds(path, format)
     for key in (app.key,) if app is not None else KEYS:

@@ -76,7 +76,12 @@ class PermissionVerbs:
         by = {"type": "user", "id": LOCAL.id}
         # A decision that cannot be recorded is not made.
         await asyncio.to_thread(lambda: kernel.server.mgp.audit.record(event, id, result, details, by=by))
-        await asyncio.to_thread(section.decide, id, names, decision, LOCAL.id, reason)
+        try:
+            await asyncio.to_thread(section.decide, id, names, decision, LOCAL.id, reason)
+        except OSError as error:
+            raise UsageError(
+                f"the decision cannot be kept: {error}", fix="make the folder of the file writable"
+            ) from None
         return [self._row(id, name, needed.get(name, [])) for name in names]
 
     def _needed(self) -> dict[str, dict[str, list[str]]]:

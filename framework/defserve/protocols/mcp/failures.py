@@ -19,6 +19,7 @@ from defserve.errors import (
     TooManyCalls,
 )
 from defserve.protocols.mcp.trace import trace_id
+from defserve.wire.jsonvalue import is_array, is_object
 from defserve.wire.messages import Params
 
 if TYPE_CHECKING:
@@ -29,6 +30,7 @@ VENDOR = "dev.defserve/"
 ERROR_KEY = VENDOR + "error"
 SOURCE_KEY = VENDOR + "source"
 
+NO_BACK_CHANNEL = "no_back_channel"
 MISSING_CAPABILITY = -32021
 RESOURCE_NOT_FOUND = -32002
 
@@ -94,11 +96,35 @@ def tool_failure(call: Call, error: BaseException) -> Params:
         detail |= {"error_type": error.error_type, **error.data}
     elif isinstance(error, PeerError):
         text, detail["error_type"] = error.message, _symbol(error)
+        if isinstance(error, NoBackChannel) and error.needs:
+            detail |= no_back_channel(error.needs)
     else:
         text, detail["error_type"] = mask(call, error), "internal_error"
     if isinstance(error, BadArguments):
         detail["problems"] = [{"field": p.field, "reason": p.reason} for p in error.problems]
     return {"content": [{"type": "text", "text": text}], "isError": True, "_meta": {ERROR_KEY: detail}}
+
+
+def no_back_channel(needs: Params) -> Params:
+    """What a failed tool says of a capability that its client did not offer, where that is no error of the protocol."""
+    return {"error_type": NO_BACK_CHANNEL, "requiredCapabilities": dict(needs)}
+
+
+def missing_in(result: Params) -> NoBackChannel | None:
+    """The error behind a result of another server that says so."""
+    meta = result.get("_meta")
+    detail = meta.get(ERROR_KEY) if is_object(meta) else None
+    if not is_object(detail) or detail.get("error_type") != NO_BACK_CHANNEL or result.get("isError") is not True:
+        return None
+    needs = detail.get("requiredCapabilities")
+    return NoBackChannel(_said(result), needs=needs) if is_object(needs) and needs else None
+
+
+def _said(result: Params) -> str:
+    content = result.get("content")
+    blocks = content if is_array(content) else []
+    texts = [block["text"] for block in blocks if is_object(block) and isinstance(block.get("text"), str)]
+    return texts[0] if texts else "the client did not offer what this tool needs"
 
 
 def rejection(body: Params, detail: Params) -> Params:

@@ -15,9 +15,9 @@ from defserve.host.fields import Json, object_of, text_of
 from defserve.limits import Limits
 from defserve.protocols.mcp.apps.facet import APPS, FOR_VIEWS
 from defserve.protocols.mcp.apps.offer import SCHEME
-from defserve.protocols.mcp.failures import RESOURCE_NOT_FOUND, VENDOR, ResourceNotFound
+from defserve.protocols.mcp.failures import RESOURCE_NOT_FOUND, VENDOR, ResourceNotFound, missing_in
 from defserve.protocols.mcp.function import Function
-from defserve.protocols.mcp.items import ANSWER_PARAMS, read_answers
+from defserve.protocols.mcp.items import ANSWER_PARAMS, Item, read_answers
 from defserve.protocols.mcp.lifecycle import Dialect, dialect_cache_hints, dialect_of
 from defserve.protocols.mcp.prompts import Prompt, PromptOptions
 from defserve.protocols.mcp.resources.cache import ResourceCache
@@ -98,7 +98,26 @@ class RelayedFunction(Function):
         return call.session.engine.within(call, seconds, self.send(call, kwargs))
 
 
-class RemoteTool(Tool):
+class OfBackend(Item[Any]):
+    """What tools, prompts and resources of a backend have in common."""
+
+    __slots__ = ()
+
+    backend: Relays
+
+    @property
+    def where(self) -> str:
+        return f"server {self.backend.id!r}"
+
+    @property
+    def description(self) -> str:
+        return self.options.description or ""
+
+    def check(self, limits: Limits) -> None:
+        """The backend has checked it."""
+
+
+class RemoteTool(OfBackend, Tool):
     """A tool of a backend. `inner` is its name there, `raw` its listing.
 
     If only the conversations of some fronts have it, `fronts` are their keys, and nobody else sees it. None: everybody.
@@ -135,7 +154,11 @@ class RemoteTool(Tool):
         return self.backend.relay(call, "tools/call", params)
 
     def result(self, call: Call, value: Any) -> Json:
-        return shaped(uris.in_tool_result(value, self.backend.prefix), dialect_of(call))
+        dialect = dialect_of(call)
+        if dialect.stateless and "isError" in value and (missing := missing_in(value)) is not None:
+            # A session's server can only say so in a result. Without sessions it is an error of the protocol.
+            raise missing
+        return shaped(uris.in_tool_result(value, self.backend.prefix), dialect)
 
     def renamed(self, name: str) -> RemoteTool:
         renamed = RemoteTool(self.backend, name, self.raw)
@@ -146,14 +169,6 @@ class RemoteTool(Tool):
     def said_security(self) -> Json:
         """What its listing says that it may do (MGP §4). Empty if it says nothing."""
         return object_of(self.raw.get("security")) or object_of(object_of(self.raw.get("_meta")).get(IN_META))
-
-    @property
-    def where(self) -> str:
-        return f"server {self.backend.id!r}"
-
-    @property
-    def description(self) -> str:
-        return self.options.description or ""
 
     def describe(self, dialect: Dialect) -> Json:
         described = {**_known(self.raw, dialect), "name": self.name}
@@ -184,7 +199,7 @@ class RemoteTool(Tool):
             _ = self.param_headers
 
 
-class RemotePrompt(Prompt):
+class RemotePrompt(OfBackend, Prompt):
     """A prompt of a backend; see `RemoteTool`."""
 
     __slots__ = ("backend", "fronts", "inner", "raw")
@@ -209,22 +224,11 @@ class RemotePrompt(Prompt):
     def renamed(self, name: str) -> RemotePrompt:
         return RemotePrompt(self.backend, name, self.raw)
 
-    @property
-    def where(self) -> str:
-        return f"server {self.backend.id!r}"
-
-    @property
-    def description(self) -> str:
-        return self.options.description or ""
-
-    def check(self, limits: Limits) -> None:
-        """The backend has checked it."""
-
     def describe(self, dialect: Dialect) -> Json:
         return {**_known(self.raw, dialect), "name": self.name}
 
 
-class RemoteResource(Resource):
+class RemoteResource(OfBackend, Resource):
     """A resource, or a template, of a backend; see `RemoteTool`. `uri` is the one outside."""
 
     __slots__ = ("backend", "fronts", "raw")
@@ -268,17 +272,6 @@ class RemoteResource(Resource):
 
     def renamed(self, uri: str) -> RemoteResource:
         return RemoteResource(self.backend, uri, self.raw, self.template)
-
-    @property
-    def where(self) -> str:
-        return f"server {self.backend.id!r}"
-
-    @property
-    def description(self) -> str:
-        return self.options.description or ""
-
-    def check(self, limits: Limits) -> None:
-        """The backend has checked it."""
 
     def describe(self, dialect: Dialect) -> Json:
         return {**_known(self.raw, dialect), "uriTemplate" if self.template is not None else "uri": self.uri}

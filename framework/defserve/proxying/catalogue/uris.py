@@ -16,9 +16,12 @@ UI, RESOURCE_URI, FLAT_UI = "ui", "resourceUri", "ui/resourceUri"
 
 def in_tool_result(result: Json, prefix: Prefix) -> Json:
     """`CallToolResult`: links and embedded resources in its content."""
-    if prefix.text:
-        for block in _objects(result.get("content")):
-            _in_block(block, prefix)
+    content = result.get("content")
+    if prefix.text and is_array(content):
+        for block in content:
+            # Most blocks are texts, and this is done for every call.
+            if is_object(block) and block.get("type") != "text":
+                _in_block(block, prefix)
     return result
 
 

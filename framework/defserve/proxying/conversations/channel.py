@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Collection, Coroutine, Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from defserve.errors import MethodNotFound, PeerError, PeerGone, ProtocolError
 from defserve.host.conversation import ClientConversation
 from defserve.host.eras import PREFIX, ClientOffer, SessionTerms, open_conversation
+from defserve.host.exchange.pending import Follower
 from defserve.host.fields import Json, object_of
+from defserve.host.link import PollingLink
 from defserve.protocols.mcp.apps.offer import OFFER
 from defserve.protocols.mcp.reporting import RANK
 from defserve.proxying.conversations.fronts import Front, is_confirmation
@@ -21,7 +23,7 @@ if TYPE_CHECKING:
     from defserve.host.exchange.raw_reply import RawReply
     from defserve.host.link import Link
     from defserve.proxying.targets import Secrets
-    from defserve.wire.messages import Request
+    from defserve.wire.messages import Id, Request
 
 OPEN_SECONDS: Final = 30.0
 LEVEL_SECONDS: Final = 5.0
@@ -44,12 +46,8 @@ OF_A_CALL: Final = frozenset({"notifications/message", "notifications/progress"}
 """The notifications that a front hears within its call."""
 
 
-class Exchange(Protocol):
-    """A call under way in a channel. See `host.exchange.pending.Follower`."""
-
-    def on_notification(self, method: str, params: Json) -> None: ...
-
-    def on_request(self, request: Request) -> Coroutine[Any, Any, Any]: ...
+class Exchange(Follower, Protocol):
+    """A call under way in a channel."""
 
     def ask(self, method: str, params: Json) -> Coroutine[Any, Any, Any]:
         """Have the front answer a question of the backend."""
@@ -59,11 +57,29 @@ class Exchange(Protocol):
         """A notification came that belongs to this call."""
         ...
 
+    def hang_up(self) -> None:
+        """End the response of the front, where it can come back for the rest."""
+        ...
+
+    def lacked(self, capability: str) -> None:
+        """The backend asked for what the front did not offer."""
+        ...
+
+    @property
+    def listener(self) -> object:
+        """Whose call it is. Who has several calls hears a message once."""
+        ...
+
 
 class ChannelOwner(Protocol):
     """What a channel tells the backend it belongs to."""
 
     secrets: Secrets
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether the operator lets callers share a conversation, whoever they are."""
+        ...
 
     def heard(self, channel: Channel, method: str, params: Json) -> None:
         """A notification came that belongs to no call."""
@@ -100,6 +116,8 @@ class Channel:
     async def open(self, link: Link, version: str | None) -> None:
         """Agree with the server. Raises PeerError if that fails; the link is closed then."""
         self.pid: int | None = getattr(link, "pid", None)
+        if isinstance(link, PollingLink):
+            link.on_hang_up = self._hung_up
         self.conversation = ClientConversation(
             link, on_request=self._asked, on_notification=self._heard, on_gone=self._left
         )
@@ -135,18 +153,15 @@ class Channel:
     def dressed(self, params: Json, meta: Json, offers: Json, level: str | None) -> Json:
         """The params of a request for this server: with what its era wants in `_meta`."""
         if self.terms.stateless:
-            own: Json = {**self.terms.envelope, CAPABILITIES: offers}
+            own: Json = {**meta, **self.terms.envelope, CAPABILITIES: offers}
             if level is not None:
                 own[LOG_LEVEL] = level
-            return {**params, "_meta": {**meta, **own}}
+            return {**params, "_meta": own}
         return {**params, "_meta": meta} if meta else params
 
     def forward(self, method: str, params: Json, exchange: Exchange) -> Coroutine[Any, Any, RawReply]:
         """Send a request of an exchange that has begun. Raises PeerGone, and PeerError if the link refuses it."""
-        on_notification, on_request = exchange.on_notification, exchange.on_request
-        return self.conversation.forward(
-            method, params, within=None, on_notification=on_notification, on_request=on_request
-        )
+        return self.conversation.follow(method, params, exchange)
 
     def begin(self, exchange: Exchange) -> None:
         """A call is under way until `end`, and may send several requests."""
@@ -198,12 +213,16 @@ class Channel:
 
     async def _asked(self, request: Request) -> Any:
         """A request that does not say which call it belongs to: it is that of the call that began last."""
-        return {} if request.method == "ping" else await self._bounded(request, self._ask_last(request))
+        if request.method == "ping":
+            return {}
+        return await self._bounded(request, self._ask_last(request), next(reversed(self.exchanges), None))
 
-    async def _bounded(self, request: Request, asking: Coroutine[Any, Any, Any]) -> Any:
+    async def _bounded(self, request: Request, asking: Coroutine[Any, Any, Any], exchange: Exchange | None) -> Any:
         """The answer to a question, if it was offered, and a person is not asked too many at once."""
         try:
-            if QUESTIONS.get(request.method) not in self.offers:
+            if (needed := QUESTIONS.get(request.method)) not in self.offers:
+                if needed is not None and exchange is not None:
+                    exchange.lacked(needed)
                 raise MethodNotFound(f"Method not found: {request.method} (this client did not offer it)")
             if self.front is not None and not self.front.is_known and is_confirmation(request.method, request.params):
                 raise ProtocolError(NO_YES)
@@ -232,7 +251,7 @@ class Channel:
         """The answer to a request that came within a call."""
         if request.method == "ping":
             return {}
-        return await self._bounded(request, exchange.ask(request.method, request.params))
+        return await self._bounded(request, exchange.ask(request.method, request.params), exchange)
 
     def heard_in(self, exchange: Exchange, method: str, params: Json) -> None:
         """A notification came within a call."""
@@ -243,17 +262,36 @@ class Channel:
 
     def _heard(self, method: str, params: Json) -> None:
         self.updates.hear(method, params)
-        exchange = self._only_exchange() if method == "notifications/message" else None
-        if exchange is not None:
-            exchange.hear(method, params)
+        if method == "notifications/message":
+            for exchange in self._readers(params):
+                exchange.hear(method, params)
         else:
             self._owner.heard(self, method, params)
 
-    def _only_exchange(self) -> Exchange | None:
-        """The call that a message without a number belongs to. Several fronts must not read each other's."""
-        if self.front is not None:
-            return next(reversed(self.exchanges), None)
-        return next(iter(self.exchanges)) if len(self.exchanges) == 1 else None
+    def _hung_up(self, id: Id) -> None:
+        """The server has ended the response of a call, which goes on: so does ours, and our client comes back too."""
+        follower = self.conversation.follower(id)
+        for exchange in self.exchanges:
+            if exchange is follower:
+                exchange.hang_up()
+                return
+
+    def _readers(self, params: Json) -> Collection[Exchange]:
+        """The calls that a log message belongs to: the one that it names by its progress token, or one of each caller.
+
+        Several callers must not read each other's, unless the operator lets them share this conversation.
+        """
+        named = self.conversation.follower(object_of(params.get("_meta")).get("progressToken"))
+        for exchange in self.exchanges:
+            if exchange is named:
+                return (exchange,)
+        readers = {exchange.listener: exchange for exchange in self.exchanges}
+        return readers.values() if self.front is not None or len(readers) == 1 or self._owner.is_shared else ()
+
+    def lose(self, reason: PeerGone) -> None:
+        """The backend does not answer: go on as if it had left."""
+        if self.gone is None:
+            self._left(reason)
 
     def _left(self, reason: PeerGone) -> None:
         self.gone = reason

@@ -114,8 +114,12 @@ class Conversations:
 
     def left(self, session: Session) -> None:
         """A front has left."""
-        self.pool.left(session)
+        self.pool.end_of(lambda front: front.session is session)
         self._restarts.forget(lambda key: isinstance(key, tuple) and session in key)
+
+    def credential_ended(self, credential: str) -> None:
+        """What was opened for who showed this key or token ends: nobody may use it, and it may hold what they said."""
+        self.pool.end_of(lambda front: front.credential == credential)
 
     def forget_restarts(self) -> None:
         """An operator asked for a start."""

@@ -25,6 +25,7 @@ class Front(NamedTuple):
     `session` is its conversation with us, if it has one that lasts. `offers` is what it lets a backend ask of it.
     `principal` is who it is counted for. `is_known`: somebody vouches for it, so that its yes counts.
     `takes_tasks`: its call may become a task. `waits`: it cannot, and the front waits for the result of one.
+    `credential` names the key or token that it showed.
     """
 
     key: Hashable | None
@@ -34,10 +35,41 @@ class Front(NamedTuple):
     is_known: bool
     takes_tasks: bool = False
     waits: bool = False
+    credential: str = ""
+
+
+class KnownFront:
+    """The front of the last call of a session. The next one mostly has the same sender and the same terms."""
+
+    __slots__ = ("terms", "identity", "front")
+
+    terms: object
+    identity: object
+    front: Front | None
+
+    def __init__(self) -> None:
+        self.front = None
 
 
 def front_of(call: Call) -> Front:
     """The client behind a call: its session, else its verified principal, else nobody who comes again."""
+    known = call.session.peek(KnownFront)
+    if (
+        known is not None
+        and known.terms is call.terms
+        and known.identity is call.identity
+        and known.front is not None
+        and call.outer is None
+    ):
+        return known.front
+    front = _front_of(call)
+    if front.session is not None and call.outer is None:
+        known = call.session.local(KnownFront)
+        known.terms, known.identity, known.front = call.terms, call.identity, front
+    return front
+
+
+def _front_of(call: Call) -> Front:
     session, offer = call.session, call.terms.offer
     waits = call.outer is not None or offer is None or not offer.stateless
     takes = not waits and takes_tasks(call)
@@ -47,11 +79,12 @@ def front_of(call: Call) -> Front:
         offers.update((name, capabilities[name]) for name in OFFERED if name in capabilities)
         if offers_apps(capabilities):
             offers |= OFFER
-    is_known = not is_stranger(identity(call))
+    caller, principal = identity(call), call.principal
+    is_known = not is_stranger(caller)
     if session not in session.composition.short_sessions:
         # The principal too: another credential may use the same session.
-        return Front((session, call.principal), session, offers, call.principal, is_known, takes, waits)
-    return Front(call.principal if is_known else None, None, offers, call.principal, is_known, takes, waits)
+        return Front((session, principal), session, offers, principal, is_known, takes, waits, caller.credential)
+    return Front(principal if is_known else None, None, offers, principal, is_known, takes, waits, caller.credential)
 
 
 def is_confirmation(method: str, params: Mapping[str, Any]) -> bool:

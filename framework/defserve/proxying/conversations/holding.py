@@ -14,6 +14,8 @@ from defserve.proxying.conversations.channel import Channel, Exchange
 
 HELD_SECONDS: Final = 600.0
 MOST_HELD: Final = 16
+SHARE_OF_ONE: Final = 3
+"""Quarters of them that one caller may have, so that it cannot keep out the others."""
 
 
 class HeldChannel(NamedTuple):
@@ -25,15 +27,18 @@ class HeldChannel(NamedTuple):
 
 
 class HeldChannels:
-    """Those of one backend, by handle: bounded in number and in time."""
+    """Those of one backend, by handle: bounded in number, for each caller too, and in time."""
 
     def __init__(self, most: int = MOST_HELD) -> None:
         self._held: dict[str, HeldChannel] = {}
-        self._most = most
+        self._most, self._share = most, -(-most * SHARE_OF_ONE // 4)
 
     def hold(self, channel: Channel, exchange: Exchange, seconds: float = HELD_SECONDS) -> str | None:
         """Keep a conversation; its handle. None if there is no room: then it ends."""
+        caller = _caller(channel)
         if len(self._held) >= self._most:
+            return None
+        if sum(_caller(held.channel) == caller for held in self._held.values()) >= self._share:
             return None
         handle = token_urlsafe(16)
         timer = asyncio.get_running_loop().call_later(seconds, self.release, handle)
@@ -57,3 +62,7 @@ class HeldChannels:
         if (held := self._held.pop(handle, None)) is not None:
             held.timer.cancel()
             held.channel.end(held.exchange)
+
+
+def _caller(channel: Channel) -> str | None:
+    return channel.front.principal if channel.front is not None else None

@@ -5,16 +5,12 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Awaitable, Callable, Hashable
-from typing import TYPE_CHECKING
 
 from pydantic_core import to_json
 
 from defserve.proxying.conversations.channel import Channel
 from defserve.proxying.conversations.fronts import Front
 from defserve.proxying.failures import too_busy
-
-if TYPE_CHECKING:
-    from defserve.core.session import Session
 
 MOST_CHANNELS = 64
 IDLE_SECONDS = 300.0
@@ -37,6 +33,8 @@ class Pool:
         """Called with the front of each conversation that ends."""
         self._id, self._open, self.most, self.idle = id, open, most, idle
         self._opening: dict[Hashable, asyncio.Task[Channel]] = {}
+        self._opening_fronts: dict[Hashable, Front] = {}
+        self._unwanted: set[Hashable] = set()
         self._opening_for: Counter[str] = Counter()
         self._channels: dict[Hashable, Channel] = {}
         self._single: set[Channel] = set()
@@ -70,6 +68,7 @@ class Pool:
         if task is None:
             self._make_room(front)
             self._opening_for[front.principal] += 1
+            self._opening_fronts[key] = front
             task = self._opening[key] = asyncio.create_task(self._opened(key, front))
             # If everybody who waited was cancelled, nobody looks at the outcome.
             task.add_done_callback(lambda done: done.cancelled() or done.exception())
@@ -80,8 +79,11 @@ class Pool:
         try:
             channel = await self._counted(front)
         finally:
+            is_unwanted = key in self._unwanted
+            self._unwanted.discard(key)
             self._opening.pop(key, None)
-        if front.session is not None and front.session.closed:
+            self._opening_fronts.pop(key, None)
+        if is_unwanted or (front.session is not None and front.session.closed):
             self._end(channel)
         else:
             self._channels[key] = channel
@@ -118,12 +120,16 @@ class Pool:
         if (channel := self._channels.pop(_key(front), None)) is not None:
             self._end(channel)
 
-    def left(self, session: Session) -> None:
-        """A front has left: what was opened for it ends."""
+    def end_of(self, which: Callable[[Front], bool]) -> None:
+        """Fronts have left, or may no longer be served: what was opened for them ends."""
         for key, channel in list(self._channels.items()):
-            if channel.front is not None and channel.front.session is session:
+            if channel.front is not None and which(channel.front):
                 del self._channels[key]
                 self._end(channel)
+        for channel in [one for one in self._single if one.front is not None and which(one.front)]:
+            self._over(channel)
+        # What is being opened ends when it is open: others may wait for it.
+        self._unwanted.update(key for key, front in self._opening_fronts.items() if which(front))
 
     async def aclose(self) -> None:
         """End all conversations."""

@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
-from defserve.errors import UsageError
+from defserve.errors import UsageError, did_you_mean
 from defserve.host.clients.table import Launch
 from defserve.tooling.clients import jsonc
 from defserve.wire.jsonvalue import is_array, is_mapping
@@ -87,7 +87,7 @@ def find(target: str) -> ConfiguredServer | None:
         return _configured(name, path, known[name])
     if json:
         raise UsageError(
-            f"{path} has no server {name!r}", fix=f"use one of {', '.join(known)}" if known else "it has no servers"
+            f"{path} has no server {name!r}", fix=did_you_mean(name, known) if known else "it has no servers"
         )
     return None
 

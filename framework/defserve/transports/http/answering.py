@@ -160,7 +160,9 @@ async def _go_on(exchange: Exchange, route: ResponseRoute, call: WaitingCall) ->
     try:
         assert call.rest is not None
         await call.rest
-        await absorb()
+        task = asyncio.current_task()
+        if task is not None and task.cancelling():
+            await absorb()
         reply = call.reply
         if late.task or reply is None or not reply[0] or exchange.finished or route.wants_events(exchange):
             await late.begin()

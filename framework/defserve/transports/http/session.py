@@ -258,7 +258,8 @@ class ResponseStream:
         self.session.readers -= 1
         self.session.used = time.monotonic()
         is_last = self.exchange is exchange
-        exchange.take()  # drop what the client did not read
+        if exchange.unread:
+            exchange.take()  # drop what the client did not read
         if is_last:
             self.exchange = None
         if is_last and self.answered and self.name:

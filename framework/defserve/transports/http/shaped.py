@@ -12,7 +12,7 @@ from defserve.wire.messages import Request
 
 
 class ShapedReply(Protocol):
-    """How the reply to one request is encoded (a `core.shaped_session.ReplyShape`). Its code is an HTTP status.
+    """How the reply to one request is encoded (a `runner.shaped_session.ReplyShape`). Its code is an HTTP status.
 
     Read `headers` after the reply was encoded. `kind` is the header of its media type.
     """

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from tests.effort import slow
 from tests.protocols.mcp.asking.askers import ERAS, Asker, Person, items, official, official_client, ours, says, text
 
 OPENERS = {"official": official, "ours": ours}
@@ -114,7 +115,7 @@ def test_a_thread_that_catches_everything_and_asks_on_does_not_hang(asker: Asker
     assert asker.person.messages == ["one?", "two?"]
 
 
-@pytest.mark.parametrize("tool", ["impatient", "impatient_thread", "impatient_reader"])
+@pytest.mark.parametrize("tool", ["impatient_thread", slow("impatient"), slow("impatient_reader")])
 def test_the_timeout_stands_still_while_a_person_thinks(asker: Asker, tool: str):
     def slowly(message: str) -> str:
         time.sleep(1.0)  # the tools have 0.8 s

@@ -8,6 +8,7 @@ import pytest
 from defserve import Server
 from tests.raw import ERAS, HANDSHAKE, STATELESS, Json, Raw, raw, turns
 from tests.rows import for_each_row
+from tests.server.stocked import stocked
 
 pytestmark = pytest.mark.anyio
 
@@ -16,22 +17,6 @@ eras = pytest.mark.parametrize("version", ERAS)
 
 def hello() -> str:
     return "hello"
-
-
-def stocked() -> Server:
-    server = Server("s", "1")
-
-    def first() -> str:
-        return "first"
-
-    def named(name: str) -> str:
-        return name
-
-    server.add_tool(first)
-    server.add_prompt(first)
-    server.add_resource(first, "x://first")
-    server.add_resource(named, "x://t/{name}")
-    return server
 
 
 # -- subscriptions of both eras

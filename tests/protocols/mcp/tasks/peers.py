@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import AsyncGenerator, Callable
+from contextlib import asynccontextmanager
 from typing import Any
 
 from pydantic import BaseModel
 
 from defserve import Context, Limits, Server, ToolError
 from defserve.errors import ProtocolError
+from defserve.host import Client, connect_url
+from tests.at_address import at_address
 from tests.raw import Json, Raw
 
 EXTENSION = "io.modelcontextprotocol/tasks"
@@ -93,3 +96,18 @@ async def becomes(peer: Raw, id: str, is_so: Callable[[Json], bool], seconds: fl
 async def asks(peer: Raw, id: str, *keys: str) -> Json:
     """A task when exactly these questions are open."""
     return await becomes(peer, id, lambda task: set(task.get("inputRequests", ())) == set(keys))
+
+
+@asynccontextmanager
+async def callers(server: Server, *tokens: str | None, offers: Any = ASKABLE) -> AsyncGenerator[list[Client]]:
+    """A client without a session for each token, all at one address. Each of its requests stands for itself."""
+    async with at_address(server) as url:
+        made: list[Client] = []
+        try:
+            for token in tokens:
+                client = Client(await connect_url(url, token=token), version="2026-07-28", capabilities=offers)
+                made.append(await client.__aenter__())
+            yield made
+        finally:
+            for client in made:
+                await client.__aexit__(None, None, None)

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
@@ -13,10 +11,9 @@ import pytest
 from defserve import Server
 from defserve.auth import Auth, StaticTokens
 from defserve.errors import PeerError
-from defserve.host import Client, connect_url
-from tests.at_address import at_address
+from defserve.host import Client
 from tests.listening import listening
-from tests.protocols.mcp.tasks.peers import ASKABLE, TAKES, YES, Job, shop
+from tests.protocols.mcp.tasks.peers import TAKES, YES, Job, callers, shop
 from tests.waiting import until
 
 pytestmark = pytest.mark.anyio
@@ -33,21 +30,6 @@ TOKENS = StaticTokens(
 
 def guarded(**options: Any) -> tuple[Server, Job]:
     return shop(auth=Auth(TOKENS, scopes=["use"]), **options)
-
-
-@asynccontextmanager
-async def callers(server: Server, *tokens: str | None) -> AsyncGenerator[list[Client]]:
-    """A client for each token, all at one address."""
-    async with at_address(server) as url:
-        made: list[Client] = []
-        try:
-            for token in tokens:
-                client = Client(await connect_url(url, token=token), version="2026-07-28", capabilities=ASKABLE)
-                made.append(await client.__aenter__())
-            yield made
-        finally:
-            for client in made:
-                await client.__aexit__(None, None, None)
 
 
 async def refusal(client: Client, method: str, id: str) -> tuple[int, str]:

@@ -27,6 +27,11 @@ pytestmark = pytest.mark.anyio
 SOON = Limits(task_heartbeat=0.4)
 
 
+def says(value: Any) -> dict[str, Any]:
+    """A person's answer."""
+    return {"action": "accept", "content": {"value": value}}
+
+
 async def lost(where: str | Store, tool: str, **more: Any) -> str:
     """The id of a task of a process that is not there."""
     store = open_store(where) if isinstance(where, str) else where
@@ -151,9 +156,6 @@ async def test_a_further_run_finds_answers_and_effects_and_asks_only_what_is_ope
 
         return server
 
-    def says(value: Any) -> dict[str, Any]:
-        return {"action": "accept", "content": {"value": value}}
-
     async with raw(office(), capabilities=ASKABLE) as peer:
         id = (await peer.call("bill"))["taskId"]
         await asks(peer, id, "name")
@@ -180,9 +182,6 @@ async def test_a_further_run_that_asks_something_else_uses_another_key(address: 
             return f"{first}, {await ctx.ask(f'Second in run {len(runs)}?', str, key='second')}"
 
         return server
-
-    def says(value: str) -> dict[str, Any]:
-        return {"action": "accept", "content": {"value": value}}
 
     async with raw(office(), capabilities=ASKABLE) as peer:
         id = (await peer.call("guess"))["taskId"]

@@ -12,7 +12,7 @@ from defserve.host import Answers
 from defserve.protocols.mcp.failures import UnknownTool
 from defserve.protocols.mcp.tools.inner_calls import call_tool
 from tests.raw import ERAS, HANDSHAKE, STATELESS, raw
-from tests.waiting import until
+from tests.waiting import slow_tool, until
 
 pytestmark = pytest.mark.anyio
 
@@ -103,17 +103,7 @@ async def test_an_inner_call_has_its_own_time_and_ends_alone():
 
 async def test_a_cancelled_call_stops_what_it_calls():
     server, ended = caller(), list[str]()
-    began = asyncio.Event()
-
-    @server.tool
-    async def slow() -> str:
-        began.set()
-        try:
-            await asyncio.sleep(60)
-        finally:
-            ended.append("slow")
-        return ""
-
+    began = slow_tool(server, ended)
     async with server.connect() as client:
         calling = asyncio.create_task(client.call("through", name="slow", arguments={}))
         await began.wait()

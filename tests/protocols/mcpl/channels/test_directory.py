@@ -35,11 +35,6 @@ from tests.raw import text_of, turns, until
 pytestmark = pytest.mark.anyio
 
 
-@pytest.fixture
-def discord() -> Discord:
-    return Discord()
-
-
 # -- registering -----------------------------------------------------------------------------------------
 
 

@@ -35,11 +35,6 @@ from tests.raw import HANDSHAKE, STATELESS, text_of, turns
 pytestmark = pytest.mark.anyio
 
 
-@pytest.fixture
-def discord() -> Discord:
-    return Discord()
-
-
 # -- incoming --------------------------------------------------------------------------------------------
 
 TWO = [

@@ -36,11 +36,6 @@ from tests.raw import turns, until
 pytestmark = pytest.mark.anyio
 
 
-@pytest.fixture
-def discord() -> Discord:
-    return Discord()
-
-
 # -- publishing ------------------------------------------------------------------------------------------
 
 

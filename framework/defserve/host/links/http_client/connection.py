@@ -187,12 +187,7 @@ class Response:
         """The body, or its start: reading stops once there are more than `enough` bytes. Raises Broken."""
         if self._ended and self._error is None and len(self._parts) <= 1 and "content-encoding" not in self.headers:
             return self._parts.popleft() if self._parts else b""
-        body = bytearray()
-        async for part in self.parts():
-            body += part
-            if len(body) > enough:
-                break
-        return bytes(body)
+        return await start_of(self.parts(), enough)
 
     async def parts(self) -> AsyncGenerator[bytes]:
         """The body, part by part. Raises Broken if it ends early."""
@@ -252,3 +247,13 @@ class Response:
     def wake(self) -> None:
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
+
+
+async def start_of(parts: AsyncGenerator[bytes], enough: int) -> bytes:
+    """The parts together, until there are more than `enough` bytes."""
+    body = bytearray()
+    async for part in parts:
+        body += part
+        if len(body) > enough:
+            break
+    return bytes(body)

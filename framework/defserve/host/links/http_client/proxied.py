@@ -11,7 +11,7 @@ from defserve.auth.urls import is_loopback
 from defserve.errors import UsageError
 from defserve.host.links.http_client.address import Address
 from defserve.host.links.http_client.client import CONNECT_SECONDS, IDLE_SECONDS, MOST_IDLE
-from defserve.host.links.http_client.connection import WRITE_SECONDS
+from defserve.host.links.http_client.connection import WRITE_SECONDS, start_of
 from defserve.host.links.http_client.errors import Broken
 
 if TYPE_CHECKING:
@@ -78,12 +78,7 @@ class ProxiedResponse:
 
     async def start(self, enough: int) -> bytes:
         """The body, or its start: reading stops once there are more than `enough` bytes."""
-        body = bytearray()
-        async for part in self.parts():
-            body += part
-            if len(body) > enough:
-                break
-        return bytes(body)
+        return await start_of(self.parts(), enough)
 
     async def parts(self) -> AsyncGenerator[bytes]:
         """The body, part by part."""

@@ -274,6 +274,13 @@ function Foot({ tree, marks, facts, moves, current }) {
       ${facts?.store?.includes("://") && target && html`<span class="no-m"><${Copy} text=${`defserve state rollback ${facts.store} ${target}`} label="Copy as command" /></span>`}</div></div>`;
 }
 
+// The checkpoints of the inspector's own trees, for the sidebar, before the panel was opened.
+function countIn({ state: now, era }) {
+  if (now !== "open" || state.get().told?.era === era) return;
+  const sum = each => each.trees.filter(tree => tree.own).reduce((all, tree) => all + tree.kept, 0);
+  ask("state.sets", { era }).then(({ sets }) => state.set({ count: sets.reduce((all, each) => all + sum(each), 0) }), () => {});
+}
+
 export const statePanel = {
   id: "state", title: "State", group: "Extensions", icon: "branch", key: "s",
   keys: [["A, B", "mark the row as A, as B"], ["H", "go to the head"], ["U", "roll back to A"], ["/", "find a checkpoint"], ["C", "copy the row as JSON"]],
@@ -281,14 +288,15 @@ export const statePanel = {
   // The checkpoints of the tree that was in view last.
   finds: words => {
     const tree = [...trees.values()].at(-1);
-    return !tree || words.trim().length < 2 ? [] : tree.find(words).slice(0, 5).map(at => ({
+    if (!tree || words.trim().length < 2) return [];
+    const found = tree.find(words), exact = found.filter(at => tree.changes[at]?.includes(words.trim()));
+    return [...new Set([...exact, ...found])].slice(0, 5).map(at => ({
       title: `${tree.shorts[at]} ${tree.calls[at] ?? ""}`, hint: tree.changes[at] || "checkpoint", icon: "branch", mono: true, run: () => go("state", tree.ids[at]),
     }));
   },
-  start: () => on("connection", ({ state: now, era }) => {
-    if (now !== "open" || state.get().told?.era === era) return;
-    const sum = each => each.trees.filter(tree => tree.own).reduce((all, tree) => all + tree.kept, 0);
-    ask("state.sets", { era }).then(({ sets }) => state.set({ count: sets.reduce((all, each) => all + sum(each), 0) }), () => {});
-  }),
+  start: () => {
+    on("connection", countIn);
+    Object.values(app.get().connections).forEach(countIn);
+  },
   Panel,
 };

@@ -126,6 +126,8 @@ class AccessPolicy:
 
     def reload(self) -> None:
         """Take over what others have put into the store, or removed from it."""
+        if self._store is None:
+            return
         with self._lock:
             before, self._entries = self._entries, self._stored()
         if before != self._entries:

@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from typing import Literal
 
-from defserve.errors import UsageError
+from defserve.errors import UsageError, did_you_mean
 
 Risk = Literal["safe", "moderate", "dangerous"]
 
@@ -46,13 +46,9 @@ def checked_permission(name: object, place: str = "") -> str:
     """The name, if it is a permission. Raises UsageError for anything else."""
     if isinstance(name, str) and is_permission(name):
         return name
-    from difflib import get_close_matches
-
-    close = get_close_matches(str(name), PERMISSIONS, 1)
+    others = f"use one of {', '.join(PERMISSIONS)}, or your own in reverse-domain notation: com.example.billing"
     raise UsageError(
         f"{name!r} is not a permission",
         where=place,
-        fix=f"did you mean {close[0]!r}?"
-        if close
-        else f"use one of {', '.join(PERMISSIONS)}, or your own in reverse-domain notation: com.example.billing",
+        fix=did_you_mean(str(name), PERMISSIONS, others),
     )

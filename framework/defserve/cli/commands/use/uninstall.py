@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Final
 
-from defserve.cli.commands.install import SettingsReport, add_client_options
+from defserve.cli.commands.use.install import SettingsReport, add_client_options
 from defserve.cli.parser import CommandParser
 from defserve.errors import UsageError, did_you_mean
 from defserve.host.clients.table import client

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from defserve.cli.parser import CommandParser
+from defserve.cli.screen.progress import ASKING, Working
 from defserve.cli.target.connection import add_connection_options
 from defserve.cli.target.listing import target_listing
 from defserve.cli.target.target import TARGET_HELP, quiet, resolve_only, split_command
@@ -39,7 +40,7 @@ def main(argv: list[str]) -> int:
     options = parser.parse_args(before)
     words: list[str] = options.target
     start = ["defserve", "run", *(["-m", options.module] if options.module else words[:1])]
-    with quiet():
+    with quiet(), Working(ASKING):
         target = resolve_only(words, options.module, command)
         options.start = target.command or start
         options.address = target.address

@@ -11,6 +11,7 @@ from typing import Any, Final
 from defserve.cli.exits import complain
 from defserve.cli.parser import CommandParser
 from defserve.cli.screen.blocks import Data, Line
+from defserve.cli.screen.progress import ASKING, Working
 from defserve.cli.screen.screen import show
 from defserve.cli.signatures import WHEN
 from defserve.cli.target.connection import add_connection_options
@@ -71,7 +72,7 @@ def _main(argv: list[str]) -> int:
         )
         return CLEAN
     ignored = _ignored(options.ignore)
-    with quiet(), warnings.catch_warnings():
+    with quiet(), warnings.catch_warnings(), Working(ASKING):
         # Registration warns about some of this; here everything is reported in one place.
         warnings.simplefilter("ignore", UnguardedParameter)
         target = resolve_only(options.target, options.module, command)

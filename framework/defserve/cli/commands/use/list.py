@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from defserve.cli.parser import CommandParser
 from defserve.cli.screen.blocks import Block, Data, Line
+from defserve.cli.screen.progress import ASKING, Working
 from defserve.cli.screen.screen import show
 from defserve.cli.signatures import item_lines
 from defserve.cli.target.connection import add_connection_options, connect
@@ -37,7 +38,7 @@ def main(argv: list[str]) -> int:
     if not (words or options.module or command) and (servers := [*installed(), *_configured()]):
         show(*([Data([each._asdict() for each in servers])] if options.json else servers_page(servers)))
         return 0
-    with quiet():
+    with quiet(), Working(ASKING):
         found = asyncio.run(inventory(resolve_only(words, options.module, command), options))
     show(*([Data(found)] if options.json else page(found)))
     return 0

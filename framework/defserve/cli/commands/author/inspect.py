@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from defserve.cli.parser import CommandParser
 from defserve.cli.screen.blocks import Data, Line, Part
+from defserve.cli.screen.progress import ASKING, Working
 from defserve.cli.screen.screen import show
 from defserve.cli.screen.styles import state
 from defserve.cli.signatures import WHEN, first_line, item_lines
@@ -45,7 +46,7 @@ def main(argv: list[str]) -> int:
     add_web_options(parser)
     options = parser.parse_args(before)
     words = words_of(options.target, options.module, command)
-    with quiet():
+    with quiet(), Working(ASKING):
         target = resolve_only(options.target, options.module, command)
     if options.web:
         from defserve.cli.web.opening import inspect_in_browser

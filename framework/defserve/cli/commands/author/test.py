@@ -12,7 +12,7 @@ from typing import Final
 
 from defserve.cli.parser import CommandParser
 from defserve.cli.target.target import split_command
-from defserve.errors import UsageError
+from defserve.errors import UsageError, did_you_mean
 from defserve.tooling.installing import install_command
 
 PLUGIN: Final = "defserve.testing.plugin"
@@ -53,7 +53,8 @@ def _configured(name: str) -> Path:
     found = find(name)
     if found is None:
         others = f", or a server in .mcp.json: {', '.join(known())}" if known() else ""
-        raise UsageError(f"there is no {name!r}", fix=f"name a folder or file of the project{others}")
+        fix = did_you_mean(name, known(), f"name a folder or file of the project{others}")
+        raise UsageError(f"there is no {name!r}", fix=fix)
     return Path(found.folder)
 
 

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
-from defserve.cli.commands.package import add_package_options, packaged, report, unedited
+from defserve.cli.commands.author.package import add_package_options, packaged, report, unedited
 from defserve.cli.exits import complain
 from defserve.cli.parser import CommandParser
 from defserve.cli.screen.blocks import Data, Line

@@ -1,0 +1,181 @@
+"""Blocks: plain text in a pipe, drawn at a terminal."""
+
+from __future__ import annotations
+
+import builtins
+import io
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from defserve.cli.screen.blocks import Block, Data, Diff, Line, Table, Written
+from defserve.cli.screen.screen import help_lines, is_drawn, problem_lines, prompt_for, show, show_each, tell
+from tests.cli.goldens import Terminal
+
+BLOCKS: list[Block] = [
+    Line(("name", "title"), " and more"),
+    Table(("A", "B"), [(("x", "good"), 1), ("yy", "z")]),
+    Data({"a": [1, None, True, "ü"]}),
+    Data({"a": 1}, compact=True),
+    Diff("--- a\n+++ b\n@@ -1 +1 @@\n-x\n+y\n"),
+    Written("one\ntwo"),
+    "three\nfour",
+]
+PLAIN = (
+    'name and more\nA   B\nx   1\nyy  z\n{\n  "a": [\n    1,\n    null,\n    true,\n    "ü"\n  ]\n}\n{"a": 1}\n'
+    "--- a\n+++ b\n@@ -1 +1 @@\n-x\n+y\none\ntwo\nthree\nfour\n"
+)
+
+
+def test_a_pipe_gets_plain_text(capsys: pytest.CaptureFixture[str]):
+    show(*BLOCKS)
+    assert capsys.readouterr().out == PLAIN
+
+
+def test_a_terminal_without_colours_gets_the_same_text(terminal: Terminal, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("NO_COLOR", "1")
+    show(*BLOCKS)
+    assert [line.rstrip() for line in terminal.getvalue().splitlines()] == PLAIN.splitlines()
+
+
+def test_a_terminal_gets_colours(terminal: Terminal):
+    show(*BLOCKS)
+    text = terminal.getvalue()
+    assert "\x1b[1;36mname\x1b[0m and more\n" in text
+    assert "\x1b[31m-x\x1b[0m\n\x1b[32m+y\x1b[0m\n" in text
+
+
+@pytest.mark.parametrize(("name", "value"), [("TERM", "dumb"), ("TERM", None)])
+def test_a_dumb_terminal_gets_plain_text(
+    terminal: Terminal, monkeypatch: pytest.MonkeyPatch, name: str, value: str | None
+):
+    monkeypatch.setenv(name, value or "vt100")
+    assert is_drawn(terminal) is (value is None)
+
+
+def test_what_is_no_terminal_is_drawn_only_if_forced(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.delenv("FORCE_COLOR", raising=False)
+    monkeypatch.setenv("TERM", "xterm")
+    assert not is_drawn(io.StringIO())
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    assert is_drawn(io.StringIO())
+
+
+def _absent(name: str) -> None:
+    """`find_spec` of a Python without any package."""
+
+
+def test_without_rich_everything_is_plain(terminal: Terminal, monkeypatch: pytest.MonkeyPatch):
+    real = builtins.__import__
+
+    def no_rich(name: str, *args: Any) -> Any:
+        if name.partition(".")[0] == "rich":
+            raise ModuleNotFoundError(name)
+        return real(name, *args)
+
+    monkeypatch.setattr(builtins, "__import__", no_rich)
+    monkeypatch.setattr("defserve.cli.screen.screen.find_spec", _absent)
+    show(*BLOCKS)
+    tell(*problem_lines("error", "x\n  fix: y"))
+    prompt_for(Line("? "))
+    assert terminal.getvalue() == f"{PLAIN}error: x\n  fix: y\n? "
+
+
+BAD = "\x1b[2J\x9b\u202e\x07\u2028x"
+
+
+@pytest.mark.parametrize(
+    "block",
+    [
+        Line(BAD, (BAD, "title")),
+        Table((" ",), [(BAD,), ((BAD, "good"),)]),
+        Data({BAD: BAD}),
+        Diff(f"+{BAD}"),
+        Written(BAD),
+        Written(BAD, "text/markdown"),
+        Written(f'{{"a": "{BAD}"}}', "application/json"),
+    ],
+    ids=lambda block: type(block).__name__,
+)
+def test_nothing_that_is_drawn_moves_the_cursor(terminal: Terminal, block: Block, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("NO_COLOR", "1")
+    show(block)
+    # Markdown is drawn with bold and italics even so; those sequences end with "m".
+    assert not set(terminal.getvalue()) & set("\x9b\u202e\x07\u2028")
+    assert "\x1b[2J" not in terminal.getvalue()
+
+
+def test_a_pipe_gets_what_others_wrote_as_it_is(capsys: pytest.CaptureFixture[str]):
+    show(Written("a\tb\x1b[0m"))
+    assert capsys.readouterr().out == "a\tb\x1b[0m\n"
+
+
+def test_markup_in_a_text_is_text(terminal: Terminal):
+    show(Line("[bold]x[/bold] :smile:"), Written("[red]y[/red]"), Table(("[b]",), [("[i]z",)]))
+    assert all(text in terminal.getvalue() for text in ("[bold]x[/bold] :smile:", "[red]y[/red]", "[b]", "[i]z"))
+
+
+def test_a_long_line_hangs(terminal: Terminal, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("NO_COLOR", "1")
+    show(Line("  ", ("alpha", "title"), " beta gamma delta epsilon zeta eta theta", hang=4))
+    assert terminal.getvalue() == "  alpha beta gamma delta epsilon zeta\n      eta theta\n"
+
+
+def test_a_word_longer_than_the_line_is_broken(terminal: Terminal, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("NO_COLOR", "1")
+    show(Line(f"  {'x' * 100}", hang=2))
+    assert terminal.getvalue().replace("\n", "").replace(" ", "") == "x" * 100
+    assert all(len(line) <= 40 for line in terminal.getvalue().splitlines())
+
+
+def test_a_table_gives_way_in_the_columns_that_may(terminal: Terminal, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("NO_COLOR", "1")
+    show(Table(("ID", "NOTE"), [("one", "a note that is too long for one line of it")], fit=("NOTE",)))
+    assert [line.rstrip() for line in terminal.getvalue().splitlines()] == [
+        "ID   NOTE",
+        "one  a note that is too long for one",
+        "     line of it",
+    ]
+
+
+def test_a_note_without_room_stands_below(terminal: Terminal, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("NO_COLOR", "1")
+    rows = [("i" * 20, "a note that is longer than what is left"), ("j", "")]
+    show(Table(("ID", "NOTE"), rows, fit=("NOTE",)))
+    assert [line.rstrip() for line in terminal.getvalue().splitlines()] == [
+        "ID",
+        "i" * 20,
+        "    a note that is longer than what is",
+        "    left",
+        "j",
+    ]
+
+
+def test_help_is_styled_and_its_text_stays():
+    text = (
+        "usage: defserve x [-h]\n\nAbout.\n\noptions:\n  -h, --help   show this\n  --on ADDRESS\n               where\n"
+    )
+    lines = list(help_lines(text.rstrip("\n")))
+    assert "\n".join(lines) + "\n" == text
+    assert lines[0].parts[0] == ("usage:", "heading")
+    assert lines[5].parts[0] == ("  -h, --help", "option") and lines[5].hang == 13
+
+
+def test_a_problem_has_its_fix_on_a_line_of_its_own():
+    first, second = problem_lines("error", "it\tbroke\n  fix: mend it")
+    assert (first, second) == ("error: it  broke", "  fix: mend it")
+    assert second.parts[1] == ("fix:", "fix")
+    assert problem_lines("note", "") == ["note: "]
+
+
+def test_blocks_are_shown_as_they_come(capsys: pytest.CaptureFixture[str]):
+    seen: list[str] = []
+
+    def blocks() -> Iterator[str]:
+        yield "one"
+        seen.append(capsys.readouterr().out)
+        yield "two"
+
+    show_each(blocks())
+    assert seen == ["one\n"] and capsys.readouterr().out == "two\n"

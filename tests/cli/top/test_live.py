@@ -1,0 +1,71 @@
+"""The full screen of `defserve top`."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+from collections.abc import Generator
+from contextlib import contextmanager
+from types import SimpleNamespace
+
+import pytest
+
+from defserve.cli.top import live
+from defserve.cli.top.snapshot import ToolFigures, TopSnapshot
+from defserve.errors import PeerGone
+from tests.cli.goldens import Terminal
+from tests.waiting import until
+
+pty = pytest.importorskip("pty")
+pytestmark = pytest.mark.anyio
+
+
+async def test_it_is_drawn_again_and_again_until_somebody_quits(monkeypatch: pytest.MonkeyPatch):
+    screen, pressed, looks = Terminal(), asyncio.Event(), list[int]()
+    monkeypatch.setenv("TERM", "xterm-256color")
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setattr(live, "sys", SimpleNamespace(stdout=screen))
+
+    @contextmanager
+    def keys() -> Generator[asyncio.Event]:
+        yield pressed
+
+    async def source() -> TopSnapshot:
+        looks.append(len(looks))
+        if len(looks) == 3:
+            raise PeerGone("the server has left")
+        if len(looks) == 5:
+            pressed.set()
+        return TopSnapshot(float(len(looks)), "shop", tools={"add": ToolFigures({"ok": 10 * len(looks)})})
+
+    monkeypatch.setattr(live, "_keys", keys)
+    await live.watch(source, 0.01)
+    text = screen.getvalue()
+    assert text.startswith("\x1b[?1049h") and text.endswith("\x1b[?1049l")  # its own screen, and back
+    assert "10.0 calls/s" in text and "the server has left" in text and "q quits" in text
+
+
+@pytest.mark.parametrize("key", ["q", "Q", "\x03", "\x1b"])
+async def test_a_key_quits_and_the_terminal_is_as_before(monkeypatch: pytest.MonkeyPatch, key: str):
+    import termios
+
+    mine, theirs = pty.openpty()
+    with os.fdopen(theirs, "r") as stdin:
+        monkeypatch.setattr(live, "sys", SimpleNamespace(stdin=stdin))
+        before = termios.tcgetattr(stdin)
+        with live._keys() as pressed:  # pyright: ignore[reportPrivateUsage]
+            assert termios.tcgetattr(stdin) != before
+            os.write(mine, b"x")
+            os.write(mine, key.encode() if key != "\x03" else b"q")
+            await until(pressed.is_set)
+        assert termios.tcgetattr(stdin) == before
+    os.close(mine)
+
+
+async def test_without_a_keyboard_only_an_interrupt_quits(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(
+        live, "sys", SimpleNamespace(stdin=SimpleNamespace(isatty=lambda: False), platform=sys.platform)
+    )
+    with live._keys() as pressed:  # pyright: ignore[reportPrivateUsage]
+        assert not pressed.is_set()

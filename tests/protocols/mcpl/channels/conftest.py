@@ -1,0 +1,10 @@
+from __future__ import annotations
+
+import pytest
+
+from tests.protocols.mcpl.channels.connectors import Discord
+
+
+@pytest.fixture
+def discord() -> Discord:
+    return Discord()

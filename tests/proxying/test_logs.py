@@ -1,0 +1,58 @@
+"""Logs of a child that several callers share: each hears its own, and all of those that belong to nobody."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from defserve import Remote, Server, StaticTokens
+from tests.at_address import at_address
+from tests.proxying.talkers import talker
+
+pytestmark = pytest.mark.anyio
+
+KEYS = {"a" * 40: "ann", "b" * 40: "bo"}
+
+# When two calls are there, it logs for both, and for the one of Ann; then it answers.
+TWO_AT_ONCE = """
+calls = []
+for call in told():
+    calls.append(call)
+    if len(calls) == 2:
+        said = [one["params"] for one in calls]
+        [token] = [one["_meta"]["progressToken"] for one in said if one["arguments"]["who"] == "ann"]
+        say(method="notifications/message", params={"level": "info", "data": "for all"})
+        say(method="notifications/message", params={"level": "info", "data": "own", "_meta": {"progressToken": token}})
+        for one in calls:
+            answer(one["id"], "done")
+"""
+
+
+async def test_logs_reach_the_call_that_they_name_or_everybody_who_shares_the_child() -> None:
+    server = Server("desk", auth=StaticTokens(KEYS))
+    server.mount(talker(TWO_AT_ONCE, per="shared"), prefix="e")
+    heard: dict[str, list[Any]] = {"ann": [], "bo": []}
+
+    def client(key: str) -> Any:
+        def hear(log: dict[str, Any]) -> None:
+            heard[KEYS[key]].append(log["data"])
+
+        return Remote(url, token=key).connect("stateless", on_log=hear, log_level="info", on_progress=print)
+
+    async with at_address(server) as url:
+        async with client("a" * 40) as ann, client("b" * 40) as bo:
+            calls = [one.call("e_talk", who=who) for who, one in (("ann", ann), ("bo", bo))]
+            assert await asyncio.gather(*calls) == ["done", "done"]
+    assert heard == {"ann": ["for all", "own"], "bo": ["for all"]}
+
+
+async def test_who_has_two_calls_hears_a_message_once() -> None:
+    server = Server("desk")
+    server.mount(talker(TWO_AT_ONCE, per="shared"), prefix="e")
+    heard: list[Any] = []
+    async with server.connect("handshake", on_log=heard.append, on_progress=print) as client:
+        calls = [client.call("e_talk", who=who) for who in ("ann", "bo")]
+        assert await asyncio.gather(*calls) == ["done", "done"]
+    assert [log["data"] for log in heard] == ["for all", "own"]
