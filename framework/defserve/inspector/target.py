@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from defserve.host.link import Link
 from defserve.inspector.states.stored import Stored
+from defserve.protocols.mgp.audit.replay import ReadableAuditLog
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,6 +20,7 @@ class Target:
     link     opens one more connection. The client closes the link; the block ends what carried it.
     era      the era of the first conversation; "" agrees on the newest
     stored   finds the checkpoints of its feature sets in a store, if that can be read
+    audit    gives its audit log, if that can be read; asked for when it is first looked at
     """
 
     address: str
@@ -26,3 +28,4 @@ class Target:
     link: Callable[[], AbstractAsyncContextManager[Link]]
     era: str = ""
     stored: Stored | None = None
+    audit: Callable[[], ReadableAuditLog | None] | None = None
