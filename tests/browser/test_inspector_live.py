@@ -55,7 +55,9 @@ class Calling:
 
 @contextmanager
 def inspector_in(browser: Browser, server: Server, era: str) -> Generator[InspectorBeside]:
-    with inspector_of(Target("it", ("it.py",), lambda: serving(server.composition), era)) as inspector:
+    with inspector_of(
+        Target("greenhouse.py", ("greenhouse.py",), lambda: serving(server.composition), era)
+    ) as inspector:
         yield inspector
         assert browser.complaints() == []
         assert [each for each in browser.asked() if not each.startswith(inspector.origin)] == []
@@ -84,7 +86,7 @@ def test_the_playground_the_sets_the_events_and_the_channel(browser: Browser):
         browser.open(inspector.url + "#live")
         assert browser.page("document.querySelectorAll('.v-sets .fs').length === 6")
         answer = "No. Alice watered them on Friday and the air is humid. Alice can look again on Monday."
-        play(browser, "Should Alice water the ferns tonight? quiet", answer)
+        play(browser, "Should Alice water the ferns tonight?", answer)
         # Everything where it lands.
         assert browser.page(f"{INJECTED}.length === 3")
         assert (
@@ -105,7 +107,7 @@ def test_the_playground_the_sets_the_events_and_the_channel(browser: Browser):
         switch(browser, "climate.watch")
         assert browser.page("document.querySelectorAll('.slot .struck').length === 2")
         browser.page("document.activeElement.blur() || true")
-        play(browser, "Are the ferns dry? quiet")
+        play(browser, "Are the ferns dry?")
         assert browser.page(f"{INJECTED}.length === 1 && {INJECTED}[0].innerText.includes('m1')")
         switch(browser, "climate.watch")
         assert browser.page("document.querySelector('.v-sets .head').innerText.includes('6 of 6 on')")
@@ -142,7 +144,7 @@ def test_the_playground_the_sets_the_events_and_the_channel(browser: Browser):
             assert browser.page(
                 f"document.documentElement.dataset.theme === {scheme!r} && !!document.querySelector('.v-play')"
             )
-            play(browser, "Should Alice water the ferns tonight? quiet", answer)
+            play(browser, "Should Alice water the ferns tonight?", answer)
             assert browser.page(f"{INJECTED}.length === 3 && !!document.querySelector('.answers ins')")
             assert browser.page(FITS), width
             assert serious(browser) == []
@@ -154,7 +156,7 @@ def test_the_stateless_era_fetches_what_cannot_be_pushed(browser: Browser):
     with inspector_in(browser, lively(), "stateless") as inspector:
         browser.look(1440, 900)
         browser.open(inspector.url + "#live")
-        play(browser, "The ferns? quiet", "Alice knows.")
+        play(browser, "The ferns?", "Alice knows.")
         assert browser.page(f"{INJECTED}.length === 3 && !!document.querySelector('.answers ins')")
         inspector.call("warn", text="Frost tonight")
         browser.press(".v-feed .head .btn")

@@ -7,7 +7,7 @@ from typing import Any
 
 from defserve import Channel, Context, FinishedTurn, Injection, Rewrite, Server, Turn
 from defserve.limits import Limits
-from defserve.protocols.mcpl.channels.values import Message
+from defserve.live import Message
 
 WATCH, MEMORY, PRIVACY, WATER, ALERTS = "climate.watch", "beds.memory", "beds.privacy", "irrigation", "alerts.push"
 
@@ -39,7 +39,7 @@ def lively() -> Server:
     async def slow(turn: Turn) -> str:
         if "slow" in (turn.user_message or ""):
             await asyncio.sleep(30)
-        return "" if "quiet" in (turn.user_message or "") else "Sow cress now."
+        return "Sow cress now." if "sow" in (turn.user_message or "") else ""
 
     @privacy.after_inference(blocking=True)
     def hide(turn: FinishedTurn) -> Rewrite | None:

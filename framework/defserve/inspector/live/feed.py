@@ -55,10 +55,14 @@ class LiveFeed:
         self.events.append(row)
         self._push("live", {"kind": "event", "row": row})
         if self.mode == "ask":
-            is_accepted = await self._decided(row["number"])
-            row["state"] = "accepted" if is_accepted else "refused"
-            row["reason"] = "" if is_accepted else "the person at the inspector refused it"
-            self._push("live", {"kind": "event", "row": row})
+            state, reason = "refused", "the server no longer waits"
+            try:
+                is_accepted = await self._decided(row["number"])
+                state = "accepted" if is_accepted else "refused"
+                reason = "" if is_accepted else "the person at the inspector refused it"
+            finally:
+                row["state"], row["reason"] = state, reason
+                self._push("live", {"kind": "event", "row": row})
         return EventAnswer(row["state"] == "accepted", reason=row["reason"] or None)
 
     def message(self, era: str, message: ChannelMessage) -> None:

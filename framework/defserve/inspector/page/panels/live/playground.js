@@ -13,7 +13,7 @@ const SLOTS = [["system", "system"], ["beforeUser", "before user"], ["user", "us
 // A hook's own words about what it did: short values are chips, the rest is their hint.
 function Facts({ metadata }) {
   return Object.entries(metadata).slice(0, 3).map(([name, value]) => {
-    const text = typeof value === "string" ? value : JSON.stringify(value);
+    const text = typeof value === "string" ? value : Array.isArray(value) ? value.map(String).join(", ") : JSON.stringify(value);
     return html`<${Chip} tone="out" key=${name} title=${`${name}: ${text}`}><span class="cut fact">${name}: ${text.length > 24 ? text.slice(0, 23) + "…" : text}</span><//>`;
   });
 }
@@ -37,7 +37,7 @@ function Reads({ told, before }) {
   const [mode, setMode] = useState("laid");
   const injected = before.injections.reduce((sum, each) => sum + about(textOf(each.content)), 0), all = injected + about(before.message);
   const nobody = !before.wants;
-  return html`<div class="row playrow"><h2 class="grow">What the model reads</h2><span class="small dim num no-m">about ${plural(all, "token")}, ${number(injected)} injected, ${duration(before.ms)}</span>
+  return html`<div class="row playrow"><h2 class="grow nowrap">What the model reads</h2><span class="small dim num no-m nowrap">about ${plural(all, "token")}, ${number(injected)} injected, ${duration(before.ms)}</span>
       <${Segments} label="How it is shown" options=${[["laid", "Laid out"], ["plain", "Plain"]]} value=${mode} onChange=${setMode} />
       ${before.seq != null && html`<${Button} small plain onClick=${() => go("wire", String(before.seq))}>Wire<//>`}</div>
     ${mode === "plain" ? html`<pre class="said wraps">${plain(before)}</pre>` : html`<${Share} told=${told} before=${before} />
