@@ -98,7 +98,6 @@ DOCTOR: Final = [
 
 # Name → the command line that a reader types, or what draws.
 COMMANDS: Final[dict[str, str]] = {
-    "help": "defserve --help",
     "typo": "defserve lst shelf.py",
     "option-typo": "defserve list shelf.py --jsn",
     "list": "defserve list shelf.py",
