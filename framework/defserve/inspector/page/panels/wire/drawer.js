@@ -73,7 +73,7 @@ function coloured(line) {
   return [...pieces, line.slice(at)];
 }
 
-const Lines = ({ rows, side, era, isJson }) => html`<code class="code json">${rows.map((row, at) => (typeof row === "number" ? html`<span class="l skipped" key=${at}>${plural(row, "line")} alike</span>`
+const Lines = ({ rows, side, era, label, isJson }) => html`<code class="code json" tabindex="0" role="region" aria-label=${`${label}, ${era}`}>${rows.map((row, at) => (typeof row === "number" ? html`<span class="l skipped" key=${at}>${plural(row, "line")} alike</span>`
   : html`<span key=${at} class=${`l ${row[side] === null ? "gapl" : row[2] ? `dd ${ERA[era]}` : ""}`}>${row[side] === null ? " " : isJson(row[side]) ? coloured(row[side]) : row[side]}</span>`))}</code>`;
 
 const isHeader = line => /^[a-z][\w-]*: |^[A-Z]+ http/.test(line);
@@ -88,8 +88,8 @@ function ErasTab({ answer, onAgain, busy }) {
   return html`<div class="eras" tabindex="0" role="region" aria-label="Both eras">${ERAS.map(([era, title], side) => html`<div key=${era}><div class="row erahead"><span class=${`sq ${ERA[era]}`}></span><h2>${title}</h2>
       <span class="faint small">${connections[era]?.speaks?.find(([name]) => name === "MCP")?.[1] ?? ""}</span><span class="grow"></span>
       ${found[era] && html`<span class="tiny dim num">${number(found[era].size)} B</span>${found[era].ms != null && html`<span class="tiny dim num">${duration(found[era].ms)}</span>`}<${Copy} text=${() => copy(era)} label=${`Copy the ${era} side`} />`}</div>
-    ${found[era] ? html`<${Lines} rows=${found.lines} side=${side} era=${era} isJson=${line => !isHeader(line)} />
-      ${found.answers.length > 0 && html`<h3 class="answerhead">Answer</h3><${Lines} rows=${found.answers} side=${side} era=${era} isJson=${() => true} />`}`
+    ${found[era] ? html`<${Lines} rows=${found.lines} side=${side} era=${era} label="Request" isJson=${line => !isHeader(line)} />
+      ${found.answers.length > 0 && html`<h3 class="answerhead">Answer</h3><${Lines} rows=${found.answers} side=${side} era=${era} label="Answer" isJson=${() => true} />`}`
       : html`<${Empty} icon="swap" title=${`It was never sent in the ${era} era`} action=${!found.again && html`<${Button} icon="repeat" busy=${busy} onClick=${onAgain}>Send again in both<//>`}>${found.again}<//>`}</div>`)}</div>`;
 }
 
