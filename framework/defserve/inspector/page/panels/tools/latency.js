@@ -6,7 +6,7 @@ import { useStore } from "../../store.js";
 import { Empty, ErrorNote, Loading } from "../../parts/notes.js";
 import { store } from "./state.js";
 
-const at = (sorted, share) => sorted[Math.min(sorted.length - 1, Math.floor(sorted.length * share))];
+const at = (sorted, share) => sorted[Math.max(0, Math.ceil(sorted.length * share) - 1)];
 
 export function Latency({ tool }) {
   const [told, setTold] = useState(null);
