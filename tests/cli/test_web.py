@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import signal
+import sqlite3
 import sys
 from pathlib import Path
 from typing import Any
@@ -66,6 +67,25 @@ def test_a_command_is_inspected(defserve: Run, served: str, runs: list[Any]):
     ((target, options, tools),) = runs
     assert target.words[:2] == ("--", sys.executable) and tools == ["one"]
     assert (target.era, options.browser) == ("handshake", True)
+
+
+def test_a_store_beside_the_server_is_read(defserve: Run, served: str, runs: list[Any], tmp_path: Path):
+    address = f"sqlite:///{tmp_path}/notes.db"
+    assert "does not exist" in defserve("inspect", served, "--web", "--store", address).err
+    assert "belongs to its process" in defserve("inspect", served, "--web", "--store", "memory:").err
+    assert runs == []
+    sqlite3.connect(tmp_path / "notes.db").close()
+    assert defserve("inspect", served, "--web", "--no-browser", "--store", address).code == 0
+    ((target, _, _),) = runs
+    assert target.stored("notes.edit").facts == {"store": address}
+
+
+def test_a_file_with_states_is_read_where_they_are_kept(defserve: Run, runs: list[Any]):
+    notes = str(Path(__file__).parents[2] / "examples" / "git_like.py")
+    assert defserve("inspect", notes, "--web", "--no-browser").code == 0
+    ((target, _, _),) = runs
+    assert target.stored("git.commit").facts == {"store": "memory", "keep": 1000, "undoes": True, "opaque": True}
+    assert target.stored("other") is None
 
 
 def test_wrong_options_are_told(defserve: Run, served: str, runs: list[Any]):
