@@ -49,7 +49,7 @@ def govern(tool: RemoteTool, entry: ServerEntry) -> None:
         hints = believed_hints(hints)
     listed = tool_security(tool.inner, tool.raw)
     security = _security(entry, marks, listed)
-    is_open = "properties" not in object_of(tool.raw.get("inputSchema"))
+    is_open = _is_open(object_of(tool.raw.get("inputSchema")))
     check = _validation(listed, marks, believed=is_trusted(entry), is_open=is_open)
     if security is None and check is not None:
         security = Security(DEFAULT, where=entry.where)
@@ -155,6 +155,12 @@ def _validation(listed: ListedSecurity, marks: ToolMarks, *, believed: bool, is_
         await validation.check(tool, arguments, enforced=False)
 
     return check
+
+
+def _is_open(schema: Mapping[str, Any]) -> bool:
+    """Whether a schema does not say which arguments there are. One that allows none at all does."""
+    says_none = schema.get("additionalProperties") is False and "patternProperties" not in schema
+    return "properties" not in schema and not says_none
 
 
 def _shown_validator(listed: ListedSecurity) -> str | None:
