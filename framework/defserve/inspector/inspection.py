@@ -12,7 +12,7 @@ from defserve.errors import PeerGone
 from defserve.host.client import Client
 from defserve.host.fields import object_of
 from defserve.host.mcpl.mcpl import Mcpl
-from defserve.host.mgp.mgp import Mgp
+from defserve.host.mgp.mgp import ASKING, EXTENSIONS, Mgp
 from defserve.inspector.connection import EraConnection
 from defserve.inspector.protocol import BadMessage, Json
 from defserve.inspector.questions import Questions
@@ -136,7 +136,8 @@ class Inspection:
             self._heard(era(), method, params)
 
         # What the server refuses is worth seeing, so our own side judges no arguments.
-        mgp = Mgp("interactive", approve, confirm=confirm, validators={"*": "none"}, retry=False, audit=self.audit)
+        guard: dict[str, Any] = {"confirm": confirm, "validators": {"*": "none"}, "retry": False, "audit": self.audit}
+        mgp = Mgp("interactive", approve, extensions=(*EXTENSIONS, *ASKING, "discovery"), **guard)
         return {
             "answers": questions.answers(connection.era),
             "apps": True,

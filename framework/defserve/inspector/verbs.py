@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from defserve.inspector.panels import latency, session, state, tools, wire
+from defserve.inspector.panels import kernel, latency, session, state, tools, wire
 from defserve.inspector.panels.verb import Verb
 
 VERBS: Final[Mapping[str, Verb]] = {
@@ -14,4 +14,5 @@ VERBS: Final[Mapping[str, Verb]] = {
     **latency.VERBS,
     **state.VERBS,
     **wire.VERBS,
+    **kernel.VERBS,
 }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import shlex
 from argparse import Namespace
 from collections.abc import AsyncGenerator, Sequence
@@ -15,6 +16,7 @@ from defserve.cli.target.target import ServerTarget
 from defserve.errors import UsageError
 from defserve.host.link import Link
 from defserve.inspector.inspection import ERAS
+from defserve.inspector.kernels.control import KernelControl
 from defserve.inspector.running import WebOptions, run
 from defserve.inspector.states.stored import Stored, stored_at, stored_by
 from defserve.inspector.target import Target
@@ -79,7 +81,14 @@ def inspected(target: ServerTarget, words: Sequence[str], options: Namespace) ->
             yield peer
 
     address = target.address or shlex.join(target.command) or " ".join(words)
-    return Target(address, tuple(words), link, options.era or "", _stored(target.server))
+    return Target(address, tuple(words), link, options.era or "", _stored(target.server), _control(target))
+
+
+def _control(target: ServerTarget) -> KernelControl | None:
+    """The way to operate a kernel of this user: the one in this process, or the one that runs."""
+    if target.kernel is None:
+        return None
+    return KernelControl(target.kernel, os.getpid() if target.server is not None else None)
 
 
 def _stored(server: Server | None) -> Stored | None:

@@ -91,7 +91,7 @@ class Recorder:
         self._subscribers: list[Callable[[Entry], object]] = []
         self._calls: deque[float] = deque(maxlen=1_000)
         self._times: deque[float] = deque(maxlen=RECENT)
-        self.first = self.errors = 0
+        self.first = self.errors = self._cleared = 0
 
     @property
     def count(self) -> int:
@@ -175,13 +175,17 @@ class Recorder:
         """For the status line: messages, calls a second, the median of recent answers, errors."""
         now = time.time()
         recent = sum(1 for moment in self._calls if now - moment <= RATE_SECONDS)
-        shown: Json = {"messages": self.count, "rate": round(recent / RATE_SECONDS, 1), "errors": self.errors}
+        shown: Json = {
+            "messages": self.count - self._cleared,
+            "rate": round(recent / RATE_SECONDS, 1),
+            "errors": self.errors,
+        }
         return {**shown, "median": round(median(self._times), 1)} if self._times else shown
 
     def clear(self) -> None:
         """Forget every message. Sequence numbers go on."""
         self._forget(len(self._entries))
-        self.errors = 0
+        self.errors, self._cleared = 0, self.count
 
     def close(self) -> None:
         self._bodies.close()

@@ -56,7 +56,8 @@ def govern(tool: RemoteTool, entry: ServerEntry) -> None:
     if security is not None:
         if check is not None and security.validator is None:
             security = replace(security, validator=_shown_validator(listed))
-        tool.facets[NAME] = ToolSecurity(security, () if check is None else (check,))
+        checks, is_enforced = () if check is None else (check,), check is not None or _restricts(security, marks)
+        tool.facets[NAME] = ToolSecurity(security, checks, is_enforced=is_enforced)
         tool.is_dangerous = security.risk_level == "dangerous"
         derived = security.annotations() if marks is not NOTHING else believed_hints(security.annotations())
         hints = {**({} if marks is not NOTHING else hints), **derived, **_title(hints)}
@@ -116,6 +117,12 @@ def _marked(entry: ServerEntry, marks: ToolMarks, where: str) -> Security:
 
 def _says_security(marks: ToolMarks) -> bool:
     return replace(marks, categories=(), keywords=()) != NOTHING
+
+
+def _restricts(security: Security, marks: ToolMarks) -> bool:
+    """Whether a call has something to pass. A server that only calls its tool moderate or safe asks for nothing."""
+    is_asked = bool(security.permissions or security.confirmation_required)
+    return is_asked or security.risk_level == "dangerous" or _says_security(marks)
 
 
 def _is_risky(permissions: tuple[str, ...]) -> bool:
