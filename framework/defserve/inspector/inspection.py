@@ -19,6 +19,7 @@ from defserve.inspector.questions import Questions
 from defserve.inspector.recording.latencies import Latencies
 from defserve.inspector.recording.recorder import Recorder
 from defserve.inspector.recording.timeline import Timeline
+from defserve.inspector.server_log import ServerLog
 from defserve.inspector.states.states import StateTrees
 from defserve.inspector.target import Target
 from defserve.inspector.views import Views
@@ -68,6 +69,7 @@ class Inspection:
         self.pages: list[Push] = []
         self.notices: list[Notice] = []
         self.audit = HostAudit(self.push)
+        self.server_log = ServerLog(target.audit)
         self._first: EraConnection | None = None
         self._status: asyncio.Task[None] | None = None
 
@@ -107,6 +109,12 @@ class Inspection:
         """A request ended with an error. If the server is gone, its conversation is opened anew."""
         if isinstance(error, PeerGone):
             self.connection(era).lost(error)
+
+    @property
+    def open_clients(self) -> list[Client]:
+        """The client of each conversation that is open."""
+        known = {id(each): each for each in (*self.connections.values(), self._first) if each}
+        return [client for each in known.values() if (client := each.client_now) is not None]
 
     def _connection(self, era: str) -> EraConnection:
         return EraConnection(era, self.target, self.recorder, self._options, self._changed)

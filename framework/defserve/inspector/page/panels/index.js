@@ -13,6 +13,7 @@ export const panels = [
   panel("wire", "Wire", "Protocol", "wire", "w", () => import("./wire.js")),
   panel("latency", "Latency", "Protocol", "bars", null, () => import("./latency.js")),
   panel("state", "State", "Extensions", "branch", "s", () => import("./state.js")),
+  panel("security", "Security", "Extensions", "shield", "e", () => import("./security.js")),
 ];
 
 // On a phone, these are the tabs at the bottom, with More as the fifth.
