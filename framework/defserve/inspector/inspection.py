@@ -22,12 +22,14 @@ from defserve.inspector.recording.timeline import Timeline
 from defserve.inspector.states.states import StateTrees
 from defserve.inspector.target import Target
 from defserve.inspector.views import Views
+from defserve.inspector.watches import Watches
 
 ERAS: Final = ("handshake", "stateless")
 OPEN_SECONDS: Final = 30.0
 STATUS_SECONDS: Final = 1.0
 MOST_EVENTS: Final = 5_000
 LISTS: Final = {f"notifications/{kind}/list_changed": kind for kind in ("tools", "resources", "prompts")}
+UPDATED: Final = "notifications/resources/updated"
 
 Push: TypeAlias = Callable[[str, Any], object]
 Notice: TypeAlias = Callable[[str, str, Json], object]
@@ -63,6 +65,7 @@ class Inspection:
         self.questions = Questions(self.push)
         self.states = StateTrees(target.stored)
         self.views = Views()
+        self.watches = Watches()
         self.granted: dict[str, bool] = {}
         self.connections: dict[str, EraConnection] = {}
         self.pages: list[Push] = []
@@ -138,7 +141,9 @@ class Inspection:
         # What the server refuses is worth seeing, so our own side judges no arguments.
         mgp = Mgp("interactive", approve, confirm=confirm, validators={"*": "none"}, retry=False, audit=self.audit)
         return {
-            "answers": questions.answers(connection.era),
+            "answers": questions.answers(era),
+            # Without a session roots are asked for each time, and there is nothing to tell of.
+            "capabilities": {} if connection.era == "stateless" else {"roots": {"listChanged": True}},
             "apps": True,
             "mgp": mgp,
             "mcpl": Mcpl(audit=self.audit, on_state=lambda change: self.states.heard(era(), change)),
@@ -159,6 +164,8 @@ class Inspection:
     def _heard(self, era: str, method: str, params: Json) -> None:
         if (kind := LISTS.get(method)) is not None:
             self.push("changed", {"era": era, "kind": kind})
+        elif method == UPDATED:
+            self.push("updated", {"era": era, "uri": params.get("uri")})
         for tell in tuple(self.notices):
             tell(era, method, params)
 

@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from defserve.inspector.panels import latency, session, state, tools, wire
+from defserve.inspector.panels import latency, prompts, questions, resources, session, state, tools, wire
 from defserve.inspector.panels.verb import Verb
 
 VERBS: Final[Mapping[str, Verb]] = {
     **session.VERBS,
     **tools.VERBS,
+    **resources.VERBS,
+    **prompts.VERBS,
+    **questions.VERBS,
     **latency.VERBS,
     **state.VERBS,
     **wire.VERBS,
