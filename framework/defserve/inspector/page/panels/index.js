@@ -10,6 +10,8 @@ const panel = (id, title, group, icon, key, load) => ({ id, title, group, icon, 
 
 export const panels = [
   tools,
+  panel("resources", "Resources", "Server", "file", "r", () => import("./resources.js")),
+  panel("prompts", "Prompts", "Server", "chat", "p", () => import("./prompts.js")),
   panel("wire", "Wire", "Protocol", "wire", "w", () => import("./wire.js")),
   panel("questions", "Questions", "Protocol", "question", "q", () => import("./questions.js")),
   panel("latency", "Latency", "Protocol", "bars", null, () => import("./latency.js")),
