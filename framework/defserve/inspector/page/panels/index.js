@@ -13,6 +13,7 @@ export const panels = [
   panel("wire", "Wire", "Protocol", "wire", "w", () => import("./wire.js")),
   panel("latency", "Latency", "Protocol", "bars", null, () => import("./latency.js")),
   panel("state", "State", "Extensions", "branch", "s", () => import("./state.js")),
+  panel("kernel", "Kernel", "Extensions", "servers", "k", () => import("./kernel.js")),
 ];
 
 // On a phone, these are the tabs at the bottom, with More as the fifth.
