@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import math
 import os
 import tempfile
+import time
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -46,8 +49,21 @@ def runtime_folder(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
         yield Path(folder)
 
 
+def ten_minutes(kernel: Kernel) -> None:
+    """Calls of the last ten minutes, with times that are always the same."""
+    now = time.perf_counter()
+    for id, ms in (("files", 2.0), ("git", 9.0)):
+        backend = kernel.members[id].backend
+        assert backend is not None
+        for number in range(240):
+            took = ms * (1 + 0.4 * math.sin(number / 9) + 0.3 * math.sin(number * number))
+            ended = now - 600 + number * 2.5
+            backend.room.times.append((ended - took / 1000, ended, id == "git" and number in (100, 101)))
+        backend.room.total += 240
+
+
 @contextmanager
-def kernel_beside(folder: Path, *, control: bool, era: str = "") -> Generator[InspectorBeside]:
+def kernel_beside(folder: Path, *, control: bool, era: str = "") -> Generator[tuple[InspectorBeside, Kernel]]:
     """An inspector of a kernel: two servers that work, one whose tool will change, one that fails, one that waits."""
     tools, path = folder / "tools.json", folder / "mgp.toml"
     tools.write_text(json.dumps([tool("find", "Find pages.", "words")]))
@@ -63,7 +79,7 @@ def kernel_beside(folder: Path, *, control: bool, era: str = "") -> Generator[In
     operated = KernelControl(path, os.getpid()) if control else None
     target = Target("mgp.toml", ("mgp.toml",), lambda: serving(kernel.server.composition), era, kernel=operated)
     with inspector_of(target) as inspector:
-        yield inspector
+        yield inspector, kernel
 
 
 def state(name: str, words: str) -> str:
@@ -88,12 +104,13 @@ def busy(inspector: InspectorBeside) -> None:
 
 
 def test_an_operator_watches_and_operates_a_kernel(browser: Browser, tmp_path: Path):
-    with kernel_beside(tmp_path, control=True) as inspector:
+    with kernel_beside(tmp_path, control=True) as (inspector, kernel):
         browser.look(1440, 900)
         browser.open(inspector.url + "#kernel")
         for name, words in (("files", "connected"), ("search", "connected"), ("printer", "error")):
             assert browser.page(state(name, words)), name
         assert browser.page(f"{ROWS}.map(row => row.cells[0].innerText).join() === 'files,git,printer,search,time'")
+        inspector.run(lambda _: asyncio.to_thread(ten_minutes, kernel))
         busy(inspector)
         assert browser.page(f"{ROWS}[0].querySelector('.spark') && {ROWS}[0].cells[6].innerText !== '–'")
         (tmp_path / "new").write_text(json.dumps([tool("find", "Find pages, and send them to me.", "words", "to")]))
@@ -112,9 +129,10 @@ def test_an_operator_watches_and_operates_a_kernel(browser: Browser, tmp_path: P
         browser.key("Escape", "Escape")
         # By mouse: stop a server, and start it again.
         browser.press(".kt tbody tr:nth-child(2)")
-        assert browser.page("[...document.querySelectorAll('.kdrawer .head button')].some(b => b.innerText === 'Stop')")
-        browser.page("[...document.querySelectorAll('.kdrawer .head button')].find(b => b.innerText === 'Stop').click() || 1")
-        assert browser.page(state("git", "disconnected"))
+        stop = "[...document.querySelectorAll('.kdrawer .head button')].find(each => each.innerText === 'Stop')"
+        assert browser.page(f"!!{stop}")
+        browser.page(f"{stop}.click() || true")
+        assert browser.page(state("git", "stopped"))
         browser.press(".kt tbody tr:nth-child(2) td:last-child button")
         assert browser.page(state("git", "connected"))
         # A server that cannot be started says why, where the button is.
@@ -129,10 +147,9 @@ def test_an_operator_watches_and_operates_a_kernel(browser: Browser, tmp_path: P
                     assert browser.page("document.querySelector('.kdiff')?.innerText.includes('send them to me')")
                 assert browser.page(FITS), (width, hash)
                 assert serious(browser) == []
-                if hash == "#kernel/search" and os.environ.get("DEFSERVE_PICTURES"):
+                if (width, hash) == (1440, "#kernel/search") and os.environ.get("DEFSERVE_PICTURES"):
                     name = f"inspector-kernel{'-dark' if scheme == 'dark' else ''}"
-                    wide = width == 1440
-                    browser.shot((PICTURES if wide else Path("/tmp/kp")) / f"{name}{'' if wide else f'-{width}'}.png")
+                    browser.shot(PICTURES / f"{name}.png")
         browser.open(inspector.url + "#kernel/search")
         assert browser.page("!!document.querySelector('.kheld button')")
         browser.press(".kheld button")
@@ -144,7 +161,7 @@ def test_an_operator_watches_and_operates_a_kernel(browser: Browser, tmp_path: P
 
 @pytest.mark.parametrize("era", ["handshake", "stateless"])
 def test_a_kernel_at_an_address_is_shown_over_mgp(browser: Browser, tmp_path: Path, era: str):
-    with kernel_beside(tmp_path, control=False, era=era) as inspector:
+    with kernel_beside(tmp_path, control=False, era=era) as (inspector, _):
         browser.look(1440, 900)
         browser.open(inspector.url + "#kernel")
         assert browser.page(state("files", "connected"))

@@ -47,4 +47,3 @@ class KernelControl:
 
     async def _ask(self, request: Json) -> list[Any]:
         return [answer async for answer in asking(self.config, request, self.process)]
-

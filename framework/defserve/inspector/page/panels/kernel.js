@@ -63,9 +63,9 @@ function Panel() {
   const rate = servers.reduce((sum, row) => sum + (row.calls_per_second ?? 0), 0), tools = servers.reduce((sum, row) => sum + (row.tools ?? 0), 0);
   return html`<${Stacked} class=${`p-kern${shown ? " has-drawer" : ""}`} title="Kernel">
     <div class="head khead"><h2>Backends</h2>${told && html`<span class="dim small num cut no-m">${plural(servers.length, "backend")}, ${plural(tools, "tool")}${told.way === "control" ? `, ${rate.toFixed(1)} calls a second` : ""}</span>`}<span class="grow"></span>
-      ${told && html`<${Counts} servers=${servers} only=${only} onOnly=${setOnly} />`}
+      ${told?.servers && html`<${Counts} servers=${servers} only=${only} onOnly=${setOnly} />`}
       <span class="find2"><${Search} value=${text} onInput=${setText} placeholder="Find a backend" inputRef=${search} onKeyDown=${event => { if (event.key === "Escape" || event.key === "Enter" || event.key === "ArrowDown") { event.preventDefault(); list.current?.focus(); } }} /></span>
-      ${told?.verbs && "reload" in told.verbs && html`<span class="no-m row gap4"><${Button} icon="repeat" busy=${busy[""] === "reload"} title=${command(told, "reload")} onClick=${reload}>Reload mgp.toml<//></span>`}</div>
+      ${told?.verbs && "reload" in told.verbs && html`<span class="no-m kreload"><${Button} icon="repeat" busy=${busy[""] === "reload"} title=${command(told, "reload")} onClick=${reload}>Reload mgp.toml<//></span>`}</div>
     <div class="kbody">${error && html`<div class="pad"><${ErrorNote} error=${error} onRetry=${() => { store.set({ error: null }); setTurn(turn + 1); }} /></div>`}
       ${failed[""] && html`<div class="pad"><${ErrorNote} error=${failed[""]} fact="The file was not taken over." onRetry=${reload} /></div>`}
       ${!told ? !error && html`<${Loading} rows=${6} />` : !servers.length ? html`<${Empty} icon="servers" title="This kernel has no servers">Add a [[servers]] entry to its mgp.toml; the kernel follows the file.<//>`

@@ -84,7 +84,7 @@ export function Drawer({ row, told, busy, failed, onClose }) {
       ${usual in verbs && told.way === "control" && html`<span class="no-m"><${Copy} label="Copy as a command" text=${command(told, usual, row.id)} /></span>`}<span class="no-m"><${Button} icon="close" plain small label="Close" onClick=${onClose} /></span></div>
     ${failed && html`<div class="pad"><${ErrorNote} error=${failed} /></div>`}
     ${row.restart && html`<${Restarts} row=${row} lines=${lines} />`}<${Log} lines=${lines} key=${row.id} /><//>
-    <${Pane} label=${held ? "Held" : "Facts"}><div class="head"><h2>${held ? `${plural(row.held.length, "definition")} held` : "Facts"}</h2>${held && html`<span class="dim small cut">changed since they were pinned</span><span class="grow"></span>
+    <${Pane} label=${held ? "Held" : "Facts"}><div class="head"><h2 class="nowrap">${held ? `${plural(row.held.length, "definition")} held` : "Facts"}</h2>${held && html`<span class="dim small cut kwide">changed since pinned</span><span class="grow"></span>
       <${Button} small onClick=${() => run("accept", row.id)} busy=${busy === "accept"}>Accept all<//>`}</div>
       ${held ? html`<${Held} row=${row} told=${told} busy=${busy} />` : html`<${Facts} row=${row} />`}<//></div>`;
 }

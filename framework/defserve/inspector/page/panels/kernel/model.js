@@ -23,7 +23,8 @@ export function stateOf(row) {
   if (row.state === "connected" && held) return { tone: "warn", shape: "dot", words: "tools held" };
   if (row.state === "connected" && row.health && row.health !== "healthy") return { tone: "warn", shape: "dot", words: row.health };
   if (row.state === "draining" && row.calls) return { tone, shape, words: `draining, ${plural(row.calls, "call")}` };
-  if (row.state === "registered") return { tone, shape, words: row.note ? "not enabled" : "starts when called" };
+  if (row.state === "registered" && row.note) return { tone, shape, words: "not enabled" };
+  if (["registered", "disconnected"].includes(row.state)) return { tone, shape, words: row.stopped ? "stopped" : row.start === "lazy" ? "starts when called" : row.state };
   return { tone, shape, words: row.state };
 }
 
@@ -46,10 +47,12 @@ export function span(seconds) {
 
 export const ms = value => (value == null ? "–" : value < 10 ? value.toFixed(1) : String(Math.round(value)));
 
-// A command line or an address → how it is reached, and the rest.
+// A command line or an address → how it is reached, and the rest. Programs and long paths are shown by their last part.
 export function whereOf(text) {
   const [, scheme, rest] = /^([a-z][a-z0-9+.-]*):\/\/(.*)$/i.exec(text ?? "") ?? [];
-  return scheme ? [scheme, rest] : text ? ["stdio", text] : ["", ""];
+  if (scheme) return [scheme, rest];
+  const words = (text ?? "").split(" ").map((word, at) => word.replace(at ? /^\/(?:[^/]+\/){2,}(?=[^/])/ : /^.*\/(?=[^/])/, at ? "…/" : ""));
+  return text ? ["stdio", words.join(" ")] : ["", ""];
 }
 
 // The same, at a terminal.

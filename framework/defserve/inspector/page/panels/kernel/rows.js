@@ -63,7 +63,7 @@ export function Rows({ rows, told, busy, chosen, onChoose, onOpen, listRef }) {
       const [how, where] = whereOf(row.where), failed = failedShare(row);
       return html`<tr key=${row.id} id=${`kern-${index}`} class=${row.id === chosen ? "on" : ""} aria-selected=${String(row.id === chosen)} onClick=${() => { onChoose(row.id); onOpen(row.id); }}>
         <td><b class="mono cut kname" title=${row.id}>${row.id}</b></td><td><${State} row=${row} /></td>
-        ${whole && html`<td class="dim k2 kwhere"><span class="row gap4"><${Chip} tone="out">${how}<//><span class="small cut" title=${where}>${where}</span></span></td>`}
+        ${whole && html`<td class="dim k2 kwhere"><span class="row gap4"><${Chip} tone="out">${how}<//><span class="small cut" title=${row.where}>${where}</span></span></td>`}
         <td class="r num k3">${row.tools ?? "–"}</td>
         ${whole && html`<td class="r num">${row.calls_total ? (row.calls_per_second ?? 0).toFixed(1) : "–"}</td><td class="k2 k3"><${Spark} row=${row} /></td><td class="r num">${ms(row.median_ms)}</td><td class="r num k3">${ms(row.p95_ms)}</td>
           <td class=${`r num nowrap k3${failed ? " bad" : ""}`} title=${row.errors_total ? `${number(row.errors_total)} of ${number(row.calls_total)} calls failed` : null}>${share(row)}</td>`}
