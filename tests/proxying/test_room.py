@@ -45,11 +45,12 @@ async def test_every_call_is_timed_and_what_fails_is_counted() -> None:
         return what
 
     async with at_address(behind) as url:
-        backend = server.mount(Remote(url), prefix="e")
+        server.mount(Remote(url), prefix="e")
         async with server.connect() as client:
             await client.call("e_sell", what="bread")
             with pytest.raises(ToolError):
                 await client.call("e_sell", what="air")
+            (backend,) = server.mounts.backends.values()
             room = backend.room
             assert (room.total, room.errors) == (2, 1)
             assert [failed for _, _, failed in room.times] == [False, True]

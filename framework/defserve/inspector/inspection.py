@@ -19,15 +19,18 @@ from defserve.inspector.questions import Questions
 from defserve.inspector.recording.latencies import Latencies
 from defserve.inspector.recording.recorder import Recorder
 from defserve.inspector.recording.timeline import Timeline
+from defserve.inspector.server_log import ServerLog
 from defserve.inspector.states.states import StateTrees
 from defserve.inspector.target import Target
 from defserve.inspector.views import Views
+from defserve.inspector.watches import Watches
 
 ERAS: Final = ("handshake", "stateless")
 OPEN_SECONDS: Final = 30.0
 STATUS_SECONDS: Final = 1.0
 MOST_EVENTS: Final = 5_000
 LISTS: Final = {f"notifications/{kind}/list_changed": kind for kind in ("tools", "resources", "prompts")}
+UPDATED: Final = "notifications/resources/updated"
 
 Push: TypeAlias = Callable[[str, Any], object]
 Notice: TypeAlias = Callable[[str, str, Json], object]
@@ -63,11 +66,13 @@ class Inspection:
         self.questions = Questions(self.push)
         self.states = StateTrees(target.stored)
         self.views = Views()
+        self.watches = Watches()
         self.granted: dict[str, bool] = {}
         self.connections: dict[str, EraConnection] = {}
         self.pages: list[Push] = []
         self.notices: list[Notice] = []
         self.audit = HostAudit(self.push)
+        self.server_log = ServerLog(target.audit)
         self._first: EraConnection | None = None
         self._status: asyncio.Task[None] | None = None
 
@@ -108,6 +113,12 @@ class Inspection:
         if isinstance(error, PeerGone):
             self.connection(era).lost(error)
 
+    @property
+    def open_clients(self) -> list[Client]:
+        """The client of each conversation that is open."""
+        known = {id(each): each for each in (*self.connections.values(), self._first) if each}
+        return [client for each in known.values() if (client := each.client_now) is not None]
+
     def _connection(self, era: str) -> EraConnection:
         return EraConnection(era, self.target, self.recorder, self._options, self._changed)
 
@@ -139,7 +150,9 @@ class Inspection:
         guard: dict[str, Any] = {"confirm": confirm, "validators": {"*": "none"}, "retry": False, "audit": self.audit}
         mgp = Mgp("interactive", approve, extensions=(*EXTENSIONS, *ASKING, "discovery"), **guard)
         return {
-            "answers": questions.answers(connection.era),
+            "answers": questions.answers(era),
+            # Without a session roots are asked for each time, and there is nothing to tell of.
+            "capabilities": {} if connection.era == "stateless" else {"roots": {"listChanged": True}},
             "apps": True,
             "mgp": mgp,
             "mcpl": Mcpl(audit=self.audit, on_state=lambda change: self.states.heard(era(), change)),
@@ -160,6 +173,8 @@ class Inspection:
     def _heard(self, era: str, method: str, params: Json) -> None:
         if (kind := LISTS.get(method)) is not None:
             self.push("changed", {"era": era, "kind": kind})
+        elif method == UPDATED:
+            self.push("updated", {"era": era, "uri": params.get("uri")})
         for tell in tuple(self.notices):
             tell(era, method, params)
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from defserve.host.link import Link
 from defserve.inspector.kernels.control import KernelControl
 from defserve.inspector.states.stored import Stored
+from defserve.protocols.mgp.audit.replay import ReadableAuditLog
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,6 +22,7 @@ class Target:
     era      the era of the first conversation; "" agrees on the newest
     kernel   how its operator reaches it, if it is a kernel of this user
     stored   finds the checkpoints of its feature sets in a store, if that can be read
+    audit    gives its audit log, if that can be read; asked for when it is first looked at
     """
 
     address: str
@@ -29,3 +31,4 @@ class Target:
     era: str = ""
     stored: Stored | None = None
     kernel: KernelControl | None = None
+    audit: Callable[[], ReadableAuditLog | None] | None = None

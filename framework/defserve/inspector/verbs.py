@@ -5,13 +5,28 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from defserve.inspector.panels import kernel, latency, session, state, tools, wire
+from defserve.inspector.panels import (
+    kernel,
+    latency,
+    prompts,
+    questions,
+    resources,
+    security,
+    session,
+    state,
+    tools,
+    wire,
+)
 from defserve.inspector.panels.verb import Verb
 
 VERBS: Final[Mapping[str, Verb]] = {
     **session.VERBS,
     **tools.VERBS,
+    **resources.VERBS,
+    **prompts.VERBS,
+    **questions.VERBS,
     **latency.VERBS,
+    **security.VERBS,
     **state.VERBS,
     **wire.VERBS,
     **kernel.VERBS,

@@ -21,6 +21,8 @@ from defserve.inspector.running import WebOptions, run
 from defserve.inspector.states.stored import Stored, stored_at, stored_by
 from defserve.inspector.target import Target
 from defserve.protocols.mcpl.extension import MCPL
+from defserve.protocols.mgp.audit.replay import ReadableAuditLog, readable
+from defserve.protocols.mgp.extension import MGP
 from defserve.server.server import Server
 from defserve.tooling.devserver.sockets import Beside
 from defserve.tooling.devserver.stdio import stop_signals
@@ -81,7 +83,16 @@ def inspected(target: ServerTarget, words: Sequence[str], options: Namespace) ->
             yield peer
 
     address = target.address or shlex.join(target.command) or " ".join(words)
-    return Target(address, tuple(words), link, options.era or "", _stored(target.server), _control(target))
+    server = target.server
+    return Target(
+        address,
+        tuple(words),
+        link,
+        options.era or "",
+        stored=_stored(server),
+        kernel=_control(target),
+        audit=lambda: _audited(server),
+    )
 
 
 def _control(target: ServerTarget) -> KernelControl | None:
@@ -95,3 +106,9 @@ def _stored(server: Server | None) -> Stored | None:
     """The states of a server in this process, which the inspector may read where they are kept."""
     live = next((each for each in server.extensions if isinstance(each, MCPL)), None) if server is not None else None
     return stored_by(live.sections.state) if live is not None and live.sections.state is not None else None
+
+
+def _audited(server: Server | None) -> ReadableAuditLog | None:
+    """The audit log of a server in this process, if it is one that can be read again."""
+    guards = (each for each in server.extensions if isinstance(each, MGP)) if server is not None else ()
+    return next((found for each in guards if (found := readable(each.audit.sinks)) is not None), None)

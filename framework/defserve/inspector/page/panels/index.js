@@ -11,8 +11,10 @@ const panel = (id, title, group, icon, key, load) => ({ id, title, group, icon, 
 export const panels = [
   tools,
   panel("wire", "Wire", "Protocol", "wire", "w", () => import("./wire.js")),
+  panel("questions", "Questions", "Protocol", "question", "q", () => import("./questions.js")),
   panel("latency", "Latency", "Protocol", "bars", null, () => import("./latency.js")),
   panel("state", "State", "Extensions", "branch", "s", () => import("./state.js")),
+  panel("security", "Security", "Extensions", "shield", "e", () => import("./security.js")),
   panel("kernel", "Kernel", "Extensions", "servers", "k", () => import("./kernel.js")),
 ];
 
