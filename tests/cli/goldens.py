@@ -51,6 +51,9 @@ PS: Final = [
         "tools": 12,
         "calls_total": 1840,
         "calls": 3,
+        "errors_total": 4,
+        "median_ms": 38.2,
+        "p95_ms": 121.0,
         "restarts": 0,
     },
     {

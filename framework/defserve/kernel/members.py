@@ -160,6 +160,8 @@ class Member:
             "prefix": self.entry.prefix,
             "trust_level": self.entry.mgp.trust_level if self.entry.mgp is not None else None,
             "created_by": self.creator.id if self.creator is not None else None,
+            "start": self.entry.start,
+            "stopped": self.is_stopped,
             "note": self.problem or ("" if self.entry.enabled else "not enabled in the file"),
         }
         if backend is None:

@@ -17,6 +17,7 @@ export const panels = [
   panel("latency", "Latency", "Protocol", "bars", null, () => import("./latency.js")),
   panel("state", "State", "Extensions", "branch", "s", () => import("./state.js")),
   panel("security", "Security", "Extensions", "shield", "e", () => import("./security.js")),
+  panel("kernel", "Kernel", "Extensions", "servers", "k", () => import("./kernel.js")),
 ];
 
 // On a phone, these are the tabs at the bottom, with More as the fifth.
