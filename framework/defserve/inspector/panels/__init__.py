@@ -4,5 +4,5 @@ A verb takes the inspection and the request, and returns what the page gets, as 
 as they are: the page shows them with their `fix:`.
 
 May import: `host`, `inspector.inspection`, `inspector.kernels`, `inspector.protocol`, `inspector.recording`,
-`inspector.states`, `protocols.mcp.resources.uri_expansion`, `tooling.lint.definitions`, `wire`.
+`inspector.states`, `protocols.mcp.resources.uri_expansion`, `protocols.mcpl`, `tooling.lint.definitions`, `wire`.
 """

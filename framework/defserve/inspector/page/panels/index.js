@@ -16,6 +16,7 @@ export const panels = [
   panel("questions", "Questions", "Protocol", "question", "q", () => import("./questions.js")),
   panel("latency", "Latency", "Protocol", "bars", null, () => import("./latency.js")),
   panel("state", "State", "Extensions", "branch", "s", () => import("./state.js")),
+  panel("live", "Live", "Extensions", "live", "l", () => import("./live.js")),
   panel("security", "Security", "Extensions", "shield", "e", () => import("./security.js")),
   panel("kernel", "Kernel", "Extensions", "servers", "k", () => import("./kernel.js")),
 ];
