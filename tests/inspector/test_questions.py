@@ -38,7 +38,7 @@ async def asked(questions: Questions, asking: Any, answer: dict[str, Any]) -> An
 )
 async def test_a_form_is_filled_in_or_not(answer: dict[str, Any], given: Any):
     questions, told = fresh()
-    answers = questions.answers("stateless")
+    answers = questions.answers(lambda: "stateless")
     assert answers.ask is not None
     assert await asked(questions, answers.ask("How many?", {"properties": {}}), answer) == given
     assert [topic for topic, _ in told] == ["question", "question.over"]
@@ -46,7 +46,7 @@ async def test_a_form_is_filled_in_or_not(answer: dict[str, Any], given: Any):
 
 async def test_the_other_kinds_of_questions():
     questions, _ = fresh()
-    answers = questions.answers("handshake")
+    answers = questions.answers(lambda: "handshake")
     assert answers.ask_url and answers.sample and callable(answers.roots)
     assert await asked(questions, answers.ask_url("Sign in", "https://example.com"), {"action": "accept"}) is Accept
     assert await asked(questions, answers.sample({"messages": []}), {"text": "yes"}) == "yes"

@@ -12,7 +12,7 @@ from defserve.errors import PeerGone
 from defserve.host.client import Client
 from defserve.host.fields import object_of
 from defserve.host.mcpl.mcpl import Mcpl
-from defserve.host.mgp.mgp import Mgp
+from defserve.host.mgp.mgp import ASKING, EXTENSIONS, Mgp
 from defserve.inspector.connection import EraConnection
 from defserve.inspector.live.feed import LiveFeed
 from defserve.inspector.live.playground import Playground
@@ -25,12 +25,14 @@ from defserve.inspector.server_log import ServerLog
 from defserve.inspector.states.states import StateTrees
 from defserve.inspector.target import Target
 from defserve.inspector.views import Views
+from defserve.inspector.watches import Watches
 
 ERAS: Final = ("handshake", "stateless")
 OPEN_SECONDS: Final = 30.0
 STATUS_SECONDS: Final = 1.0
 MOST_EVENTS: Final = 5_000
 LISTS: Final = {f"notifications/{kind}/list_changed": kind for kind in ("tools", "resources", "prompts")}
+UPDATED: Final = "notifications/resources/updated"
 
 Push: TypeAlias = Callable[[str, Any], object]
 Notice: TypeAlias = Callable[[str, str, Json], object]
@@ -67,6 +69,7 @@ class Inspection:
         self.states = StateTrees(target.stored)
         self.live, self.playground = LiveFeed(self.push), Playground()
         self.views = Views()
+        self.watches = Watches()
         self.granted: dict[str, bool] = {}
         self.connections: dict[str, EraConnection] = {}
         self.pages: list[Push] = []
@@ -147,9 +150,12 @@ class Inspection:
             self._heard(era(), method, params)
 
         # What the server refuses is worth seeing, so our own side judges no arguments.
-        mgp = Mgp("interactive", approve, confirm=confirm, validators={"*": "none"}, retry=False, audit=self.audit)
+        guard: dict[str, Any] = {"confirm": confirm, "validators": {"*": "none"}, "retry": False, "audit": self.audit}
+        mgp = Mgp("interactive", approve, extensions=(*EXTENSIONS, *ASKING, "discovery"), **guard)
         return {
-            "answers": questions.answers(connection.era),
+            "answers": questions.answers(era),
+            # Without a session roots are asked for each time, and there is nothing to tell of.
+            "capabilities": {} if connection.era == "stateless" else {"roots": {"listChanged": True}},
             "apps": True,
             "mgp": mgp,
             "mcpl": Mcpl(
@@ -178,6 +184,8 @@ class Inspection:
     def _heard(self, era: str, method: str, params: Json) -> None:
         if (kind := LISTS.get(method)) is not None:
             self.push("changed", {"era": era, "kind": kind})
+        elif method == UPDATED:
+            self.push("updated", {"era": era, "uri": params.get("uri")})
         for tell in tuple(self.notices):
             tell(era, method, params)
 

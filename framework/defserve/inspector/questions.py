@@ -4,19 +4,29 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections import deque
 from collections.abc import Callable
 from itertools import count
 from typing import Any, Final
 
+from pydantic_core import to_json
+
+from defserve.errors import ProtocolError
 from defserve.host.answers import Accept, Answers, Cancel, Decline
 from defserve.inspector.protocol import BadMessage, Json
+from defserve.inspector.scripted_model import ScriptedModel
 
 MOST_OPEN: Final = 100
+MOST_PAST: Final = 100
+LONGEST_PAST: Final = 32_768
+"""Bytes of a question and its answer that are kept once it is over. Of longer ones the timeline has the messages."""
+REJECTED: Final = -1
+"""The code for a person who does not let a model be sampled, as MCP has it."""
 DECISIONS: Final = {"accept": Accept, "decline": Decline, "cancel": Cancel}
 
 
 class Questions:
-    """The open questions. `push` tells the pages: topic `question` with a new one, `question.over` with `{"id"}`.
+    """The open questions. `push` tells the pages: topic `question` with a new one, `question.over` with its end.
 
     A question is `{"id", "kind", "era", "since", …}`. Kinds and the `answer` that each takes:
 
@@ -24,16 +34,22 @@ class Questions:
     |---|---|---|
     | form | message, schema | `{"action": "accept", "content": {…}}`, `{"action": "decline"}` or `"cancel"` |
     | url | message, url | `{"action": …}` |
-    | sampling | params | `{"text": …}`, or `{"result": …}` with the whole result |
+    | sampling | params | `{"text": …}`, `{"result": …}` with the whole result, or `{"refuse": true}` |
     | confirmation | tool, arguments, security | `{"yes": true}`; anything else is a no |
     | permission | permission, risk, server | `{"decision": "approved" or "denied"}`; anything else leaves it open |
 
-    Roots are not asked for each time: a server gets what `roots` holds, URIs or root objects.
+    Roots are not asked for each time: a server gets what `roots` holds, URIs or root objects. Sampling is answered by
+    `model` where the person has switched that on and one of its rules fits.
+
+    `past` are the newest questions that are over: `{"id", "kind", "era", "since", "over", "outcome", "by", "question",
+    "answer"}`. The outcome is `answered`, or `taken back` if who asked no longer waits. `by` is `person` or `script`.
     """
 
     def __init__(self, push: Callable[[str, Any], object]) -> None:
         self._push = push
         self.roots: list[str | Json] = []
+        self.model = ScriptedModel()
+        self.past: deque[Json] = deque(maxlen=MOST_PAST)
         self._numbers = count(1)
         self._open: dict[int, tuple[Json, asyncio.Future[Json]]] = {}
 
@@ -51,11 +67,21 @@ class Questions:
         answer: asyncio.Future[Json] = asyncio.get_running_loop().create_future()
         self._open[id] = question, answer
         self._push("question", question)
+        given: Json | None = None
         try:
-            return await answer
+            given = await answer
+            return given
         finally:
             del self._open[id]
-            self._push("question.over", {"id": id})
+            self._end(question, given, "person")
+
+    def _end(self, question: Json, answer: Json | None, by: str) -> None:
+        over: Json = {name: question[name] for name in ("id", "kind", "era", "since")}
+        over |= {"over": time.time(), "outcome": "taken back" if answer is None else "answered", "by": by}
+        if len(to_json((question, answer), inf_nan_mode="null")) <= LONGEST_PAST:
+            over |= {"question": question, "answer": answer}
+        self.past.append(over)
+        self._push("question.over", over)
 
     def answer(self, id: int, answer: Json) -> bool:
         """Answer a question. False if it waits no longer."""
@@ -67,20 +93,26 @@ class Questions:
 
     # -- who asks ----------------------------------------------------------------------------------------
 
-    def answers(self, era: str) -> Answers:
-        """The person, as a client's answers."""
+    def answers(self, era: Callable[[], str]) -> Answers:
+        """The person, as a client's answers. `era` says which era the client speaks, once it is open."""
 
         async def ask(message: str, schema: dict[str, Any]) -> Any:
-            answer = await self.ask("form", era, message=message, schema=schema)
+            answer = await self.ask("form", era(), message=message, schema=schema)
             decision = DECISIONS.get(str(answer.get("action")), Cancel)
             return answer.get("content") or decision if decision is Accept else decision
 
         async def ask_url(message: str, url: str) -> Any:
-            answer = await self.ask("url", era, message=message, url=url)
+            answer = await self.ask("url", era(), message=message, url=url)
             return DECISIONS.get(str(answer.get("action")), Cancel)
 
         async def sample(params: dict[str, Any]) -> Any:
-            answer = await self.ask("sampling", era, params=params)
+            if (said := self.model.answer(params)) is not None:
+                about: Json = {"id": next(self._numbers), "kind": "sampling", "era": era(), "since": time.time()}
+                self._end({**about, "params": params}, {"text": said}, "script")
+                return said
+            answer = await self.ask("sampling", era(), params=params)
+            if answer.get("refuse") is True:
+                raise ProtocolError("the person at the inspector did not let the model answer", code=REJECTED)
             return answer.get("result") or str(answer.get("text", ""))
 
         return Answers(ask, sample, lambda: self.roots, ask_url=ask_url)

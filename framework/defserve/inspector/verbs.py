@@ -5,15 +5,31 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from defserve.inspector.panels import latency, live, security, session, state, tools, wire
+from defserve.inspector.panels import (
+    kernel,
+    latency,
+    live,
+    prompts,
+    questions,
+    resources,
+    security,
+    session,
+    state,
+    tools,
+    wire,
+)
 from defserve.inspector.panels.verb import Verb
 
 VERBS: Final[Mapping[str, Verb]] = {
     **session.VERBS,
     **tools.VERBS,
+    **resources.VERBS,
+    **prompts.VERBS,
+    **questions.VERBS,
     **latency.VERBS,
     **live.VERBS,
     **security.VERBS,
     **state.VERBS,
     **wire.VERBS,
+    **kernel.VERBS,
 }

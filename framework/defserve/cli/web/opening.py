@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import shlex
 from argparse import Namespace
 from collections.abc import AsyncGenerator, Sequence
@@ -15,6 +16,7 @@ from defserve.cli.target.target import ServerTarget
 from defserve.errors import UsageError
 from defserve.host.link import Link
 from defserve.inspector.inspection import ERAS
+from defserve.inspector.kernels.control import KernelControl
 from defserve.inspector.running import WebOptions, run
 from defserve.inspector.states.stored import Stored, stored_at, stored_by
 from defserve.inspector.target import Target
@@ -82,7 +84,22 @@ def inspected(target: ServerTarget, words: Sequence[str], options: Namespace) ->
 
     address = target.address or shlex.join(target.command) or " ".join(words)
     server = target.server
-    return Target(address, tuple(words), link, options.era or "", _stored(server), lambda: _audited(server))
+    return Target(
+        address,
+        tuple(words),
+        link,
+        options.era or "",
+        stored=_stored(server),
+        kernel=_control(target),
+        audit=lambda: _audited(server),
+    )
+
+
+def _control(target: ServerTarget) -> KernelControl | None:
+    """The way to operate a kernel of this user: the one in this process, or the one that runs."""
+    if target.kernel is None:
+        return None
+    return KernelControl(target.kernel, os.getpid() if target.server is not None else None)
 
 
 def _stored(server: Server | None) -> Stored | None:

@@ -1,27 +1,42 @@
 // What waits for the person. Confirmations and permissions are dialogs, one after the other; the rest is for its panel.
 import { html, useEffect, useState } from "./vendor/preact.js";
 import { ask, on } from "./socket.js";
-import { app, useStore } from "./store.js";
+import { app, toast, useStore } from "./store.js";
 import { Button, Chip } from "./parts/controls.js";
 import { Mark } from "./parts/icons.js";
 import { Json } from "./parts/json.js";
 import { Dialog } from "./parts/layers.js";
-import { age } from "./format.js";
+import { age, cut } from "./format.js";
 
-const HERE = ["confirmation", "permission"];
+export const DIALOGS = ["confirmation", "permission"];
+
+const texts = content => [content].flat().map(block => (typeof block === "string" ? block : block?.text ?? "")).filter(Boolean).join("\n");
+
+// What a question is about, in one line.
+export function titleOf(question) {
+  const { kind, message, params, tool, permission } = question;
+  if (kind === "sampling") return texts(params?.messages?.at?.(-1)?.content) || "An answer of your model";
+  if (kind === "confirmation") return `Run ${tool}`;
+  if (kind === "permission") return `Grant ${permission}`;
+  return message || "A question";
+}
 
 export function startQuestions() {
-  on("question", question => app.set(state => ({ questions: [...state.questions, question] })));
+  on("question", question => {
+    app.set(state => ({ questions: [...state.questions, question] }));
+    if (DIALOGS.includes(question.kind) || app.get().route.panel === "questions") return;
+    toast(`The server asks: ${cut(titleOf(question).split("\n")[0], 80)}`);
+  });
   on("question.over", ({ id }) => app.set(state => ({ questions: state.questions.filter(each => each.id !== id) })));
 }
 
 export const answer = (question, given) => ask("questions.answer", { question: question.id, answer: given });
 
 // The questions of other kinds, for the panel that shows them.
-export const useOpenQuestions = () => useStore(app, state => state.questions).filter(each => !HERE.includes(each.kind));
+export const useOpenQuestions = () => useStore(app, state => state.questions).filter(each => !DIALOGS.includes(each.kind));
 
 export function QuestionDialogs() {
-  const waiting = useStore(app, state => state.questions).filter(each => HERE.includes(each.kind));
+  const waiting = useStore(app, state => state.questions).filter(each => DIALOGS.includes(each.kind));
   const [question] = waiting;
   if (!question) return null;
   const queue = waiting.length > 1 ? `1 of ${waiting.length}` : "";

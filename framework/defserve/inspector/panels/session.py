@@ -1,4 +1,4 @@
-"""What the frame of the page needs: the first facts, the eras, the connection, the questions."""
+"""What the frame of the page needs: the first facts, the eras, the connection."""
 
 from __future__ import annotations
 
@@ -25,18 +25,8 @@ async def retry(inspection: Inspection, request: Request) -> Any:
     inspection.connection(era_of(request)).retry()
 
 
-async def questions(inspection: Inspection, request: Request) -> Any:
-    return inspection.questions.open
-
-
-async def answer(inspection: Inspection, request: Request) -> Any:
-    return {"answered": inspection.questions.answer(request.whole("question"), request.object("answer"))}
-
-
 VERBS: Final[Mapping[str, Verb]] = {
     "hello": hello,
     "era.open": open_era,
     "connection.retry": retry,
-    "questions.list": questions,
-    "questions.answer": answer,
 }

@@ -10,11 +10,15 @@ const panel = (id, title, group, icon, key, load) => ({ id, title, group, icon, 
 
 export const panels = [
   tools,
+  panel("resources", "Resources", "Server", "file", "r", () => import("./resources.js")),
+  panel("prompts", "Prompts", "Server", "chat", "p", () => import("./prompts.js")),
   panel("wire", "Wire", "Protocol", "wire", "w", () => import("./wire.js")),
+  panel("questions", "Questions", "Protocol", "question", "q", () => import("./questions.js")),
   panel("latency", "Latency", "Protocol", "bars", null, () => import("./latency.js")),
   panel("state", "State", "Extensions", "branch", "s", () => import("./state.js")),
   panel("live", "Live", "Extensions", "live", "l", () => import("./live.js")),
   panel("security", "Security", "Extensions", "shield", "e", () => import("./security.js")),
+  panel("kernel", "Kernel", "Extensions", "servers", "k", () => import("./kernel.js")),
 ];
 
 // On a phone, these are the tabs at the bottom, with More as the fifth.

@@ -22,7 +22,7 @@ export function Graph({ tree, made, colours, marks, cursor, onCursor, onMark, on
   const width = lanesWidth(made.lanes, shape);
   // The newest rows come in softly, if one was there before them.
   const newFrom = useRef(Infinity);
-  if (drawn.current && drawn.current.made !== made && made.ids > drawn.current.made.ids) newFrom.current = drawn.current.made.ids;
+  if (drawn.current?.made.ids > 0 && made.ids > drawn.current.made.ids) newFrom.current = drawn.current.made.ids;
   const first = Math.max(0, Math.min(made.count, Math.floor(view.top / height) - SPARE));
   const last = Math.min(made.count, Math.ceil((view.top + view.height) / height) + SPARE);
   const at = cursor == null ? -1 : made.rowOf[tree.placeOf.get(cursor) ?? -1] ?? -1;

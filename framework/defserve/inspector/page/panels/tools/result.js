@@ -1,6 +1,7 @@
 // The right pane: the calls, newest first, and what the one in view gave.
 import { html, useEffect, useState } from "../../vendor/preact.js";
 import { duration, plural } from "../../format.js";
+import { useOpenQuestions } from "../../questions.js";
 import { app, go, useStore } from "../../store.js";
 import { Button, Chip, Copy, Tabs } from "../../parts/controls.js";
 import { Block, Log, Part, Structured, repeats, tabled } from "../../parts/content.js";
@@ -63,11 +64,17 @@ function Parts({ call, schema }) {
     ${joined.map((block, at) => html`<${Block} key=${at} block=${block} />`)}${nothing && html`<p class="dim">The tool gave nothing back.</p>`}<${Log} lines=${call.log} />`;
 }
 
+// A call may wait for the person.
+function Asked({ era }) {
+  const [question] = useOpenQuestions().filter(each => each.era === era);
+  return question && html`<${Note} tone="warn" icon="question" fact="The server asks something." actions=${html`<${Button} small onClick=${() => go("questions", String(question.id))}>Answer it<//>`}>${question.message ?? "It wants an answer of your model."}<//>`;
+}
+
 function Shown({ call, tool }) {
   const failed = call.state === "failed" && failure(call);
   const [raw, setRaw] = useState(false);
   const needs = failed && /not grant|permission/i.test(failed.message);
-  return html`<div class="stream"><${Progress} call=${call} />
+  return html`<div class="stream"><${Progress} call=${call} />${call.state === "running" && html`<${Asked} era=${call.era} />`}
     ${failed && html`<${ErrorNote} error=${failed} detail=${failed.detail} actions=${needs && html`<${Button} small onClick=${() => go("security")}>Go to Security<//>`} />`}
     ${call.state === "cancelled" && html`<${Note} tone="warn" fact="The call was cancelled.">${call.parts.length > 0 ? "These parts came before." : "Nothing had come."}<//>`}
     <${Parts} call=${call} schema=${tool?.output} />

@@ -2,7 +2,7 @@
 import { html, useEffect, useRef, useState } from "../../vendor/preact.js";
 import { ask } from "../../socket.js";
 import { app, go, toast, useStore } from "../../store.js";
-import { bytes, clock, duration, number, plural } from "../../format.js";
+import { bytes, clock, cut, duration, number, plural } from "../../format.js";
 import { Button, Chip, Copy, Segments, Tabs } from "../../parts/controls.js";
 import { Mark } from "../../parts/icons.js";
 import { Json } from "../../parts/json.js";
@@ -15,6 +15,7 @@ import { wire } from "./model.js";
 const ERAS = [["handshake", "Handshake"], ["stateless", "Stateless"]];
 const KEPT = "defserve.panes.wire";
 const LOWEST = 120;
+const LONG = 200000; // characters: more are not laid out
 
 // What a verb says about a message; the last answer stays while the next is on its way.
 function useAnswer(verb, seq, turn) {
@@ -29,10 +30,13 @@ function useAnswer(verb, seq, turn) {
 
 const text = value => (typeof value === "string" ? value : JSON.stringify(value, null, 2));
 
-function Body({ message, label }) {
+function Body({ message, label, raw }) {
   if (message.body === undefined) return html`<p class="dim p12">Only this line is left of the message: its body is no longer kept.</p>`;
+  const long = message.size > LONG;
+  const plain = raw || long || typeof message.body === "string" ? (typeof message.body === "string" ? message.body : JSON.stringify(message.body)) : null;
   return html`${message.cut && html`<${Note} tone="warn" fact="This message is cut.">The first ${bytes(message.cut)} of ${bytes(message.size)} are kept.<//>`}
-    ${typeof message.body === "string" ? html`<pre class="json wraps" tabindex="0" role="region" aria-label=${label}>${message.body}</pre>` : html`<${Json} value=${message.body} label=${label} />`}`;
+    ${long && html`<${Note} fact=${`This message has ${bytes(message.size)}.`}>Its beginning is shown; Copy gives all of it.<//>`}
+    ${plain !== null ? html`<pre class="json wraps" tabindex="0" role="region" aria-label=${label}>${cut(plain, LONG / 4)}</pre>` : html`<${Json} value=${message.body} label=${label} />`}`;
 }
 
 function Facts({ message }) {
@@ -45,7 +49,7 @@ function MessageTab({ found }) {
   return html`<div class="body"><div class="row wrap wfacts-row"><${Facts} message=${found} /><span class="grow"></span>
       <${Segments} label="How it is shown" options=${[["indented", "Indented"], ["raw", "Raw"]]} value=${raw} onChange=${setRaw} />
       <${Copy} text=${() => text(found.body)} label="Copy this message">Copy<//></div>
-    ${raw === "raw" && found.body !== undefined ? html`<pre class="json wraps" tabindex="0" role="region" aria-label="Message, raw">${typeof found.body === "string" ? found.body : JSON.stringify(found.body)}</pre>` : html`<${Body} message=${found} label="Message" />`}</div>`;
+    <${Body} message=${found} label="Message" raw=${raw === "raw"} /></div>`;
 }
 
 function PairTab({ found, onShow }) {
@@ -161,7 +165,8 @@ export function MessageDrawer({ seq, onClose, onShow }) {
   const tabs = [["message", "Message"], ["pair", html`Request and answer`], ["eras", html`Both eras ${differences != null && html`<${Chip}>${plural(differences, "difference")}<//>`}`], ["headers", "Headers"]];
   return html`<section class="pane drawer wdrawer" aria-label="Message" style=${{ height: `${height}px` }}>${line}
     <${Tabs} label="Message" tabs=${tabs} value=${tab} onChange=${next => wire.set({ tab: next })} class="dtabs">
-      ${found && html`<span class="small dim cut no-m"><b class="mono">${found.method || "answer"}</b> ${[found.about, found.id !== undefined && `id ${String(found.id).slice(0, 8)}`].filter(Boolean).join(", ")}</span>`}
+      ${found && html`<span class="small dim cut no-m"><b class="mono">${found.method || "answer"}</b> ${found.about}</span>`}
+      ${found?.id !== undefined && html`<${Copy} text=${() => String(found.id)} label=${`Copy the id ${found.id}`} class="no-m">id ${cut(String(found.id), 9)}<//>`}
       ${found?.method === "tools/call" && html`<${Button} small plain icon="tool" class="no-m" onClick=${() => go("tools", found.about)}>Tool<//>`}
       <${Button} small icon="repeat" busy=${busy} reason=${eras?.found?.again} label="Send again in both" onClick=${() => again(false)}><span class="no-m">Send again in both</span><//>
       <${Button} small plain icon="close" label="Close" onClick=${onClose} /><//>

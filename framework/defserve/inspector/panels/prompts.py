@@ -1,0 +1,33 @@
+"""The Prompts panel: the list, and a prompt with its arguments as the messages that it gives."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from defserve.inspector.inspection import Inspection
+from defserve.inspector.panels.asking import asking
+from defserve.inspector.panels.resources import completes
+from defserve.inspector.panels.verb import Verb
+from defserve.inspector.protocol import Request
+
+
+async def list_prompts(inspection: Inspection, request: Request) -> Any:
+    """`prompts` as they came, and whether the server `completes` their arguments."""
+    async with asking(inspection, request) as client:
+        offered = "prompts" in client.capabilities
+        found = await client.prompts() if offered else []
+    return {"offered": offered, "prompts": found, "completes": completes(client)}
+
+
+async def get(inspection: Inspection, request: Request) -> Any:
+    """The whole result of a prompt. `arguments` are sent as they are, also wrong ones: refusals are worth testing."""
+    params = {"name": request.text("prompt"), "arguments": request.object("arguments")}
+    async with asking(inspection, request) as client:
+        return await client.request("prompts/get", params)
+
+
+VERBS: Final[Mapping[str, Verb]] = {
+    "prompts.list": list_prompts,
+    "prompts.get": get,
+}

@@ -1,0 +1,237 @@
+"""The Questions panel of the inspector in a real browser: what a server asks is seen, judged and answered."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from defserve.inspector.inspection import Inspection
+from defserve.inspector.target import Target
+from defserve.runner.memory import serving
+from tests.inspector.library import library
+
+from .accessibility import serious
+from .inspecting import InspectorBeside, inspector_of
+
+if TYPE_CHECKING:
+    from .chromium import Browser
+
+pytestmark = pytest.mark.browser
+
+PICTURES = Path(__file__).parents[2] / "docs" / "pictures"
+FITS = "document.documentElement.scrollWidth <= innerWidth && document.documentElement.scrollHeight <= innerHeight"
+BADGE = "document.querySelector('.side a[href=\"#questions\"] .hot')?.textContent"
+DETAIL = "document.querySelector('.p-questions .t-form')?.innerText"
+LOOKS = ((360, 780, "light"), (360, 780, "dark"), (768, 900, "light"), (1440, 900, "dark"), (1440, 900, "light"))
+
+
+@pytest.fixture(scope="module")
+def inspector() -> Iterator[InspectorBeside]:
+    server = library()
+    with inspector_of(
+        Target("library.py", ("library.py",), lambda: serving(server.composition), "stateless")
+    ) as beside:
+        yield beside
+
+
+def begin(inspector: InspectorBeside, era: str, tool: str) -> asyncio.Task[Any]:
+    """Call a tool, and do not wait for its end."""
+
+    async def work(inspection: Inspection) -> asyncio.Task[Any]:
+        client = await inspection.client(era)
+        return asyncio.create_task(client.call(tool))
+
+    return inspector.run(work)
+
+
+def ended(inspector: InspectorBeside, call: asyncio.Task[Any]) -> Any:
+    async def work(_: Inspection) -> Any:
+        return await asyncio.gather(call, return_exceptions=True)
+
+    return inspector.run(work)[0]
+
+
+def has(browser: Browser, words: str) -> bool:
+    return bool(browser.page(f"{DETAIL}?.includes({words!r})"))
+
+
+def test_by_keys_alone_a_form_is_filled_in_and_answered(browser: Browser, inspector: InspectorBeside):
+    browser.look(1440, 900)
+    browser.open(inspector.url + "#tools")
+    assert browser.page("document.querySelectorAll('[role=option]').length > 3")
+    call = begin(inspector, "stateless", "enter")
+    assert browser.page(f"{BADGE} === '1'")
+    assert browser.page("document.querySelector('.toast')?.innerText.includes('Who are you?')")
+    browser.key("g", "q")
+    assert has(browser, "Who are you?")
+    name = "[id^=q][id$='-name']"
+    browser.page(f"document.querySelector({name!r}).focus() || true")
+    browser.type("A")
+    browser.key("Tab")
+    browser.type("36")
+    assert browser.page("document.querySelector('.btn.pri').innerText.startsWith('Answer anyway')")
+    assert serious(browser) == []
+    browser.key("Shift+Tab")
+    browser.key("End")
+    browser.type("da")
+    assert browser.page("/^Answer(?! anyway)/.test(document.querySelector('.btn.pri').innerText)")
+    browser.key("Control+Enter")
+    assert ended(inspector, call) == "Ada, 36, reading"
+    assert browser.page(f"!({BADGE})")
+    assert has(browser, "answered")
+    assert browser.complaints() == []
+    assert [each for each in browser.asked() if not each.startswith(inspector.origin)] == []
+    browser.open("about:blank")
+
+
+def test_in_a_session_a_form_may_come_field_by_field(browser: Browser, inspector: InspectorBeside):
+    """A server that speaks MGP asks for one value at a time; each answer leads on to the next question."""
+    browser.look(1440, 900)
+    browser.open(inspector.url + "#questions")
+    call = begin(inspector, "handshake", "enter")
+    for text in ("Ada", "36", "r"):
+        field = ".t-form .body :is(input, select)"
+        assert browser.page(f"document.querySelector({field!r})?.value === '' || !!document.querySelector('select')")
+        browser.page(f"document.querySelector({field!r}).focus() || true")
+        browser.type(text)
+        browser.key("Control+Enter")
+    assert ended(inspector, call) == "Ada, 36, reading"
+    assert browser.complaints() == []
+    browser.open("about:blank")
+
+
+def test_a_call_in_tools_says_that_it_waits_for_an_answer(browser: Browser, inspector: InspectorBeside):
+    browser.look(1440, 900)
+    browser.open(inspector.url + "#tools/enter")
+    assert browser.page("document.querySelector('.t-form .toolname')?.textContent === 'enter'")
+    browser.key("Control+Enter")
+    assert browser.page("document.querySelector('.t-res .note')?.innerText.includes('The server asks something')")
+    browser.press(".t-res .note button")
+    assert has(browser, "Who are you?")
+    press(browser, "Decline")
+    assert has(browser, "declined")
+    browser.key("g", "t")
+    assert browser.page("/declin|refus/i.test(document.querySelector('.t-res .body')?.innerText)")
+    assert browser.complaints() == []
+    browser.open("about:blank")
+
+
+def test_an_address_is_judged_before_it_is_opened(browser: Browser, inspector: InspectorBeside):
+    browser.look(1440, 900)
+    call = begin(inspector, "stateless", "sign_in")
+    browser.open(inspector.url + "#questions")
+    assert has(browser, "https://town.example/sign-in?for=library")
+    link = "document.querySelector('.t-form a.btn')"
+    assert browser.page(f"{link}.rel === 'noopener noreferrer' && {link}.target === '_blank'")
+    assert serious(browser) == []
+    browser.key("Control+Enter")
+    assert ended(inspector, call) == "signed in"
+
+    async def ask(inspection: Inspection) -> asyncio.Task[Any]:
+        url = "javascript:alert(document.cookie)"
+        return asyncio.create_task(inspection.questions.ask("url", "stateless", message="Open it", url=url))
+
+    asked = inspector.run(ask)
+    assert has(browser, "not opened from here")
+    assert browser.page("!document.querySelector('.t-form a[href]')")
+    press(browser, "Cancel")
+    assert ended(inspector, asked) == {"action": "cancel"}
+    assert browser.complaints() == []
+    browser.open("about:blank")
+
+
+def press(browser: Browser, words: str) -> None:
+    found = f"[...document.querySelectorAll('.t-form button')].find(each => each.innerText === {words!r})"
+    assert browser.page(f"{found} && ({found}.click(), true)")
+
+
+@pytest.mark.parametrize("era", ["handshake", "stateless"])
+def test_a_model_is_played_by_hand_refused_or_scripted(browser: Browser, inspector: InspectorBeside, era: str):
+    browser.look(1440, 900)
+    browser.open(inspector.url + "#questions")
+    call = begin(inspector, era, "summarize")
+    assert (
+        has(browser, "Summarize: a long book") and has(browser, "You are brief.") and has(browser, "at most 50 tokens")
+    )
+    browser.page("document.querySelector('.t-form textarea').focus() || true")
+    browser.type("It is long.")
+    browser.key("Control+Enter")
+    assert ended(inspector, call) == "It is long."
+    call = begin(inspector, era, "summarize")
+    assert browser.page(f"{BADGE} === '1'")
+    press(browser, "Refuse")
+    assert "did not let the model answer" in str(ended(inspector, call))
+    browser.page("location.hash = '#questions/model'")
+    assert has(browser, "The script answers")
+    browser.page("document.querySelector('.t-form [role=switch]').click() || true")
+    press(browser, "Add a rule")
+    assert browser.page("document.querySelectorAll('.rule').length > 0")
+    browser.page("document.querySelector('.rule textarea').focus() || true")
+    browser.type("Scripted.")
+    browser.key("Control+Enter")
+    assert browser.page("document.querySelector('.t-form .bar .pri').disabled")
+    assert ended(inspector, begin(inspector, era, "summarize")) == "Scripted."
+    assert browser.page("document.querySelector('.t-list').innerText.includes('by the script')")
+    assert serious(browser) == []
+
+    async def off(inspection: Inspection) -> None:
+        inspection.questions.model.set(False, [])
+
+    inspector.run(off)
+    assert browser.complaints() == []
+    browser.open("about:blank")
+
+
+def test_roots_are_edited_and_given_to_whoever_asks(browser: Browser, inspector: InspectorBeside):
+    browser.look(1440, 900)
+    browser.open(inspector.url + "#questions/roots")
+    assert has(browser, "There are no roots")
+    press(browser, "Add a root")
+    assert browser.page(
+        "document.querySelector('.rootrow input') && (document.querySelector('.rootrow input').focus(), true)"
+    )
+    browser.type("/home/me")
+    assert has(browser, "Roots start with file://")
+    browser.key("Home")
+    browser.type("file://")
+    browser.key("Control+Enter")
+    assert browser.page("document.querySelector('.t-form .bar .pri').disabled")
+    for era in ("handshake", "stateless"):
+        assert ended(inspector, begin(inspector, era, "where")) == ["file:///home/me"]
+    assert browser.complaints() == []
+    browser.open("about:blank")
+
+
+def test_it_fits_every_window_in_both_themes(browser: Browser, inspector: InspectorBeside):
+    calls = [begin(inspector, "stateless", tool) for tool in ("summarize", "enter", "sign_in")]
+    for width, height, scheme in LOOKS:
+        browser.look(width, height, scheme)
+        browser.open(inspector.url + "#questions")
+        assert browser.page("document.querySelectorAll('.t-list [role=option]').length >= 5")
+        assert browser.page(f"document.documentElement.dataset.theme === {scheme!r}")
+        assert browser.page(FITS), width
+        for row in (1, 2, 3):
+            if width < 720 and row > 1:
+                browser.press(".t-form [aria-label='Back to the list']")
+            browser.press(f".t-list [role=group]:nth-of-type(1) [role=option]:nth-of-type({row + 1})")
+            assert browser.page("!!document.querySelector('.t-form .bar .pri')?.offsetParent")
+            assert browser.page(FITS), (width, row)
+            assert serious(browser) == []
+            if os.environ.get("DEFSERVE_PICTURES") and row == 1 and width == 1440:
+                browser.shot(PICTURES / f"inspector-questions{'-dark' if scheme == 'dark' else ''}.png")
+            elif shots := os.environ.get("DEFSERVE_SHOTS"):
+                browser.shot(Path(shots) / f"questions-{width}-{scheme}-{row}.png")
+    assert browser.complaints() == []
+    browser.open("about:blank")
+    for call in calls:
+
+        async def end(_: Inspection, call: asyncio.Task[Any] = call) -> None:
+            call.cancel()
+
+        inspector.run(end)
+        ended(inspector, call)
