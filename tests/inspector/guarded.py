@@ -16,7 +16,7 @@ KEY = b"a key that only the tests have"
 def guarded(audit: AuditLog | None = None) -> Server:
     """The local user is its admin."""
     policy = AccessPolicy("opt-out", admins=["local"])
-    server = Server("greenhouse", "0.4.2", access=policy, **({"audit": audit} if audit is not None else {}))
+    server = Server("greenhouse", "0.4.2", access=policy, audit=audit if audit is not None else ())
 
     @server.tool
     @safe

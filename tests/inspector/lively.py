@@ -19,7 +19,7 @@ def lively() -> Server:
     privacy = server.feature_set(PRIVACY, "Keep names out of answers.")
     water = server.feature_set(WATER, "Water and open vents.", scoped=True)
     alerts = server.feature_set(ALERTS, "Push frost and heat warnings.", inbox=True, uses=["pushEvents"])
-    season = server.feature_set("season.tips", "Suggest what to sow.")
+    season = server.feature_set("season.tips", "Suggest what to sow.", uses=["inferenceRequest"])
 
     @watch.before_inference
     async def climate(turn: Turn) -> list[Injection]:
@@ -75,6 +75,12 @@ def lively() -> Server:
         (receipt,) = await roof.incoming(Message("chat:#roof", text, author="gardener"), to=ctx.session)
         return receipt.accepted
 
-    declared: list[Any] = [climate, recall, slow, hide, water_bed, warn, published, call_roof]
+    @season.tool
+    async def advise(bed: str) -> str:
+        """Have the host's model say what to sow."""
+        asked = [{"role": "system", "content": "You know gardens."}, f"What grows in {bed}?"]
+        return (await season.infer(asked)).content
+
+    declared: list[Any] = [climate, recall, slow, hide, water_bed, warn, published, call_roof, advise]
     assert declared
     return server

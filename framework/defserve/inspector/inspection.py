@@ -15,6 +15,7 @@ from defserve.host.mcpl.mcpl import Mcpl
 from defserve.host.mgp.mgp import ASKING, EXTENSIONS, Mgp
 from defserve.inspector.connection import EraConnection
 from defserve.inspector.live.feed import LiveFeed
+from defserve.inspector.live.inference import asked_person
 from defserve.inspector.live.playground import Playground
 from defserve.inspector.protocol import BadMessage, Json
 from defserve.inspector.questions import Questions
@@ -165,6 +166,7 @@ class Inspection:
                 on_event=lambda event: self.live.event(era(), event),
                 on_message=lambda message: self.live.message(era(), message),
                 on_state=lambda change: self.states.heard(era(), change),
+                model=asked_person(self.live, era, questions.sampler(era)),
                 audit=self.audit,
             ),
             "timeout": OPEN_SECONDS,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from itertools import count
 from typing import Any, Final
 
@@ -105,6 +105,11 @@ class Questions:
             answer = await self.ask("url", era(), message=message, url=url)
             return DECISIONS.get(str(answer.get("action")), Cancel)
 
+        return Answers(ask, self.sampler(era), lambda: self.roots, ask_url=ask_url)
+
+    def sampler(self, era: Callable[[], str]) -> Callable[[Json], Awaitable[Any]]:
+        """What answers requests to sample a model: the script, or the person. Raises ProtocolError if they refuse."""
+
         async def sample(params: dict[str, Any]) -> Any:
             if (said := self.model.answer(params)) is not None:
                 about: Json = {"id": next(self._numbers), "kind": "sampling", "era": era(), "since": time.time()}
@@ -115,7 +120,7 @@ class Questions:
                 raise ProtocolError("the person at the inspector did not let the model answer", code=REJECTED)
             return answer.get("result") or str(answer.get("text", ""))
 
-        return Answers(ask, sample, lambda: self.roots, ask_url=ask_url)
+        return sample
 
     async def confirm(self, era: str, tool: str, arguments: Json, security: Json) -> bool:
         """Whether the person says yes to a call."""

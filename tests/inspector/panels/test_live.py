@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from defserve import Server
-from defserve.errors import PeerError
+from defserve.errors import DefserveError, PeerError
 from defserve.inspector.inspection import Inspection
 from defserve.inspector.live import feed
 from defserve.inspector.live.feed import MOST_EVENTS, LiveFeed
@@ -54,7 +54,9 @@ async def test_a_turn_has_every_injection_at_its_place_and_the_rewritten_answer(
         ]
         assert before["injections"][1]["metadata"] == {"memoryIds": ["m1", "m7"]}
         assert before["silent"] == ["season.tips"]
-        assert inspection.recorder.entry(before["seq"]).method == "context/beforeInference"
+        entry = inspection.recorder.entry(before["seq"])
+        assert entry is not None
+        assert entry.method == "context/beforeInference"
         after = await do(inspection, "after", answer="Alice knows.")
         assert (after["text"], after["rewrites"]) == (
             "A. knows.",
@@ -171,6 +173,33 @@ async def test_a_scope_on_no_list_waits_for_the_person_and_lists_decide_the_rest
         assert inspection.live.asked == {}
         with pytest.raises(BadMessage):
             await do(inspection, "scopes", set=WATER, allow=["x"] * (MOST_PATTERNS + 1))
+
+
+@pytest.mark.parametrize("answer", [{"text": "Moss."}, {"result": {"content": {"type": "text", "text": "Moss."}}}])
+async def test_an_inference_that_the_server_asks_for_is_put_to_the_person(answer: dict[str, Any]):
+    async with inspecting(lively()) as inspection:
+        calling = asyncio.create_task((await inspection.client()).call("advise", bed="fern"))
+        await until(lambda: bool(inspection.questions.open))
+        (question,) = inspection.questions.open
+        assert question["params"]["systemPrompt"] == "You know gardens."
+        assert question["params"]["messages"] == [
+            {"role": "user", "content": [{"type": "text", "text": "What grows in fern?"}]}
+        ]
+        row = inspection.live.events[-1]
+        assert (row["kind"], row["text"], row["state"]) == ("inference", "What grows in fern?", "waits")
+        inspection.questions.answer(question["id"], answer)
+        assert await calling == "Moss."
+        assert row["state"] == "answered"
+
+
+async def test_an_inference_that_the_person_refuses_is_refused():
+    async with inspecting(lively()) as inspection:
+        calling = asyncio.create_task((await inspection.client()).call("advise", bed="fern"))
+        await until(lambda: bool(inspection.questions.open))
+        inspection.questions.answer(inspection.questions.open[0]["id"], {"refuse": True})
+        with pytest.raises(DefserveError):
+            await calling
+        assert inspection.live.events[-1]["state"] == "refused"
 
 
 async def test_a_channel_is_a_chat():

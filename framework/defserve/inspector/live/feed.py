@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager
 from itertools import count
-from typing import Any, Final, Literal, TypeAlias, get_args
+from typing import Any, Final, Literal, TypeAlias, cast, get_args
 
 from defserve.host.mcpl.channels.messages import ChannelMessage
 from defserve.host.mcpl.push.receiver import EventAnswer, PushedEvent
@@ -65,6 +66,21 @@ class LiveFeed:
                 self._push("live", {"kind": "event", "row": row})
         return EventAnswer(row["state"] == "accepted", reason=row["reason"] or None)
 
+    @contextmanager
+    def inference(self, era: str, id: str, feature_set: str, text: str) -> Generator[None]:
+        """Tell of an inference that a server asks for, and how it ended."""
+        row: Json = {"number": next(self._numbers), "kind": "inference", "era": era, "id": id, "set": feature_set}
+        row |= {"text": text[:LONGEST_TEXT], "at": time.time(), "state": "waits", "reason": ""}
+        self.events.append(row)
+        self._push("live", {"kind": "event", "row": row})
+        state, reason = "refused", "it was not answered"
+        try:
+            yield
+            state, reason = "answered", ""
+        finally:
+            row["state"], row["reason"] = state, reason
+            self._push("live", {"kind": "event", "row": row})
+
     def message(self, era: str, message: ChannelMessage) -> None:
         """Take a message of a channel."""
         author = message.author
@@ -113,7 +129,7 @@ class LiveFeed:
         """Change what happens to events. Those that wait are decided by it. Raises BadMessage."""
         if mode not in MODES:
             raise BadMessage(f"there is no mode {mode!r}", fix=f"use one of {', '.join(MODES)}")
-        self.mode = mode
+        self.mode = cast(Mode, mode)
         if mode != "ask":
             for row in self.events:
                 self.decide(row["number"], mode == "accept")

@@ -1,7 +1,7 @@
 // Pushed events with their receipts, and channels as chats.
 import { html, useEffect, useRef, useState } from "../../vendor/preact.js";
 import { ask } from "../../socket.js";
-import { app, useStore } from "../../store.js";
+import { app, go, useStore } from "../../store.js";
 import { age, clock, duration } from "../../format.js";
 import { Button, Chip, Segments } from "../../parts/controls.js";
 import { ErrorNote } from "../../parts/notes.js";
@@ -9,14 +9,14 @@ import { Icon } from "../../parts/icons.js";
 import { colourOf, live, take } from "./model.js";
 
 const MODES = [["accept", "Accept"], ["ask", "Ask me"], ["refuse", "Refuse"]];
-const STATES = { waits: ["warn", "clock"], accepted: ["ok", "check"], refused: ["bad", "close"] };
+const STATES = { answered: ["ok", "check"], waits: ["warn", "clock"], accepted: ["ok", "check"], refused: ["bad", "close"] };
 
 function Event({ told, row }) {
   const [tone, icon] = STATES[row.state];
   const decide = allow => ask("live.decide", { number: row.number, allow });
   return html`<li class="ev"><span class=${`sq ${colourOf(told, row.set)}`}></span><b class="cut" title=${row.text}>${row.text}</b><span class="tiny faint num" title=${clock(row.at)}>${age(row.at)}</span>
-    <span class="b"><${Chip} tone=${tone} icon=${icon}>${row.state}<//><span class="dim cut" title=${`${row.set}, ${row.id}`}>${row.reason || row.set}</span><span class="grow"></span>
-      ${row.state === "waits" && html`<${Button} small onClick=${() => decide(true)}>Accept<//><${Button} small plain onClick=${() => decide(false)}>Refuse<//>`}</span></li>`;
+    <span class="b"><${Chip} tone=${tone} icon=${icon}>${row.kind === "inference" && row.state === "waits" ? "asks your model" : row.state}<//><span class="dim cut" title=${`${row.set}, ${row.id}`}>${row.reason || row.set}</span><span class="grow"></span>
+      ${row.state === "waits" && row.kind === "inference" ? html`<${Button} small onClick=${() => go("questions")}>Answer<//>` : row.state === "waits" && html`<${Button} small onClick=${() => decide(true)}>Accept<//><${Button} small plain onClick=${() => decide(false)}>Refuse<//>`}</span></li>`;
 }
 
 function Channel({ told, channel }) {
