@@ -181,9 +181,11 @@ def test_it_fits_every_window_in_both_themes(browser: Browser, inspector: Inspec
         row = "[role=option][id$='-1']" if panel == "resources" else "[role=option][id$='-0']"
         browser.press(f".t-list {row}")
         if panel == "prompts":
-            assert browser.page(
-                "document.querySelector('.t-form input') && (document.querySelector('.t-form input').focus(), true)"
-            )
+            if width < 720:
+                browser.page(
+                    "document.querySelector('#arg-country') && (document.querySelector('#arg-country').focus(), true)"
+                )
+            assert browser.page("document.activeElement.id === 'arg-country'")
             browser.type("Italy")
             browser.key("Tab")
             browser.type("Rome")

@@ -133,3 +133,28 @@ def test_permissions_confirmation_access_and_the_chain(browser: Browser, tmp_pat
                 if waiting is not None:
                     browser.key("Escape")
                     waiting.result()
+
+
+def test_a_broken_chain_is_cut_at_its_line_and_keys_alone_decide(browser: Browser, tmp_path: Path):
+    with audited(tmp_path) as log, inspector_in(browser, guarded(log), "stateless", log) as inspector:
+        for number in range(5):
+            log.append({"event_type": "com.example.refill", "details": {"tank": number}})
+        log.settle()
+        raw = log.path.read_bytes().splitlines(keepends=True)
+        raw[2] = raw[2].replace(b'"tank":2', b'"tank":9')
+        log.path.write_bytes(b"".join(raw))
+        browser.look(1440, 900)
+        browser.open(inspector.url + "#security")
+        assert browser.page(f"{VERDICT}.includes('The chain is broken at line 3.')")
+        assert browser.page("document.querySelector('.cutline')?.innerText.startsWith('3')")
+        assert browser.page("document.querySelectorAll('.link.grey').length === 2")
+        # By keys alone: arrows choose what is said, and a line opens its event.
+        assert browser.page(f"{so_it_is('com.example.vents')} === 'asked with the next call'")
+        browser.page("document.querySelector('.perms [role=radio][tabindex=\"0\"]').focus() || true")
+        browser.key("ArrowRight")
+        assert browser.page(f"{so_it_is('com.example.vents')} === 'denied by you'")
+        browser.page("document.querySelector('.sec-audit [role=grid]').focus() || true")
+        browser.key("End")
+        assert browser.page("document.querySelector('.auditevent')?.innerText.includes('com.example.refill')")
+        browser.key("Tab", "Tab")
+        assert serious(browser) == []

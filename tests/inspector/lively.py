@@ -48,7 +48,10 @@ def lively() -> Server:
         names = turn.assistant_message.count("Alice")
         return Rewrite(turn.assistant_message.replace("Alice", "A."), metadata={"names": names}) if names else None
 
-    @water.tool(scope=lambda bed: f"bed/{bed}")
+    def where(bed: str) -> str:
+        return f"bed/{bed}"
+
+    @water.tool(scope=where)
     def water_bed(bed: str) -> str:
         """Water a bed."""
         return f"{bed} is watered"

@@ -25,6 +25,7 @@ from defserve.inspector.recording.timeline import Timeline
 from defserve.inspector.server_log import ServerLog
 from defserve.inspector.states.states import StateTrees
 from defserve.inspector.target import Target
+from defserve.inspector.topic import TopicSeat
 from defserve.inspector.views import Views
 from defserve.inspector.watches import Watches
 
@@ -69,6 +70,7 @@ class Inspection:
         self.questions = Questions(self.push)
         self.states = StateTrees(target.stored)
         self.live, self.playground = LiveFeed(self.push), Playground()
+        self.seats: dict[int, TopicSeat] = {}
         self.views = Views()
         self.watches = Watches()
         self.granted: dict[str, bool] = {}

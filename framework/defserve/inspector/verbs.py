@@ -16,6 +16,7 @@ from defserve.inspector.panels import (
     session,
     state,
     tools,
+    topics,
     wire,
 )
 from defserve.inspector.panels.verb import Verb
@@ -32,4 +33,5 @@ VERBS: Final[Mapping[str, Verb]] = {
     **state.VERBS,
     **wire.VERBS,
     **kernel.VERBS,
+    **topics.VERBS,
 }

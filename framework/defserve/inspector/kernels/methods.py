@@ -27,7 +27,7 @@ class KernelMethods:
 
     def __init__(self, client: Client) -> None:
         self._client = client
-        self.verbs = {verb: COMMANDS[verb] for verb in DONE_BY} if self._has("lifecycle") else dict[str, str]()
+        self.verbs: Mapping[str, str] = {verb: COMMANDS[verb] for verb in DONE_BY} if self._has("lifecycle") else {}
 
     @staticmethod
     def is_kernel(client: Client) -> bool:

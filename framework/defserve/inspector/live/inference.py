@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Final, TypeAlias
 
 from defserve.host.mcpl.inference.routing import InferenceRequest, Model
@@ -55,5 +55,5 @@ def written(answer: Any) -> str:
     return content if isinstance(content, str) else _text(content if is_array(content) else [content])
 
 
-def _text(content: list[Any]) -> str:
+def _text(content: Sequence[Any]) -> str:
     return "\n".join(str(block.get("text", "")) for block in content if is_object(block))

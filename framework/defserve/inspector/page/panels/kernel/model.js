@@ -15,13 +15,14 @@ const STATES = {
   connected: ["ok", "dot"], connecting: ["acc", "ring"], restarting: ["warn", "ring"], draining: ["acc", "ring"],
   registered: ["faint", "ring"], disconnected: ["faint", "ring"], error: ["bad", "cross"],
 };
+const UNWELL = { late: "answers late", degraded: "degraded", unhealthy: "unhealthy" };
 const LOOKS = new Set(["restarting", "error"]);
 
 export function stateOf(row) {
   const [tone, shape] = STATES[row.state] ?? ["dim", "ring"];
   const held = row.held?.length ?? 0;
   if (row.state === "connected" && held) return { tone: "warn", shape: "dot", words: "tools held" };
-  if (row.state === "connected" && row.health && row.health !== "healthy") return { tone: "warn", shape: "dot", words: row.health };
+  if (row.state === "connected" && UNWELL[row.health]) return { tone: "warn", shape: "dot", words: UNWELL[row.health] };
   if (row.state === "draining" && row.calls) return { tone, shape, words: `draining, ${plural(row.calls, "call")}` };
   if (row.state === "registered" && row.note) return { tone, shape, words: "not enabled" };
   if (["registered", "disconnected"].includes(row.state)) return { tone, shape, words: row.stopped ? "stopped" : row.start === "lazy" ? "starts when called" : row.state };

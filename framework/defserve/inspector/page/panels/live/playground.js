@@ -37,7 +37,7 @@ function Reads({ told, before }) {
   const [mode, setMode] = useState("laid");
   const injected = before.injections.reduce((sum, each) => sum + about(textOf(each.content)), 0), all = injected + about(before.message);
   const nobody = !before.wants;
-  return html`<div class="row playrow"><h2 class="grow nowrap">What the model reads</h2><span class="small dim num no-m nowrap">about ${plural(all, "token")}, ${number(injected)} injected, ${duration(before.ms)}</span>
+  return html`<div class="row playrow"><h2 class="nowrap">What the model reads</h2><span class="grow"></span><span class="small dim num no-m nowrap">about ${plural(all, "token")}, ${number(injected)} injected</span>
       <${Segments} label="How it is shown" options=${[["laid", "Laid out"], ["plain", "Plain"]]} value=${mode} onChange=${setMode} />
       ${before.seq != null && html`<${Button} small plain onClick=${() => go("wire", String(before.seq))}>Wire<//>`}</div>
     ${mode === "plain" ? html`<pre class="said wraps">${plain(before)}</pre>` : html`<${Share} told=${told} before=${before} />
@@ -60,7 +60,7 @@ function Answer({ told, after }) {
 
 export function Playground({ told, tabs, inputRef }) {
   const { message, answer, before, after, busy, failed } = useStore(live);
-  return html`${tabs}<div class="head"><h2 class="nowrap">Hook playground</h2><span class="faint small cut no-m">One turn, no model called</span><span class="grow"></span>${before && html`<span class="tiny faint cut no-m">${before.conversation}, turn ${before.turn + 1}</span>`}</div>
+  return html`${tabs}<div class="head"><h2 class="nowrap">Hook playground</h2><span class="faint small cut no-m">One turn, no model called</span><span class="grow"></span>${before && html`<span class="tiny faint cut no-m">${before.conversation}, turn ${before.turn + 1}, ${duration(before.ms)}</span>`}</div>
     <div class="body"><div class="ask2"><label class="in area"><span class="vh">What the user says</span><textarea class="bare" rows="2" ref=${inputRef} placeholder="What the user says" value=${message} onInput=${event => live.set({ message: event.target.value })}></textarea></label>
         <${Button} primary icon="play" keys="Ctrl ↵" busy=${busy} reason=${message.trim() ? null : "Say something first"} onClick=${run}>Run<//>
         <label class="in area"><span class="vh">What the model answers</span><textarea class="bare" rows="2" placeholder="What the model answers, typed by you" value=${answer} onInput=${event => live.set({ answer: event.target.value })}></textarea></label></div>
