@@ -11,7 +11,7 @@ const entries = createStore({ all: [] });
 const keyOf = ({ agent, tool }) => JSON.stringify([agent, tool]);
 
 function keep(about, said) {
-  const row = { ...about, ...said, key: keyOf(about) };
+  const row = { ...said, ...about, key: keyOf(about) }; // what was asked about stays, whatever the server says
   entries.set(({ all }) => {
     const at = all.findIndex(each => each.key === row.key);
     return { all: at < 0 ? [...all, row].slice(-MOST) : all.map((each, index) => (index === at ? row : each)) };
