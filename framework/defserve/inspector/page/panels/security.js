@@ -42,11 +42,11 @@ function useAudit(isOpen) {
 
 function Permissions({ told }) {
   if (!told.permissions.length) return html`<p class="pad dim">No tool of this server says that it needs a permission.</p>`;
-  return html`<div class="scrolls"><table class="perms"><thead><tr><th class="first"><span class="vh">risk</span></th><th>permission</th><th class="no-m">needed by</th><th>you say</th><th class="last">so it is</th></tr></thead>
+  return html`<div class="scrolls"><table class="perms"><thead><tr><th class="first"><span class="vh">risk</span></th><th>permission</th><th>needed by</th><th>you say</th><th class="last">so it is</th></tr></thead>
     <tbody>${told.permissions.map(each => {
       const [words, tone] = OUTCOMES[each.decision] ?? [each.decision, "dim"];
       return html`<tr key=${each.name}><td class="first"><${Mark} risk=${each.risk} /></td><td class="mono name">${each.name}</td>
-        <td class="no-m dim tools">${each.tools.length ? each.tools.slice(0, 3).map((tool, at) => html`${at > 0 && ", "}<button type="button" class="plainlink" key=${tool} onClick=${() => go("tools", tool)}>${tool}</button>`) : "no tool here"}
+        <td class="dim tools">${each.tools.length ? each.tools.slice(0, 3).map((tool, at) => html`${at > 0 && ", "}<button type="button" class="plainlink" key=${tool} onClick=${() => go("tools", tool)}>${tool}</button>`) : "no tool here"}
           ${each.tools.length > 3 && ` and ${number(each.tools.length - 3)} more`}</td>
         <td><${Segments} label=${`What you say about ${each.name}`} options=${SAY} value=${each.say} onChange=${say => take("security.permit", { permission: each.name, say })} /></td>
         <td class=${`last nowrap ${tone}`}>${words}</td></tr>`;
