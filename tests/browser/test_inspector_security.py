@@ -113,6 +113,12 @@ def test_permissions_confirmation_access_and_the_chain(browser: Browser, tmp_pat
         browser.press(".asks .btn:nth-of-type(3)")
         assert browser.page("document.querySelector('.sec-left').innerText.includes('entry for this tool, by local')")
         assert browser.page("document.querySelector('.sec-left').innerText.includes('healthy')")
+        # Event channels: the calls of this inspector are told to it.
+        browser.press(".listens .btn")
+        assert browser.page("document.querySelector('.listens .btn').innerText.includes('Stop')")
+        assert browser.page("document.querySelector('.sec-left').innerText.includes('tool.started')")
+        inspector.call("list_sensors")
+        assert browser.page("document.querySelector('.heard')?.innerText.includes('tool.completed')")
         for width, height, scheme in LOOKS:
             browser.look(width, height, scheme)
             browser.open(inspector.url + "#security")

@@ -168,3 +168,28 @@ async def test_a_server_without_marks_and_without_a_log(era: str):
         with pytest.raises(PeerError, match="offers no access control"):
             await do(inspection, "access", agent="agent.helper")
         assert (await do(inspection, "health"))["status"] == "healthy"
+
+
+@pytest.mark.parametrize("era", ERAS)
+async def test_events_of_channels_come_as_parts(era: str):
+    server = guarded()
+    frost = server.event_channel("com.example.frost")
+    parts = list[Any]()
+
+    async def keep(part: Any) -> None:
+        parts.append(part)
+
+    async with Inspection(target(server, era)) as inspection:
+        request = Request({"pattern": "com.example.*"}, keep)
+        following = asyncio.create_task(VERBS["security.events"](inspection, request))
+        await until(lambda: bool(parts))
+        await frost.emit({"degrees": -2}, severity="warning")
+        await until(lambda: len(parts) > 1)
+        found = parts[1]["event"]
+        assert (found["channel"], found["data"], found["severity"]) == (
+            "com.example.frost",
+            {"degrees": -2},
+            "warning",
+        )
+        following.cancel()
+        await asyncio.gather(following, return_exceptions=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any, Final, Literal, cast
@@ -19,6 +20,7 @@ SAID: Final[Mapping[str, bool | None]] = {"grant": True, "deny": False, "ask": N
 DECISIONS: Final = {True: "approved", False: "denied", None: "deferred"}
 MOST_NAMES: Final = 1_000
 MOST_SHOWN: Final = 500
+EVERY_SECONDS: Final = 1.0
 
 
 async def overview(inspection: Inspection, request: Request) -> Any:
@@ -150,6 +152,19 @@ async def health(inspection: Inspection, request: Request) -> Any:
         raise
 
 
+async def events(inspection: Inspection, request: Request) -> Any:
+    """The events of the channels that fit a pattern, as parts until it is cancelled. The first names the channels."""
+    _, client = await _client(inspection, request)
+    mgp = client.mgp
+    if mgp is None or "events" not in mgp.sections:
+        raise PeerError("this server offers no event channels to this client")
+    async with client.subscribe_events([request.text("pattern", "*")], every=EVERY_SECONDS) as stream:
+        await request.part({"channels": list(stream.subscribed), "unknown": list(stream.unsupported)})
+        async for event in stream:
+            told = {"channel": event.channel, "data": event.data, "severity": event.severity, "missed": event.missed}
+            await request.part({"event": {**told, "sequence": event.sequence, "at": time.time()}})
+
+
 async def _client(inspection: Inspection, request: Request) -> tuple[str | None, Client]:
     era = era_of(request)
     return era, await inspection.client(era)
@@ -176,4 +191,5 @@ VERBS: Final[Mapping[str, Verb]] = {
     "security.audit": audit,
     "security.verify": verify,
     "security.health": health,
+    "security.events": events,
 }

@@ -10,6 +10,7 @@ import { ErrorNote, Loading } from "../parts/notes.js";
 import { Pane, Panes } from "../parts/panes.js";
 import { Access } from "./security/access.js";
 import { Audit } from "./security/audit.js";
+import { Events } from "./security/events.js";
 import { Layers } from "./security/layers.js";
 
 const state = createStore({ told: null, audit: null, error: null });
@@ -89,7 +90,7 @@ function Panel() {
     <div class="body flush">${error && html`<div class="pad"><${ErrorNote} error=${error} onRetry=${() => take("security.overview")} /></div>`}
       ${!here ? !error && html`<${Loading} rows=${5} />` : html`${!here.version && html`<p class="pad dim">This server does not speak MGP. What you say here is kept by the inspector's own side, before a call is sent.</p>`}
         <${Permissions} told=${here} /><${Layers} seen=${audit?.seen ?? []} log=${audit?.log} />
-        <${Access} told=${here} /><${Health} told=${here} />`}</div><//>`;
+        <${Access} told=${here} /><${Health} told=${here} /><${Events} told=${here} />`}</div><//>`;
   const right = html`<${Pane} label="Audit" class="sec-audit"><${Audit} audit=${audit} verifyRef=${verify} onBack=${() => setShow("")} /><//>`;
   return html`<${Panes} id="security" class="p-sec" title="Security" show=${show}>${left}${right}<//>`;
 }
