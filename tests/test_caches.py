@@ -54,6 +54,8 @@ CACHES: dict[str, tuple[str, str]] = {
     "host/links/http_client/connection.py:_parts": ("parts of a body", "256 KB and one read of a socket"),
     "host/links/child.py:_ready": ("messages", "1 MB and one read of a pipe"),
     "host/links/child.py:stderr_tail": ("lines", "a few lines"),
+    "inspector/live/feed.py:events": ("events that it pushes", "300 texts of 4,000 characters"),
+    "inspector/live/feed.py:messages": ("messages of channels", "300 texts of 4,000 characters"),
     "kernel/importing/secrets.py:_values": (OURS, "the secrets in a client's settings"),
     "proxying/mounted.py:stderr": ("lines of a child", "200 of 2,000 characters a backend"),
     "proxying/restarts.py:_known": ("sessions whose process failed", "1000 keys, until they leave"),

@@ -162,6 +162,7 @@ def test_a_model_is_played_by_hand_refused_or_scripted(browser: Browser, inspect
     browser.type("It is long.")
     browser.key("Control+Enter")
     assert ended(inspector, call) == "It is long."
+    assert browser.page(f"!({BADGE})")
     call = begin(inspector, era, "summarize")
     assert browser.page(f"{BADGE} === '1'")
     press(browser, "Refuse")

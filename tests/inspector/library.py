@@ -6,7 +6,7 @@ from typing import Literal
 
 from pydantic import BaseModel, Field
 
-from defserve import Assistant, Context, File, Link, Message, Server, User
+from defserve import Assistant, Context, Image, Link, Message, Server, User
 from tests.inspector.greenhouse import day_picture
 
 BOOKS = {"emma": "Emma Woodhouse, handsome, clever, and rich", "ulysses": "Stately, plump Buck Mulligan"}
@@ -69,7 +69,7 @@ def library() -> Server:
         return [
             User(f"Plan a {pace} day in {city}, {country}."),
             Assistant("Gladly. Here is a map."),
-            User(File(day_picture(), mime_type="image/png")),
+            User(Image(day_picture())),
         ]
 
     @server.prompt

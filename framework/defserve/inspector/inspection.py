@@ -14,6 +14,8 @@ from defserve.host.fields import object_of
 from defserve.host.mcpl.mcpl import Mcpl
 from defserve.host.mgp.mgp import ASKING, EXTENSIONS, Mgp
 from defserve.inspector.connection import EraConnection
+from defserve.inspector.live.feed import LiveFeed
+from defserve.inspector.live.playground import Playground
 from defserve.inspector.protocol import BadMessage, Json
 from defserve.inspector.questions import Questions
 from defserve.inspector.recording.latencies import Latencies
@@ -66,6 +68,7 @@ class Inspection:
         self.recorder.subscribe(self.latencies.add)
         self.questions = Questions(self.push)
         self.states = StateTrees(target.stored)
+        self.live, self.playground = LiveFeed(self.push), Playground()
         self.seats: dict[int, TopicSeat] = {}
         self.views = Views()
         self.watches = Watches()
@@ -157,7 +160,15 @@ class Inspection:
             "capabilities": {} if connection.era == "stateless" else {"roots": {"listChanged": True}},
             "apps": True,
             "mgp": mgp,
-            "mcpl": Mcpl(audit=self.audit, on_state=lambda change: self.states.heard(era(), change)),
+            "mcpl": Mcpl(
+                {"disabled": sorted(self.live.off)},
+                scopes=self.live.scopes,
+                approve=lambda elevation: self.live.scope(era(), elevation),
+                on_event=lambda event: self.live.event(era(), event),
+                on_message=lambda message: self.live.message(era(), message),
+                on_state=lambda change: self.states.heard(era(), change),
+                audit=self.audit,
+            ),
             "timeout": OPEN_SECONDS,
             "log_level": "debug",
             "on_notification": heard,

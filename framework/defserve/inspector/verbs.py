@@ -8,6 +8,7 @@ from typing import Final
 from defserve.inspector.panels import (
     kernel,
     latency,
+    live,
     prompts,
     questions,
     resources,
@@ -27,6 +28,7 @@ VERBS: Final[Mapping[str, Verb]] = {
     **prompts.VERBS,
     **questions.VERBS,
     **latency.VERBS,
+    **live.VERBS,
     **security.VERBS,
     **state.VERBS,
     **wire.VERBS,

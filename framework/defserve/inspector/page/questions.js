@@ -23,7 +23,8 @@ export function titleOf(question) {
 
 export function startQuestions() {
   on("question", question => {
-    app.set(state => ({ questions: [...state.questions, question] }));
+    // The first facts of a page may have it already.
+    app.set(state => ({ questions: [...state.questions.filter(each => each.id !== question.id), question] }));
     if (DIALOGS.includes(question.kind) || app.get().route.panel === "questions") return;
     toast(`The server asks: ${cut(titleOf(question).split("\n")[0], 80)}`);
   });

@@ -10,10 +10,13 @@ const panel = (id, title, group, icon, key, load) => ({ id, title, group, icon, 
 
 export const panels = [
   tools,
+  panel("resources", "Resources", "Server", "file", "r", () => import("./resources.js")),
+  panel("prompts", "Prompts", "Server", "chat", "p", () => import("./prompts.js")),
   panel("wire", "Wire", "Protocol", "wire", "w", () => import("./wire.js")),
   panel("questions", "Questions", "Protocol", "question", "q", () => import("./questions.js")),
   panel("latency", "Latency", "Protocol", "bars", null, () => import("./latency.js")),
   panel("state", "State", "Extensions", "branch", "s", () => import("./state.js")),
+  panel("live", "Live", "Extensions", "live", "l", () => import("./live.js")),
   panel("security", "Security", "Extensions", "shield", "e", () => import("./security.js")),
   panel("kernel", "Kernel", "Extensions", "servers", "k", () => import("./kernel.js")),
   panel("topics", "Topics", "Extensions", "people", null, () => import("./topics.js")),

@@ -70,7 +70,7 @@ function Panel() {
     const answered = last.current === rest && !waiting && over;
     if (open.length && wide() && (rest === "" || answered)) go("questions", String(open[0].id));
     if (waiting) last.current = rest;
-  }, [rest, open.length]);
+  }, [rest, open.map(keyOf).join(), !!over]);
   useKeys({ "/": () => { list.current?.focus(); } });
   const Standing = STANDING[rest]?.[2], Kind = waiting && (KINDS[waiting.kind] ?? null);
   const shown = waiting ?? over;

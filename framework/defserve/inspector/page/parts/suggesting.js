@@ -14,7 +14,8 @@ export function Suggesting({ id, value, onChange, suggest, placeholder, invalid,
     if (!suggest) return;
     const mine = ++asked.current;
     timer.current = setTimeout(() => suggest(text).then(values => {
-      if (mine === asked.current) { setFound(values); setAt(-1); setOpen(values.length > 0); }
+      // Nothing is left to suggest once it is typed.
+      if (mine === asked.current) { setFound(values); setAt(-1); setOpen(values.some(each => each !== text)); }
     }, () => {}), PAUSE);
   };
   const close = () => { clearTimeout(timer.current); asked.current++; setOpen(false); };
@@ -27,8 +28,8 @@ export function Suggesting({ id, value, onChange, suggest, placeholder, invalid,
       event.preventDefault();
       if (open) setAt((at + step + found.length) % found.length);
       else look(value);
-    } else if (event.key === "Enter" && !event.ctrlKey) {
-      if (open && at >= 0) { event.preventDefault(); take(found[at]); } else { close(); onEnter?.(event); }
+    } else if (event.key === "Enter") {
+      if (open && at >= 0) { event.preventDefault(); take(found[at]); } else { close(); if (!event.ctrlKey) onEnter?.(event); }
     } else if (event.key === "Escape" && open) { event.preventDefault(); event.stopPropagation(); close(); }
   };
   const combo = suggest ? { role: "combobox", "aria-expanded": String(open), "aria-controls": `${id}-found`, "aria-autocomplete": "list", "aria-activedescendant": open && at >= 0 ? `${id}-found-${at}` : null } : {};

@@ -75,7 +75,7 @@ export const Head = ({ frame, width, gap }) => html`<div class="whead" style=${{
 // In a narrow window the beginning that all notices share is left out.
 function methodWords({ method, kind }) {
   if (!method) return kind === "other" ? "not a message" : "";
-  return method.startsWith("notifications/") ? html`<span class="pre">notifications/</span>${method.slice(14)}` : method;
+  return method.startsWith("notifications/") ? html`<span class="w-start">notifications/</span>${method.slice(14)}` : method;
 }
 
 // Drawn anew only if something has changed: most rows stay as they are while the list is scrolled.
