@@ -117,6 +117,13 @@ def test_a_person_approves_and_declines_what_an_agent_proposes(browser: Browser)
             assert browser.page("document.querySelectorAll('.titem').length === 3")
             assert browser.page(FITS), width
             assert serious(browser) == []
+            if width == 360:
+                browser.press(".tp-detail .head button")
+                browser.press(".tp-list .only-m button")
+                assert browser.page("document.querySelector('.tsay').offsetParent !== null")
+                assert browser.page(FITS)
+                browser.key("Escape")
+                assert browser.page("document.querySelector('.tp-list').offsetParent !== null")
             if width == 1440 and os.environ.get("DEFSERVE_PICTURES"):
                 browser.shot(PICTURES / f"inspector-topics{'-dark' if scheme == 'dark' else ''}.png")
         assert browser.complaints() == []

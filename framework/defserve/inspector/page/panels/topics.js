@@ -108,13 +108,13 @@ function Seat({ state }) {
   useKeys({ y: key("approve"), n: key("decline"), escape: () => { if (!show) return false; setShow(""); return true; } });
   const groups = [{ key: "waiting", label: "Waiting", items: waiting }, { key: "over", label: "Over", items: over }].filter(group => group.items.length);
   return html`<${Panes} id="topics" class="p-topics" title="Topics" show=${show}>
-    <${Pane} label="Proposals" class="tp-list"><div class="head"><h2>Topic</h2><code class="cut grow" title=${where.url}>${where.topic}</code><span class="tiny dim nowrap">${plural(told.participants.length, "participant")}</span><${Button} small onClick=${leave}>Leave<//></div>
+    <${Pane} label="Proposals" class="tp-list"><div class="head"><h2>Topic</h2><code class="cut grow" title=${where.url}>${where.topic}</code><span class="tiny dim nowrap">${plural(told.participants.length, "participant")}</span><span class="only-m"><${Button} small icon="chat" onClick=${() => setShow("show-said")}>Chat<//></span><${Button} small onClick=${leave}>Leave<//></div>
       <div class="row wrap tpeople">${told.participants.map(each => html`<${Chip} key=${each.name} title=${`may send ${each.may.join(", ") || "nothing"}`}><span class="dot ok"></span>${each.name}${each.name === told.me ? ", you" : ""}<//>`)}</div>
       ${all.length ? html`<${List} label="Proposals" id="topics" groups=${groups} keyOf=${each => each.proposalId} selected=${current?.proposalId} onSelect=${id => store.set({ chosen: id })} onOpen=${() => setShow("show-detail")} row=${proposal => html`<${Row} proposal=${proposal} />`} rowClass="titem" listRef=${list} />`
         : html`<${Empty} icon="people" title="Nothing is proposed">What agents propose appears here.<//>`}<//>
     <${Pane} label="Proposal" class="tp-detail"><div class="head"><span class="only-m"><${Button} icon="left" plain label="Back to the proposals" onClick=${() => setShow("")} /></span><h2 class="cut">${current ? nameOf(current) : "Proposal"}</h2></div>
       ${current ? html`<${Detail} key=${current.proposalId} proposal=${current} busy=${busy[current.proposalId]} failed=${failed[current.proposalId]} able=${able[current.proposalId]} reason=${reason} setReason=${setReason} />` : html`<div class="body"></div>`}<//>
-    <${Pane} label="Chat" class="tp-said"><div class="head"><h2>Chat</h2></div><${Said} told=${told} /><//><//>`;
+    <${Pane} label="Chat" class="tp-said"><div class="head"><span class="only-m"><${Button} icon="left" plain label="Back to the proposals" onClick=${() => setShow("")} /></span><h2>Chat</h2></div><${Said} told=${told} /><//><//>`;
 }
 
 function Panel() {
