@@ -116,6 +116,7 @@ CACHES: dict[str, tuple[str, str]] = {
     "inspector/recording/recorder.py:_times": ("its messages", "200 times"),
     "inspector/serving/assets.py:assets": (OURS, "the page"),
     "inspector/states/watched.py:_known": ("its checkpoints", "its own limit, in checkpoints without contents"),
+    "inspector/topic.py:_said": ("what is said in a topic", "200 lines of 4000 characters a seat"),
     "protocols/mcp/apps/page.py:_source": (OURS, "one script of 4 kB"),
     "serving/page/document.py:_file": (OURS, "a style and a script of 4 kB"),
     "serving/page/document.py:headers": (OURS, "the headers of the page, once"),

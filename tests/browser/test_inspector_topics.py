@@ -76,9 +76,7 @@ def join(browser: Browser, url: str) -> None:
     """By keys alone: the three fields, and Enter."""
     assert browser.page("!!document.querySelector('#t-url')")
     for field, text in (("t-url", url), ("t-topic", "demo"), ("t-token", "t-admin")):
-        browser.page(
-            f"document.getElementById({field!r}).select() || document.getElementById({field!r}).focus() || true"
-        )
+        browser.page(f"document.getElementById({field!r}).focus() || document.activeElement.select() || true")
         browser.type(text)
     browser.key("Enter")
     assert browser.page("document.querySelector('.tpeople')?.innerText.includes('admin, you')")
@@ -86,10 +84,8 @@ def join(browser: Browser, url: str) -> None:
 
 def test_a_person_approves_and_declines_what_an_agent_proposes(browser: Browser):
     server = Server("plain")
-    with (
-        topic_beside() as topic,
-        inspector_of(Target("it", ("it.py",), lambda: serving(server.composition))) as inspector,
-    ):
+    target = Target("it", ("it.py",), lambda: serving(server.composition))
+    with topic_beside() as topic, inspector_of(target) as inspector:
         browser.look(1440, 900)
         browser.open(inspector.url + "#topics")
         join(browser, topic.url)
@@ -107,14 +103,27 @@ def test_a_person_approves_and_declines_what_an_agent_proposes(browser: Browser)
         browser.type("too small")
         browser.press(".tdecide .btn:not(.pri)")
         assert browser.page("document.querySelector('.tp-detail').innerText.includes('too small')")
+        # What comes while a person looks does not take the place of what they look at.
         topic.propose(a=3.0, b=4.0)
         assert browser.page("document.querySelectorAll('.titem').length === 3")
+        assert browser.page("document.querySelector('.tp-detail').innerText.includes('too small')")
         browser.press(".titem")
+        assert browser.page("document.querySelector('.treason input').value === ''")
+        assert browser.page("document.querySelector('.tp-detail').innerText.includes('3.0')")
+        topic.loop.call_soon_threadsafe(lambda: topic.agent.chat("The sum is for the order of this week."))
+        assert browser.page("document.querySelector('.tsaid').innerText.includes('of this week')")
         for width, height, scheme in LOOKS:
             browser.look(width, height, scheme)
             assert browser.page("document.querySelectorAll('.titem').length === 3")
             assert browser.page(FITS), width
             assert serious(browser) == []
+            if width == 360:
+                browser.press(".tp-detail .head button")
+                browser.press(".tp-list .only-m button")
+                assert browser.page("document.querySelector('.tsay').offsetParent !== null")
+                assert browser.page(FITS)
+                browser.key("Escape")
+                assert browser.page("document.querySelector('.tp-list').offsetParent !== null")
             if width == 1440 and os.environ.get("DEFSERVE_PICTURES"):
                 browser.shot(PICTURES / f"inspector-topics{'-dark' if scheme == 'dark' else ''}.png")
         assert browser.complaints() == []

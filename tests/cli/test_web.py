@@ -70,6 +70,11 @@ def test_the_file_of_a_kernel_is_inspected_with_a_way_to_operate_it(
     assert (target.kernel.config, target.kernel.process) == (path, os.getpid())
 
 
+def test_a_file_of_a_kernel_that_is_not_there_is_told(defserve: Run):
+    done = defserve("inspect", "nowhere.toml", "--web", "--no-browser")
+    assert (done.code, "there is no file nowhere.toml" in done.err) == (1, True)
+
+
 def test_the_kernel_that_runs_is_inspected_where_its_file_says_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     path = tmp_path / "mgp.toml"
     path.write_text('[kernel]\non = "http://127.0.0.1:8123/mcp"\n')

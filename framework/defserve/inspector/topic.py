@@ -106,7 +106,8 @@ def _told(proposal: Proposal) -> Json:
 
 
 def _short(value: Any) -> str:
-    text = to_json(masked(value)).decode()
+    """As JSON, laid out here: the page would read numbers less exactly than who is asked to do it."""
+    text = to_json(masked(value), indent=2).decode()
     return text if len(text) <= LONGEST else f"{text[:LONGEST]}…"
 
 

@@ -13,13 +13,16 @@ from typing import Any
 import pytest
 
 from defserve import Server
-from defserve.errors import PeerGone, UsageError
+from defserve.errors import DefserveError, PeerGone, UsageError
+from defserve.host.addresses import connect_url
+from defserve.host.link import Link
 from defserve.inspector.inspection import Inspection
 from defserve.inspector.kernels.control import KernelControl
 from defserve.inspector.panels.kernel import VERBS
 from defserve.inspector.protocol import BadMessage, Request
 from defserve.inspector.target import Target
 from defserve.runner.memory import serving
+from tests.at_address import at_address
 from tests.kernel.governance.governing import governed, tool
 from tests.kernel.running import Running, entry, running
 from tests.waiting import until
@@ -163,6 +166,23 @@ async def test_a_kernel_at_an_address_is_shown_and_restarted_over_mgp(tmp_path: 
         async with following(inspection, "kernel.logs", server="a", era=era) as lines:
             await until(lambda: bool(lines))
             assert "control socket" in lines[0]["text"]
+
+
+@ERAS
+async def test_a_stranger_at_an_address_sees_the_servers_and_is_told_why_no_more(tmp_path: Path, era: str):
+    async with running(tmp_path, entry("a")) as here, at_address(here.kernel.server) as url:
+
+        @asynccontextmanager
+        async def link() -> AsyncGenerator[Link]:
+            yield await connect_url(url)
+
+        async with Inspection(Target(url, (url,), link, era)) as inspection:
+            async with following(inspection, "kernel.follow", era=era) as parts:
+                await until(lambda: bool(parts))
+            assert [(row["id"], row["state"], row["tools"]) for row in parts[0]["servers"]] == [("a", "connected", 7)]
+            assert (parts[0]["verbs"], "not one of its operators" in parts[0]["note"]) == ({}, True)
+            with pytest.raises(DefserveError, match="may not operate"):
+                await asked(inspection, "kernel.do", verb="restart", server="a", era=era)
 
 
 @ERAS

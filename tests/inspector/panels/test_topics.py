@@ -81,7 +81,7 @@ async def test_a_proposal_is_shown_and_approved_by_a_person_at_the_page():
         await until(lambda: bool(parts[-1]["proposals"]))
         (proposal,) = parts[-1]["proposals"]
         assert (proposal["proposer"], proposal["about"], proposal["status"]) == ("agent", "add", "pending")
-        assert proposal["arguments"] == '{"a":1,"b":2}'
+        assert proposal["arguments"] == '{\n  "a": 1,\n  "b": 2\n}'
         seat = parts[-1]["seat"]
         done = await do(inspection, "topics.approve", seat=seat, proposal=proposal["proposalId"])
         assert done["by"] == "worker"

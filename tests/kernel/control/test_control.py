@@ -18,7 +18,7 @@ import pytest
 
 from defserve.errors import PeerGone, UsageError
 from defserve.kernel.control import listener
-from defserve.kernel.control.asking import ask
+from defserve.kernel.control.asking import ask, asking
 from defserve.kernel.control.listener import LONGEST_REQUEST, MOST_PEERS, controlled
 from defserve.kernel.control.places import own_place, places_of
 from tests.waiting import until
@@ -208,3 +208,30 @@ async def test_without_a_private_folder_the_kernel_serves_all_the_same(
     async with controlled(config, FakeKernel()) as path:
         assert path is None
     assert "cannot be operated" in caplog.text
+
+
+async def test_an_event_loop_asks_as_a_thread_does_and_ends_what_it_does_not_read(config: Path):
+    kernel: Any = FakeKernel()
+    async with controlled(config, kernel):
+        assert [answer async for answer in asking(config, {"verb": "ps"})] == [{"id": "a"}, {"id": "b"}]
+        with pytest.raises(UsageError, match="there is no server 'x'") as told:
+            [answer async for answer in asking(config, {"verb": "restart", "id": "x"})]
+        assert told.value.fix == "did you mean 'a'?"
+        lines = asking(config, {"verb": "logs", "follow": True}, os.getpid())
+        assert (await anext(lines))["text"] == "hello"
+        await until(lambda: kernel.following == 1)
+        await lines.aclose()
+        await until(lambda: kernel.following == 0)
+    with pytest.raises(PeerGone, match="no kernel serves"):
+        [answer async for answer in asking(config, {"verb": "ps"})]
+
+
+@pytest.mark.parametrize("sent", [b"", b'{"answer": 1}\n', b"not JSON\n"])
+async def test_a_kernel_that_ends_while_it_answers_is_gone(config: Path, sent: bytes):
+    async def cut(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(sent if await reader.readline() else b"")
+        writer.close()
+
+    async with await asyncio.start_unix_server(cut, own_place(config)):
+        with pytest.raises(PeerGone, match="ended before it answered|cannot be reached"):
+            [answer async for answer in asking(config, {"verb": "ps"})]

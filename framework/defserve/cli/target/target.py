@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
 TARGET_HELP: Final = (
     "server.py, server.py:name, module:name, the name of an installed server or of one in .mcp.json (.mcp.json:name"
-    " if both exist), http://host:port/mcp, ws://host:port/mcp; or nothing, in a project with one server or"
-    " with `-- command args` at the end"
+    " if both exist), a kernel's mgp.toml, http://host:port/mcp, ws://host:port/mcp; or nothing, in a project with"
+    " one server or with `-- command args` at the end"
 )
 
 
@@ -80,6 +80,8 @@ def _kernel(named: str) -> ServerTarget:
     from defserve.kernel.config.locating import locate
     from defserve.kernel.control.places import places_of
 
+    if not Path(named).is_file():
+        raise UsageError(f"there is no file {named}", fix="name the mgp.toml of a kernel")
     config = load_config(locate(named))
     if is_address(config.settings.on) and places_of(config.path):
         return ServerTarget(address=config.settings.on, kernel=config.path)

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import AsyncGenerator, Mapping
 from typing import Any, Final
 
-from defserve.errors import PeerError, PeerGone
+from defserve.errors import DefserveError, PeerGone
 from defserve.host.client import Client
 from defserve.inspector.kernels.way import COMMANDS
 from defserve.inspector.protocol import BadMessage, Json
@@ -17,7 +17,10 @@ MOST_SERVERS: Final = 256
 AT_ONCE: Final = 8
 DONE_BY: Final = {"restart": "mgp/lifecycle/restart", "stop": "mgp/lifecycle/shutdown"}
 TELLS_LESS: Final = "Calls, times and logs are told over the control socket: defserve inspect mgp.toml --web"
-NO_OPERATOR: Final = "This kernel tells health only to its operators."
+NO_OPERATOR: Final = (
+    "This kernel tells you no more, because you are not one of its operators. On its own machine: "
+    'defserve inspect mgp.toml --web. Elsewhere: [kernel] admins = ["you"], and a --token.'
+)
 
 
 class KernelMethods:
@@ -49,7 +52,7 @@ class KernelMethods:
         return {
             "status": {"name": str(self._client.server_info.get("name", "")), "connected": connected},
             "servers": [one for one, _ in rows],
-            "note": NO_OPERATOR if refused else TELLS_LESS,
+            **({"note": NO_OPERATOR, "verbs": {}} if refused else {"note": TELLS_LESS}),
         }
 
     async def _row(self, server: Json) -> tuple[Json, bool]:
@@ -68,7 +71,7 @@ class KernelMethods:
             health = await self._client.request("mgp/health/status", {"server_id": id})
         except PeerGone:
             raise
-        except PeerError:
+        except DefserveError:
             return row, True
         return {
             **row,

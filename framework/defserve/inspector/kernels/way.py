@@ -21,7 +21,10 @@ class KernelWay(Protocol):
     verbs: Mapping[str, str]
 
     async def look(self) -> Json:
-        """The `status` of the kernel, a row for each of its `servers`, and a `note` if something cannot be told."""
+        """The `status` of the kernel, a row for each of its `servers`, and a `note` if something cannot be told.
+
+        It has `verbs` if this caller may do less than can be done this way.
+        """
         ...
 
     def logs(self, id: str) -> AsyncGenerator[Json]:

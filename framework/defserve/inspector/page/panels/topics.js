@@ -1,5 +1,5 @@
 // Topics: a seat in a topic of a gateway. Who is there, what is proposed, and to approve or decline it.
-import { html, useRef, useState } from "../vendor/preact.js";
+import { html, useEffect, useRef, useState } from "../vendor/preact.js";
 import { ask } from "../socket.js";
 import { app, createStore, toast, useStore } from "../store.js";
 import { useKeys } from "../keys.js";
@@ -23,7 +23,9 @@ export function join(url, topic, token) {
     for (const each of told.proposals) {
       if (store.get().told && !before.has(each.proposalId) && each.status === "pending" && app.get().route.panel !== "topics") toast(`${each.proposer} proposes ${each.about || each.method}`);
     }
-    store.set({ told });
+    // The chosen one stays: what comes meanwhile must not get the yes that was meant for another.
+    const known = told.proposals.some(each => each.proposalId === store.get().chosen);
+    store.set({ told, chosen: known ? store.get().chosen : (told.proposals.find(each => each.status === "pending") ?? told.proposals.at(-1))?.proposalId ?? null });
   });
   store.set({ joining: asked, error: null, where: { url, topic } });
   localStorage.setItem(KEPT, JSON.stringify({ url, topic }));
@@ -70,21 +72,17 @@ function Join({ error, busy }) {
 function Row({ proposal }) {
   const [icon, tone, words] = statusOf(proposal);
   return html`<span class="trow"><${Icon} name=${icon} s class=${tone} /><span class="cut"><b>${proposal.proposer}</b> <span class="dim">${words}</span> <code>${nameOf(proposal)}</code></span><span class="tiny faint">${age(proposal.created)}</span>
-    <span class=${`small dim cut${proposal.status === "pending" ? " mono" : ""}`}>${proposal.status === "pending" ? cut(proposal.arguments, 200) : outcome(proposal) || proposal.status}</span></span>`;
+    <span class=${`small dim cut${proposal.status === "pending" ? " mono" : ""}`}>${proposal.status === "pending" ? cut(proposal.arguments.replace(/\s*\n\s*/g, " "), 200) : outcome(proposal) || proposal.status}</span></span>`;
 }
 
-function pretty(text) {
-  try { return JSON.stringify(JSON.parse(text), null, 2); } catch { return text; }
-}
-
-function Detail({ proposal, told, busy, failed, able, reason, setReason }) {
+function Detail({ proposal, busy, failed, able, reason, setReason }) {
   const waits = proposal.status === "pending";
   return html`<div class="body"><p><b>${proposal.proposer}</b> ${waits ? "proposes that" : "proposed that"} <b>${proposal.to.join(", ") || "anyone"}</b> does <code>${proposal.about || proposal.method}</code>.</p>
-    <pre class="knote wraps" tabindex="0" aria-label="Arguments">${pretty(proposal.arguments)}</pre>
+    <pre class="knote wraps" tabindex="0" aria-label="Arguments">${proposal.arguments}</pre>${proposal.arguments.endsWith("…") && html`<p class="small warn">Only the beginning is shown.</p>`}
     ${waits ? html`<div class="row wrap tdecide"><${Button} primary keys="Y" busy=${busy === "approve"} onClick=${() => decide("approve", proposal.proposalId)}>Approve<//><${Button} keys="N" busy=${busy === "decline"} onClick=${() => decide("decline", proposal.proposalId, { reason })}>Decline<//>
         <span class="in treason"><input class="bare" aria-label="Why it is declined" placeholder="why, for a decline" value=${reason} onInput=${event => setReason(event.target.value)} /></span></div>
       ${able && html`<p class="small">${able.length ? "Several can do it. Who shall?" : "Nobody here can do it."}</p><div class="row wrap">${able.map(name => html`<${Button} small key=${name} onClick=${() => decide("approve", proposal.proposalId, { name })}>${name}<//>`)}</div>`}`
-      : html`<p class=${statusOf(proposal)[1]}>${proposal.status}${outcome(proposal) ? `, ${outcome(proposal)}` : ""}</p>${proposal.result && html`<pre class="knote wraps" tabindex="0" aria-label="Result">${pretty(proposal.result)}</pre>`}`}
+      : html`<p class=${statusOf(proposal)[1]}>${proposal.status}${outcome(proposal) ? `, ${outcome(proposal)}` : ""}</p>${proposal.result && html`<pre class="knote wraps" tabindex="0" aria-label="Result">${proposal.result}</pre>`}`}
     ${failed && html`<${ErrorNote} error=${failed} />`}</div>`;
 }
 
@@ -103,19 +101,20 @@ function Seat({ state }) {
   const { told, where, chosen, busy, failed, able } = state;
   const [reason, setReason] = useState(""), [show, setShow] = useState("");
   const list = useRef(null);
+  useEffect(() => setReason(""), [chosen]);
   const all = [...told.proposals].reverse(), waiting = all.filter(each => each.status === "pending"), over = all.filter(each => each.status !== "pending");
-  const current = all.find(each => each.proposalId === chosen) ?? all[0];
+  const current = all.find(each => each.proposalId === chosen);
   const key = verb => () => { if (current?.status !== "pending") return false; decide(verb, current.proposalId, verb === "decline" ? { reason } : {}); return true; };
   useKeys({ y: key("approve"), n: key("decline"), escape: () => { if (!show) return false; setShow(""); return true; } });
   const groups = [{ key: "waiting", label: "Waiting", items: waiting }, { key: "over", label: "Over", items: over }].filter(group => group.items.length);
   return html`<${Panes} id="topics" class="p-topics" title="Topics" show=${show}>
-    <${Pane} label="Proposals" class="tp-list"><div class="head"><h2>Topic</h2><code class="cut grow" title=${where.url}>${where.topic}</code><span class="tiny dim nowrap">${plural(told.participants.length, "participant")}</span><${Button} small onClick=${leave}>Leave<//></div>
+    <${Pane} label="Proposals" class="tp-list"><div class="head"><h2>Topic</h2><code class="cut grow" title=${where.url}>${where.topic}</code><span class="tiny dim nowrap">${plural(told.participants.length, "participant")}</span><span class="only-m"><${Button} small icon="chat" onClick=${() => setShow("show-said")}>Chat<//></span><${Button} small onClick=${leave}>Leave<//></div>
       <div class="row wrap tpeople">${told.participants.map(each => html`<${Chip} key=${each.name} title=${`may send ${each.may.join(", ") || "nothing"}`}><span class="dot ok"></span>${each.name}${each.name === told.me ? ", you" : ""}<//>`)}</div>
       ${all.length ? html`<${List} label="Proposals" id="topics" groups=${groups} keyOf=${each => each.proposalId} selected=${current?.proposalId} onSelect=${id => store.set({ chosen: id })} onOpen=${() => setShow("show-detail")} row=${proposal => html`<${Row} proposal=${proposal} />`} rowClass="titem" listRef=${list} />`
         : html`<${Empty} icon="people" title="Nothing is proposed">What agents propose appears here.<//>`}<//>
     <${Pane} label="Proposal" class="tp-detail"><div class="head"><span class="only-m"><${Button} icon="left" plain label="Back to the proposals" onClick=${() => setShow("")} /></span><h2 class="cut">${current ? nameOf(current) : "Proposal"}</h2></div>
-      ${current ? html`<${Detail} key=${current.proposalId} proposal=${current} told=${told} busy=${busy[current.proposalId]} failed=${failed[current.proposalId]} able=${able[current.proposalId]} reason=${reason} setReason=${setReason} />` : html`<div class="body"></div>`}<//>
-    <${Pane} label="Chat" class="tp-said"><div class="head"><h2>Chat</h2></div><${Said} told=${told} /><//><//>`;
+      ${current ? html`<${Detail} key=${current.proposalId} proposal=${current} busy=${busy[current.proposalId]} failed=${failed[current.proposalId]} able=${able[current.proposalId]} reason=${reason} setReason=${setReason} />` : html`<div class="body"></div>`}<//>
+    <${Pane} label="Chat" class="tp-said"><div class="head"><span class="only-m"><${Button} icon="left" plain label="Back to the proposals" onClick=${() => setShow("")} /></span><h2>Chat</h2></div><${Said} told=${told} /><//><//>`;
 }
 
 function Panel() {
