@@ -44,7 +44,10 @@ def edges(package: Path) -> tuple[Edge, ...]:
 def _edges(package: Path) -> Iterator[Edge]:
     known = modules(package)
     for source, path in known.items():
-        nodes = list(ast.walk(ast.parse(path.read_text(encoding="utf-8"))))
+        text = path.read_text(encoding="utf-8")
+        tree = ast.parse(text)
+        # Only where a string could name a module are expressions looked at: they are most of a tree.
+        nodes = list(ast.walk(tree) if re.search(rf"[\"']{package.name}\.", text) else _statements(tree))
         typing, loggers = set(_under_type_checking(nodes)), set(_names_of_loggers(nodes))
         is_package, root = path.name == "__init__.py", package.name
         for node in nodes:
@@ -54,6 +57,14 @@ def _edges(package: Path) -> Iterator[Edge]:
                 target = _module(name, known, root)
                 if target is not None and target != source:
                     yield Edge(source, target, getattr(node, "lineno", 0), id(node) in typing)
+
+
+def _statements(node: ast.AST) -> Iterator[ast.AST]:
+    for name in ("body", "handlers", "orelse", "finalbody", "cases"):
+        found = getattr(node, name, ())
+        for statement in found if isinstance(found, list) else ():
+            yield statement
+            yield from _statements(statement)
 
 
 def _under_type_checking(nodes: Iterable[ast.AST]) -> Iterator[int]:

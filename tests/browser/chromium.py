@@ -62,6 +62,14 @@ class Browser:
         """Move the pointer onto an element of the page."""
         self._do("hover", selector)
 
+    def drag(self, selector: str, start: float, stop: float) -> None:
+        """Drag over an element of the page, from one share of its width to another."""
+        self._do("drag", [selector, start, stop])
+
+    def cpu(self) -> float:
+        """Milliseconds of processor time that the page's own thread has taken."""
+        return self._do("cpu", "")
+
     def look(self, width: int, height: int, scheme: str = "light", *, scripts: bool = True) -> None:
         """The size of the window, the colours its person prefers, and whether scripts run. For the next page opened."""
         self._do("size", [width, height])

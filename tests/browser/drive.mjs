@@ -10,7 +10,7 @@ await page.setViewport({ width: 560, height: 330 });
 let complaints = [];
 page.on("console", message => ["error", "warn"].includes(message.type()) && complaints.push(message.text()));
 page.on("pageerror", error => complaints.push(String(error)));
-let asked = [];
+let asked = [], cdp = null;
 page.on("request", request => asked.push(request.url()));
 
 const frame = () => page.frames().find(one => one.parentFrame() === page.mainFrame());
@@ -29,6 +29,17 @@ const commands = {
   scheme: async value => (await page.emulateMediaFeatures([{ name: "prefers-color-scheme", value }]), true),
   scripts: async on => (await page.setJavaScriptEnabled(on), true),
   hover: async selector => (await (await page.waitForSelector(selector)).hover(), true),
+  drag: async ([selector, from, to]) => {
+    const { x, y, width, height } = await (await page.waitForSelector(selector)).boundingBox();
+    await page.mouse.move(x + width * from, y + height / 2);
+    await page.mouse.down();
+    await page.mouse.move(x + width * to, y + height / 2, { steps: 4 });
+    return page.mouse.up().then(() => true);
+  },
+  cpu: async () => {
+    cdp ??= await page.createCDPSession().then(session => session.send("Performance.enable", { timeDomain: "threadTicks" }).then(() => session));
+    return 1000 * (await cdp.send("Performance.getMetrics")).metrics.find(({ name }) => name === "TaskDuration").value;
+  },
   press: async selector => (await (await page.waitForSelector(selector)).click(), true),
   complaints: () => complaints,
   asked: () => asked,

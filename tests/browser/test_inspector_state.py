@@ -101,8 +101,8 @@ def test_by_mouse_a_click_compares_and_another_rolls_back(browser: Browser):
         # Ctrl K leads to a checkpoint, also one that is folded away.
         browser.key("Control+k")
         browser.type("25 → 26")
-        assert browser.page("document.querySelector('.found .nav')?.innerText.includes('25 → 26')")
-        browser.key("Enter")
+        found = "[...document.querySelectorAll('.found .nav')].find(each => each.innerText.includes('25 → 26'))"
+        assert browser.page(f"{found} && ({found}.click(), true)")
         assert browser.page("document.querySelector('.grow2.cur')?.innerText.includes('25 → 26')")
         browser.page("location.hash = '#state', true")
         # The card of a row under the pointer.

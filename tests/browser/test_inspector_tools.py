@@ -162,7 +162,7 @@ def test_by_keys_alone_a_tool_is_found_filled_in_called_and_repeated(inspector: 
     browser.key("/")
     browser.type("forcast")  # a typing error
     assert inspector.page("document.querySelectorAll('[role=option]').length === 1")
-    browser.key("Enter", "Enter")
+    browser.key("Enter")
     assert inspector.page("document.activeElement.id === 'arg-days'")
     browser.key("Control+a")
     browser.type("20")

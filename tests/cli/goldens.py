@@ -19,9 +19,9 @@ from typing import Final
 from unittest.mock import patch
 
 from defserve.cli import main
-from defserve.cli.commands.audit import page as audit_page
-from defserve.cli.commands.doctor import DoctorFinding
-from defserve.cli.commands.doctor import page as doctor_page
+from defserve.cli.commands.operate.audit import page as audit_page
+from defserve.cli.commands.operate.doctor import DoctorFinding
+from defserve.cli.commands.operate.doctor import page as doctor_page
 from defserve.cli.kernel.lines import ps_lines, search_lines
 from defserve.cli.screen.screen import show, show_each
 from defserve.cli.state.opened import short_ids
@@ -51,6 +51,9 @@ PS: Final = [
         "tools": 12,
         "calls_total": 1840,
         "calls": 3,
+        "errors_total": 4,
+        "median_ms": 38.2,
+        "p95_ms": 121.0,
         "restarts": 0,
     },
     {
@@ -98,7 +101,6 @@ DOCTOR: Final = [
 
 # Name → the command line that a reader types, or what draws.
 COMMANDS: Final[dict[str, str]] = {
-    "help": "defserve --help",
     "typo": "defserve lst shelf.py",
     "option-typo": "defserve list shelf.py --jsn",
     "list": "defserve list shelf.py",

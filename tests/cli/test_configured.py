@@ -132,7 +132,7 @@ def test_an_unknown_name_is_told_the_known_ones(defserve: Run, project: Path):
     code, _, err = defserve("list", "wether")
     assert code == 1 and str(project / ".mcp.json") in err and "did you mean 'weather'?" in err
     code, _, err = defserve("call", ".mcp.json:wether", "forecast")
-    assert code == 1 and "has no server 'wether'" in err and "use one of weather" in err
+    assert code == 1 and "has no server 'wether'" in err and "did you mean 'weather'?" in err
 
 
 def test_without_a_target_the_names_are_shown(defserve: Run, project: Path):

@@ -4,17 +4,23 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import signal
+import sqlite3
 import sys
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
 
+from defserve.cli.target.target import ServerTarget, resolve
 from defserve.cli.web import opening
 from defserve.inspector.running import WebOptions
 from defserve.inspector.target import Target
+from defserve.kernel.kernel import Kernel
 from tests.cli.running import Run
+from tests.kernel.running import entry
 
 SERVER = '''
 from defserve import Server
@@ -52,6 +58,32 @@ def runs(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Target, WebOptions, Any]
     return found
 
 
+def test_the_file_of_a_kernel_is_inspected_with_a_way_to_operate_it(
+    defserve: Run, tmp_path: Path, runs: list[Any], monkeypatch: pytest.MonkeyPatch
+):
+    with TemporaryDirectory(prefix="k") as folder:
+        monkeypatch.setenv("XDG_RUNTIME_DIR", folder)
+        path = tmp_path / "mgp.toml"
+        path.write_text('[kernel]\nname = "house"\n' + entry("a"))
+        assert defserve("inspect", str(path), "--web", "--no-browser").code == 0
+    ((target, _, _),) = runs
+    assert (target.kernel.config, target.kernel.process) == (path, os.getpid())
+
+
+def test_the_kernel_that_runs_is_inspected_where_its_file_says_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    path = tmp_path / "mgp.toml"
+    path.write_text('[kernel]\non = "http://127.0.0.1:8123/mcp"\n')
+
+    async def resolved() -> ServerTarget:
+        async with Kernel.load(path).server.connect():
+            return await asyncio.to_thread(resolve, [str(path)], None, None)
+
+    with TemporaryDirectory(prefix="k") as folder:
+        monkeypatch.setenv("XDG_RUNTIME_DIR", folder)
+        found = asyncio.run(resolved())
+    assert (found.address, found.kernel, found.server) == ("http://127.0.0.1:8123/mcp", path, None)
+
+
 def test_a_file_is_inspected(defserve: Run, served: str, runs: list[Any]):
     assert defserve("inspect", served, "--web", "--no-browser", "--port", "8123").code == 0
     ((target, options, tools),) = runs
@@ -66,6 +98,25 @@ def test_a_command_is_inspected(defserve: Run, served: str, runs: list[Any]):
     ((target, options, tools),) = runs
     assert target.words[:2] == ("--", sys.executable) and tools == ["one"]
     assert (target.era, options.browser) == ("handshake", True)
+
+
+def test_a_store_beside_the_server_is_read(defserve: Run, served: str, runs: list[Any], tmp_path: Path):
+    address = f"sqlite:///{tmp_path}/notes.db"
+    assert "does not exist" in defserve("inspect", served, "--web", "--store", address).err
+    assert "belongs to its process" in defserve("inspect", served, "--web", "--store", "memory:").err
+    assert runs == []
+    sqlite3.connect(tmp_path / "notes.db").close()
+    assert defserve("inspect", served, "--web", "--no-browser", "--store", address).code == 0
+    ((target, _, _),) = runs
+    assert target.stored("notes.edit").facts == {"store": address}
+
+
+def test_a_file_with_states_is_read_where_they_are_kept(defserve: Run, runs: list[Any]):
+    notes = str(Path(__file__).parents[2] / "examples" / "git_like.py")
+    assert defserve("inspect", notes, "--web", "--no-browser").code == 0
+    ((target, _, _),) = runs
+    assert target.stored("git.commit").facts == {"store": "memory", "keep": 1000, "undoes": True, "opaque": True}
+    assert target.stored("other") is None
 
 
 def test_wrong_options_are_told(defserve: Run, served: str, runs: list[Any]):

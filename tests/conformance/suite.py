@@ -23,6 +23,7 @@ from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
 
+from defserve.cli.screen.progress import Working
 from tests.conformance import suite_install
 from tests.conformance.suite_install import FOLDER, ROOT
 from tests.conformance.suite_results import (
@@ -187,8 +188,10 @@ def _run(
     print(f"== {run}", flush=True)
     log = results / "run.log"
     complaints: list[str] = []
-    with log.open("wb") as output:
-        for command in commands:
+    with log.open("wb") as output, Working(f"Running {run}") as work:
+        for number, command in enumerate(commands):
+            if len(commands) > 1:
+                work.progress(number, len(commands))
             try:
                 told = [*command, "--output-dir", str(results)]
                 done = subprocess.run(told, stdout=output, stderr=output, timeout=RUN_SECONDS, cwd=ROOT)

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from defserve import Remote, Server, StaticTokens
-from defserve.errors import DefserveError
+from defserve.errors import DefserveError, ToolError
 from defserve.proxying.room import CallRoom
 from tests.at_address import at_address
 from tests.proxying.backends import child, until_fact
@@ -32,6 +32,29 @@ async def test_calls_that_never_end_leave_room_for_those_of_others() -> None:
                 call.cancel()
             await asyncio.gather(*endless, return_exceptions=True)
             assert await ann.call("e_add", a=1, b=2) == 3
+
+
+@pytest.mark.anyio
+async def test_every_call_is_timed_and_what_fails_is_counted() -> None:
+    server, behind = Server("desk"), Server("shop")
+
+    @behind.tool
+    def sell(what: str) -> str:
+        if what == "air":
+            raise ToolError("air is not for sale")
+        return what
+
+    async with at_address(behind) as url:
+        server.mount(Remote(url), prefix="e")
+        async with server.connect() as client:
+            await client.call("e_sell", what="bread")
+            with pytest.raises(ToolError):
+                await client.call("e_sell", what="air")
+            (backend,) = server.mounts.backends.values()
+            room = backend.room
+            assert (room.total, room.errors) == (2, 1)
+            assert [failed for _, _, failed in room.times] == [False, True]
+            assert all(began <= ended for began, ended, _ in room.times)
 
 
 @given(

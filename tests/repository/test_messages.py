@@ -17,8 +17,9 @@ VERB = re.compile(r"\b(?:is|are|has|have|no|not|can|cannot|needs|names|reads|gav
 def texts() -> Iterator[tuple[str, str]]:
     """Where each UsageError is raised, and its text; `{}` is what is filled in."""
     for path in sorted(PACKAGE.rglob("*.py")):
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            if not (isinstance(node, ast.Call) and ast.unparse(node.func) == "UsageError" and node.args):
+        source = path.read_text(encoding="utf-8")
+        for node in ast.walk(ast.parse(source)) if "UsageError(" in source else ():
+            if not (isinstance(node, ast.Call) and getattr(node.func, "id", "") == "UsageError" and node.args):
                 continue
             if isinstance(text := node.args[0], ast.JoinedStr):
                 said = "".join(str(part.value) if isinstance(part, ast.Constant) else "{}" for part in text.values)

@@ -144,16 +144,16 @@ def evaluated(rank: Ranker, asked: Sequence[Query]) -> dict[str, Score]:
 def table(split: str) -> str:
     """The scores of every ranker as Markdown."""
     asked = queries(split)
-    counts = {kind: sum(each.kind == kind for each in asked) for kind in KINDS}
+    counts = {kind: count for kind in KINDS if (count := sum(each.kind == kind for each in asked))}
     lines = [
-        "| strategy | " + " | ".join(f"{kind} ({counts[kind]})" for kind in KINDS) + " | ms a query |",
-        "|---|" + "---|" * (len(KINDS) + 1),
+        "| strategy | " + " | ".join(f"{kind} ({count})" for kind, count in counts.items()) + " | ms a query |",
+        "|---|" + "---|" * (len(counts) + 1),
     ]
     for name, rank in rankers().items():
         rank("warm up")
         scores = evaluated(rank, asked)
-        cells = [f"{score.first:.1%} / {score.among_five:.1%}" for score in scores.values()]
-        mean = sum(scores[kind].milliseconds * counts[kind] for kind in KINDS) / (len(asked) or 1)
+        cells = [f"{scores[kind].first:.1%} / {scores[kind].among_five:.1%}" for kind in counts]
+        mean = sum(scores[kind].milliseconds * count for kind, count in counts.items()) / (len(asked) or 1)
         lines.append(f"| {name} | " + " | ".join(cells) + f" | {mean:.1f} |")
     return "\n".join(lines)
 

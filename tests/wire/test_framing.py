@@ -67,3 +67,15 @@ streams = st.lists(
 @example(BOM + b"12345678\n", 1)
 def test_whole_and_in_pieces_give_the_same_lines(data: bytes, size: int):
     assert fed(data, size) == fed(data, len(data) + 1)
+
+
+@given(
+    st.lists(
+        st.binary(max_size=12) | st.sampled_from([b"{}\n", b'{"a":1}\n', b"{\n}\n", b"{", b"\n", b" \n"]), max_size=8
+    )
+)
+def test_what_is_one_whole_line_is_the_line_that_feeding_it_gives(chunks: list[bytes]):
+    quick, slow = Lines(8), Lines(8)
+    for chunk in chunks:
+        line = quick.only(chunk)
+        assert ([line] if line is not None else quick.feed(chunk)) == slow.feed(chunk)

@@ -34,6 +34,7 @@ class CommandParser(CommandLine):
             formatter_class=argparse.RawDescriptionHelpFormatter,
             allow_abbrev=False,
         )
+        self.color = False  # Python 3.14 would colour help by itself
 
     def _print_message(self, message: str, file: Any = None) -> None:
         from defserve.cli.screen.screen import help_lines, problem_lines, show, tell

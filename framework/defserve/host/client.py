@@ -250,7 +250,7 @@ class Client(ServerRequests, MgpRequests):
         `again` asks for a new list if the kept one does not have the tool.
         """
         if self._listed is None or (again and tool not in self._listed):
-            self._listed = {item["name"]: item for item in await self.tools()}
+            self._listed = {str(item.get("name")): item for item in await self.tools() if is_object(item)}
         return self._listed.get(tool) or {}
 
     async def set_log_level(self, level: str) -> None:

@@ -12,15 +12,19 @@ from defserve.errors import PeerGone
 from defserve.host.client import Client
 from defserve.host.fields import object_of
 from defserve.host.mcpl.mcpl import Mcpl
-from defserve.host.mgp.mgp import Mgp
+from defserve.host.mgp.mgp import ASKING, EXTENSIONS, Mgp
 from defserve.inspector.connection import EraConnection
+from defserve.inspector.live.feed import LiveFeed
+from defserve.inspector.live.playground import Playground
 from defserve.inspector.protocol import BadMessage, Json
 from defserve.inspector.questions import Questions
 from defserve.inspector.recording.latencies import Latencies
 from defserve.inspector.recording.recorder import Recorder
 from defserve.inspector.recording.timeline import Timeline
+from defserve.inspector.server_log import ServerLog
 from defserve.inspector.states.states import StateTrees
 from defserve.inspector.target import Target
+from defserve.inspector.topic import TopicSeat
 from defserve.inspector.views import Views
 from defserve.inspector.watches import Watches
 
@@ -64,6 +68,8 @@ class Inspection:
         self.recorder.subscribe(self.latencies.add)
         self.questions = Questions(self.push)
         self.states = StateTrees(target.stored)
+        self.live, self.playground = LiveFeed(self.push), Playground()
+        self.seats: dict[int, TopicSeat] = {}
         self.views = Views()
         self.watches = Watches()
         self.granted: dict[str, bool] = {}
@@ -71,6 +77,7 @@ class Inspection:
         self.pages: list[Push] = []
         self.notices: list[Notice] = []
         self.audit = HostAudit(self.push)
+        self.server_log = ServerLog(target.audit)
         self._first: EraConnection | None = None
         self._status: asyncio.Task[None] | None = None
 
@@ -111,6 +118,12 @@ class Inspection:
         if isinstance(error, PeerGone):
             self.connection(era).lost(error)
 
+    @property
+    def open_clients(self) -> list[Client]:
+        """The client of each conversation that is open."""
+        known = {id(each): each for each in (*self.connections.values(), self._first) if each}
+        return [client for each in known.values() if (client := each.client_now) is not None]
+
     def _connection(self, era: str) -> EraConnection:
         return EraConnection(era, self.target, self.recorder, self._options, self._changed)
 
@@ -139,14 +152,23 @@ class Inspection:
             self._heard(era(), method, params)
 
         # What the server refuses is worth seeing, so our own side judges no arguments.
-        mgp = Mgp("interactive", approve, confirm=confirm, validators={"*": "none"}, retry=False, audit=self.audit)
+        guard: dict[str, Any] = {"confirm": confirm, "validators": {"*": "none"}, "retry": False, "audit": self.audit}
+        mgp = Mgp("interactive", approve, extensions=(*EXTENSIONS, *ASKING, "discovery"), **guard)
         return {
             "answers": questions.answers(era),
             # Without a session roots are asked for each time, and there is nothing to tell of.
             "capabilities": {} if connection.era == "stateless" else {"roots": {"listChanged": True}},
             "apps": True,
             "mgp": mgp,
-            "mcpl": Mcpl(audit=self.audit, on_state=lambda change: self.states.heard(era(), change)),
+            "mcpl": Mcpl(
+                {"disabled": sorted(self.live.off)},
+                scopes=self.live.scopes,
+                approve=lambda elevation: self.live.scope(era(), elevation),
+                on_event=lambda event: self.live.event(era(), event),
+                on_message=lambda message: self.live.message(era(), message),
+                on_state=lambda change: self.states.heard(era(), change),
+                audit=self.audit,
+            ),
             "timeout": OPEN_SECONDS,
             "log_level": "debug",
             "on_notification": heard,

@@ -7,7 +7,9 @@ from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 
 from defserve.host.link import Link
+from defserve.inspector.kernels.control import KernelControl
 from defserve.inspector.states.stored import Stored
+from defserve.protocols.mgp.audit.replay import ReadableAuditLog
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,7 +20,9 @@ class Target:
     words    how a `defserve` command names it: `("server.py",)`, or `("--", "node", "server.js")`
     link     opens one more connection. The client closes the link; the block ends what carried it.
     era      the era of the first conversation; "" agrees on the newest
+    kernel   how its operator reaches it, if it is a kernel of this user
     stored   finds the checkpoints of its feature sets in a store, if that can be read
+    audit    gives its audit log, if that can be read; asked for when it is first looked at
     """
 
     address: str
@@ -26,3 +30,5 @@ class Target:
     link: Callable[[], AbstractAsyncContextManager[Link]]
     era: str = ""
     stored: Stored | None = None
+    kernel: KernelControl | None = None
+    audit: Callable[[], ReadableAuditLog | None] | None = None

@@ -5,7 +5,20 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from defserve.inspector.panels import latency, prompts, questions, resources, session, state, tools, wire
+from defserve.inspector.panels import (
+    kernel,
+    latency,
+    live,
+    prompts,
+    questions,
+    resources,
+    security,
+    session,
+    state,
+    tools,
+    topics,
+    wire,
+)
 from defserve.inspector.panels.verb import Verb
 
 VERBS: Final[Mapping[str, Verb]] = {
@@ -15,6 +28,10 @@ VERBS: Final[Mapping[str, Verb]] = {
     **prompts.VERBS,
     **questions.VERBS,
     **latency.VERBS,
+    **live.VERBS,
+    **security.VERBS,
     **state.VERBS,
     **wire.VERBS,
+    **kernel.VERBS,
+    **topics.VERBS,
 }

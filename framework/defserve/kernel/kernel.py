@@ -16,6 +16,7 @@ from defserve.host.link import Resolve
 from defserve.kernel.config.changes import changes
 from defserve.kernel.config.entries import KernelConfig, ServerEntry
 from defserve.kernel.config.loading import load
+from defserve.kernel.figures import history
 from defserve.kernel.governance.access import own_policy, wants_access
 from defserve.kernel.governance.governance import Governance
 from defserve.kernel.governance.marks import check_marks
@@ -89,6 +90,11 @@ class Kernel:
     def ps(self) -> list[dict[str, Any]]:
         """Every server, its state and its figures."""
         return [{**member.row(), "held": self.governance.pins.held(member.id)} for member in self.members.values()]
+
+    def history(self) -> list[dict[str, Any]]:
+        """How long the calls of each server took in the last ten minutes, as far back as they are remembered."""
+        backends = ((member.id, member.backend) for member in self.members.values())
+        return [{"id": id, **history(backend.room)} for id, backend in backends if backend is not None]
 
     async def logs(self, id: str | None = None, follow: bool = False) -> AsyncIterator[dict[str, Any]]:
         """What servers wrote to standard error, and how their states changed; with `follow`, what comes as well."""

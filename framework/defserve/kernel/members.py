@@ -12,6 +12,7 @@ from defserve.errors import DefserveError, UsageError
 from defserve.host.link import Resolve
 from defserve.host.mgp.said import SaidMgp
 from defserve.kernel.config.entries import Launch, ServerEntry
+from defserve.kernel.figures import figures
 from defserve.kernel.journal import Journal
 from defserve.protocols.mgp import instants
 from defserve.proxying.backend import Backend
@@ -159,6 +160,8 @@ class Member:
             "prefix": self.entry.prefix,
             "trust_level": self.entry.mgp.trust_level if self.entry.mgp is not None else None,
             "created_by": self.creator.id if self.creator is not None else None,
+            "start": self.entry.start,
+            "stopped": self.is_stopped,
             "note": self.problem or ("" if self.entry.enabled else "not enabled in the file"),
         }
         if backend is None:
@@ -169,9 +172,15 @@ class Member:
             "tools": backend.tools,
             "calls": backend.calls,
             "calls_total": backend.calls_total,
+            **figures(backend.room),
             "restarts": backend.restarts,
             "recent_restarts": backend.policy.recent,
             "max_restarts": policy.max_restarts,
+            "restart": {
+                "strategy": policy.strategy,
+                "window_secs": policy.window,
+                "backoff_secs": [policy.base, policy.cap],
+            },
             "since": instants.wire(datetime.fromtimestamp(backend.since, UTC)),
             "health": self.health,
             "note": self.hidden(backend.note) or row["note"],

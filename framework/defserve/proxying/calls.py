@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Coroutine
+from time import perf_counter
 from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeAlias
 
 from defserve.core.call import Call
@@ -59,6 +61,7 @@ class Calls:
         room, caller, server = self._room, call.principal, self._server
         if (turn := room.enter(caller)) is not None:
             await room.turn(caller, turn)
+        began, failed = perf_counter(), True
         try:
             front, conversations = front_of(call), self._conversations
             held = self._context.held.take(held_handle(rounds, server.id)) if rounds is not None else None
@@ -72,12 +75,19 @@ class Calls:
                 channel.end(held.exchange)
             try:
                 result = await relayed.run(method, params)
+                failed = "isError" in result and result["isError"] is True
                 return await self._kept(relayed, result) if result.get("resultType") == "task" else result
             except PeerError as error:
                 raise failures.failed(server.id, error, self._state.now, server.secrets) from None
+            except asyncio.CancelledError:
+                failed = False  # the caller gave up, or a person is asked meanwhile
+                raise
             finally:
                 channel.unused()
         finally:
+            room.times.append((began, perf_counter(), failed))
+            if failed:
+                room.errors += 1
             room.leave(caller)
 
     async def _named(self, work: Coroutine[Any, Any, Json]) -> Json:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from contextlib import suppress
-from typing import Final
+from typing import Final, TypeAlias
 
 from defserve.proxying.failures import too_busy
 
@@ -13,17 +13,22 @@ MOST_WAITING: Final = 4
 """Calls that wait, for each that may run."""
 SHARE_OF_ONE: Final = 3
 """Quarters of the room that one caller may have, so that it cannot keep out the others."""
+TIMES_KEPT: Final = 1_000
+
+CallTime: TypeAlias = tuple[float, float, bool]
+"""When a call began and ended, by `time.perf_counter`, and whether it failed."""
 
 
 class CallRoom:
     """`enter` and `leave` surround a call. `running` are under way, `total` have ever begun.
 
-    Callers wait in lines of their own, which take turns.
+    Callers wait in lines of their own, which take turns. `times` are those of the last calls; `errors` have failed.
     """
 
     def __init__(self, id: str, limit: int) -> None:
         self._id, self.limit, self._share = id, limit, -(-limit * SHARE_OF_ONE // 4)
-        self.running = self.total = 0
+        self.running = self.total = self.errors = 0
+        self.times: deque[CallTime] = deque(maxlen=TIMES_KEPT)
         self._each: dict[str, int] = {}
         self._lines: dict[str, deque[asyncio.Future[None]]] = {}
         self._emptied: asyncio.Event | None = None

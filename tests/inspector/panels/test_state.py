@@ -11,7 +11,9 @@ import pytest
 
 from defserve import Server
 from defserve.errors import PeerError
+from defserve.host.addresses import connect_url
 from defserve.host.client import Client
+from defserve.host.link import Link
 from defserve.host.mcpl.state import StateChange
 from defserve.inspector.inspection import Inspection
 from defserve.inspector.panels import state
@@ -20,7 +22,7 @@ from defserve.inspector.protocol import BadMessage, Request
 from defserve.inspector.states.stored import Stored, stored_by
 from defserve.inspector.target import Target
 from defserve.runner.memory import serving
-from tests.at_address import fresh
+from tests.at_address import at_address, fresh
 from tests.inspector.beds import BEDS, MAIL, greenhouse
 from tests.waiting import until
 
@@ -176,6 +178,24 @@ async def test_a_branch_starts_where_it_was_told_and_the_head_stays(era: str):
 def state_of(client: Client) -> str | None:
     assert client.mcpl is not None
     return client.mcpl.state(BEDS).checkpoint
+
+
+@pytest.mark.parametrize("era", ERAS)
+async def test_a_server_elsewhere_is_followed_by_what_it_tells(era: str):
+    async with at_address(greenhouse()) as url:
+
+        @asynccontextmanager
+        async def link() -> AsyncGenerator[Link]:
+            yield await connect_url(url)
+
+        async with Inspection(Target(url, (url,), link, era)) as inspection:
+            bed, moss, basil = await planted(inspection)
+            view = inspection.states.view(era, BEDS, None)
+            assert [(at.id, at.parent) for at in await view.checkpoints()] == [(bed, None), (moss, bed), (basil, bed)]
+            assert await do(inspection, "state.rollback", checkpoint=moss) == {"success": True, "reason": None}
+            client = await inspection.client()
+            assert await client.call("add_plant", bed="fern", plant="mint") == 2
+            assert (await view.checkpoints())[-1].parent == moss
 
 
 async def test_a_server_without_state_says_so():

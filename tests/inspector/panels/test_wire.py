@@ -280,6 +280,16 @@ async def test_a_very_long_message_is_compared_without_its_equal_lines(inspect: 
         assert len(json.dumps(told)) < 10_000
 
 
+async def test_an_enormous_message_is_not_compared(inspect: Inspect, do: Run):
+    async with inspect(garden()[0]) as inspection:
+        await inspection.client()
+        body = json.dumps({"id": 1, "method": "x/y", "params": {"long": ["y"] * 200_000}}).encode()
+        seqs = [inspection.recorder.append(era, "sent", body).seq for era in ERAS]
+        told = await do(inspection, "wire.eras", seq=seqs[0])
+        assert "stateless" not in told and "too long to compare" in told["lines"][0][0]
+        assert len((await do(inspection, "wire.message", seq=seqs[0]))["body"]["params"]["long"]) == 200_000
+
+
 def test_headers_are_compared_by_name(anyio_backend: str):
     from defserve.inspector.panels.both_eras import both_eras
     from defserve.inspector.recording.recorder import Recorder

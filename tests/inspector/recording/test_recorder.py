@@ -66,7 +66,7 @@ def test_a_message_is_shown_with_secrets_masked_and_its_exchange():
         0,
         Exchange(
             "POST",
-            "http://x/mcp",
+            "http://x/mcp?api_key=s3cr3tvalue",
             {"authorization": "Bearer abcdefghijklmnopqrstuvwxyz", "accept": "a"},
             200,
             {"mcp-session-id": "0123456789abcdef0123456789"},
@@ -74,7 +74,7 @@ def test_a_message_is_shown_with_secrets_masked_and_its_exchange():
     )
     shown = recorder.message(0)
     text = json.dumps(shown)
-    assert "hunter2" not in text and "abcdefgh" not in text and "456789abcdef" not in text
+    assert "s3cr3tvalue" not in text and "hunter2" not in text and "abcdefgh" not in text and "456789abcdef" not in text
     assert shown["body"]["params"]["_meta"] == {"progressToken": 5}
     assert shown["body"]["params"]["properties"] == {"token": {"type": "string"}}
     assert shown["exchange"]["headers"]["accept"] == "a" and shown["exchange"]["status"] == 200

@@ -2,12 +2,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from contextlib import AbstractAsyncContextManager
+from contextlib import AbstractAsyncContextManager, suppress
 from typing import Any
 
 import pytest
+from websockets.exceptions import ConnectionClosed
 
-from defserve.inspector.running import RunningInspector
+from defserve.inspector.running import LONGEST_FRAME, RunningInspector
 from defserve.inspector.serving import page_socket
 from tests.waiting import until
 
@@ -73,6 +74,16 @@ async def test_a_binary_frame_ends_the_socket(running: RunningInspector, open_pa
         await page.socket.send(b"\0")
         await page.socket.wait_closed()
         assert page.socket.close_code == 1008
+
+
+async def test_a_frame_that_is_too_long_ends_the_socket(running: RunningInspector, open_page: OpenPage):
+    async with open_page(running) as page:
+        with suppress(ConnectionClosed):  # it may end before everything was sent
+            await page.socket.send("x" * (LONGEST_FRAME + 1))
+        await page.socket.wait_closed()
+        assert page.socket.close_code == 1009
+    async with open_page(running) as page:
+        assert (await page.ask("hello"))["ok"]
 
 
 async def test_every_page_is_told_and_a_page_that_left_is_forgotten(running: RunningInspector, open_page: OpenPage):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from contextlib import aclosing
 from typing import Any
 
@@ -83,6 +84,14 @@ async def test_the_oldest_that_were_watched_are_forgotten():
     assert (known[-1].id, known[-1].number) == ("1599", 1600)
 
 
+async def test_ids_that_are_too_long_are_left_out():
+    states = StateTrees()
+    states.heard("stateless", change("x" * 2_000, None))
+    states.heard("stateless", change("a", "x" * 2_000))
+    states.heard("stateless", change("b", None))
+    assert [at.id for at in await states.view("stateless", SET, None).checkpoints()] == ["b"]
+
+
 # -- what a store has ----------------------------------------------------------------------------------------
 
 
@@ -126,6 +135,23 @@ async def test_only_what_is_new_in_a_store_is_read_again(monkeypatch: pytest.Mon
     fourth, fifth = await commit(trees, {"n": 4}), await commit(trees, {"n": 5}, on=first)
     assert [at.id for at in await view.checkpoints()] == [first, second, third, fourth, fifth]
     assert len(scans) == 1
+
+
+async def test_two_pages_that_read_at_once_see_each_checkpoint_once(monkeypatch: pytest.MonkeyPatch):
+    trees = trees_in_memory()
+    ids = [await commit(trees, {"n": 0})]
+    view = stored(trees).view("stateless", SET, "alice")
+    await view.checkpoints()
+    ids += [await commit(trees, {"n": number}) for number in (1, 2)]
+    get = trees.get
+
+    async def slow(key: TreeKey, id: str) -> Any:
+        await asyncio.sleep(0)
+        return await get(key, id)
+
+    monkeypatch.setattr(trees, "get", slow)
+    for found in await asyncio.gather(view.checkpoints(), view.checkpoints()):
+        assert [at.id for at in found] == ids
 
 
 async def test_contents_that_never_leave_the_server_are_not_shown():

@@ -131,6 +131,17 @@ async def test_the_marks_of_a_server_hold_and_fronts_notice_nothing_else(tmp_pat
             assert code_of(await peer.ask("tools/call", {"name": "wiki_fetch", "arguments": {}})) is None
 
 
+async def test_a_tool_that_is_only_called_moderate_costs_its_calls_no_stage(tmp_path: Path) -> None:
+    async with behind(tmp_path, wiki()) as here:
+        tools = here.kernel.server.mcp.tools.registry
+        table = here.kernel.server.composition.unopened.table
+        assert {name: table.pipeline(tools.get(f"wiki_{name}")).empty for name in ("fetch", "wipe", "plain")} == {
+            "fetch": False,
+            "wipe": False,
+            "plain": True,
+        }
+
+
 async def test_the_health_that_a_server_speaks_of_is_shown_and_ends_nothing(tmp_path: Path) -> None:
     server, well = wiki(), list[bool]()
 

@@ -13,7 +13,7 @@ from defserve.cli.screen.screen import console, is_drawn
 from defserve.wire.jsonvalue import is_object
 
 if TYPE_CHECKING:
-    from rich.progress import Progress
+    from rich.progress import Progress, ProgressColumn
 
 PATIENCE_SECONDS: Final = 0.3
 """What is done sooner is not drawn: it would only flicker."""
@@ -62,6 +62,7 @@ class Working:
         """How far it has come; for `on_progress` of a client."""
         self._begin()
         if self._bar is not None:
+            self._bar.columns = _columns(with_bar=total is not None)
             self._bar.update(self._task, completed=value, total=total, description=Line(message or self._what))
 
     def log(self, params: dict[str, Any]) -> None:
@@ -99,22 +100,16 @@ class Working:
         with self._lock:
             if self._bar is not None or self._ended or self._paused:
                 return
-            from rich.progress import (
-                BarColumn,
-                Progress,
-                SpinnerColumn,
-                TaskProgressColumn,
-                TextColumn,
-                TimeElapsedColumn,
-            )
+            from rich.progress import Progress
 
-            columns = (
-                SpinnerColumn(),
-                TextColumn("{task.description}", markup=False),
-                BarColumn(bar_width=30),
-                TaskProgressColumn(),
-                TimeElapsedColumn(),
-            )
-            self._bar = Progress(*columns, console=console(sys.stderr), transient=True)
+            self._bar = Progress(*_columns(with_bar=False), console=console(sys.stderr), transient=True)
             self._task = self._bar.add_task(Line(self._what), total=None)
             self._bar.start()
+
+
+def _columns(*, with_bar: bool) -> tuple[ProgressColumn, ...]:
+    """A spinner, what is done, and how long it took so far; a bar only if it is known how much there is."""
+    from rich.progress import BarColumn, SpinnerColumn, TaskProgressColumn, TextColumn, TimeElapsedColumn
+
+    bar = (BarColumn(bar_width=30), TaskProgressColumn()) if with_bar else ()
+    return SpinnerColumn(), TextColumn("{task.description}", markup=False), *bar, TimeElapsedColumn()

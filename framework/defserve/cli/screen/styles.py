@@ -21,6 +21,13 @@ STYLES: Final = {
     "added": "green",
     "removed": "red",
     "option": "cyan",
+    # Progress, with the names that rich uses.
+    "bar.back": "dim",
+    "bar.complete": "cyan",
+    "bar.finished": "green",
+    "progress.spinner": "cyan",
+    "progress.percentage": "default",
+    "progress.elapsed": "dim",
     # JSON, with the names that rich's highlighter uses.
     "json.key": "cyan",
     "json.str": "green",

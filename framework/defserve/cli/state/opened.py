@@ -82,7 +82,7 @@ def _other(trees: list[TreeKey], options: Namespace) -> str:
 
 @asynccontextmanager
 async def opened_store(address: str) -> AsyncGenerator[OpenedStore]:
-    store = open_store(_checked(address))
+    store = open_store(existing(address))
     try:
         known = ServerSecret(None).known()
         secret = derive_secret(known) if known is not None else await stored_checkpoint_secret(store)
@@ -92,7 +92,7 @@ async def opened_store(address: str) -> AsyncGenerator[OpenedStore]:
         await store.close()
 
 
-def _checked(address: str) -> str:
+def existing(address: str) -> str:
     """Raises UsageError for a store that opening would create."""
     if address.startswith("memory:"):
         raise UsageError("a store in memory belongs to its process", fix="name a SQLite file or a Redis server")

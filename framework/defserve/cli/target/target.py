@@ -29,7 +29,8 @@ TARGET_HELP: Final = (
 class ServerTarget(NamedTuple):
     """A server object, the command that starts one, or the address of one that runs.
 
-    A command is started in `cwd` with `env` added to its environment. `headers` are sent to an address.
+    A command is started in `cwd` with `env` added to its environment. `headers` are sent to an address. `kernel` is the
+    file of a kernel, if it is one of this user.
     """
 
     server: Any = None
@@ -38,6 +39,7 @@ class ServerTarget(NamedTuple):
     env: Mapping[str, str] = {}
     cwd: str | None = None
     headers: Mapping[str, str] = {}
+    kernel: Path | None = None
 
 
 def quiet() -> AbstractContextManager[Any]:
@@ -66,8 +68,24 @@ def resolve(words: list[str], module: str | None, command: list[str] | None) -> 
     named = words.pop(0)
     if is_address(named):
         return ServerTarget(address=named)
+    if named.endswith(".toml"):
+        return _kernel(named)
     found = configured(named)
     return _reached(found) if found is not None else ServerTarget(load(named))
+
+
+def _kernel(named: str) -> ServerTarget:
+    """The kernel of a file: the one that runs, if the file says at which address; else one in this process."""
+    from defserve.kernel.config.loading import load as load_config
+    from defserve.kernel.config.locating import locate
+    from defserve.kernel.control.places import places_of
+
+    config = load_config(locate(named))
+    if is_address(config.settings.on) and places_of(config.path):
+        return ServerTarget(address=config.settings.on, kernel=config.path)
+    from defserve.kernel.kernel import Kernel
+
+    return ServerTarget(Kernel(config).server, kernel=config.path)
 
 
 def _of_project() -> str:

@@ -67,21 +67,29 @@ def _tool_row(name: str, figures: ToolFigures, before: ToolFigures | None, rates
 def servers_table(now: TopSnapshot, before: TopSnapshot | None) -> Table:
     rates = now.rates(before)
     rows = [_server_row(dict(row), rates) for row in now.servers or ()]
-    head = ("ID", "STATE", "CALLS/S", "CALLS", "RUNNING", "TOOLS", "RESTARTS", "NOTE")
-    return Table(head, rows, fit=("NOTE",), right=head[2:7])
+    head = ("ID", "STATE", "CALLS/S", "CALLS", "RUN", "ERRORS", "P50", "P95", "TOOLS", "RESTARTS", "NOTE")
+    return Table(head, rows, fit=("NOTE",), right=head[2:10])
 
 
 def _server_row(row: dict[str, Any], rates: dict[str, float]) -> tuple[Part, ...]:
+    errors = row.get("errors_total") or 0
     return (
         (str(row["id"]), "title"),
         state(str(row["state"])),
         _rate(rates.get(str(row["id"]))),
         f"{row.get('calls_total') or 0:,}",
         str(row.get("calls") or 0),
+        (f"{errors:,}", "warning" if errors else "faint"),
+        _seconds(_in_seconds(row.get("median_ms"))),
+        _seconds(_in_seconds(row.get("p95_ms"))),
         str(row.get("tools") or 0),
         str(row.get("restarts") or 0),
         note_of(str(row.get("note") or ""))[:LONGEST_NOTE],
     )
+
+
+def _in_seconds(ms: float | None) -> float | None:
+    return None if ms is None else ms / 1000
 
 
 def _rate(rate: float | None) -> Part:

@@ -3,20 +3,26 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import shlex
 from argparse import Namespace
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import replace
 
+from defserve.cli.state.opened import existing
 from defserve.cli.target.connection import link_to
 from defserve.cli.target.target import ServerTarget
 from defserve.errors import UsageError
 from defserve.host.link import Link
 from defserve.inspector.inspection import ERAS
+from defserve.inspector.kernels.control import KernelControl
 from defserve.inspector.running import WebOptions, run
-from defserve.inspector.states.stored import Stored, stored_by
+from defserve.inspector.states.stored import Stored, stored_at, stored_by
 from defserve.inspector.target import Target
 from defserve.protocols.mcpl.extension import MCPL
+from defserve.protocols.mgp.audit.replay import ReadableAuditLog, readable
+from defserve.protocols.mgp.extension import MGP
 from defserve.server.server import Server
 from defserve.tooling.devserver.sockets import Beside
 from defserve.tooling.devserver.stdio import stop_signals
@@ -26,11 +32,22 @@ def inspect_in_browser(target: ServerTarget, words: Sequence[str], options: Name
     """Open the inspector, and return the exit code when a signal has ended it. `words` name the server."""
     if options.era not in (None, *ERAS):
         raise UsageError(f"--web cannot begin with {options.era!r}", fix=f"use --era {' or --era '.join(ERAS)}")
-    return asyncio.run(_run(inspected(target, words, options), web_options(options)))
+    return asyncio.run(_run(inspected(target, words, options), web_options(options), options.store))
 
 
-async def _run(target: Target, options: WebOptions) -> int:
-    return await run(target, options, stop_signals())
+async def _run(target: Target, options: WebOptions, store: str | None) -> int:
+    async with _reading(target, store) as read:
+        return await run(read, options, stop_signals())
+
+
+@asynccontextmanager
+async def _reading(target: Target, store: str | None) -> AsyncGenerator[Target]:
+    """The target with the store of its server, if that was given. Raises UsageError if it is not there."""
+    if store is None:
+        yield target
+        return
+    async with stored_at(existing(store)) as stored:
+        yield replace(target, stored=stored)
 
 
 def inspector_beside(options: Namespace) -> Beside:
@@ -39,7 +56,8 @@ def inspector_beside(options: Namespace) -> Beside:
 
     async def run_beside(address: str, ending: asyncio.Future[int]) -> int:
         reached = Namespace(era=None, token=None, header=[], verbose=False)
-        return await run(inspected(ServerTarget(address=address), [address], reached), web, ending)
+        async with _reading(inspected(ServerTarget(address=address), [address], reached), options.store) as target:
+            return await run(target, web, ending)
 
     return run_beside
 
@@ -65,10 +83,32 @@ def inspected(target: ServerTarget, words: Sequence[str], options: Namespace) ->
             yield peer
 
     address = target.address or shlex.join(target.command) or " ".join(words)
-    return Target(address, tuple(words), link, options.era or "", _stored(target.server))
+    server = target.server
+    return Target(
+        address,
+        tuple(words),
+        link,
+        options.era or "",
+        stored=_stored(server),
+        kernel=_control(target),
+        audit=lambda: _audited(server),
+    )
+
+
+def _control(target: ServerTarget) -> KernelControl | None:
+    """The way to operate a kernel of this user: the one in this process, or the one that runs."""
+    if target.kernel is None:
+        return None
+    return KernelControl(target.kernel, os.getpid() if target.server is not None else None)
 
 
 def _stored(server: Server | None) -> Stored | None:
     """The states of a server in this process, which the inspector may read where they are kept."""
     live = next((each for each in server.extensions if isinstance(each, MCPL)), None) if server is not None else None
     return stored_by(live.sections.state) if live is not None and live.sections.state is not None else None
+
+
+def _audited(server: Server | None) -> ReadableAuditLog | None:
+    """The audit log of a server in this process, if it is one that can be read again."""
+    guards = (each for each in server.extensions if isinstance(each, MGP)) if server is not None else ()
+    return next((found for each in guards if (found := readable(each.audit.sinks)) is not None), None)

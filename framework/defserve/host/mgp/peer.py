@@ -22,6 +22,7 @@ from defserve.host.mgp import callbacks, failures
 from defserve.host.mgp.audit.trail import AUDIT, FELL_BACK, RETRIED, MgpAuditTrail
 from defserve.host.mgp.failures import Failure
 from defserve.host.mgp.mgp import Mgp
+from defserve.host.mgp.permissions.approval import Grant
 from defserve.host.mgp.permissions.grants import ServerGrants
 from defserve.host.mgp.said import said_mgp
 from defserve.host.mgp.security.confirmation import CallConfirmation
@@ -66,6 +67,13 @@ class MgpPeer:
     def grants(self) -> dict[str, PermissionDecision]:
         """The current decision about each permission."""
         return self._grants.grants
+
+    async def decide(self, permission: str, decision: PermissionDecision) -> None:
+        """Change the decision about a permission while the conversation runs, and tell the server.
+
+        "deferred" takes a decision back: it is asked for again when a call needs it.
+        """
+        await self._grants.change({permission: Grant(decision)})
 
     async def request(self, section: str, method: str, params: Mapping[str, Any]) -> Json:
         """A request that belongs to a section of MGP. Raises PeerError if the server does not offer the section."""

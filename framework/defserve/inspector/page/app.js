@@ -1,5 +1,5 @@
 // The frame: top bar, sidebar, status line, and the panel in view.
-import { html, render, useEffect } from "./vendor/preact.js";
+import { html, render, useEffect, useErrorBoundary } from "./vendor/preact.js";
 import { ask, connect, on, onOpen } from "./socket.js";
 import { app, connection, go, readRoute, setTheme, toast, useStore } from "./store.js";
 import { listenToKeys, useKeys } from "./keys.js";
@@ -122,6 +122,9 @@ function Refused() {
 function Shown({ panel }) {
   const whole = useStore(loaded)[panel.id];
   useEffect(() => { if (!whole) load(panel); }, [panel]);
+  // Whatever a server says, the rest of the page stays.
+  const [broken, mend] = useErrorBoundary(error => console.warn("a panel could not be drawn", error));
+  if (broken) return html`<main class="main" id="main" tabindex="-1"><h1 class="vh">${panel.title}</h1><div class="pad"><${ErrorNote} error=${broken} fact="This panel could not be drawn." onRetry=${mend} /></div></main>`;
   if (whole?.Panel) return html`<${whole.Panel} key=${panel.id} />`;
   return html`<main class="main" id="main" tabindex="-1"><h1 class="vh">${panel.title}</h1>${whole?.error
     ? html`<div class="pad"><${ErrorNote} error=${whole.error} fact="This panel could not be loaded." onRetry=${() => { loaded.set({ [panel.id]: undefined }); load(panel); }} /></div>` : html`<${Loading} rows=${6} />`}</main>`;
@@ -142,7 +145,7 @@ function App() {
     "]": () => nextPane(1),
   });
   return html`<a class="skip" href="#main" onClick=${event => { event.preventDefault(); document.getElementById("main")?.focus(); }}>Skip to the panel</a>
-    <div class="app"><${Top} /><${Side} />${refused ? html`<${Refused} />` : html`<${Shown} panel=${panel} />`}<${Foot} /><${PhoneTabs} /><${Banner} /></div>
+    <div class="app"><${Top} /><${Side} />${refused ? html`<${Refused} />` : html`<${Shown} key=${panel.id} panel=${panel} />`}<${Foot} /><${PhoneTabs} /><${Banner} /></div>
     <${QuestionDialogs} />${overlay === "palette" && html`<${Palette} panels=${panels} loaded=${loaded.get()} />`}${overlay === "keys" && html`<${KeysTable} panels=${panels} panel=${panel} keys=${loaded.get()[panel.id]?.keys} />`}<${Toasts} />`;
 }
 

@@ -12,17 +12,23 @@ const MOST = 30;
 export function Palette({ panels, loaded }) {
   const [words, setWords] = useState("");
   const [at, setAt] = useState(0);
-  const [found, setFound] = useState([]);
+  const [later, setLater] = useState({ words: null, items: [] });
   const list = useRef(null);
-  useEffect(() => {
-    let current = true;
+  // What is known here is there at once, so that Enter means what is typed. What the host has to be asked for follows.
+  const { now, coming } = useMemo(() => {
     const own = panels.filter(panel => panel.title.toLowerCase().includes(words.toLowerCase()))
       .map(panel => ({ title: panel.title, hint: "panel", icon: panel.icon, run: () => go(panel.id) }));
-    Promise.all(panels.map(panel => Promise.resolve(loaded[panel.id]?.finds?.(words) ?? []).catch(() => []))).then(all => {
-      if (current) { setFound([...(words ? [] : own), ...all.flat(), ...(words ? own : [])].slice(0, MOST)); setAt(0); }
-    });
+    const all = panels.map(panel => loaded[panel.id]?.finds?.(words) ?? []);
+    const here = all.filter(Array.isArray).flat();
+    return { now: words ? [...here, ...own] : [...own, ...here], coming: all.filter(each => !Array.isArray(each)) };
+  }, [words]);
+  useEffect(() => {
+    let current = true;
+    setAt(0);
+    Promise.all(coming.map(each => Promise.resolve(each).catch(() => []))).then(items => { if (current) setLater({ words, items: items.flat() }); });
     return () => { current = false; };
   }, [words]);
+  const found = [...now, ...(later.words === words ? later.items : [])].slice(0, MOST);
   useEffect(() => list.current?.querySelector("[aria-selected=true]")?.scrollIntoView({ block: "nearest" }), [at]);
   const run = item => { close(); item?.run(); };
   const onKeyDown = event => {

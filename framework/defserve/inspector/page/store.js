@@ -52,6 +52,7 @@ export function go(panel, rest = "") {
   const hash = "#" + panel + (rest === "" ? "" : "/" + encodeURIComponent(rest));
   if (location.hash !== hash) location.hash = hash;
   app.set({ more: false });
+  readRoute(); // at once: the event of the browser comes later, and the next key may come before it
 }
 
 export function readRoute() {

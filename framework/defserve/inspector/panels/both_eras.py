@@ -13,7 +13,7 @@ from defserve.host.mgp.security.tool_security import tool_security
 from defserve.inspector.inspection import ERAS, Inspection
 from defserve.inspector.panels.tools import is_marked
 from defserve.inspector.protocol import BadMessage, Json, error_of
-from defserve.inspector.recording.counterparts import asked_for, counterpart, request_of
+from defserve.inspector.recording.counterparts import LONGEST_READ, asked_for, counterpart, request_of
 from defserve.inspector.recording.recorder import Entry, Recorder
 from defserve.inspector.states.side_by_side import Row, aligned, folded
 
@@ -72,13 +72,21 @@ def _about(recorder: Recorder, entry: Entry) -> Json:
 
 def _side(recorder: Recorder, entry: Entry | None) -> Json:
     """The shown body of a request, of its answer, and its HTTP exchange; None where there is none."""
-    shown = (recorder.message(entry.seq) if entry is not None else None) or {}
-    answer = recorder.message(entry.of) if entry is not None and entry.of is not None else None
+    answer = recorder.entry(entry.of) if entry is not None and entry.of is not None else None
+    asked, answered = _shown(recorder, entry), _shown(recorder, answer)
     return {
-        "body": shown.get("body"),
-        "exchange": shown.get("exchange"),
-        "answer": answer.get("body") if answer and answer["kind"] == "answer" else None,
+        "body": asked.get("body"),
+        "exchange": asked.get("exchange"),
+        "answer": answered.get("body") if answer and answer.kind == "answer" else None,
     }
+
+
+def _shown(recorder: Recorder, entry: Entry | None) -> Json:
+    if entry is None:
+        return {}
+    if entry.size > LONGEST_READ:
+        return {"body": f"{entry.size:,} bytes, too long to compare"}
+    return recorder.message(entry.seq) or {}
 
 
 def _body(left: Any, right: Any) -> list[Row]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping
 from contextlib import aclosing
 from typing import Any, Final
@@ -82,7 +83,7 @@ async def lines(inspection: Inspection, request: Request) -> Any:
     view, before, after = await _both(inspection, request)
     if before is MISSING or after is MISSING:
         return _missing(view)
-    return {"rows": side_by_side(masked(before), masked(after))}
+    return {"rows": await asyncio.to_thread(side_by_side, masked(before), masked(after))}
 
 
 async def content(inspection: Inspection, request: Request) -> Any:

@@ -15,6 +15,7 @@ from defserve.inspector.panels.saving import command_line, pytest_test
 from defserve.inspector.panels.verb import Verb, era_of
 from defserve.inspector.protocol import Json, Request
 from defserve.tooling.lint.definitions import tokens
+from defserve.wire.jsonvalue import is_object
 
 MADE_UP: Final = frozenset(("risk_level", "permissions_required"))
 FEATURE_SET: Final = "featureSet"
@@ -23,7 +24,7 @@ MOST_TIMES: Final = 120
 
 
 async def list_tools(inspection: Inspection, request: Request) -> Any:
-    """Every tool: its `definition` as it came, `tokens`, `mark`, `needs`, `guard` and feature `set`."""
+    """Every tool, as `about` says. What has no name cannot be called, and is left out: `odd` counts those."""
     era = era_of(request)
     client = await inspection.client(era)
     try:
@@ -31,15 +32,23 @@ async def list_tools(inspection: Inspection, request: Request) -> Any:
     except PeerError as error:
         inspection.failed(era, error)
         raise
-    return {"tools": [about(tool, client) for tool in found], "searched": _is_searched(client)}
+    named = [tool for tool in found if is_object(tool) and isinstance(tool.get("name"), str)]
+    tools = [about(tool, client) for tool in named]
+    return {"tools": tools, "odd": len(found) - len(named), "searched": _is_searched(client)}
 
 
 def about(tool: Json, client: Client) -> Json:
-    """What the page shows of a tool beside its definition."""
-    security = tool_security(str(tool.get("name")), tool)
+    """A tool for the page: its `definition` as it came, and what is read of it, of the right type whatever came."""
+    security = tool_security(str(tool["name"]), tool)
     held = client.mgp.grants if client.mgp is not None else {}
     needs = security.permissions or []
     return {
+        "name": tool["name"],
+        "title": text_of(tool.get("title")) or "",
+        "about": text_of(tool.get("description")) or "",
+        "schema": object_of(tool.get("inputSchema")),
+        "output": object_of(tool.get("outputSchema")) or None,
+        "hints": object_of(tool.get("annotations")),
         "definition": tool,
         "tokens": tokens(tool),
         "mark": security.risk if is_marked(security) else None,

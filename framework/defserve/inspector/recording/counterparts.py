@@ -16,6 +16,10 @@ OF_THE_CALL: Final = ("_meta", "_mgp", "_mcpl", "state", "requestState", "inputR
 """Members of params that belong to one sending of a request, not to what it asks for."""
 LOOKED_AT: Final = 50_000
 READ: Final = 200
+ENVELOPE: Final = 8 * 1024
+"""Bytes by which the same request may differ from one era to the other."""
+LONGEST_READ: Final = 256 * 1024
+"""Bytes of a message that is read to compare it. Longer ones are never the same."""
 
 
 def request_of(recorder: Recorder, entry: Entry) -> Entry:
@@ -34,7 +38,7 @@ def counterpart(recorder: Recorder, entry: Entry, era: str) -> Entry | None:
         if wanted is None:
             if each.method in (entry.method, SAME.get(entry.method)):
                 return each
-        elif each.method == entry.method:
+        elif each.method == entry.method and abs(each.size - entry.size) <= ENVELOPE and entry.size <= LONGEST_READ:
             if asked_for(recorder, each) == wanted:
                 return each
             if (read := read + 1) >= READ:

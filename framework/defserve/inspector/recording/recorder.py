@@ -16,6 +16,7 @@ from defserve.host.fields import Json, object_of
 from defserve.inspector.recording.bodies import Bodies
 from defserve.inspector.recording.masking import masked_headers, masked_message
 from defserve.inspector.recording.words import CANCELLED, about, about_answer
+from defserve.redaction import redact_text
 from defserve.wire.codec import is_id
 from defserve.wire.jsonvalue import is_object
 
@@ -91,7 +92,7 @@ class Recorder:
         self._subscribers: list[Callable[[Entry], object]] = []
         self._calls: deque[float] = deque(maxlen=1_000)
         self._times: deque[float] = deque(maxlen=RECENT)
-        self.first = self.errors = 0
+        self.first = self.errors = self._cleared = 0
 
     @property
     def count(self) -> int:
@@ -153,6 +154,7 @@ class Recorder:
             exchange = Exchange(*from_json(kept))
             shown["exchange"] = {
                 **exchange._asdict(),
+                "address": redact_text(exchange.address),
                 "headers": masked_headers(exchange.headers),
                 "answered": masked_headers(exchange.answered),
             }
@@ -175,13 +177,17 @@ class Recorder:
         """For the status line: messages, calls a second, the median of recent answers, errors."""
         now = time.time()
         recent = sum(1 for moment in self._calls if now - moment <= RATE_SECONDS)
-        shown: Json = {"messages": self.count, "rate": round(recent / RATE_SECONDS, 1), "errors": self.errors}
+        shown: Json = {
+            "messages": self.count - self._cleared,
+            "rate": round(recent / RATE_SECONDS, 1),
+            "errors": self.errors,
+        }
         return {**shown, "median": round(median(self._times), 1)} if self._times else shown
 
     def clear(self) -> None:
         """Forget every message. Sequence numbers go on."""
         self._forget(len(self._entries))
-        self.errors = 0
+        self.errors, self._cleared = 0, self.count
 
     def close(self) -> None:
         self._bodies.close()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -87,6 +88,7 @@ class StoredTree:
         self._at: CheckpointTree = CheckpointTree()
         self._read: list[KnownCheckpoint] = []
         self._places: dict[str, int] = {}
+        self._reading = asyncio.Lock()
 
     @property
     def is_shared(self) -> bool:
@@ -109,17 +111,19 @@ class StoredTree:
         return await (await self._state.trees()).load(self._key)
 
     async def checkpoints(self) -> Sequence[KnownCheckpoint]:
-        trees = await self._state.trees()
-        now = await trees.load(self._key)
-        new = await self._new(trees, now)
-        if new is None:
-            self._read, self._places = [], {}
-            new = await trees.checkpoints(self._key)
-        for each in new:
-            self._places[each.id] = len(self._read)
-            self._read.append(self._known(each))
-        self._at = now
-        return self._read
+        # Several pages may follow one tree.
+        async with self._reading:
+            trees = await self._state.trees()
+            now = await trees.load(self._key)
+            new = await self._new(trees, now)
+            if new is None:
+                new = await trees.checkpoints(self._key)
+                self._read, self._places = [], {}
+            for each in new:
+                self._places[each.id] = len(self._read)
+                self._read.append(self._known(each))
+            self._at = now
+            return self._read
 
     async def content(self, id: str) -> Any:
         if self._state.facts.get("opaque"):

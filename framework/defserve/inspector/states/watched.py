@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
-from defserve.host.mcpl.state import KeptContents, StateChange
+from defserve.host.mcpl.state import LONGEST_ID, KeptContents, StateChange
 from defserve.inspector.states.changes import patch, words
 from defserve.inspector.states.checkpoint import MISSING, Json, KnownCheckpoint
 
@@ -29,7 +29,9 @@ class WatchedTree:
         self._has_contents = True
 
     def add(self, change: StateChange) -> None:
-        """Take a checkpoint that was made, or gone back to."""
+        """Take a checkpoint that was made, or gone back to. An id that nobody could mean is left out."""
+        if len(change.checkpoint) > LONGEST_ID or len(change.parent or "") > LONGEST_ID:
+            return
         self._head = change.checkpoint
         if change.by_rollback or change.checkpoint in self._known:
             return

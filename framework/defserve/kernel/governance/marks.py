@@ -49,14 +49,15 @@ def govern(tool: RemoteTool, entry: ServerEntry) -> None:
         hints = believed_hints(hints)
     listed = tool_security(tool.inner, tool.raw)
     security = _security(entry, marks, listed)
-    is_open = "properties" not in object_of(tool.raw.get("inputSchema"))
+    is_open = _is_open(object_of(tool.raw.get("inputSchema")))
     check = _validation(listed, marks, believed=is_trusted(entry), is_open=is_open)
     if security is None and check is not None:
         security = Security(DEFAULT, where=entry.where)
     if security is not None:
         if check is not None and security.validator is None:
             security = replace(security, validator=_shown_validator(listed))
-        tool.facets[NAME] = ToolSecurity(security, () if check is None else (check,))
+        checks, is_enforced = () if check is None else (check,), check is not None or _restricts(security, marks)
+        tool.facets[NAME] = ToolSecurity(security, checks, is_enforced=is_enforced)
         tool.is_dangerous = security.risk_level == "dangerous"
         derived = security.annotations() if marks is not NOTHING else believed_hints(security.annotations())
         hints = {**({} if marks is not NOTHING else hints), **derived, **_title(hints)}
@@ -118,6 +119,12 @@ def _says_security(marks: ToolMarks) -> bool:
     return replace(marks, categories=(), keywords=()) != NOTHING
 
 
+def _restricts(security: Security, marks: ToolMarks) -> bool:
+    """Whether a call has something to pass. A server that only calls its tool moderate or safe asks for nothing."""
+    is_asked = bool(security.permissions or security.confirmation_required)
+    return is_asked or security.risk_level == "dangerous" or _says_security(marks)
+
+
 def _is_risky(permissions: tuple[str, ...]) -> bool:
     return any(PERMISSIONS.get(name, "moderate") != "safe" for name in permissions)
 
@@ -148,6 +155,12 @@ def _validation(listed: ListedSecurity, marks: ToolMarks, *, believed: bool, is_
         await validation.check(tool, arguments, enforced=False)
 
     return check
+
+
+def _is_open(schema: Mapping[str, Any]) -> bool:
+    """Whether a schema does not say which arguments there are. One that allows none at all does."""
+    says_none = schema.get("additionalProperties") is False and "patternProperties" not in schema
+    return "properties" not in schema and not says_none
 
 
 def _shown_validator(listed: ListedSecurity) -> str | None:

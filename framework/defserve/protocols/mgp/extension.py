@@ -316,8 +316,9 @@ class MGP(Extension):
         )
 
     def _concerns(self, item: Any, active: frozenset[str]) -> bool:
-        options = self.options
-        return self.name in item.facets or options.access is not None or bool(options.audit) or self.name in active
+        options, found = self.options, tool_security(item)
+        is_enforced = found is not None and found.is_enforced
+        return is_enforced or options.access is not None or bool(options.audit) or self.name in active
 
     def _admit(self, call: Call, tool: Any) -> None:
         if self.access is not None:

@@ -10,8 +10,8 @@ from pydantic import BaseModel
 from defserve import Rejected, Verdict, validator
 from defserve.errors import PeerError
 from defserve.host import Answers, Cancel, Client, Decline, Mgp
-from defserve.host.mgp.security.tool_security import tool_security
-from defserve.host.mgp.security.validation import guesses
+from defserve.host.mgp.security.tool_security import ListedSecurity, tool_security
+from defserve.host.mgp.security.validation import CallValidation, guesses
 from defserve.protocols.mgp.confirmation import NotConfirmed
 from defserve.protocols.mgp.errors import PermissionDenied
 from defserve.protocols.mgp.security.forwarding import judge
@@ -220,6 +220,21 @@ def test_a_standard_validator_over_arguments(name: str, arguments: dict[str, Any
     else:
         with pytest.raises(Rejected):
             judge(name, arguments, block)
+
+
+async def test_the_server_that_judges_one_of_several_arguments_knows_which():
+    block = {"validator": "network_restricted"}
+    tool = ListedSecurity("survey", "moderate", block, {"where": {}, "station": {}})
+    validation = CallValidation({})
+    await validation.check(tool, {"where": ["fern"]}, enforced=True)
+    with pytest.raises(Rejected):
+        await validation.check(tool, {"where": ["fern"]}, enforced=False)
+    with pytest.raises(Rejected):
+        await validation.check(tool._replace(properties={"where": {}}), {"where": ["fern"]}, enforced=True)
+    with pytest.raises(Rejected):
+        await validation.check(
+            tool._replace(properties={"where": {}, "url": {}}), {"url": "http://127.0.0.1"}, enforced=True
+        )
 
 
 def test_names_speak_only_for_tools_that_declare_nothing():

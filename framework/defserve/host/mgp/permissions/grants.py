@@ -54,13 +54,20 @@ class ServerGrants:
             id, policy, message = str(uuid4()), self._approval.policy, self._approval.message
             await self._wire(ASK, {"request_id": id, "permissions": wanting, "policy": policy, "message": message})
             decided = {name: await self._approval.decide(name, server, self._answers) for name in wanting}
-            self._grants.update(decided)
-            self._report(decided)
-            # §3.6 has one expiry for all grants of a message.
-            for until in dict.fromkeys(grant.expires_at for grant in decided.values()):
-                grants = {name: grant.decision for name, grant in decided.items() if grant.expires_at == until}
-                told = {"request_id": id, "grants": grants, "approved_by": self._audit.actor}
-                await self._wire(TELL, {**told, "expires_at": instants.wire(until)})
+            await self._keep(id, decided)
+
+    async def change(self, decided: Mapping[str, Grant]) -> None:
+        """Decide about permissions anew, and tell the server. What is deferred is asked for again when it is needed."""
+        await self._keep(str(uuid4()), decided)
+
+    async def _keep(self, id: str, decided: Mapping[str, Grant]) -> None:
+        self._grants.update(decided)
+        self._report(decided)
+        # §3.6 has one expiry for all grants of a message.
+        for until in dict.fromkeys(grant.expires_at for grant in decided.values()):
+            grants = {name: grant.decision for name, grant in decided.items() if grant.expires_at == until}
+            told = {"request_id": id, "grants": grants, "approved_by": self._audit.actor}
+            await self._wire(TELL, {**told, "expires_at": instants.wire(until)})
 
     def require(self, tool: str, names: Sequence[str]) -> None:
         """Raises PermissionDenied unless all of these are approved."""

@@ -63,7 +63,9 @@ class CallValidation:
     def _check_standard(self, tool: ListedSecurity, arguments: Mapping[str, Any], enforced: bool) -> None:
         name = tool.validator
         if name is not None and name in STANDARD:
-            judge(name, arguments, tool.security if enforced else None)
+            # A server that applies it knows which argument is meant; here only a name, or being alone, can tell.
+            if not (enforced and len(tool.properties) > 1 and STANDARD[name][1].isdisjoint(tool.properties)):
+                judge(name, arguments, tool.security if enforced else None)
         elif name != "none":
             for guess, meant in guesses(tool, arguments).items():
                 judge(guess, meant)

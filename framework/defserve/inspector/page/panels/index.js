@@ -16,6 +16,10 @@ export const panels = [
   panel("questions", "Questions", "Protocol", "question", "q", () => import("./questions.js")),
   panel("latency", "Latency", "Protocol", "bars", null, () => import("./latency.js")),
   panel("state", "State", "Extensions", "branch", "s", () => import("./state.js")),
+  panel("live", "Live", "Extensions", "live", "l", () => import("./live.js")),
+  panel("security", "Security", "Extensions", "shield", "e", () => import("./security.js")),
+  panel("kernel", "Kernel", "Extensions", "servers", "k", () => import("./kernel.js")),
+  panel("topics", "Topics", "Extensions", "people", null, () => import("./topics.js")),
 ];
 
 // On a phone, these are the tabs at the bottom, with More as the fifth.

@@ -152,7 +152,8 @@ function View({ era, all, current, isOpen, reload }) {
     focusList();
   };
   const mark = (letter, id) => setMarks({ ...allMarks[era + current.key], [letter]: id, ...(letter === "a" && id !== marks.a ? { b: null } : {}) });
-  const moves = useMoves({ where, tree, marks, setMarks, facts, redraw, setGone });
+  const others = !current.own && all.some(each => each.own && each.set === current.set);
+  const moves = useMoves({ where, others, tree, marks, setMarks, facts, redraw, setGone });
   useKeys({
     "/": () => search.current?.focus(),
     a: () => cursor && mark("a", cursor),
@@ -214,11 +215,11 @@ function enriched(made, tree) {
 }
 
 // Rolling back and branching: what runs, what the server said, and how to take it back.
-function useMoves({ where, tree, marks, setMarks, facts, redraw, setGone }) {
+function useMoves({ where, others, tree, marks, setMarks, facts, redraw, setGone }) {
   const [busy, setBusy] = useState(false);
   const [note, setNote] = useState(null); // { kind, … }
   const target = marks.a;
-  const why = target === null ? "There is nothing before this checkpoint" : target === tree.head ? "The head is there already" : null;
+  const why = others ? "This tree is another caller's. Only that caller can move its head" : target === null ? "There is nothing before this checkpoint" : target === tree.head ? "The head is there already" : null;
   useEffect(() => { setNote(current => (current?.kind === "asks" || current?.kind === "refused" ? null : current)); }, [target]);
   const rollBack = async id => {
     const before = tree.head;
@@ -229,8 +230,9 @@ function useMoves({ where, tree, marks, setMarks, facts, redraw, setGone }) {
       if (done.success) setMarks({ a: id, b: before }); // what was undone stays in view
       setNote(done.success ? { kind: "moved", to: id, from: before } : { kind: "refused", reason: done.reason ?? "The server gives no reason." });
     } catch (error) {
-      if (error.code === NOT_KEPT) { setGone(places => new Set([...places, tree.placeOf.get(id)])); }
-      setNote({ kind: "refused", reason: error.message, fix: error.fix });
+      const isAbsent = error.code === NOT_KEPT;
+      if (isAbsent && !where.owner) setGone(places => new Set([...places, tree.placeOf.get(id)]));
+      setNote({ kind: "refused", reason: isAbsent && where.owner ? `${sentence(error.message)} The tree may be another caller's.` : error.message, fix: error.fix });
     } finally {
       setBusy(false);
       redraw();
@@ -247,7 +249,7 @@ function useMoves({ where, tree, marks, setMarks, facts, redraw, setGone }) {
     redraw();
   };
   return {
-    busy, note, why, rollBack, branch, dismiss: () => setNote(null),
+    busy, note, why, others, rollBack, branch, dismiss: () => setNote(null),
     ask: () => { if (why || busy) return; if (facts?.undoes) setNote({ kind: "asks" }); else rollBack(target); },
   };
 }
@@ -255,7 +257,7 @@ function useMoves({ where, tree, marks, setMarks, facts, redraw, setGone }) {
 const sentence = said => (/[.!?…]$/.test(said) ? said : said + ".");
 
 function Foot({ tree, marks, facts, moves, current }) {
-  const { note, why, busy } = moves;
+  const { note, why, busy, others } = moves;
   const target = marks.a;
   if (!tree.count) return null;
   const id = each => html`<code>${tree.short(each)}</code>`;
@@ -270,7 +272,7 @@ function Foot({ tree, marks, facts, moves, current }) {
     ${!why && note?.kind !== "asks" && html`<p class="small dim">Roll back moves the head from ${id(tree.head)} to ${id(target)}. Nothing is lost${left}.${" "}
       ${facts?.undoes ? "The server runs its undo first and may refuse." : facts?.undoes === false ? "" : "The server may refuse."}</p>`}
     <div class="row"><${Button} primary icon="undo" keys="U" busy=${busy} reason=${why} onClick=${moves.ask}>${target ? `Roll back to ${tree.short(target)}` : "Roll back"}<//>
-      <${Button} icon="fork" reason=${target ? null : "Choose a checkpoint first"} onClick=${() => moves.branch(target)}>Branch here<//><span class="grow"></span>
+      <${Button} icon="fork" reason=${others ? why : target ? null : "Choose a checkpoint first"} onClick=${() => moves.branch(target)}>Branch here<//><span class="grow"></span>
       ${facts?.store?.includes("://") && target && html`<span class="no-m"><${Copy} text=${`defserve state rollback ${facts.store} ${target}`} label="Copy as command" /></span>`}</div></div>`;
 }
 

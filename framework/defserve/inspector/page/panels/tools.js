@@ -1,8 +1,8 @@
 // Tools: find one, call it, read what it gives.
 import { html, useEffect, useState } from "../vendor/preact.js";
 import { useKeys } from "../keys.js";
-import { app, go, useStore } from "../store.js";
-import { Button, Chip, Tabs } from "../parts/controls.js";
+import { app, go, toast, useStore } from "../store.js";
+import { Button, Chip, Tabs, copyText } from "../parts/controls.js";
 import { Mark } from "../parts/icons.js";
 import { Panes } from "../parts/panes.js";
 import { number } from "../format.js";
@@ -21,9 +21,9 @@ function Panel() {
   const [tab, setTab] = useState("form");
   const [view, setView] = useState(name ? "form" : "list"); // on a phone: list, form or res
   const tools = state.lists[era]?.tools;
-  const tool = tools?.find(each => each.definition.name === name);
+  const tool = tools?.find(each => each.name === name);
   // A panel opens on data: without a choice, the first tool is shown.
-  useEffect(() => { if (!name && !location.hash.includes("/") && tools?.length && wide()) go("tools", tools[0].definition.name); }, [name, tools]);
+  useEffect(() => { if (!name && !location.hash.includes("/") && tools?.length && wide()) go("tools", tools[0].name); }, [name, tools]);
   const onCall = () => {
     if (!tool) return;
     call(name, valueOf(store.get(), tool));
@@ -38,6 +38,7 @@ function Panel() {
   };
   useKeys({
     "ctrl+enter": onCall,
+    c: () => { if (!tool) return false; copyText(JSON.stringify(tool.definition, null, 2)).then(done => { if (done) toast("The definition is copied"); }); return true; },
     r: again,
     escape: () => {
       const now = running(store.get());
@@ -46,12 +47,17 @@ function Panel() {
       return true;
     },
   });
-  const open = () => {
+  // Opening a row leads on to its first field, as soon as its form is there.
+  const [opened, setOpened] = useState(null);
+  const open = key => {
     setView("form");
-    if (tab === "result") setTab("form");
-    // Opening a row leads on to its first field.
-    if (wide()) requestAnimationFrame(() => document.querySelector(".t-form .body :is(input, textarea, select, button)")?.focus());
+    if (wide()) setOpened(key);
   };
+  useEffect(() => {
+    if (!opened || opened !== tool?.name) return;
+    setOpened(null);
+    document.querySelector(".t-form .body :is(input, textarea, select, button)")?.focus();
+  }, [opened, tool]);
   const choose = next => { if (next === "result") setView("res"); else { setView("form"); setTab(next); } };
   const latest = state.calls.find(each => each.n === state.shown) ?? state.calls[0];
   const resultTab = html`Result ${latest && html`<${CallMark} call=${latest} />`}`;
@@ -66,11 +72,11 @@ function Panel() {
 
 export const tools = {
   id: "tools", title: "Tools", group: "Server", icon: "tool", key: "t", Panel, start,
-  keys: [["Ctrl Enter", "call"], ["Esc", "cancel the call"], ["R", "repeat the last call"]],
+  keys: [["Ctrl Enter", "call"], ["Esc", "cancel the call"], ["R", "repeat the last call"], ["C", "copy the definition as JSON"]],
   count: () => {
     const era = useStore(app, state => state.era);
     return useStore(store, state => state.lists)[era]?.tools.length;
   },
   finds: words => find(store.get().lists[app.get().era]?.tools ?? [], words)
-    .map(tool => ({ title: tool.definition.name, hint: "tool", icon: "tool", mono: true, run: () => go("tools", tool.definition.name) })),
+    .map(tool => ({ title: tool.name, hint: "tool", icon: "tool", mono: true, run: () => go("tools", tool.name) })),
 };

@@ -17,7 +17,7 @@ import { Head, Row, windowOf } from "./wire/rows.js";
 
 const HEIGHT = 26;
 const SETTLE_MS = 80;
-const barWidth = () => (innerWidth >= 1200 ? 400 : innerWidth >= 720 ? 180 : 0);
+const barWidth = () => (innerWidth >= 1200 ? 400 : innerWidth >= 960 ? 180 : innerWidth >= 720 ? 104 : 0);
 
 function useBarWidth() {
   const [width, setWidth] = useState(barWidth);
@@ -66,7 +66,7 @@ function TopBar({ filterRef }) {
     <button type="button" class=${`btn sm toggle${query.answers ? " on" : ""}`} aria-pressed=${String(query.answers)} title="Each answer in a row of its own" onClick=${() => see({ answers: !query.answers })}>Answers</button>
     <span class="row gap12 small dim legend"><span class="row gap4"><span class="acc"><${Icon} name="sent" s /></span>sent</span><span class="row gap4"><span class="ok"><${Icon} name="received" s /></span>received</span>
       <span class="row gap4"><svg width="56" height="10" aria-hidden="true"><rect class="early" y="1" width="16" height="8" rx="2" /><rect class="late" x="17" y="1" width="26" height="8" rx="2" /><circle class="notice" cx="51" cy="5" r="3" /></svg><span class="nowrap">to first part, rest, notice</span></span></span>
-    <span class="grow"></span><span class="small dim num nowrap counted">${rows === null ? "" : rows === messages ? number(rows) : `${number(rows)} of ${number(messages)}`}</span>
+    <span class="grow"></span><span class="small dim num nowrap wcounted">${rows === null ? "" : rows === messages ? number(rows) : `${number(rows)} of ${number(messages)}`}</span>
     <${Button} icon=${paused ? "play" : "pause"} keys="P" onClick=${pause} aria-pressed=${String(paused)}>${paused ? (fresh ? `Go on, ${number(fresh)} new` : "Go on") : "Pause"}<//>
     <${Button} plain onClick=${() => ask("wire.clear")} reason=${messages ? null : "There is nothing to clear"}>Clear<//>
     <${Button} plain icon="save" busy=${saving !== null} label=${saving === null ? "Save as JSON lines" : `Saving, ${Math.round(saving * 100)} %`} onClick=${keep} reason=${rows ? null : "There is nothing to save"} /></div>`;
@@ -80,17 +80,17 @@ function NothingHere({ query, messages }) {
 }
 
 // The time that the bars show. It follows the rows in view once scrolling has come to rest.
-function useFrame(turn) {
+function useFrame(turn, width) {
   const [frame, setFrame] = useState(null);
   const seen = useRef([0, 0]), timer = useRef(0);
   const settle = () => {
     timer.current = 0;
     const rows = [];
     for (let index = seen.current[0]; index < seen.current[1]; index++) if (rowAt(index)) rows.push(rowAt(index));
-    const next = windowOf(rows);
-    setFrame(before => (before && next && before.start === next.start && before.span === next.span ? before : next));
+    const next = windowOf(rows, width);
+    setFrame(before => (before && next && before.start === next.start && before.span === next.span && before.step === next.step ? before : next));
   };
-  useEffect(() => { if (!timer.current) settle(); }, [turn]);
+  useEffect(() => { if (!timer.current) settle(); }, [turn, width]);
   useEffect(() => () => clearTimeout(timer.current), []);
   const moved = (from, to) => {
     seen.current = [from, to];
@@ -103,7 +103,7 @@ function useFrame(turn) {
 function Timeline({ listRef, onOpen }) {
   const [query, rows, messages, selected, lit, overview, turn] = use("query", "rows", "messages", "selected", "lit", "overview", "turn");
   const width = useBarWidth();
-  const [frame, moved] = useFrame(turn);
+  const [frame, moved] = useFrame(turn, width);
   const [atEnd, setAtEnd] = useState(true);
   const left = useRef(0); // how many rows there were when the end was last in view
   const [gap, setGap] = useState(0);
@@ -113,7 +113,7 @@ function Timeline({ listRef, onOpen }) {
   const toEnd = () => { listRef.current.scrollTop = listRef.current.scrollHeight; listRef.current.focus(); };
   const isLit = row => row && lit && row.id !== undefined && `${row.era} ${row.id}` === lit;
   return html`<${Overview} overview=${overview} span=${span} view=${frame && [frame.start, frame.last]} onSpan=${chosen => see(chosen ?? { from: undefined, to: undefined })} />
-    <section class="pane wlist" aria-label="Messages" onMouseOver=${event => {
+    <section class="pane wlist" aria-label="Messages" style=${{ "--bars": `${width}px` }} onMouseOver=${event => {
       const row = rowAt(Number(event.target.closest?.("[aria-rowindex]")?.getAttribute("aria-rowindex")) - 1);
       const next = row?.id !== undefined ? `${row.era} ${row.id}` : null;
       if (next !== store.get().lit) store.set({ lit: next });

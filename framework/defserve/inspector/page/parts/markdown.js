@@ -1,7 +1,8 @@
 // Markdown from servers. A small allow-list, made of elements and never of HTML text; everything else stays text.
 import { html } from "../vendor/preact.js";
 
-const INLINE = /(`+)([^`]+?)\1|\*\*([^*]+)\*\*|__([^_]+)__|\*([^*\s][^*]*)\*|\[([^\]]+)\]\((https?:\/\/[^\s)]+)\)|(https?:\/\/[^\s<>"')\]]+)/g;
+// Repeats are bounded: hostile text must not make this slow.
+const INLINE = /(`{1,3})([^`]{1,500}?)\1|\*\*([^*]{1,500})\*\*|__([^_]{1,500})__|\*([^*\s][^*]{0,500})\*|\[([^\]]{1,300})\]\((https?:\/\/[^\s)]{1,2000})\)|(https?:\/\/[^\s<>"')\]]{1,2000})/g;
 
 export function inline(text) {
   const parts = [];
@@ -43,7 +44,7 @@ const BLOCKS = [
     while (at < lines.length && /^\s*>\s?/.test(lines[at])) said.push(lines[at++].replace(/^\s*>\s?/, ""));
     return [html`<blockquote>${inline(said.join(" "))}</blockquote>`, at];
   }],
-  [/^\s*\|.*\|\s*$/, (lines, found, at) => {
+  [/^\s{0,8}\|.*\|\s{0,8}$/, (lines, found, at) => {
     if (!/^\s*\|?[\s:|-]+\|?\s*$/.test(lines[at + 1] ?? "")) return null;
     const head = cells(lines[at]), rows = [];
     at += 2;
@@ -76,4 +77,7 @@ export function Markdown({ text }) {
 }
 
 // Whether a text is meant as markdown: it has marks that plain text does not have.
-export const isMarkdown = text => /^(#{1,6}\s|```|\s*\|.*\|\s*$|>\s)/m.test(text) || /\*\*[^*]+\*\*|\[[^\]]+\]\(https?:/.test(text) || (text.match(/^\s*([-*+]|\d+\.)\s+\S/gm)?.length ?? 0) > 1;
+export function isMarkdown(whole) {
+  const text = whole.slice(0, 5000);
+  return /^(#{1,6} |```|[ \t]{0,8}\|.{1,400}\|[ \t]*$|> )/m.test(text) || /\*\*[^*]{1,200}\*\*|\[[^\]]{1,200}\]\(https?:/.test(text) || (text.match(/^[ \t]{0,8}([-*+]|\d{1,4}\.)[ \t]+\S/gm)?.length ?? 0) > 1;
+}

@@ -27,12 +27,15 @@ class UnguardedParameter(UserWarning):
 
 
 class ToolSecurity:
-    """A tool's security as it is enforced: the block in effect, and what has to look at its arguments."""
+    """A tool's security as it is enforced: the block in effect, and what has to look at its arguments.
 
-    __slots__ = ("security", "_checks")
+    Without `is_enforced` it is only shown in lists, and calls pass as those of a tool without one.
+    """
 
-    def __init__(self, security: Security, checks: tuple[ArgumentCheck, ...]) -> None:
-        self.security, self._checks = security, checks
+    __slots__ = ("security", "_checks", "is_enforced")
+
+    def __init__(self, security: Security, checks: tuple[ArgumentCheck, ...], *, is_enforced: bool = True) -> None:
+        self.security, self._checks, self.is_enforced = security, checks, is_enforced
 
     @classmethod
     def of(cls, tool: Tool) -> ToolSecurity | None:

@@ -20,6 +20,9 @@ export function Graph({ tree, made, colours, marks, cursor, onCursor, onMark, on
   const [fresh, setFresh] = useState(0);
   const shape = geometry(narrow), { height } = shape;
   const width = lanesWidth(made.lanes, shape);
+  // The newest rows come in softly, if one was there before them.
+  const newFrom = useRef(Infinity);
+  if (drawn.current?.made.ids > 0 && made.ids > drawn.current.made.ids) newFrom.current = drawn.current.made.ids;
   const first = Math.max(0, Math.min(made.count, Math.floor(view.top / height) - SPARE));
   const last = Math.min(made.count, Math.ceil((view.top + view.height) / height) + SPARE);
   const at = cursor == null ? -1 : made.rowOf[tree.placeOf.get(cursor) ?? -1] ?? -1;
@@ -100,7 +103,7 @@ export function Graph({ tree, made, colours, marks, cursor, onCursor, onMark, on
   for (let row = first; row < last; row++) {
     rows.push(made.folded[row]
       ? html`<${Fold} key=${"f" + made.last[row]} ...${{ tree, made, row, height, narrow }} on=${row === at} onOpen=${event => { onCursor(tree.ids[made.at[row]]); open(row, event); }} />`
-      : html`<${Row} key=${made.at[row]} ...${{ tree, made, row, height, narrow, marks }} on=${row === at} hit=${hits.has(made.at[row])} lost=${gone.has(made.at[row])}
+      : html`<${Row} key=${made.at[row]} ...${{ tree, made, row, height, narrow, marks }} on=${row === at} arrives=${made.at[row] >= newFrom.current} hit=${hits.has(made.at[row])} lost=${gone.has(made.at[row])}
           parent=${tree.short(tree.ids[tree.parents[made.at[row]]])} onEnter=${() => { byKeys.current = false; enter(row); }} onLeave=${() => later(null)}
           onOpen=${event => { byKeys.current = false; onCursor(tree.ids[made.at[row]]); open(row, event); }} />`);
   }
@@ -125,7 +128,7 @@ const cardTop = (top, height, whole) => (top > whole * 0.6 ? { bottom: `${whole 
 
 const place = (row, height) => ({ transform: `translateY(${row * height}px)`, height: `${height}px` });
 
-function Row({ tree, made, row, height, narrow, marks, on, hit, lost, parent, onEnter, onLeave, onOpen }) {
+function Row({ tree, made, row, height, narrow, marks, on, hit, arrives, lost, parent, onEnter, onLeave, onOpen }) {
   const at = made.at[row], id = tree.ids[at];
   const isA = marks.a === id, isB = marks.b === id, isHead = row === made.headRow, isNext = tree.next === id && !isHead;
   const call = tree.calls[at], change = tree.changes[at];
@@ -139,7 +142,7 @@ function Row({ tree, made, row, height, narrow, marks, on, hit, lost, parent, on
         <span class="cut dim tiny">${change ?? ""}</span></span>${when}`
     : html`<span role="gridcell" class="mono cut">${tree.shorts[at]}${words}</span><span class="row" role="gridcell">${call && html`<b class="mono nm cut">${call}</b>`}<span class="cut dim" title=${change}>${change ?? ""}</span>${chips}</span>
         <span class="cut faint who2" role="gridcell">${tree.makers[at] ?? ""}</span>${when}`;
-  const cls = `grow2${on ? " cur" : ""}${isHead ? " on" : ""}${isA ? " a" : ""}${isB ? " b" : ""}${hit ? " hit" : ""}${lost ? " off" : ""}`;
+  const cls = `grow2${on ? " cur" : ""}${isHead ? " on" : ""}${isA ? " a" : ""}${isB ? " b" : ""}${hit ? " hit" : ""}${lost ? " off" : ""}${arrives ? " arrives" : ""}`;
   return html`<div role="row" id=${`cp-${row}`} class=${cls} aria-rowindex=${row + 1} aria-level=${made.lane[row] + 1} aria-selected=${String(on)} data-id=${id}
     style=${place(row, height)} onClick=${onOpen} onMouseEnter=${onEnter} onMouseLeave=${onLeave}>
     <span role="presentation"></span>${inside}</div>`;

@@ -15,16 +15,16 @@ function distance(a, b) {
 const wordsIn = text => text.toLowerCase().split(/[^\p{L}\p{N}]+/u).filter(Boolean);
 
 function score(tool, word) {
-  const { name, title = "", description = "", inputSchema = {} } = tool.definition;
+  const { name, title, about, schema } = tool;
   const lower = name.toLowerCase();
   if (lower.startsWith(word)) return 100;
   if (lower.includes(word)) return 80;
-  if (`${title} ${description}`.toLowerCase().includes(word)) return 50;
-  const parameters = Object.keys(inputSchema.properties ?? {});
+  if (`${title} ${about}`.toLowerCase().includes(word)) return 50;
+  const parameters = Object.keys(schema.properties ?? {});
   if (parameters.some(each => each.toLowerCase().includes(word)) || tool.set?.includes(word)) return 40;
   if (word.length < 4) return 0;
   const near = (text, points) => (wordsIn(text.replace(/_/g, " ")).some(each => distance(each, word) <= (word.length > 6 ? 2 : 1)) ? points : 0);
-  return near(name, 30) || near(description, 15) || near(parameters.join(" "), 10);
+  return near(name, 30) || near(about, 15) || near(parameters.join(" "), 10);
 }
 
 // The tools that fit every word, best first; all of them if nothing is searched for.
@@ -37,4 +37,4 @@ export function find(tools, text) {
 }
 
 // The tool whose name is nearest to a text that found nothing.
-export const nearest = (tools, text) => tools.map(tool => [distance(tool.definition.name.toLowerCase(), text.toLowerCase()), tool.definition.name]).filter(([far]) => far <= 2).sort(([a], [b]) => a - b)[0]?.[1];
+export const nearest = (tools, text) => tools.map(tool => [distance(tool.name.toLowerCase(), text.toLowerCase()), tool.name]).filter(([far]) => far <= 2).sort(([a], [b]) => a - b)[0]?.[1];

@@ -1,7 +1,7 @@
 // The middle pane: one tool, its form, and the call.
 import { html, useEffect, useMemo, useState } from "../../vendor/preact.js";
 import { ask } from "../../socket.js";
-import { number } from "../../format.js";
+import { cut, number } from "../../format.js";
 import { app, go, toast, useStore } from "../../store.js";
 import { Button, Chip, Copy, Tabs } from "../../parts/controls.js";
 import { saveFile } from "../../parts/content.js";
@@ -16,12 +16,11 @@ import { Pane } from "../../parts/panes.js";
 import { Latency } from "./latency.js";
 import { running, schemaOf, setValue, startOf, store, valueOf } from "./state.js";
 
-const LONG_LIMIT = 60;
+const LONGEST_ABOUT = 8000;
 const DECIDED = { approved: ["ok", "check", "granted"], denied: ["bad", "close", "denied"], deferred: ["warn", "clock", "asked when called"] };
 
 export function Facts({ tool }) {
-  const { needs, guard, confirms, definition } = tool;
-  const hints = definition.annotations ?? {};
+  const { needs, guard, confirms, hints } = tool;
   const words = tool.mark ? [] : [hints.readOnlyHint && "read-only", hints.destructiveHint && "destructive", hints.openWorldHint && "open world"].filter(Boolean);
   const every = [
     ...needs.flatMap(({ name, decision }) => [html`<${Chip} tone="out" icon="key" key=${name}>needs ${name}<//>`, html`<${Chip} tone=${DECIDED[decision]?.[0]} icon=${DECIDED[decision]?.[1]} key=${name + decision}>${DECIDED[decision]?.[2] ?? decision}<//>`]),
@@ -103,7 +102,7 @@ export function ToolForm({ tool, name, tab, setTab, onCall, onBack, resultTab })
   const test = () => saveTest(lastCall ?? { tool: name, arguments: value });
   return html`<${Pane} label=${name} class="t-form"><div class="head"><${Button} plain icon="left" class="only-m" label="Back to the list" onClick=${onBack} />
       <h2 class="mono grow cut toolname">${name}</h2><${Mark} risk=${tool.mark} word /><${Chip} tone="out" class="num">${number(tool.tokens)} tokens<//></div>
-    <div class="intro">${tool.definition.description && html`<div class="about">${inline(tool.definition.description.trim())}</div>`}<${Facts} tool=${tool} /></div>
+    <div class="intro">${tool.about && html`<div class="about">${inline(cut(tool.about.trim(), LONGEST_ABOUT))}</div>`}<${Facts} tool=${tool} /></div>
     <${Tabs} label="Tool" value=${tab} onChange=${setTab} tabs=${[["form", "Form"], ["json", "JSON"], ["definition", "Definition"], ["latency", "Latency", "no-m"], ["result", resultTab, "only-m"]]} />
     <div class="body" role="tabpanel" aria-label=${tab}>${tab === "json" ? html`<${Raw} key=${name} value=${value} onChange=${set} />` : tab === "definition" ? html`<${Json} value=${tool.definition} copy label="Definition" />`
       : tab === "latency" ? html`<${Latency} tool=${name} />` : html`<${Form} key=${name} schema=${schema} value=${value} onChange=${set} wrong=${shownWrong} id="arg" />`}</div>

@@ -12,6 +12,7 @@ import { find, nearest } from "./finding.js";
 import { load, store } from "./state.js";
 
 const MARKS = ["safe", "moderate", "dangerous", "unmarked"];
+const MOST_SHOWN = 400;
 const markOf = tool => tool.mark ?? "unmarked";
 const total = tools => tools.reduce((sum, tool) => sum + tool.tokens, 0);
 
@@ -42,15 +43,18 @@ export function ToolList({ tools, era, selected, onOpen }) {
   useKeys({ "/": () => { search.current.focus(); search.current.select(); } });
   const all = tools ?? [];
   const colours = new Map([...new Set(all.map(tool => tool.set).filter(Boolean))].map((set, at) => [set, at % 6 + 1]));
-  const found = find(all, words).filter(tool => !mark || markOf(tool) === mark);
+  const fitting = find(all, words).filter(tool => !mark || markOf(tool) === mark);
+  const found = fitting.slice(0, MOST_SHOWN);
   const count = kind => all.filter(tool => markOf(tool) === kind).length;
   const near = words && !found.length ? nearest(all, words) : null;
   const select = name => go("tools", name);
   const down = event => {
     if ((event.key === "ArrowDown" || event.key === "Enter") && found.length) {
       event.preventDefault();
-      if (!found.some(tool => tool.definition.name === selected) || event.key === "Enter") select(found[0].definition.name);
-      list.current?.focus();
+      const first = event.key === "Enter" || !found.some(tool => tool.name === selected);
+      if (first) select(found[0].name);
+      if (event.key === "Enter") onOpen(found[0].name);
+      else list.current?.focus();
     }
   };
   return html`<${Pane} label="Tools" class="t-list"><div class="head"><${Search} value=${words} onInput=${setWords} placeholder=${`Search ${plural(all.length, "tool")}`} inputRef=${search} onKeyDown=${down} /></div>
@@ -59,10 +63,11 @@ export function ToolList({ tools, era, selected, onOpen }) {
       <span class="grow"></span><span class="tiny faint">tokens</span></div>`}
     ${error && html`<div class="pad"><${ErrorNote} error=${error} fact="The tools could not be listed." onRetry=${() => load(era)} /></div>`}
     ${!tools && !error ? (told?.state === "open" || !told ? html`<${Loading} rows=${6} />` : html`<div class="grow"></div>`)
-      : found.length ? html`<${List} label="Tools" id="tool" listRef=${list} groups=${words ? [{ key: "found", label: "Found", items: found }] : grouped(found, colours)} keyOf=${tool => tool.definition.name} selected=${selected} rowClass="tool" onSelect=${select} onOpen=${onOpen}
-        row=${tool => html`<${Mark} risk=${tool.mark} /><span class="nm cut"><${Marked} text=${tool.definition.name} words=${words} /></span><span class="tok">${number(tool.tokens)}</span><span class="d cut">${firstLine(tool.definition.description) || tool.definition.title}</span>`} />`
+      : found.length ? html`<${List} label="Tools" id="tool" listRef=${list} groups=${words ? [{ key: "found", label: "Found", items: found }] : grouped(found, colours)} keyOf=${tool => tool.name} selected=${selected} rowClass="tool" onSelect=${select} onOpen=${onOpen}
+        row=${tool => html`<${Mark} risk=${tool.mark} /><span class="nm cut"><${Marked} text=${tool.name} words=${words} /></span><span class="tok">${number(tool.tokens)}</span><span class="d cut">${firstLine(tool.about) || tool.title}</span>`} />`
       : html`<div class="body">${words || mark ? html`<${Empty} icon="search" title=${words ? `No tool fits “${words}”` : `No tool is ${mark}`} action=${html`<${Button} small keys=${words ? "Esc" : null} onClick=${() => { setWords(""); setMark(""); }}>Clear the search<//>`}>${near && html`Did you mean <button type="button" class="link" onClick=${() => setWords(near)}>${near}</button>?`}<//>`
         : !error && html`<${Empty} icon="tool" title="No tools">This server lists no tools in this era.<//>`}</div>`}
+    ${fitting.length > found.length && html`<div class="bar tiny dim">${number(fitting.length - found.length)} more. Search to find them.</div>`}
     <div class="bar tiny dim"><span class="grow">${useSearched(era) ? "If a client reads them all" : "With every request"}</span><b class="num">about ${number(total(all))} tokens</b></div><//>`;
 }
 

@@ -40,10 +40,13 @@ function Progress({ call }) {
     <p class="tiny faint under">${[left !== null && `About ${duration(left)} left.`, call.first != null && `First part after ${duration(call.first)}.`, era].filter(Boolean).join(" ")}</p></div>`;
 }
 
+// The content of a result, whatever a server sent.
+const contentOf = result => (Array.isArray(result?.content) ? result.content : []);
+
 // The text of a failed result, with the line that says how to fix it.
 function failure(call) {
   if (call.error) return call.error;
-  const text = (call.result?.content ?? []).filter(block => block?.type === "text").map(block => block.text).join("\n") || "the tool failed";
+  const text = contentOf(call.result).filter(block => block?.type === "text").map(block => String(block.text)).join("\n") || "the tool failed";
   const about = call.result?._meta?.["dev.defserve/error"] ?? call.result?._mgp?.error ?? {};
   const [message, fix] = text.split(/\n\s*fix:\s*/);
   return { message, fix: fix ?? about.fix, data: about, detail: [about.error_type, about.trace_id && `id ${about.trace_id}`].filter(Boolean).join(", ") };
@@ -53,7 +56,7 @@ function Parts({ call, schema }) {
   const isRunning = call.state === "running";
   const structured = call.result?.structuredContent;
   // A failed result says why in its texts, which the note shows.
-  const content = isRunning || !call.result ? call.parts : (call.result.content ?? []).filter(block => call.state !== "failed" || block?.type !== "text");
+  const content = isRunning || !call.result ? call.parts : contentOf(call.result).filter(block => call.state !== "failed" || block?.type !== "text");
   const { rows, rest: blocks } = tabled(content.filter(block => !repeats(block, structured)));
   const joined = isRunning && blocks.length > 1 && blocks.every(block => block?.type === "text") ? [{ type: "text", text: blocks.map(block => block.text).join("") }] : blocks;
   const nothing = call.state === "done" && structured === undefined && !blocks.length && !rows;
@@ -74,7 +77,7 @@ function Shown({ call, tool }) {
   return html`<div class="stream"><${Progress} call=${call} />${call.state === "running" && html`<${Asked} era=${call.era} />`}
     ${failed && html`<${ErrorNote} error=${failed} detail=${failed.detail} actions=${needs && html`<${Button} small onClick=${() => go("security")}>Go to Security<//>`} />`}
     ${call.state === "cancelled" && html`<${Note} tone="warn" fact="The call was cancelled.">${call.parts.length > 0 ? "These parts came before." : "Nothing had come."}<//>`}
-    <${Parts} call=${call} schema=${tool?.definition.outputSchema} />
+    <${Parts} call=${call} schema=${tool?.output} />
     ${call.result && html`<div class="part"><${Button} small plain icon=${raw ? "down" : "right"} aria-expanded=${String(raw)} onClick=${() => setRaw(!raw)}>Whole result<//>${raw && html`<${Json} value=${call.result} copy label="Whole result" />`}</div>`}</div>`;
 }
 
@@ -96,7 +99,7 @@ export function ToolResult({ tools, onRepeat, onBack, head }) {
   if (!call) {
     return html`<${Pane} label="Result" class="t-res">${head}<div class="body"><${Empty} icon="play" title="No calls yet">Fill in the form and call the tool. What it gives appears here.<//></div><//>`;
   }
-  const tool = tools?.find(each => each.definition.name === call.tool);
+  const tool = tools?.find(each => each.name === call.tool);
   const tabs = calls.map((each, at) => [each.n, html`<${CallMark} call=${each} />${at === 0 || each.n === call.n ? `Call ${each.n}` : each.n}`]);
   const onWire = () => go("wire", call.request ? `id:${call.request}` : `tool:${call.tool}`);
   return html`<${Pane} label="Result" class="t-res">${head}<${Tabs} label="Calls" class="no-m" tabs=${tabs} value=${call.n} onChange=${n => store.set({ shown: n })}>

@@ -14,7 +14,7 @@ export const store = createStore({
   shown: null, // the number of the call in view
 });
 
-const byName = list => new Map((list?.tools ?? []).map(tool => [tool.definition.name, tool]));
+const byName = list => new Map((list?.tools ?? []).map(tool => [tool.name, tool]));
 
 // How many tools differ between two lists.
 function differences(before, after) {
@@ -36,9 +36,9 @@ export async function load(era) {
   }
 }
 
-export const schemaOf = tool => tool?.definition.inputSchema ?? {};
+export const schemaOf = tool => tool?.schema ?? {};
 export const startOf = tool => initial(resolve(schemaOf(tool), schemaOf(tool)), schemaOf(tool)) ?? {};
-export const valueOf = (state, tool) => (tool ? state.values[tool.definition.name] ?? startOf(tool) : {});
+export const valueOf = (state, tool) => (tool ? state.values[tool.name] ?? startOf(tool) : {});
 export const setValue = (name, value) => store.set(state => ({ values: { ...state.values, [name]: value } }));
 
 let last = 0;

@@ -2,7 +2,7 @@
 import { html, useEffect, useRef, useState } from "../../vendor/preact.js";
 import { ask } from "../../socket.js";
 import { app, go, toast, useStore } from "../../store.js";
-import { bytes, clock, duration, number, plural } from "../../format.js";
+import { bytes, clock, cut, duration, number, plural } from "../../format.js";
 import { Button, Chip, Copy, Segments, Tabs } from "../../parts/controls.js";
 import { Mark } from "../../parts/icons.js";
 import { Json } from "../../parts/json.js";
@@ -15,6 +15,7 @@ import { wire } from "./model.js";
 const ERAS = [["handshake", "Handshake"], ["stateless", "Stateless"]];
 const KEPT = "defserve.panes.wire";
 const LOWEST = 120;
+const LONG = 200000; // characters: more are not laid out
 
 // What a verb says about a message; the last answer stays while the next is on its way.
 function useAnswer(verb, seq, turn) {
@@ -29,10 +30,13 @@ function useAnswer(verb, seq, turn) {
 
 const text = value => (typeof value === "string" ? value : JSON.stringify(value, null, 2));
 
-function Body({ message, label }) {
+function Body({ message, label, raw }) {
   if (message.body === undefined) return html`<p class="dim p12">Only this line is left of the message: its body is no longer kept.</p>`;
+  const long = message.size > LONG;
+  const plain = raw || long || typeof message.body === "string" ? (typeof message.body === "string" ? message.body : JSON.stringify(message.body)) : null;
   return html`${message.cut && html`<${Note} tone="warn" fact="This message is cut.">The first ${bytes(message.cut)} of ${bytes(message.size)} are kept.<//>`}
-    ${typeof message.body === "string" ? html`<pre class="json wraps" tabindex="0" role="region" aria-label=${label}>${message.body}</pre>` : html`<${Json} value=${message.body} label=${label} />`}`;
+    ${long && html`<${Note} fact=${`This message has ${bytes(message.size)}.`}>Its beginning is shown; Copy gives all of it.<//>`}
+    ${plain !== null ? html`<pre class="json wraps" tabindex="0" role="region" aria-label=${label}>${cut(plain, LONG / 4)}</pre>` : html`<${Json} value=${message.body} label=${label} />`}`;
 }
 
 function Facts({ message }) {
@@ -45,7 +49,7 @@ function MessageTab({ found }) {
   return html`<div class="body"><div class="row wrap wfacts-row"><${Facts} message=${found} /><span class="grow"></span>
       <${Segments} label="How it is shown" options=${[["indented", "Indented"], ["raw", "Raw"]]} value=${raw} onChange=${setRaw} />
       <${Copy} text=${() => text(found.body)} label="Copy this message">Copy<//></div>
-    ${raw === "raw" && found.body !== undefined ? html`<pre class="json wraps" tabindex="0" role="region" aria-label="Message, raw">${typeof found.body === "string" ? found.body : JSON.stringify(found.body)}</pre>` : html`<${Body} message=${found} label="Message" />`}</div>`;
+    <${Body} message=${found} label="Message" raw=${raw === "raw"} /></div>`;
 }
 
 function PairTab({ found, onShow }) {
@@ -73,7 +77,7 @@ function coloured(line) {
   return [...pieces, line.slice(at)];
 }
 
-const Lines = ({ rows, side, era, isJson }) => html`<code class="code json">${rows.map((row, at) => (typeof row === "number" ? html`<span class="l skipped" key=${at}>${plural(row, "line")} alike</span>`
+const Lines = ({ rows, side, era, label, isJson }) => html`<code class="code json" tabindex="0" role="region" aria-label=${`${label}, ${era}`}>${rows.map((row, at) => (typeof row === "number" ? html`<span class="l skipped" key=${at}>${plural(row, "line")} alike</span>`
   : html`<span key=${at} class=${`l ${row[side] === null ? "gapl" : row[2] ? `dd ${ERA[era]}` : ""}`}>${row[side] === null ? " " : isJson(row[side]) ? coloured(row[side]) : row[side]}</span>`))}</code>`;
 
 const isHeader = line => /^[a-z][\w-]*: |^[A-Z]+ http/.test(line);
@@ -88,8 +92,8 @@ function ErasTab({ answer, onAgain, busy }) {
   return html`<div class="eras" tabindex="0" role="region" aria-label="Both eras">${ERAS.map(([era, title], side) => html`<div key=${era}><div class="row erahead"><span class=${`sq ${ERA[era]}`}></span><h2>${title}</h2>
       <span class="faint small">${connections[era]?.speaks?.find(([name]) => name === "MCP")?.[1] ?? ""}</span><span class="grow"></span>
       ${found[era] && html`<span class="tiny dim num">${number(found[era].size)} B</span>${found[era].ms != null && html`<span class="tiny dim num">${duration(found[era].ms)}</span>`}<${Copy} text=${() => copy(era)} label=${`Copy the ${era} side`} />`}</div>
-    ${found[era] ? html`<${Lines} rows=${found.lines} side=${side} era=${era} isJson=${line => !isHeader(line)} />
-      ${found.answers.length > 0 && html`<h3 class="answerhead">Answer</h3><${Lines} rows=${found.answers} side=${side} era=${era} isJson=${() => true} />`}`
+    ${found[era] ? html`<${Lines} rows=${found.lines} side=${side} era=${era} label="Request" isJson=${line => !isHeader(line)} />
+      ${found.answers.length > 0 && html`<h3 class="answerhead">Answer</h3><${Lines} rows=${found.answers} side=${side} era=${era} label="Answer" isJson=${() => true} />`}`
       : html`<${Empty} icon="swap" title=${`It was never sent in the ${era} era`} action=${!found.again && html`<${Button} icon="repeat" busy=${busy} onClick=${onAgain}>Send again in both<//>`}>${found.again}<//>`}</div>`)}</div>`;
 }
 
@@ -161,7 +165,8 @@ export function MessageDrawer({ seq, onClose, onShow }) {
   const tabs = [["message", "Message"], ["pair", html`Request and answer`], ["eras", html`Both eras ${differences != null && html`<${Chip}>${plural(differences, "difference")}<//>`}`], ["headers", "Headers"]];
   return html`<section class="pane drawer wdrawer" aria-label="Message" style=${{ height: `${height}px` }}>${line}
     <${Tabs} label="Message" tabs=${tabs} value=${tab} onChange=${next => wire.set({ tab: next })} class="dtabs">
-      ${found && html`<span class="small dim cut no-m"><b class="mono">${found.method || "answer"}</b> ${[found.about, found.id !== undefined && `id ${String(found.id).slice(0, 8)}`].filter(Boolean).join(", ")}</span>`}
+      ${found && html`<span class="small dim cut no-m"><b class="mono">${found.method || "answer"}</b> ${found.about}</span>`}
+      ${found?.id !== undefined && html`<${Copy} text=${() => String(found.id)} label=${`Copy the id ${found.id}`} class="no-m">id ${cut(String(found.id), 9)}<//>`}
       ${found?.method === "tools/call" && html`<${Button} small plain icon="tool" class="no-m" onClick=${() => go("tools", found.about)}>Tool<//>`}
       <${Button} small icon="repeat" busy=${busy} reason=${eras?.found?.again} label="Send again in both" onClick=${() => again(false)}><span class="no-m">Send again in both</span><//>
       <${Button} small plain icon="close" label="Close" onClick=${onClose} /><//>

@@ -72,6 +72,6 @@ export function FilterField({ inputRef }) {
         onInput=${event => { typed(event.target.value); setCaret(event.target.selectionStart); setAt(-1); }} onFocus=${event => setCaret(event.target.selectionStart)} onBlur=${() => setTimeout(() => setCaret(null), 150)}
         onScroll=${event => { below.current.scrollLeft = event.target.scrollLeft; }} /></span>${!text && html`<kbd>/</kbd>`}</label>
     ${found.length > 0 && html`<div class="pop filterpop" id="filter-found" role="listbox" aria-label="Suggestions">${found.map(([words, hint], index) => html`<div role="option" key=${words} id=${`filter-${index}`}
-      aria-selected=${String(index === at)} class=${`nav${index === at ? " at" : ""}`} onMouseDown=${event => { event.preventDefault(); takeOne([words]); }}><code>${words}</code><span class="n">${hint}</span></div>`)}</div>`}
-    ${problem && html`<div class="pop filterpop problem" id="filter-problem" role="status"><p><b>${problem.message}.</b> The list stays as it was.</p><p class="fix"><b>fix:</b> ${problem.fix}</p></div>`}</div>`;
+      aria-selected=${String(index === at)} class=${`suggestion${index === at ? " at" : ""}`} onMouseDown=${event => { event.preventDefault(); takeOne([words]); }}><code>${words}</code><span class="grow"></span><span class="tiny faint">${hint}</span></div>`)}</div>`}
+    ${problem && !found.length && html`<div class="pop filterpop problem" id="filter-problem" role="status"><p><b>${problem.message}.</b> The list stays as it was.</p><p class="fix"><b>fix:</b> ${problem.fix}</p></div>`}</div>`;
 }

@@ -22,15 +22,16 @@ export function outcome(row) {
 const millis = ms => (ms === undefined ? "" : ms < 100 ? ms.toFixed(1) : ms < 1000 ? String(Math.round(ms)) : ms < 60000 ? `${(ms / 1000).toFixed(1)} s` : `${(ms / 60000).toFixed(1)} m`);
 
 // The time that the bars show: that of the rows in view, with their ends as far as they are not very far away.
-export function windowOf(rows) {
+export function windowOf(rows, width) {
   if (!rows.length) return null;
   const start = rows[0].time, last = rows.at(-1).time;
   const ends = rows.map(row => row.time + (row.kind === "answer" ? 0 : row.ms ?? 0) / 1000);
   const far = start + Math.max(0.02, 3 * (last - start));
   const stop = Math.max(last, Math.min(far, Math.max(...ends)), start + 0.004);
   const span = (stop - start) * 1.08;
-  let step = 10 ** Math.floor(Math.log10(span / 5));
-  step *= STEPS.find(each => span / (step * each) <= 6) ?? 10;
+  const most = Math.max(1, width / 66); // labels have room
+  let step = 10 ** Math.floor(Math.log10(span / most));
+  step *= STEPS.find(each => span / (step * each) <= most) ?? 10;
   const ticks = [];
   for (let at = Math.ceil(start / step) * step; at < start + span; at += step) ticks.push(at);
   return { start, last, span, step, ticks };
@@ -71,10 +72,10 @@ function Bar({ row, frame, width }) {
 export const Head = ({ frame, width, gap }) => html`<div class="whead" style=${{ paddingRight: `${16 + gap}px` }} aria-hidden="true"><span>time</span><span></span><span>method</span><span class="no-m">what</span><span class="w-id">id</span>
   <span>outcome</span><span class="r no-m">size</span><span class="r">ms</span>${width > 0 && html`<${Axis} frame=${frame} width=${width} />`}</div>`;
 
-// On a phone the beginning that all notices share is left out.
+// In a narrow window the beginning that all notices share is left out.
 function methodWords({ method, kind }) {
   if (!method) return kind === "other" ? "not a message" : "";
-  return method.startsWith("notifications/") ? html`<span class="no-m">notifications/</span>${method.slice(14)}` : method;
+  return method.startsWith("notifications/") ? html`<span class="w-start">notifications/</span>${method.slice(14)}` : method;
 }
 
 // Drawn anew only if something has changed: most rows stay as they are while the list is scrolled.

@@ -1,5 +1,11 @@
 // What a JSON Schema means for a form: which field, what it starts with, and what is wrong with a value. No drawing.
+// A schema comes from a server, and may be made to take for ever: every walk has a budget of steps.
 const DEEPEST = 6;
+const STEPS = 2000;
+const MOST_BRANCHES = 50;
+const RESOLVING = 300;
+const known = new WeakMap(); // schema → what it was resolved to
+const budget = (steps = STEPS) => ({ left: steps });
 
 function pointed(root, ref) {
   if (typeof ref !== "string" || !ref.startsWith("#")) return {};
@@ -8,16 +14,23 @@ function pointed(root, ref) {
 }
 
 // The schema itself: references followed, `allOf` merged. `optional`: it may also be null.
-export function resolve(schema, root, depth = 0) {
-  if (schema === true || schema == null || typeof schema !== "object" || depth > 20) return {};
+export function resolve(schema, root) {
+  if (schema == null || typeof schema !== "object") return {};
+  let found = known.get(schema);
+  if (!found || found.root !== root) known.set(schema, found = { root, schema: resolved(schema, root, budget(RESOLVING)) });
+  return found.schema;
+}
+
+function resolved(schema, root, steps) {
+  if (schema == null || typeof schema !== "object" || steps.left-- <= 0) return {};
   let found = schema;
   if (found.$ref) {
     const { $ref, ...beside } = found;
-    found = { ...resolve(pointed(root, $ref), root, depth + 1), ...beside };
+    found = { ...resolved(pointed(root, $ref), root, steps), ...beside };
   }
   if (Array.isArray(found.allOf)) {
     const { allOf, ...own } = found;
-    found = [...allOf.map(each => resolve(each, root, depth + 1)), own].reduce((all, each) => ({
+    found = [...allOf.slice(0, MOST_BRANCHES).map(each => resolved(each, root, steps)), own].reduce((all, each) => ({
       ...all, ...each,
       ...(all.properties || each.properties ? { properties: { ...all.properties, ...each.properties } } : {}),
       ...(all.required || each.required ? { required: [...(all.required ?? []), ...(each.required ?? [])] } : {}),
@@ -26,7 +39,7 @@ export function resolve(schema, root, depth = 0) {
   const several = found.anyOf ?? found.oneOf;
   if (Array.isArray(several)) {
     const { anyOf, oneOf, ...beside } = found;
-    const inside = several.map(each => resolve(each, root, depth + 1));
+    const inside = several.slice(0, MOST_BRANCHES).map(each => resolved(each, root, steps));
     const rest = inside.filter(each => each.type !== "null");
     const optional = rest.length < inside.length;
     if (rest.length === 1) return { ...rest[0], ...beside, optional };
@@ -55,6 +68,7 @@ export function kindOf(schema, root) {
   if (schema.type === "boolean") return "boolean";
   if (schema.type === "array") {
     const items = resolve(schema.items, root);
+    if (items.type === "array") return "list"; // it may be a list of itself
     const kind = kindOf(items, root);
     return kind === "text" ? "texts" : kind === "enum" ? "choices" : "list";
   }
@@ -65,7 +79,7 @@ export function kindOf(schema, root) {
 const WORDS = { moment: "date and time", texts: "list of texts", text: "text", boolean: "boolean", map: "object", any: "any JSON", date: "date", time: "time", enum: "enum" };
 
 // The type in words, beside the name of a field.
-export function typeWords(schema, root) {
+export function typeWords(schema, root, depth = 0) {
   const kind = kindOf(schema, root);
   if (kind === "union") return `one of ${schema.branches.length}`;
   if (kind === "number") return schema.type;
@@ -74,7 +88,7 @@ export function typeWords(schema, root) {
   if (kind === "object") return schema.title ? `object ${schema.title}` : "object";
   if (kind === "list" || kind === "choices") {
     const items = resolve(schema.items, root);
-    return `list of ${items.title ?? typeWords(items, root)}`;
+    return `list of ${items.title ?? (depth > 2 ? "lists" : typeWords(items, root, depth + 1))}`;
   }
   if (kind === "text" && schema.format) return schema.format;
   return WORDS[kind] ?? kind;
@@ -87,18 +101,18 @@ export function branchWords(branch, root) {
 }
 
 // What a field starts with; undefined leaves it out.
-export function initial(schema, root, required = true, depth = 0) {
+export function initial(schema, root, required = true, depth = 0, steps = budget(60)) {
   if ("default" in schema && schema.default !== null) return structuredClone(schema.default);
-  if (!required || schema.optional || depth > DEEPEST) return undefined;
+  if (!required || schema.optional || depth > DEEPEST || steps.left-- <= 0) return undefined;
   const kind = kindOf(schema, root);
   if (kind === "const") return schema.const;
-  if (kind === "union") return initial(schema.branches[0], root, true, depth + 1);
+  if (kind === "union") return initial(schema.branches[0], root, true, depth + 1, steps);
   if (kind === "object") {
     const needed = schema.required ?? [];
     const made = {};
     for (const [name, each] of Object.entries(schema.properties)) {
       const inner = resolve(each, root);
-      const value = "const" in inner ? inner.const : initial(inner, root, needed.includes(name), depth + 1);
+      const value = "const" in inner ? inner.const : initial(inner, root, needed.includes(name), depth + 1, steps);
       if (value !== undefined) made[name] = value;
     }
     return made;
@@ -139,15 +153,17 @@ const RULES = [
   ["maxItems", (value, most) => Array.isArray(value) && value.length > most, most => `must have at most ${most} item${most === 1 ? "" : "s"}`],
 ];
 
-// The problems of a value, worded as the server words them: [{ path, reason }]. Without `quick`, all of them.
-export function problems(value, given, root, path = "", depth = 0) {
+// The problems of a value, worded as the server words them: [{ path, reason }]. Patterns are left to the server: one
+// can be made to take for ever.
+export function problems(value, given, root, path = "", steps = budget()) {
+  if (steps.left-- <= 0) return [];
   const schema = resolve(given, root);
   const wrong = reason => [{ path, reason }];
-  if (depth > 40 || (value === null && schema.optional)) return [];
+  if (value === null && schema.optional) return [];
   const kind = kindOf(schema, root);
   if (kind === "any") return [];
   if (kind === "union") {
-    const tries = schema.branches.map(branch => problems(value, branch, root, path, depth + 1));
+    const tries = schema.branches.map(branch => problems(value, branch, root, path, steps));
     if (tries.some(each => each.length === 0)) return [];
     const inside = schema.branches.map((branch, at) => [branch, tries[at]]).filter(([branch]) => accepts(value, branch, root));
     return inside.length ? inside[0][1] : wrong(`expected ${wanted(schema)}, got ${shown(value)}`);
@@ -158,21 +174,18 @@ export function problems(value, given, root, path = "", depth = 0) {
   const [pattern, words] = PATTERNS[kind] ?? [];
   if (!fits || (pattern && !pattern.test(value))) return wrong(`expected ${words ?? schema.type ?? "object"}, got ${shown(value)}`);
   const found = RULES.filter(([name, breaks]) => schema[name] != null && breaks(value, schema[name])).map(([name, , say]) => ({ path, reason: `${say(schema[name])}, got ${shown(value)}` }));
-  if (typeof schema.pattern === "string" && type === "string") {
-    try { if (!new RegExp(schema.pattern, "u").test(value)) found.push({ path, reason: `must match the pattern ${schema.pattern}` }); } catch { /* another dialect of patterns */ }
-  }
-  if (type === "array") value.forEach((each, at) => found.push(...problems(each, schema.items, root, spell(path, at), depth + 1)));
-  if (type === "object") found.push(...members(value, schema, root, path, depth));
+  if (type === "array") value.forEach((each, at) => found.push(...problems(each, schema.items, root, spell(path, at), steps)));
+  if (type === "object") found.push(...members(value, schema, root, path, steps));
   return found;
 }
 
-function members(value, schema, root, path, depth) {
+function members(value, schema, root, path, steps) {
   const known = schema.properties ?? {}, found = [];
   for (const name of schema.required ?? []) if (!(name in value)) found.push({ path: spell(path, name), reason: "missing" });
   for (const [name, each] of Object.entries(value)) {
-    if (Object.hasOwn(known, name)) found.push(...problems(each, known[name], root, spell(path, name), depth + 1));
+    if (Object.hasOwn(known, name)) found.push(...problems(each, known[name], root, spell(path, name), steps));
     else if (schema.additionalProperties === false) found.push({ path, reason: `unknown argument ${shown(name)}; known: ${Object.keys(known).join(", ")}` });
-    else if (schema.additionalProperties && typeof schema.additionalProperties === "object") found.push(...problems(each, schema.additionalProperties, root, spell(path, name), depth + 1));
+    else if (schema.additionalProperties && typeof schema.additionalProperties === "object") found.push(...problems(each, schema.additionalProperties, root, spell(path, name), steps));
   }
   return found;
 }

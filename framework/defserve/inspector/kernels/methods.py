@@ -1,0 +1,93 @@
+"""A kernel at an address, over MGP's methods for operators (MGP §11.3, §11.4, §15)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Mapping
+from typing import Any, Final
+
+from defserve.errors import PeerError, PeerGone
+from defserve.host.client import Client
+from defserve.inspector.kernels.way import COMMANDS
+from defserve.inspector.protocol import BadMessage, Json
+from defserve.wire.jsonvalue import is_array, is_object
+
+PAUSE: Final = 5.0
+MOST_SERVERS: Final = 256
+AT_ONCE: Final = 8
+DONE_BY: Final = {"restart": "mgp/lifecycle/restart", "stop": "mgp/lifecycle/shutdown"}
+TELLS_LESS: Final = "Calls, times and logs are told over the control socket: defserve inspect mgp.toml --web"
+NO_OPERATOR: Final = "This kernel tells health only to its operators."
+
+
+class KernelMethods:
+    """What a client may know of the kernel that it talks to."""
+
+    name, pause = "mgp", PAUSE
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+        self.verbs: Mapping[str, str] = {verb: COMMANDS[verb] for verb in DONE_BY} if self._has("lifecycle") else {}
+
+    @staticmethod
+    def is_kernel(client: Client) -> bool:
+        """Whether the server has a directory of servers behind it."""
+        return client.mgp is not None and "discovery" in client.mgp.sections
+
+    async def look(self) -> Json:
+        told = (await self._client.request("mgp/discovery/list", {})).get("servers")
+        servers = [one for one in told if is_object(one)][:MOST_SERVERS] if is_array(told) else []
+        room = asyncio.Semaphore(AT_ONCE)
+
+        async def row(server: Json) -> tuple[Json, bool]:
+            async with room:
+                return await self._row(server)
+
+        rows = await asyncio.gather(*map(row, servers))
+        refused = any(was_refused for _, was_refused in rows)
+        connected = sum(one["state"] == "connected" for one, _ in rows)
+        return {
+            "status": {"name": str(self._client.server_info.get("name", "")), "connected": connected},
+            "servers": [one for one, _ in rows],
+            "note": NO_OPERATOR if refused else TELLS_LESS,
+        }
+
+    async def _row(self, server: Json) -> tuple[Json, bool]:
+        """A server as `ps` would tell of it, and whether its health was refused."""
+        tools, id = server.get("tools"), str(server.get("id", ""))
+        row: Json = {
+            "id": id,
+            "state": str(server.get("status", "")),
+            "tools": len(tools) if is_array(tools) else None,
+            "trust_level": server.get("trust_level"),
+            "created_by": server.get("created_by"),
+        }
+        if row["state"] != "connected" or not self._has("lifecycle"):
+            return row, False
+        try:
+            health = await self._client.request("mgp/health/status", {"server_id": id})
+        except PeerGone:
+            raise
+        except PeerError:
+            return row, True
+        return {
+            **row,
+            "health": health.get("status"),
+            "calls": health.get("pending_requests"),
+            "restarts": health.get("restarts"),
+            "uptime_secs": health.get("uptime_secs"),
+        }, False
+
+    async def logs(self, id: str) -> AsyncGenerator[Json]:
+        yield {"id": id, "kind": "note", "text": TELLS_LESS}
+
+    async def held(self, id: str) -> list[Json]:
+        return []
+
+    async def do(self, verb: str, fields: Mapping[str, str]) -> list[Any]:
+        if verb not in self.verbs:
+            raise BadMessage(f"a kernel at an address cannot be told to {verb}", fix="use its mgp.toml as the target")
+        return [await self._client.request(DONE_BY[verb], {"server_id": fields["id"]})]
+
+    def _has(self, section: str) -> bool:
+        return self._client.mgp is not None and section in self._client.mgp.sections

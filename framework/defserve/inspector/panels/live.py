@@ -1,0 +1,194 @@
+"""The Live panel: feature sets, the playground of hooks, pushed events, scopes, channels."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import Any, Final
+
+from defserve.errors import PeerError
+from defserve.host.client import Client
+from defserve.host.mcpl.hooks import AFTER, BEFORE
+from defserve.host.mcpl.peer import McplPeer
+from defserve.inspector.inspection import Inspection
+from defserve.inspector.panels.verb import Verb, era_of
+from defserve.inspector.protocol import BadMessage, Json, Request
+from defserve.protocols.mcpl.channels.values import Channel
+from defserve.protocols.mcpl.errors import LiveRefusal
+from defserve.wire.jsonvalue import is_array
+
+MOST_PATTERNS: Final = 100
+MOST_CHANNELS: Final = 200
+
+
+async def overview(inspection: Inspection, request: Request) -> Any:
+    """Feature sets, scopes that are asked for, events, channels and messages. `version` is None without MCPL."""
+    _, client = await _client(inspection, request)
+    mcpl, feed = client.mcpl, inspection.live
+    if mcpl is None or mcpl.version is None:
+        return {"version": None}
+    return {
+        "version": mcpl.version,
+        "sets": [_set(mcpl, name) for name in [one.name for one in mcpl.feature_sets]],
+        "asked": list(feed.asked.values()),
+        "mode": feed.mode,
+        "events": list(feed.events)[::-1],
+        "channels": [_channel(one) for one in mcpl.channels][:MOST_CHANNELS],
+        "messages": list(feed.messages),
+        "polls": client.stateless,
+    }
+
+
+def _set(mcpl: McplPeer, name: str) -> Json:
+    one, lists = mcpl.feature_sets[name], mcpl.feature_sets.scoping(name)
+    return {
+        "name": name,
+        "about": one.description,
+        "uses": list(one.uses),
+        "scoped": one.scoped,
+        "rollback": one.rollback,
+        "enabled": mcpl.feature_sets.enabled(name),
+        "allow": list(lists.whitelist),
+        "block": list(lists.blacklist),
+    }
+
+
+def _channel(one: Channel) -> Json:
+    return {"id": one.id, "label": one.label or one.id, "direction": one.direction, "type": one.type}
+
+
+async def switch(inspection: Inspection, request: Request) -> Any:
+    """Switch feature sets on or off, at once and in every era."""
+    names, is_on = request.arguments.get("sets"), request.arguments.get("on") is True
+    if not is_array(names) or not all(isinstance(name, str) for name in names):
+        raise BadMessage("'sets' is a list of names")
+    wanted = [str(name) for name in names]
+    inspection.live.off = inspection.live.off - set(wanted) if is_on else inspection.live.off | set(wanted)
+    for mcpl in _peers(inspection):
+        known = [name for name in wanted if name in mcpl.feature_sets]
+        await mcpl.update(enabled=known if is_on else (), disabled=() if is_on else known)
+    for era in inspection.connections:
+        inspection.push("changed", {"era": era, "kind": "tools"})
+    return await overview(inspection, request)
+
+
+async def scopes(inspection: Inspection, request: Request) -> Any:
+    """Where a scoped set may act: patterns that allow and patterns that block."""
+    name, lists = request.text("set"), dict[str, list[str]]()
+    for word, member in (("allow", "whitelist"), ("block", "blacklist")):
+        given = request.arguments.get(word, [])
+        if not is_array(given) or len(given) > MOST_PATTERNS:
+            raise BadMessage(f"{word!r} is a list of up to {MOST_PATTERNS} patterns")
+        lists[member] = [str(pattern) for pattern in given]
+    for mcpl in _peers(inspection):
+        if name in mcpl.feature_sets:
+            await mcpl.update(scopes={name: lists})
+    inspection.live.scopes[name] = lists
+    return await overview(inspection, request)
+
+
+async def decide(inspection: Inspection, request: Request) -> Any:
+    """Answer an event or a scope that waits."""
+    return {"answered": inspection.live.decide(request.whole("number"), request.arguments.get("allow") is True)}
+
+
+async def mode(inspection: Inspection, request: Request) -> Any:
+    inspection.live.choose(request.text("mode"))
+    return {"mode": inspection.live.mode}
+
+
+# -- the playground --------------------------------------------------------------------------------------
+
+
+async def before(inspection: Inspection, request: Request) -> Any:
+    """Run the hooks before an inference on a message. No model is called."""
+    era, mcpl = await _mcpl(inspection, request)
+    began = inspection.recorder.count
+    try:
+        found = await inspection.playground.before(mcpl, request.text("message"), inspection.audit.events)
+    except PeerError as error:
+        inspection.failed(era, error)
+        raise
+    return {**found, "seq": _seq(inspection, began, BEFORE)}
+
+
+async def after(inspection: Inspection, request: Request) -> Any:
+    """Run the hooks after an inference on an answer."""
+    era, mcpl = await _mcpl(inspection, request)
+    began = inspection.recorder.count
+    try:
+        found = await inspection.playground.after(mcpl, request.text("answer"), inspection.audit.events)
+    except PeerError as error:
+        inspection.failed(era, error)
+        raise
+    return {**found, "seq": _seq(inspection, began, AFTER)}
+
+
+def _seq(inspection: Inspection, began: int, method: str) -> int | None:
+    """Where the timeline has the message to a hook."""
+    recorder = inspection.recorder
+    found = recorder.slice(max(began, recorder.first), recorder.count)
+    return next((entry.seq for entry in found if entry.method == method and entry.direction == "sent"), None)
+
+
+# -- events and channels ---------------------------------------------------------------------------------
+
+
+async def collect(inspection: Inspection, request: Request) -> Any:
+    """Fetch what waits in the inboxes of a server that cannot push."""
+    _, mcpl = await _mcpl(inspection, request)
+    with suppress(PeerError, LiveRefusal):  # a server need not have channels
+        await mcpl.channels.refresh()
+    return {"found": await mcpl.collect()}
+
+
+async def open_channel(inspection: Inspection, request: Request) -> Any:
+    _, mcpl = await _mcpl(inspection, request)
+    return _channel(await mcpl.open(request.text("type"), request.arguments.get("address")))
+
+
+async def close_channel(inspection: Inspection, request: Request) -> Any:
+    _, mcpl = await _mcpl(inspection, request)
+    return {"closed": await mcpl.close(request.text("channel"))}
+
+
+async def publish(inspection: Inspection, request: Request) -> Any:
+    """Write to a channel, as the host."""
+    era, mcpl = await _mcpl(inspection, request)
+    channel, text = request.text("channel"), request.text("text")
+    began = time.perf_counter()
+    delivery = await mcpl.publish(channel, text)
+    told: Json = {"delivered": delivery is not None and delivery.delivered, "ms": (time.perf_counter() - began) * 1000}
+    return inspection.live.said(inspection.connection(era).era, channel, "inspector", text, mine=True, **told)
+
+
+async def _client(inspection: Inspection, request: Request) -> tuple[str | None, Client]:
+    era = era_of(request)
+    return era, await inspection.client(era)
+
+
+async def _mcpl(inspection: Inspection, request: Request) -> tuple[str | None, McplPeer]:
+    era, client = await _client(inspection, request)
+    if client.mcpl is None or client.mcpl.version is None:
+        raise PeerError("this server does not speak MCPL")
+    return era, client.mcpl
+
+
+def _peers(inspection: Inspection) -> list[McplPeer]:
+    return [mcpl for client in inspection.open_clients if (mcpl := client.mcpl) is not None]
+
+
+VERBS: Final[Mapping[str, Verb]] = {
+    "live.overview": overview,
+    "live.switch": switch,
+    "live.scopes": scopes,
+    "live.decide": decide,
+    "live.mode": mode,
+    "live.before": before,
+    "live.after": after,
+    "live.collect": collect,
+    "live.open": open_channel,
+    "live.close": close_channel,
+    "live.publish": publish,
+}

@@ -1,0 +1,179 @@
+"""The Security panel: what the server may use, who may use it, the audit trail, and how the server does."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict
+from typing import Any, Final, Literal, cast
+
+from defserve.errors import DefserveError, PeerError
+from defserve.host.client import Client
+from defserve.host.mgp.permissions.approval import risk_of
+from defserve.host.mgp.security.tool_security import tool_security
+from defserve.inspector.inspection import Inspection
+from defserve.inspector.panels.verb import Verb, era_of
+from defserve.inspector.protocol import BadMessage, Json, Request, error_of
+from defserve.wire.jsonvalue import is_object
+
+SAID: Final[Mapping[str, bool | None]] = {"grant": True, "deny": False, "ask": None}
+DECISIONS: Final = {True: "approved", False: "denied", None: "deferred"}
+MOST_NAMES: Final = 1_000
+MOST_SHOWN: Final = 500
+
+
+async def overview(inspection: Inspection, request: Request) -> Any:
+    """What the server speaks of MGP, and every permission: what needs it, what the person says, what follows."""
+    era, client = await _client(inspection, request)
+    try:
+        needed = await _needed(client)
+    except PeerError as error:
+        inspection.failed(era, error)
+        raise
+    mgp = client.mgp
+    assert mgp is not None
+    held = mgp.grants
+    names = sorted(dict.fromkeys((*needed, *inspection.granted)))[:MOST_NAMES]
+    permissions = [
+        {
+            "name": name,
+            "risk": risk_of(name),
+            "tools": needed.get(name, []),
+            "say": next(word for word, said in SAID.items() if said is inspection.granted.get(name)),
+            "decision": held.get(name, "deferred"),
+        }
+        for name in names
+    ]
+    return {
+        "version": mgp.version,
+        "server": mgp.server_id,
+        "trust": mgp.trust_level,
+        "sections": sorted(mgp.sections),
+        "permissions": permissions,
+    }
+
+
+async def permit(inspection: Inspection, request: Request) -> Any:
+    """Grant a permission, deny it, or have it asked for with the next call. It counts at once, in every era."""
+    name, said = request.text("permission"), request.text("say")
+    if said not in SAID:
+        raise BadMessage(f"'say' is one of {', '.join(SAID)}")
+    await _decide(inspection, name, SAID[said])
+    return await overview(inspection, request)
+
+
+async def reset(inspection: Inspection, request: Request) -> Any:
+    """Take back whatever was said about permissions."""
+    for name in tuple(inspection.granted):
+        await _decide(inspection, name, None)
+    return await overview(inspection, request)
+
+
+async def _decide(inspection: Inspection, name: str, said: bool | None) -> None:
+    if said is None:
+        inspection.granted.pop(name, None)
+    elif name in inspection.granted or len(inspection.granted) < MOST_NAMES:
+        inspection.granted[name] = said
+    decision = cast("Literal['approved', 'denied', 'deferred']", DECISIONS[said])
+    for client in inspection.open_clients:
+        if client.mgp is not None:
+            await client.mgp.decide(name, decision)
+    # A call that waits for exactly this need not ask any more.
+    for question in inspection.questions.open:
+        if said is not None and question["kind"] == "permission" and question["permission"] == name:
+            inspection.questions.answer(question["id"], {"decision": decision})
+    inspection.push("permissions", {"permission": name})
+
+
+# -- who may use what ------------------------------------------------------------------------------------
+
+
+async def access(inspection: Inspection, request: Request) -> Any:
+    """Whether an agent may use a tool, or the server if no tool is named."""
+    _, client = await _client(inspection, request)
+    return await client.access_query(_agent(request), _tool(request))
+
+
+async def grant(inspection: Inspection, request: Request) -> Any:
+    """Set an entry that allows or denies."""
+    _, client = await _client(inspection, request)
+    permission = request.text("permission", "allow")
+    if permission not in ("allow", "deny"):
+        raise BadMessage("'permission' is allow or deny")
+    return await client.access_grant(_agent(request), _tool(request), permission=permission)
+
+
+async def revoke(inspection: Inspection, request: Request) -> Any:
+    """Remove an entry."""
+    _, client = await _client(inspection, request)
+    return await client.access_revoke(_agent(request), _tool(request))
+
+
+def _agent(request: Request) -> str:
+    if not (agent := request.text("agent", "").strip()):
+        raise BadMessage("an entry is about an agent", fix="give the id of one, such as agent.helper")
+    return agent
+
+
+def _tool(request: Request) -> str | None:
+    return request.text("tool", "").strip() or None
+
+
+# -- what was written down -------------------------------------------------------------------------------
+
+
+async def audit(inspection: Inspection, request: Request) -> Any:
+    """`log`: the newest lines of the server's log, if it can be read. `seen`: what our own side wrote down."""
+    seen = list(inspection.audit.events)[-MOST_SHOWN:]
+    found: Json = {"seen": seen[::-1], "log": None}
+    try:
+        found["log"] = await inspection.server_log.lines()
+    except DefserveError as error:
+        found["error"] = error_of(error)
+    return found
+
+
+async def verify(inspection: Inspection, request: Request) -> Any:
+    """Check the chain of the server's log."""
+    return await inspection.server_log.verify()
+
+
+# -- how it does -----------------------------------------------------------------------------------------
+
+
+async def health(inspection: Inspection, request: Request) -> Any:
+    """The health of the server, with its checks."""
+    era, client = await _client(inspection, request)
+    try:
+        return asdict(await client.health())
+    except PeerError as error:
+        inspection.failed(era, error)
+        raise
+
+
+async def _client(inspection: Inspection, request: Request) -> tuple[str | None, Client]:
+    era = era_of(request)
+    return era, await inspection.client(era)
+
+
+async def _needed(client: Client) -> dict[str, list[str]]:
+    """Permission to the tools that need it. What the server itself needs is there, too."""
+    found: dict[str, list[str]] = {name: [] for name in (client.mgp.permissions_required if client.mgp else ())}
+    listed = await client.tools() if "tools" in client.capabilities else []
+    for tool in listed:
+        if is_object(tool) and isinstance(name := tool.get("name"), str):
+            for permission in tool_security(name, tool).permissions or ():
+                found.setdefault(permission, []).append(name)
+    return found
+
+
+VERBS: Final[Mapping[str, Verb]] = {
+    "security.overview": overview,
+    "security.permit": permit,
+    "security.reset": reset,
+    "security.access": access,
+    "security.grant": grant,
+    "security.revoke": revoke,
+    "security.audit": audit,
+    "security.verify": verify,
+    "security.health": health,
+}

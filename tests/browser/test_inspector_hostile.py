@@ -1,0 +1,67 @@
+"""The inspector and a server that wants to harm its page."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from .chromium import Browser
+
+pytestmark = pytest.mark.browser
+
+ROOT = Path(__file__).parents[2]
+READY = "document.querySelectorAll('[role=option]').length > 3"
+UNHARMED = "window.pwned === undefined && !document.querySelector('main script, main img[src=x]') && 'unharmed'"
+
+
+@pytest.fixture(scope="module")
+def address() -> Iterator[str]:
+    server = (sys.executable, "tests/inspector/hostile.py")
+    command = (sys.executable, "-m", "defserve", "inspect", "--web", "--no-browser", "--", *server)
+    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as process:
+        assert process.stdout is not None
+        yield process.stdout.readline().strip()
+        process.terminate()
+
+
+@pytest.mark.parametrize("tool", ["markup", "loops", "wrong", "types", "slow", "many_1999"])
+def test_whatever_a_server_says_is_text_and_the_page_stays(browser: Browser, address: str, tool: str):
+    browser.look(1440, 900)
+    browser.open("about:blank")
+    browser.open(f"{address}#tools/{tool}")
+    assert browser.page(READY)
+    assert browser.page(f"document.querySelector('.t-form .toolname')?.textContent === {tool!r}")
+    for tab in ("JSON", "Definition", "Form"):
+        tabs = "[...document.querySelectorAll('.t-form [role=tab]')]"
+        browser.page(f"{tabs}.find(each => each.innerText === {tab!r}).click() || true")
+        assert browser.page(UNHARMED) == "unharmed"
+    browser.key("Control+Enter")
+    assert browser.page("!!document.querySelector('.t-res .progress') && !document.querySelector('.t-res .spin')")
+    assert browser.page(UNHARMED) == "unharmed"
+    assert (
+        browser.page(
+            "[...document.querySelectorAll('main a')].every(each => /^https?:/.test(each.protocol)) && 'only web'"
+        )
+        == "only web"
+    )
+    # Nothing of it could not be drawn.
+    assert browser.page("document.body.innerText.includes('could not be drawn') ? 'broken' : 'drawn'") == "drawn"
+    browser.open("about:blank")
+
+
+def test_of_very_many_tools_some_are_shown_and_all_are_found(browser: Browser, address: str):
+    browser.look(1440, 900)
+    browser.open(f"{address}#tools")
+    assert browser.page(READY)
+    assert browser.page("document.querySelectorAll('[role=option]').length <= 400")
+    assert browser.page("document.querySelector('.t-list').innerText.includes('more. Search to find them.')")
+    browser.key("/")
+    browser.type("many_1999")
+    assert browser.page("document.querySelectorAll('[role=option]').length === 1")
+    browser.open("about:blank")

@@ -1,0 +1,170 @@
+"""The Live panel of the inspector in a real browser."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Generator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from defserve import Server
+from defserve.errors import DefserveError
+from defserve.inspector.target import Target
+from defserve.runner.memory import serving
+from tests.inspector.lively import lively
+
+from .accessibility import serious
+from .inspecting import InspectorBeside, inspector_of
+
+if TYPE_CHECKING:
+    from .chromium import Browser
+
+pytestmark = pytest.mark.browser
+
+PICTURES = Path(__file__).parents[2] / "docs" / "pictures"
+FITS = "document.documentElement.scrollWidth <= innerWidth && document.documentElement.scrollHeight <= innerHeight"
+LOOKS = ((360, 780, "light"), (768, 900, "dark"), (1440, 900, "light"), (1440, 900, "dark"))
+INJECTED = "[...document.querySelectorAll('.slot .inj')]"
+PLAY = "document.querySelector('.v-play').innerText"
+FEED = "document.querySelector('.v-feed').innerText"
+
+
+class Calling:
+    """A call that another thread waits for."""
+
+    def __init__(self, inspector: InspectorBeside, tool: str, **arguments: Any) -> None:
+        self.outcome: Any = None
+
+        def work() -> None:
+            try:
+                self.outcome = inspector.call(tool, **arguments)
+            except DefserveError as error:
+                self.outcome = error
+
+        self._thread = threading.Thread(target=work)
+        self._thread.start()
+
+    def result(self) -> Any:
+        self._thread.join(30)
+        return self.outcome
+
+
+@contextmanager
+def inspector_in(browser: Browser, server: Server, era: str) -> Generator[InspectorBeside]:
+    with inspector_of(
+        Target("greenhouse.py", ("greenhouse.py",), lambda: serving(server.composition), era)
+    ) as inspector:
+        yield inspector
+        assert browser.complaints() == []
+        assert [each for each in browser.asked() if not each.startswith(inspector.origin)] == []
+        browser.open("about:blank")
+
+
+def play(browser: Browser, message: str, answer: str = "") -> None:
+    """By keys alone."""
+    assert browser.page("!!document.querySelector('.v-play textarea')")
+    browser.key("/")
+    browser.key("Control+a")
+    browser.type(message)
+    if answer:
+        browser.key("Tab", "Tab", "Control+a")
+        browser.type(answer)
+    browser.key("Control+Enter")
+
+
+def switch(browser: Browser, name: str) -> None:
+    browser.press(f".v-sets [role=switch][aria-label='{name}']")
+
+
+def test_the_playground_the_sets_the_events_and_the_channel(browser: Browser):
+    with inspector_in(browser, lively(), "handshake") as inspector:
+        browser.look(1440, 900)
+        browser.open(inspector.url + "#live")
+        assert browser.page("document.querySelectorAll('.v-sets .fs').length === 6")
+        answer = "No. Alice watered them on Friday and the air is humid. Alice can look again on Monday."
+        play(browser, "Should Alice water the ferns tonight?", answer)
+        # Everything where it lands.
+        assert browser.page(f"{INJECTED}.length === 3")
+        assert (
+            browser.page(
+                "[...document.querySelectorAll('.slot')].map(slot => slot.querySelector('h3').textContent + ' ' +"
+                " [...slot.querySelectorAll('.inj b')].map(each => each.textContent).join(' ')).join('|')"
+            )
+            == "system climate.watch|before user beds.memory|user |after user climate.watch"
+        )
+        assert browser.page(f"{PLAY}.includes('Gave nothing: season.tips')")
+        assert browser.page(
+            "[...document.querySelectorAll('.answers del')].map(each => each.textContent).join() === 'Alice,Alice'"
+        )
+        assert browser.page(
+            "[...document.querySelectorAll('.answers ins')].map(each => each.textContent).join() === 'A.,A.'"
+        )
+        # A set that is off is struck through, and gives nothing the next time.
+        switch(browser, "climate.watch")
+        assert browser.page("document.querySelectorAll('.slot .struck').length === 2")
+        browser.page("document.activeElement.blur() || true")
+        play(browser, "Are the ferns dry?")
+        assert browser.page(f"{INJECTED}.length === 1 && {INJECTED}[0].innerText.includes('m1')")
+        switch(browser, "climate.watch")
+        assert browser.page("document.querySelector('.v-sets .head').innerText.includes('6 of 6 on')")
+        # Events, with receipts.
+        assert inspector.call("warn", text="Frost tonight, −2 °C") == "accepted"
+        assert browser.page(f"{FEED}.includes('Frost tonight') && {FEED}.includes('accepted')")
+        browser.press(".v-feed .head .seg button:nth-child(2)")
+        assert browser.page("document.querySelector('.v-feed .head .seg .on').innerText === 'Ask me'")
+        waiting = Calling(inspector, "warn", text="Vent 2 has not closed")
+        assert browser.page(f"{FEED}.includes('waits')")
+        browser.press(".ev .btn.plain")
+        assert str(waiting.result()).startswith("refused")
+        assert browser.page(f"{FEED}.includes('refused')")
+        # A scope that is on no list waits for the person.
+        watered = Calling(inspector, "water_bed", bed="fern")
+        assert browser.page("document.querySelector('.scopes .warn')?.textContent === 'asked'")
+        browser.press(".scopes .btn")
+        assert watered.result() == "fern is watered"
+        browser.page("document.querySelector('.scopeform input').focus() || true")
+        browser.type("bed/north-*")
+        browser.key("Enter")
+        assert browser.page("document.querySelector('.scopes .ok')?.nextElementSibling.textContent === 'bed/north-*'")
+        assert inspector.call("water_bed", bed="north-1") == "north-1 is watered"
+        # The channel as a chat.
+        inspector.call("call_roof", text="Vent 2 makes a noise again.")
+        assert browser.page(f"{FEED}.includes('Vent 2 makes a noise again.')")
+        browser.page("document.querySelector('.v-feed form input').focus() || true")
+        browser.type("I see vent 2 at 40 %. Shall I close it?")
+        browser.key("Enter")
+        assert browser.page(f"{FEED}.includes('delivered')")
+        for width, height, scheme in LOOKS:
+            browser.look(width, height, scheme)
+            browser.open(inspector.url + "#live")
+            assert browser.page(
+                f"document.documentElement.dataset.theme === {scheme!r} && !!document.querySelector('.v-play')"
+            )
+            play(browser, "Should Alice water the ferns tonight?", answer)
+            assert browser.page(f"{INJECTED}.length === 3 && !!document.querySelector('.answers ins')")
+            assert browser.page(FITS), width
+            assert serious(browser) == []
+            if width == 1440 and os.environ.get("DEFSERVE_PICTURES"):
+                browser.shot(PICTURES / f"inspector-live{'-dark' if scheme == 'dark' else ''}.png")
+
+
+def test_the_stateless_era_fetches_what_cannot_be_pushed(browser: Browser):
+    with inspector_in(browser, lively(), "stateless") as inspector:
+        browser.look(1440, 900)
+        browser.open(inspector.url + "#live")
+        play(browser, "The ferns?", "Alice knows.")
+        assert browser.page(f"{INJECTED}.length === 3 && !!document.querySelector('.answers ins')")
+        inspector.call("warn", text="Frost tonight")
+        browser.press(".v-feed .head .btn")
+        assert browser.page(f"{FEED}.includes('Frost tonight')")
+
+
+def test_a_server_without_mcpl_leads_on(browser: Browser):
+    with inspector_in(browser, Server("plain"), "handshake") as inspector:
+        browser.look(1440, 900)
+        browser.open(inspector.url + "#live")
+        assert browser.page("document.querySelector('.empty')?.innerText.includes('does not speak MCPL')")

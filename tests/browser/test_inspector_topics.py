@@ -1,0 +1,122 @@
+"""The Topics panel of the inspector in a real browser, at a real gateway."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+from collections.abc import Generator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from defserve import Server
+from defserve.host import join_topic
+from defserve.inspector.target import Target
+from defserve.runner.memory import serving
+from tests.gateway.topics import gateway
+
+from .accessibility import serious
+from .inspecting import SECONDS, inspector_of
+
+if TYPE_CHECKING:
+    from .chromium import Browser
+
+pytestmark = pytest.mark.browser
+
+PICTURES = Path(__file__).parents[2] / "docs" / "pictures"
+FITS = "document.documentElement.scrollWidth <= innerWidth && document.documentElement.scrollHeight <= innerHeight"
+LOOKS = ((360, 780, "light"), (768, 900, "dark"), (1440, 900, "light"), (1440, 900, "dark"))
+
+
+class TopicBeside:
+    """A gateway on a loop of its own, with a calculator and an agent in the topic `demo`."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, url: str, agent: Any) -> None:
+        self.loop, self.url, self.agent = loop, url, agent
+
+    def propose(self, **arguments: float) -> None:
+        asked = {"name": "add", "arguments": arguments}
+        self.loop.call_soon_threadsafe(lambda: self.agent.propose("worker", "tools/call", asked))
+
+
+@contextmanager
+def topic_beside() -> Generator[TopicBeside]:
+    made, started, ending = list[TopicBeside](), threading.Event(), list[asyncio.Event]()
+    calculator = Server("calculator")
+
+    @calculator.tool
+    def add(a: float, b: float) -> float:
+        return a + b
+
+    async def main() -> None:
+        ending.append(asyncio.Event())
+        async with (
+            gateway() as here,
+            calculator.join(here.topic(), token="t-worker"),
+            join_topic(here.topic(), token="t-agent") as agent,
+        ):
+            made.append(TopicBeside(asyncio.get_running_loop(), here.url, agent))
+            started.set()
+            await ending[0].wait()
+
+    thread = threading.Thread(target=lambda: asyncio.run(main()), name="topic")
+    thread.start()
+    assert started.wait(SECONDS)
+    try:
+        yield made[0]
+    finally:
+        made[0].loop.call_soon_threadsafe(ending[0].set)
+        thread.join(SECONDS)
+
+
+def join(browser: Browser, url: str) -> None:
+    """By keys alone: the three fields, and Enter."""
+    assert browser.page("!!document.querySelector('#t-url')")
+    for field, text in (("t-url", url), ("t-topic", "demo"), ("t-token", "t-admin")):
+        browser.page(
+            f"document.getElementById({field!r}).select() || document.getElementById({field!r}).focus() || true"
+        )
+        browser.type(text)
+    browser.key("Enter")
+    assert browser.page("document.querySelector('.tpeople')?.innerText.includes('admin, you')")
+
+
+def test_a_person_approves_and_declines_what_an_agent_proposes(browser: Browser):
+    server = Server("plain")
+    with (
+        topic_beside() as topic,
+        inspector_of(Target("it", ("it.py",), lambda: serving(server.composition))) as inspector,
+    ):
+        browser.look(1440, 900)
+        browser.open(inspector.url + "#topics")
+        join(browser, topic.url)
+        assert browser.page("localStorage.getItem('defserve.topic').includes('t-admin') === false")
+        topic.propose(a=19.9, b=4.2)
+        assert browser.page("document.querySelector('.titem')?.innerText.includes('proposes')")
+        browser.page("document.activeElement.blur() || true")
+        browser.key("y")
+        assert browser.page("document.querySelector('.titem').innerText.includes('approved by admin')")
+        assert browser.page("document.querySelector('.tp-detail').innerText.includes('24.0')")
+        topic.propose(a=1.0, b=2.0)
+        assert browser.page("document.querySelectorAll('.titem').length === 2")
+        browser.press(".titem")
+        browser.press(".treason input")
+        browser.type("too small")
+        browser.press(".tdecide .btn:not(.pri)")
+        assert browser.page("document.querySelector('.tp-detail').innerText.includes('too small')")
+        topic.propose(a=3.0, b=4.0)
+        assert browser.page("document.querySelectorAll('.titem').length === 3")
+        browser.press(".titem")
+        for width, height, scheme in LOOKS:
+            browser.look(width, height, scheme)
+            assert browser.page("document.querySelectorAll('.titem').length === 3")
+            assert browser.page(FITS), width
+            assert serious(browser) == []
+            if width == 1440 and os.environ.get("DEFSERVE_PICTURES"):
+                browser.shot(PICTURES / f"inspector-topics{'-dark' if scheme == 'dark' else ''}.png")
+        assert browser.complaints() == []
+        assert [each for each in browser.asked() if not each.startswith(inspector.origin)] == []
+        browser.open("about:blank")

@@ -1,0 +1,402 @@
+"""The Wire panel of the inspector in a real browser: by mouse, by keyboard, in both eras, with 100,000 messages."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import AsyncGenerator, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from statistics import median
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from defserve.errors import DefserveError
+from defserve.host import HttpLink
+from defserve.inspector.inspection import Inspection
+from defserve.inspector.target import Target
+
+from .accessibility import serious
+from .inspecting import InspectorBeside, inspector_of
+
+if TYPE_CHECKING:
+    from .chromium import Browser
+
+pytestmark = pytest.mark.browser
+
+ROOT = Path(__file__).parents[2]
+# The pictures in docs/inspector.md: `DEFSERVE_PICTURES=1 make apps` takes them again.
+PICTURES = ROOT / "docs" / "pictures"
+FITS = "document.documentElement.scrollWidth <= innerWidth && document.documentElement.scrollHeight <= innerHeight"
+LOOKS = ((360, 780, "light"), (360, 780, "dark"), (768, 900, "light"), (1440, 900, "light"), (1440, 900, "dark"))
+ERAS = ("handshake", "stateless")
+ROWS = "[...document.querySelectorAll('.wrow')].filter(each => !each.querySelector('.skel'))"
+COUNTED = "document.querySelector('.wcounted').textContent"
+DRAWER = "document.querySelector('.wdrawer')"
+TAB = ".wdrawer [role=tab]:nth-child({})"
+
+
+# The greenhouse without permissions: over HTTP, and without a login, nobody may grant any.
+SERVER = """
+import asyncio
+from typing import Annotated
+from pydantic import Field
+from defserve import Context, Server, ToolError, moderate, safe
+
+server = Server("greenhouse", "0.4.2")
+
+@server.tool
+@safe
+def list_sensors() -> list[str]:
+    "All sensors and when each last reported."
+    return ["north-1 basil", "north-1 thyme", "fern maidenhair"]
+
+@server.tool
+@moderate
+async def survey(ctx: Context, beds: int) -> str:
+    "Read every sensor of some beds."
+    ctx.log.info("station north answered, 5 sensors")
+    for bed in range(beds):
+        await asyncio.sleep(0.06)
+        ctx.progress(bed + 1, total=beds, message=f"Reading north-{bed + 1}")
+    await asyncio.sleep(0.04)
+    return "warm"
+
+@server.tool
+def forecast(days: Annotated[int, Field(ge=1, le=14)] = 3) -> str:
+    "The weather for the next days."
+    return "mild"
+
+@server.tool
+@safe
+def find_plant(name: str) -> str:
+    "Where a plant stands."
+    raise ToolError(f"there is no {name}", fix="plant it first")
+
+if __name__ == "__main__":
+    server.main()
+"""
+
+
+def ends(words: str) -> str:
+    """The row that is about these words."""
+    return f"{ROWS}.find(each => each.innerText.includes({words!r}))"
+
+
+@pytest.fixture(scope="module")
+def inspector(tmp_path_factory: pytest.TempPathFactory) -> Iterator[InspectorBeside]:
+    """An inspector of the greenhouse, which is served over HTTP by a process of its own."""
+    file = tmp_path_factory.mktemp("wire") / "greenhouse.py"
+    file.write_text(SERVER, encoding="utf-8")
+    command = (sys.executable, str(file), "--on", "http://127.0.0.1:0/mcp")
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stderr is not None
+        url = next(line for line in process.stderr if line.startswith("serving on ")).split()[-1]
+
+        @asynccontextmanager
+        async def link() -> AsyncGenerator[HttpLink]:
+            yield HttpLink(url)
+
+        with inspector_of(Target(url, (url,), link, "handshake")) as inspector:
+            yield inspector
+        process.terminate()
+
+
+def call(inspector: InspectorBeside, *calls: tuple[str, dict[str, Any]], eras: tuple[str, ...] = ERAS) -> None:
+    """Call tools in each era, whatever comes of it."""
+
+    async def work(inspection: Inspection) -> None:
+        for era in eras:
+            client = await inspection.client(era)
+            for tool, arguments in calls:
+                try:
+                    await client.request(
+                        "tools/call", {"name": tool, "arguments": arguments}, on_progress=lambda *_: None
+                    )
+                except DefserveError:
+                    pass
+
+    inspector.run(work)
+
+
+@pytest.fixture
+def panel(browser: Browser, inspector: InspectorBeside) -> Iterator[InspectorBeside]:
+    """The panel with some messages in both eras. At the end the browser has complained of nothing."""
+
+    async def clear(inspection: Inspection) -> None:
+        for era in ERAS:
+            await inspection.client(era)
+        inspection.timeline.clear()
+
+    inspector.run(clear)
+    call(inspector, ("list_sensors", {}), ("forecast", {"days": 99}), ("survey", {"beds": 3}), ("forecast", {}))
+    browser.look(1440, 900)
+    browser.open(f"{inspector.url}#wire")
+    assert browser.page(f"{ROWS}.length > 8")
+    yield inspector
+    assert browser.complaints() == []
+    assert [each for each in browser.asked() if not each.startswith((inspector.origin, "blob:"))] == []
+    browser.open("about:blank")
+
+
+def choose(browser: Browser, words: str) -> None:
+    """Click the row that is about these words."""
+    browser.page("document.querySelector('[data-it]')?.removeAttribute('data-it') ?? true")
+    assert browser.page(f"{ends(words)}?.scrollIntoView() ?? true")
+    assert browser.page(f"(each => each && (each.setAttribute('data-it', ''), true))({ends(words)})")
+    browser.press("[data-it] .w-method")
+    assert browser.page(f"{DRAWER} && document.querySelector('.wrow.on')?.innerText.includes({words!r})")
+
+
+def test_by_mouse_a_message_its_answer_both_eras_and_headers(browser: Browser, panel: InspectorBeside):
+    browser.press(".wirebar [role=radio]:nth-child(4)")
+    assert browser.page(f"{ROWS}.length === 2 && {ROWS}.every(each => each.innerText.includes('refused'))")
+    browser.press(".wirebar [role=radio]:nth-child(1)")
+    choose(browser, "list_sensors")
+    assert browser.page(f"{DRAWER}.querySelector('.json')?.textContent.includes('list_sensors')")
+    browser.press(TAB.format(2))
+    assert browser.page(f"{DRAWER}.innerText.includes('Answer') && {DRAWER}.querySelectorAll('.json').length === 2")
+    browser.press(TAB.format(3))
+    sides = f"[...{DRAWER}.querySelectorAll('.eras > div')].map(each => each.innerText)"
+    left, right = browser.page(f"{DRAWER}.querySelectorAll('.dd').length > 4 && {sides}")
+    assert "mcp-session-id" in left and "io.modelcontextprotocol/protocolVersion" in right
+    assert "mcp-session-id" not in right and "io.modelcontextprotocol" not in left
+    assert browser.page(f"{DRAWER}.querySelectorAll('.gapl').length > 2")
+    # Lines that are opposite each other are at the same height.
+    tops = "[...each.querySelectorAll('.l')].map(one => one.getBoundingClientRect().top).join()"
+    assert browser.page(f"new Set([...{DRAWER}.querySelectorAll('.eras > div')].map(each => {tops})).size === 1")
+    browser.press(TAB.format(4))
+    assert browser.page(f"{DRAWER}.innerText.toLowerCase().includes('mcp-protocol-version')")
+    # All messages of the id under the pointer light up.
+    choose(browser, "survey")
+    browser.press(".wdrawer [aria-label=Close]")
+    browser.hover("[data-it] .w-method")
+    assert browser.page("document.querySelectorAll('.wrow.lit, .wrow.on').length > 2")
+    # A span of the overview, and all again.
+    whole = browser.page(COUNTED)
+    browser.drag(".mini", 0.0, 0.002)
+    browser.drag(".mini", 0.5, 0.9)
+    assert browser.page(f"{COUNTED} !== {whole!r} || document.querySelector('.wlist .empty')")
+    browser.page("document.querySelector('.mini').dispatchEvent(new MouseEvent('dblclick', {bubbles: true})) || true")
+    assert browser.page(f"{COUNTED} === {whole!r}")
+    # Answers in rows of their own.
+    before = browser.page(f"{COUNTED}.split(' ')[0]")
+    browser.press(".wirebar .toggle")
+    assert browser.page(f"{COUNTED}.split(' ')[0] > {before} && {ROWS}.some(each => each.innerText.includes('answer'))")
+    browser.press(".wirebar .toggle")
+
+
+def test_what_is_not_safe_is_asked_about_before_it_is_sent_again(browser: Browser, panel: InspectorBeside):
+    choose(browser, "survey")
+    before = panel.inspection.recorder.count
+    browser.press(".dtabs [aria-label='Send again in both']")
+    assert browser.page("document.querySelector('[role=alertdialog]')?.innerText.includes('is marked moderate')")
+    assert browser.page("document.activeElement.textContent === 'Leave it'")
+    browser.key("Escape")
+    assert browser.page("!document.querySelector('[role=alertdialog]')")
+    calls = [each for each in panel.inspection.recorder.slice(before, 10**9) if each.method == "tools/call"]
+    assert calls == []
+    browser.press(".dtabs [aria-label='Send again in both']")
+    browser.press("[role=alertdialog] .btn.danger")
+    assert browser.page(f"{DRAWER}.querySelector('[aria-selected=true]').innerText.includes('difference')")
+    calls = [
+        each
+        for each in panel.inspection.recorder.slice(before, 10**9)
+        if each.method == "tools/call" and each.kind == "request"
+    ]
+    assert {each.era for each in calls} == set(ERAS)
+
+
+def test_a_message_of_one_era_is_sent_in_both(browser: Browser, panel: InspectorBeside):
+    call(panel, ("forecast", {"days": 7}), eras=("stateless",))
+    assert browser.page(f"{ends('forecast')} && {ROWS}.at(-1) && true")
+    browser.key("/")
+    assert browser.page("!!document.activeElement.closest('.filter')")
+    browser.type("tool:forecast era:stateless")
+    browser.key("Enter")
+    assert browser.page(f"{ROWS}.length === 3")
+    browser.press(".wrow:nth-child(3) .w-method")
+    browser.press(TAB.format(3))
+    assert browser.page(f"{DRAWER}.innerText.includes('never sent in the handshake era')")
+    browser.press(".wdrawer .empty .btn")
+    browser.press("[role=alertdialog] .btn.danger")  # nobody marked it
+    assert browser.page(f"!{DRAWER}.querySelector('.empty') && {DRAWER}.querySelectorAll('.dd').length > 2")
+    # The era switch of the page also switches the filter.
+    assert browser.page("document.querySelector('.filter input').value === 'tool:forecast era:stateless'")
+    browser.page("document.activeElement.blur() || true")
+    browser.key("e")
+    assert browser.page("document.querySelector('.top [aria-checked=true]').textContent === 'Stateless'")
+    browser.key("e")
+    assert browser.page("document.querySelector('.filter input').value === 'tool:forecast era:handshake'")
+
+
+def test_by_keyboard_alone(browser: Browser, panel: InspectorBeside):
+    browser.key("/")
+    assert browser.page("!!document.activeElement.closest('.filter')")
+    browser.type("me")
+    assert browser.page("document.querySelector('#filter-found')?.innerText.includes('method:')")
+    browser.key("ArrowDown", "Enter")
+    assert browser.page("document.querySelector('.filter input').value === 'method:'")
+    browser.type("call tol:x")
+    assert browser.page("document.querySelector('.filter .wrong')?.textContent === 'tol:'")
+    assert browser.page("document.querySelector('#filter-problem').innerText.includes('write tool:')")
+    # The list stays as it was.
+    shown = browser.page(COUNTED)
+    browser.type("y")
+    assert browser.page(f"document.querySelector('.filter .wrong') && {COUNTED} === {shown!r}")
+    browser.key("Backspace", "Backspace", "Backspace", "Backspace", "Backspace", "Backspace")
+    assert browser.page(f"!document.querySelector('#filter-problem') && {ROWS}.length === 8")
+    browser.key("Escape", "Enter")
+    browser.page("document.activeElement.blur() || true")
+    browser.key("j", "j", "ArrowDown")
+    assert browser.page("document.querySelector('.wrow.on')?.getAttribute('aria-rowindex') === '3'")
+    browser.key("Enter")
+    assert browser.page(f"{DRAWER}?.innerText.includes('tools/call')")
+    browser.key("ArrowUp")
+    assert browser.page(f"{DRAWER}.innerText.includes('forecast')")
+    browser.key("c")
+    assert browser.page("document.querySelector('.toast')?.innerText.includes('Copied')")
+    browser.key("Escape")
+    assert browser.page(f"!{DRAWER} && document.activeElement.getAttribute('role') === 'grid'")
+    # While it is paused nothing moves; new rows are counted.
+    browser.key("p")
+    assert browser.page("document.querySelector('.wirebar').innerText.includes('Go on')")
+    call(panel, ("forecast", {}), eras=("stateless",))
+    assert browser.page("document.querySelector('.wirebar').innerText.includes('1 new')")
+    assert browser.page(f"{ROWS}.length === 8")
+    browser.key("p")
+    assert browser.page(f"{ROWS}.length === 9")
+    # Arrows on the overview choose a span.
+    browser.page("document.querySelector('.mini').focus() || true")
+    browser.key("ArrowLeft", "ArrowRight")
+    assert browser.page("!!document.querySelector('.mini .chosen')")
+    browser.key("Escape")
+    assert browser.page("!document.querySelector('.mini .chosen')")
+
+
+def test_the_timeline_is_saved_and_cleared(browser: Browser, panel: InspectorBeside):
+    # The file goes to a link that is clicked: what it holds is read from there.
+    browser.page(
+        "window.made = [], URL.createObjectURL = (make => blob => (made.push(blob), make(blob)))"
+        "(URL.createObjectURL.bind(URL)), true"
+    )
+    browser.press("[aria-label='Save as JSON lines']")
+    text = browser.page("(async () => made.length > 0 && made.at(-1).text())()")
+    lines = [line for line in text.split("\n") if line]
+    assert len(lines) == panel.inspection.recorder.count - panel.inspection.recorder.first
+    assert '"body"' in lines[0]
+    browser.page(
+        "[...document.querySelectorAll('.wirebar .btn')].find(each => each.innerText === 'Clear').click() ?? true"
+    )
+    assert browser.page("document.querySelector('.wlist .empty')?.innerText.includes('No message yet')")
+    call(panel, ("forecast", {}), eras=("stateless",))
+    assert browser.page(f"{ends('forecast')} && true")
+
+
+def test_from_a_call_to_its_messages(browser: Browser, panel: InspectorBeside):
+    browser.open(f"{panel.url}#wire/tool:survey")
+    assert browser.page(f"{ROWS}.length === 2 && {DRAWER}?.innerText.includes('Answer')")
+    seq = panel.inspection.recorder.count - 1
+    browser.page(f"location.hash = '#wire/{seq}'")
+    assert browser.page("document.querySelector('.filter input').value === ''")
+    browser.key("Control+k")
+    assert browser.page("!!document.activeElement.closest('.palette')")
+    browser.type("survey")
+    assert browser.page(
+        "[...document.querySelectorAll('.found [role=option]')].some(e => e.innerText.includes('message'))"
+    )
+    browser.key("Escape")
+
+
+def test_it_fits_every_window_in_both_themes(browser: Browser, panel: InspectorBeside):
+    for width, height, scheme in LOOKS:
+        browser.look(width, height, scheme)
+        browser.open("about:blank")
+        browser.open(f"{panel.url}#wire")
+        assert browser.page(f"{ROWS}.length > 8 && document.documentElement.dataset.theme === {scheme!r}")
+        assert browser.page(FITS), width
+        assert browser.page("(each => each.scrollWidth <= each.clientWidth)(document.querySelector('.virtual'))"), width
+        assert browser.page("document.querySelector('.wcounted').getBoundingClientRect().width > 20"), width
+        choose(browser, "list_sensors" if width > 700 else "tools/call")
+        for tab in (1, 2, 4, 3):
+            browser.press(TAB.format(tab))
+            assert browser.page(f"!!{DRAWER}.querySelector('.json, .headers, .code')"), tab
+            assert browser.page(FITS), (width, tab)
+        assert serious(browser) == []
+        if width == 1440 and os.environ.get("DEFSERVE_PICTURES"):
+            browser.shot(PICTURES / f"inspector-wire{'-dark' if scheme == 'dark' else ''}.png")
+
+
+FLOOD = """
+from defserve import Context, Server
+
+server = Server("flood", "1")
+
+@server.tool
+async def flood(ctx: Context, count: int) -> int:
+    import asyncio
+    for number in range(count):
+        ctx.progress(number, total=count, message=f"step {number}")
+        if number % 100 == 0:
+            await asyncio.sleep(0)
+    return count
+"""
+MESSAGES = 100_000
+STEPS = 120
+# Ten frames' worth of scrolling, now and then far away; it ends when the frame after it is drawn.
+SCROLL = """(async () => {
+  const list = document.querySelector(".virtual");
+  list.scrollTop = %s ? (list.scrollHeight * %s) : list.scrollTop + 180;
+  await new Promise(requestAnimationFrame);
+  await new Promise(done => requestAnimationFrame(() => setTimeout(done)));
+  return true;
+})()"""
+FILL = """(async () => {
+  const { ask } = await import("/socket.js");
+  while (parseInt((window.told ?? { messages: 0 }).messages) < %d) {
+    await ask("tools.call", { tool: "flood", arguments: { count: 900 } });
+    window.told = (await ask("hello")).status;
+  }
+  return true;
+})()"""
+
+
+def test_with_100_000_messages_it_stays_responsive_and_small(
+    browser: Browser, tmp_path: Path, record_property: Any, capsys: pytest.CaptureFixture[str]
+):
+    (tmp_path / "flood.py").write_text(FLOOD, encoding="utf-8")
+    command = (sys.executable, "-m", "defserve", "inspect", "flood.py", "--web", "--no-browser")
+    with subprocess.Popen(
+        command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+    ) as process:
+        assert process.stdout is not None
+        browser.look(1440, 900)
+        browser.open(f"{process.stdout.readline().strip()}#wire")
+        assert browser.page(f"{ROWS}.length > 0")
+        assert browser.page(FILL % MESSAGES)
+        assert browser.page(f"parseInt({COUNTED}.replaceAll(',', '')) > {MESSAGES} * 0.95")
+        took = list[float]()
+        for step in range(STEPS):
+            before = browser.cpu()
+            browser.page(SCROLL % ("true" if step % 20 == 0 else "false", (step * 7 % STEPS) / STEPS))
+            took.append(browser.cpu() - before)
+        assert browser.page(f"{ROWS}.length > 20 && document.querySelectorAll('.wrow').length < 120")
+        memory = Path(f"/proc/{process.pid}/status")
+        resident = int(memory.read_text().partition("VmRSS:")[2].split()[0]) // 1024 if memory.exists() else 0
+        browser.key("/")
+        assert browser.page("!!document.activeElement.closest('.filter')")
+        browser.type("99 not:is:error")
+        assert browser.page("/^[1-9][0-9,]* of/.test(document.querySelector('.wcounted').textContent)")
+        assert browser.complaints() == []
+        browser.open("about:blank")
+        process.terminate()
+    told = f"median {median(took):.0f} ms, worst {max(took):.0f} ms a step of two frames; inspector {resident} MB"
+    with capsys.disabled():
+        print(f"\n{MESSAGES:,} messages: {told}")
+    record_property("wire", told)
+    # Processor time, because a busy machine is not a slow page. Two frames of 50 ms each would be the limit.
+    assert median(took) < 50
+    assert max(took) < 250
+    assert resident < 200

@@ -1,0 +1,80 @@
+"""A server that takes part in turns: hooks that inject and rewrite, a scoped set, pushed events, a channel."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from defserve import Channel, Context, FinishedTurn, Injection, Rewrite, Server, Turn
+from defserve.limits import Limits
+from defserve.live import Message
+
+WATCH, MEMORY, PRIVACY, WATER, ALERTS = "climate.watch", "beds.memory", "beds.privacy", "irrigation", "alerts.push"
+
+
+def lively() -> Server:
+    server = Server("greenhouse", "0.4.2", limits=Limits(hook=0.3))
+    watch = server.feature_set(WATCH, "Tell the model the climate now.")
+    memory = server.feature_set(MEMORY, "Recall what was planted.")
+    privacy = server.feature_set(PRIVACY, "Keep names out of answers.")
+    water = server.feature_set(WATER, "Water and open vents.", scoped=True)
+    alerts = server.feature_set(ALERTS, "Push frost and heat warnings.", inbox=True, uses=["pushEvents"])
+    season = server.feature_set("season.tips", "Suggest what to sow.")
+
+    @watch.before_inference
+    async def climate(turn: Turn) -> list[Injection]:
+        return [
+            Injection("Sensors at 09:41: fern 19.8 °C, humidity 82 %. Outside 4 °C, falling."),
+            Injection("Source of the values: greenhouse sensors, 4 minutes old.", position="after_user"),
+        ]
+
+    @memory.before_inference
+    async def recall(turn: Turn) -> Injection | None:
+        if "fern" not in (turn.user_message or ""):
+            return None
+        planted = "The fern bed holds maidenhair (since today) and staghorn. Last watered on Friday by Alice."
+        return Injection(planted, position="before_user", metadata={"memoryIds": ["m1", "m7"]})
+
+    @season.before_inference
+    async def slow(turn: Turn) -> str:
+        if "slow" in (turn.user_message or ""):
+            await asyncio.sleep(30)
+        return "Sow cress now." if "sow" in (turn.user_message or "") else ""
+
+    @privacy.after_inference(blocking=True)
+    def hide(turn: FinishedTurn) -> Rewrite | None:
+        if "broken" in turn.assistant_message:
+            raise RuntimeError("the list of names is gone")
+        names = turn.assistant_message.count("Alice")
+        return Rewrite(turn.assistant_message.replace("Alice", "A."), metadata={"names": names}) if names else None
+
+    @water.tool(scope=lambda bed: f"bed/{bed}")
+    def water_bed(bed: str) -> str:
+        """Water a bed."""
+        return f"{bed} is watered"
+
+    @alerts.tool
+    async def warn(text: str, ctx: Context) -> str:
+        """Push a warning, and tell what became of it."""
+        receipt = await alerts.push(text, to=ctx.session)
+        return "accepted" if receipt.accepted else f"refused: {receipt.reason}"
+
+    roof = server.channels("chat", feature_set=alerts)
+
+    roof.add(Channel("chat:#roof", "#roof"))
+
+    @roof.publish
+    async def published(channel: Channel, text: str) -> str:
+        if "nobody" in text:
+            raise RuntimeError("the roof does not answer")
+        return "m1"
+
+    @alerts.tool
+    async def call_roof(text: str, ctx: Context) -> bool:
+        """Write into the channel, as the gardener."""
+        (receipt,) = await roof.incoming(Message("chat:#roof", text, author="gardener"), to=ctx.session)
+        return receipt.accepted
+
+    declared: list[Any] = [climate, recall, slow, hide, water_bed, warn, published, call_roof]
+    assert declared
+    return server

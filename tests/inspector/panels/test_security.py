@@ -1,0 +1,170 @@
+"""The verbs of the Security panel, against servers of both eras, with and without MGP and a log that can be read."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from defserve import Server
+from defserve.errors import PeerError, UsageError
+from defserve.inspector.inspection import Inspection
+from defserve.inspector.panels.security import VERBS
+from defserve.inspector.protocol import BadMessage, Request
+from defserve.inspector.server_log import ServerLog
+from defserve.protocols.mgp.errors import PermissionDenied
+from defserve.stores.audit.stored import StoredAuditLog
+from tests.inspector.guarded import KEY, audited, guarded, target
+from tests.waiting import until
+
+pytestmark = pytest.mark.anyio
+
+ERAS = ["handshake", "stateless"]
+
+
+async def do(inspection: Inspection, verb: str, **arguments: Any) -> Any:
+    return await VERBS[f"security.{verb}"](inspection, Request(arguments, _dropped))
+
+
+async def _dropped(part: Any) -> None:
+    raise AssertionError(f"nobody takes {part}")
+
+
+def of(told: Any, name: str) -> dict[str, Any]:
+    return next(each for each in told["permissions"] if each["name"] == name)
+
+
+@pytest.mark.parametrize("era", ERAS)
+async def test_a_permission_is_granted_denied_and_left_open_while_the_server_runs(era: str):
+    async with Inspection(target(guarded(), era)) as inspection:
+        told = await do(inspection, "overview")
+        assert of(told, "network.outbound") == {
+            "name": "network.outbound",
+            "risk": "moderate",
+            "tools": ["forecast", "survey"],
+            "say": "ask",
+            "decision": "deferred",
+        }
+        await do(inspection, "permit", permission="filesystem.read", say="grant")
+        told = await do(inspection, "permit", permission="network.outbound", say="grant")
+        assert of(told, "network.outbound")["decision"] == "approved"
+        client = await inspection.client()
+        assert await client.call("survey") == 5
+        told = await do(inspection, "permit", permission="network.outbound", say="deny")
+        assert (of(told, "network.outbound")["say"], of(told, "network.outbound")["decision"]) == ("deny", "denied")
+        with pytest.raises(PermissionDenied):
+            await client.call("survey")
+        told = await do(inspection, "reset")
+        assert {each["decision"] for each in told["permissions"]} == {"deferred"}
+        assert inspection.granted == {}
+
+
+async def test_the_server_itself_is_told_in_a_session():
+    async with Inspection(target(guarded(), "handshake")) as inspection:
+        client = await inspection.client()
+        await do(inspection, "permit", permission="filesystem.read", say="grant")
+        for say, expected in (("grant", "approved"), ("deny", "denied"), ("ask", "deferred")):
+            await do(inspection, "permit", permission="network.outbound", say=say)
+            asked = {"request_id": "1", "permissions": ["network.outbound"], "policy": "interactive"}
+            told = await client.request("mgp/permission/request", asked)
+            assert expected in str(told)
+
+
+async def test_saying_it_in_the_panel_answers_the_call_that_asks():
+    async with Inspection(target(guarded(), "handshake")) as inspection:
+        client = await inspection.client()
+        await do(inspection, "permit", permission="filesystem.read", say="grant")
+        waiting = asyncio.create_task(client.call("survey"))
+        await until(lambda: bool(inspection.questions.open))
+        await do(inspection, "permit", permission="network.outbound", say="grant")
+        assert await waiting == 5
+        assert inspection.questions.open == []
+
+
+async def test_both_eras_follow_what_is_said_in_one():
+    async with Inspection(target(guarded(), "handshake")) as inspection:
+        await inspection.client("stateless")
+        await do(inspection, "permit", era="handshake", permission="network.outbound", say="deny")
+        told = await do(inspection, "overview", era="stateless")
+        assert of(told, "network.outbound")["decision"] == "denied"
+
+
+@pytest.mark.parametrize("era", ERAS)
+async def test_entries_of_access_are_looked_up_set_and_revoked(era: str):
+    async with Inspection(target(guarded(), era)) as inspection:
+        about = {"agent": "agent.helper", "tool": "survey"}
+        assert (await do(inspection, "access", **about))["source"] == "default_policy"
+        await do(inspection, "grant", **about, permission="deny")
+        found = await do(inspection, "access", **about)
+        assert (found["permission"], found["source"], found["granted_by"]) == ("deny", "tool_grant", "local")
+        assert (await do(inspection, "revoke", **about))["revoked"] is True
+        assert (await do(inspection, "grant", agent="agent.night"))["entry_type"] == "server_grant"
+
+
+async def test_what_the_page_says_wrong_is_refused():
+    async with Inspection(target(guarded(), "handshake")) as inspection:
+        wrong: list[Callable[[], Any]] = [
+            lambda: do(inspection, "permit", permission="network.outbound", say="perhaps"),
+            lambda: do(inspection, "grant", agent="a", permission="perhaps"),
+            lambda: do(inspection, "access", agent=" "),
+        ]
+        for each in wrong:
+            with pytest.raises(BadMessage):
+                await each()
+
+
+async def test_the_log_of_the_server_and_its_verdict(tmp_path: Path):
+    with audited(tmp_path) as log:
+        async with Inspection(target(guarded(log), "handshake", log)) as inspection:
+            for name in ("network.outbound", "filesystem.read"):
+                await do(inspection, "permit", permission=name, say="grant")
+            await (await inspection.client()).call("survey")
+            found = await do(inspection, "audit")
+            lines = found["log"]["lines"]
+            assert found["log"]["name"] == "audit.jsonl"
+            assert [each["line"] for each in lines] == list(range(len(lines), 0, -1))
+            assert lines[0]["type"] == "TOOL_EXECUTED"
+            assert all(len(each["mac"]) == 64 for each in lines)
+            verdict = await do(inspection, "verify")
+            assert (verdict["ok"], verdict["events"]) == (True, len(lines))
+            assert {"TOOL_EXECUTED", "PERMISSION_GRANTED"} <= {each["event_type"] for each in found["seen"]}
+
+
+async def test_a_line_that_was_changed_is_found_and_the_rest_can_still_be_read(tmp_path: Path):
+    with audited(tmp_path) as log:
+        for number in range(3):
+            log.append({"event_type": "com.example.refill", "details": {"tank": number}})
+        log.settle()
+        raw = log.path.read_bytes().splitlines(keepends=True)
+        raw[1] = raw[1].replace(b'"tank":1', b'"tank":9')
+        log.path.write_bytes(b"".join((*raw, b"no record\n")))
+        kept = ServerLog(lambda: log)
+        verdict, told = await kept.verify(), await kept.lines()
+        assert (verdict["ok"], verdict["first_bad_line"], verdict["events"]) == (False, 2, 1)
+        assert told is not None
+        assert [(each["line"], each.get("odd", False)) for each in told["lines"]] == [
+            (4, True), (3, False), (2, False), (1, False)
+        ]  # fmt: skip
+
+
+async def test_a_log_in_a_store_has_no_file_to_read_macs_from():
+    log = StoredAuditLog("memory:", key=KEY)
+    log.append({"event_type": "com.example.refill"})
+    told = await ServerLog(lambda: log).lines()
+    assert told is not None
+    assert [(each["line"], each["type"], each["mac"]) for each in told["lines"]] == [(1, "com.example.refill", None)]
+
+
+@pytest.mark.parametrize("era", ERAS)
+async def test_a_server_without_marks_and_without_a_log(era: str):
+    async with Inspection(target(Server("plain"), era)) as inspection:
+        assert (await do(inspection, "overview"))["permissions"] == []
+        assert (await do(inspection, "audit"))["log"] is None
+        with pytest.raises(UsageError, match="no audit log"):
+            await do(inspection, "verify")
+        with pytest.raises(PeerError, match="offers no access control"):
+            await do(inspection, "access", agent="agent.helper")
+        assert (await do(inspection, "health"))["status"] == "healthy"

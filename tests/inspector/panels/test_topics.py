@@ -1,0 +1,160 @@
+"""The verbs of the Topics panel, at a real gateway."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+
+from defserve import Server
+from defserve.errors import DefserveError, PeerError, PeerGone, UsageError
+from defserve.host import join_topic
+from defserve.inspector.inspection import Inspection
+from defserve.inspector.panels.topics import MOST_SEATS, VERBS
+from defserve.inspector.protocol import Request
+from defserve.inspector.target import Target
+from defserve.inspector.topic import TopicSeat, address_of
+from defserve.runner.memory import serving
+from tests.gateway.topics import Running, gateway
+from tests.waiting import until
+
+pytestmark = pytest.mark.anyio
+
+
+@asynccontextmanager
+async def inspecting() -> AsyncGenerator[Inspection]:
+    server = Server("it")
+    async with Inspection(Target("it", ("it.py",), lambda: serving(server.composition))) as inspection:
+        yield inspection
+
+
+@asynccontextmanager
+async def seated(inspection: Inspection, here: Running, name: str = "admin") -> AsyncGenerator[list[Any]]:
+    parts: list[Any] = []
+
+    async def take(part: Any) -> None:
+        parts.append(part)
+
+    async def follow() -> None:
+        arguments = {"url": here.url, "topic": "demo", "token": f"t-{name}"}
+        await VERBS["topics.follow"](inspection, Request(arguments, take))
+
+    task = asyncio.create_task(follow())
+    try:
+        await until(lambda: bool(parts) or task.done())
+        yield parts
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+
+async def do(inspection: Inspection, name: str, **arguments: Any) -> Any:
+    async def take(part: Any) -> None:
+        raise AssertionError(part)
+
+    return await VERBS[name](inspection, Request(arguments, take))
+
+
+def calculator() -> Server:
+    server = Server("calculator")
+
+    @server.tool
+    def add(a: int, b: int) -> int:
+        return a + b
+
+    return server
+
+
+async def test_a_proposal_is_shown_and_approved_by_a_person_at_the_page():
+    async with (
+        gateway() as here,
+        inspecting() as inspection,
+        seated(inspection, here) as parts,
+        calculator().join(here.topic(), token="t-worker"),
+        join_topic(here.topic(), token="t-agent") as agent,
+    ):
+        await until(lambda: {one["name"] for one in parts[-1]["participants"]} == {"admin", "worker", "agent"})
+        asked = asyncio.create_task(agent.call_tool("worker", "add", a=1, b=2))
+        await until(lambda: bool(parts[-1]["proposals"]))
+        (proposal,) = parts[-1]["proposals"]
+        assert (proposal["proposer"], proposal["about"], proposal["status"]) == ("agent", "add", "pending")
+        assert proposal["arguments"] == '{"a":1,"b":2}'
+        seat = parts[-1]["seat"]
+        done = await do(inspection, "topics.approve", seat=seat, proposal=proposal["proposalId"])
+        assert done["by"] == "worker"
+        assert str(await asked) == "3"
+        await until(lambda: parts[-1]["proposals"][0]["status"] == "completed")
+        assert parts[-1]["proposals"][0]["by"] == "admin"
+
+
+async def test_a_proposal_is_rejected_with_a_reason_and_chat_is_said_and_heard():
+    async with (
+        gateway() as here,
+        inspecting() as inspection,
+        seated(inspection, here) as parts,
+        calculator().join(here.topic(), token="t-worker"),
+        join_topic(here.topic(), token="t-agent") as agent,
+    ):
+        await until(lambda: "worker" in agent.participants)
+        asked = asyncio.create_task(agent.call_tool("worker", "add", a=1, b=2))
+        await until(lambda: bool(parts[-1]["proposals"]))
+        seat, id = parts[-1]["seat"], parts[-1]["proposals"][0]["proposalId"]
+        await do(inspection, "topics.decline", seat=seat, proposal=id, reason="too large")
+        with pytest.raises(DefserveError, match="too large"):
+            await asked
+        await until(lambda: parts[-1]["proposals"][0]["status"] == "declined")
+        await do(inspection, "topics.say", seat=seat, text="ask for less")
+        agent.chat("I will")
+        await until(lambda: ("agent", "I will") in [(line["who"], line["text"]) for line in parts[-1]["said"]])
+        with pytest.raises(UsageError, match="this proposal is over"):
+            await do(inspection, "topics.approve", seat=seat, proposal="unknown")
+
+
+async def test_leaving_frees_the_seat_and_strangers_are_refused():
+    async with gateway() as here, inspecting() as inspection:
+        async with seated(inspection, here) as parts:
+            seat = parts[-1]["seat"]
+            assert list(inspection.seats) == [seat]
+        assert inspection.seats == {}
+        with pytest.raises(UsageError, match="not in this topic any more"):
+            await do(inspection, "topics.say", seat=seat, text="hello")
+        with pytest.raises(PeerError):
+            await do(inspection, "topics.follow", url=here.url, topic="demo", token="t-nobody")
+        inspection.seats |= dict.fromkeys(range(MOST_SEATS), TopicSeat.__new__(TopicSeat))
+        with pytest.raises(UsageError, match="8 topics are open"):
+            await do(inspection, "topics.follow", url=here.url, topic="demo", token="t-admin")
+
+
+async def test_the_person_is_told_that_the_gateway_has_left():
+    async with inspecting() as inspection:
+        parts: list[Any] = []
+
+        async def take(part: Any) -> None:
+            parts.append(part)
+
+        async with gateway() as here:
+            arguments = {"url": here.url, "topic": "demo", "token": "t-admin"}
+
+            async def follow() -> None:
+                await VERBS["topics.follow"](inspection, Request(arguments, take))
+
+            following = asyncio.create_task(follow())
+            await until(lambda: bool(parts))
+        with pytest.raises(PeerGone, match="the gateway has closed the connection"):
+            await following
+
+
+@pytest.mark.parametrize("url", ["http://127.0.0.1/ws", "ws://", "file:///etc/passwd", ""])
+def test_only_the_address_of_a_gateway_is_joined(url: str):
+    with pytest.raises(UsageError, match="not the address of a gateway"):
+        address_of(url, "demo")
+
+
+def test_the_topic_is_named_in_the_address_or_beside_it():
+    assert address_of("ws://h:1/ws?topic=a", "") == "ws://h:1/ws?topic=a"
+    assert address_of("ws://h:1/ws", "a b") == "ws://h:1/ws?topic=a+b"
+    with pytest.raises(UsageError, match="no topic is given"):
+        address_of("ws://h:1/ws", "")
