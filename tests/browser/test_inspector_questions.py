@@ -216,6 +216,8 @@ def test_it_fits_every_window_in_both_themes(browser: Browser, inspector: Inspec
         assert browser.page("document.querySelectorAll('.t-list [role=option]').length >= 5")
         assert browser.page(f"document.documentElement.dataset.theme === {scheme!r}")
         assert browser.page(FITS), width
+        if width < 720:
+            assert browser.page("document.querySelector('.tabs-m .hot')?.textContent.startsWith('3')")
         for row in (1, 2, 3):
             if width < 720 and row > 1:
                 browser.press(".t-form [aria-label='Back to the list']")

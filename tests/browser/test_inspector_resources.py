@@ -104,7 +104,7 @@ def test_a_watched_resource_shows_its_changes(browser: Browser, inspector: Inspe
 def test_by_keys_alone_a_template_is_found_completed_and_read(browser: Browser, inspector: InspectorBeside):
     open_at(browser, inspector, "tools")
     browser.key("g", "r")
-    assert browser.page(f"{ROWS} === 6")
+    assert browser.page(f"{ROWS} === 6 && !!document.querySelector('.p-resources')")
     browser.key("/")
     browser.type("page of")
     assert browser.page(f"{ROWS} === 1")

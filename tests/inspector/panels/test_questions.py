@@ -33,7 +33,10 @@ async def test_roots_are_given_to_whoever_asks(inspect: Inspect, do: Run, era: s
             await until(lambda: "list_changed" in str([each.method for each in recorder.slice(0, recorder.count)]))
 
 
-@pytest.mark.parametrize("roots", [None, "file:///", [1], [{}], [{"uri": ""}], [{"uri": "a", "name": 1}], [{}] * 101])
+NO_ROOTS: list[Any] = [None, "file:///", [1], [{}], [{"uri": ""}], [{"uri": "a", "name": 1}], [{}] * 101]
+
+
+@pytest.mark.parametrize("roots", NO_ROOTS)
 async def test_what_is_no_list_of_roots_is_refused_and_changes_nothing(inspect: Inspect, do: Run, roots: Any):
     async with inspect(library()) as inspection:
         await do(inspection, "questions.roots", roots=[{"uri": "file:///kept"}])
@@ -111,8 +114,7 @@ async def test_what_is_over_is_kept_with_its_outcome_and_not_if_it_is_long(inspe
 async def test_only_the_newest_are_kept():
     questions = Questions(lambda topic, data: None)
     questions.model.set(True, [{"say": "yes"}])
-    sample = questions.answers(lambda: "stateless").sample
-    assert sample is not None
+    sample: Any = questions.answers(lambda: "stateless").sample
     for _ in range(room.MOST_PAST + 5):
         assert await sample({"messages": []}) == "yes"
     assert len(questions.past) == room.MOST_PAST

@@ -9,7 +9,7 @@ import { Icon } from "./parts/icons.js";
 import { Toasts } from "./parts/layers.js";
 import { Empty, ErrorNote, Loading, Note } from "./parts/notes.js";
 import { KeysTable, Palette } from "./overlays.js";
-import { QuestionDialogs, startQuestions } from "./questions.js";
+import { QuestionDialogs, startQuestions, useOpenQuestions } from "./questions.js";
 import { GROUPS, PHONE, load, loadAll, loaded, panels } from "./panels/index.js";
 
 const ERAS = [["handshake", "Handshake"], ["stateless", "Stateless"]];
@@ -76,13 +76,14 @@ function Side() {
 
 function PhoneTabs() {
   const { route, more } = useStore(app);
+  const waiting = useOpenQuestions().length, badge = waiting > 0 && html`<span class="n hot">${waiting}<span class="vh"> wait</span></span>`;
   const tabs = PHONE.map(id => panels.find(panel => panel.id === id)).filter(Boolean);
   const others = panels.filter(panel => !tabs.includes(panel));
   return html`${more && html`<div class="pop morepop" role="menu" aria-label="More panels">${others.map(panel => html`<a role="menuitem" class="nav" key=${panel.id} href=${"#" + panel.id}
-      onClick=${() => app.set({ more: false })}><${Icon} name=${panel.icon} /><span>${panel.title}</span></a>`)}</div>`}
+      onClick=${() => app.set({ more: false })}><${Icon} name=${panel.icon} /><span>${panel.title}</span>${panel.id === "questions" && badge}</a>`)}</div>`}
     <nav class="tabs-m" aria-label="Panels, in short">${tabs.map(panel => html`<a key=${panel.id} href=${"#" + panel.id} aria-current=${panel.id === route.panel && !more ? "page" : null}>
       <${Icon} name=${panel.icon} /><span>${panel.title}</span></a>`)}
-    ${others.length > 0 && html`<button type="button" aria-expanded=${String(more)} aria-haspopup="menu" onClick=${() => app.set({ more: !more })}><${Icon} name="more" /><span>More</span></button>`}</nav>`;
+    ${others.length > 0 && html`<button type="button" aria-expanded=${String(more)} aria-haspopup="menu" onClick=${() => app.set({ more: !more })}><${Icon} name="more" /><span>More</span>${badge}</button>`}</nav>`;
 }
 
 const STATES = { open: ["ok", "Connected"], opening: ["dim", "Connecting"], lost: ["warn", "Not connected"], refused: ["bad", "Refused"], closed: ["dim", "Closed"] };

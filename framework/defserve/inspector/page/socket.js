@@ -61,7 +61,12 @@ export function connect() {
     app.set({ socket: "open" });
     for (const run of [...openings]) run();
   };
-  opened.onmessage = event => JSON.parse(event.data).forEach(take);
+  opened.onmessage = async event => {
+    for (const message of JSON.parse(event.data)) {
+      take(message);
+      await null; // who waited for an answer goes on before the next message: else it would undo what that one says
+    }
+  };
   opened.onclose = () => {
     for (const { reject } of waiting.values()) reject(new Failure({ message: "The inspector went away." }));
     waiting.clear();

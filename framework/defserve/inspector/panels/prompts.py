@@ -6,9 +6,8 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from defserve.inspector.inspection import Inspection
-from defserve.inspector.panels.asking import asking
 from defserve.inspector.panels.resources import completes
-from defserve.inspector.panels.verb import Verb
+from defserve.inspector.panels.verb import Verb, asking
 from defserve.inspector.protocol import Request
 
 

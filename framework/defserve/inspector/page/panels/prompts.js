@@ -65,7 +65,7 @@ function Panel() {
   const list = lists[era], error = errors[era], all = list?.prompts ?? [];
   const found = fitting(all, words, each => [each.name, each.title, each.description]);
   const prompt = all.find(each => each.name === name);
-  useEffect(() => { if (!name && all.length && wide()) go("prompts", all[0].name); }, [name, all.length]);
+  useEffect(() => { if (!name && !location.hash.includes("/") && all.length && wide()) go("prompts", all[0].name); }, [name, all.length]);
   const onGet = () => { if (prompt) { get(era, name, typed.get().values[name] ?? {}); setView("res"); } };
   useKeys({ "/": () => { search.current.focus(); search.current.select(); }, "ctrl+enter": onGet, r: onGet });
   const open = () => {

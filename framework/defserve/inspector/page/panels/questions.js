@@ -68,7 +68,7 @@ function Panel() {
   const last = useRef(null);
   useEffect(() => {
     const answered = last.current === rest && !waiting && over;
-    if (open.length && wide() && (rest === "" || answered)) go("questions", String(open[0].id));
+    if (open.length && wide() && ((rest === "" && !location.hash.includes("/")) || answered)) go("questions", String(open[0].id));
     if (waiting) last.current = rest;
   }, [rest, open.map(keyOf).join(), !!over]);
   useKeys({ "/": () => { list.current?.focus(); } });

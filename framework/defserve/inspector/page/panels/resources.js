@@ -127,7 +127,7 @@ function Panel() {
   const all = list ? [...list.resources, ...list.templates] : [];
   const found = fitting(all, words, item => [idOf(item), about(item).name, about(item).title, about(item).description]);
   const item = all.find(each => idOf(each) === rest);
-  useEffect(() => { if (!rest && all.length && wide()) go("resources", idOf(all[0])); }, [rest, all.length]);
+  useEffect(() => { if (!rest && !location.hash.includes("/") && all.length && wide()) go("resources", idOf(all[0])); }, [rest, all.length]);
   useKeys({ "/": () => { search.current.focus(); search.current.select(); } });
   const select = uri => go("resources", uri);
   const down = event => {
