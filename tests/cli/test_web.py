@@ -124,6 +124,21 @@ def test_a_file_with_states_is_read_where_they_are_kept(defserve: Run, runs: lis
     assert target.stored("other") is None
 
 
+def test_the_audit_log_of_a_file_is_read_where_it_is(
+    defserve: Run, served: str, runs: list[Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setenv("DEFSERVE_AUDIT_KEY", "a key that only the tests have")
+    path = tmp_path / "audited.py"
+    path.write_text(f"from defserve import Server\n\nserver = Server('audited', audit={str(tmp_path / 'a.jsonl')!r})\n")
+    defserve("inspect", str(path), "--web", "--no-browser")
+    defserve("inspect", served, "--web", "--no-browser")
+    (audited, *_), (plain, *_) = runs
+    log = audited.audit()
+    assert log.verify().ok
+    log.close()
+    assert plain.audit() is None
+
+
 def test_wrong_options_are_told(defserve: Run, served: str, runs: list[Any]):
     assert "there is no port 70000" in defserve("inspect", served, "--web", "--port", "70000").err
     assert "use --era handshake or --era stateless" in defserve("inspect", served, "--web", "--era", "2024-11-05").err
