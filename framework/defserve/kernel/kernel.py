@@ -8,6 +8,7 @@ import os
 from collections.abc import AsyncIterator, Mapping
 from contextlib import aclosing
 from difflib import get_close_matches
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -208,6 +209,8 @@ class Kernel:
         member.prepare(self.mounts, self.journal)
         if member.backend is not None:
             member.backend.watch(lambda change: self.governance.settled(member) if change.new == "connected" else None)
+            if (access := self.governance.access) is not None:
+                member.backend.open_to = partial(access.opens, member.id)
             self._supervision.watch(member)
 
     async def add(self, entry: ServerEntry, creator: Creator) -> Member:
