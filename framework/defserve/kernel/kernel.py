@@ -143,7 +143,11 @@ class Kernel:
             if now:
                 await member.backend.restart("operator_request", 0)
             else:
-                await member.backend.renew("operator_request", timeout=timeout, overlap=overlap)
+                try:
+                    await member.backend.renew("operator_request", timeout=timeout, overlap=overlap)
+                except DefserveError as error:
+                    self.journal.add(id, "problem", member.hidden(f"it was not restarted: {error}"))
+                    raise
         return {"id": id, "state": member.state}
 
     async def search(self, query: str, top: int = 5) -> list[dict[str, Any]]:

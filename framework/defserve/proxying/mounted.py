@@ -58,6 +58,8 @@ class MountedServer:
         self.said: SaidMgp | None = None
         self.on_lifecycle: Callable[[Json], None] | None = None
         """Called when it tells of a state of its own (MGP §11.4)."""
+        self.on_renewed: Callable[[str], None] | None = None
+        """Called with the reason when another process or connection has taken its place without a gap."""
         self.open_to: Callable[[Session, PeerIdentity | None], bool] | None = None
         """Whether a caller may use the server at all. None: everybody may."""
         self.stderr: deque[str] = deque(maxlen=STDERR_LINES)
