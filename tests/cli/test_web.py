@@ -93,6 +93,7 @@ def test_a_file_is_inspected(defserve: Run, served: str, runs: list[Any]):
     assert defserve("inspect", served, "--web", "--no-browser", "--port", "8123").code == 0
     ((target, options, tools),) = runs
     assert (target.words, target.address, options, tools) == ((served,), served, WebOptions(8123, False), ["one"])
+    assert target.tracebacks == "The traceback is in the terminal where the inspector runs."
 
 
 def test_a_command_is_inspected(defserve: Run, served: str, runs: list[Any]):
@@ -103,6 +104,7 @@ def test_a_command_is_inspected(defserve: Run, served: str, runs: list[Any]):
     ((target, options, tools),) = runs
     assert target.words[:2] == ("--", sys.executable) and tools == ["one"]
     assert (target.era, options.browser) == ("handshake", True)
+    assert target.tracebacks.startswith("With defserve inspect -v")
 
 
 def test_a_store_beside_the_server_is_read(defserve: Run, served: str, runs: list[Any], tmp_path: Path):
