@@ -14,7 +14,7 @@ from defserve.proxying.conversations.conversations import CLEAN_EXIT, Conversati
 from defserve.proxying.conversations.heartbeat import Heartbeat
 from defserve.proxying.mounted import MountedServer
 from defserve.proxying.restarts import Exit, RestartPolicy, RestartRefusal, Restarts
-from defserve.proxying.states import BackendState
+from defserve.proxying.states import ASLEEP, BackendState
 
 if TYPE_CHECKING:
     from defserve.proxying.changes import Changes
@@ -134,7 +134,7 @@ class Supervision:
             self._conversations.wake = self._wake
             await self._drain("idle_timeout", 0)
             await self._close()
-            self._state.note = "asleep; the next call starts it"
+            self._state.note = ASLEEP
             self._state.enter("disconnected", "idle_timeout")
 
     async def _wake(self) -> None:
