@@ -114,7 +114,7 @@ def test_a_prompt_is_filled_in(defserve: Run, notes: str):
     ("argv", "said"),
     [
         (["notes.py", "revew", "code=x"], "notes has no prompt 'revew'\n  fix: did you mean 'review'?"),
-        (["notes.py", "review"], "code"),
+        (["notes.py", "review"], "error: code: missing\n  fix: "),
         (["notes.py"], "no prompt is given"),
         (["notes.py", "review", "code"], "'code' is not an argument"),
         (["notes.py", "review", "--code", "x"], "write code=x"),

@@ -18,6 +18,7 @@ from defserve.cli.target.connection import add_connection_options, connect
 from defserve.cli.target.target import TARGET_HELP, ServerTarget, quiet, resolve, split_command
 from defserve.cli.tracebacks import brief_tracebacks
 from defserve.errors import PeerError, PeerGone, PeerTimeout, UsageError, did_you_mean
+from defserve.wire.codec import INVALID_PARAMS
 from defserve.wire.jsonvalue import is_array
 
 EXAMPLES: Final = """  defserve prompt server.py review code="def f(): ..."
@@ -62,7 +63,9 @@ async def filled(
             return await client.prompt(name, **arguments)
         except (PeerGone, PeerTimeout):
             raise
-        except PeerError:
+        except PeerError as error:
+            if name in known and error.code == INVALID_PARAMS:
+                raise UsageError(error.message, fix="write each argument as key=value") from None
             if name in known:
                 raise
         server = client.server_info.get("name", "the server")
