@@ -124,6 +124,12 @@ def test_a_server_that_dies_is_unreachable_and_its_last_words_are_shown(defserve
     assert "exited with code 1" in err and "no database" in err
 
 
+def test_a_file_that_forgets_to_serve_is_told_so(defserve: Run):
+    code, _, err = defserve("list", "--", sys.executable, "-c", "made = True")
+    assert code == 4
+    assert "exited with code 0: it ended without serving; does the file end with server.main()?" in err
+
+
 def test_a_server_that_is_silent_is_unreachable(defserve: Run):
     waits = "import sys; sys.stdin.read()"
     code, _, err = defserve("list", "--era", "stateless", "--timeout", "0.05", "--", sys.executable, "-c", waits)

@@ -89,6 +89,42 @@ def test_the_kernel_that_runs_is_inspected_where_its_file_says_it_is(tmp_path: P
     assert (found.address, found.kernel, found.server) == ("http://127.0.0.1:8123/mcp", path, None)
 
 
+@pytest.mark.parametrize(
+    ("on", "address"),
+    [
+        ("http://127.0.0.1:8124/mcp", "http://127.0.0.1:8124/mcp"),
+        ("ws://127.0.0.1:8124/mcp", "ws://127.0.0.1:8124/mcp"),
+        ("http://127.0.0.1:0/mcp", ""),
+        ("stdio:", ""),
+    ],
+)
+@pytest.mark.parametrize("said", ["", 'on = "http://127.0.0.1:8123/mcp"'])
+def test_the_kernel_that_runs_is_inspected_where_it_says_it_is(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    on: str,
+    address: str,
+    said: str,
+):
+    path = tmp_path / "mgp.toml"
+    path.write_text(f"[kernel]\n{said}\n")
+
+    async def resolved() -> ServerTarget:
+        kernel = Kernel.load(path)
+        kernel.on = on
+        async with kernel.server.connect():
+            return await asyncio.to_thread(resolve, [str(path)], None, None)
+
+    with TemporaryDirectory(prefix="k") as folder:
+        monkeypatch.setenv("XDG_RUNTIME_DIR", folder)
+        found = asyncio.run(resolved())
+    assert (found.address, found.kernel) == (address, path)
+    assert found.process == (os.getpid() if address else None)
+    # A second kernel is never started in silence.
+    assert ("serves" in capsys.readouterr().err) == (found.server is not None) == (not address)
+
+
 def test_a_file_is_inspected(defserve: Run, served: str, runs: list[Any]):
     assert defserve("inspect", served, "--web", "--no-browser", "--port", "8123").code == 0
     ((target, options, tools),) = runs

@@ -312,6 +312,14 @@ async def test_logs_say_each_last_word_once(tmp_path: Path) -> None:
         assert not any("\n" in text for text in told)
 
 
+async def test_a_file_that_forgets_to_serve_is_told_so(tmp_path: Path) -> None:
+    ending = f'[[servers]]\nid = "x"\ncommand = "{sys.executable}"\nargs = ["-I", "-S", "-c", "made = True"]\n'
+    async with running(tmp_path, ending, wait=False) as here:
+        await until(lambda: here.state("x") == "restarting")
+        assert any("it ended without serving" in text for text in texts(here, "x"))
+        assert "does the file end with server.main()?" in here.kernel.ps()[0]["note"]
+
+
 # --------------------------------------------------------------------------------------------------------------- sleep
 
 

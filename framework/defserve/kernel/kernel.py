@@ -51,6 +51,8 @@ class Kernel:
     def __init__(self, config: KernelConfig, environ: Mapping[str, str] | None = None, **options: Any) -> None:
         self.config, self._environ = config, os.environ if environ is None else environ
         _check(config)
+        self.on = ""
+        """The address at which it is served, as its `status` tells. Who serves it sets it."""
         self.journal = Journal()
         self.members: dict[str, Member] = {}
         state = StateFile(config.path)
@@ -83,9 +85,10 @@ class Kernel:
             "pid": os.getpid(),
             "config": str(self.config.path),
             "name": self.server.name,
+            "on": self.on,
             "servers": len(states),
             "connected": states.count("connected"),
-            "tools": len(self.server.mcp.tools.registry),
+            "tools": sum(member.backend.tools for member in self.members.values() if member.backend is not None),
         }
 
     def ps(self) -> list[dict[str, Any]]:

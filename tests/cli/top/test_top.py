@@ -15,6 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from defserve import Server
+from defserve.cli.top.page import page
 from defserve.cli.top.prometheus import read_metrics, samples
 from defserve.cli.top.snapshot import ToolFigures, TopSnapshot
 from defserve.observing.metrics import Metrics
@@ -146,5 +147,8 @@ def test_a_kernel_is_looked_at_by_its_file(defserve: Run, folder: Path, monkeypa
     monkeypatch.setattr("defserve.cli.top.sources.ask", ask)
     out = defserve("top", "mgp.toml").out
     assert out.startswith("kernel house  1 of 1 servers, 2 tools\n") and "wiki  connected" in out
-    answers["status"][0]["tools"] = 1
-    assert defserve("top", "mgp.toml").out.startswith("kernel house  1 of 1 servers, 1 tool\n")
+
+
+def test_one_tool_is_no_tools():
+    shown = "".join(str(block) for block in page(TopSnapshot(0.0, "shop", {"tools": 1, "sessions": 1}), None))
+    assert "1 tool, 1 session" in shown and "1 tools" not in shown

@@ -75,6 +75,18 @@ async def test_a_server_that_dies_leaves_its_exit_code_and_last_words():
     assert "no database" in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("code", "said"),
+    [("pass", True), ("import sys; print('made', file=sys.stderr)", True), ("print('{}')", False), ("exit(1)", False)],
+)
+async def test_a_file_that_forgets_to_serve_is_told_so(code: str, said: bool):
+    link = await python(code)
+    with pytest.raises(PeerGone) as caught:
+        async with Client(link, version="2025-11-25"):
+            pass
+    assert ("it ended without serving; does the file end with server.main()?" in str(caught.value)) is said
+
+
 async def test_only_the_last_words_are_kept():
     link = await python("import sys; [print('line', i, file=sys.stderr) for i in range(1000)]")
     with pytest.raises(PeerGone) as caught:

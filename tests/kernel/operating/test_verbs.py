@@ -215,6 +215,19 @@ async def test_health_asks_every_server_now(tmp_path: Path, capsys: pytest.Captu
         ]  # fmt: skip
 
 
+async def test_status_health_and_ps_tell_the_same_figures(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    async with running(tmp_path, entry("a"), entry("b")) as here:
+        await here.call("a_pid")
+        await here.call("a_pid")
+        rows = here.kernel.ps()
+        # The kernel's own tools belong to no row.
+        assert here.kernel.status()["tools"] == sum(row["tools"] for row in rows) > 0
+        for verb in ("ps", "health"):
+            assert await asyncio.to_thread(main, [verb, "--config", str(here.path)]) == 0
+            head, one, _ = capsys.readouterr().out.splitlines()
+            assert one[head.index("CALLS") :].split()[0] == "2", verb
+
+
 async def test_a_caller_may_give_up_what_an_operator_has_approved(tmp_path: Path) -> None:
     async with governed(tmp_path, tool("look"), mgp=NEEDS) as one:
         await asked(one, "permissions approve", id="s", permission="network.outbound")

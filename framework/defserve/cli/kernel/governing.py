@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
 
 from defserve.cli.kernel.action import ID, KernelAction, each
-from defserve.cli.kernel.lines import LONGEST_NOTE, duration
+from defserve.cli.kernel.lines import LONGEST_NOTE, calls, duration
 from defserve.cli.option_types import positive
 from defserve.cli.screen.blocks import Table
 from defserve.cli.screen.styles import state
@@ -98,7 +98,7 @@ def health_lines(answers: Iterable[Any]) -> Iterable[str]:
             row["status"] or "-",
             f"{row['latency_ms']} ms" if "latency_ms" in row else "-",
             duration(row["uptime_secs"]) if row.get("uptime_secs") is not None else "-",
-            str(row.get("pending_requests", "-")),
+            calls({**row, "calls": row.get("pending_requests")}),
             str(row.get("problem") or "").partition("\n")[0][:LONGEST_NOTE],
         )
         for row in answers

@@ -31,7 +31,7 @@ def _row(row: dict[str, Any]) -> tuple[Part, ...]:
         state(row["state"]),
         row.get("era") or "-",
         str(row.get("tools") or (0 if row["state"] == "connected" else "-")),
-        _calls(row),
+        calls(row),
         _up(row),
         _restarts(row),
         note if len(note) <= LONGEST_NOTE else f"{note[:LONGEST_NOTE]}…",
@@ -45,7 +45,7 @@ def note_of(text: str) -> str:
     return f"{first.removesuffix('; its last words:')}: {last}" if rest and "fix:" not in last else first
 
 
-def _calls(row: dict[str, Any]) -> str:
+def calls(row: dict[str, Any]) -> str:
     """All calls, and how many of them run."""
     return f"{row.get('calls_total', '-')}" + (f" ({row['calls']} run)" if row.get("calls") else "")
 

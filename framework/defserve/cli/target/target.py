@@ -12,7 +12,7 @@ from contextlib import AbstractContextManager, redirect_stdout
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from defserve.errors import UsageError, did_you_mean
+from defserve.errors import PeerGone, UsageError, did_you_mean
 from defserve.host.addresses import is_address
 from defserve.host.targets import installed, is_code, load_server
 
@@ -30,7 +30,7 @@ class ServerTarget(NamedTuple):
     """A server object, the command that starts one, or the address of one that runs.
 
     A command is started in `cwd` with `env` added to its environment. `headers` are sent to an address. `kernel` is the
-    file of a kernel, if it is one of this user.
+    file of a kernel, if it is one of this user, and `process` the one that runs already.
     """
 
     server: Any = None
@@ -40,6 +40,7 @@ class ServerTarget(NamedTuple):
     cwd: str | None = None
     headers: Mapping[str, str] = {}
     kernel: Path | None = None
+    process: int | None = None
 
 
 def quiet() -> AbstractContextManager[Any]:
@@ -75,7 +76,7 @@ def resolve(words: list[str], module: str | None, command: list[str] | None) -> 
 
 
 def _kernel(named: str) -> ServerTarget:
-    """The kernel of a file: the one that runs, if the file says at which address; else one in this process."""
+    """The kernel of a file: the one that runs, if an address of it is known; else one in this process."""
     from defserve.kernel.config.loading import load as load_config
     from defserve.kernel.config.locating import locate
     from defserve.kernel.control.places import places_of
@@ -83,11 +84,34 @@ def _kernel(named: str) -> ServerTarget:
     if not Path(named).is_file():
         raise UsageError(f"there is no file {named}", fix="name the mgp.toml of a kernel")
     config = load_config(locate(named))
-    if is_address(config.settings.on) and places_of(config.path):
-        return ServerTarget(address=config.settings.on, kernel=config.path)
+    running = places_of(config.path)
+    for process in running:
+        if address := _address_of(config.path, process, config.settings.on):
+            return ServerTarget(address=address, kernel=config.path, process=process)
+    if running:
+        print(
+            f"note: a kernel serves {named} already (process {next(iter(running))}), at no address: this is another one"
+            "\n  fix: to look at that one, start it with --on http://127.0.0.1:8000/mcp",
+            file=sys.stderr,
+        )
     from defserve.kernel.kernel import Kernel
 
     return ServerTarget(Kernel(config).server, kernel=config.path)
+
+
+def _address_of(config: Path, process: int, said: str) -> str:
+    """Where a kernel that runs can be reached, by its own words or those of its file; empty if nobody knows."""
+    from urllib.parse import urlsplit
+
+    from defserve.kernel.control.asking import ask
+
+    try:
+        (status,) = ask(config, {"verb": "status"}, process)
+        on = str(status.get("on") or said)
+    except (PeerGone, UsageError):
+        on = said
+    # Port 0 is whichever was free.
+    return on if is_address(on) and urlsplit(on).port != 0 else ""
 
 
 def _of_project() -> str:

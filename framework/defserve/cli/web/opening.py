@@ -112,7 +112,7 @@ def _control(target: ServerTarget) -> KernelControl | None:
     """The way to operate a kernel of this user: the one in this process, or the one that runs."""
     if target.kernel is None:
         return None
-    return KernelControl(target.kernel, os.getpid() if target.server is not None else None)
+    return KernelControl(target.kernel, os.getpid() if target.server is not None else target.process)
 
 
 def _stored(server: Server | None) -> Stored | None:

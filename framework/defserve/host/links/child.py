@@ -87,7 +87,7 @@ class Child(asyncio.SubprocessProtocol):
         self._lines, self._stderr = Lines(LONGEST_MESSAGE), Lines(LONGEST_STDERR_LINE)
         self._ready: deque[bytes] = deque()
         self._ready_size = 0
-        self._hears = False
+        self._hears = self._has_written = False
         self._input: asyncio.WriteTransport | None = None
         self._writable: asyncio.Future[None] | None = None
         self._waiter: asyncio.Future[None] | None = None
@@ -117,6 +117,11 @@ class Child(asyncio.SubprocessProtocol):
     def returncode(self) -> int | None:
         """The exit code, negative for a signal; None while the process runs."""
         return self._running.get_returncode()
+
+    @property
+    def was_silent(self) -> bool:
+        """Whether it has never written anything to its output."""
+        return not (self._has_written or self._hears)
 
     @property
     def _running(self) -> asyncio.SubprocessTransport:
@@ -216,6 +221,7 @@ class Child(asyncio.SubprocessProtocol):
 
     def _hear_out(self) -> None:
         """Wait until nothing more comes of what it wrote, rather than for the end: a grandchild may hold the pipe."""
+        self._has_written = self._has_written or self._hears
         self._hears = False
 
         def later() -> None:

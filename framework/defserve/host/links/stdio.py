@@ -11,6 +11,7 @@ from defserve.errors import PeerGone
 from defserve.host.links.child import ECHO_SECONDS, END_SIGNALS, Child, ChildOptions
 
 GRACE_SECONDS = 2.0
+NEVER_SERVED = ": it ended without serving; does the file end with server.main()?"
 
 
 class ProcessLink:
@@ -127,6 +128,8 @@ class ProcessLink:
         else:
             how = f"exited with code {code}" if code >= 0 else f"was killed by signal {-code}"
             await self._finish_stderr(child)
+            if code == 0 and child.was_silent:
+                how += NEVER_SERVED
         words = "".join(f"\n  | {line}" for line in child.stderr_tail)
         return PeerGone(f"{child.options.command} {how}" + (f"; its last words:{words}" if words else ""))
 

@@ -13,7 +13,7 @@ from defserve.kernel.operating.calling import operate
 from defserve.proxying.catalogue.items import RemoteTool
 from defserve.server.server import Server
 
-FIX: Final = 'say default_policy = "opt-in" or admins = […] in [kernel], and start the kernel again'
+FIX: Final = 'say keys = "keys.json", default_policy = "opt-in" or admins = […] in [kernel], and start the kernel again'
 
 MOST_NAMED: Final = 20
 

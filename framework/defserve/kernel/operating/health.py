@@ -42,6 +42,7 @@ async def health_of(member: Member) -> dict[str, Any]:
         found |= {
             "tools": backend.tools,
             "pending_requests": backend.calls,
+            "calls_total": backend.calls_total,
             "restarts": backend.restarts,
             "uptime_secs": int(time.time() - backend.since) if backend.state == "connected" else None,
         }

@@ -57,7 +57,9 @@ def main(argv: list[str]) -> int:
         print(f"note: {note}", file=sys.stderr)
     from defserve.kernel.kernel import Kernel
 
-    Kernel(config).server.run(**serving(options))
+    kernel = Kernel(config)
+    kernel.on = options.on
+    kernel.server.run(**serving(options))
     return OK
 
 
