@@ -304,6 +304,6 @@ def test_headers_are_compared_by_name(anyio_backend: str):
     told = both_eras(recorder, first)
     assert told["lines"][0][:2] == ("POST http://x/mcp", "POST http://x/mcp")
     assert told["lines"][1] == ("content-type: application/json", "content-type: application/json", False)
-    assert ("mcp-session-id: ssss…ss", None, True) in told["lines"]
+    assert ("mcp-session-id: …ss", None, True) in told["lines"]
     assert (None, "mcp-method: ping", True) in told["lines"]
     assert told["differences"] == 1
