@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import signal
 import sys
 from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 import pytest
@@ -17,7 +18,7 @@ from defserve.errors import PeerError
 from defserve.host import Answers
 from defserve.proxying.backend import Backend
 from defserve.proxying.restarts import RestartPolicy
-from defserve.proxying.states import Transition
+from defserve.proxying.states import TOLD, Transition
 from tests.at_address import at_address
 from tests.proxying.backends import ERAS, child, hearing, until_fact
 from tests.waiting import until
@@ -107,8 +108,47 @@ async def test_a_server_that_dies_at_once_meets_its_limit_and_says_its_last_word
         assert await client.call("local") == "here"
         listed = await client.request("tools/list")
         assert listed["_meta"]["dev.defserve/servers"]["e"]["state"] == "error"
-        assert "TEAM" in listed["_meta"]["dev.defserve/servers"]["e"]["note"]
+        assert listed["_meta"]["dev.defserve/servers"]["e"]["note"] == TOLD["error"]
         assert [tool["name"] for tool in listed["tools"]] == ["local"]
+
+
+DYING = """
+import json, sys
+
+for line in sys.stdin:
+    said = json.loads(line)
+    result = {
+        "initialize": {
+            "protocolVersion": "2025-11-25", "capabilities": {"tools": {}}, "serverInfo": {"name": "d", "version": "1"}
+        },
+        "tools/list": {"tools": [{"name": "die", "inputSchema": {"type": "object"}}]},
+        "ping": {},
+    }.get(said.get("method"))
+    if said.get("method") == "tools/call":
+        sys.exit("KeyError: TEAM in /srv/secret/place.py")
+    if result is not None:
+        print(json.dumps({"jsonrpc": "2.0", "id": said["id"], "result": result}), flush=True)
+    elif "id" in said:
+        print(json.dumps({"jsonrpc": "2.0", "id": said["id"], "error": {"code": -32601, "message": "no"}}), flush=True)
+"""
+
+
+@pytest.mark.parametrize("per", ["shared", "client"])
+async def test_clients_are_told_no_words_paths_or_commands_of_a_backend_that_failed(
+    per: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    dying = Command(sys.executable, "-c", DYING, per=per, version="handshake")
+    server = front((dying, "e"), restarts=RestartPolicy("on_failure", 1, 300, 0.01, 0.02))
+    async with server.connect() as client:
+        heard = [await client.call_raw("e_die")]
+        for _ in range(3):
+            with suppress(PeerError):
+                heard.append(await client.call_raw("e_die"))
+            heard.append(await client.request("tools/list"))
+    told = json.dumps(heard)
+    assert "left before it answered" in told
+    assert [word for word in ("TEAM", "place.py", sys.executable, "last words", "code 1") if word in told] == []
+    assert "TEAM" in caplog.text
 
 
 async def test_a_backend_that_never_answers_delays_nobody() -> None:

@@ -215,7 +215,11 @@ class Inspection:
         assert self._first is not None
         target = self.target
         return {
-            "target": {"address": masked_address(target.address, target.words), "words": masked_words(target.words)},
+            "target": {
+                "address": masked_address(target.address, target.words),
+                "words": masked_words(target.words),
+                "tracebacks": target.tracebacks,
+            },
             "connections": [self.told(each) for each in self.connections.values()] or [self.told(self._first)],
             "era": self._first.era,
             "questions": self.questions.open,

@@ -15,7 +15,7 @@ from defserve.protocols.mgp.lifecycle.lifecycle import (
     tell,
 )
 from defserve.proxying.restarts import RefusalReason
-from defserve.proxying.states import Transition
+from defserve.proxying.states import TOLD, Transition
 from defserve.server.server import Server
 
 # What a supervisor does besides the diagram of §11.2: an operator may stop a server in any state, and start it again.
@@ -46,7 +46,7 @@ class LifecycleNotices:
             "previous_state": previous,
             "new_state": new,
             "reason": change.reason if change.reason in REASONS else LIMIT_REASON if is_limit else DEFAULT_REASON,
-            "detail": text,
+            "detail": TOLD[new],
             "timestamp": instants.wire(instants.now()),
         }
         for session in self._server.composition.sessions:

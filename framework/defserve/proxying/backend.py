@@ -13,7 +13,7 @@ from defserve.proxying.conversations.conversations import Conversations
 from defserve.proxying.mounted import BackendOptions, MountedServer
 from defserve.proxying.restarts import Restarts
 from defserve.proxying.room import CallRoom
-from defserve.proxying.states import BackendState, State, Transition
+from defserve.proxying.states import ASLEEP, TOLD, BackendState, State, Transition
 from defserve.proxying.supervision import DRAIN_SECONDS, Supervision, usual_policy
 
 HEALTH: Final = ("healthy", "degraded", "unhealthy")
@@ -65,7 +65,7 @@ class Backend(MountedServer):
 
     @property
     def note(self) -> str:
-        """Its last words."""
+        """Its last words, for operators: they may name paths and commands."""
         return self._state.note
 
     @property
@@ -201,5 +201,5 @@ class Backend(MountedServer):
 
 
 def summary(backend: Backend) -> dict[str, Any]:
-    """What lists say of a backend that is not connected."""
-    return {"state": backend.state, **({"note": backend.note[:500]} if backend.note else {})}
+    """What lists say, to anybody, of a backend that is not connected."""
+    return {"state": backend.state, "note": ASLEEP if backend.note == ASLEEP else TOLD[backend.state]}

@@ -1,7 +1,11 @@
-"""What a front is told when a backend cannot answer. Every error names the backend and says whether to try again."""
+"""What a front is told when a backend cannot answer. Every error names the backend and says whether to try again.
+
+What the backend wrote to standard error, its command and its address are for operators: they go to the log.
+"""
 
 from __future__ import annotations
 
+import logging
 from typing import TYPE_CHECKING, Any
 
 from defserve.errors import Draining, PeerError, PeerGone, PeerTimeout, ProtocolError
@@ -13,14 +17,16 @@ from defserve.protocols.mgp.errors import (
     UpstreamTimeout,
     UpstreamUnavailable,
 )
+from defserve.proxying.states import TOLD, State
 from defserve.transports.client_errors import Challenged
 from defserve.wire.jsonvalue import is_object
 
 if TYPE_CHECKING:
-    from defserve.proxying.states import State
     from defserve.proxying.targets import Secrets
 
 RETRY_MS = 1_000
+
+log = logging.getLogger("defserve.proxying")
 
 
 class RelayedError(ProtocolError):
@@ -29,16 +35,19 @@ class RelayedError(ProtocolError):
     error_type = "upstream_error"
 
 
-def not_connected(id: str, state: State, note: str, retry_ms: int = RETRY_MS) -> Exception:
-    """Why a call cannot go to a backend now. It was not sent, so it is safe to send it again."""
+def not_connected(id: str, state: State, why: str = "") -> Exception:
+    """Why a call cannot go to a backend now. It was not sent, so it is safe to send it again.
+
+    `why` is a plain sentence of ours that anybody may read.
+    """
     data: dict[str, Any] = {"server_id": id, "state": state}
     if state == "draining":
-        return Draining(f"server {id!r} is shutting down", data={**data, "retry_after_ms": retry_ms})
+        return Draining(f"server {id!r} is shutting down", data={**data, "retry_after_ms": RETRY_MS})
     if state in ("connecting", "restarting"):
         what = "is still starting" if state == "connecting" else "is being restarted"
-        return ServerRestarting(f"server {id!r} {what}; try again", data=data, retryable=True, retry_after_ms=retry_ms)
-    why = f": {note}" if note else ""
-    return ServerNotReady(f"server {id!r} is not connected ({state}){why}", data=data, retry_after_ms=retry_ms)
+        return ServerRestarting(f"server {id!r} {what}; try again", data=data, retryable=True, retry_after_ms=RETRY_MS)
+    text = f"server {id!r} is not connected ({state}): {why or TOLD[state]}"
+    return ServerNotReady(text, data=data, retry_after_ms=RETRY_MS)
 
 
 def too_busy(id: str, what: str) -> ResourceExhausted:
@@ -48,18 +57,20 @@ def too_busy(id: str, what: str) -> ResourceExhausted:
 
 def failed(id: str, error: PeerError, state: State, secrets: Secrets) -> Exception:
     """A call that was sent has no result: the backend left, was silent, or refused it."""
-    text, data = secrets.hidden(error.message), {"server_id": id, "state": state, "may_have_had_effects": True}
+    data = {"server_id": id, "state": state, "may_have_had_effects": True}
     if isinstance(error, PeerTimeout):
         return UpstreamTimeout(f"server {id!r} did not answer in time; the call may have had effects", data=data)
     if isinstance(error, Challenged):
         return UpstreamError(f"server {id!r} does not accept the credentials it is called with", data={"server_id": id})
     if not isinstance(error, PeerGone):
         if error.code == PeerError("").code and error.data is None:
-            return UpstreamError(f"server {id!r}: {text}", data={"server_id": id})
+            log.warning("server %r: a call has no usable answer: %s", id, secrets.hidden(error.message))
+            return UpstreamError(f"server {id!r} gave no usable answer", data={"server_id": id})
         # Over HTTP an error may come as the refusal of the request.
         return relayed(id, {"code": error.code, "message": error.message, "data": error.data}, secrets)
+    log.warning("server %r left before it answered a call: %s", id, secrets.hidden(error.message))
     return UpstreamUnavailable(
-        f"server {id!r} left before it answered; the call may have had effects: {text}",
+        f"server {id!r} left before it answered; the call may have had effects",
         data=data,
         retryable=True,
         retry_after_ms=RETRY_MS,

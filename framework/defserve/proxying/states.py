@@ -5,12 +5,24 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Literal, TypeAlias
+from typing import Final, Literal, TypeAlias
 
 State: TypeAlias = Literal["registered", "connecting", "connected", "draining", "disconnected", "restarting", "error"]
+
+ASLEEP: Final = "asleep; the next call starts it"
+# What clients are told. Why a server failed is for operators: its last words name paths, commands and more.
+TOLD: Final[Mapping[State, str]] = {
+    "registered": "it has not been started",
+    "connecting": "it is being started",
+    "connected": "it is connected",
+    "draining": "it is shutting down",
+    "disconnected": "it is stopped",
+    "restarting": "it is being restarted",
+    "error": "it does not run; its operator finds the reason in the log",
+}
 
 log = logging.getLogger("defserve.proxying")
 
@@ -25,7 +37,7 @@ class Transition:
 
 
 class BackendState:
-    """The state of one backend: `now`, since the time `since`. `note` has its last words."""
+    """The state of one backend: `now`, since the time `since`. `note` has its last words, which are for operators."""
 
     def __init__(self, id: str) -> None:
         self._id = id

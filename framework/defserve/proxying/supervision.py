@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
@@ -13,7 +14,7 @@ from defserve.proxying.conversations.conversations import CLEAN_EXIT, Conversati
 from defserve.proxying.conversations.heartbeat import Heartbeat
 from defserve.proxying.mounted import MountedServer
 from defserve.proxying.restarts import Exit, RestartPolicy, RestartRefusal, Restarts
-from defserve.proxying.states import BackendState
+from defserve.proxying.states import ASLEEP, BackendState
 
 if TYPE_CHECKING:
     from defserve.proxying.changes import Changes
@@ -107,7 +108,10 @@ class Supervision:
         await self._changes.listen(main)
         self._forget_restarts()
         self.restarts += 1
+        self._state.since = time.time()
         log.info("server %r: renewed (%s)", server.id, reason)
+        if server.on_renewed is not None:
+            server.on_renewed(reason)
         await _retire(old, pool, timeout)
 
     def fail(self, reason: str) -> None:
@@ -130,7 +134,7 @@ class Supervision:
             self._conversations.wake = self._wake
             await self._drain("idle_timeout", 0)
             await self._close()
-            self._state.note = "asleep; the next call starts it"
+            self._state.note = ASLEEP
             self._state.enter("disconnected", "idle_timeout")
 
     async def _wake(self) -> None:

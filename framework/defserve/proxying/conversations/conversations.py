@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any, Final
 
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
 WAIT_SECONDS: Final = 5.0
 """How long a call waits for a backend that is being restarted."""
 CLEAN_EXIT: Final = "exited with code 0"
+
+log = logging.getLogger("defserve.proxying")
 
 
 class Conversations:
@@ -74,7 +77,7 @@ class Conversations:
             await state.ready(WAIT_SECONDS if state.now == "restarting" else 2 * WAIT_SECONDS)
         main = self.main
         if state.now != "connected" or main is None:
-            raise failures.not_connected(self._server.id, state.now, state.note)
+            raise failures.not_connected(self._server.id, state.now)
         per = self.per
         if per == "shared":
             return main
@@ -137,8 +140,8 @@ class Conversations:
             channel = await self.open(front)
         except PeerError as error:
             self._failed(front)
-            note = self._server.hidden(error.message)
-            raise failures.not_connected(self._server.id, "error", note) from None
+            log.warning("server %r did not open for a client: %s", self._server.id, self._server.hidden(error.message))
+            raise failures.not_connected(self._server.id, "error") from None
         try:
             await self.greet(channel, front)
         except BaseException:
@@ -151,8 +154,7 @@ class Conversations:
         """Wait for the time when a front whose process failed may have the next one. Raises if there is none."""
         wait = self._restarts.wait(front.key)
         if isinstance(wait, RestartRefusal):
-            note = f"{wait.reason}: {wait.text}; {self._state.note}"
-            raise failures.not_connected(self._server.id, "error", note)
+            raise failures.not_connected(self._server.id, "error", f"{wait.reason}: {wait.text}")
         if wait:
             await asyncio.sleep(wait)
 
