@@ -43,6 +43,25 @@ def test_arguments_are_checked_for_their_type():
             wrong()
 
 
+HUGE = (10**400, -(10**400), 2**53 + 1)
+
+
+@pytest.mark.parametrize("number", [*HUGE, 1e300, float("inf"), float("nan"), True, "1", [1]])
+def test_a_number_is_one_that_a_page_can_have(number: object):
+    request = Request({"it": number}, _nowhere)
+    for read_it in (request.whole, request.number):
+        with pytest.raises(BadMessage):
+            read_it("it")
+    assert Request({"it": 1.5}, _nowhere).number("it") == 1.5 and request.number("other") is None
+    assert Request({"it": -(2**53)}, _nowhere).whole("it") == -(2**53)
+
+
+@pytest.mark.parametrize("id", HUGE)
+def test_an_id_is_one_that_a_page_can_have(id: int):
+    with pytest.raises(BadMessage):
+        read(f'{{"id": {id}, "do": "x"}}')
+
+
 def test_an_error_is_told_with_its_fix_code_and_data():
     assert error_of(UsageError("no", fix="do it")) == {"message": "no", "fix": "do it"}
     assert error_of(PeerError("no", code=7, data={"fix": "so"})) == {

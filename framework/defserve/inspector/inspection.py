@@ -20,6 +20,7 @@ from defserve.inspector.live.playground import Playground
 from defserve.inspector.protocol import BadMessage, Json
 from defserve.inspector.questions import Questions
 from defserve.inspector.recording.latencies import Latencies
+from defserve.inspector.recording.masking import masked_address, masked_words
 from defserve.inspector.recording.recorder import Recorder
 from defserve.inspector.recording.timeline import Timeline
 from defserve.inspector.server_log import ServerLog
@@ -212,11 +213,12 @@ class Inspection:
     def hello(self) -> Json:
         """What a page is told first."""
         assert self._first is not None
+        target = self.target
         return {
             "target": {
-                "address": self.target.address,
-                "words": list(self.target.words),
-                "tracebacks": self.target.tracebacks,
+                "address": masked_address(target.address, target.words),
+                "words": masked_words(target.words),
+                "tracebacks": target.tracebacks,
             },
             "connections": [self.told(each) for each in self.connections.values()] or [self.told(self._first)],
             "era": self._first.era,

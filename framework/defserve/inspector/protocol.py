@@ -18,6 +18,8 @@ from defserve.wire.jsonvalue import is_object
 Json: TypeAlias = dict[str, Any]
 FIX: Final = "\n  fix: "
 CANCEL: Final = "cancel"
+LARGEST: Final = 2**53
+"""The largest number that a page counts with exactly."""
 INTERNAL: Final = "the inspector could not do this"
 
 
@@ -45,11 +47,20 @@ class Request:
         return value
 
     def whole(self, name: str, default: int | None = None) -> int:
-        """The argument `name`, which is a whole number. Raises BadMessage if it is missing or something else."""
+        """The argument `name`, which is a whole number that a page can have. Raises BadMessage for anything else."""
         value = self.arguments.get(name, default)
-        if not isinstance(value, int) or isinstance(value, bool):
-            raise BadMessage(f"the argument {name!r} is missing, or is not a whole number")
+        if not isinstance(value, int) or isinstance(value, bool) or abs(value) > LARGEST:
+            raise BadMessage(f"the argument {name!r} is missing, or is not a whole number up to 2**53")
         return value
+
+    def number(self, name: str) -> float | None:
+        """The argument `name`, which is a number that a page can have; None if it is missing. Raises BadMessage."""
+        value = self.arguments.get(name)
+        if value is None:
+            return None
+        if not isinstance(value, int | float) or isinstance(value, bool) or not abs(value) <= LARGEST:
+            raise BadMessage(f"the argument {name!r} is not a number up to 2**53")
+        return float(value)
 
     def object(self, name: str) -> Json:
         """The argument `name`, which is an object; empty if it is missing. Raises BadMessage for anything else."""
@@ -68,7 +79,7 @@ def read(text: str) -> tuple[int | None, str, Json]:
     if not is_object(message) or not isinstance(verb := message.pop("do", None), str):
         raise BadMessage('a message is an object with "do"')
     id = message.pop("id", None)
-    if verb != CANCEL and (not isinstance(id, int) or isinstance(id, bool)):
+    if verb != CANCEL and (not isinstance(id, int) or isinstance(id, bool) or abs(id) > LARGEST):
         raise BadMessage('a request needs an "id", which is a whole number')
     return id, verb, message
 

@@ -1,13 +1,18 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import AbstractAsyncContextManager
 from typing import Any
 
 import pytest
 
 from defserve import Server
 from defserve.errors import DefserveError, PeerError
+from defserve.host.link import Link
+from defserve.inspector.inspection import Inspection
 from defserve.inspector.protocol import error_of
+from defserve.inspector.target import Target
+from defserve.runner.memory import serving
 from tests.inspector.conftest import Inspect, Run
 from tests.waiting import until
 
@@ -161,3 +166,17 @@ async def test_a_call_is_saved_as_code(inspect: Inspect, do: Run):
         saved = await do(inspection, "tools.save", tool="help", arguments={"a": [1]})
         assert saved["command"] == "defserve call greenhouse.py help 'a:=[1]'"
         assert "client.call_raw('help', {'a': [1]})" in saved["test"]
+
+
+async def test_the_key_in_the_address_of_a_server_is_neither_told_nor_saved(do: Run):
+    address = "http://127.0.0.1:9/mcp?api_key=SECRETurl12345"
+
+    def link() -> AbstractAsyncContextManager[Link]:
+        return serving(Server("a", "1").composition)
+
+    async with Inspection(Target(address, (address,), link)) as inspection:
+        told = [
+            await do(inspection, "hello"),
+            await do(inspection, "tools.save", tool="login", arguments={"password": "SECRETpw"}),
+        ]
+    assert "SECRET" not in str(told) and "http://127.0.0.1:9/mcp?api_key=" in str(told[0])

@@ -4,7 +4,7 @@ import json
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from defserve.inspector.recording.bodies import Bodies
@@ -107,6 +107,7 @@ answered = st.fixed_dictionaries(
 )
 
 
+@example([{"method": "notifications/progress", "params": {"progress": 10**400}}], True)
 @given(st.lists(asked | answered | anything, max_size=6), st.booleans())
 def test_whatever_a_peer_sends_is_recorded_and_goes_on(bodies: list[Any], is_pair: bool):
     recorder = Recorder()

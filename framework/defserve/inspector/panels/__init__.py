@@ -7,5 +7,5 @@ Many files: each panel has one, and a person who looks for a panel's verbs finds
 
 May import: `host`, `inspector.inspection`, `inspector.kernels`, `inspector.protocol`, `inspector.recording`,
 `inspector.states`, `inspector.topic`, `protocols.mcp.resources.uri_expansion`, `protocols.mcpl`,
-`tooling.lint.definitions`, `wire`.
+`redaction`, `tooling.lint.definitions`, `wire`.
 """

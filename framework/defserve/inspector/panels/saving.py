@@ -1,4 +1,7 @@
-"""A call as code that does the same: a `defserve call` line, and a test for pytest."""
+"""A call as code that does the same: a `defserve call` line, and a test for pytest.
+
+Secrets are not written: in their places stands what is to be filled in.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +13,8 @@ from pprint import pformat
 from typing import Any, Final
 
 from defserve.host.fields import Json, object_of
+from defserve.inspector.recording.masking import masked, masked_words
+from defserve.redaction import MASK
 from defserve.wire.jsonvalue import is_array, is_object
 
 NAME: Final = re.compile(r"[^=:\s-][^=:\s]*")
@@ -19,7 +24,8 @@ LONGEST_EXPECTED: Final = 2_000
 
 def command_line(words: Sequence[str], tool: str, arguments: Mapping[str, Any]) -> str:
     """The `defserve call` line of a call. `words` name the server."""
-    before, after = _split(words)
+    before, after = _split(_filled_words(words))
+    arguments = _without_secrets(dict(arguments))
     given = [_argument(name, value) for name, value in arguments.items()]
     if not all(map(NAME.fullmatch, arguments)):
         given = ["--json", json.dumps(arguments, ensure_ascii=False)]
@@ -39,9 +45,10 @@ def _split(words: Sequence[str]) -> tuple[list[str], list[str]]:
 
 def pytest_test(words: Sequence[str], tool: str, arguments: Mapping[str, Any], outcome: Any) -> str:
     """A test that makes the call and expects what it gave: a `result`, `{"error": {"message"}}`, or None."""
-    before, command = _split(words)
+    before, command = _split(_filled_words(words))
+    arguments, outcome = _without_secrets(dict(arguments)), _without_secrets(outcome)
     name = f"test_{re.sub(r'[^0-9a-zA-Z_]+', '_', tool).strip('_').lower() or 'tool'}"
-    asked = f"client.call_raw({tool!r}, {_literal(dict(arguments), 8)})"
+    asked = f"client.call_raw({tool!r}, {_literal(arguments, 8)})"
     error = object_of(object_of(outcome).get("error")).get("message")
     raises = isinstance(error, str)
     checks = (
@@ -66,6 +73,25 @@ def pytest_test(words: Sequence[str], tool: str, arguments: Mapping[str, Any], o
         lines += ["", f"@pytest.mark.serves({served!r})", f"def {name}(client) -> None:"]
         lines += [f"    {line}" for line in checks]
     return "\n".join(lines) + "\n"
+
+
+def _without_secrets(value: Any) -> Any:
+    return _filled(value, masked(value), "the secret")
+
+
+def _filled(value: Any, shown: Any, name: str) -> Any:
+    """The value, with what to fill in where the mask is in `shown`. All else is as it was, to the last character."""
+    if is_object(value) and is_object(shown):
+        return {key: _filled(each, shown[key], key) for key, each in value.items()}
+    if is_array(value) and is_array(shown):
+        return [_filled(each, other, name) for each, other in zip(value, shown, strict=True)]
+    if isinstance(shown, str) and MASK in shown and shown != value:
+        return shown.replace(MASK, f"<fill in {name}>")
+    return value
+
+
+def _filled_words(words: Sequence[str]) -> list[str]:
+    return [_filled(word, shown, "the secret") for word, shown in zip(words, masked_words(words), strict=True)]
 
 
 def _imports(is_command: bool, raises: bool) -> list[str]:

@@ -21,7 +21,6 @@ BATCH_SECONDS: Final = 0.1
 SAVED_AT_ONCE: Final = 1024 * 1024
 SAVED_ROWS: Final = 500
 MOST_OTHERS: Final = 200
-END_OF_TIME: Final = float(2**53)
 
 
 async def check(inspection: Inspection, request: Request) -> Any:
@@ -145,10 +144,10 @@ def _query(request: Request) -> Query:
 
 def _span(recorder: Recorder, found: Rows, request: Request) -> tuple[int, int]:
     """The first row of the chosen span of time, and the one after its last."""
-    start, stop = (request.arguments.get(name) for name in ("from", "to"))
-    if not isinstance(start, int | float) or not isinstance(stop, int | float):
+    start, stop = request.number("from"), request.number("to")
+    if start is None or stop is None:
         return 0, len(found)
-    return found.place(recorder.since(float(start))), found.place(recorder.since(min(float(stop), END_OF_TIME)))
+    return found.place(recorder.since(start)), found.place(recorder.since(stop))
 
 
 def _entry(inspection: Inspection, request: Request) -> Entry:

@@ -15,9 +15,8 @@ from pydantic_core import from_json, to_json
 
 from defserve.host.fields import Json, object_of
 from defserve.inspector.recording.bodies import Bodies
-from defserve.inspector.recording.masking import masked_headers, masked_message
+from defserve.inspector.recording.masking import masked_headers, masked_message, masked_text
 from defserve.inspector.recording.words import CANCELLED, about, about_answer
-from defserve.redaction import redact_text
 from defserve.wire.codec import is_id
 from defserve.wire.jsonvalue import is_object
 
@@ -161,7 +160,7 @@ class Recorder:
             exchange = Exchange(*from_json(kept))
             shown["exchange"] = {
                 **exchange._asdict(),
-                "address": redact_text(exchange.address),
+                "address": masked_text(exchange.address),
                 "headers": masked_headers(exchange.headers),
                 "answered": masked_headers(exchange.answered),
             }

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from defserve.host.fields import Json, object_of
-from defserve.redaction import redact_text
+from defserve.inspector.recording.masking import masked, masked_text
 from defserve.wire.jsonvalue import is_array
 
 LONGEST: Final = 80
@@ -84,11 +84,12 @@ def _number(value: Any) -> str:
 
 def _text(data: Any) -> str:
     if isinstance(data, str):
-        return data
+        return masked_text(data[:8192])
+    data = masked(data)
     told = object_of(data)
     return str(told.get("message") or told.get("msg") or (", ".join(told) if told else data))
 
 
 def _shown(text: str) -> str:
-    shown = redact_text(text[:512], limit=512)
+    shown = masked_text(text[:512])[:512].replace("\n", "\\n")
     return shown if len(shown) <= LONGEST else f"{shown[: LONGEST - 1]}…"

@@ -1,7 +1,8 @@
 // Markdown from servers. A small allow-list, made of elements and never of HTML text; everything else stays text.
 import { html } from "../vendor/preact.js";
 
-// Repeats are bounded: hostile text must not make this slow.
+// Hostile text must not make this slow: repeats are bounded, or nothing that follows them can match what they took.
+// Blocks get lines without blanks at their end.
 const INLINE = /(`{1,3})([^`]{1,500}?)\1|\*\*([^*]{1,500})\*\*|__([^_]{1,500})__|\*([^*\s][^*]{0,500})\*|\[([^\]]{1,300})\]\((https?:\/\/[^\s)]{1,2000})\)|(https?:\/\/[^\s<>"')\]]{1,2000})/g;
 
 export function inline(text) {
@@ -22,12 +23,12 @@ export function inline(text) {
 
 const cells = line => line.trim().replace(/^\||\|$/g, "").split("|").map(cell => cell.trim());
 const BLOCKS = [
-  [/^```(\S*)\s*$/, (lines, found, at) => {
+  [/^```\S*$/, (lines, found, at) => {
     let end = at + 1;
-    while (end < lines.length && !/^```\s*$/.test(lines[end])) end++;
+    while (end < lines.length && lines[end] !== "```") end++;
     return [html`<pre class="block" tabindex="0">${lines.slice(at + 1, end).join("\n")}</pre>`, end + 1];
   }],
-  [/^(#{1,6})\s+(.*)$/, (lines, found, at) => [html`<p class=${`h h${found[1].length}`} role="heading" aria-level=${Math.min(6, found[1].length + 2)}>${inline(found[2])}</p>`, at + 1]],
+  [/^(#{1,6})\s+(.*)$/s, (lines, found, at) => [html`<p class=${`h h${found[1].length}`} role="heading" aria-level=${Math.min(6, found[1].length + 2)}>${inline(found[2])}</p>`, at + 1]],
   [/^\s*([-*+]|\d+[.)])\s+/, (lines, found, at) => {
     const items = [];
     const marker = /^\s*([-*+]|\d+[.)])\s+/;
@@ -44,19 +45,19 @@ const BLOCKS = [
     while (at < lines.length && /^\s*>\s?/.test(lines[at])) said.push(lines[at++].replace(/^\s*>\s?/, ""));
     return [html`<blockquote>${inline(said.join(" "))}</blockquote>`, at];
   }],
-  [/^\s{0,8}\|.*\|\s{0,8}$/, (lines, found, at) => {
-    if (!/^\s*\|?[\s:|-]+\|?\s*$/.test(lines[at + 1] ?? "")) return null;
+  [/^\s{0,8}\|.*\|$/s, (lines, found, at) => {
+    if (!/^[\s:|-]+$/.test(lines[at + 1] ?? "")) return null;
     const head = cells(lines[at]), rows = [];
     at += 2;
     while (at < lines.length && /^\s*\|/.test(lines[at])) rows.push(cells(lines[at++]));
     return [html`<div class="card scrolls" tabindex="0"><table><thead><tr>${head.map(cell => html`<th>${inline(cell)}</th>`)}</tr></thead>
       <tbody>${rows.map(row => html`<tr>${row.map(cell => html`<td>${inline(cell)}</td>`)}</tr>`)}</tbody></table></div>`, at];
   }],
-  [/^\s*([-*_])(\s*\1){2,}\s*$/, (lines, found, at) => [html`<hr />`, at + 1]],
+  [/^\s*([-*_])(\s*\1){2,}$/, (lines, found, at) => [html`<hr />`, at + 1]],
 ];
 
 export function Markdown({ text }) {
-  const lines = text.split("\n"), made = [];
+  const lines = text.split("\n").map(line => line.trimEnd()), made = [];
   let at = 0, paragraph = [];
   const flush = () => {
     if (paragraph.length) made.push(html`<p>${inline(paragraph.join("\n"))}</p>`);
