@@ -286,9 +286,11 @@ async def test_listeners_learn_that_the_server_left():
 async def test_pages_that_never_end_are_bounded(most: str, value: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(f"defserve.host.requests.{most}", value)
     turned = itertools.count()
-    server = PretendServer(
-        {"tools/list": lambda _: {"tools": [{"name": "x" * 90}] * 10, "nextCursor": f"c{next(turned)}"}}
-    )
+
+    def listed(request: dict[str, Any]) -> dict[str, Any]:
+        return {"tools": [{"name": "x" * 90}] * 10, "nextCursor": f"c{next(turned)}"}
+
+    server = PretendServer({"tools/list": listed})
     async with Client(server, version="2025-11-25") as client:
         with pytest.raises(PeerError, match="the pages of tools/list do not end: they are more than"):
             await client.tools()
@@ -313,7 +315,7 @@ async def test_what_is_no_list_is_an_error_and_what_is_no_object_is_left_out(cap
 
 
 async def test_a_server_that_refuses_the_log_level_can_be_used() -> None:
-    opening = {
+    opening: dict[str, Any] = {
         "protocolVersion": "2025-11-25",
         "capabilities": {"logging": {}},
         "serverInfo": {"name": "p", "version": "1"},

@@ -63,7 +63,7 @@ class Table:
 
 
 class Data:
-    """A JSON value, on several lines unless it is `compact`. Marks that reorder or hide text are escaped, as JSON does it."""
+    """A JSON value, on several lines unless it is `compact`. What `printable` escapes is escaped as JSON does it."""
 
     def __init__(self, value: Any, *, compact: bool = False) -> None:
         self.value, self.compact = value, compact
