@@ -250,6 +250,11 @@ class ClientConversation:
             request = Request(pending.id, pending.method, message.get("params", {}), message)
             reply = await pending.unless_settled(self._sessions.ask(request, encode(message), self._hears(pending)))
             return pending.reply.result() if reply is None else reply
+        except PeerGone:
+            if not pending.reply.done():
+                raise
+            # The exchange ended without an answer, because what came could not be read.
+            return pending.reply.result()
         except (asyncio.CancelledError, PeerTimeout) as reason:
             if cancellable:
                 self._call_off(pending, "timed out" if isinstance(reason, PeerTimeout) else "no longer needed")

@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
+from contextlib import suppress
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from defserve import Remote
 from defserve.errors import PeerError
 from defserve.host.client import Client
 from defserve.host.exchange.unreadable import HEAD, Unreadable
 from tests.effort import cpu_within
 from tests.host.pretend import SILENCE, PretendServer
 from tests.rows import for_each_row
+from tests.waiting import until
 
 pytestmark = pytest.mark.anyio
 
@@ -60,6 +64,51 @@ async def test_without_an_id_the_only_request_is_failed_and_printed_text_fails_n
         server.say(b'{"jsonrpc":"2.0","result":{nope}}')
         with pytest.raises(PeerError, match="unreadable"):
             await call
+
+
+OPEN: set[asyncio.StreamWriter] = set()
+
+
+def framed(body: bytes, kind: bytes = b"application/json") -> bytes:
+    # A stream stays open: nothing but the event itself says that there is no answer.
+    length = b"" if b"event" in kind else b"Content-Length: %d\r\n" % len(body)
+    return b"HTTP/1.1 200 OK\r\nContent-Type: " + kind + b"\r\n" + length + b"\r\n" + body
+
+
+async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    OPEN.add(writer)
+    with suppress(asyncio.IncompleteReadError, ConnectionError):
+        while True:
+            head = (await reader.readuntil(b"\r\n\r\n")).lower()
+            size = re.search(rb"content-length: *(\d+)", head)
+            said: dict[str, Any] = json.loads(await reader.readexactly(int(size[1]))) if size and int(size[1]) else {}
+            if "id" not in said:
+                status = b"202 Accepted" if said else b"405 Method Not Allowed"
+                writer.write(b"HTTP/1.1 " + status + b"\r\nContent-Length: 0\r\n\r\n")
+            elif said["method"] == "initialize":
+                about = {"capabilities": {"tools": {}}, "serverInfo": {"name": "a", "version": "1"}}
+                result = {"protocolVersion": "2025-11-25", **about}
+                writer.write(framed(json.dumps({"jsonrpc": "2.0", "id": said["id"], "result": result}).encode()))
+            else:
+                broken = BROKEN["too deep"].replace(b"%b", str(said["id"]).encode())
+                is_stream = said["params"]["name"] == "stream"
+                body = b"data: " + broken + b"\n\n" if is_stream else broken
+                writer.write(framed(body, b"text/event-stream" if is_stream else b"application/json"))
+    writer.close()
+    with suppress(ConnectionError):
+        await writer.wait_closed()
+    OPEN.discard(writer)
+
+
+@pytest.mark.parametrize("tool", ["body", "stream"])
+async def test_over_http_the_request_is_failed_by_a_body_and_on_an_open_stream(tool: str) -> None:
+    server = await asyncio.start_server(answer, "127.0.0.1", 0)
+    url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/mcp"
+    async with asyncio.timeout(30), Remote(url).connect("handshake") as client:
+        with pytest.raises(PeerError, match="the peer's reply is unreadable: Parse error"):
+            await client.call_raw(tool)
+    server.close()
+    await until(lambda: not OPEN)
 
 
 async def id_of(server: PretendServer, method: str) -> Any:
