@@ -86,8 +86,8 @@ async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> 
                 status = b"202 Accepted" if said else b"405 Method Not Allowed"
                 writer.write(b"HTTP/1.1 " + status + b"\r\nContent-Length: 0\r\n\r\n")
             elif said["method"] == "initialize":
-                about = {"capabilities": {"tools": {}}, "serverInfo": {"name": "a", "version": "1"}}
-                result = {"protocolVersion": "2025-11-25", **about}
+                about: dict[str, Any] = {"capabilities": {"tools": {}}, "serverInfo": {"name": "a", "version": "1"}}
+                result: dict[str, Any] = {"protocolVersion": "2025-11-25", **about}
                 writer.write(framed(json.dumps({"jsonrpc": "2.0", "id": said["id"], "result": result}).encode()))
             else:
                 broken = BROKEN["too deep"].replace(b"%b", str(said["id"]).encode())
