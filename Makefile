@@ -103,9 +103,9 @@ e2e: $(READY)  ## every template from `defserve new` to an installed package, ty
 	@echo "== templates and tutorial, end to end"
 	@$(BIN)/python -m pytest -q -n auto -m e2e --timeout=0 $(ARGS)
 
-apps: $(READY)  ## views of MCP apps in a headless Chromium, in a host made of npm's ext-apps (Debian's chromium)
-	@echo "== views in a browser"
-	@$(BIN)/python -m pytest -q -n 0 -m browser --timeout=0 -rs $(ARGS)
+apps: $(READY)  ## the inspector, the page of a server and views of MCP apps, in a headless Chromium (Debian's chromium)
+	@echo "== pages and views in a browser"
+	@$(BIN)/python -m pytest -q -n 2 --dist loadfile -m browser --timeout=0 -rs $(ARGS)
 
 clean:  ## remove what the other targets made
 	@rm -rf .venv .venvs .bench-venv .conformance .browser .peers bench-results build dist .requirements.json .pytest_cache .ruff_cache .hypothesis .coverage

@@ -19,3 +19,8 @@ def test_a_name_is_taken_from_its_module_when_it_is_asked_for():
 def test_any_other_name_is_no_attribute():
     with pytest.raises(AttributeError, match="module 'shop' has no attribute 'Cart'"):
         lazy("shop", {"subprocess": "run"})("Cart")
+
+
+def test_a_name_that_people_know_from_elsewhere_says_what_it_is_called_here():
+    with pytest.raises(ImportError, match="defserve has no FastMCP: write from defserve import Server"):
+        exec("from defserve import FastMCP", {})

@@ -103,6 +103,7 @@ else:
             "defserve.stores.audit.log": "AuditLog",
             "defserve.stores.checkpoints.tree": "Checkpoint",
         },
+        {"FastMCP": "Server", "MCPServer": "Server", "McpServer": "Server"},
     )
 
 __all__ = [

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import shutil
@@ -144,14 +145,22 @@ def bundled() -> dict[str, str]:
     Skips the test if they cannot be installed.
     """
     FOLDER.mkdir(exist_ok=True)
-    try:
-        for package, version in PACKAGES:
-            install(package, version, FOLDER)
-    except SystemExit as failed:
-        pytest.skip(f"npm packages could not be installed: {failed}")
-    for name in ("drive.mjs", *SCRIPTS):  # beside the packages, where Node and esbuild look for them
-        shutil.copy(HERE / name, FOLDER / name)
-    return {name: _bundle(name) for name in SCRIPTS}
+    with open(FOLDER / "lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # tests run in several processes
+        try:
+            for package, version in PACKAGES:
+                install(package, version, FOLDER)
+        except SystemExit as failed:
+            pytest.skip(f"npm packages could not be installed: {failed}")
+        for name in ("drive.mjs", *SCRIPTS):  # beside the packages, where Node and esbuild look for them
+            _copy(HERE / name, FOLDER / name)
+        return {name: _bundle(name) for name in SCRIPTS}
+
+
+def _copy(source: Path, target: Path) -> None:
+    """Another process may be reading it."""
+    if not target.exists() or target.read_bytes() != source.read_bytes():
+        shutil.copy(source, target)
 
 
 def _bundle(script: str) -> str:

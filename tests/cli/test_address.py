@@ -40,6 +40,32 @@ def test_a_server_at_an_http_address_is_listed(defserve: Run, elsewhere: Web):
     assert {exchange.headers["x-team"] for exchange in elsewhere.seen} == {"blue"}
 
 
+def test_a_token_may_be_in_a_file(defserve: Run, elsewhere: Web, folder: Path):
+    (folder / "ann.key").write_text("t0ken\n")
+    assert defserve("list", elsewhere.url, "--token", "@ann.key").code == 0
+    assert {exchange.headers["authorization"] for exchange in elsewhere.seen} == {"Bearer t0ken"}
+
+
+@pytest.mark.parametrize(
+    ("held", "said"),
+    [
+        (None, "cannot read ann.key: No such file"),
+        (b"", "ann.key does not hold one token"),
+        (b"two words", "ann.key does not hold one token"),
+        (b"\xff\xfe", "ann.key does not hold one token"),
+        (b"x" * 100_000, "ann.key does not hold one token"),
+    ],
+)
+def test_a_file_without_a_token_is_an_error_that_does_not_show_it(
+    defserve: Run, elsewhere: Web, folder: Path, held: bytes | None, said: str
+):
+    if held is not None:
+        (folder / "ann.key").write_bytes(held)
+    code, out, err = defserve("list", elsewhere.url, "--token", "@ann.key")
+    assert (code, out) == (1, "") and said in err and "two words" not in err
+    assert elsewhere.seen == []
+
+
 def test_a_tool_at_an_http_address_is_called(defserve: Run, elsewhere: Web):
     code, out, err = defserve("call", elsewhere.url, "add", "a:=1", "b:=2")
     assert (code, err) == (0, "")
@@ -76,7 +102,7 @@ def test_nobody_at_an_address_is_unreachable(defserve: Run, scheme: str):
 @pytest.mark.parametrize(
     ("status", "challenge", "said"),
     [
-        (401, "Bearer", "wants a token (HTTP 401)\n  fix: add --token TOKEN\n"),
+        (401, "Bearer", "wants a token (HTTP 401)\n  fix: add --token TOKEN, or --token @FILE\n"),
         (401, 'Bearer error="invalid_token"', "does not take this token (HTTP 401)\n  fix: use another --token"),
         (403, 'Bearer error="insufficient_scope"', "wants a token with more scopes (HTTP 403)\n  fix: use a --token"),
         (401, 'Basic realm="x"', 'refuses these credentials (HTTP 401): Basic realm="x"\n  fix: add -H '),

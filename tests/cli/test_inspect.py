@@ -49,7 +49,7 @@ def test_feature_sets_resources_and_hints_are_shown(defserve: Run, folder: Path)
     out = defserve("inspect", "live.py").out
     assert "  MCPL  0.4: pushEvents" in out
     assert "Feature sets (1)\n  notes.edit  [pushEvents, tools]\n      Manage notes\n" in out
-    assert re.search(r"  find_notes\(\)  ~\d+  \[safe\]\n      Find notes.\n", out)
+    assert re.search(r"  find_notes\(\)  ~\d+  \[unmarked, read-only\]\n      Find notes.\n", out)
     assert "Resources (1)\n  note://today  today\n      The note of today." in out
     assert "  Ask about notes.\n" in out
     assert "Twice" not in out

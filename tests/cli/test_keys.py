@@ -27,8 +27,11 @@ def test_a_key_is_shown_once_and_alone_on_stdout(defserve: Run):
     assert token.partition(".")[2] not in defserve("keys", "list").out + defserve("keys", "list", "--json").out
 
 
-def test_a_key_that_may_nothing_is_made_with_a_warning(defserve: Run):
-    assert "cannot call any tool" in defserve("keys", "create", "alice").err
+def test_a_key_that_may_nothing_is_only_made_on_purpose(defserve: Run, folder: Path):
+    code, out, err = defserve("keys", "create", "alice", "--out", "alice.key")
+    assert (code, out) == (1, "") and "could not call any tool" in err and "--allow 'ToolInvoke(*)'" in err
+    assert not (folder / "alice.key").exists() and defserve("keys", "list").out == "There are no keys.\n"
+    assert defserve("keys", "create", "alice", "--no-tools", "--out", "alice.key").code == 0
 
 
 def test_a_list_shows_what_each_key_may(defserve: Run):
@@ -48,7 +51,7 @@ def test_a_list_shows_what_each_key_may(defserve: Run):
 
 
 def test_a_key_is_revoked_by_its_id_or_by_the_whole_of_it(defserve: Run):
-    one, other = (defserve("keys", "create", name).out.strip() for name in ("a", "b"))
+    one, other = (defserve("keys", "create", name, "--no-tools").out.strip() for name in ("a", "b"))
     assert defserve("keys", "revoke", one.partition(".")[0]).out == f"{one.partition('.')[0]} is revoked\n"
     assert other.partition(".")[2] not in defserve("keys", "revoke", other).out
     assert defserve("keys", "list").out == "There are no keys.\n"
@@ -58,7 +61,7 @@ def test_a_key_is_revoked_by_its_id_or_by_the_whole_of_it(defserve: Run):
 
 def test_keys_may_be_in_a_store(defserve: Run, folder: Path):
     store = f"sqlite:///{folder / 'keys.db'}"
-    assert defserve("keys", "create", "alice", "--store", store).code == 0
+    assert defserve("keys", "create", "alice", "--no-tools", "--store", store).code == 0
     assert "alice" in defserve("keys", "list", "--store", store).out
     assert not Path("keys.json").exists()
 
@@ -69,7 +72,7 @@ def test_keys_may_be_in_a_store(defserve: Run, folder: Path):
         ([], "required: action"),
         (["make"], "defserve keys has no action 'make'"),
         (["create"], "required: principal"),
-        (["create", "local"], "cannot be called 'local'"),
+        (["create", "local", "--no-tools"], "cannot be called 'local'"),
         (["create", "a", "--allow", "Everything"], "'Everything' is not a permission"),
         (["create", "a", "--expires", "soon"], "'soon' is not a duration"),
         (["create", "a", "--per-hour", "0"], "not a number above 0"),
@@ -96,7 +99,7 @@ def test_a_key_can_be_put_into_a_file_that_only_its_owner_reads(defserve: Run, f
 
 def test_a_file_that_is_there_is_no_place_for_a_key(defserve: Run, folder: Path):
     (folder / "alice.key").write_text("mine")
-    code, _, err = defserve("keys", "create", "alice", "--out", "alice.key")
+    code, _, err = defserve("keys", "create", "alice", "--no-tools", "--out", "alice.key")
     assert (code, "cannot create alice.key: File exists" in err) == (1, True)
     assert (folder / "alice.key").read_text() == "mine"
     assert defserve("keys", "list").out == "There are no keys.\n"

@@ -32,6 +32,18 @@ def review(code: str, style: str = "kind") -> str:
     return f"Review {code}, be {style}."
 '''
 
+BROKEN = """from defserve import Server
+server = Server("bad", "1")
+
+@server.resource("bad://pump")
+def pump() -> str:
+    raise KeyError("pump")
+
+@server.prompt
+def broken() -> str:
+    raise KeyError("pump")
+"""
+
 
 @pytest.fixture
 def notes(folder: Path) -> str:
@@ -65,15 +77,29 @@ def test_bytes_are_saved_where_a_terminal_would_show_them(
     ("argv", "code", "said"),
     [
         (["notes.py", "notes://tody"], 1, "did you mean 'notes://today'?"),
-        (["notes.py"], 1, "no server is given"),
+        (["notes.py"], 1, "no URI is given"),
+        (["notes.py:server"], 1, "fix: defserve read notes.py:server URI"),
+        ([], 1, "no URI is given"),
+        (["notes://today"], 1, "no server is given"),
         (["notes.py", "a://b", "c://d"], 1, "read needs one URI"),
-        (["-m", "notes"], 1, "read needs one URI"),
+        (["-m", "notes"], 1, "no URI is given"),
         (["notes.py", "notes://today", "--jsn"], 1, "did you mean '--json'?"),
     ],
 )
 def test_what_cannot_be_read_is_said(defserve: Run, notes: str, argv: list[str], code: int, said: str):
     outcome = defserve("read", *argv)
     assert (outcome.code, outcome.out) == (code, "") and said in outcome.err
+
+
+@pytest.mark.parametrize(("command", "name"), [("read", "bad://pump"), ("prompt", "broken")])
+def test_a_traceback_has_the_authors_frames_and_all_with_verbose(folder: Path, command: str, name: str):
+    (folder / "bad.py").write_text(BROKEN)
+    program = [sys.executable, "-m", "defserve", command, "bad.py", name]
+    short, long = (
+        subprocess.run([*program, *more], cwd=folder, capture_output=True, text=True).stderr for more in ([], ["-v"])
+    )
+    assert "KeyError: 'pump'" in short and "(-v shows every frame)" in short
+    assert (short.count('  File "'), long.count('  File "') > 1) == (1, True)
 
 
 def test_a_prompt_is_filled_in(defserve: Run, notes: str):
@@ -88,7 +114,7 @@ def test_a_prompt_is_filled_in(defserve: Run, notes: str):
     ("argv", "said"),
     [
         (["notes.py", "revew", "code=x"], "notes has no prompt 'revew'\n  fix: did you mean 'review'?"),
-        (["notes.py", "review"], "code"),
+        (["notes.py", "review"], "error: code: missing\n  fix: "),
         (["notes.py"], "no prompt is given"),
         (["notes.py", "review", "code"], "'code' is not an argument"),
         (["notes.py", "review", "--code", "x"], "write code=x"),

@@ -93,6 +93,7 @@ def test_a_file_is_inspected(defserve: Run, served: str, runs: list[Any]):
     assert defserve("inspect", served, "--web", "--no-browser", "--port", "8123").code == 0
     ((target, options, tools),) = runs
     assert (target.words, target.address, options, tools) == ((served,), served, WebOptions(8123, False), ["one"])
+    assert target.tracebacks == "The traceback is in the terminal where the inspector runs."
 
 
 def test_a_command_is_inspected(defserve: Run, served: str, runs: list[Any]):
@@ -103,6 +104,7 @@ def test_a_command_is_inspected(defserve: Run, served: str, runs: list[Any]):
     ((target, options, tools),) = runs
     assert target.words[:2] == ("--", sys.executable) and tools == ["one"]
     assert (target.era, options.browser) == ("handshake", True)
+    assert target.tracebacks.startswith("With defserve inspect -v")
 
 
 def test_a_store_beside_the_server_is_read(defserve: Run, served: str, runs: list[Any], tmp_path: Path):
@@ -122,6 +124,21 @@ def test_a_file_with_states_is_read_where_they_are_kept(defserve: Run, runs: lis
     ((target, _, _),) = runs
     assert target.stored("git.commit").facts == {"store": "memory", "keep": 1000, "undoes": True, "opaque": True}
     assert target.stored("other") is None
+
+
+def test_the_audit_log_of_a_file_is_read_where_it_is(
+    defserve: Run, served: str, runs: list[Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setenv("DEFSERVE_AUDIT_KEY", "a key that only the tests have")
+    path = tmp_path / "audited.py"
+    path.write_text(f"from defserve import Server\n\nserver = Server('audited', audit={str(tmp_path / 'a.jsonl')!r})\n")
+    defserve("inspect", str(path), "--web", "--no-browser")
+    defserve("inspect", served, "--web", "--no-browser")
+    (audited, *_), (plain, *_) = runs
+    log = audited.audit()
+    assert log.verify().ok
+    log.close()
+    assert plain.audit() is None
 
 
 def test_wrong_options_are_told(defserve: Run, served: str, runs: list[Any]):

@@ -14,7 +14,7 @@ import pytest
 from defserve.errors import DefserveError, ToolError, UsageError
 from defserve.proxying.restarts import Exit
 from defserve.sandbox import monty
-from tests.kernel.running import Running, entry, running
+from tests.kernel.running import BACKEND, Running, entry, running
 from tests.waiting import until
 
 pytestmark = pytest.mark.anyio
@@ -166,6 +166,24 @@ async def test_a_stop_lets_calls_finish(tmp_path: Path) -> None:
         await until(lambda: backend.calls == 1)
         await here.kernel.stop("a")
         assert await call
+
+
+async def test_a_restart_is_told_in_the_log_and_begins_the_time_anew(tmp_path: Path) -> None:
+    script = tmp_path / "server.py"
+    script.write_text(BACKEND.read_text())
+    text = f'[[servers]]\nid = "a"\ncommand = "{sys.executable}"\nargs = ["-I", "-S", "{script}"]\n'
+    async with running(tmp_path, text) as here:
+        before = here.kernel.ps()[0]["since"]
+        await here.kernel.restart("a")
+        row = here.kernel.ps()[0]
+        assert (row["state"], row["since"] > before) == ("connected", True)
+        assert "restarted without a gap: operator_request" in texts(here)
+        # One that does not open changes nothing, and is told as well.
+        script.write_text("import sys; sys.exit('no more')")
+        with pytest.raises(DefserveError):
+            await here.kernel.restart("a")
+        assert here.kernel.ps()[0]["since"] == row["since"]
+        assert any(text.startswith("it was not restarted: ") and "no more" in text for text in texts(here))
 
 
 async def test_a_restart_has_no_gap(tmp_path: Path) -> None:

@@ -91,10 +91,10 @@ class _Media(Part):
     def __init__(
         self,
         data: bytes | None = None,
+        mime_type: str | None = None,
         *,
         path: str | os.PathLike[str] | None = None,
         format: str | None = None,
-        mime_type: str | None = None,
         annotations: Mapping[str, Any] | None = None,
         meta: Mapping[str, Any] | None = None,
     ) -> None:
@@ -111,19 +111,21 @@ class _Media(Part):
         mime_type = mime_type or (mime_type_of(path) if path is not None else None) or _sniffed(data)
         if mime_type is None:
             raise TypeError(f'cannot tell the MIME type of this {family}: say format="…" or mime_type="…"')
+        if "/" not in mime_type:
+            raise TypeError(f"{mime_type!r} is not a MIME type: say format={mime_type!r}")
         if not mime_type.startswith(f"{family}/"):
             raise TypeError(f"{type(self).__name__} cannot hold {mime_type}; use File")
         self._set(data=data, mime_type=mime_type, annotations=annotations, meta=meta)
 
 
 class Image(_Media):
-    """A picture: `Image(data=png, format="png")` or `Image(path="chart.png")`."""
+    """A picture: `Image(png, "image/png")`, `Image(data=png, format="png")` or `Image(path="chart.png")`."""
 
     __slots__ = ()
 
 
 class Audio(_Media):
-    """A sound: `Audio(data=wav, format="wav")` or `Audio(path="bell.mp3")`."""
+    """A sound: `Audio(wav, "audio/wav")`, `Audio(data=wav, format="wav")` or `Audio(path="bell.mp3")`."""
 
     __slots__ = ()
 

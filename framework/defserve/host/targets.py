@@ -104,9 +104,11 @@ def _import(name: str) -> ModuleType:
     except ModuleNotFoundError as error:
         if error.name is None or not (name == error.name or name.startswith(error.name + ".")):
             raise _failed(f"importing {name!r}", error) from error
+        file = f"{name.replace('.', '/')}.py"
+        there = f"{file}:server" if os.path.isfile(file) else "path/to/server.py"
         raise UsageError(
             f"there is no module {error.name!r} on the path",
-            fix=f"run from the folder that holds it, or give the file: {name.replace('.', '/')}.py:server",
+            fix=f"install it here, run from the folder that holds it, or give the file: {there}",
         ) from None
     except Exception as error:
         raise _failed(f"importing {name!r}", error) from error

@@ -213,7 +213,11 @@ class Inspection:
         """What a page is told first."""
         assert self._first is not None
         return {
-            "target": {"address": self.target.address, "words": list(self.target.words)},
+            "target": {
+                "address": self.target.address,
+                "words": list(self.target.words),
+                "tracebacks": self.target.tracebacks,
+            },
             "connections": [self.told(each) for each in self.connections.values()] or [self.told(self._first)],
             "era": self._first.era,
             "questions": self.questions.open,

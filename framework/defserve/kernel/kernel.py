@@ -8,6 +8,7 @@ import os
 from collections.abc import AsyncIterator, Mapping
 from contextlib import aclosing
 from difflib import get_close_matches
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -142,7 +143,11 @@ class Kernel:
             if now:
                 await member.backend.restart("operator_request", 0)
             else:
-                await member.backend.renew("operator_request", timeout=timeout, overlap=overlap)
+                try:
+                    await member.backend.renew("operator_request", timeout=timeout, overlap=overlap)
+                except DefserveError as error:
+                    self.journal.add(id, "problem", member.hidden(f"it was not restarted: {error}"))
+                    raise
         return {"id": id, "state": member.state}
 
     async def search(self, query: str, top: int = 5) -> list[dict[str, Any]]:
@@ -208,6 +213,8 @@ class Kernel:
         member.prepare(self.mounts, self.journal)
         if member.backend is not None:
             member.backend.watch(lambda change: self.governance.settled(member) if change.new == "connected" else None)
+            if (access := self.governance.access) is not None:
+                member.backend.open_to = partial(access.opens, member.id)
             self._supervision.watch(member)
 
     async def add(self, entry: ServerEntry, creator: Creator) -> Member:

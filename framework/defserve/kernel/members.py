@@ -85,6 +85,7 @@ class Member:
         self._hide_from_clients(target)
         self.backend.on_stderr = lambda line: journal.add(self.id, "stderr", self.hidden(line))
         self.backend.on_lifecycle = lambda told: journal.add(self.id, "state", self.hidden(_told_itself(told)))
+        self.backend.on_renewed = lambda reason: journal.add(self.id, "state", f"restarted without a gap: {reason}")
         self.backend.watch(lambda change: journal.add(self.id, "state", self.hidden(_told(change))))
 
     def target(self) -> Target:

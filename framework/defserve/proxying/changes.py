@@ -6,6 +6,7 @@ import asyncio
 import time
 from collections.abc import Collection, Coroutine, Hashable, Mapping
 from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from defserve.core.call import Call
@@ -133,7 +134,8 @@ class Changes:
 
     def _updated(self, channel: Channel, uri: str) -> None:
         """Tell who asked, and nobody else: other fronts have other conversations, with other contents."""
-        outer, front, tell = self._server.prefix.uri(uri), channel.front, self._subscriptions.updated
+        outer, front = self._server.prefix.uri(uri), channel.front
+        tell = partial(self._subscriptions.updated, hears=self._server.open_to)
         if front is None:
             tell(outer)
         elif front.session is not None:

@@ -15,6 +15,8 @@ from defserve.proxying.restarts import RestartPolicy
 from defserve.proxying.targets import Secrets, Target
 
 if TYPE_CHECKING:
+    from defserve.core.call import Call
+    from defserve.core.session import PeerIdentity, Session
     from defserve.host.eras import SessionTerms
 
 STDERR_LINES: Final = 200
@@ -56,6 +58,10 @@ class MountedServer:
         self.said: SaidMgp | None = None
         self.on_lifecycle: Callable[[Json], None] | None = None
         """Called when it tells of a state of its own (MGP §11.4)."""
+        self.on_renewed: Callable[[str], None] | None = None
+        """Called with the reason when another process or connection has taken its place without a gap."""
+        self.open_to: Callable[[Session, PeerIdentity | None], bool] | None = None
+        """Whether a caller may use the server at all. None: everybody may."""
         self.stderr: deque[str] = deque(maxlen=STDERR_LINES)
         self.on_stderr: Callable[[str], None] | None = None
 
@@ -63,6 +69,10 @@ class MountedServer:
     def is_shared(self) -> bool:
         """Whether the operator lets callers share a conversation, whoever they are."""
         return self.target.per == "shared"
+
+    def serves(self, call: Call) -> bool:
+        """Whether it may be used by who calls."""
+        return self.open_to is None or self.open_to(call.session, call.identity)
 
     def learn(self, terms: SessionTerms) -> None:
         """Keep what it says of itself when it is opened."""

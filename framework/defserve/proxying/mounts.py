@@ -151,11 +151,11 @@ class Mounts(Extension):
         self._shelf.declare(found)
         return found
 
-    def _instructions(self) -> Iterator[str]:
+    def _instructions(self, call: Call) -> Iterator[str]:
         """What backends say about their use, each under its name."""
         for backend in self.backends.values():
             text = "".join(c for c in backend.instructions or "" if c.isprintable() or c == "\n")
-            if text and backend.state == "connected":
+            if text and backend.state == "connected" and backend.serves(call):
                 yield f"## {backend.id}\n\n{text[:LONGEST_INSTRUCTIONS]}"
 
     async def watch(self, call: Call, uris: Collection[str]) -> None:

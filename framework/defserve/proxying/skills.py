@@ -69,7 +69,7 @@ class RemoteSkills:
         known = self._holder(uri, lambda skill: visible(call, skill))
         if known is None and self.holder(uri) is not None:
             return None  # it is there, and not for this caller
-        return known or self._backends.owner(uri, lambda one: bool(_is_offered(one)))
+        return known or self._backends.owner(uri, lambda one: _is_offered(one) and one.serves(call))
 
     def _holder(self, uri: str, may: Callable[[RemoteSkill], bool]) -> Backend | None:
         for place in (uri, *manifests_above(uri)):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
@@ -107,7 +108,10 @@ class Supervision:
         await self._changes.listen(main)
         self._forget_restarts()
         self.restarts += 1
+        self._state.since = time.time()
         log.info("server %r: renewed (%s)", server.id, reason)
+        if server.on_renewed is not None:
+            server.on_renewed(reason)
         await _retire(old, pool, timeout)
 
     def fail(self, reason: str) -> None:

@@ -61,10 +61,17 @@ def test_resources_and_links_are_shown(folder: Path):
     ]
 
 
-def test_a_folder_that_cannot_be_written_is_an_error(folder: Path):
-    with pytest.raises(UsageError, match="cannot write") as refused:
-        printed({"type": "image", "data": DATA, "mimeType": "image/png"}, folder="none")
-    assert "--output DIR" in refused.value.fix
+def test_a_folder_that_cannot_be_made_is_an_error(folder: Path):
+    (folder / "taken").write_text("a file")
+    for place in ("taken", "taken/pictures"):
+        with pytest.raises(UsageError, match="cannot make the folder") as refused:
+            printed({"type": "image", "data": DATA, "mimeType": "image/png"}, folder=place)
+        assert "--output DIR" in refused.value.fix
+
+
+def test_a_folder_that_is_not_there_is_made(folder: Path):
+    printed({"type": "image", "data": DATA, "mimeType": "image/png"}, folder="new/pictures")
+    assert len(list((folder / "new" / "pictures").iterdir())) == 1
 
 
 def test_bytes_beside_a_value_are_found():

@@ -146,3 +146,5 @@ def test_a_kernel_is_looked_at_by_its_file(defserve: Run, folder: Path, monkeypa
     monkeypatch.setattr("defserve.cli.top.sources.ask", ask)
     out = defserve("top", "mgp.toml").out
     assert out.startswith("kernel house  1 of 1 servers, 2 tools\n") and "wiki  connected" in out
+    answers["status"][0]["tools"] = 1
+    assert defserve("top", "mgp.toml").out.startswith("kernel house  1 of 1 servers, 1 tool\n")

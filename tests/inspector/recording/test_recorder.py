@@ -4,6 +4,8 @@ import json
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from defserve.inspector.recording.bodies import Bodies
 from defserve.inspector.recording.recorder import Entry, Exchange, Recorder
@@ -78,6 +80,64 @@ def test_a_message_is_shown_with_secrets_masked_and_its_exchange():
     assert shown["body"]["params"]["_meta"] == {"progressToken": 5}
     assert shown["body"]["params"]["properties"] == {"token": {"type": "string"}}
     assert shown["exchange"]["headers"]["accept"] == "a" and shown["exchange"]["status"] == 200
+
+
+anything = st.recursive(
+    st.sampled_from([10**400, -(10**4000), 1]) | st.none() | st.booleans() | st.floats() | st.text(max_size=9),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    max_leaves=6,
+)
+METHODS = ("notifications/progress", "notifications/message", "notifications/cancelled", "tools/call", "tools/list")
+MORE = ("initialize", "server/discover", "x")
+
+
+def some(names: str) -> st.SearchStrategy[dict[str, Any]]:
+    """An object with any of these members, each of any type."""
+    return st.fixed_dictionaries({}, optional=dict.fromkeys(names.split(), anything))
+
+
+parameters = some("progress total message level data name ref uri reason clientInfo progressToken requestId request_id")
+results = some("tools nextCursor serverInfo protocolVersion supportedVersions resultType isError content")
+asked = st.fixed_dictionaries(
+    {"method": st.sampled_from(METHODS + MORE) | anything, "params": parameters | anything}, optional={"id": anything}
+)
+answered = st.fixed_dictionaries(
+    {"id": st.sampled_from((1, *METHODS, *MORE)) | anything},
+    optional={"result": results | anything, "error": some("code message") | anything},
+)
+
+
+@given(st.lists(asked | answered | anything, max_size=6), st.booleans())
+def test_whatever_a_peer_sends_is_recorded_and_goes_on(bodies: list[Any], is_pair: bool):
+    recorder = Recorder()
+    for method in METHODS + MORE:
+        sent(recorder, id=method if is_pair else 1, method=method)
+    for place, body in enumerate(bodies, len(METHODS + MORE)):
+        entry = recorder.append("stateless", "received", json.dumps(body).encode())
+        assert recorder.entry(place) is entry and recorder.message(place) is not None
+    assert recorder.count == len(METHODS + MORE) + len(bodies)
+
+
+def test_a_number_that_no_float_holds_is_told_and_belongs_to_its_request():
+    recorder = Recorder()
+    asked = sent(recorder, id=1, method="tools/call", params={"name": "a"})
+    params = {"progressToken": 1, "progress": 10**400, "total": -(10**4000)}
+    notice = received(recorder, method="notifications/progress", params=params)
+    assert notice.about.startswith("1000") and notice.of == asked.seq
+
+
+def test_what_follows_a_message_cannot_stop_it():
+    def fails(*_: object) -> None:
+        raise OSError("no space left on device")
+
+    bodies = Bodies()
+    bodies.keep = fails
+    recorder, heard = Recorder(bodies), list[Entry]()
+    recorder.subscribe(fails)
+    recorder.subscribe(heard.append)
+    assert heard == [sent(recorder, id=1, method="ping")]
+    recorder.attach(0, Exchange("POST", "http://x/\ud800", {}, 200, {}))
+    assert "body" not in recorder.message(0)
 
 
 def test_the_timeline_is_read_by_number_and_by_time():

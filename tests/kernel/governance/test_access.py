@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Literal
 
 import pytest
 
 from defserve.auth.principals import Principal
+from defserve.protocols.mgp.access.policy import AccessPolicy, Entry
+from defserve.server.server import Server
+from tests.at_address import at_address
 from tests.kernel.governance.governing import governed, tool
-from tests.kernel.running import entry, running
+from tests.kernel.running import Running, entry, running, url_entry
 from tests.protocols.mgp.callers import ALICE, BOB, STRANGER, Trail, code_of, speaking
-from tests.raw import ERAS, HANDSHAKE, Json, Raw
+from tests.raw import ERAS, HANDSHAKE, STATELESS, Json, Raw
 
 pytestmark = pytest.mark.anyio
 
@@ -94,6 +98,141 @@ async def test_a_server_may_be_closed_beside_an_open_one(tmp_path: Path) -> None
     ):
         assert {name.partition("_")[0] for name in await sees(bob)} == {"b"}
         assert (await uses(bob, "a_pid"), await uses(bob, "b_pid")) == ("access_denied", None)
+
+
+def gallery(folder: Path) -> Server:
+    """A server with something of every kind."""
+    server = Server("gallery", "1", instructions="Look, do not touch.")
+    (folder / "tour").mkdir()
+    (folder / "tour" / "SKILL.md").write_text("---\nname: tour\ndescription: d\n---\nWalk.\n")
+    server.skill(folder / "tour")
+
+    @server.tool
+    def paint() -> str:
+        return "done"
+
+    @server.resource("art://hours")
+    def hours() -> str:
+        return "9 to 5"
+
+    @server.resource("art://rooms/{room}")
+    def rooms(room: Literal["east", "west"]) -> str:
+        return room
+
+    @server.prompt
+    def critique(style: Literal["kind", "harsh"]) -> str:
+        return style
+
+    return server
+
+
+UPDATED = "notifications/resources/updated"
+LISTS = ("resources/list", "resources/templates/list", "prompts/list", "skills/list")
+HOURS, ROOM, TEMPLATE, SKILL = "art://a/hours", "art://a/rooms/east", "art://a/rooms/{room}", "skill://a/tour/SKILL.md"
+STYLE, OF_ROOM = {"name": "style", "value": ""}, {"name": "room", "value": ""}
+# Every way to what is no tool, also to what no list names.
+USES = (
+    ("resources/read", {"uri": HOURS}),
+    ("resources/read", {"uri": ROOM}),
+    ("resources/read", {"uri": SKILL}),
+    ("prompts/get", {"name": "a_critique", "arguments": {"style": "kind"}}),
+    ("completion/complete", {"ref": {"type": "ref/prompt", "name": "a_critique"}, "argument": STYLE}),
+    ("completion/complete", {"ref": {"type": "ref/resource", "uri": TEMPLATE}, "argument": OF_ROOM}),
+    ("skills/get", {"uri": SKILL}),
+)
+UNLISTED = (
+    ("resources/read", {"uri": "art://a/none"}),
+    ("skills/get", {"uri": "skill://a/none/SKILL.md"}),
+    ("resources/directory/read", {"uri": "skill://a/none"}),
+)
+
+
+def policy_of(here: Running) -> AccessPolicy:
+    access = here.kernel.governance.access
+    assert access is not None
+    policy = access.named("a")
+    assert policy is not None
+    return policy
+
+
+async def rows(peer: Raw) -> list[int]:
+    """How many items each list shows."""
+    results = [(await peer.ask(method))["result"] for method in LISTS]
+    return [sum(len(found) for found in result.values() if isinstance(found, list)) for result in results]
+
+
+async def refusals(peer: Raw) -> list[bool]:
+    return ["error" in await peer.ask(method, params) for method, params in USES]
+
+
+@pytest.mark.parametrize("who", [BOB, STRANGER], ids=lambda who: who.id)
+@pytest.mark.parametrize("version", ERAS[-2:])
+async def test_who_may_not_use_a_server_gets_nothing_of_it(tmp_path: Path, version: str, who: Principal) -> None:
+    asked: list[str] = []
+    back = gallery(tmp_path)
+
+    @back.resource("art://{+path}")
+    def others(path: str) -> str:
+        asked.append(path)
+        return path
+
+    async with at_address(back) as url, running(tmp_path, f"[kernel]\n{CLOSED}", url_entry("a", url)) as here:
+        async with speaking(here.kernel.server, version, who=who) as peer:
+            policy = policy_of(here)
+            # An entry for a tool opens the tool, and nothing else.
+            policy.grant(Entry("tool_grant", who.id, "paint"))
+            assert await uses(peer, "a_paint") is None
+            assert await rows(peer) == [0, 0, 0, 0]
+            for method, params in (*USES, *UNLISTED):
+                assert "error" in await peer.ask(method, params), method
+            assert not asked
+            if version != STATELESS:
+                assert "error" in await peer.ask("resources/subscribe", {"uri": HOURS})
+            policy.grant(Entry("server_grant", who.id))
+            assert 0 not in await rows(peer)
+            assert await refusals(peer) == [False] * len(USES)
+            policy.grant(Entry("server_grant", who.id, permission="deny"))
+            assert await rows(peer) == [0, 0, 0, 0]
+            assert await refusals(peer) == [True] * len(USES)
+
+
+async def test_who_may_not_use_a_server_is_not_told_its_instructions(tmp_path: Path) -> None:
+    async with (
+        at_address(gallery(tmp_path)) as url,
+        running(tmp_path, f"[kernel]\n{CLOSED}", url_entry("a", url)) as here,
+    ):
+        policy = policy_of(here)
+        for told in (False, True):
+            policy.grant(Entry("server_grant", "bob", permission="allow" if told else "deny"))
+            async with speaking(here.kernel.server, STATELESS, who=BOB) as bob:
+                found = (await bob.ask("server/discover"))["result"]
+                assert ("do not touch" in found.get("instructions", "")) is told
+
+
+async def updated(peer: Raw) -> None:
+    while (await peer.hear()).get("method") != UPDATED:
+        pass
+
+
+async def test_a_subscription_ends_with_the_right_to_read(tmp_path: Path) -> None:
+    back = gallery(tmp_path)
+    async with (
+        at_address(back) as url,
+        running(tmp_path, '[kernel]\nadmins = ["alice"]\n', url_entry("a", url, 'per = "shared"')) as here,
+        speaking(here.kernel.server, HANDSHAKE[-1], who=BOB) as bob,
+        speaking(here.kernel.server, HANDSHAKE[-1], who=ALICE) as alice,
+    ):
+        policy = policy_of(here)
+        for peer in (bob, alice):
+            assert "error" not in await peer.ask("resources/subscribe", {"uri": HOURS})
+        back.resource_updated("art://hours")
+        await updated(alice)
+        await updated(bob)
+        policy.grant(Entry("server_grant", "bob", permission="deny"))
+        back.resource_updated("art://hours")
+        await updated(alice)
+        await bob.ask("ping")
+        assert UPDATED not in [message.get("method") for message in bob.heard]
 
 
 async def test_audit_events_go_to_the_file_and_name_the_server(tmp_path: Path) -> None:

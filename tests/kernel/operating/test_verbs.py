@@ -71,6 +71,24 @@ async def test_access_is_granted_denied_and_revoked(tmp_path: Path, capsys: pyte
         assert await asked(one, "access list", agent="eve") == [default]
 
 
+async def test_an_entry_for_a_tool_that_a_server_does_not_have_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async with governed(tmp_path, tool("look"), tool("add_note"), kernel=CLOSED) as one:
+        for verb in ("access grant", "access deny"):
+            with pytest.raises(UsageError, match="'s' has no tool 'ad_note'") as caught:
+                await asked(one, verb, agent="bob", id="s", tool="ad_note")
+            assert "did you mean 'add_note'?" in str(caught.value)
+        with pytest.raises(UsageError, match="it has add_note, look"):
+            await asked(one, "access deny", agent="bob", id="s", tool="zzz")
+        assert len(await asked(one, "access list")) == 1
+        # A tool may be yet to come, and the tools of a server that does not run are not known.
+        assert await typed(one, capsys, "access", "deny", "bob", "s", "later", "--force") == "bob: deny s later\n"
+        await one.here.kernel.stop("s")
+        await asked(one, "access deny", agent="bob", id="s", tool="ad_note")
+        assert len(await asked(one, "access list")) == 3
+
+
 @pytest.mark.parametrize(
     ("verb", "fields", "told"),
     [

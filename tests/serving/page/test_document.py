@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from defserve.protocols.mgp.agreed import SECURITY_KEY
 from defserve.serving.page.connecting import client_steps
-from defserve.serving.page.document import About, mark_of, page
+from defserve.serving.page.document import SHAPES, About, mark_of, page
 from tests.asgi import Web, living
 from tests.rows import for_each_row
 
@@ -57,6 +57,12 @@ def is_harmless(found: Page) -> bool:
     return found.tags == PLAIN.tags and {a for a in found.attributes if a[1] not in marks} == {
         a for a in PLAIN.attributes if a[1] not in marks
     }
+
+
+def test_the_marks_that_are_shown_are_explained():
+    tools = [named("a", mark="safe"), named("b", mark="odd")]
+    text = page(About("x", tools=tools), ADDRESS, everywhere=False).decode()
+    assert [mark for mark in SHAPES if f"</svg> {mark}</span>" in text] == ["safe", "unmarked"]
 
 
 @for_each_row("text", HOSTILE)

@@ -91,3 +91,21 @@ def test_a_function_without_a_source_is_not_looked_at():
     hidden = Server("hidden", "1")
     hidden.tool(made["made"])  # type: ignore[arg-type]
     assert only(read(hidden), "forgotten-await") == []
+
+
+def test_what_gives_nothing_is_not_awaited():
+    telling = Server("telling", "1")
+
+    @telling.tool
+    async def tell(ctx: Context, log: str) -> str:
+        """Tell the client what happens."""
+        await ctx.log.info("begins")
+        await ctx.progress(1)
+        ctx.log.info("goes on")
+        return await ctx.ask(log, str)
+
+    found = [c.finding for c in only(read(telling), "needless-await")]
+    assert [f.fix for f in found] == ["write ctx.log.info(…) without await", "write ctx.progress(…) without await"]
+    path, _, line = found[0].where.rpartition(":")
+    with open(path) as file:
+        assert 'await ctx.log.info("begins")' in file.readlines()[int(line) - 1]

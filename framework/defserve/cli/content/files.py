@@ -32,11 +32,18 @@ ENDINGS: Final = {
 }
 OTHER: Final = ".bin"
 LONGEST: Final = 60
+WRITABLE: Final = "add --output DIR with a folder that you can write"
 
 
 def save(data: bytes, name: str, kind: str, folder: str = ".") -> Path:
-    """Write to a new file that is named after `name`, with a number if there is such a file. Raises UsageError."""
+    """Write to a new file that is named after `name`, with a number if there is such a file. Raises UsageError.
+
+    The folder is made if it is not there."""
     stem, ending = file_name(name, kind)
+    try:
+        os.makedirs(folder, exist_ok=True)
+    except OSError as error:
+        raise UsageError(f"cannot make the folder {folder}: {error.strerror}", fix=WRITABLE) from None
     for number in count(1):
         path = Path(folder, f"{stem}{f'-{number}' if number > 1 else ''}{ending}")
         try:
@@ -46,9 +53,7 @@ def save(data: bytes, name: str, kind: str, folder: str = ".") -> Path:
         except FileExistsError:
             continue
         except OSError as error:
-            raise UsageError(
-                f"cannot write {path}: {error.strerror}", fix="add --output DIR with a folder that you can write"
-            ) from None
+            raise UsageError(f"cannot write {path}: {error.strerror}", fix=WRITABLE) from None
     raise AssertionError("unreachable")
 
 

@@ -22,6 +22,9 @@ REASON: Final[dict[str, dict[str, Any]]] = {"--reason": {"metavar": "TEXT", "hel
 UNTIL: Final[dict[str, dict[str, Any]]] = {
     "--until": {"metavar": "TIME", "help": "when it ends, as 2027-01-31T12:00:00Z"}
 }
+FORCE: Final[dict[str, dict[str, Any]]] = {
+    "--force": {"action": "store_true", "help": "also for a tool that the server does not have now"}
+}
 PERMISSION: Final[dict[str, dict[str, Any]]] = {
     **ID,
     "permission": {"metavar": "PERMISSION", "nargs": "?", "help": "default: all that nobody has decided about"},
@@ -123,8 +126,8 @@ ACCESS: Final[Mapping[str, KernelAction]] = {
         access_lines,
         OPTIONAL_ID | {"--agent": {"metavar": "AGENT", "help": "only entries of this one"}},
     ),
-    "grant": KernelAction("let an agent use a server or a tool", each(_entry_line), ENTRY | REASON | UNTIL),
-    "deny": KernelAction("keep an agent from a server or a tool", each(_entry_line), ENTRY | REASON | UNTIL),
+    "grant": KernelAction("let an agent use a server or a tool", each(_entry_line), ENTRY | REASON | UNTIL | FORCE),
+    "deny": KernelAction("keep an agent from a server or a tool", each(_entry_line), ENTRY | REASON | UNTIL | FORCE),
     "revoke": KernelAction("remove what was granted or denied", each(_entry_line), ENTRY),
 }
 PERMISSIONS: Final[Mapping[str, KernelAction]] = {

@@ -11,6 +11,7 @@ from urllib.parse import urlsplit
 
 from defserve.auth.local_token.client import with_local_key
 from defserve.auth.urls import is_loopback
+from defserve.cli.option_types import token as token_type
 from defserve.cli.screen.progress import Working
 from defserve.cli.target.target import ServerTarget, headers_of
 from defserve.errors import PeerGone, PeerTimeout, UsageError
@@ -23,7 +24,7 @@ from defserve.transports.client_errors import Challenged, HttpRefusal, Unreachab
 
 # The error of a challenge → what helps.
 TOKENS: Final[Mapping[str | None, str]] = {
-    "": "add --token TOKEN",
+    "": "add --token TOKEN, or --token @FILE",
     "invalid_token": "use another --token; this one is unknown, expired, or meant for another server",
     "insufficient_scope": "use a --token that has these scopes",
 }
@@ -33,7 +34,9 @@ def add_connection_options(parser: ArgumentParser) -> None:
     parser.add_argument("-m", dest="module", metavar="PACKAGE", help="a package with a server, instead of TARGET")
     parser.add_argument("--era", help='protocol era: "handshake", "stateless" or a version (default: negotiated)')
     parser.add_argument("--timeout", type=float, default=60.0, help="seconds to wait for each answer (default: 60)")
-    parser.add_argument("--token", help="a bearer token for a server at an address")
+    parser.add_argument(
+        "--token", type=token_type, help="a bearer token for a server at an address, or @FILE that holds it"
+    )
     parser.add_argument(
         "-H", "--header", action="append", default=[], metavar="NAME:VALUE", help="a header for a server at an address"
     )

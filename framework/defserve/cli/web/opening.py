@@ -9,6 +9,7 @@ from argparse import Namespace
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from typing import Final
 
 from defserve.cli.state.opened import existing
 from defserve.cli.target.connection import link_to
@@ -26,6 +27,9 @@ from defserve.protocols.mgp.extension import MGP
 from defserve.server.server import Server
 from defserve.tooling.devserver.sockets import Beside
 from defserve.tooling.devserver.stdio import stop_signals
+
+IN_TERMINAL: Final = "The traceback is in the terminal where the inspector runs."
+WITH_VERBOSE: Final = "With defserve inspect -v, the traceback is in the terminal where the inspector runs."
 
 
 def inspect_in_browser(target: ServerTarget, words: Sequence[str], options: Namespace) -> int:
@@ -56,7 +60,8 @@ def inspector_beside(options: Namespace) -> Beside:
 
     async def run_beside(address: str, ending: asyncio.Future[int]) -> int:
         reached = Namespace(era=None, token=None, header=[], verbose=False)
-        async with _reading(inspected(ServerTarget(address=address), [address], reached), options.store) as target:
+        beside = replace(inspected(ServerTarget(address=address), [address], reached), tracebacks=IN_TERMINAL)
+        async with _reading(beside, options.store) as target:
             return await run(target, web, ending)
 
     return run_beside
@@ -92,7 +97,15 @@ def inspected(target: ServerTarget, words: Sequence[str], options: Namespace) ->
         stored=_stored(server),
         kernel=_control(target),
         audit=lambda: _audited(server),
+        tracebacks=_tracebacks(target, options),
     )
+
+
+def _tracebacks(target: ServerTarget, options: Namespace) -> str:
+    """Where a person finds the tracebacks of the server. Those at another address are out of reach."""
+    if target.address:
+        return ""
+    return IN_TERMINAL if target.server is not None or options.verbose else WITH_VERBOSE
 
 
 def _control(target: ServerTarget) -> KernelControl | None:

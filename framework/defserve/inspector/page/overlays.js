@@ -8,11 +8,13 @@ import { Dialog } from "./parts/layers.js";
 
 const close = () => app.set({ overlay: null });
 const MOST = 30;
+const AGAIN = [400, 1200]; // ms: what a panel learns while somebody types is found too
 
 export function Palette({ panels, loaded }) {
   const [words, setWords] = useState("");
   const [at, setAt] = useState(0);
   const [later, setLater] = useState({ words: null, items: [] });
+  const [turn, setTurn] = useState(0);
   const list = useRef(null);
   // What is known here is there at once, so that Enter means what is typed. What the host has to be asked for follows.
   const { now, coming } = useMemo(() => {
@@ -21,13 +23,17 @@ export function Palette({ panels, loaded }) {
     const all = panels.map(panel => loaded[panel.id]?.finds?.(words) ?? []);
     const here = all.filter(Array.isArray).flat();
     return { now: words ? [...here, ...own] : [...own, ...here], coming: all.filter(each => !Array.isArray(each)) };
+  }, [words, turn]);
+  useEffect(() => {
+    setAt(0);
+    const timers = AGAIN.map(after => setTimeout(() => setTurn(count => count + 1), after));
+    return () => timers.forEach(clearTimeout);
   }, [words]);
   useEffect(() => {
     let current = true;
-    setAt(0);
     Promise.all(coming.map(each => Promise.resolve(each).catch(() => []))).then(items => { if (current) setLater({ words, items: items.flat() }); });
     return () => { current = false; };
-  }, [words]);
+  }, [words, turn]);
   const found = [...now, ...(later.words === words ? later.items : [])].slice(0, MOST);
   useEffect(() => list.current?.querySelector("[aria-selected=true]")?.scrollIntoView({ block: "nearest" }), [at]);
   const run = item => { close(); item?.run(); };
@@ -42,7 +48,7 @@ export function Palette({ panels, loaded }) {
       aria-controls="found" aria-activedescendant=${found.length ? `found-${at}` : null} aria-label="Find a tool, message, panel" placeholder="Find a tool, message, panel" value=${words}
       ref=${element => element && !words && element.focus()} onInput=${event => setWords(event.target.value)} onKeyDown=${onKeyDown} /><kbd>Esc</kbd></label>
     <div id="found" role="listbox" aria-label="Found" class="found" ref=${list}>${found.map((item, index) => html`<div role="option" key=${item.title + index} id=${`found-${index}`} aria-selected=${String(index === at)}
-      class=${`nav${index === at ? " at" : ""}`} onMouseMove=${() => setAt(index)} onClick=${() => run(item)}><${Icon} name=${item.icon} /><span class=${`cut${item.mono ? " mono" : ""}`}>${item.title}</span><span class="n">${item.hint}</span></div>`)}
+      class=${`nav${index === at ? " at" : ""}`} onMouseMove=${event => { if (event.movementX || event.movementY) setAt(index); }} onClick=${() => run(item)}><${Icon} name=${item.icon} /><span class=${`cut${item.mono ? " mono" : ""}`}>${item.title}</span><span class="n">${item.hint}</span></div>`)}
       ${found.length === 0 && html`<p class="dim nothing">Nothing fits.</p>`}</div></div></div>`;
 }
 

@@ -11,7 +11,6 @@ from defserve.host.client import Client
 from defserve.host.fields import object_of
 from defserve.host.mgp.security.tool_security import tool_security
 from defserve.inspector.inspection import ERAS, Inspection
-from defserve.inspector.panels.tools import is_marked
 from defserve.inspector.protocol import BadMessage, Json, error_of
 from defserve.inspector.recording.counterparts import LONGEST_READ, asked_for, counterpart, request_of
 from defserve.inspector.recording.recorder import Entry, Recorder
@@ -176,7 +175,7 @@ async def _mark(client: Client, method: str, params: Json) -> str | None:
     if tool is None:
         return None
     security = tool_security(str(name), tool)
-    return security.risk if is_marked(security) else None
+    return security.risk if security.is_marked else None
 
 
 async def _send(inspection: Inspection, era: str, method: str, params: Json) -> Json | None:

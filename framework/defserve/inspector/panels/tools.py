@@ -17,7 +17,6 @@ from defserve.inspector.protocol import Json, Request
 from defserve.tooling.lint.definitions import tokens
 from defserve.wire.jsonvalue import is_object
 
-MADE_UP: Final = frozenset(("risk_level", "permissions_required"))
 FEATURE_SET: Final = "featureSet"
 LOOKED_AT: Final = 20_000
 MOST_TIMES: Final = 120
@@ -51,17 +50,12 @@ def about(tool: Json, client: Client) -> Json:
         "hints": object_of(tool.get("annotations")),
         "definition": tool,
         "tokens": tokens(tool),
-        "mark": security.risk if is_marked(security) else None,
+        "mark": security.risk if security.is_marked else None,
         "needs": [{"name": name, "decision": held.get(name, "deferred")} for name in needs],
         "guard": guard if (guard := security.validator) != "none" else None,
         "confirms": _confirms(security),
         "set": text_of(object_of(tool.get("_meta")).get(FEATURE_SET)),
     }
-
-
-def is_marked(security: ListedSecurity) -> bool:
-    """Whether the author marked it. A block without any of the optional fields was made up by the server."""
-    return bool(security.permissions) or not security.security.keys() <= MADE_UP
 
 
 def _confirms(security: ListedSecurity) -> bool:

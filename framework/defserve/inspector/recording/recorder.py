@@ -6,6 +6,7 @@ import time
 from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from statistics import median
 from typing import Any, Final, Literal, NamedTuple, TypeAlias
@@ -100,19 +101,24 @@ class Recorder:
         return self.first + len(self._entries)
 
     def append(self, era: str, direction: Direction, body: bytes) -> Entry:
-        """Record a message that passes now."""
+        """Record a message that passes now. Never raises: the message itself must reach its receiver."""
         message = _decoded(body)
         kind, method, id = _read(message)
         if len(self._methods) < MOST_METHODS:
             method = self._methods.setdefault(method, method)  # the same few, again and again
-        entry = Entry(self.count, time.time(), era, direction, kind, method, id, len(body), about(message))
-        self._pair(entry, message)
+        entry = Entry(self.count, time.time(), era, direction, kind, method, id, len(body))
+        with suppress(Exception):
+            entry.about = about(message)
+        with suppress(Exception):
+            self._pair(entry, message)
         self._entries.append(entry)
-        self._bodies.keep(entry.seq, body)
+        with suppress(OSError):  # no room for the file of old bodies
+            self._bodies.keep(entry.seq, body)
         if len(self._entries) > self._most:
             self._forget(min(DROPPED_AT_ONCE, self._most))
         for tell in tuple(self._subscribers):
-            tell(entry)
+            with suppress(Exception):
+                tell(entry)
         return entry
 
     def agree(self, era: str) -> None:
@@ -122,9 +128,10 @@ class Recorder:
         self._open = {(entry.era, entry.direction, id): entry for (_, _, id), entry in self._open.items()}
 
     def attach(self, seq: int, exchange: Exchange) -> None:
-        """Add the HTTP exchange that carried a message."""
+        """Add the HTTP exchange that carried a message. Never raises."""
         if seq >= self.first:
-            self._exchanges.keep(seq, to_json(exchange))
+            with suppress(ValueError, OSError):
+                self._exchanges.keep(seq, to_json(exchange))
 
     def slice(self, start: int, stop: int) -> list[Entry]:
         """The entries with these sequence numbers, as far as they are there."""

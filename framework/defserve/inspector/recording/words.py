@@ -76,7 +76,10 @@ def _progress(params: Json) -> str:
 
 
 def _number(value: Any) -> str:
-    return f"{value:g}" if isinstance(value, int | float) else str(value)
+    try:
+        return f"{value:g}" if isinstance(value, int | float) else str(value)
+    except OverflowError:  # an integer that no float can hold
+        return str(value)
 
 
 def _text(data: Any) -> str:

@@ -6,6 +6,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
+from defserve.auth.authority import stranger_at
+from defserve.auth.principals import LOCAL, Principal
 from defserve.kernel.governance.operators import is_operator
 from defserve.protocols.mcp.authorization.authorization import identity
 from defserve.protocols.mgp import instants
@@ -16,11 +18,13 @@ from defserve.protocols.mgp.discovery.operator_tools import OperatorTool
 if TYPE_CHECKING:
     from defserve.core.call import Call
     from defserve.core.registry import Registry
+    from defserve.core.session import PeerIdentity, Session
     from defserve.kernel.config.entries import KernelConfig
     from defserve.kernel.governance.state_file import KernelState, StateFile
     from defserve.kernel.members import Member
     from defserve.protocols.mcp.tools.tools import Tool
     from defserve.protocols.mgp.audit.trail import AuditTrail
+    from defserve.server.server import Server
     from defserve.wire.messages import Params
 
 LOCAL_ADMIN: Final = ("local",)
@@ -30,6 +34,7 @@ class GovernedServers(Protocol):
     """The part of a kernel whose servers have policies."""
 
     config: KernelConfig
+    server: Server
     members: dict[str, Member]
 
 
@@ -58,7 +63,7 @@ class KernelAccess(AccessSection):
         audit: Callable[[], AuditTrail],
     ) -> None:
         super().__init__(policy, server_id, tools, audit)
-        self._kernel, self._state, self._tools = kernel, state, tools
+        self._kernel, self._state = kernel, state
         self._policies: dict[str, AccessPolicy] = {}
         self._closed = AccessPolicy("opt-in")
 
@@ -79,6 +84,22 @@ class KernelAccess(AccessSection):
 
     def is_admin(self, call: Call) -> bool:
         return is_operator(identity(call), self._kernel.config.settings.admins)
+
+    def visible(self, call: Call, item: Any) -> bool:
+        """What is not a tool has no entries of its own: the decision about its server holds for it."""
+        if item.kind == "tool" or (backend := getattr(item, "backend", None)) is None:
+            return super().visible(call, item)
+        return self._allows(backend.id, identity(call).id)
+
+    def opens(self, id: str, session: Session, caller: PeerIdentity | None) -> bool:
+        """Whether a caller in a session may use a server. See `MountedServer.open_to`."""
+        if not isinstance(caller, Principal):
+            caller = LOCAL if session.is_local else stranger_at("")
+        return self._allows(id, caller.id)
+
+    def _allows(self, id: str, agent: str) -> bool:
+        member = self._kernel.members.get(id)
+        return member is not None and self._policy(member).decide(agent, None, self.clock()).permission == "allow"
 
     def view(self, call: Call) -> object:
         agent, now = identity(call).id, self.clock()
@@ -106,9 +127,15 @@ class KernelAccess(AccessSection):
         if known is None or known.default != default:
             store = KeptEntries(self._state, entry.id) if member.creator is None else None
             known = AccessPolicy(default, store=store)
-            known.watch(self._tools.touch)
+            known.watch(self._touch)
             self._policies[entry.id] = known
         return known
+
+    def _touch(self) -> None:
+        """The lists of some callers have changed."""
+        mcp = self._kernel.server.mcp
+        for registry in (mcp.tools.registry, mcp.resources.concrete, mcp.resources.templates, mcp.prompts.registry):
+            registry.touch()
 
 
 class KeptEntries:

@@ -4,5 +4,5 @@ Whoever reaches the control socket is the user who runs the kernel. Changes of a
 those of MGP's clients, so there is one set of rules, and one audit trail.
 
 May import: `auth.principals`, `core.call`, `kernel.config`, `kernel.governance`, `kernel.members`, `protocols.mgp`,
-`server`, `stores.audit`, `wire`.
+`proxying.catalogue.items`, `server`, `stores.audit`, `wire`.
 """

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from difflib import get_close_matches
 from typing import Any, Final, Protocol
 
 from defserve.errors import UsageError
@@ -9,9 +10,12 @@ from defserve.kernel.governance.access import KernelAccess
 from defserve.kernel.governance.governance import Governance
 from defserve.kernel.members import Member
 from defserve.kernel.operating.calling import operate
+from defserve.proxying.catalogue.items import RemoteTool
 from defserve.server.server import Server
 
 FIX: Final = 'say default_policy = "opt-in" or admins = […] in [kernel], and start the kernel again'
+
+MOST_NAMED: Final = 20
 
 
 class AccessKernel(Protocol):
@@ -48,15 +52,34 @@ class AccessVerbs:
         return rows
 
     async def grant(
-        self, agent: str, id: str, tool: str | None = None, reason: str | None = None, until: str | None = None
+        self,
+        agent: str,
+        id: str,
+        tool: str | None = None,
+        reason: str | None = None,
+        until: str | None = None,
+        force: bool = False,
     ) -> dict[str, Any]:
-        """Let an agent use a server, or one of its tools by the server's own name of it."""
+        """Let an agent use a server, or one of its tools by the server's own name of it.
+
+        Raises UsageError for a tool that a connected server does not have, unless `force` is set.
+        """
+        if not force:
+            self._check_tool(id, tool)
         return await self._set("allow", agent, id, tool, reason, until)
 
     async def deny(
-        self, agent: str, id: str, tool: str | None = None, reason: str | None = None, until: str | None = None
+        self,
+        agent: str,
+        id: str,
+        tool: str | None = None,
+        reason: str | None = None,
+        until: str | None = None,
+        force: bool = False,
     ) -> dict[str, Any]:
-        """Keep an agent from a server, or from one of its tools."""
+        """Keep an agent from a server, or from one of its tools; see `grant`."""
+        if not force:
+            self._check_tool(id, tool)
         return await self._set("deny", agent, id, tool, reason, until)
 
     async def revoke(self, agent: str, id: str, tool: str | None = None) -> dict[str, Any]:
@@ -74,6 +97,18 @@ class AccessVerbs:
             "mgp_access_grant",
             {**_about(agent, id, tool), **{name: value for name, value in more.items() if value is not None}},
         )
+
+    def _check_tool(self, id: str, tool: str | None) -> None:
+        if tool is None or self._kernel.member(id).state != "connected":
+            return
+        tools = self._kernel.server.mcp.tools.registry
+        known = sorted({one.inner for one in tools if isinstance(one, RemoteTool) and one.backend.id == id})
+        if tool not in known and known:
+            close = get_close_matches(tool, known, 1)
+            hint = f"did you mean {close[0]!r}?" if close else f"it has {', '.join(known[:MOST_NAMED])}."
+            raise UsageError(
+                f"server {id!r} has no tool {tool[:128]!r}", fix=f"{hint} For a tool that is yet to come: --force"
+            )
 
     async def _operate(self, tool: str, arguments: dict[str, Any]) -> dict[str, Any]:
         self._access()

@@ -75,7 +75,7 @@ class McpLifecycle:
         self.identity = identity
         self.dialects = {version.name: Dialect(version, identity, secret) for version in TABLE}
         self._last_offer: Offer | None = None
-        self.more_instructions: Callable[[], Iterable[str]] | None = None
+        self.more_instructions: Callable[[Call], Iterable[str]] | None = None
 
     # -- handshake era -----------------------------------------------------------------------------------
 
@@ -95,7 +95,7 @@ class McpLifecycle:
             "protocolVersion": version,
             "capabilities": session.composition.capabilities(offer),
             "serverInfo": self.identity.info(self.dialects[version]),
-            **self._instructions(),
+            **self._instructions(call),
         }
 
     def initialized(self, session: Any, params: Params) -> None:
@@ -138,13 +138,13 @@ class McpLifecycle:
             "supportedVersions": list(STATELESS_VERSIONS),
             "capabilities": call.session.composition.capabilities(offer),
             **dialect_cache_hints(dialect),
-            **self._instructions(),
+            **self._instructions(call),
         }
 
-    def _instructions(self) -> Params:
+    def _instructions(self, call: Call) -> Params:
         text = self.identity.instructions or ""
         if self.more_instructions is not None:
-            text = "\n\n".join(filter(None, (text, *self.more_instructions())))
+            text = "\n\n".join(filter(None, (text, *self.more_instructions(call))))
         return {"instructions": text} if text else {}
 
 

@@ -138,7 +138,8 @@ def _tools(about: About, room: int) -> str:
     """The list of tools, in at most `room` bytes."""
     if not about.tools:
         return f"<h2>Tools</h2><p class=end>{about.unlisted or 'There are none.'}</p>"
-    legend = "".join(f"<span class={mark}>{_icon(mark, named=False)} {mark}</span>" for mark in list(SHAPES)[:3])
+    used = set(map(mark_of, about.tools))
+    legend = "".join(f"<span class={mark}>{_icon(mark, named=False)} {mark}</span>" for mark in SHAPES if mark in used)
     begin = f"<div class=tools><h2>Tools</h2><p>{legend}</p></div><ul class=list>"
     room -= len(f"{begin}</ul>") + len(_counted(len(about.tools), len(about.tools), is_complete=False))
     rows = _fitting(map(_tool, about.tools), room)

@@ -1,4 +1,4 @@
-"""The rule about a forgotten `await`: `ctx.ask(…)` alone does nothing."""
+"""The rules about `await`: `ctx.ask(…)` alone does nothing, and `await ctx.log.info(…)` fails."""
 
 from __future__ import annotations
 
@@ -14,6 +14,8 @@ from defserve.tooling.lint.finding import LintFinding, about
 
 VERBS: Final = {name for name, verb in vars(Context).items() if inspect.iscoroutinefunction(inspect.unwrap(verb))}
 """The methods of a Context that must be awaited."""
+TELLING: Final = ("progress", "emit")
+"""The methods of a Context that give nothing to await, as do all of its `log`."""
 
 Def = ast.FunctionDef | ast.AsyncFunctionDef
 # Where a value is used as it is. As an argument of a call it may still be awaited.
@@ -43,16 +45,36 @@ def forgotten(found: Definitions) -> Iterator[LintFinding]:
             yield about(item, problem, fix)._replace(where=where)
 
 
+def needless(found: Definitions) -> Iterator[LintFinding]:
+    for item in found.items:
+        written, first = _source(item.function)
+        if written is None:
+            continue
+        contexts = _contexts(written)
+        for node in _own(written):
+            if isinstance(node, ast.Await) and isinstance(node.value, ast.Call) and _tells(node.value.func, contexts):
+                verb = ast.unparse(node.value.func)
+                where = f"{item.where.rpartition(':')[0]}:{first + node.lineno - 1}" if item.where else ""
+                problem = f"{verb}(…) gives nothing to await, so this line fails"
+                yield about(item, problem, f"write {verb}(…) without await")._replace(where=where)
+
+
 def _unawaited(function: Any) -> Iterator[tuple[str, int, bool]]:
     """The call as it is written, its line, and whether it could be awaited there."""
+    written, first = _source(function)
+    if written is not None:
+        for call in _forgotten_in(written, _contexts(written)):
+            yield ast.unparse(call.func), first + call.lineno - 1, isinstance(written, ast.AsyncFunctionDef)
+
+
+def _source(function: Any) -> tuple[Def | None, int]:
+    """The function as it is written, and its first line. None if there is no source, or it cannot be parsed alone."""
     try:
         lines, first = inspect.getsourcelines(function)
         (written,) = ast.parse(dedent("".join(lines))).body
     except (TypeError, OSError, SyntaxError, ValueError):
-        return  # there is no source, or it cannot be parsed alone
-    if isinstance(written, Def):
-        for call in _forgotten_in(written, _contexts(written)):
-            yield ast.unparse(call.func), first + call.lineno - 1, isinstance(written, ast.AsyncFunctionDef)
+        return None, 0
+    return (written if isinstance(written, Def) else None), first
 
 
 def _contexts(written: Def) -> set[str]:
@@ -100,3 +122,14 @@ def _asks(verb: ast.expr, contexts: set[str]) -> bool:
         and isinstance(verb.value, ast.Name)
         and verb.value.id in contexts
     )
+
+
+def _tells(verb: ast.expr, contexts: set[str]) -> bool:
+    if not isinstance(verb, ast.Attribute):
+        return False
+    of = verb.value
+    if isinstance(of, ast.Attribute) and of.attr == "log":
+        of = of.value
+    elif verb.attr not in TELLING:
+        return False
+    return isinstance(of, ast.Name) and of.id in contexts

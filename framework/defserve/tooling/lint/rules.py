@@ -44,6 +44,7 @@ RULES: Final[dict[str, LintRule]] = {
     "unmarked-danger": LintRule("error", "a tool that destroys or runs things and has no mark", security.unmarked),
     "security-contradiction": LintRule("error", "marks, annotations and name that disagree", security.contradictions),
     "forgotten-await": LintRule("error", "a call on the Context without `await`", awaits.forgotten),
+    "needless-await": LintRule("error", "`await` before a call on the Context that gives nothing", awaits.needless),
     "unused-feature-set": LintRule("warning", "a feature set with nothing declared on it", security.unused_sets),
     "injected-orders": LintRule("warning", "an injected text that gives the model orders", live.injected_orders),
     "unnamed-origin": LintRule(

@@ -279,7 +279,9 @@ def _(trial: Trial) -> None:
     """Keys, peppers and audit logs are written for their owner, and not through a link that somebody left."""
     folder = trial.arena.folder / "private"
     folder.mkdir()
-    made = trial.arena.command("keys", "create", "alice", "--store", str(folder / "keys.json"), cwd=folder)
+    made = trial.arena.command(
+        "keys", "create", "alice", "--no-tools", "--store", str(folder / "keys.json"), cwd=folder
+    )
     trial.expect(made.returncode == 0, f"keys create: {made.stderr[-200:]}")
     log = written(folder / "audit")
     config = trial.arena.folder / "config"

@@ -16,6 +16,7 @@ from defserve.cli.target.connection import add_connection_options
 from defserve.cli.target.listing import eras, target_listing
 from defserve.cli.target.target import TARGET_HELP, quiet, resolve_only, split_command
 from defserve.cli.web.options import add_web_options
+from defserve.host.mgp.security.tool_security import tool_security
 from defserve.protocols.mgp.agreed import SECTIONS
 from defserve.tooling.lint.definitions import security_of, tokens
 from defserve.tooling.listing import ServerListing
@@ -153,9 +154,9 @@ def _tag_parts(words: list[str]) -> list[Part]:
 def tags(tool: Mapping[str, Any]) -> list[str]:
     """What a tool may do, in a few words: from its mark, or from its hints."""
     security = security_of(tool)
-    if not security:
+    if not security or not tool_security("", dict(tool)).is_marked:
         hints: Mapping[str, Any] = tool.get("annotations") or {}
-        return [word for hint, word in HINTS.items() if hints.get(hint) is True]
+        return ["unmarked", *(word for hint, word in HINTS.items() if hints.get(hint) is True)]
     validator = security.get("validator", "none")
     said = [
         security.get("risk_level"),

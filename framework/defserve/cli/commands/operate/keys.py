@@ -46,6 +46,7 @@ def create(argv: list[str]) -> int:
     parser = CommandParser("defserve keys create", "Make a key. It is shown once.", CREATE_EXAMPLES)
     parser.add_argument("principal", help="who the key is for")
     parser.add_argument("--allow", action="append", default=[], metavar="PERMISSION", help=ALLOW_HELP)
+    parser.add_argument("--no-tools", action="store_true", help="it may call no tool: a key for metrics, for example")
     parser.add_argument("--scope", action="append", default=[], metavar="SCOPE", help="a scope of the key; repeatable")
     parser.add_argument("--expires", type=seconds, metavar="TIME", help="how long it is valid: 90s, 15m, 12h, 30d, 4w")
     parser.add_argument("--per-minute", type=positive, metavar="N", help="calls per minute, and the largest burst")
@@ -53,6 +54,11 @@ def create(argv: list[str]) -> int:
     parser.add_argument("--out", metavar="FILE", help="write the key to a new file that only you can read")
     _add_common(parser)
     options = parser.parse_args(argv)
+    if not (options.allow or options.scope or options.no_tools):
+        raise UsageError(
+            "this key could not call any tool, so it is not made",
+            fix="add --allow 'ToolInvoke(*)' for every tool, or --no-tools if it is not for tools",
+        )
     with _kept(options.out) as place:
         made = _on(
             options.store,
@@ -73,8 +79,6 @@ def create(argv: list[str]) -> int:
     who = made.key.principal
     told = f"The key of {who} is in {options.out}" if options.out else f"This is the key of {who}"
     print(f"{told}; it is not shown again.", file=sys.stderr)
-    if not options.allow:
-        print("It cannot call any tool. Revoke it and make one with --allow 'ToolInvoke(*)'.", file=sys.stderr)
     return 0
 
 

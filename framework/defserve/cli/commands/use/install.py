@@ -10,6 +10,7 @@ from typing import Final, NamedTuple
 from urllib.parse import urlsplit
 
 from defserve.auth.local_token.client import local_address, with_local_key
+from defserve.cli.option_types import token
 from defserve.cli.parser import CommandParser
 from defserve.cli.screen.blocks import Data, Diff
 from defserve.cli.screen.screen import show, tell
@@ -48,7 +49,11 @@ def main(argv: list[str]) -> int:
     parser.add_argument(
         "-H", "--header", action="append", default=[], metavar="NAME:VALUE", help="a header for a server at an address"
     )
-    parser.add_argument("--token", help="a bearer token for a server at an address; it is written into the settings")
+    parser.add_argument(
+        "--token",
+        type=token,
+        help="a bearer token for a server at an address, or @FILE that holds it; it is written into the settings",
+    )
     options = parser.parse_args(before)
     if options.name is not None:
         checked_server_name(options.name)

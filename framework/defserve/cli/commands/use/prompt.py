@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from argparse import Namespace
 from collections.abc import Iterator
+from contextlib import nullcontext
 from typing import Any, Final
 
 from defserve.cli.arguments import ARGUMENT, instead, read_arguments
@@ -15,8 +16,10 @@ from defserve.cli.screen.progress import Working
 from defserve.cli.screen.screen import show
 from defserve.cli.target.connection import add_connection_options, connect
 from defserve.cli.target.target import TARGET_HELP, ServerTarget, quiet, resolve, split_command
+from defserve.cli.tracebacks import brief_tracebacks
 from defserve.errors import PeerError, PeerGone, PeerTimeout, UsageError, did_you_mean
 from defserve.host.fields import object_of
+from defserve.wire.codec import INVALID_PARAMS
 from defserve.wire.jsonvalue import is_array
 
 EXAMPLES: Final = """  defserve prompt server.py review code="def f(): ..."
@@ -45,7 +48,7 @@ def main(argv: list[str]) -> int:
     if not words or ARGUMENT.fullmatch(words[0]):
         raise UsageError("no prompt is given", fix="defserve prompt server.py NAME key=value ...")
     texts, values = read_arguments(words[1:], None)
-    with quiet(), Working(f"Filling in {words[0]}") as work:
+    with quiet(), nullcontext() if options.verbose else brief_tracebacks(), Working(f"Filling in {words[0]}") as work:
         found = asyncio.run(filled(target, words[0], {**texts, **values}, options, work))
     show(*([Data(found)] if options.json else page(found, words[0], options.output)))
     return 0
@@ -61,7 +64,9 @@ async def filled(
             return await client.prompt(name, **arguments)
         except (PeerGone, PeerTimeout):
             raise
-        except PeerError:
+        except PeerError as error:
+            if name in known and error.code == INVALID_PARAMS:
+                raise UsageError(error.message, fix="write each argument as key=value") from None
             if name in known:
                 raise
         server = client.server_info.get("name", "the server")

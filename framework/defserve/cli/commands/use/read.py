@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import sys
 from argparse import Namespace
+from contextlib import nullcontext
 from typing import Any, Final
 
 from defserve.cli.content.pages import decoded, resource_block
@@ -14,6 +16,7 @@ from defserve.cli.screen.progress import Working
 from defserve.cli.screen.screen import show
 from defserve.cli.target.connection import add_connection_options, connect
 from defserve.cli.target.target import TARGET_HELP, ServerTarget, quiet, resolve, split_command
+from defserve.cli.tracebacks import brief_tracebacks
 from defserve.errors import PeerError, PeerGone, PeerTimeout, UsageError, did_you_mean
 from defserve.host.client import Client
 
@@ -26,6 +29,8 @@ EXAMPLES: Final = """  defserve read server.py notes://today
   defserve read notes://today -- python server.py
 """
 NO_RESOURCE: Final = (-32602, -32002)
+SCHEME: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
+SERVER_FILE: Final = re.compile(r"^(?!.*://).*\.(py|toml)(:\w+)?$")
 
 
 def main(argv: list[str]) -> int:
@@ -41,11 +46,13 @@ def main(argv: list[str]) -> int:
     words: list[str] = options.words
     # The server of a project needs no name, so a single word is the URI.
     alone = len(words) == 1 and command is None and options.module is None
+    if not words or (alone and _is_server(words[0])):
+        raise UsageError("no URI is given", fix=f"defserve read {words[0] if words else 'server.py'} URI")
     with quiet():
         target = resolve([] if alone else words, options.module, command)
     if len(words) != 1:
         raise UsageError("read needs one URI", fix="defserve read server.py notes://today")
-    with quiet(), Working(f"Reading {words[0]}") as work:
+    with quiet(), nullcontext() if options.verbose else brief_tracebacks(), Working(f"Reading {words[0]}") as work:
         contents = asyncio.run(read(target, words[0], options, work))
     if options.json:
         show(Data(contents))
@@ -54,6 +61,11 @@ def main(argv: list[str]) -> int:
     else:
         show(*(resource_block(content, options.output) for content in contents))
     return 0
+
+
+def _is_server(word: str) -> bool:
+    """Whether a word that stands alone names a server: a file of one, or nothing with a scheme, as every URI has."""
+    return SERVER_FILE.search(word) is not None or SCHEME.match(word) is None
 
 
 async def read(target: ServerTarget, uri: str, options: Namespace, work: Working) -> list[dict[str, Any]]:

@@ -9,6 +9,7 @@ from defserve.protocols.mgp.agreed import SECURITY_KEY, undeclared
 from defserve.wire.jsonvalue import is_array
 
 RISKS: Final = ("safe", "moderate", "dangerous")
+MADE_UP: Final = frozenset(("risk_level", "permissions_required"))
 
 
 class ListedSecurity(NamedTuple):
@@ -18,6 +19,11 @@ class ListedSecurity(NamedTuple):
     risk: str
     security: Json
     properties: Json
+
+    @property
+    def is_marked(self) -> bool:
+        """Whether the author marked it. A block without any of the optional fields was made up by the server."""
+        return bool(self.permissions) or not self.security.keys() <= MADE_UP
 
     @property
     def permissions(self) -> list[str] | None:

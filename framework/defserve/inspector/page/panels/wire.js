@@ -17,7 +17,7 @@ import { Head, Row, windowOf } from "./wire/rows.js";
 
 const HEIGHT = 26;
 const SETTLE_MS = 80;
-const barWidth = () => (innerWidth >= 1200 ? 400 : innerWidth >= 960 ? 180 : innerWidth >= 720 ? 104 : 0);
+const barWidth = () => (innerWidth >= 1440 ? 400 : innerWidth >= 1200 ? 260 : innerWidth >= 960 ? 180 : innerWidth >= 720 ? 104 : 0);
 
 function useBarWidth() {
   const [width, setWidth] = useState(barWidth);

@@ -34,7 +34,7 @@ export function Panes({ id, class: more, children, title, show = "" }) {
     line.onpointerup = () => { line.onpointermove = line.onpointerup = null; };
   };
   const wide = innerWidth >= 720;
-  const columns = sizes && wide && sizes.length === panes.length - 1 ? sizes.map(size => `${Math.round(size)}px`).join(" ") + " minmax(0, 1fr)" : null;
+  const columns = sizes && wide && sizes.length === panes.length - 1 ? sizes.map(size => `minmax(0, ${Math.round(size)}px)`).join(" ") + ` minmax(${NARROWEST}px, 1fr)` : null;
   return html`<main class=${`main cols ${more} ${show}`} id="main" tabindex="-1" ref=${own} style=${columns ? { gridTemplateColumns: columns } : {}}>
     <h1 class="vh">${title}</h1>
     ${panes.map((pane, at) => [pane, at < panes.length - 1 && html`<div class="line" key=${"line" + at} role="separator" aria-orientation="vertical" tabindex="0"

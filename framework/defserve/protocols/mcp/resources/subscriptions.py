@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from defserve.core.identity import PeerIdentity
     from defserve.core.session import Session
 
+    Hears = Callable[[Session, PeerIdentity | None], bool]
+
 SUBSCRIPTION_KEY = PREFIX + "subscriptionId"
 
 # The kind of change: its member in a listen filter, and its notification.
@@ -212,12 +214,17 @@ class Subscriptions:
             if first and not _run(engine, partial(self._tell_changes, engine)):
                 del self._changed[engine]
 
-    def updated(self, uri: str, principal: str | None = None, session: Session | None = None) -> None:
-        """A resource's contents changed, for everybody, for one principal or in one session. From any thread."""
+    def updated(
+        self, uri: str, principal: str | None = None, session: Session | None = None, hears: Hears | None = None
+    ) -> None:
+        """A resource's contents changed, for everybody, for one principal or in one session. From any thread.
+
+        Of those who asked, only the callers are told for whom `hears` is true: rights may have ended since.
+        """
         for forward in self._forwards if principal is None and session is None else ():
             forward(uri)
         for engine in self._engines():
-            _run(engine, partial(self._tell_updated, engine, uri, principal, session))
+            _run(engine, partial(self._tell_updated, engine, uri, principal, session, hears))
 
     def _engines(self) -> set[Engine]:
         """The loops on which somebody may want to hear of changes."""
@@ -238,15 +245,20 @@ class Subscriptions:
                 if kind in listening.kinds:
                     listening.tell(method, {})
 
-    def _tell_updated(self, engine: Engine, uri: str, principal: str | None, only: Session | None) -> None:
+    def _tell_updated(
+        self, engine: Engine, uri: str, principal: str | None, only: Session | None, hears: Hears | None
+    ) -> None:
         for session in self._sessions(engine):
             subscribed = session.peek(SubscribedUris) if only in (None, session) else None
             if subscribed is not None and uri in subscribed.uris and principal in (None, session.principal):
-                callers = tuple(caller for caller in subscribed.uris[uri].values() if caller is not None)
-                session.notify(UPDATED, {"uri": uri}, audience=callers or None)
+                asked = [each for each in subscribed.uris[uri].values() if hears is None or hears(session, each)]
+                if asked:
+                    callers = tuple(caller for caller in asked if caller is not None)
+                    session.notify(UPDATED, {"uri": uri}, audience=callers or None)
         for listening in self._listening_on(engine):
-            is_meant = principal in (None, listening.call.principal) and only in (None, listening.call.session)
-            if uri in listening.uris and is_meant:
+            call = listening.call
+            is_meant = principal in (None, call.principal) and only in (None, call.session)
+            if uri in listening.uris and is_meant and (hears is None or hears(call.session, call.identity)):
                 listening.tell(UPDATED, {"uri": uri})
 
     def _listening_on(self, engine: Engine) -> list[ListenRequest]:

@@ -107,6 +107,6 @@ export function ToolForm({ tool, name, tab, setTab, onCall, onBack, resultTab })
     <div class="body" role="tabpanel" aria-label=${tab}>${tab === "json" ? html`<${Raw} key=${name} value=${value} onChange=${set} />` : tab === "definition" ? html`<${Json} value=${tool.definition} copy label="Definition" />`
       : tab === "latency" ? html`<${Latency} tool=${name} />` : html`<${Form} key=${name} schema=${schema} value=${value} onChange=${set} wrong=${shownWrong} id="arg" />`}</div>
     <div class="cmd no-m"><code class="cut grow" title=${saved.command} tabindex="0">${saved.command}</code><${Copy} text=${saved.command} label="Copy the command" /></div>
-    <div class="bar"><${Button} primary icon="play" busy=${busy} keys="Ctrl ↵" onClick=${onCall}>${found.length ? "Call anyway" : "Call"}<//><${Button} class="no-m" onClick=${() => set(startOf(tool))}>Reset<//><span class="grow"></span>
+    <div class="bar"><${Button} primary icon="play" busy=${busy} keys="Ctrl ↵" onClick=${onCall}>${touched && found.length ? "Call anyway" : "Call"}<//><${Button} class="no-m" onClick=${() => set(startOf(tool))}>Reset<//><span class="grow"></span>
       <${Menu} icon="save" label="Save as" items=${[["pytest test", test], ["defserve call line", saveCommand]]}>Save as<//></div><//>`;
 }

@@ -43,13 +43,18 @@ function Progress({ call }) {
 // The content of a result, whatever a server sent.
 const contentOf = result => (Array.isArray(result?.content) ? result.content : []);
 
+// An error that the author's code did not foresee. Its traceback is with the server.
+const LOGGED = /internal error.* \(id \w+\)/;
+
 // The text of a failed result, with the line that says how to fix it.
 function failure(call) {
   if (call.error) return call.error;
   const text = contentOf(call.result).filter(block => block?.type === "text").map(block => String(block.text)).join("\n") || "the tool failed";
   const about = call.result?._meta?.["dev.defserve/error"] ?? call.result?._mgp?.error ?? {};
   const [message, fix] = text.split(/\n\s*fix:\s*/);
-  return { message, fix: fix ?? about.fix, data: about, detail: [about.error_type, about.trace_id && `id ${about.trace_id}`].filter(Boolean).join(", ") };
+  // The id in the text is the one in the server's log, so no other is shown beside it.
+  const logged = LOGGED.test(message);
+  return { message, fix: fix ?? about.fix, data: about, logged, detail: [about.error_type, !logged && about.trace_id && `id ${about.trace_id}`].filter(Boolean).join(", ") };
 }
 
 function Parts({ call, schema }) {
@@ -73,9 +78,10 @@ function Asked({ era }) {
 function Shown({ call, tool }) {
   const failed = call.state === "failed" && failure(call);
   const [raw, setRaw] = useState(false);
+  const { tracebacks } = useStore(app, state => state.target);
   const needs = failed && /not grant|permission/i.test(failed.message);
   return html`<div class="stream"><${Progress} call=${call} />${call.state === "running" && html`<${Asked} era=${call.era} />`}
-    ${failed && html`<${ErrorNote} error=${failed} detail=${failed.detail} actions=${needs && html`<${Button} small onClick=${() => go("security")}>Go to Security<//>`} />`}
+    ${failed && html`<${ErrorNote} error=${failed} detail=${[failed.detail, failed.logged && tracebacks].filter(Boolean).join(". ")} actions=${needs && html`<${Button} small onClick=${() => go("security")}>Go to Security<//>`} />`}
     ${call.state === "cancelled" && html`<${Note} tone="warn" fact="The call was cancelled.">${call.parts.length > 0 ? "These parts came before." : "Nothing had come."}<//>`}
     <${Parts} call=${call} schema=${tool?.output} />
     ${call.result && html`<div class="part"><${Button} small plain icon=${raw ? "down" : "right"} aria-expanded=${String(raw)} onClick=${() => setRaw(!raw)}>Whole result<//>${raw && html`<${Json} value=${call.result} copy label="Whole result" />`}</div>`}</div>`;

@@ -1,0 +1,110 @@
+"""The inspector at many widths of the window: nothing reaches over an edge. And what the first call looks like."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import pytest
+
+from defserve.inspector.states.stored import stored_by
+from defserve.inspector.target import Target
+from defserve.runner.memory import serving
+from tests.inspector.beds import greenhouse
+
+from .inspecting import InspectorBeside, inspector_of
+
+if TYPE_CHECKING:
+    from .chromium import Browser
+
+pytestmark = pytest.mark.browser
+
+WIDTHS = (360, 719, 720, 1024, 1199, 1200, 1280, 1366, 1440, 1920)
+PANELS = ("Wire", "State", "Security", "Latency", "Prompts", "Resources")
+CALLED = "!document.querySelector('.t-res .spin') && document.querySelector('.t-res .progress b')?.textContent"
+BUTTON = "document.querySelector('.t-form .bar .pri')?.innerText"
+SETTLED = "!document.querySelector('main .loading')"
+# Rows of controls, and the panes that hold them. What scrolls on purpose is a text, a table or a picture in them.
+OVER = """[document.documentElement, ...document.querySelectorAll(
+    '.main, .pane, .head, .bar, .cmd, .top, .tabs, .whead, .wrow')]
+  .filter(each => each === document.documentElement || each.offsetParent)
+  .filter(each => each.scrollWidth > each.clientWidth + 1)
+  .map(each => `${each.className || each.tagName}: ${each.scrollWidth} > ${each.clientWidth}`).join('; ') || 'none'"""
+
+
+@pytest.fixture(scope="module")
+def inspector() -> Iterator[InspectorBeside]:
+    server = greenhouse()
+
+    @server.tool
+    def break_down() -> str:
+        """Fail in a way that nobody foresaw."""
+        raise KeyError("pump")
+
+    section = server.mcpl.sections.state
+    assert section is not None
+    target = Target(
+        "beds.py",
+        ("beds.py",),
+        lambda: serving(server.composition),
+        stored=stored_by(section),
+        tracebacks="The traceback is in the terminal.",
+    )
+    with inspector_of(target) as running:
+        running.call("add_bed", name="north")
+        yield running
+
+
+def opened(browser: Browser, inspector: InspectorBeside, tool: str, width: int = 1280) -> None:
+    browser.look(width, 800)
+    browser.open("about:blank")
+    browser.open(f"{inspector.url}#tools/{tool}")
+    assert browser.page(f"document.querySelector('.t-form .toolname')?.textContent === {tool!r}")
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_nothing_reaches_over_an_edge(browser: Browser, inspector: InspectorBeside, width: int):
+    opened(browser, inspector, "add_bed", width)
+    assert browser.page(OVER) == "none"
+    browser.key("Control+Enter")
+    assert browser.page(CALLED) == "Failed"
+    assert browser.page(OVER) == "none"
+    found = dict[str, str]()
+    for panel in PANELS:
+        browser.page(f"(location.hash = '#{panel.lower()}') && true")
+        assert browser.page(f"document.querySelector('main h1')?.textContent === {panel!r}"), panel
+        assert browser.page(SETTLED)
+        found[panel] = browser.page(OVER)
+    assert found == dict.fromkeys(PANELS, "none")
+    browser.open("about:blank")
+
+
+def test_panes_that_were_dragged_in_a_wide_window_fit_a_small_one(browser: Browser, inspector: InspectorBeside):
+    opened(browser, inspector, "add_bed")
+    browser.page("(localStorage.setItem('defserve.panes.tools', '[500, 900]'), true)")
+    opened(browser, inspector, "add_bed")
+    assert browser.page(OVER) == "none"
+    assert browser.page("document.querySelector('.t-res').getBoundingClientRect().width >= 159")
+    browser.page("(localStorage.clear(), true)")
+    browser.open("about:blank")
+
+
+def test_a_form_that_nobody_touched_is_called_and_not_called_anyway(browser: Browser, inspector: InspectorBeside):
+    opened(browser, inspector, "add_bed")
+    assert "anyway" not in browser.page(BUTTON)
+    browser.key("Control+Enter")
+    assert browser.page(CALLED) == "Failed"
+    assert "Call anyway" in browser.page(BUTTON)
+    browser.open("about:blank")
+
+
+def test_an_error_nobody_foresaw_has_one_id_and_says_where_its_traceback_is(
+    browser: Browser, inspector: InspectorBeside
+):
+    opened(browser, inspector, "break_down")
+    browser.key("Control+Enter")
+    assert browser.page(CALLED) == "Failed"
+    note = browser.page("document.querySelector('.t-res .note').innerText")
+    assert note.count("id ") == 1
+    assert "The traceback is in the terminal." in note
+    browser.open("about:blank")
