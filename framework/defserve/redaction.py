@@ -122,6 +122,17 @@ def printable(text: str) -> str:
     return text if text.isascii() and text.isprintable() else _UNPRINTABLE.sub(_escaped, text)
 
 
+def printable_json(text: str) -> str:
+    """JSON text in which the same characters are escaped as JSON does it: its value is the same. Line ends stay."""
+    return _UNPRINTABLE.sub(_escaped_in_json, text)
+
+
+def printable_lines(text: str) -> str:
+    """A text of many lines, escaped but for line ends and tabs, which are layout."""
+    lines = text.replace("\r\n", "\n").split("\n")
+    return "\n".join("\t".join(map(printable, line.split("\t"))) for line in lines)
+
+
 def is_secret_name(name: str) -> bool:
     """Whether a value with this name (a key, a header, a parameter) is a secret."""
     return _known(name) if len(name) <= 64 else _SECRET_NAME.search(name) is not None
@@ -136,6 +147,14 @@ def _shown_name(name: str) -> str:
 @lru_cache(1024)
 def _known(name: str) -> bool:
     return _SECRET_NAME.search(name) is not None
+
+
+def _escaped_in_json(found: re.Match[str]) -> str:
+    # Outside of strings JSON has no such characters but line ends, which are its layout.
+    if (char := found[0]) in "\n\r\t":
+        return char
+    units = char.encode("utf-16-be", "surrogatepass").hex()
+    return "".join(f"\\u{units[place : place + 4]}" for place in range(0, len(units), 4))
 
 
 def _escaped(found: re.Match[str]) -> str:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 from typing import Any
 
 import pytest
@@ -277,3 +278,51 @@ async def test_listeners_learn_that_the_server_left():
                 server.leave(PeerGone("it crashed"))
                 with pytest.raises(PeerGone, match="it crashed"):
                     await anext(events)
+
+
+@pytest.mark.parametrize(
+    ("most", "value"), [("MOST_PAGES", 5), ("MOST_ITEMS", 50), ("MOST_BYTES", 5_000)], ids=["pages", "items", "bytes"]
+)
+async def test_pages_that_never_end_are_bounded(most: str, value: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(f"defserve.host.requests.{most}", value)
+    turned = itertools.count()
+
+    def listed(request: dict[str, Any]) -> dict[str, Any]:
+        return {"tools": [{"name": "x" * 90}] * 10, "nextCursor": f"c{next(turned)}"}
+
+    server = PretendServer({"tools/list": listed})
+    async with Client(server, version="2025-11-25") as client:
+        with pytest.raises(PeerError, match="the pages of tools/list do not end: they are more than"):
+            await client.tools()
+    assert next(turned) < 10
+
+
+@pytest.mark.parametrize("cursor", [5, 0, False, [], {"a": 1}, ["c"]], ids=repr)
+async def test_a_cursor_of_a_wrong_type_is_a_clear_error(cursor: Any) -> None:
+    server = PretendServer({"tools/list": {"tools": [], "nextCursor": cursor}})
+    async with Client(server, version="2025-11-25") as client:
+        with pytest.raises(PeerError, match="tools/list has a nextCursor that is not a string"):
+            await client.tools()
+
+
+async def test_what_is_no_list_is_an_error_and_what_is_no_object_is_left_out(caplog: pytest.LogCaptureFixture) -> None:
+    server = PretendServer({"tools/list": {"tools": [None, 1, "x", [], {"name": "a"}]}, "prompts/list": {"prompts": 5}})
+    async with Client(server, version="2025-11-25") as client:
+        assert await client.tools() == [{"name": "a"}]
+        assert "skipped 4 items of tools/list" in caplog.text
+        with pytest.raises(PeerError, match="prompts/list has 'prompts', which is not a list"):
+            await client.prompts()
+
+
+async def test_a_server_that_refuses_the_log_level_can_be_used() -> None:
+    opening: dict[str, Any] = {
+        "protocolVersion": "2025-11-25",
+        "capabilities": {"logging": {}},
+        "serverInfo": {"name": "p", "version": "1"},
+    }
+    server = PretendServer({"initialize": opening, "logging/setLevel": Fail(-32601), "ping": {}})
+    async with Client(server, version="2025-11-25", on_log=print) as client:
+        await client.ping()
+        with pytest.raises(PeerError):
+            await client.set_log_level("debug")
+    assert server.asked("logging/setLevel") == [{"level": "info"}, {"level": "debug"}]

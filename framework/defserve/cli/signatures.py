@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from defserve.cli.screen.blocks import Line, Part, text_of
-from defserve.wire.jsonvalue import is_object
+from defserve.wire.jsonvalue import is_array, is_object
 
 WHEN: Final = {False: "in every request", True: "if all are listed; search may list fewer"}
 """When a list of tools costs its tokens, by whether the tools are searched."""
@@ -47,7 +47,7 @@ def _parameters(schema: dict[str, Any]) -> Iterator[list[Part]]:
     properties: dict[str, Any] = schema.get("properties") or {}
     for name, property in properties.items():
         shown: list[Part] = [f"{name}: ", (type_name(property), "type")]
-        if "default" in property:
+        if is_object(property) and "default" in property:
             yield [*shown, " = ", (json.dumps(property["default"], ensure_ascii=False), "default")]
         else:
             yield shown if name in required else [*shown, " = …"]
@@ -56,15 +56,16 @@ def _parameters(schema: dict[str, Any]) -> Iterator[list[Part]]:
 def type_name(schema: Any) -> str:
     """A schema in a word or two."""
     known: dict[str, Any] = schema if is_object(schema) else {}
-    if "enum" in known:
+    if is_array(known.get("enum")):
         return " | ".join(json.dumps(value, ensure_ascii=False) for value in known["enum"])
     if "$ref" in known:
         return str(known["$ref"]).rpartition("/")[2]
     if known.get("type") == "array":
         return f"{type_name(known.get('items'))}[]"
-    if isinstance(known.get("type"), list):
-        return " | ".join(known["type"])
-    members: list[Any] = known.get("anyOf") or known.get("oneOf") or []
+    if is_array(known.get("type")):
+        return " | ".join(map(str, known["type"]))
+    members: Any = known.get("anyOf") or known.get("oneOf")
+    members = members if is_array(members) else []
     return " | ".join(map(type_name, members)) or str(known.get("type", "any"))
 
 

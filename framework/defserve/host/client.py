@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
@@ -37,6 +38,8 @@ if TYPE_CHECKING:
 TIMEOUT_SECONDS = 60.0
 MISSING_CAPABILITY: Final = -32021
 INFO: Final[Mapping[str, Any]] = {"name": "defserve", "version": VERSION}
+
+log = logging.getLogger("defserve.host")
 
 
 class Client(ServerRequests, MgpRequests):
@@ -125,7 +128,7 @@ class Client(ServerRequests, MgpRequests):
                 # What MGP and MCPL agreed on is more than this could say again.
                 self._conversation.keep_open(self._open_again)
             if self._log_level and "logging" in self.capabilities:
-                await self.set_log_level(self._log_level)
+                await self._say_log_level(self._log_level)
         except BaseException:
             await self._close()
             raise
@@ -258,6 +261,15 @@ class Client(ServerRequests, MgpRequests):
         self._log_level = level
         if not self.stateless:
             await self.request("logging/setLevel", {"level": level})
+
+    async def _say_log_level(self, level: str) -> None:
+        """A server that does not take the level can still be used."""
+        try:
+            await self.set_log_level(level)
+        except PeerGone:
+            raise
+        except PeerError as error:
+            log.debug("the server does not take the log level: %s", error.message)
 
     async def subscribe(self, uri: str) -> None:
         """Have changes of a resource reported to `on_notification`."""

@@ -24,6 +24,7 @@ from defserve.host.exchange.pending import (
 )
 from defserve.host.exchange.raw_reply import RawReply, read
 from defserve.host.exchange.sessions import OpenAgain, Sessions
+from defserve.host.exchange.unreadable import Unreadable
 from defserve.host.fields import number_of, object_of, text_of
 from defserve.host.link import ExchangingLink, Hear, Link, Lost, PushingLink, ReopenableLink
 from defserve.wire.codec import encode, is_id
@@ -249,6 +250,11 @@ class ClientConversation:
             request = Request(pending.id, pending.method, message.get("params", {}), message)
             reply = await pending.unless_settled(self._sessions.ask(request, encode(message), self._hears(pending)))
             return pending.reply.result() if reply is None else reply
+        except PeerGone:
+            if not pending.reply.done():
+                raise
+            # The exchange ended without an answer, because what came could not be read.
+            return pending.reply.result()
         except (asyncio.CancelledError, PeerTimeout) as reason:
             if cancellable:
                 self._call_off(pending, "timed out" if isinstance(reason, PeerTimeout) else "no longer needed")
@@ -351,11 +357,12 @@ class ClientConversation:
     def _take(self, message: Message, data: bytes, beside: PendingRequest | None = None) -> None:
         """Take one message. `beside`: the request on whose stream it came."""
         try:
-            self._dispatch(message, data, None if beside is None else beside.forward)
+            self._dispatch(message, data, beside)
         except Exception:  # whatever the peer says, the next message is read
             log.exception("a message could not be taken: %.200r", self.shown(data))
 
-    def _dispatch(self, message: Message, data: bytes, forward: Follower | None) -> None:
+    def _dispatch(self, message: Message, data: bytes, beside: PendingRequest | None) -> None:
+        forward = None if beside is None else beside.forward
         if isinstance(message, Reply):
             self._replied(message, data)
         elif isinstance(message, Notification):
@@ -366,7 +373,7 @@ class ClientConversation:
             answer = forward.on_request if forward else None
             self.start_answer(self._answering.answer(message, answer or self._on_request), message.id)
         else:
-            self._malformed(message, data)
+            self._malformed(message, data, beside)
 
     def _awaited(self, id: Id | None) -> asyncio.Future[Reply] | None:
         """The reply that request `id` waits for. The request counts as answered from now on."""
@@ -379,11 +386,16 @@ class ClientConversation:
         else:
             log.debug("a reply that nobody waits for: %.200r", self.shown(data))
 
-    def _malformed(self, message: Malformed, data: bytes) -> None:
+    def _malformed(self, message: Malformed, data: bytes, beside: PendingRequest | None) -> None:
         log.warning("skipped a line that is not a message (%s): %.200r", message.message, self.shown(data))
-        if awaited := self._awaited(message.id):
+        id = message.id
+        if id is None and (line := Unreadable(data)).is_reply:
+            # Who waits for it would wait to the limit.
+            meant = [beside.id] if beside is not None else list(self._pending)
+            id = line.id if line.id is not None else meant[0] if len(meant) == 1 else None
+        if awaited := self._awaited(id):
             error = {"code": message.code, "message": f"the peer's reply is unreadable: {message.message}"}
-            awaited.set_result(Reply(message.id, None, error))
+            awaited.set_result(Reply(id, None, error))
 
     def _notified(self, note: Notification, forward: Follower | None) -> None:
         if note.method == "notifications/cancelled":

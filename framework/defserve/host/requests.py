@@ -3,16 +3,25 @@
 from __future__ import annotations
 
 import base64
+import logging
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from defserve.errors import PeerError
 from defserve.host.fields import Json
 from defserve.wire.codec import encode
+from defserve.wire.jsonvalue import is_array, is_object
 
 if TYPE_CHECKING:
     from defserve.host.skills.loading import LoadedSkill
+
+MOST_PAGES: Final = 1_000
+MOST_ITEMS: Final = 100_000
+MOST_BYTES: Final = 64 * 1024 * 1024
+LONGEST_QUOTE: Final = 100
+
+log = logging.getLogger("defserve.host")
 
 
 class ServerRequests(ABC):
@@ -106,18 +115,33 @@ class ServerRequests(ABC):
         await self.request("server/discover" if self.stateless else "ping", {})
 
     async def _pages(self, method: str, member: str) -> list[Json]:
+        """Every object of a list. Raises PeerError for what is no list, or is longer than any list should be."""
         items: list[Json] = []
         seen: set[str] = set()
-        cursor: str | None = None
+        size, params = 0, Json()
         while True:
-            page = await self.request(method, {} if cursor is None else {"cursor": cursor})
-            items += page.get(member) or []
+            page = await self.request(method, params)
+            found: Any = page.get(member) or []
+            if not is_array(found):
+                raise PeerError(f"the answer to {method} has {member!r}, which is not a list")
+            objects = [item for item in found if is_object(item)]
+            if len(objects) < len(found):
+                log.warning("skipped %d items of %s that are no objects", len(found) - len(objects), method)
+            items += objects
             cursor = page.get("nextCursor")
             if cursor is None:
                 return items
+            if not isinstance(cursor, str):
+                raise PeerError(f"the answer to {method} has a nextCursor that is not a string")
             if cursor in seen:
-                raise PeerError(f"the pages of {method} never end: cursor {cursor!r} came twice")
+                raise PeerError(f"the pages of {method} never end: cursor {cursor[:LONGEST_QUOTE]!r} came twice")
             seen.add(cursor)
+            # One page is as long as a message may be; many are counted.
+            size += len(encode(page))
+            if len(seen) >= MOST_PAGES or len(items) > MOST_ITEMS or size > MOST_BYTES:
+                most = f"{MOST_PAGES:,} pages, {MOST_ITEMS:,} items or {MOST_BYTES:,} bytes"
+                raise PeerError(f"the pages of {method} do not end: they are more than {most}")
+            params = {"cursor": cursor}
 
 
 def _ref(ref: str | Mapping[str, Any]) -> Json:

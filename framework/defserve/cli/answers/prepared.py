@@ -9,9 +9,10 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Final
 
+from defserve.cli.answers.forms import form_problem
 from defserve.cli.answers.terminal import is_yes_or_no, terminal_answers
 from defserve.errors import ToolError, UsageError
-from defserve.host.answers import Answers, settled
+from defserve.host.answers import Answers, Cancel, settled
 from defserve.host.fields import object_of
 from defserve.host.mgp.security.tool_security import ListedSecurity
 from defserve.host.person import agrees
@@ -87,6 +88,11 @@ class PreparedAnswers:
             # The server asks about what was just agreed to.
             self._confirmed = None
             return dict.fromkeys(object_of(schema.get("properties")), True)
+        if (problem := form_problem(schema)) is not None:
+            self.unanswered = self.unanswered or UsageError(
+                f"the server asks with a form that cannot be shown: {problem}", fix="correct the schema of its question"
+            )
+            return Cancel
         if self._yes and is_yes_or_no(schema):
             return dict.fromkeys(object_of(schema.get("properties")), True)
         if self._left:

@@ -8,9 +8,11 @@ import sys
 from collections.abc import Callable, Hashable, Iterator, Mapping
 from typing import Any, Final
 
+from defserve.cli.answers.forms import form_problem
 from defserve.cli.screen.blocks import Line
 from defserve.cli.screen.screen import prompt_for, tell
 from defserve.host.answers import Accept, Answers, Cancel, Decision, Decline
+from defserve.host.fields import object_of
 
 Read = Callable[[], str]
 Field = Mapping[str, Any]
@@ -49,6 +51,9 @@ def terminal_answers(read: Read = sys.stdin.readline) -> Answers:
 
 def fill_in(message: str, schema: dict[str, Any], read: Read) -> dict[str, Any] | Decision:
     """Ask for every field of `schema`. An empty line declines if the field is required; for yes or no it means no."""
+    if (problem := form_problem(schema)) is not None:
+        tell(f"The server asks with a form that cannot be shown: {problem}.")
+        return Cancel
     properties: dict[str, dict[str, Any]] = schema.get("properties") or {}
     if not properties:
         return agree(message, read)
@@ -69,8 +74,8 @@ def fill_in(message: str, schema: dict[str, Any], read: Read) -> dict[str, Any] 
 
 def is_yes_or_no(schema: Field) -> bool:
     """Whether the form is a single yes or no, so that its message is the question."""
-    fields: Mapping[str, Field] = schema.get("properties") or {}
-    return [field.get("type") for field in fields.values()] == ["boolean"]
+    fields = object_of(schema.get("properties")).values()
+    return [object_of(field).get("type") for field in fields] == ["boolean"]
 
 
 def agree(message: str, read: Read) -> Decision:

@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, TypeAlias, cast
 
-from defserve.redaction import printable
+from defserve.redaction import printable, printable_json, printable_lines
 
 Part: TypeAlias = str | tuple[str, str]
 """A text, or a text and its style."""
@@ -63,26 +63,26 @@ class Table:
 
 
 class Data:
-    """A JSON value, on several lines unless it is `compact`."""
+    """A JSON value, on several lines unless it is `compact`. What `printable` escapes is escaped as JSON does it."""
 
     def __init__(self, value: Any, *, compact: bool = False) -> None:
         self.value, self.compact = value, compact
 
     def __iter__(self) -> Iterator[str]:
-        yield json.dumps(self.value, indent=None if self.compact else 2, ensure_ascii=False)
+        yield printable_json(json.dumps(self.value, indent=None if self.compact else 2, ensure_ascii=False))
 
 
 class Written:
     """A text that somebody else wrote, of many lines. `kind` is its media type: Markdown and JSON are drawn as such.
 
-    A pipe gets it as it is; a terminal gets it escaped.
+    A pipe gets it as it is, if `is_exact`; a terminal gets it escaped.
     """
 
     def __init__(self, text: str, kind: str = "text/plain") -> None:
-        self.text, self.kind = text, kind
+        self.text, self.kind, self.is_exact = text, kind, True
 
     def __iter__(self) -> Iterator[str]:
-        yield self.text
+        yield self.text if self.is_exact else printable_lines(self.text)
 
 
 class Diff:

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 HEADING: Final = re.compile(r"(?:[a-z]+ ?)+:(?= |$)")
+SIZE: Final = re.compile("[0-9]{1,4}")
 OPTION: Final = re.compile(r"  -[\w-]*(?:,? -?-?[\w\[\]:…-]+)*|  [a-z-]+(?=  )")
 
 
@@ -69,8 +70,15 @@ def console(stream: TextIO, *, width: int | None = None) -> Console:
         highlight=False,
         markup=False,
         emoji=False,
-        width=width,
+        width=width or _stand_in("COLUMNS", 80),
+        height=_stand_in("LINES", 25),
     )
+
+
+def _stand_in(variable: str, usual: int) -> int | None:
+    """What a size of the terminal is taken for if its variable holds no size; None if it does, or is not set."""
+    text = os.environ.get(variable)
+    return None if not text or (SIZE.fullmatch(text) and int(text)) else usual
 
 
 def problem_lines(kind: str, text: str) -> list[Line]:

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from defserve.cli.target.connection import connect
+from defserve.cli.target.shapes import checked
 from defserve.cli.target.target import ServerTarget
 from defserve.core.composition import Composition
 from defserve.errors import PeerError
@@ -47,9 +48,12 @@ async def _listing_over_connections(target: ServerTarget, options: Namespace) ->
 
 
 async def lists_of(client: Client) -> dict[str, list[dict[str, Any]]]:
-    """All lists of a server, by their heading; empty where it has no such capability."""
+    """All lists of a server, by their heading; empty where it has no such capability. Raises PeerError."""
     capabilities = client.capabilities
-    return {kind: await verb(client) if needed in capabilities else [] for kind, (needed, verb) in KINDS.items()}
+    return {
+        kind: checked(kind, await verb(client)) if needed in capabilities else []
+        for kind, (needed, verb) in KINDS.items()
+    }
 
 
 def initialize_result(client: Client) -> dict[str, Any]:

@@ -14,6 +14,7 @@ from typing import Final, NamedTuple, cast
 
 from defserve.errors import PeerGone
 from defserve.host.links.environment import bare_environment
+from defserve.redaction import printable_lines
 from defserve.wire.framing import Lines
 
 STDIN, STDOUT, STDERR = 0, 1, 2
@@ -33,7 +34,7 @@ class ChildOptions(NamedTuple):
     """What to start, and how.
 
     bare          the child sees `env` and little else of the environment; if not, `env` is added to ours
-    echo          its stderr is copied to ours
+    echo          its stderr is copied to ours, control characters escaped
     on_stderr     called with each line of its stderr, except those of more than 64 KB
     ends_with_us  the kernel ends the child if we are killed (Linux, with the program `setpriv`). Without it a child
                   sees the end of its input then, and one that never reads stays.
@@ -277,7 +278,7 @@ class Child(asyncio.SubprocessProtocol):
 
     def _take_stderr(self, data: bytes) -> None:
         if self.options.echo:
-            sys.stderr.write(data.decode(errors="replace"))
+            sys.stderr.write(printable_lines(data.decode(errors="replace")))
             sys.stderr.flush()
         self._remember(self._stderr.feed(data))
 

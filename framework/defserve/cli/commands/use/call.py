@@ -81,6 +81,8 @@ def main(argv: list[str]) -> int:
     with quiet(), nullcontext() if options.verbose else brief_tracebacks(), Working(f"Calling {tool}") as work:
         result = asyncio.run(call(target, tool, texts, values, options, work))
     show(*page(result, tool, options))
+    if result.problem is not None:
+        raise result.problem
     if found := UNFINISHED.search(json.dumps(result.value)):
         raise ToolError(
             f"the result holds {found[0]}, so {tool} did not wait for it\n  fix: write await {found['name']}(…) in it"
@@ -99,15 +101,16 @@ def _as_arguments(words: list[str]) -> list[str]:
 
 
 class CallResult(NamedTuple):
-    """A tool's value, and the content blocks that hold bytes beside it."""
+    """A tool's value, and the content blocks that hold bytes beside it. `problem`: what it could not be told."""
 
     value: Any
     media: list[Any] = []
+    problem: UsageError | None = None
 
 
 def page(result: CallResult, tool: str, options: Namespace) -> Iterator[Block]:
     """The result for a terminal. Pictures are saved, unless JSON is wanted."""
-    value, media = result
+    value, media, _ = result
     if options.raw or options.json:
         yield Data(value)
     elif is_content(value):
@@ -123,14 +126,14 @@ async def call(
     """The tool's value, or its raw result. Raises ToolError when it fails or does not exist."""
     given = PreparedAnswers(options.answer, yes=options.yes, around=work.paused)
     async with connect(target, options, answers=given.answers(), work=work) as client:
-        tools = {item["name"]: item for item in await client.tools()}
+        tools = {str(item.get("name")): item for item in await client.tools()}
         listed = tools.get(tool, {})
         arguments = {**fit(texts, object_of(object_of(listed.get("inputSchema")).get("properties"))), **values}
         if options.validate:
             return CallResult(await validated(client, tool, arguments, tools, options))
         await given.confirm(tool_security(tool, listed), str(listed.get("title") or tool), arguments)
         try:
-            return await _called(client, tool, arguments, options)
+            return (await _called(client, tool, arguments, options))._replace(problem=given.unanswered)
         except (PeerError, ToolError) as error:
             if tool in tools or (isinstance(error, PeerError) and error.code != UNKNOWN_TOOL):
                 raise explained(error, given) from None

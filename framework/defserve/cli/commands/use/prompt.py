@@ -11,13 +11,14 @@ from typing import Any, Final
 from defserve.cli.arguments import ARGUMENT, instead, read_arguments
 from defserve.cli.content.pages import content_page
 from defserve.cli.parser import CommandParser
-from defserve.cli.screen.blocks import Block, Data, Line
+from defserve.cli.screen.blocks import Block, Data, Line, Written
 from defserve.cli.screen.progress import Working
 from defserve.cli.screen.screen import show
 from defserve.cli.target.connection import add_connection_options, connect
 from defserve.cli.target.target import TARGET_HELP, ServerTarget, quiet, resolve, split_command
 from defserve.cli.tracebacks import brief_tracebacks
 from defserve.errors import PeerError, PeerGone, PeerTimeout, UsageError, did_you_mean
+from defserve.host.fields import object_of
 from defserve.wire.codec import INVALID_PARAMS
 from defserve.wire.jsonvalue import is_array
 
@@ -58,7 +59,7 @@ async def filled(
 ) -> dict[str, Any]:
     """The prompt with its messages. Raises UsageError for one that the server does not have."""
     async with connect(target, options, work=work) as client:
-        known = [str(item["name"]) for item in await client.prompts()] if "prompts" in client.capabilities else []
+        known = [str(item.get("name")) for item in await client.prompts()] if "prompts" in client.capabilities else []
         try:
             return await client.prompt(name, **arguments)
         except (PeerGone, PeerTimeout):
@@ -78,9 +79,14 @@ def page(found: dict[str, Any], name: str, folder: str) -> Iterator[Block]:
     if found.get("description"):
         yield Line((str(found["description"]).partition("\n")[0], "about"), hang=0)
         yield ""
-    for number, message in enumerate(found.get("messages") or []):
+    messages = found.get("messages")
+    for number, message in enumerate(map(object_of, messages if is_array(messages) else [])):
         if number:
             yield ""
         yield Line((f"{message.get('role')}:", "heading"))
         content = message.get("content")
-        yield from content_page(content if is_array(content) else [content], name, folder)
+        for block in content_page(content if is_array(content) else [content], name, folder):
+            if isinstance(block, Written):
+                # Roles and texts of several messages: a page, not a file that has to be exact.
+                block.is_exact = False
+            yield block
