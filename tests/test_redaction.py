@@ -70,6 +70,8 @@ def test_numbers_of_tokens_are_no_secrets():
     ("text", "shown"),
     [
         (f"Authorization: Bearer {CANARY}", f"Authorization: {MASK}"),
+        (f'{{"Authorization": "{CANARY}"}}', f'{{"Authorization": {MASK}}}'),
+        (f"'Cookie': 'a={CANARY}'", f"'Cookie': {MASK}"),
         (f"sent Bearer {CANARY} to it", f"sent Bearer {MASK} to it"),
         (f"got {JWT}.", f"got {MASK}"),
         (f"key {PEM} end", f"key {MASK} end"),

@@ -52,7 +52,11 @@ _LOOKS: Final = (
     ),
     _Look(
         ("cookie", "authorization"),
-        re.compile(r"((?:cookie|authorization)\\?[\"']?\s{0,4}[:=]\s{0,4})[^\r\n\"'}]{1,4096}", re.IGNORECASE),
+        re.compile(
+            # A value in quotes is for the pattern below: blanks before its quote are no value.
+            r"((?:cookie|authorization)\\?[\"']?\s{0,4}[:=]\s{0,4})(?!\s{0,64}\\?[\"'])[^\r\n\"'}]{1,4096}",
+            re.IGNORECASE,
+        ),
         rf"\1{MASK}",
     ),
     _Look(
