@@ -29,6 +29,10 @@ RETRY_MS = 1_000
 log = logging.getLogger("defserve.proxying")
 
 
+class Misbehaved(PeerError):
+    """What a backend did wrong, in our own words: clients may read them. The words of links are for the log."""
+
+
 class RelayedError(ProtocolError):
     """A backend answered with a protocol error. Its code and data are kept; `server_id` says whose error it is."""
 
@@ -62,6 +66,8 @@ def failed(id: str, error: PeerError, state: State, secrets: Secrets) -> Excepti
         return UpstreamTimeout(f"server {id!r} did not answer in time; the call may have had effects", data=data)
     if isinstance(error, Challenged):
         return UpstreamError(f"server {id!r} does not accept the credentials it is called with", data={"server_id": id})
+    if isinstance(error, Misbehaved):
+        return UpstreamError(error.message, data={"server_id": id})
     if not isinstance(error, PeerGone):
         if error.code == PeerError("").code and error.data is None:
             log.warning("server %r: a call has no usable answer: %s", id, secrets.hidden(error.message))

@@ -182,7 +182,7 @@ class RelayedCall:
         if found.get("status") == "failed":
             raise failures.relayed(self.server.id, object_of(found.get("error")), self._secrets)
         if found.get("status") == "cancelled":
-            raise PeerError(f"server {self.server.id!r} cancelled the call")
+            raise failures.Misbehaved(f"server {self.server.id!r} cancelled the call")
         return object_of(found.get("result"))
 
     async def _old_outcome(self, created: Json) -> Json:
@@ -210,17 +210,17 @@ class RelayedCall:
                 kept = {SERVER: self.server.id, STATE: state, ASKED: list(requests), HELD: self._hold()}
                 await self.call.root.local(RoundTrips).relay(self.call, requests, kept)
             if rounds == MOST_ROUNDS:
-                raise PeerError(f"server {self.server.id!r} still asks for input after {MOST_ROUNDS} rounds")
+                raise failures.Misbehaved(f"server {self.server.id!r} still asks for input after {MOST_ROUNDS} rounds")
             rounds += 1
             complete = {**request, "inputResponses": await self._answers(requests), **state}
             result = self._result(await self.channel.forward(method, complete, self))
         if kind == "task":
             if not is_wanted and not self._takes_tasks(method):
-                raise PeerError(f"server {self.server.id!r} began a task, and was not asked for one")
+                raise failures.Misbehaved(f"server {self.server.id!r} began a task, and was not asked for one")
             if not is_wanted:
                 self._hold_for(result)
         elif kind != COMPLETE:
-            raise PeerError(
+            raise failures.Misbehaved(
                 f"server {self.server.id!r} gave a result of the type {str(kind)[:64]!r}, which nobody offered"
             )
         return result
@@ -265,10 +265,12 @@ class RelayedCall:
             request = object_of(asked)
             method = str(request.get("method"))
             if QUESTIONS.get(method) not in self.front.offers:
-                raise PeerError(f"server {self.server.id!r} asks for {method}, which its client did not offer")
+                raise failures.Misbehaved(
+                    f"server {self.server.id!r} asks for {method}, which its client did not offer"
+                )
             found[key] = {**request, "method": method, "params": object_of(request.get("params"))}
             if not self.front.is_known and is_confirmation(method, found[key]["params"]):
-                raise PeerError(f"server {self.server.id!r} asks for a confirmation: {NO_YES}")
+                raise failures.Misbehaved(f"server {self.server.id!r} asks for a confirmation: {NO_YES}")
         return found
 
     # -- a backend that asks while the call runs ---------------------------------------------------------
@@ -343,7 +345,7 @@ class RelayedCall:
         secrets = self.server.secrets
         result = secrets.cleaned(reply) if secrets.sure else reply.result
         if not isinstance(result, dict):
-            raise PeerError(f"server {self.server.id!r} gave a result that is not an object")
+            raise failures.Misbehaved(f"server {self.server.id!r} gave a result that is not an object")
         return result  # pyright: ignore[reportUnknownVariableType]
 
 
