@@ -12,6 +12,7 @@ from defserve.inspector.inspection import Inspection
 from defserve.inspector.panels.verb import Verb, asking
 from defserve.inspector.protocol import BadMessage, Json, Request
 from defserve.protocols.mcp.resources.uri_expansion import expand, parse
+from defserve.protocols.mcp.versions import features
 
 MOST_VALUES: Final = 100
 
@@ -40,7 +41,7 @@ async def _templates(client: Client) -> list[Json]:
 
 def completes(client: Client) -> bool:
     """Whether a server suggests values. Those of the first versions do so without saying it."""
-    return "completions" in client.capabilities or client.version < "2025-03-26"
+    return "completions" in client.capabilities or "completions" not in features(client.version)
 
 
 def variables(template: str) -> list[Json] | None:
