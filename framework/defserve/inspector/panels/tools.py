@@ -9,9 +9,9 @@ from defserve.errors import PeerError
 from defserve.host.client import Client
 from defserve.host.fields import object_of, text_of
 from defserve.host.mgp.security.tool_security import ListedSecurity, tool_security
+from defserve.inspector.calls.calling import call
+from defserve.inspector.calls.saving import command_line, pytest_test
 from defserve.inspector.inspection import Inspection
-from defserve.inspector.panels.calling import call
-from defserve.inspector.panels.saving import command_line, pytest_test
 from defserve.inspector.panels.verb import Verb, era_of
 from defserve.inspector.protocol import Json, Request
 from defserve.tooling.lint.definitions import tokens
