@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from defserve.inspector.panels import (
+    apps,
     kernel,
     latency,
     live,
@@ -26,6 +27,7 @@ VERBS: Final[Mapping[str, Verb]] = {
     **tools.VERBS,
     **resources.VERBS,
     **prompts.VERBS,
+    **apps.VERBS,
     **questions.VERBS,
     **latency.VERBS,
     **live.VERBS,
