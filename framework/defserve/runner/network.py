@@ -43,7 +43,7 @@ class NetworkOptions:
 
     `forwarded` reads the addresses that a trusted proxy forwards; None if no proxy is trusted. With `peer_user`,
     requests on a unix socket say which user sent them. `started` is called with the listener, on its loop, when it
-    listens; without it, the address is printed.
+    listens. Without it, the address is printed; with it, messages of uvicorn are logged like those of others.
     """
 
     parser: str = "auto"
@@ -196,6 +196,8 @@ def _settings(address: Address, options: NetworkOptions, limits: Limits) -> dict
         "ws_ping_timeout": PING,
         "ws_per_message_deflate": False,
     }
+    if options.started is not None:
+        settings["log_config"] = None
     if address.scheme not in SECURE:
         return settings
     if options.certfile is None:

@@ -64,7 +64,10 @@ class Link:
             self.close()
 
     def close(self) -> None:
-        self._writer.close()
+        if not self._writer.is_closing():
+            with suppress(OSError):
+                self._writer.write_eof()  # a thread may wait for this socket; then closing it alone tells nobody
+            self._writer.close()
         for waiting in self._waiting.values():
             if not waiting.done():
                 waiting.set_exception(Gone("the other side is gone"))

@@ -77,6 +77,7 @@ def join(member: Membership) -> tuple[socket.socket, Greeting]:
     while not line.endswith(b"\n") and len(line) < LONGEST_GREETING:
         piece = control.recv(1)
         if not piece:
+            control.close()
             raise EOFError("the supervisor is gone")
         line += piece
     return control, Greeting(**json.loads(line))

@@ -63,6 +63,8 @@ class WorkerProcess:
         self._ready: asyncio.Future[None] = loop.create_future()
         self._reading: asyncio.Task[None] | None = None
         self.exited = loop.create_task(process.wait())
+        self.replaced: asyncio.Future[None] = loop.create_future()
+        """Done when another worker has its place."""
 
     @classmethod
     async def start(cls, plan: GroupPlan, number: int, asked: Asked) -> WorkerProcess:
@@ -108,11 +110,13 @@ class WorkerProcess:
         return self.end_in_words() if self.exited.done() else f"is not ready after {seconds:g} s"
 
     async def over(self, timing: Timing) -> str:
-        """Wait until it has ended, or hangs. Says which."""
+        """Wait until it has ended, hangs or is replaced. Says how it ended, or that it hangs."""
         unanswered, heard = 0, self.link.heard
         while not self.exited.done():
             self.link.tell("ping")
-            await asyncio.wait((self.exited,), timeout=timing.ping)
+            await asyncio.wait((self.exited, self.replaced), timeout=timing.ping, return_when=asyncio.FIRST_COMPLETED)
+            if self.replaced.done():
+                return ""
             # Pings are counted, not seconds: a machine that slept has done nothing wrong.
             unanswered = unanswered + 1 if heard == self.link.heard else 0
             heard = self.link.heard

@@ -150,10 +150,12 @@ def _teller(log_json: bool) -> Callable[[str], None]:
         return lambda text: print(text, file=sys.stderr, flush=True)
     import logging
 
-    from defserve.observing.logs import log_to_stderr
+    from defserve.observing.logs import JsonLines
 
-    log_to_stderr("info", True)
-    return logging.getLogger("defserve.workers").info
+    # The log of this process belongs to the author, so it is not set up here.
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(JsonLines())
+    return lambda text: handler.emit(logging.LogRecord("defserve.workers", logging.INFO, "", 0, text, None, None))
 
 
 def serve_group(server: ServedInGroup, on: str, workers: int | str, options: WebFields, *, log_json: bool) -> int:
@@ -186,4 +188,5 @@ def serve_as_worker(server: ServedInGroup, address: Address, member: Membership,
     app = web.app_of(provider, server.mcp, server.auth, options, address, greeting.key, worker)
     network = replace(web.network_options(options), started=worker.started)
     sockets = [socket.socket(fileno=number) for number in member.sockets]
-    return listen(app, address, network, composition.limits, provider, sockets)
+    with control:
+        return listen(app, address, network, composition.limits, provider, sockets)

@@ -131,6 +131,8 @@ class Supervisor:
 
     def _put(self, workers: list[WorkerProcess]) -> None:
         for place, worker in zip(self.places, workers, strict=True):
+            if place.worker is not None:
+                place.worker.replaced.set_result(None)
             place.worker = worker
 
     async def _keep(self, place: Place) -> None:
@@ -206,6 +208,7 @@ class Supervisor:
         await ends
 
     async def _end(self, worker: WorkerProcess) -> None:
-        # One that is not ready has no calls to finish, and cannot hear that it should end.
-        if not await worker.end(worker.patience + self.timing.farewell if worker.is_ready else 0) and worker.is_ready:
+        if not worker.is_ready:  # it has no calls to finish, and cannot hear that it should end
+            await worker.kill()
+        elif not await worker.end(worker.patience + self.timing.farewell) and not self._at_once.is_set():
             self.say(f"{worker} did not end in time and was killed")
