@@ -38,7 +38,7 @@ ALLOWED: dict[str, set[str]] = {
     "protocols.mcpx": UNDER_PROTOCOLS | {"protocols.mcp"},
     "transports": {"stores", "auth", "wire", "core.stepping"},
     "runner": {"transports", "core", "wire"},
-    "host": {"transports", "auth.urls", "stores", "core", "wire"} | PROTOCOLS,
+    "host": {"transports", "auth.urls", "guard", "stores", "core", "wire"} | PROTOCOLS,
     "gateway": {"protocols.mcpx", "transports", "auth", "wire"},
     "live": {"protocols.mcpl"},
     "extending": {"core"},
