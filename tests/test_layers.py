@@ -30,7 +30,7 @@ ALLOWED: dict[str, set[str]] = {
     "core": {"wire"},
     "sandbox": {"guard"},
     "net": {"guard"},
-    "auth": {"stores"},
+    "auth": {"net", "stores"},
     "protocols": set(),
     "protocols.mcp": UNDER_PROTOCOLS,
     "protocols.mgp": UNDER_PROTOCOLS | {"protocols.mcp"},

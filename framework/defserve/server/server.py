@@ -64,7 +64,7 @@ class Server(Declarations):
         *,
         lifespan: Lifespan | None = None,
         limits: Limits | None = None,
-        auth: Auth | TokenVerifier | None = None,
+        auth: Auth | TokenVerifier | Sequence[TokenVerifier] | None = None,
         extensions: Sequence[Extension] = (),
         secret: str | bytes | None = None,
         store: str | Store | None = None,
@@ -418,7 +418,9 @@ class Server(Declarations):
         return [*found, self]
 
 
-def _authorization(auth: Auth | TokenVerifier | None, limits: Limits) -> tuple[Auth | None, tuple[Extension, ...]]:
+def _authorization(
+    auth: Auth | TokenVerifier | Sequence[TokenVerifier] | None, limits: Limits
+) -> tuple[Auth | None, tuple[Extension, ...]]:
     """How tokens are checked, and the extension for their scopes and rates. Servers without tokens have neither."""
     if auth is None:
         return None, ()
