@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar, overload
 
 from defserve.binding.functions import name_of, where
 from defserve.core.composition import Composition
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from defserve.auth import Auth, TokenVerifier
     from defserve.code_mode.options import CodeMode
     from defserve.host import Client
+    from defserve.openapi.options import ImportFields
     from defserve.protocols.mcpl.channels.type import ChannelType
     from defserve.protocols.mcpl.extension import MCPL
     from defserve.protocols.mcpl.feature_sets import FeatureSet
@@ -116,6 +117,49 @@ class Server(Declarations):
         self._composition: Composition | None = None
         if code_mode:
             self._offer_code_mode(code_mode)
+
+    @classmethod
+    def from_openapi(
+        cls,
+        document: Any,
+        name: str | None = None,
+        *,
+        search: Literal["auto", "always"] | Search | None = "auto",
+        **options: Unpack[ImportFields],
+    ) -> Self:
+        """A server with a tool for each operation of an API (OpenAPI 3.0 and 3.1).
+
+        `document` is an object, a path, an address, or a text in JSON or YAML. `search` "auto" lists all tools up to
+        30, and is "always" beyond. `ImportOptions` says what the other options mean. Raises UsageError for a document
+        that cannot be read.
+        """
+        from defserve.server.importing import server_of
+
+        return server_of(cls, document, name, search, options)
+
+    @classmethod
+    def from_fastapi(
+        cls,
+        app: Any,
+        name: str | None = None,
+        *,
+        search: Literal["auto", "always"] | Search | None = "auto",
+        **options: Unpack[ImportFields],
+    ) -> Self:
+        """A server with a tool for each operation of a FastAPI app, which is called in this process.
+
+        The app's lifespan is entered while the server serves. See `from_openapi` for the options.
+        """
+        from defserve.server.importing import server_of_app
+
+        return server_of_app(cls, app, name, search, options)
+
+    def add_openapi(self, document: Any, **options: Unpack[ImportFields]) -> None:
+        """Add a tool for each operation of an API to this server, before it serves; see `from_openapi`."""
+        self._refuse_after_start("add_openapi")
+        from defserve.server.importing import add_document
+
+        add_document(self, document, options)
 
     @property
     def name(self) -> str:
