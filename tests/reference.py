@@ -32,7 +32,7 @@ MODULES: Final[Mapping[str, tuple[str, Mapping[str, str]]]] = {
         "What the author of a server writes with.",
         {
             "A server": "Server Limits Icon Extension __version__",
-            "Other servers inside yours": "Command Remote",
+            "Other servers inside yours": "Command Remote Transform Argument",
             "Finding tools": "Search ToolBudget",
             "Code mode": "CodeMode",
             "Declaring without a server": "tool resource app prompt completion",

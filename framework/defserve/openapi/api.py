@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -24,7 +24,8 @@ from defserve.openapi.schemas.schemas import Schemas
 from defserve.openapi.schemas.texts import OF_TOOL, cleaned, tool_description
 from defserve.openapi.selection import chosen, patterns_of
 from defserve.openapi.tool import OperationTool
-from defserve.protocols.mcp.tools.tools import ToolOptions
+from defserve.protocols.mcp.tools.tools import Tool, ToolOptions
+from defserve.protocols.mcp.transforms.transform import Transform
 from defserve.wire.jsonvalue import is_object
 
 log = logging.getLogger("defserve.openapi")
@@ -53,7 +54,7 @@ class Api:
         base = base_url_of(document, options.base_url, options.variables)
         is_trusted = options.base_url is not None
         self.sender = Sender(base, options.timeout, options.retries, client, is_trusted=is_trusted)
-        self.tools = self._tools(document, base, options)
+        self.tools: list[Tool] = _transformed(self._tools(document, base, options), options.transform)
 
     def changed(self) -> None:
         """A tool is listed differently from now on."""
@@ -115,6 +116,13 @@ class Api:
             tags=tuple(filter(None, map(_tag, operation.tags[:MOST_TAGS]))),
         )
         return OperationTool(name, about, operation, self, base)
+
+
+def _transformed(tools: Sequence[Tool], transform: Transform | None) -> list[Tool]:
+    if transform is None:
+        return [*tools]
+    transform.check(tool.name for tool in tools)
+    return [made for tool in tools if (made := transform.transformed(tool)) is not None]
 
 
 def _tag(tag: str) -> str:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, TypedDict
 if TYPE_CHECKING:
     from defserve.openapi.requests.auth import Credentials
     from defserve.openapi.selection import Pattern
+    from defserve.protocols.mcp.transforms.transform import Transform
 
 MANY = 30
 """Above so many tools, a server made of a document is searched."""
@@ -30,6 +31,7 @@ class ImportOptions:
     timeout      seconds for one request
     retries      how often a request that changes nothing twice is repeated
     remote_refs  whether `$ref` may lead to other files in the folder, or at the origin, of the document
+    transform    how the tools are changed: renamed, described anew, with arguments fixed
     client       an httpx client, or an ASGI app, that is called instead of the network
     """
 
@@ -44,6 +46,7 @@ class ImportOptions:
     timeout: float = 30.0
     retries: int = 2
     remote_refs: bool = False
+    transform: Transform | None = None
     client: Any = None
 
 
@@ -61,4 +64,5 @@ class ImportFields(TypedDict, total=False):
     timeout: float
     retries: int
     remote_refs: bool
+    transform: Transform
     client: Any

@@ -302,7 +302,8 @@ class Server(Declarations):
 
         With a prefix `p`, tool and prompt `x` becomes `p_x` and resource `s://x` becomes `s://p/x`. The other server is
         an object of this process, or runs elsewhere: a `Remote` address, a `Command` to start, or a text that is one
-        of the two. Servers elsewhere are opened when this one begins to serve; `options` are for them alone.
+        of the two. `transform` changes the tools: names, arguments, descriptions. Servers elsewhere are opened when
+        this one begins to serve; the other `options` are for them alone.
         """
         self._refuse_after_start("mount")
         if not isinstance(other, Server):
@@ -312,7 +313,7 @@ class Server(Declarations):
             raise UsageError(f"server {self.name!r} cannot be mounted on itself", fix="mount in one direction only")
         from defserve.server.mounting import Mount
 
-        self._mounts.append(Mount(self.mcp, other, prefix))
+        self._mounts.append(Mount(self.mcp, other, prefix, options.get("transform")))
         self.mgp.mounted.append((f"{prefix}_" if prefix else "", other.mgp))
         self.mgp.events.follow(other.mgp.events)
 
@@ -445,6 +446,11 @@ class Server(Declarations):
             raise UsageError(f"{what} comes after serving began", fix="declare it where the server is made")
 
     # -- for the layers below ----------------------------------------------------------------------------
+
+    def check_mounts(self) -> None:
+        """Raises UsageError for a transform of a tool that there is not."""
+        for mount in self._mounts:
+            mount.check()
 
     @property
     def self_and_mounted(self) -> list[Server]:
