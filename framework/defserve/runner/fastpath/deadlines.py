@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Any, cast
 
@@ -57,7 +58,7 @@ class StallGuard(asyncio.Protocol):
             self._stall = None
 
 
-class HeadDeadline(StallGuard):
+class HeadDeadline(StallGuard, ABC):
     """The head of a request must be complete in time, and not too long. The parser says which part of it comes.
 
     Bytes that bring no part of a body (sizes and extensions of chunks, trailers) have the same limit. Between requests
@@ -232,14 +233,14 @@ class HeadDeadline(StallGuard):
         return self.cycle is None or self.cycle.response_complete
 
     @property
+    @abstractmethod
     def _is_read(self) -> bool:
         """Whether all of the last request has come. Part of one that was refused early may still come."""
-        raise NotImplementedError
 
     @property
+    @abstractmethod
     def _has_begun(self) -> bool:
         """Whether something came behind the last request."""
-        raise NotImplementedError
 
     def _await_head(self) -> None:
         self._awaited_behind = self.cycle
