@@ -28,6 +28,7 @@ from defserve.inspector.recording.timeline import Timeline
 from defserve.inspector.server_log import ServerLog
 from defserve.inspector.states.states import StateTrees
 from defserve.inspector.target import Target
+from defserve.inspector.tasks.tasks import Tasks
 from defserve.inspector.topic import TopicSeat
 from defserve.inspector.watches import Watches
 
@@ -75,6 +76,7 @@ class Inspection:
         self.seats: dict[int, TopicSeat] = {}
         self.views, self.apps = Views(), ShownApps()
         self.watches = Watches()
+        self.tasks = Tasks(self)
         self.granted: dict[str, bool] = {}
         self.connections: dict[str, EraConnection] = {}
         self.pages: list[Push] = []
@@ -92,6 +94,7 @@ class Inspection:
     async def __aexit__(self, *_: object) -> None:
         if self._status is not None:
             self._status.cancel()
+        await self.tasks.aclose()
         for connection in {id(each): each for each in (*self.connections.values(), self._first) if each}.values():
             await connection.aclose()
         self.recorder.close()

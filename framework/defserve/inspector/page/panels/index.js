@@ -13,6 +13,7 @@ export const panels = [
   panel("resources", "Resources", "Server", "file", "r", () => import("./resources.js")),
   panel("prompts", "Prompts", "Server", "chat", "p", () => import("./prompts.js")),
   panel("apps", "Apps", "Server", "window", "a", () => import("./apps.js")),
+  panel("tasks", "Tasks", "Server", "clock", "j", () => import("./tasks.js")),
   panel("wire", "Wire", "Protocol", "wire", "w", () => import("./wire.js")),
   panel("questions", "Questions", "Protocol", "question", "q", () => import("./questions.js")),
   panel("latency", "Latency", "Protocol", "bars", null, () => import("./latency.js")),
