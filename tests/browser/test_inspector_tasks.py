@@ -170,6 +170,7 @@ def test_by_keys_alone_a_tool_is_started_and_followed_by_its_id(browser: Browser
     assert browser.page(f"{DETAIL}.includes('a task of others')")
     bench.go_on()
     assert browser.page(f"{DETAIL}.includes('412') && {DETAIL}.includes('maps')")
+    assert browser.page("document.querySelectorAll('.t-list .chip.ok').length === 2")
     browser.page("document.querySelector('.t-list [role=listbox]').focus() ?? true")
     browser.key("ArrowDown")
     assert browser.page("document.querySelector('.t-res .toolname').textContent === 'rebuild'")

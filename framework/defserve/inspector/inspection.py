@@ -26,6 +26,7 @@ from defserve.inspector.recording.masking import masked_address, masked_words
 from defserve.inspector.recording.recorder import Recorder
 from defserve.inspector.recording.timeline import Timeline
 from defserve.inspector.server_log import ServerLog
+from defserve.inspector.skills import HeldSkills
 from defserve.inspector.states.states import StateTrees
 from defserve.inspector.target import Target
 from defserve.inspector.tasks.tasks import Tasks
@@ -75,7 +76,7 @@ class Inspection:
         self.live, self.playground = LiveFeed(self.push), Playground()
         self.seats: dict[int, TopicSeat] = {}
         self.views, self.apps = Views(), ShownApps()
-        self.watches = Watches()
+        self.watches, self.skills = Watches(), HeldSkills()
         self.tasks = Tasks(self)
         self.granted: dict[str, bool] = {}
         self.connections: dict[str, EraConnection] = {}
