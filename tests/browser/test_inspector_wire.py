@@ -247,14 +247,13 @@ def test_by_keyboard_alone(browser: Browser, panel: InspectorBeside):
     assert browser.page("document.querySelector('.filter input').value === 'method:'")
     browser.type("call")
     assert browser.page(f"{ROWS}.length === 8")
-    shown = browser.page(COUNTED)
     # Pasted, because each letter of a word on its way is a filter of its own.
     browser.page("document.execCommand('insertText', false, ' tol:x')")
     assert browser.page("document.querySelector('.filter .wrong')?.textContent === 'tol:'")
     assert browser.page("document.querySelector('#filter-problem').innerText.includes('write tool:')")
     # The list stays as it was.
     browser.type("y")
-    assert browser.page(f"document.querySelector('.filter .wrong') && {COUNTED} === {shown!r}")
+    assert browser.page(f"document.querySelector('.filter .wrong') && {COUNTED}.startsWith('8 of ')")
     browser.key("Backspace", "Backspace", "Backspace", "Backspace", "Backspace", "Backspace")
     assert browser.page(f"!document.querySelector('#filter-problem') && {ROWS}.length === 8")
     browser.key("Escape", "Enter")
