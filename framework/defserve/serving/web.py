@@ -20,6 +20,7 @@ from defserve.runner.network import NetworkOptions, listen
 from defserve.runner.sockets import bound
 from defserve.runner.web_sessions import WebSessions
 from defserve.serving.options import WebFields
+from defserve.serving.sharing import sharing_of
 from defserve.transports.http.app import HttpApp, HttpOptions
 from defserve.transports.http.page import PageContent, PageRules
 from defserve.transports.http.streamable import HttpRules
@@ -87,6 +88,7 @@ def app_of(
         probes={"/healthz": _liveness, "/readyz": ready},
         reports={"/metrics": partial(_measured, provider.composition)} if options.get("metrics", False) else {},
         rest=rest,
+        shared=sharing.use() if (sharing := sharing_of(provider.composition)) is not None else None,
     )
     served = HttpApp(provider, rules, http)
     provider.hang_up = served.drain

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Collection, Iterable
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, cast
 
 from defserve.core.call import Call
 from defserve.core.identity import may_act_for
@@ -17,6 +17,7 @@ from defserve.wire.jsonvalue import is_array
 from defserve.wire.messages import Params
 
 if TYPE_CHECKING:
+    from defserve.auth.principals import Principal
     from defserve.core.composition import Composition
     from defserve.core.engine import Engine
     from defserve.core.identity import PeerIdentity
@@ -124,12 +125,14 @@ class Subscriptions:
         if name not in known and not _fit([*subscribed.asked_for(), uri], call):
             raise LimitExceeded("too many subscriptions in this session", data={"limit": "subscriptions"})
         subscribed.uris[uri] = {**known, name: caller}
+        call.session.kept_changed()
         return {}
 
     def unsubscribe(self, call: Call, params: Params) -> Params:
         handshake_only(call)
         subscribed = call.session.local(SubscribedUris)
         subscribed.drop([text(params, "uri")], lambda caller: may_act_for(call.identity, caller))
+        call.session.kept_changed()
         return {}
 
     async def subscribe_elsewhere(self, call: Call, params: Params) -> Params:
@@ -202,6 +205,23 @@ class Subscriptions:
         """Forget what was subscribed to with a key or token that is no longer good."""
         if (subscribed := session.peek(SubscribedUris)) is not None:
             subscribed.drop(subscribed.uris, lambda caller: caller is not None and caller.credential == credential)
+            session.kept_changed()
+
+    def kept(self, session: Session) -> Params:
+        """What a session is subscribed to, for another process."""
+        subscribed = session.peek(SubscribedUris)
+        uris = subscribed.uris if subscribed is not None else {}
+        return {uri: {name: _written(caller) for name, caller in callers.items()} for uri, callers in uris.items()}
+
+    def restore(self, session: Session, kept: Mapping[str, Any]) -> None:
+        """What another process has `kept`."""
+        from defserve.auth.remembered import remembered
+
+        if kept or session.peek(SubscribedUris) is not None:
+            session.local(SubscribedUris).uris = {
+                uri: {name: remembered(caller) if caller is not None else None for name, caller in callers.items()}
+                for uri, callers in kept.items()
+            }
 
     # -- what clients are told ---------------------------------------------------------------------------
 
@@ -270,6 +290,12 @@ class Subscriptions:
         sessions = [s for s in list(self.composition.sessions) if s.ready and s.engine is engine]
         profiles = [(s, s.terms.profile) for s in sessions if s.terms]
         return [s for s, profile in profiles if isinstance(profile, Dialect) and not profile.stateless]
+
+
+def _written(caller: PeerIdentity | None) -> Any:
+    from defserve.auth.remembered import written
+
+    return written(cast("Principal", caller)) if caller is not None else None
 
 
 def _run(engine: Engine, action: Callable[[], None]) -> bool:
