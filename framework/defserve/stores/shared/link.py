@@ -102,9 +102,11 @@ class SharedLink:
             with suppress(TimeoutError):
                 async with asyncio.timeout(LEAVING):
                     await written.wait()
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        left = set(self._tasks)
+        while left:  # redis-py sometimes takes a cancellation for itself
+            for task in left:
+                task.cancel()
+            _, left = await asyncio.wait(left, timeout=FIRST_WAIT)
         self.is_up = False
         with suppress(Refused, LimitExceeded, TimeoutError):
             async with asyncio.timeout(LEAVING):

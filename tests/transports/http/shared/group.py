@@ -44,9 +44,7 @@ class Worker:
         return f"{total} counted"
 
     async def asks(self, ctx: Context) -> str:
-        if await ctx.confirm("go on?"):
-            return f"{self.name} goes on"
-        return "no"
+        return f"{self.name} heard {await ctx.ask('your name?', str)}"
 
     async def speaks(self, ctx: Context) -> str:
         ctx.log.debug("a detail")

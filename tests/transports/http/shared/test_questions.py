@@ -11,17 +11,17 @@ from tests.waiting import until
 pytestmark = pytest.mark.anyio
 
 ELICITS = {"elicitation": {}}
-YES = {"action": "accept", "content": {"confirmed": True}}
+YES = {"action": "accept", "content": {"value": "Ada"}}
 
 
 async def test_an_answer_that_reaches_another_process_finds_the_call_that_asks(group: Group):
     client = await group.client(capabilities=ELICITS)
     call = client.at("one").begin_call("asks")
     question = await call.next()
-    answered = await client.at("two").answer(question, {"action": "accept", "content": {}})
+    answered = await client.at("two").answer(question, YES)
     assert answered.status == 202
     await call.ended()
-    assert text(last(call)) == "one goes on"
+    assert text(last(call)) == "one heard Ada"
 
 
 async def test_a_second_answer_changes_nothing(group: Group):
@@ -29,9 +29,9 @@ async def test_a_second_answer_changes_nothing(group: Group):
     call = client.at("one").begin_call("asks")
     question = await call.next()
     for at in ("two", "two", "one"):
-        assert (await client.at(at).answer(question, {"action": "accept", "content": {}})).status == 202
+        assert (await client.at(at).answer(question, YES)).status == 202
     await call.ended()
-    assert text(last(call)) == "one goes on"
+    assert text(last(call)) == "one heard Ada"
 
 
 async def test_ids_of_questions_differ_between_processes(group: Group):
@@ -40,8 +40,8 @@ async def test_ids_of_questions_differ_between_processes(group: Group):
     questions = [await call.next() for call in calls]
     assert questions[0]["id"] != questions[1]["id"]
     for question in questions:
-        assert (await client.at("two").answer(question, {"action": "accept", "content": {}})).status == 202
-    assert [text(last(await call.ended())) for call in calls] == ["one goes on", "two goes on"]
+        assert (await client.at("two").answer(question, YES)).status == 202
+    assert [text(last(await call.ended())) for call in calls] == ["one heard Ada", "two heard Ada"]
 
 
 async def test_a_cancellation_finds_the_call_wherever_it_runs(group: Group):
