@@ -24,6 +24,7 @@ BLOCK: Final = 2.0
 TIMEOUT: Final = 5.0
 FIRST_WAIT, LONGEST_WAIT = 0.05, 1.0
 BATCH: Final = 64
+CONNECTIONS: Final = 16
 PAGE: Final = 256
 QUEUED_BYTES: Final = 32 * 1024 * 1024
 STARTING: Final = 2.0
@@ -71,6 +72,7 @@ class SharedLink:
         self._redis: Any = None
         self._shas: dict[str, str] = {}
         self._users = self._given = 0
+        self._running = asyncio.Semaphore(CONNECTIONS)
 
     # -- life --------------------------------------------------------------------------------------------
 
@@ -84,6 +86,7 @@ class SharedLink:
         self._wake = asyncio.Event()
         self._queue.clear()
         self._queued = 0
+        self._running = asyncio.Semaphore(CONNECTIONS)
         self._redis = self._client()
         self._tasks = [asyncio.create_task(work()) for work in (self._listen, self._write, self._beat)]
         self._arrived = arrived = asyncio.Event()
@@ -139,11 +142,13 @@ class SharedLink:
             raise StoreUnavailable("The store cannot be reached")
         from redis.exceptions import NoScriptError
 
-        with self._address.raising_store_errors(quietly=True):
-            try:
-                return await self._redis.execute_command("EVALSHA", self._sha(script), 0, self._prefix, *args)
-            except NoScriptError:
-                return await self._redis.execute_command("EVAL", script, 0, self._prefix, *args)
+        # Each script on its way has a connection of its own.
+        async with self._running:
+            with self._address.raising_store_errors(quietly=True):
+                try:
+                    return await self._redis.execute_command("EVALSHA", self._sha(script), 0, self._prefix, *args)
+                except NoScriptError:
+                    return await self._redis.execute_command("EVAL", script, 0, self._prefix, *args)
 
     def write(self, script: str, *args: Value, done: Callable[[Any], None] | None = None) -> None:
         """Run a script after those written before, again and again until Redis has taken it. `done` gets its reply."""

@@ -66,9 +66,9 @@ async def test_a_stream_moves_from_process_to_process_while_it_is_written(group:
 async def test_a_call_whose_client_hangs_up_at_once_can_be_resumed_elsewhere(group: Group):
     client = await group.client()
     call = client.at("one").begin_call("wait")
-    await call.until(lambda: bool(call.events))
-    assert call.events[-1].data == ""  # an id to come back with
-    seen = next(event.id for event in call.events if event.id)
+    await call.until(lambda: any(event.id for event in call.events))
+    assert call.messages == []  # an id to come back with, and nothing else
+    seen = call.events[-1].id
     await leave(call)
     rest = client.at("two").listen(seen)
     await rest.started()

@@ -46,7 +46,8 @@ class SharedStream(ResponseStream):
         # A response that is complete need not be resumed.
         if not self.name and not self.answered and self.session.link.is_up:
             self._take_name()
-        return b"retry: %d\n\n" % RETRY_MS if self.name and self.session.primed else b""
+        # The rest of this event is its id, which comes when the store knows the stream.
+        return b"retry: %d\n" % RETRY_MS if self.name and self.session.primed else b""
 
     def _take_name(self) -> None:
         session, exchange = self.session, self.exchange
