@@ -74,6 +74,7 @@ def app_of(
         from defserve.serving.rest import rest_rules
 
         rest = rest_rules(mcp, authorized=auth is not None)
+    sharing = sharing_of(provider.composition)
     http = HttpOptions(
         page=_page(mcp, auth, options, is_unix=is_unix),
         path=UNIX_PATH if is_unix else address.path if address is not None else "",
@@ -88,9 +89,11 @@ def app_of(
         probes={"/healthz": _liveness, "/readyz": ready},
         reports={"/metrics": partial(_measured, provider.composition)} if options.get("metrics", False) else {},
         rest=rest,
-        shared=sharing.use() if (sharing := sharing_of(provider.composition)) is not None else None,
+        shared=sharing.link if sharing is not None else None,
     )
     served = HttpApp(provider, rules, http)
+    if sharing is not None:
+        sharing.follow(mcp.subscriptions, served.streamable)
     provider.hang_up = served.drain
     return served
 

@@ -62,6 +62,9 @@ class SharedLink:
         self.worker = ""
         self.is_up, self.up_since = False, 0.0
         self._heard: dict[str, list[Heard]] = {}
+        self.telling = ""
+        """The id of the news that sessions are being told."""
+        self._loop: asyncio.AbstractEventLoop | None = None
         self.missed: list[Callable[[], None]] = []
         """Called when news may have been missed for good: everything that is known may be old."""
         self._queue: deque[_Write] = deque()
@@ -81,6 +84,7 @@ class SharedLink:
         self._users += 1
         if self._users > 1:
             return
+        self._loop = asyncio.get_running_loop()
         self.worker = secrets.token_hex(6)
         self._cursors = {"mail:" + self.worker: "0-0"}
         self._wake = asyncio.Event()
@@ -156,6 +160,11 @@ class SharedLink:
         self._queue.append(write)
         self._queued += write.size
         self._wake.set()
+
+    def tell(self, *fields: str) -> None:
+        """Tell every worker something: names and values. From any thread; nobody hears it while this worker starts."""
+        if self._loop is not None and self._users:
+            self._loop.call_soon_threadsafe(self.write, scripts.TELL, *fields, "w", self.worker)
 
     def after(self, done: Callable[[], None]) -> None:
         """Call `done` when everything written so far is in Redis."""

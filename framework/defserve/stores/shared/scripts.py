@@ -57,7 +57,7 @@ local record = call('HGETALL', key)
 if #record == 0 then return false end
 local home, since = call('HGET', key, 'home'), ''
 if home ~= ARGV[3] and not alive(home) then
-  since = home and call('GET', P .. 'read:' .. home) or call('HGET', key, 'told')
+  since = home and home ~= '' and call('GET', P .. 'read:' .. home) or call('HGET', key, 'told') or '0-0'
   call('HSET', key, 'home', ARGV[3])
   news('t', 'home', 's', ARGV[2], 'w', ARGV[3])
 end

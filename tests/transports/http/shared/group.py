@@ -53,6 +53,15 @@ class Worker:
     async def memo(self) -> str:
         return "a"
 
+    async def kill(self) -> None:
+        """Its connection to the others ends at once, and its lease with it, as if the process had died."""
+        for task in self.link._tasks:
+            task.cancel()
+        await asyncio.wait(self.link._tasks)
+        for key in ("lease:", "mail:"):
+            await self.link._redis.delete(f"{self.link._prefix}{key}{self.link.worker}")
+        self.link.is_up = False
+
     @property
     def link(self) -> Any:
         return self.app.streamable.link

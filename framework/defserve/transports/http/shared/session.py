@@ -25,7 +25,7 @@ from defserve.wire.codec import encode
 from defserve.wire.messages import Id
 
 # As `stores.stream_events.MemoryEvents` has it.
-MOST_EVENTS, MOST_BYTES, MOST_HELD, MOST_ENDED = 256, 1024 * 1024, 16 * 1024 * 1024, 64
+MOST_EVENTS, MOST_BYTES, MOST_HELD, MOST_ENDED = 256, 1024 * 1024, 16 * 1024 * 1024, 256
 MOST_RECORD = 1024 * 1024
 LONGEST_ID = 256
 CREDENTIAL = "credential:"
@@ -86,7 +86,7 @@ class SharedSession(HttpSession):
         self.conversation.restore({name: json.loads(value) for name, value in self.known.items()})
         given = {name: value for name, value in record.items() if name.startswith(CREDENTIAL)}
         self.credentials = {name.removeprefix(CREDENTIAL): remembered(json.loads(v)) for name, v in given.items()}
-        self.home, self.is_stale = record["home"], False
+        self.is_stale = False
 
     def kept_changed(self) -> None:
         self.has_changed = True
@@ -99,10 +99,11 @@ class SharedSession(HttpSession):
         drop = [name for name in self.known if name not in record]
         if put or drop:
             self.known = record
-            self._change(put, drop)
+            self.change(put, drop)
             await self.written()
 
-    def _change(self, put: list[str], drop: list[str]) -> None:
+    def change(self, put: list[str], drop: list[str]) -> None:
+        """Write names and values of the record, and tell the other processes."""
         self.link.write(scripts.CHANGE, self.id, self.link.worker, len(drop), *drop, *put)
 
     async def written(self) -> None:
@@ -260,14 +261,14 @@ class SharedSession(HttpSession):
         for shown in self.shown():
             if shown.key not in before and shown.key not in self.credentials:
                 self.credentials[shown.key] = shown.principal
-                self._change([f"{CREDENTIAL}{shown.key}", json.dumps(written(shown.principal))], [])
+                self.change([f"{CREDENTIAL}{shown.key}", json.dumps(written(shown.principal))], [])
 
     def credential_ended(self, key: Any) -> None:
         for reader in list(self.reading.values()):
             if reader.exchange.principal.credential == key:
                 reader.exchange.drop()
         if self.credentials.pop(key, None) is not None:
-            self._change([], [f"{CREDENTIAL}{key}"])
+            self.change([], [f"{CREDENTIAL}{key}"])
         super().credential_ended(key)
 
     def has_credential(self) -> bool:

@@ -6,6 +6,7 @@ import asyncio
 import json
 import re
 import time
+from collections.abc import Callable
 from functools import partial
 from typing import Any, cast
 
@@ -36,6 +37,8 @@ class SharedSessions(HttpSessions):
         self._provider, self._link, self._primed = provider, link, primed
         self._loading: dict[str, asyncio.Task[None]] = {}
         self._unchecked_until = 0.0
+        self.replay: Callable[[SharedSession, list[tuple[str, dict[str, bytes]]] | None], None] | None = None
+        """Tells a session news that it has missed; None: it is no longer known what that was."""
         for kind, heard in (
             ("changed", self._hear_changed),
             ("ended", self._hear_ended),
@@ -54,7 +57,7 @@ class SharedSessions(HttpSessions):
     def add(self, session: HttpSession) -> None:
         super().add(session)
         assert isinstance(session, SharedSession)
-        session.forget = partial(self.forget, session)
+        session.forget = partial(self._leave, session)
 
     # -- finding -----------------------------------------------------------------------------------------
 
@@ -122,6 +125,31 @@ class SharedSessions(HttpSessions):
                 return
         known.restore(record)
         known.used = time.monotonic()
+        if len(found) > 1 and (since := found[1].decode()):
+            await self._move_in(known, since)
+        elif known.home != self._link.worker:
+            known.home = record["home"]
+
+    async def _move_in(self, session: SharedSession, since: str) -> None:
+        """This process is the new home of a session: from here on it tells it news, beginning with what it missed."""
+        heard = ""
+        news: list[tuple[str, dict[str, bytes]]] | None = []
+        while heard != self._link.read_news:
+            heard = self._link.read_news
+            news = await self._link.news_after(since)
+        session.home = self._link.worker
+        if self.replay is not None:
+            self.replay(session, news)
+
+    def at_home(self) -> list[SharedSession]:
+        """The sessions that this process tells news."""
+        return [each for each in map(_shared, self) if each.home == self._link.worker]
+
+    async def refresh(self) -> None:
+        """Load those at home that another process has changed."""
+        for session in self.at_home():
+            if session.is_stale:
+                await self.load(session.id, session.opener)
 
     def _opened(self, id: str, record: dict[str, str], principal: Principal) -> SharedSession | None:
         opener = remembered(json.loads(record["opener"]))
@@ -173,12 +201,18 @@ class SharedSessions(HttpSessions):
         if self._open.pop(session.id, None) is not None:
             session.close()
 
+    def _leave(self, session: SharedSession) -> None:
+        """Forget a session that goes on. If this process is its home, the next one that serves it will be."""
+        if session.home == self._link.worker:
+            session.change(["home", "", "told", self._link.read_news], [])
+        self.forget(session)
+
     def end_idle(self) -> None:
         """Forget those that are idle here. In the store they end by themselves."""
         for each in self:
             session = cast(SharedSession, each)
             if session.is_idle(self.idle):
-                self.forget(session)
+                self._leave(session)
             elif session.readers or session.streams:
                 self._touch(session)
 
@@ -207,8 +241,9 @@ class SharedSessions(HttpSessions):
             self.forget(session)
 
     def _hear_home(self, fields: dict[str, bytes], id: str) -> None:
-        if (session := self._of(fields)) is not None:
-            session.home = fields["w"].decode()
+        home = fields["w"].decode()
+        if (session := self._of(fields)) is not None and home != self._link.worker:
+            session.home = home
 
     def _hear_event(self, fields: dict[str, bytes], id: str) -> None:
         session = self._of(fields)
@@ -234,3 +269,7 @@ class SharedSessions(HttpSessions):
         session, call = self._of(fields), json.loads(fields["i"])
         if session is not None and fields["w"].decode() != self._link.worker and call in session.conversation.in_flight:
             session.conversation.cancel(call, remembered(json.loads(fields["p"])))
+
+
+def _shared(session: HttpSession) -> SharedSession:
+    return cast(SharedSession, session)

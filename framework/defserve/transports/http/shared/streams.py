@@ -100,7 +100,7 @@ class SharedStandalone(StandaloneStream):
     session: SharedSession
 
     def push(self, message: OutboundMessage) -> None:
-        self.session.append(STANDALONE, message)
+        self.session.append(STANDALONE, message, told=self.session.link.telling)
 
     def forget(self) -> None:
         """Nothing waits here."""
