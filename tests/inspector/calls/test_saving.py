@@ -1,0 +1,96 @@
+from __future__ import annotations
+
+import ast
+import json
+import shlex
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from defserve.cli.commands.use.call import read_arguments
+from defserve.inspector.calls.saving import command_line, pytest_test
+
+values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(),
+    lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
+    max_leaves=8,
+)
+
+
+@given(st.dictionaries(st.text(min_size=1), values, max_size=4))
+def test_the_line_gives_the_tool_the_same_arguments(arguments: dict[str, Any]):
+    words = shlex.split(command_line(("server.py",), "tool", arguments))
+    assert words[:4] == ["defserve", "call", "server.py", "tool"]
+    if words[4:5] == ["--json"]:
+        assert json.loads(words[5]) == arguments
+    else:
+        texts, given = read_arguments(words[4:], None)
+        assert {**texts, **given} == arguments
+
+
+def test_a_command_comes_last():
+    assert command_line(("--", "node", "s.js"), "add", {"a": 1}) == "defserve call add a:=1 -- node s.js"
+
+
+@given(st.text(), st.dictionaries(st.text(), values, max_size=3), values)
+def test_every_call_makes_a_test_that_python_can_read(tool: str, arguments: dict[str, Any], outcome: Any):
+    for words in (("server.py",), ("--", "node", "s.js"), ()):
+        ast.parse(pytest_test(words, tool, arguments, outcome))
+        ast.parse(pytest_test(words, tool, arguments, {"error": {"message": f"no {outcome}"}}))
+
+
+SERVER = """
+from defserve import Image, Server, ToolError
+
+server = Server("s", "1")
+
+
+@server.tool
+def add(a: int, b: int) -> dict[str, int]:
+    return {"sum": a + b}
+
+
+@server.tool
+def greet(name: str) -> str:
+    return f"hello {name}"
+
+
+@server.tool
+def picture() -> Image:
+    return Image(b"\\x89PNG\\r\\n\\x1a\\n")
+
+
+@server.tool
+def fail() -> str:
+    raise ToolError("it is broken")
+"""
+
+
+PASSING: list[tuple[str, dict[str, Any], Any]] = [
+    ("add", {"a": 1, "b": 2}, {"structuredContent": {"sum": 3}, "content": []}),
+    ("greet", {"name": "you"}, {"content": [{"type": "text", "text": "hello you"}]}),
+    ("fail", {}, {"isError": True, "content": [{"type": "text", "text": "it is broken"}]}),
+    ("picture", {}, {"content": [{"type": "image", "data": "…"}]}),
+    ("missing", {}, {"error": {"message": "missing"}}),
+    ("greet", {"name": "you"}, None),
+]
+FAILING: list[tuple[str, dict[str, Any], Any]] = [
+    ("add", {"a": 1, "b": 2}, {"structuredContent": {"sum": 4}}),
+    ("greet", {"name": "you"}, {"content": [{"type": "text", "text": "hello"}]}),
+    ("fail", {}, {"content": []}),
+    ("greet", {"name": "you"}, {"error": {"message": "no"}}),
+]
+
+
+def test_a_saved_test_passes_where_the_result_is_the_same_and_only_there(pytester: pytest.Pytester):
+    Path("server.py").write_text(SERVER)
+    for number, (tool, arguments, outcome) in enumerate([*PASSING, *FAILING]):
+        Path(f"test_{number}.py").write_text(pytest_test(("server.py",), tool, arguments, outcome))
+    done = pytester.runpytest_inprocess("-p", "no:cacheprovider")
+    # Each runs in both eras.
+    done.assert_outcomes(passed=2 * len(PASSING), failed=2 * len(FAILING))
+    failed = {int(line.split("test_")[1].split(".")[0]) for line in done.outlines if line.startswith("FAILED")}
+    assert failed == set(range(len(PASSING), len(PASSING) + len(FAILING)))
