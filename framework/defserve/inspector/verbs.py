@@ -7,6 +7,7 @@ from typing import Final
 
 from defserve.inspector import frame
 from defserve.inspector.panels import (
+    apps,
     kernel,
     latency,
     live,
@@ -26,6 +27,7 @@ VERBS: Final[Mapping[str, Verb]] = {
     **tools.VERBS,
     **resources.VERBS,
     **prompts.VERBS,
+    **apps.VERBS,
     **questions.VERBS,
     **latency.VERBS,
     **live.VERBS,
