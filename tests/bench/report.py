@@ -108,7 +108,7 @@ SECTIONS: tuple[tuple[str, str, Callable[[Figure], str]], ...] = (
     ("HTTP latency, p99, in µs", "http-p99", _median_only),
     ("HTTP, processor time of the server for each call, in µs", "http-cpu", _median_only),
     ("HTTP, resident memory of a session, of 10,000 that idle, in bytes", "http-memory", _with_range),
-    ("Workers, 32 connections, stateless calls of add per second: median (least–most)", "workers", _with_range),
+    ("Workers, 32 connections each, stateless calls of add per second: median (least–most)", "workers", _with_range),
     ("Workers, processor time of all processes for each call, in µs", "workers-cpu", _median_only),
     ("Workers, latency, p50, in µs", "workers-p50", _median_only),
     ("Workers, latency, p99, in µs", "workers-p99", _median_only),

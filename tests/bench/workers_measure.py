@@ -19,7 +19,10 @@ SCRIPTS = {"bare": SERVERS / "bare_http.py", SUBJECT: SERVERS / "defserve_http.p
 
 
 def measure_workers(run: Run) -> None:
-    """The same calls to one process and to two, of a bare ASGI app and of defserve. Stateless, so any may answer."""
+    """The same calls to one process and to two, of a bare ASGI app and of defserve. Stateless, so any may answer.
+
+    Two have twice as many connections: a process that finds fewer requests at a time takes longer for each.
+    """
     with ExitStack() as stack:
         drivers = [_ready(stack, name, count, run) for name in SCRIPTS for count in COUNTS]
         for turn in range(run.plan.http_rounds):
@@ -34,7 +37,7 @@ WORKERS: dict[str, Callable[[Run], None]] = {"workers": measure_workers}
 def _ready(stack: ExitStack, name: str, count: int, run: Run) -> tuple[HttpServer, list[Connection], str, int]:
     arguments = (str(count),) if count > 1 else ()
     server = stack.enter_context(HttpServer(HttpContender(name, SCRIPTS[name], arguments), run.launch))
-    connections = stack.enter_context(connected(server, CONNECTIONS))
+    connections = stack.enter_context(connected(server, CONNECTIONS * count))
     for connection in connections:
         connection.request = call(server, "add", ADDENDS, None)
     drive(server, connections, run.plan.burst)
@@ -52,7 +55,6 @@ def _one_round(run: Run, server: HttpServer, connections: list[Connection], what
 
 def _cpu_of_all(process: int) -> float:
     """The processor time of a process and of those that it has started."""
-    children = [
-        pid for task in Path(f"/proc/{process}/task").iterdir() for pid in (task / "children").read_text().split()
-    ]
-    return cpu_seconds_of(process) + sum(_cpu_of_all(int(pid)) for pid in children)
+    tasks = [task / "children" for task in Path(f"/proc/{process}/task").iterdir()]
+    children = [int(pid) for task in tasks for pid in task.read_text().split()]
+    return cpu_seconds_of(process) + sum(map(_cpu_of_all, children))
