@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from defserve.stores.store import Store
 
 
-class Sharing(Protocol):
+class SharingServer(Protocol):
     """The part of a server that says what it keeps, and where."""
 
     @property
@@ -24,7 +24,7 @@ class Sharing(Protocol):
     def composition(self) -> Composition: ...
 
 
-def check_sharing(server: Sharing, count: int, options: WebFields) -> None:
+def check_sharing(server: SharingServer, count: int, options: WebFields) -> None:
     """Raises UsageError if several workers would not know what they need from one another."""
     if file := _audit_file(server):
         # Also for one worker: it and the one that replaces it run side by side for a while.
@@ -57,7 +57,7 @@ def shares_sessions(server: object) -> bool:
     return getattr(server, "shared", None) is not None
 
 
-def _audit_file(server: Sharing) -> str:
+def _audit_file(server: SharingServer) -> str:
     """The file that this server writes its audit log to; empty if there is none."""
     from defserve.stores.audit.stored import is_store
 
@@ -67,7 +67,7 @@ def _audit_file(server: Sharing) -> str:
     return next((str(sink) for sink in sinks if isinstance(sink, str | Path) and not is_store(str(sink))), "")
 
 
-def _kept_in_memory(server: Sharing) -> Iterator[str]:
+def _kept_in_memory(server: SharingServer) -> Iterator[str]:
     from defserve.stores.memory import MemoryStore
 
     for extension in server.composition.extensions:
