@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from argparse import ArgumentParser, Namespace
 from collections.abc import AsyncGenerator, Mapping
@@ -20,14 +21,22 @@ from defserve.host.answers import Answers
 from defserve.host.client import Client
 from defserve.host.link import Link
 from defserve.host.links.stdio import ProcessLink
+from defserve.host.signin.keeping.places import is_kept
 from defserve.transports.client_errors import Challenged, HttpRefusal, Unreachable
 
 # The error of a challenge → what helps.
 TOKENS: Final[Mapping[str | None, str]] = {
-    "": "add --token TOKEN, or --token @FILE",
-    "invalid_token": "use another --token; this one is unknown, expired, or meant for another server",
-    "insufficient_scope": "use a --token that has these scopes",
+    "": "sign in: defserve login {url}; or add --token TOKEN, or --token @FILE",
+    "invalid_token": "sign in: defserve login {url}; or use another --token: this one is unknown, expired, or meant for"
+    " another server",
+    "insufficient_scope": 'sign in for more: defserve login {url} --scope "{scopes}"; or use a --token that has them',
 }
+STATUSES: Final[Mapping[int, str]] = {
+    401: TOKENS[""],
+    404: "check the address; most end with /mcp, older ones with /sse",
+    405: "check the address; most end with /mcp, older ones with /sse",
+}
+SCOPES: Final = re.compile(r'scope="([^"]{1,1000})"')
 
 
 def add_connection_options(parser: ArgumentParser) -> None:
@@ -81,12 +90,16 @@ async def connect(
     except Unreachable as error:
         raise PeerGone(f"{error.message}\n  fix: {_absent(target.address)}") from None
     except Challenged as error:
-        raise UsageError(error.message, fix=TOKENS.get(error.error, "add -H 'Authorization: …'")) from None
+        raise UsageError(error.message, fix=_credentials(error, target.address)) from None
     except HttpRefusal as error:
-        fix = (
-            "check the address; most end with /mcp, older ones with /sse" if error.data["status"] in (404, 405) else ""
-        )
+        fix = STATUSES.get(error.data["status"], "").format(url=target.address)
         raise UsageError(error.message, fix=fix) from None
+
+
+def _credentials(error: Challenged, address: str) -> str:
+    found = SCOPES.search(str(error.data.get("challenge")))
+    fix = TOKENS.get(error.error, "add -H 'Authorization: …'")
+    return fix.format(url=address, scopes=found[1] if found else "SCOPES")
 
 
 def _absent(address: str) -> str:
@@ -101,7 +114,12 @@ async def link_to(target: ServerTarget, options: Namespace) -> Link:
         given = {**target.headers, **headers_of(options.header)}
         headers = {name.lower(): value for name, value in given.items()}
         address, token = with_local_key(target.address, options.token, headers)
-        return await connect_url(address, headers=headers, token=token)
+        auth = None
+        if token is None and "authorization" not in headers and is_kept(address):
+            from defserve.host.signin.options import StoredSignIn
+
+            auth = StoredSignIn()
+        return await connect_url(address, headers=headers, token=token, auth=auth)
     program, *args = target.command
     return await ProcessLink.spawn(program, args, env=target.env, cwd=target.cwd, echo=options.verbose)
 
