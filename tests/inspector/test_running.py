@@ -10,18 +10,23 @@ import pytest
 from defserve.errors import UsageError
 from defserve.host.links.endpoint import Endpoint
 from defserve.inspector import running as room
+from defserve.inspector.apps import views as kept_views
+from defserve.inspector.apps.views import MOST_VIEWS, View, Views
 from defserve.inspector.running import RunningInspector, WebOptions, run
-from defserve.inspector.views import MOST_VIEWS, View
 from tests.inspector.conftest import target_of
 from tests.inspector.greenhouse import server
 from tests.waiting import until
 
 pytestmark = pytest.mark.anyio
 
+POLICY = "default-src 'self'; sandbox allow-scripts; frame-ancestors http://127.0.0.1:{0} http://localhost:{0}"
 
-async def fetched(address: str, method: str = "GET") -> tuple[int, dict[str, str], str]:
+
+async def fetched(
+    address: str, method: str = "GET", headers: dict[str, str] | None = None
+) -> tuple[int, dict[str, str], str]:
     endpoint = Endpoint(address, {})
-    response = await endpoint.send(method, {})
+    response = await endpoint.send(method, headers or {})
     body = await response.start(100_000)
     await endpoint.aclose()
     return response.status, dict(response.headers), body.decode()
@@ -55,15 +60,31 @@ async def test_a_view_has_an_origin_and_a_policy_of_its_own(running: RunningInsp
     address = views.add(View("<p>hello</p>", "default-src 'self'"))
     assert address.startswith(views.origin) and str(running.access.port) not in address
     status, headers, body = await fetched(address)
-    assert (status, headers["content-security-policy"], body) == (200, "default-src 'self'", "<p>hello</p>")
+    assert (status, headers["content-security-policy"], body) == (
+        200,
+        POLICY.format(running.access.port),
+        "<p>hello</p>",
+    )
     assert "set-cookie" not in headers and headers["content-type"].startswith("text/html")
     for other, method in ((f"{views.origin}/", "GET"), (f"{address}x", "GET"), (address, "POST")):
         status, headers, body = await fetched(other, method)
-        assert (status, headers["content-security-policy"]) == (404, "default-src 'none'")
+        assert status == 404 and headers["content-security-policy"].startswith("default-src 'none'; sandbox")
         assert "hello" not in body
+    # A browser gets it for a frame, and for nothing else: in a tab of its own it would be a page of this machine.
+    assert [(await fetched(address, headers={"sec-fetch-dest": to}))[0] for to in ("iframe", "document")] == [200, 404]
     for _ in range(MOST_VIEWS):
         views.add(View("", ""))
     assert (await fetched(address))[0] == 404
+    views.page_port = 0
+    assert "frame-ancestors 'none'" in (await fetched(address))[1]["content-security-policy"]
+
+
+def test_views_are_kept_up_to_a_number_of_bytes(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(kept_views, "MOST_BYTES", 10)
+    views = Views()
+    for html in ("\ud800", "x" * 6, "y" * 6, "z" * 20):
+        views.add(View(html, ""))
+    assert [body for body, _ in views._views.values()] == [b"z" * 20]  # pyright: ignore[reportPrivateUsage]
 
 
 async def test_there_is_no_socket_at_the_origin_of_views(running: RunningInspector):

@@ -13,6 +13,8 @@ from defserve.host.client import Client
 from defserve.host.fields import object_of
 from defserve.host.mcpl.mcpl import Mcpl
 from defserve.host.mgp.mgp import ASKING, EXTENSIONS, Mgp
+from defserve.inspector.apps.shown import ShownApps
+from defserve.inspector.apps.views import Views
 from defserve.inspector.connection import EraConnection
 from defserve.inspector.live.feed import LiveFeed
 from defserve.inspector.live.inference import asked_person
@@ -27,7 +29,6 @@ from defserve.inspector.server_log import ServerLog
 from defserve.inspector.states.states import StateTrees
 from defserve.inspector.target import Target
 from defserve.inspector.topic import TopicSeat
-from defserve.inspector.views import Views
 from defserve.inspector.watches import Watches
 
 ERAS: Final = ("handshake", "stateless")
@@ -72,7 +73,7 @@ class Inspection:
         self.states = StateTrees(target.stored)
         self.live, self.playground = LiveFeed(self.push), Playground()
         self.seats: dict[int, TopicSeat] = {}
-        self.views = Views()
+        self.views, self.apps = Views(), ShownApps()
         self.watches = Watches()
         self.granted: dict[str, bool] = {}
         self.connections: dict[str, EraConnection] = {}

@@ -36,6 +36,7 @@ class Questions:
     | url | message, url | `{"action": …}` |
     | sampling | params | `{"text": …}`, `{"result": …}` with the whole result, or `{"refuse": true}` |
     | confirmation | tool, arguments, security | `{"yes": true}`; anything else is a no |
+    | view | tool, uri, method; calls and arguments, or url | `{"yes": true}`, with `"always"`; anything else is a no |
     | permission | permission, risk, server | `{"decision": "approved" or "denied"}`; anything else leaves it open |
 
     Roots are not asked for each time: a server gets what `roots` holds, URIs or root objects. Sampling is answered by

@@ -48,7 +48,7 @@ async def inspecting(target: Target, port: int = 0) -> AsyncGenerator[RunningIns
     async with Inspection(target) as inspection, loopback(views := inspection.views, LIMITS) as frames:
         views.origin = frames.rstrip("/")
         async with loopback(InspectorApp(inspection, access, views.origin), LIMITS, port=port) as address:
-            access.port = urlsplit(address).port or 0
+            access.port = views.page_port = urlsplit(address).port or 0
             yield RunningInspector(f"{address}?token={access.token}", inspection, access)
 
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
+from defserve.inspector import frame
 from defserve.inspector.panels import (
+    apps,
     kernel,
     latency,
     live,
@@ -13,7 +15,6 @@ from defserve.inspector.panels import (
     questions,
     resources,
     security,
-    session,
     state,
     tools,
     topics,
@@ -22,10 +23,11 @@ from defserve.inspector.panels import (
 from defserve.inspector.panels.verb import Verb
 
 VERBS: Final[Mapping[str, Verb]] = {
-    **session.VERBS,
+    **frame.VERBS,
     **tools.VERBS,
     **resources.VERBS,
     **prompts.VERBS,
+    **apps.VERBS,
     **questions.VERBS,
     **latency.VERBS,
     **live.VERBS,

@@ -21,8 +21,7 @@ async def render(client: AppHost, tool: str, arguments: Mapping[str, Any]) -> Re
     for a result without a text, which hosts without views need.
     """
     listed = await client.listed(tool, again=True)
-    meta = object_of(listed.get("_meta"))
-    uri = text_of(object_of(meta.get("ui")).get("resourceUri")) or text_of(meta.get("ui/resourceUri"))
+    uri = view_uri(listed)
     if uri is None:
         raise UsageError(
             f"tool {tool!r} has no view" if listed else f"the server lists no tool {tool!r}",
@@ -37,6 +36,12 @@ async def render(client: AppHost, tool: str, arguments: Mapping[str, Any]) -> Re
     if not app.text.strip():
         raise PeerError(f"the result of {tool!r} has no text: hosts without views, and the model, would get nothing")
     return app
+
+
+def view_uri(listed: Json) -> str | None:
+    """The URI of the view that shows the results of a listed tool; None if it has none."""
+    meta = object_of(listed.get("_meta"))
+    return text_of(object_of(meta.get("ui")).get("resourceUri")) or text_of(meta.get("ui/resourceUri"))
 
 
 def _view(uri: str, read: Any) -> tuple[str, Json]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Any, Final, Protocol
+from typing import Any, Final, Protocol, TypeAlias
 
 from defserve.errors import PeerError, UsageError
 from defserve.host.fields import Json, object_of, text_of
@@ -13,16 +13,10 @@ from defserve.version import VERSION
 from defserve.wire.jsonvalue import is_array
 
 PROTOCOL: Final = "2026-01-26"
-NOT_FOUND, BAD_PARAMS = -32601, -32602
+NOT_FOUND, BAD_PARAMS, NOT_ALLOWED = -32601, -32602, -32000
 MOST_RECEIVED: Final = 1000
-# Requests that a host only takes note of, and their answers.
-NOTED: Final[Mapping[str, Json]] = {
-    "ping": {},
-    "ui/open-link": {},
-    "ui/message": {},
-    "ui/update-model-context": {},
-    "ui/request-display-mode": {"mode": "inline"},
-}
+# Requests that a host only takes note of. Their answer is empty.
+NOTED: Final = frozenset(("ping", "ui/open-link", "ui/message", "ui/update-model-context"))
 OFFERED: Final[Json] = {
     "serverTools": {},
     "serverResources": {},
@@ -31,6 +25,9 @@ OFFERED: Final[Json] = {
     "message": {"text": {}},
     "updateModelContext": {"text": {}},
 }
+
+
+Permit: TypeAlias = Callable[[str, Json], Awaitable[bool]]
 
 
 class AppHost(Protocol):
@@ -70,6 +67,11 @@ class RenderedApp:
             "toolInfo": {"tool": tool},
         }
         """What the view is told about the host. Change it before the view begins."""
+        self.modes: tuple[str, ...] = ("inline",)
+        """The display modes that the host offers. `context["displayMode"]` is the one in use."""
+        self.permit: Permit | None = None
+        """Asked with the method and params of each request of the view that would have an effect: a call of a tool
+        that views may call, a link, a message to the model. On False the view gets an error. None permits all."""
         self.received: deque[tuple[str, Json]] = deque(maxlen=MOST_RECEIVED)
         """Method and params of what the view sent last."""
 
@@ -106,9 +108,10 @@ class RenderedApp:
 
     async def _reply(self, method: str, params: Json) -> Json:
         if method in NOTED:
-            return {"result": dict(NOTED[method])}
+            return {"result": {}} if method == "ping" or await self._may(method, params) else _refusal()
         handlers: dict[str, Callable[[Json], Awaitable[Json]]] = {
             "ui/initialize": self._initialize,
+            "ui/request-display-mode": self._display,
             "tools/call": self._call,
             "resources/read": self._read,
         }
@@ -126,15 +129,26 @@ class RenderedApp:
                 "protocolVersion": PROTOCOL,
                 "hostInfo": info,
                 "hostCapabilities": OFFERED,
-                "hostContext": self.context,
+                "hostContext": {**self.context, "availableDisplayModes": list(self.modes)},
             }
         }
+
+    async def _display(self, params: Json) -> Json:
+        """A mode that the host does not offer changes nothing."""
+        if (mode := params.get("mode")) in self.modes:
+            self.context["displayMode"] = mode
+        return {"result": {"mode": self.context["displayMode"]}}
 
     async def _call(self, params: Json) -> Json:
         name = params.get("name")
         if not isinstance(name, str) or not is_visible_to("app", await self._client.listed(name, again=True)):
             return _error(BAD_PARAMS, "Views may not call this tool")
+        if not await self._may("tools/call", params):
+            return _refusal()
         return {"result": await self._client.call_raw(name, object_of(params.get("arguments")))}
+
+    async def _may(self, method: str, params: Json) -> bool:
+        return self.permit is None or await self.permit(method, params)
 
     async def _read(self, params: Json) -> Json:
         if not isinstance(uri := params.get("uri"), str):
@@ -157,6 +171,10 @@ def text_in(result: Json) -> str:
 
 def _note(method: str, params: Json) -> Json:
     return {"jsonrpc": "2.0", "method": method, "params": params}
+
+
+def _refusal() -> Json:
+    return _error(NOT_ALLOWED, "The user did not allow this")
 
 
 def _error(code: int, message: str) -> Json:

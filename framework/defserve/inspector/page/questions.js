@@ -8,7 +8,7 @@ import { Json } from "./parts/json.js";
 import { Dialog } from "./parts/layers.js";
 import { age, cut } from "./format.js";
 
-export const DIALOGS = ["confirmation", "permission"];
+export const DIALOGS = ["confirmation", "permission", "view"];
 
 const texts = content => [content].flat().map(block => (typeof block === "string" ? block : block?.text ?? "")).filter(Boolean).join("\n");
 
@@ -17,6 +17,7 @@ export function titleOf(question) {
   const { kind, message, params, tool, permission } = question;
   if (kind === "sampling") return texts(params?.messages?.at?.(-1)?.content) || "An answer of your model";
   if (kind === "confirmation") return `Run ${tool}`;
+  if (kind === "view") return question.url ? `Open ${question.url}` : `A view calls ${question.calls}`;
   if (kind === "permission") return `Grant ${permission}`;
   return message || "A question";
 }
@@ -41,9 +42,8 @@ export function QuestionDialogs() {
   const [question] = waiting;
   if (!question) return null;
   const queue = waiting.length > 1 ? `1 of ${waiting.length}` : "";
-  return question.kind === "confirmation"
-    ? html`<${Confirmation} key=${question.id} question=${question} queue=${queue} />`
-    : html`<${Permission} key=${question.id} question=${question} queue=${queue} />`;
+  const Kind = { confirmation: Confirmation, permission: Permission, view: ViewWish }[question.kind];
+  return html`<${Kind} key=${question.id} question=${question} queue=${queue} />`;
 }
 
 function useSince(question) {
@@ -67,6 +67,19 @@ function Confirmation({ question, queue }) {
       ${security.side_effects?.length > 0 && html`<dt>effects</dt><dd>${security.side_effects.join(", ")}</dd>`}
       ${security.validator && security.validator !== "none" && html`<dt>guard</dt><dd>${security.validator}</dd>`}
       <dt>era</dt><dd>${question.era}</dd><dt>arguments</dt><dd><${Json} value=${given} label="Arguments" /></dd></dl><//>`;
+}
+
+// A view asks for something that has an effect.
+function ViewWish({ question, queue }) {
+  const { tool, uri, calls, url, arguments: given } = question;
+  const since = useSince(question);
+  const deny = () => answer(question, { yes: false }), allow = always => answer(question, { yes: true, always });
+  return html`<${Dialog} role="alertdialog" title=${url ? "Open this address?" : `Let the view call ${calls}?`} onClose=${deny}
+    foot=${html`<span class="grow tiny dim">${[queue, since].filter(Boolean).join(", ")}</span><${Button} onClick=${deny} data-first="" keys="Esc">Deny<//>
+      ${url ? html`<a class="btn" href=${url} target="_blank" rel="noopener noreferrer" onClick=${() => allow(false)}>Open it</a>`
+        : html`<${Button} onClick=${() => allow(true)}>Allow while it is shown<//><${Button} primary onClick=${() => allow(false)}>Allow once<//>`}`}>
+    <dl class="kv"><dt>view</dt><dd class="mono wraps">${uri}</dd><dt>shown by</dt><dd class="mono">${tool}</dd>${url ? html`<dt>address</dt><dd class="mono wraps">${url}</dd>`
+      : html`<dt>tool</dt><dd class="mono">${calls}</dd><dt>arguments</dt><dd><${Json} value=${given} label="Arguments" /></dd>`}<dt>era</dt><dd>${question.era}</dd></dl><//>`;
 }
 
 function Permission({ question, queue }) {

@@ -12,6 +12,7 @@ export const panels = [
   tools,
   panel("resources", "Resources", "Server", "file", "r", () => import("./resources.js")),
   panel("prompts", "Prompts", "Server", "chat", "p", () => import("./prompts.js")),
+  panel("apps", "Apps", "Server", "window", "a", () => import("./apps.js")),
   panel("wire", "Wire", "Protocol", "wire", "w", () => import("./wire.js")),
   panel("questions", "Questions", "Protocol", "question", "q", () => import("./questions.js")),
   panel("latency", "Latency", "Protocol", "bars", null, () => import("./latency.js")),

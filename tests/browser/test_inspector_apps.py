@@ -1,0 +1,165 @@
+"""The Apps panel of the inspector in a real browser."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from defserve import Server
+from defserve.inspector.target import Target
+from defserve.runner.memory import serving
+from tests.at_address import fresh
+
+from .accessibility import serious
+from .inspecting import InspectorBeside, inspector_of
+
+if TYPE_CHECKING:
+    from .chromium import Browser
+
+pytestmark = pytest.mark.browser
+
+PICTURES = Path(__file__).parents[2] / "docs" / "pictures"
+FITS = "document.documentElement.scrollWidth <= innerWidth && document.documentElement.scrollHeight <= innerHeight"
+LOOKS = ((360, 780, "light"), (360, 780, "dark"), (768, 900, "light"), (1440, 900, "dark"), (1440, 900, "light"))
+ROWS = "document.querySelectorAll('.t-list [role=option]').length"
+DEGREES = "[...document.querySelectorAll('li')].map(item => item.textContent).join(' ')"
+DIALOG = "document.querySelector('[role=alertdialog]')?.innerText"
+STAGE = "document.querySelector('.t-res')?.innerText"
+
+
+@pytest.fixture(scope="module")
+def inspector() -> Iterator[InspectorBeside]:
+    server = fresh("weather_app")
+    with inspector_of(
+        Target("weather_app.py", ("weather_app.py",), lambda: serving(server.composition), "stateless")
+    ) as beside:
+        yield beside
+
+
+@pytest.fixture(autouse=True)
+def quiet(browser: Browser, inspector: InspectorBeside) -> Iterator[None]:
+    yield
+    assert browser.complaints() == []
+    origins = (inspector.origin, "data:", "http://127.0.0.1:")
+    assert [each for each in browser.asked() if not each.startswith(origins)] == []
+    browser.open("about:blank")
+
+
+def open_at(browser: Browser, inspector: InspectorBeside, place: str = "apps", era: str = "stateless") -> None:
+    browser.look(1440, 900)
+    browser.open(f"{inspector.url}#{place}")
+    assert browser.page(f"{ROWS} > 1")
+    if era == "handshake":
+        browser.key("e")
+        assert browser.page("document.querySelector('.top .seg .on')?.textContent === 'Handshake'")
+        assert browser.page(f"{ROWS} > 1")
+
+
+def shown_in(browser: Browser, city: str = "Oslo") -> None:
+    assert browser.page("document.querySelector('#app-city')?.focus() ?? !!document.querySelector('#app-city')")
+    browser.key("Control+a")
+    browser.type(city)
+    browser.key("Control+Enter")
+    assert browser.frame(f"{DEGREES}.includes('Mon') && {DEGREES}")
+
+
+@pytest.mark.parametrize("era", ["handshake", "stateless"])
+def test_a_view_is_shown_and_what_it_calls_is_confirmed_first(browser: Browser, inspector: InspectorBeside, era: str):
+    open_at(browser, inspector, "apps/forecast", era)
+    shown_in(browser)
+    assert browser.page("document.querySelector('iframe').offsetHeight > 120")
+    browser.click("button")
+    assert browser.page(f"{DIALOG}?.includes('Let the view call convert?')")
+    assert serious(browser) == []
+    browser.key("Escape")
+    assert browser.page(f"!{DIALOG}")
+    assert browser.frame(f"{DEGREES}.startsWith('4°')")
+    browser.click("button")
+    assert browser.page(f'{DIALOG}?.includes(\'"unit": "F"\')')
+    browser.press("[role=alertdialog] .pri")
+    assert browser.frame(f"{DEGREES}.startsWith('39°')")
+    # Every message of both sides is there.
+    browser.press(".t-res [role=tab]:nth-child(2)")
+    assert browser.page(
+        "['ui/initialize', 'ui/notifications/tool-result', 'tools/call', 'error'].every(each => "
+        f"{STAGE}.includes(each))"
+    )
+    browser.press(".t-res [role=row]:nth-child(2)")
+    assert browser.page("document.querySelector('.bmessage')?.innerText.includes('hostContext')")
+    assert serious(browser) == []
+
+
+def test_by_keys_alone_an_app_is_found_shown_and_closed(browser: Browser, inspector: InspectorBeside):
+    open_at(browser, inspector, "tools")
+    browser.key("g", "a")
+    assert browser.page("!!document.querySelector('.p-apps') && document.querySelector('#app-city')")
+    browser.key("/")
+    browser.type("next days")
+    assert browser.page(f"{ROWS} === 1")
+    browser.key("Enter", "Enter")
+    assert browser.page("document.activeElement.id === 'app-city'")
+    browser.type("Lagos")
+    browser.key("Control+Enter")
+    assert browser.frame(f"{DEGREES}.startsWith('29°')")
+    browser.key("]")
+    browser.page("document.querySelector('.t-res [role=tab]').focus() ?? true")
+    browser.key("ArrowRight", "ArrowRight")
+    assert browser.page(f"{STAGE}.includes('Content-Security-Policy') && {STAGE}.includes(\"connect-src 'none'\")")
+    assert serious(browser) == []
+    browser.key("ArrowRight")
+    assert browser.page(f"{STAGE}.includes('Whole result')")
+    # Away from its tab the view goes on; the theme of the page is told to it.
+    assert browser.frame("document.documentElement.dataset.theme === 'light'")
+    browser.press(".top [aria-label='Switch to dark']")
+    assert browser.frame("document.documentElement.dataset.theme === 'dark'")
+    browser.press(".top [aria-label='Switch to light']")
+    browser.press(".t-res [aria-label='Close the view']")
+    assert browser.page("!document.querySelector('iframe') && document.querySelector('.t-res .note')?.innerText")
+    browser.page("(localStorage.clear(), true)")
+
+
+def test_a_tool_that_fails_is_told_and_a_server_without_apps_says_so(browser: Browser, inspector: InspectorBeside):
+    open_at(browser, inspector, "apps/forecast")
+    shown_in(browser)
+    bare = Server("bare", "1")
+
+    @bare.tool
+    def hi() -> str:
+        return "hi"
+
+    assert hi
+    with inspector_of(Target("bare.py", ("bare.py",), lambda: serving(bare.composition), "stateless")) as other:
+        browser.open(f"{other.url}#apps")
+        assert browser.page("document.querySelector('.t-list .empty')?.innerText.includes('No apps')")
+        browser.press(".t-list .empty button")
+        assert browser.page("location.hash.startsWith('#tools')")
+        assert browser.complaints() == []
+        browser.open("about:blank")
+
+
+def test_it_fits_every_window_in_both_themes(browser: Browser, inspector: InspectorBeside):
+    shots = os.environ.get("DEFSERVE_SHOTS")
+    for width, height, scheme in LOOKS:
+        browser.look(width, height, scheme)
+        browser.open(f"{inspector.url}#apps")
+        assert browser.page(f"{ROWS} > 1 && document.documentElement.dataset.theme === {scheme!r}")
+        assert browser.page(FITS), width
+        browser.press(".t-list [role=option][id$='-0']")
+        shown_in(browser)
+        assert browser.page("document.querySelector('iframe').offsetHeight > 120")
+        assert browser.page(FITS), width
+        assert serious(browser) == []
+        if os.environ.get("DEFSERVE_PICTURES") and width == 1440:
+            browser.shot(PICTURES / f"inspector-apps{'-dark' if scheme == 'dark' else ''}.png")
+        elif shots:
+            browser.shot(Path(shots) / f"apps-{width}-{scheme}.png")
+        browser.press(".t-res [role=tab]:nth-child(2)")
+        assert browser.page("document.querySelectorAll('.t-res [role=row]').length > 4")
+        assert browser.page(FITS), width
+        assert serious(browser) == []
+        if shots:
+            browser.shot(Path(shots) / f"apps-messages-{width}-{scheme}.png")
