@@ -24,15 +24,16 @@ from defserve.host.links.stdio import ProcessLink
 from defserve.host.signin.keeping.places import is_kept
 from defserve.transports.client_errors import Challenged, HttpRefusal, Unreachable
 
-# The error of a challenge → what helps.
+# The error of a challenge → what helps whoever has a token.
 TOKENS: Final[Mapping[str | None, str]] = {
-    "": "sign in: defserve login {url}; or add --token TOKEN, or --token @FILE",
-    "invalid_token": "sign in: defserve login {url}; or use another --token: this one is unknown, expired, or meant for"
-    " another server",
-    "insufficient_scope": 'sign in for more: defserve login {url} --scope "{scopes}"; or use a --token that has them',
+    "": "add --token TOKEN, or --token @FILE",
+    "invalid_token": "use another --token; this one is unknown, expired, or meant for another server",
+    "insufficient_scope": "use a --token that has these scopes",
 }
+METADATA: Final = "resource_metadata="
+"""In a challenge it says that one can sign in."""
 STATUSES: Final[Mapping[int, str]] = {
-    401: TOKENS[""],
+    401: "sign in: defserve login {url}",
     404: "check the address; most end with /mcp, older ones with /sse",
     405: "check the address; most end with /mcp, older ones with /sse",
 }
@@ -97,9 +98,13 @@ async def connect(
 
 
 def _credentials(error: Challenged, address: str) -> str:
-    found = SCOPES.search(str(error.data.get("challenge")))
-    fix = TOKENS.get(error.error, "add -H 'Authorization: …'")
-    return fix.format(url=address, scopes=found[1] if found else "SCOPES")
+    if error.error is None:
+        return "add -H 'Authorization: …'"
+    challenge = str(error.data.get("challenge"))
+    scopes = SCOPES.search(challenge) if error.error == "insufficient_scope" else None
+    sign_in = f"sign in: defserve login {address}" + (f' --scope "{scopes[1]}"' if scopes else "")
+    token = TOKENS.get(error.error, TOKENS[""])
+    return f"{sign_in}; or {token}" if METADATA in challenge else f"{token}; or {sign_in}"
 
 
 def _absent(address: str) -> str:
