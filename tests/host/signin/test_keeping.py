@@ -31,7 +31,7 @@ URL = "https://mcp.example/mcp"
 
 def made(url: str = URL, **tokens: Any) -> Credential:
     issuer = IssuerMetadata("https://i.example", token_endpoint="https://i.example/t", revocation_endpoint="https://r")
-    client = OAuthClient("me", "s3cret", "client_secret_basic", "http://127.0.0.1:1/callback", 99.5)
+    client = OAuthClient("me", "s3cret", "client_secret_basic", "http://127.0.0.1:1/callback", 99.5, ("a",))
     kept = Tokens("acc3ss", "DPoP", ("a", "b"), 12.5, "r3fresh", **tokens)
     return Credential(url, url, issuer, client, kept, ("a", "b"), ProofKey(), Reach.NETWORK)
 

@@ -92,6 +92,7 @@ async def test_more_scopes_are_asked_for_beside_those_of_before_and_only_once(th
     there.wanted["tools/call"] = "write"
     await call(there)
     assert [visit["scope"] for visit in there.visits] == ["read", "read write"]
+    assert [asked["scope"] for asked in there.registered] == ["read", "read write"], "some issuers refuse what is more"
     there.visits.clear()
     there.tokens.clear()
     there._granted = lambda form: "read"  # pyright: ignore[reportPrivateUsage] - gives less than it was asked for

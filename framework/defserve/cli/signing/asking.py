@@ -11,6 +11,7 @@ from typing import Final, NamedTuple
 
 from defserve.cli.screen.blocks import Line
 from defserve.cli.screen.screen import prompt_for, tell
+from defserve.cli.target.refusals import explained
 from defserve.errors import PeerError
 from defserve.host.addresses import connect_url
 from defserve.host.client import Client
@@ -21,7 +22,8 @@ from defserve.host.signin.options import SignIn
 from defserve.host.signin.redirects.browser import Browser, open_browser
 
 LONGEST_LINE: Final = 16_384
-VERIFY_SECONDS: Final = 60.0
+SECONDS: Final = 60.0
+"""For each answer of the server. While somebody signs in, the clock stands still."""
 
 
 class LoginOptions(NamedTuple):
@@ -62,17 +64,17 @@ async def sign_in(url: str, options: LoginOptions) -> str:
         redirect=redirect,
         anew=True,
     ).authorizer(url)
-    # Without a limit: the person takes their time, and the redirect has a limit of its own.
-    name = await _visit(url, _Same(authorizer), None)
-    if authorizer.credential is None or authorizer.credential.tokens is None:
-        await authorizer.sign_in()
-        name = await _visit(url, _Same(authorizer), VERIFY_SECONDS)
-    return name
+    with explained(url):
+        name = await _visit(url, _Same(authorizer))
+        if authorizer.credential is None or authorizer.credential.tokens is None:
+            await authorizer.sign_in()
+            name = await _visit(url, _Same(authorizer))
+        return name
 
 
-async def _visit(url: str, auth: Auth, timeout: float | None) -> str:
+async def _visit(url: str, auth: Auth) -> str:
     """Look at the server, so that it asks for a token, and give its name."""
-    async with Client(await connect_url(url, auth=auth), timeout=timeout) as client:
+    async with Client(await connect_url(url, auth=auth), timeout=SECONDS) as client:
         if "tools" in client.capabilities:
             try:
                 await client.request("tools/list", {})

@@ -2,42 +2,24 @@
 
 from __future__ import annotations
 
-import re
 import sys
 from argparse import ArgumentParser, Namespace
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager
-from typing import Any, Final
-from urllib.parse import urlsplit
+from typing import Any
 
 from defserve.auth.local_token.client import with_local_key
-from defserve.auth.urls import is_loopback
 from defserve.cli.option_types import token as token_type
 from defserve.cli.screen.progress import Working
+from defserve.cli.target.refusals import explained
 from defserve.cli.target.target import ServerTarget, headers_of
-from defserve.errors import PeerGone, PeerTimeout, UsageError
+from defserve.errors import PeerTimeout
 from defserve.host.addresses import connect_url
 from defserve.host.answers import Answers
 from defserve.host.client import Client
 from defserve.host.link import Link
 from defserve.host.links.stdio import ProcessLink
 from defserve.host.signin.keeping.places import is_kept
-from defserve.transports.client_errors import Challenged, HttpRefusal, Unreachable
-
-# The error of a challenge → what helps whoever has a token.
-TOKENS: Final[Mapping[str | None, str]] = {
-    "": "add --token TOKEN, or --token @FILE",
-    "invalid_token": "use another --token; this one is unknown, expired, or meant for another server",
-    "insufficient_scope": "use a --token that has these scopes",
-}
-METADATA: Final = "resource_metadata="
-"""In a challenge it says that one can sign in."""
-STATUSES: Final[Mapping[int, str]] = {
-    401: "sign in: defserve login {url}",
-    404: "check the address; most end with /mcp, older ones with /sse",
-    405: "check the address; most end with /mcp, older ones with /sse",
-}
-SCOPES: Final = re.compile(r'scope="([^"]{1,1000})"')
 
 
 def add_connection_options(parser: ArgumentParser) -> None:
@@ -79,38 +61,16 @@ async def connect(
         **({"on_progress": work.progress, "on_log": work.log} if work is not None and work.is_drawn else {}),
     }
     try:
-        if target.server is not None:
-            async with target.server.connect(**chosen) as client:
-                yield client
-        else:
-            async with Client(await link_to(target, options), **chosen) as client:
-                yield client
+        with explained(target.address):
+            if target.server is not None:
+                async with target.server.connect(**chosen) as client:
+                    yield client
+            else:
+                async with Client(await link_to(target, options), **chosen) as client:
+                    yield client
     except PeerTimeout as error:
         look = "-v shows what it writes to stderr; " if target.command and not options.verbose else ""
         raise PeerTimeout(f"{error.message}\n  fix: {look}--timeout waits longer") from None
-    except Unreachable as error:
-        raise PeerGone(f"{error.message}\n  fix: {_absent(target.address)}") from None
-    except Challenged as error:
-        raise UsageError(error.message, fix=_credentials(error, target.address)) from None
-    except HttpRefusal as error:
-        fix = STATUSES.get(error.data["status"], "").format(url=target.address)
-        raise UsageError(error.message, fix=fix) from None
-
-
-def _credentials(error: Challenged, address: str) -> str:
-    if error.error is None:
-        return "add -H 'Authorization: …'"
-    challenge = str(error.data.get("challenge"))
-    scopes = SCOPES.search(challenge) if error.error == "insufficient_scope" else None
-    sign_in = f"sign in: defserve login {address}" + (f' --scope "{scopes[1]}"' if scopes else "")
-    token = TOKENS.get(error.error, TOKENS[""])
-    return f"{sign_in}; or {token}" if METADATA in challenge else f"{token}; or {sign_in}"
-
-
-def _absent(address: str) -> str:
-    if is_loopback(urlsplit(address).hostname or ""):
-        return f"nothing listens there; start the server with defserve run FILE --on {address}"
-    return "check the address, and that the server runs there"
 
 
 async def link_to(target: ServerTarget, options: Namespace) -> Link:
