@@ -23,7 +23,7 @@ from defserve.host.exchange.pending import (
 from defserve.host.exchange.raw_reply import RawReply, read
 from defserve.host.exchange.sessions import OpenAgain, Sessions
 from defserve.host.fields import object_of
-from defserve.host.link import ExchangingLink, Hear, Link, Lost, PushingLink, ReopenableLink
+from defserve.host.link import ExchangingLink, Hear, Link, Lost, PushingLink, ReopenableLink, SigningInLink
 from defserve.wire.codec import encode, is_id
 from defserve.wire.messages import Encoded, Id, Message, Reply, Request
 
@@ -248,8 +248,10 @@ class ClientConversation:
     ) -> Reply:
         """Send a request and wait for its reply. A request that is given up is cancelled."""
         if within is not None:
-            # While we work on a question of the peer, it waits for us.
-            pending.expire(within, lambda: self._answering.tasks or (observer and observer.waits()))
+            # While we work on a question of the peer, or sign in, it waits for us.
+            pending.expire(
+                within, lambda: self._answering.tasks or self._is_signing_in() or (observer and observer.waits())
+            )
         message = _message(pending, params)
         try:
             if self._sessions is None:
@@ -283,6 +285,9 @@ class ClientConversation:
         else:
             if not pending.reply.done():
                 pending.reply.set_result(reply)
+
+    def _is_signing_in(self) -> bool:
+        return isinstance(self._link, SigningInLink) and self._link.is_signing_in
 
     def _hears(self, pending: PendingRequest) -> Hear:
         """Takes what comes on the stream of a request beside its reply."""
