@@ -6,6 +6,7 @@ import html
 import re
 import secrets
 from base64 import urlsafe_b64encode
+from collections.abc import Callable
 from hashlib import sha256
 from typing import Any
 from urllib.parse import parse_qsl, urlsplit
@@ -117,3 +118,22 @@ def answer_of(answer: httpx2.Response) -> dict[str, str]:
 def path_of(url: str) -> str:
     parts = urlsplit(url)
     return f"{parts.path}?{parts.query}"
+
+
+async def browse(url: str, sign_in: Callable[[str], str]) -> httpx2.Response:
+    """Open a URL as a browser does whose user allows everything and signs in; the answer of the client's redirect.
+
+    `sign_in` is given the vendor's URL, and says where the vendor sends the browser back.
+    """
+    async with httpx2.AsyncClient(trust_env=False) as http:
+        page = await http.get(url)
+        while True:
+            if found := re.search(r'action="([^"]+)"><input type="hidden" name="request" value="([^"]+)"', page.text):
+                action = html.unescape(found[1])
+                form = {"request": found[2], "decision": "allow"}
+                page = await http.post(action, data=form, headers={"origin": "/".join(action.split("/")[:3])})
+                page = await http.get(sign_in(leads_to(page)))
+            elif page.is_redirect:
+                page = await http.get(page.headers["location"])
+            else:
+                return page
