@@ -15,7 +15,7 @@ import httpx2
 from defserve.auth import OAuthProxy
 from tests.auth.browsing import browse
 from tests.auth.served import served
-from tests.auth.vendor import CLIENT_ID, CLIENT_SECRET, FakeVendor, vendor_at_address
+from tests.auth.vendor import CLIENT_ID, CLIENT_SECRET, vendor_at_address
 from tests.conformance.suite_results import Scenario, scenarios
 
 SCENARIOS = (
@@ -36,11 +36,11 @@ def run(command: Sequence[str], results: Path) -> list[Scenario]:
             return OAuthProxy("oidc", url=url, allow="*", **made)
 
         with served(make) as url:
-            _run([*command, "authorization"], url, vendor, results)
+            _run([*command, "authorization"], url, results)
     return list(scenarios(results))
 
 
-def _run(command: list[str], url: str, vendor: FakeVendor, results: Path) -> None:
+def _run(command: list[str], url: str, results: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as any_port:
         port = any_port.getsockname()[1]
     issuer = url.removesuffix("/mcp")
@@ -54,7 +54,7 @@ def _run(command: list[str], url: str, vendor: FakeVendor, results: Path) -> Non
             for line in suite.stdout:
                 log.write(line.encode())
                 if found := re.search(rf"{issuer}/authorize\?\S+", line):
-                    asyncio.run(browse(found[0], vendor.sign_in))
+                    httpx2.get(asyncio.run(browse(found[0], about["redirect_uris"][0])), trust_env=False)
             suite.wait(SECONDS)
         finally:
             suite.kill()
