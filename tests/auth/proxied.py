@@ -32,7 +32,7 @@ async def documents(url: str) -> bytes:
 def proxy(vendor: FakeVendor, **options: Any) -> OAuthProxy:
     ours = {"client_id": CLIENT_ID, "client_secret": CLIENT_SECRET, "url": URL}
     given = {"issuer": vendor.issuer, "allow": "*", **ours, **options}
-    return OAuthProxy(given.pop("vendor", "oidc"), send=vendor.send, fetch=documents, **given)
+    return OAuthProxy(given.pop("which", "oidc"), send=vendor.send, fetch=documents, **given)
 
 
 @asynccontextmanager

@@ -191,6 +191,8 @@ async def test_nobody_can_finish_a_sign_in_that_another_browser_has_begun() -> N
         visit.http.cookies.clear()
         assert (await visit.http.get(url)).status_code == 403
         visit.http.cookies = cookies
+        state = httpx2.URL(url).params["state"]
+        assert (await visit.http.get(url.replace(state, state[:16] + "x" * 27))).status_code == 403
         assert "code" in answer_of(await visit.http.get(url))
         visit.http.cookies = cookies
         assert (await visit.http.get(url)).status_code == 403, "and only once"
