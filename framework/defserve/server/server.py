@@ -65,7 +65,7 @@ class Server(Declarations):
         *,
         lifespan: Lifespan | None = None,
         limits: Limits | None = None,
-        auth: Auth | TokenVerifier | None = None,
+        auth: Auth | TokenVerifier | Sequence[TokenVerifier] | None = None,
         extensions: Sequence[Extension] = (),
         secret: str | bytes | None = None,
         store: str | Store | None = None,
@@ -346,21 +346,30 @@ class Server(Declarations):
         token_file: str | None = None,
         log_level: str | None = None,
         log_json: bool = False,
+        workers: int | str | None = None,
         **web: Unpack[WebFields],
     ) -> None:
         """Serve on an address until the peer leaves or a signal ends it. Never reads the command line.
 
         `stdio:`, `http://host:port/path`, `https://…`, `ws://…`, `wss://…` and `unix:/path` are addresses; the
         options are for all but the first. `mcpx+ws://gateway/ws?topic=demo` joins a topic; the `token` (or the content
-        of `token_file`) says who this server is. With `log_level` or `log_json`, logs go to stderr; from level "info"
+        of `token_file`) says who this server is. With `workers` (a number, or "auto" for one each core) so many
+        processes serve the address. Each is started like this one and runs up to here, so `run` must not depend on
+        what was done in this process alone. With `log_level` or `log_json`, logs go to stderr; from level "info"
         on, every request has a line. Raises SystemExit(130) after Ctrl-C; returns after SIGTERM and at the end of
         input.
         """
         self._refuse_unknown(web, Server.run)
         self.observe(log_level=log_level, log_json=log_json, metrics=web.get("metrics", False))
-        from defserve.serving.addresses import serve
+        if workers is not None:
+            from defserve.serving.workers.running import serve_group
 
-        if code := serve(self, on, token, token_file, web):
+            code = serve_group(self, on, workers, web, log_json=log_json)
+        else:
+            from defserve.serving.addresses import serve
+
+            code = serve(self, on, token, token_file, web)
+        if code:
             raise SystemExit(code)
 
     def _refuse_unknown(self, given: Mapping[str, Any], method: Callable[..., Any]) -> None:
@@ -459,7 +468,9 @@ class Server(Declarations):
         return [*found, self]
 
 
-def _authorization(auth: Auth | TokenVerifier | None, limits: Limits) -> tuple[Auth | None, tuple[Extension, ...]]:
+def _authorization(
+    auth: Auth | TokenVerifier | Sequence[TokenVerifier] | None, limits: Limits
+) -> tuple[Auth | None, tuple[Extension, ...]]:
     """How tokens are checked, and the extension for their scopes and rates. Servers without tokens have neither."""
     if auth is None:
         return None, ()

@@ -17,6 +17,7 @@ STALL = 30.0
 LINGER = 0.25
 REFUSED = 1.0
 DOUBT, MOST_DOUBT = 0.25, 15.0
+CLOSE = (b"connection", b"close")
 
 TIMEOUT = b"408 Request Timeout", "the head of the request did not arrive in time"
 TOO_LARGE = b"431 Request Header Fields Too Large", f"the head of a request may have {HEAD_BYTES} bytes"
@@ -112,6 +113,7 @@ class HeadDeadline(StallGuard, ABC):
             self._head_is_there()
             if self._is_leaving:
                 self.cycle.keep_alive = False
+                self.cycle.scope["headers"].append(CLOSE)  # then uvicorn says it in the response, with either parser
         elif self._is_handed_over or self.transport.is_closing():
             return
         elif is_head:
@@ -190,6 +192,11 @@ class HeadDeadline(StallGuard, ABC):
     def _wake_app(self) -> None:
         """Let `receive` return once more: an `http.request` behind the end of the body."""
         self.cycle.message_event.set()
+
+    @classmethod
+    def retire(cls) -> None:
+        """On each connection the next response is the last. None is closed: its client must be told first."""
+        cls._is_leaving = True
 
     def shutdown(self) -> None:
         """The next response is the last. An idle connection is closed after a moment: a request may be on its way, and

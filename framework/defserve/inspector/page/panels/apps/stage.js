@@ -67,11 +67,11 @@ export function Stage({ head, onAgain }) {
   const tabs = [["view", "View"], ["messages", html`Messages <span class="num faint">${number(open.count)}</span>`], ...(open.url ? [["policy", "Policy"], ["result", "Result"]] : [])];
   return html`<${Pane} label="View" class=${`t-res stage${whole ? " whole" : ""}`}>${head}<${Tabs} label="View" tabs=${tabs} value=${tab} onChange=${setTab}>
       ${shown && html`<span class="tiny dim num no-m">${open.era}, ${duration(open.ms)}</span><${Button} small plain class="no-m" aria-pressed=${String(whole)} onClick=${() => bridged?.display(whole ? "inline" : "fullscreen")}>${whole ? "Inline" : "Full size"}<//><${Button} small plain icon="close" label="Close the view" onClick=${close} />`}<//>
+    ${open.state === "stopped" && html`<div class="pad"><${Note} tone="bad" role="alert" fact="The view was stopped." actions=${again}>${open.reason} Its last messages are kept.<//></div>`}
+    ${open.state === "closed" && html`<div class="pad"><${Note} icon="window" fact="The view is closed." actions=${again} /></div>`}
     <div class=${`body viewbody${tab === "view" ? "" : " away"}`} role="tabpanel" aria-label="View">
       ${open.state === "calling" && html`<${Calling} open=${open} />`}
       ${open.state === "failed" && html`<${ErrorNote} error=${open.error} fact=${`${open.tool} has no view to show.`} onRetry=${() => show(open.tool, open.arguments)} />`}
-      ${open.state === "stopped" && html`<${Note} tone="bad" role="alert" fact="The view was stopped." actions=${again}>${open.reason} Its last messages are kept.<//>`}
-      ${open.state === "closed" && html`<${Note} fact="The view is closed." actions=${again} />`}
       ${shown && html`<${Frame} key=${`${open.url} ${allowed.join()}`} open=${open} allowed=${allowed} />`}</div>
     ${tab === "messages" && html`<${Messages} open=${open} />`}${tab === "policy" && open.url && html`<${Policy} open=${open} allowed=${allowed} setAllowed=${setAllowed} />`}${tab === "result" && open.url && html`<${Result} open=${open} />`}
     <div class="vh" role="status" aria-live="polite">${shown ? `The view of ${open.tool} is shown.` : open.state === "stopped" ? "The view was stopped." : ""}</div><//>`;
