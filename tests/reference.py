@@ -32,7 +32,7 @@ MODULES: Final[Mapping[str, tuple[str, Mapping[str, str]]]] = {
         "What the author of a server writes with.",
         {
             "A server": "Server Limits Icon Extension __version__",
-            "Other servers inside yours": "Command Remote",
+            "Other servers inside yours": "Command Remote Transform Argument",
             "Finding tools": "Search ToolBudget",
             "Code mode": "CodeMode",
             "Declaring without a server": "tool resource app prompt completion",
@@ -52,6 +52,7 @@ MODULES: Final[Mapping[str, tuple[str, Mapping[str, str]]]] = {
             "Observing": "Metrics Telemetry",
         },
     ),
+    "defserve.openapi": ("Credentials for an API that is served as tools, and its pages.", {"": "*"}),
     "defserve.auth": ("Who may call.", {"": "*"}),
     "defserve.live": ("All that the authors of feature sets and channels write with.", {"": "*"}),
     "defserve.testing": ("Tests of a server. The fixtures are in [testing](testing.md).", {"": "*"}),
@@ -86,6 +87,7 @@ SAID: Final = {
 # Where `**options: Unpack[…]` are spelled out.
 FIELDS: Final = (
     "defserve.server.options",
+    "defserve.openapi.options",
     "defserve.serving.options",
     "defserve.protocols.mcpl.feature_sets",
     "defserve.net.client",

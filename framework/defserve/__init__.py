@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from defserve.protocols.mcp.prompts import Prompt, PromptOptions
     from defserve.protocols.mcp.resources.resources import Resource, ResourceOptions
     from defserve.protocols.mcp.tools.tools import Tool, ToolOptions
+    from defserve.protocols.mcp.transforms.arguments import Argument
+    from defserve.protocols.mcp.transforms.transform import Transform
     from defserve.protocols.mcpl.channels.values import Channel
     from defserve.protocols.mcpl.errors import AmbiguousPeer, CannotUndo, CheckpointNotFound, FeatureDisabled
     from defserve.protocols.mcpl.inference.values import Inference
@@ -76,6 +78,8 @@ else:
             "defserve.protocols.mcp.prompts": "Prompt PromptOptions",
             "defserve.protocols.mcp.resources.resources": "Resource ResourceOptions",
             "defserve.protocols.mcp.tools.tools": "Tool ToolOptions",
+            "defserve.protocols.mcp.transforms.arguments": "Argument",
+            "defserve.protocols.mcp.transforms.transform": "Transform",
             "defserve.protocols.mcpl.channels.values": "Channel",
             "defserve.protocols.mcpl.errors": "AmbiguousPeer CannotUndo CheckpointNotFound FeatureDisabled",
             "defserve.protocols.mcpl.inference.values": "Inference",
@@ -111,6 +115,7 @@ __all__ = [
     "AmbiguousPeer",
     "ApiKeys",
     "ApprovalRules",
+    "Argument",
     "Assistant",
     "Audio",
     "AuditLog",
@@ -188,6 +193,7 @@ __all__ = [
     "ToolBudget",
     "ToolError",
     "ToolOptions",
+    "Transform",
     "Turn",
     "Url",
     "Usage",

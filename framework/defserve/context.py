@@ -89,6 +89,19 @@ class Log:
         """Nothing works."""
         reporting.log(self._call, "emergency", message, fields)
 
+    if not TYPE_CHECKING:  # checkers complain of what does not exist
+
+        def __getattr__(self, name):
+            from defserve.errors import no_attribute
+            from defserve.protocols.mcp.asking.elsewhere import LOG
+
+            raise no_attribute("ctx.log", name, LOG, dir(type(self)))
+
+        def __call__(self, *_, **__):
+            from defserve.protocols.mcp.asking.elsewhere import LOG
+
+            raise UsageError("ctx.log is not called itself: it has a method for each level", fix=LOG["log"])
+
 
 class PendingAnswer(Coroutine[Any, Any, T]):
     """What a verb of `Context` gives, to be awaited. Used as if it were the answer, it raises and says so.

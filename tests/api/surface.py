@@ -20,6 +20,7 @@ SNAPSHOT: Final = Path(__file__).with_name("snapshot.txt")
 MODULES: Final = (
     "defserve",
     "defserve.auth",
+    "defserve.openapi",
     "defserve.errors",
     "defserve.extending",
     "defserve.gateway",

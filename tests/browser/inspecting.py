@@ -6,14 +6,22 @@ import asyncio
 import threading
 from collections.abc import Awaitable, Callable, Generator
 from contextlib import contextmanager
-from typing import Any, TypeVar
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
 
+from defserve.errors import DefserveError
 from defserve.inspector.inspection import Inspection
 from defserve.inspector.running import inspecting
 from defserve.inspector.target import Target
 
+if TYPE_CHECKING:
+    from .chromium import Browser
+
 T = TypeVar("T")
 SECONDS = 30.0
+# The pictures in docs/inspector.md: `DEFSERVE_PICTURES=1 make apps` takes them again.
+PICTURES = Path(__file__).parents[2] / "docs" / "pictures"
+FITS = "document.documentElement.scrollWidth <= innerWidth && document.documentElement.scrollHeight <= innerHeight"
 
 
 class InspectorBeside:
@@ -71,3 +79,33 @@ def inspector_of(target: Target) -> Generator[InspectorBeside]:
     finally:
         made[0]._loop.call_soon_threadsafe(ending[0].set)  # pyright: ignore[reportPrivateUsage]
         thread.join(SECONDS)
+
+
+@contextmanager
+def inspector_in(browser: Browser, target: Target) -> Generator[InspectorBeside]:
+    """An inspector of `target`. At its end, the browser has complained of nothing, and asked nobody else."""
+    with inspector_of(target) as inspector:
+        yield inspector
+        assert browser.complaints() == []
+        assert [each for each in browser.asked() if not each.startswith(inspector.origin)] == []
+        browser.open("about:blank")
+
+
+class Calling:
+    """A call that another thread waits for."""
+
+    def __init__(self, inspector: InspectorBeside, tool: str, **arguments: Any) -> None:
+        self.outcome: Any = None
+
+        def work() -> None:
+            try:
+                self.outcome = inspector.call(tool, **arguments)
+            except DefserveError as error:
+                self.outcome = error
+
+        self._thread = threading.Thread(target=work)
+        self._thread.start()
+
+    def result(self) -> Any:
+        self._thread.join(SECONDS)
+        return self.outcome

@@ -28,15 +28,13 @@ from tests.kernel.governance.governing import tool
 from tests.kernel.running import entry
 
 from .accessibility import serious
-from .inspecting import InspectorBeside, inspector_of
+from .inspecting import FITS, PICTURES, InspectorBeside, inspector_of
 
 if TYPE_CHECKING:
     from .chromium import Browser
 
 pytestmark = pytest.mark.browser
 
-PICTURES = Path(__file__).parents[2] / "docs" / "pictures"
-FITS = "document.documentElement.scrollWidth <= innerWidth && document.documentElement.scrollHeight <= innerHeight"
 ROWS = "[...document.querySelectorAll('.kt tbody tr')]"
 LOOKS = ((360, 780, "dark"), (768, 900, "light"), (1440, 900, "light"), (1440, 900, "dark"))
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -15,15 +14,13 @@ from defserve.runner.memory import serving
 from tests.inspector.beds import greenhouse
 
 from .accessibility import serious
-from .inspecting import InspectorBeside, inspector_of
+from .inspecting import FITS, PICTURES, InspectorBeside, inspector_of
 
 if TYPE_CHECKING:
     from .chromium import Browser
 
 pytestmark = pytest.mark.browser
 
-PICTURES = Path(__file__).parents[2] / "docs" / "pictures"
-FITS = "document.documentElement.scrollWidth <= innerWidth && document.documentElement.scrollHeight <= innerHeight"
 ROWS = "[...document.querySelectorAll('.lattable .latrow')]"
 LOOKS = ((360, 780, "light"), (360, 780, "dark"), (768, 900, "light"), (1440, 900, "light"), (1440, 900, "dark"))
 

@@ -3,65 +3,31 @@
 from __future__ import annotations
 
 import os
-import threading
-from collections.abc import Generator
-from contextlib import contextmanager
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 
 from defserve import Server
-from defserve.errors import DefserveError
 from defserve.inspector.target import Target
 from defserve.runner.memory import serving
 from tests.inspector.lively import lively
 
 from .accessibility import serious
-from .inspecting import InspectorBeside, inspector_of
+from .inspecting import FITS, PICTURES, Calling, inspector_in
 
 if TYPE_CHECKING:
     from .chromium import Browser
 
 pytestmark = pytest.mark.browser
 
-PICTURES = Path(__file__).parents[2] / "docs" / "pictures"
-FITS = "document.documentElement.scrollWidth <= innerWidth && document.documentElement.scrollHeight <= innerHeight"
 LOOKS = ((360, 780, "light"), (768, 900, "dark"), (1440, 900, "light"), (1440, 900, "dark"))
 INJECTED = "[...document.querySelectorAll('.slot .inj')]"
 PLAY = "document.querySelector('.v-play').innerText"
 FEED = "document.querySelector('.v-feed').innerText"
 
 
-class Calling:
-    """A call that another thread waits for."""
-
-    def __init__(self, inspector: InspectorBeside, tool: str, **arguments: Any) -> None:
-        self.outcome: Any = None
-
-        def work() -> None:
-            try:
-                self.outcome = inspector.call(tool, **arguments)
-            except DefserveError as error:
-                self.outcome = error
-
-        self._thread = threading.Thread(target=work)
-        self._thread.start()
-
-    def result(self) -> Any:
-        self._thread.join(30)
-        return self.outcome
-
-
-@contextmanager
-def inspector_in(browser: Browser, server: Server, era: str) -> Generator[InspectorBeside]:
-    with inspector_of(
-        Target("greenhouse.py", ("greenhouse.py",), lambda: serving(server.composition), era)
-    ) as inspector:
-        yield inspector
-        assert browser.complaints() == []
-        assert [each for each in browser.asked() if not each.startswith(inspector.origin)] == []
-        browser.open("about:blank")
+def target_of(server: Server, era: str) -> Target:
+    return Target("greenhouse.py", ("greenhouse.py",), lambda: serving(server.composition), era)
 
 
 def play(browser: Browser, message: str, answer: str = "") -> None:
@@ -81,7 +47,7 @@ def switch(browser: Browser, name: str) -> None:
 
 
 def test_the_playground_the_sets_the_events_and_the_channel(browser: Browser):
-    with inspector_in(browser, lively(), "handshake") as inspector:
+    with inspector_in(browser, target_of(lively(), "handshake")) as inspector:
         browser.look(1440, 900)
         browser.open(inspector.url + "#live")
         assert browser.page("document.querySelectorAll('.v-sets .fs').length === 6")
@@ -153,7 +119,7 @@ def test_the_playground_the_sets_the_events_and_the_channel(browser: Browser):
 
 
 def test_the_stateless_era_fetches_what_cannot_be_pushed(browser: Browser):
-    with inspector_in(browser, lively(), "stateless") as inspector:
+    with inspector_in(browser, target_of(lively(), "stateless")) as inspector:
         browser.look(1440, 900)
         browser.open(inspector.url + "#live")
         play(browser, "The ferns?", "Alice knows.")
@@ -164,7 +130,7 @@ def test_the_stateless_era_fetches_what_cannot_be_pushed(browser: Browser):
 
 
 def test_a_server_without_mcpl_leads_on(browser: Browser):
-    with inspector_in(browser, Server("plain"), "handshake") as inspector:
+    with inspector_in(browser, target_of(Server("plain"), "handshake")) as inspector:
         browser.look(1440, 900)
         browser.open(inspector.url + "#live")
         assert browser.page("document.querySelector('.empty')?.innerText.includes('does not speak MCPL')")

@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import os
-import threading
-from collections.abc import Generator
-from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -15,15 +12,13 @@ from defserve.errors import DefserveError
 from tests.inspector.guarded import audited, guarded, target
 
 from .accessibility import serious
-from .inspecting import InspectorBeside, inspector_of
+from .inspecting import FITS, PICTURES, Calling, inspector_in
 
 if TYPE_CHECKING:
     from .chromium import Browser
 
 pytestmark = pytest.mark.browser
 
-PICTURES = Path(__file__).parents[2] / "docs" / "pictures"
-FITS = "document.documentElement.scrollWidth <= innerWidth && document.documentElement.scrollHeight <= innerHeight"
 LOOKS = ((360, 780, "light"), (768, 900, "dark"), (1440, 900, "light"), (1440, 900, "dark"))
 ROWS = "[...document.querySelectorAll('.sec-audit .vrow')]"
 VERDICT = "document.querySelector('.verdict').textContent"
@@ -44,37 +39,8 @@ def say(browser: Browser, permission: str, word: str) -> None:
     )
 
 
-class Calling:
-    """A call that another thread waits for."""
-
-    def __init__(self, inspector: InspectorBeside, tool: str, **arguments: Any) -> None:
-        self.outcome: Any = None
-
-        def work() -> None:
-            try:
-                self.outcome = inspector.call(tool, **arguments)
-            except DefserveError as error:
-                self.outcome = error
-
-        self._thread = threading.Thread(target=work)
-        self._thread.start()
-
-    def result(self) -> Any:
-        self._thread.join(30)
-        return self.outcome
-
-
-@contextmanager
-def inspector_in(browser: Browser, *given: Any) -> Generator[InspectorBeside]:
-    with inspector_of(target(*given)) as inspector:
-        yield inspector
-        assert browser.complaints() == []
-        assert [each for each in browser.asked() if not each.startswith(inspector.origin)] == []
-        browser.open("about:blank")
-
-
 def test_permissions_confirmation_access_and_the_chain(browser: Browser, tmp_path: Path):
-    with audited(tmp_path) as log, inspector_in(browser, guarded(log), "handshake", log) as inspector:
+    with audited(tmp_path) as log, inspector_in(browser, target(guarded(log), "handshake", log)) as inspector:
         browser.look(1440, 900)
         browser.open(inspector.url + "#security")
         assert browser.page(f"{so_it_is('network.outbound')} === 'asked with the next call'")
@@ -142,7 +108,7 @@ def test_permissions_confirmation_access_and_the_chain(browser: Browser, tmp_pat
 
 
 def test_a_broken_chain_is_cut_at_its_line_and_keys_alone_decide(browser: Browser, tmp_path: Path):
-    with audited(tmp_path) as log, inspector_in(browser, guarded(log), "stateless", log) as inspector:
+    with audited(tmp_path) as log, inspector_in(browser, target(guarded(log), "stateless", log)) as inspector:
         for number in range(5):
             log.append({"event_type": "com.example.refill", "details": {"tank": number}})
         log.settle()

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Generator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,19 +18,16 @@ from tests.at_address import fresh
 from tests.inspector.beds import BEDS, greenhouse
 
 from .accessibility import serious
-from .inspecting import InspectorBeside, inspector_of
+from .inspecting import FITS, PICTURES, InspectorBeside, inspector_in
 
 if TYPE_CHECKING:
     from .chromium import Browser
 
 pytestmark = pytest.mark.browser
 
-# The pictures in docs/inspector.md: `DEFSERVE_PICTURES=1 make apps` takes them again.
-PICTURES = Path(__file__).parents[2] / "docs" / "pictures"
 
 LAYOUT = Path(__file__).parent / "lanes.js"
 
-FITS = "document.documentElement.scrollWidth <= innerWidth && document.documentElement.scrollHeight <= innerHeight"
 GRAPH = "document.querySelector('.graph')"
 ROWS = "[...document.querySelectorAll('.graph [role=row]')]"
 HEAD = "document.querySelector('.graph .on code, .graph .on [role=gridcell]')?.firstChild.textContent"
@@ -74,16 +69,6 @@ def plant(inspector: InspectorBeside) -> list[str]:
         return made
 
     return inspector.run(work)
-
-
-@contextmanager
-def inspector_in(browser: Browser, target: Target) -> Generator[InspectorBeside]:
-    """An inspector. At its end, the browser has complained of nothing, and asked nobody else."""
-    with inspector_of(target) as inspector:
-        yield inspector
-        assert browser.complaints() == []
-        assert [each for each in browser.asked() if not each.startswith(inspector.origin)] == []
-        browser.open("about:blank")
 
 
 def show(browser: Browser, inspector: InspectorBeside, width: int = 1440, height: int = 900, scheme: str = "light"):

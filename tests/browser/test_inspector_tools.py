@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from .accessibility import serious
+from .inspecting import FITS, PICTURES
 
 if TYPE_CHECKING:
     from .chromium import Browser
@@ -19,8 +20,6 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.browser
 
 ROOT = Path(__file__).parents[2]
-PICTURES = ROOT / "docs" / "pictures"
-FITS = "document.documentElement.scrollWidth <= innerWidth && document.documentElement.scrollHeight <= innerHeight"
 READY = "document.querySelectorAll('[role=option]').length > 5"
 DONE = "!document.querySelector('.t-res .spin') && document.querySelector('.t-res .progress b')?.textContent"
 RESULT = "document.querySelector('.t-res .body').innerText"

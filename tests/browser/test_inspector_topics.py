@@ -7,7 +7,6 @@ import os
 import threading
 from collections.abc import Generator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -19,15 +18,13 @@ from defserve.runner.memory import serving
 from tests.gateway.topics import gateway
 
 from .accessibility import serious
-from .inspecting import SECONDS, inspector_of
+from .inspecting import FITS, PICTURES, SECONDS, inspector_of
 
 if TYPE_CHECKING:
     from .chromium import Browser
 
 pytestmark = pytest.mark.browser
 
-PICTURES = Path(__file__).parents[2] / "docs" / "pictures"
-FITS = "document.documentElement.scrollWidth <= innerWidth && document.documentElement.scrollHeight <= innerHeight"
 LOOKS = ((360, 780, "light"), (768, 900, "dark"), (1440, 900, "light"), (1440, 900, "dark"))
 
 

@@ -19,7 +19,7 @@ from defserve.inspector.inspection import Inspection
 from defserve.inspector.target import Target
 
 from .accessibility import serious
-from .inspecting import InspectorBeside, inspector_of
+from .inspecting import FITS, PICTURES, InspectorBeside, inspector_of
 
 if TYPE_CHECKING:
     from .chromium import Browser
@@ -27,9 +27,6 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.browser
 
 ROOT = Path(__file__).parents[2]
-# The pictures in docs/inspector.md: `DEFSERVE_PICTURES=1 make apps` takes them again.
-PICTURES = ROOT / "docs" / "pictures"
-FITS = "document.documentElement.scrollWidth <= innerWidth && document.documentElement.scrollHeight <= innerHeight"
 LOOKS = ((360, 780, "light"), (360, 780, "dark"), (768, 900, "light"), (1440, 900, "light"), (1440, 900, "dark"))
 ERAS = ("handshake", "stateless")
 ROWS = "[...document.querySelectorAll('.wrow')].filter(each => !each.querySelector('.skel'))"

@@ -10,13 +10,30 @@ import asyncio
 import json
 import os
 import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from http.client import HTTPConnection
 from typing import Any
+from urllib.parse import urlsplit
 
-from defserve.host import Accept, Answers, Client, Remote, UnverifiedSkill
+from defserve.host import (
+    Accept,
+    Answers,
+    Client,
+    ClientCredentials,
+    CrossAppAccess,
+    Remote,
+    SignIn,
+    UnverifiedSkill,
+    WorkloadIdentity,
+)
+from defserve.host.link import Auth
+from defserve.host.signin.keeping.memory import MemoryStore
 
 Json = dict[str, Any]
 Play = Callable[[Client, Json], Awaitable[None]]
+# The id of a client whose metadata is at that address; the suite never reads it.
+URL_ID = "https://conformance-test.local/client-metadata.json"
 
 
 async def connect(client: Client, data: Json) -> None:
@@ -98,6 +115,58 @@ async def use_skills(client: Client, data: Json) -> None:
         raise SystemExit(f"{entry['uri']} was taken for verified")
 
 
+async def use_tool(client: Client, data: Json) -> None:
+    await client.tools()
+    await client.call_raw("test-tool")
+
+
+class ObedientPerson:
+    """Says yes to everything: goes where the issuer redirects to at once."""
+
+    uri = "http://localhost:3000/callback"
+
+    @asynccontextmanager
+    async def open(self, preferred: str) -> AsyncGenerator[ObedientPerson]:
+        yield self
+
+    async def visit(self, url: str, is_answer: Callable[[str], bool]) -> str:
+        return await asyncio.to_thread(self._location, url)
+
+    def _location(self, url: str) -> str:
+        parts = urlsplit(url)
+        connection = HTTPConnection(parts.netloc, timeout=10)
+        connection.request("GET", f"{parts.path}?{parts.query}")
+        return connection.getresponse().headers["location"]
+
+
+def auth_for(scenario: str, data: Json) -> Auth | None:
+    """How the client signs in."""
+    if not scenario.startswith("auth/"):
+        return None
+    given = data.get("client_id", "")
+    if scenario == "auth/client-credentials-jwt":
+        return ClientCredentials(given, private_key=data["private_key_pem"], algorithm=data["signing_algorithm"])
+    if scenario == "auth/client-credentials-basic":
+        return ClientCredentials(given, data["client_secret"])
+    if scenario == "auth/enterprise-managed-authorization":
+        return CrossAppAccess(
+            idp_token_endpoint=data["idp_token_endpoint"],
+            id_token=data["idp_id_token"],
+            idp_client_id=data["idp_client_id"],
+            client_id=given,
+            client_secret=data["client_secret"],
+        )
+    if scenario == "auth/wif-jwt-bearer":
+        return WorkloadIdentity(data["valid_jwt"], client_id=given)
+    return SignIn(
+        client_id=given or URL_ID,
+        client_secret=data.get("client_secret"),
+        redirect=ObedientPerson(),
+        store=MemoryStore(),
+        dpop=scenario.startswith("auth/dpop"),
+    )
+
+
 SCENARIOS: dict[str, Play] = {
     "initialize": connect,
     "tools_call": add_numbers,
@@ -118,11 +187,12 @@ SCENARIOS: dict[str, Play] = {
 
 
 async def main(url: str) -> None:
-    play = SCENARIOS[os.environ["MCP_CONFORMANCE_SCENARIO"]]
+    scenario = os.environ["MCP_CONFORMANCE_SCENARIO"]
+    play = use_tool if scenario.startswith("auth/") else SCENARIOS[scenario]
     data = json.loads(os.environ.get("MCP_CONFORMANCE_CONTEXT") or "{}")
     answers = Answers(ask=lambda message, schema: Accept, sample=lambda params: "text", roots=["file:///tmp"])
     version = os.environ["MCP_CONFORMANCE_PROTOCOL_VERSION"]
-    async with Remote(url).connect(version, answers=answers) as client:
+    async with Remote(url, auth=auth_for(scenario, data)).connect(version, answers=answers) as client:
         await play(client, data)
 
 

@@ -62,7 +62,8 @@ class Scenario(NamedTuple):
 
 def scenarios(folder: Path) -> Iterator[Scenario]:
     """The scenarios whose results a run left in `folder`, in the order they ran."""
-    found = [(match["name"], path) for path in folder.iterdir() if (match := _FOLDER.fullmatch(path.name))]
+    folders = [(path.relative_to(folder).as_posix(), path) for path in folder.rglob("*") if path.is_dir()]
+    found = [(match["name"], path) for name, path in folders if (match := _FOLDER.fullmatch(name))]
     for name, path in sorted(found, key=lambda item: item[1].stat().st_mtime_ns):
         checks = path / "checks.json"
         yield Scenario(name, json.loads(checks.read_text(encoding="utf-8")) if checks.exists() else [])

@@ -94,8 +94,8 @@ async def _tried(peers: list[Peer], jobs: int) -> list[Outcome]:
         print(f"   {peer.name} {peer.package.version}, {way}: {fine} of {len(outcome.features)}, {seconds}", flush=True)
         return outcome
 
-    needs_kernel = any(peer.role == "kernel" for peer in peers)
-    async with places(BEHIND if needs_kernel else {}) as where:
+    through = [peer.name for peer in peers if peer.role == "kernel"]
+    async with places(BEHIND if through else {}, through) as where:
         return await asyncio.gather(*(one(peer, way) for peer in peers for way in peer.ways))
 
 

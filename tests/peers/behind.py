@@ -9,61 +9,57 @@ from pathlib import Path
 from typing import Any
 
 from tests.conformance.suite_install import node
+from tests.peers import tours
 from tests.peers.packages import Package
+from tests.peers.tours import Tour
 
-SHOP = Path(__file__).with_name("shop.py")
+SERVERS = Path(__file__).with_name("servers")
 OFFICIAL = "node_modules/@modelcontextprotocol/server-{0}/dist/index.js"
-DOUBLE = """
-from {module} import {name}
-server = {name}("double")
-@server.tool()
-def double(number: int) -> int:
-    "Twice as much."
-    return 2 * number
-server.run()
-"""
 
 
 def configured(packages: dict[str, Package], folder: Path) -> tuple[Path, dict[str, Any]]:
-    """The mgp.toml, and for each prefix a tool with arguments and a text that its answer has."""
+    """The mgp.toml, and what a plan says of the kernel: the tour, and the client's root."""
     (folder / "note.txt").write_text("buy milk", encoding="utf-8")
     subprocess.run(["git", "init", "-q", "-b", "main", str(folder)], check=True)
     entity = {"type": "entity", "name": "Ann", "entityType": "person", "observations": ["stays 2 nights"]}
     (folder / "memory.jsonl").write_text(json.dumps(entity), encoding="utf-8")
     noon = {"source_timezone": "UTC", "time": "12:00", "target_timezone": "Asia/Tokyo"}
+    note = {"path": str(folder / "note.txt")}
 
     def script(name: str, *arguments: str) -> list[str]:
         return [str(node()), str(packages[name].folder / OFFICIAL.format(name)), *arguments]
 
-    def double(name: str, module: str, made: str) -> list[str]:
-        return [str(packages[name].program), "-c", DOUBLE.format(module=module, name=made)]
+    def desk(name: str) -> list[str]:
+        return [str(packages[name].program), str(SERVERS / f"{name}_desk.py")]
 
-    def program(name: str, *arguments: str) -> list[str]:
-        return [str(packages[name].folder / "bin" / f"mcp-server-{name}"), *arguments]
+    def module(name: str, *arguments: str) -> list[str]:
+        return [str(packages[name].program), "-m", f"mcp_server_{name}", *arguments]
 
-    servers: dict[str, tuple[list[str], str, dict[str, Any], str]] = {
-        "everything": (script("everything"), "echo", {"message": "hello"}, "hello"),
+    root = folder.as_uri()
+    servers: dict[str, tuple[list[str], Tour]] = {
+        "everything": (script("everything"), tours.everything("everything")),
         "filesystem": (
-            script("filesystem", str(folder)), "read_text_file", {"path": str(folder / "note.txt")}, "buy milk"
+            script("filesystem", str(folder)), tours.tools_only("filesystem_read_text_file", note, "buy milk")
         ),
-        "memory": (script("memory"), "read_graph", {}, "stays 2 nights"),
-        "git": (program("git"), "git_status", {"repo_path": str(folder)}, "On branch main"),
-        "time": (program("time", "--local-timezone", "UTC"), "convert_time", noon, "21:00"),
-        "fastmcp": (double("fastmcp", "fastmcp", "FastMCP"), "double", {"number": 21}, "42"),
-        "official": (double("official", "mcp.server.fastmcp", "FastMCP"), "double", {"number": 21}, "42"),
+        "memory": (script("memory"), tours.tools_only("memory_read_graph", {}, "stays 2 nights")),
+        "git": (module("git"), tours.tools_only("git_git_status", {"repo_path": str(folder)}, "On branch main")),
+        "time": (
+            module("time", "--local-timezone", "UTC"), tours.tools_only("time_convert_time", noon, "21:00")
+        ),
+        "fastmcp": (desk("fastmcp"), tours.desk("fastmcp")),
+        "official": (desk("official"), tours.desk("official")),
     }  # fmt: skip
     env = {"MEMORY_FILE_PATH": str(folder / "memory.jsonl"), "FASTMCP_CHECK_FOR_UPDATES": "off"}
-    entries = [_entry("shop", [sys.executable, str(SHOP)], {}, None)]
-    entries += [_entry(prefix, command, env, prefix) for prefix, (command, *_) in servers.items()]
+    entries = [_entry("shop", [sys.executable, str(SERVERS / "shop.py")], {}, None)]
+    entries += [_entry(prefix, command, env, prefix) for prefix, (command, _) in servers.items()]
     config = folder / "mgp.toml"
     config.write_text('[kernel]\nname = "desk"\nlevel = "L0"\n' + "".join(entries), encoding="utf-8")
-    return config, {
-        prefix: [f"{prefix}_{tool}", arguments, said] for prefix, (_, tool, arguments, said) in servers.items()
-    }
+    tour = tours.by_feature({"shop": tours.shop(root), **{name: tour for name, (_, tour) in servers.items()}})
+    return config, {"tour": tour, "root": root}
 
 
 def command(config: Path) -> list[str]:
-    return [sys.executable, "-m", "defserve", "kernel", "--config", str(config)]
+    return [sys.executable, str(SERVERS / "kernel.py"), str(config)]
 
 
 def _entry(id: str, command: list[str], env: dict[str, str], prefix: str | None) -> str:

@@ -26,11 +26,14 @@ SERVER_ACTS = ("progress", "progress ×200", "elicitation", "sampling")
 DATA = ("resources", "prompts")
 TOKEN = ("auth", "no token")
 ALL = (*PROTOCOL, *SERVER_ACTS, *DATA, *TOKEN, "resumption")
+TOUR = ("templates", "completion", "subscriptions", "list changed", "logs", "roots", "cancellation")
 # Hosts do not say which version they agreed on.
 HOST = ("connect", "list", "call", "structured", "structured list", "errors", *DATA, *TOKEN)
 # What a model is given of a result: no structured content, but the value.
 AGENT = ("connect", "version", "list", "call", "structured", "errors", *SERVER_ACTS, *DATA, *TOKEN, "resumption")
-FASTMCP = (*ALL, "values", "several servers")
+OFFICIAL = (*ALL, *TOUR)
+# Its client has no subscriptions, and hears of lists in the handshake era only.
+FASTMCP = (*ALL, "values", "several servers", *(name for name in TOUR if name not in ("subscriptions", "list changed")))
 
 
 def _pip(name: str, version: str) -> Package:
@@ -48,10 +51,10 @@ CLAUDE_CODE = _npm("@anthropic-ai/claude-code", "2.1.325")
 LANGCHAIN = _pip("langchain-mcp-adapters", "0.3.2")
 
 CLIENTS = (
-    Peer("official Python client 1.x", "client", PY_1, "official.py", OLD_WAYS, ALL),
-    Peer("official Python client 2.x", "client", PY_2, "official.py", ALL_WAYS, ALL),
-    Peer("official TypeScript client 1.x", "client", TS_1, "typescript.cjs", OLD_WAYS, ALL),
-    Peer("official TypeScript client 2.x", "client", TS_2, "typescript.cjs", ALL_WAYS, ALL),
+    Peer("official Python client 1.x", "client", PY_1, "official.py", OLD_WAYS, OFFICIAL),
+    Peer("official Python client 2.x", "client", PY_2, "official.py", ALL_WAYS, OFFICIAL),
+    Peer("official TypeScript client 1.x", "client", TS_1, "typescript.cjs", OLD_WAYS, OFFICIAL),
+    Peer("official TypeScript client 2.x", "client", TS_2, "typescript.cjs", ALL_WAYS, OFFICIAL),
     Peer("FastMCP 2.x", "client", _pip("fastmcp", "2.14.7"), "prefect.py", OLD_WAYS, FASTMCP),
     Peer("FastMCP 4.x", "client", _pip("fastmcp", "4.1.2"), "prefect.py", ALL_WAYS, FASTMCP),
     Peer("Inspector CLI", "client", INSPECTOR, "inspector.py", ANY_WAYS, (*HOST, "structured none"), runs_here=True),
@@ -104,13 +107,15 @@ SERVERS = (
 # What a kernel has behind it, beside the shop.
 BEHIND = {peer.settings["server"]: peer.package for peer in SERVERS if peer.settings["server"] != "fetch"}
 BEHIND |= {"fastmcp": _pip("fastmcp", "4.1.2"), "official": PY_1}
-THROUGH = tuple(name for name in (*PROTOCOL, *SERVER_ACTS, *DATA, "behind") if name not in ("list", "progress ×200"))
+THROUGH = tuple(name for name in (*PROTOCOL, *SERVER_ACTS, *DATA) if name not in ("list", "progress ×200"))
+EACH = ("pages", "each call", "each resource", "each prompt", "each progress", "each elicitation", "each sampling")
 KERNEL_WAYS = (STDIO, HTTP, STDIO_NEW, HTTP_NEW)
 
 
 def _through_kernel(peer: Peer) -> Peer:
     ways = tuple(way for way in KERNEL_WAYS if way in peer.ways)
-    return replace(peer, name=f"{peer.name}, kernel", role="kernel", ways=ways, features=THROUGH)
+    features = (*THROUGH, *(name for name in TOUR if name in peer.features), *EACH)
+    return replace(peer, name=f"{peer.name}, kernel", role="kernel", ways=ways, features=features)
 
 
 THROUGH_KERNEL = tuple(_through_kernel(peer) for peer in CLIENTS if not peer.runs_here)

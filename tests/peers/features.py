@@ -2,29 +2,34 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-TOOLS = sorted("add bill primes find withdraw count_to cook check_in summarize whoami".split())
+TOOLS = """
+    add bill primes find withdraw count_to cook check_in summarize whoami clean places wait gave_up invite decorate
+"""
 
-BEHIND = sorted("everything fastmcp filesystem git memory official time".split())
+EACH = object()
+"""All servers of the tour, by their names."""
 
 
 @dataclass(frozen=True)
 class Feature:
-    """`seen` is what the driver has to tell: this value, or a text that contains it."""
+    """`seen` is what the driver has to tell: this value, a text that contains it, or `EACH`."""
 
     name: str
     how: str
     seen: Any
 
-    def problem(self, saw: Any) -> str | None:
-        """Why what a driver saw is wrong; None if it is right."""
-        if isinstance(self.seen, str) and isinstance(saw, str):
-            right = self.seen in saw
+    def problem(self, saw: Any, servers: Sequence[str] = ()) -> str | None:
+        """Why what a driver saw is wrong; None if it is right. `servers` are those that have this feature."""
+        wanted = list(servers) if self.seen is EACH else self.seen
+        if isinstance(wanted, str) and isinstance(saw, str):
+            right = wanted in saw
         else:
-            right = saw == self.seen
-        return None if right else f"saw {saw!r}, not {self.seen!r}"
+            right = saw == wanted
+        return None if right else f"saw {saw!r}, not {wanted!r}"
 
 
 FEATURES = {
@@ -32,7 +37,7 @@ FEATURES = {
     for feature in (
         Feature("connect", "opens the conversation", True),
         Feature("version", "agrees on the protocol version that was asked for", True),
-        Feature("list", "lists the tools", TOOLS),
+        Feature("list", "lists the tools", sorted(TOOLS.split())),
         Feature("call", "calls `add(2, 3)`", "5"),
         Feature("structured", "gets an object as structured content", {"lines": 1, "total": 5}),
         Feature("structured list", "gets a list as structured content", {"result": [2, 3, 5]}),
@@ -50,7 +55,20 @@ FEATURES = {
         Feature("auth", "sends a token, and is known by it", "ann"),
         Feature("no token", "is told what is wrong when it sends none", True),
         Feature("health", "says that the server is well", True),
-        Feature("behind", "calls a tool of each server that is behind the kernel beside the shop", BEHIND),
+        Feature("pages", "gets the whole list of tools, page by page", True),
+        Feature("templates", "finds a template in the list, and reads a resource of it", EACH),
+        Feature("completion", "is given the values that complete an argument", EACH),
+        Feature("subscriptions", "hears of the change of a resource that it subscribed to", EACH),
+        Feature("list changed", "hears that a list has changed, and finds what is new in it", EACH),
+        Feature("logs", "hears what a call writes into the log", EACH),
+        Feature("roots", "is asked for its roots", EACH),
+        Feature("cancellation", "gives up a call, which ends in the server too", EACH),
+        Feature("each call", "calls a tool of each server behind the kernel, beside the shop", EACH),
+        Feature("each resource", "reads a resource of each that has some", EACH),
+        Feature("each prompt", "gets a prompt of each that has some", EACH),
+        Feature("each progress", "sees the steps of a call of each that tells them", EACH),
+        Feature("each elicitation", "answers a form of each that has one", EACH),
+        Feature("each sampling", "answers for the model, to each that asks", EACH),
         Feature("lists", "lists its tools to the client of defserve", True),
         Feature("answers", "answers a call of the client of defserve", True),
     )

@@ -33,28 +33,34 @@ _ROLES = {
         "Through a kernel",
         "The peer is the client of one `defserve kernel`, which has the shop behind it, and, each with a prefix, the "
         "everything, filesystem, memory, git and time servers, one of FastMCP 4.x and one of the official Python SDK "
-        "1.x. A call counts if each of them answers one.",
+        "1.x. A cell says yes if every server that has the feature does it "
+        "([`tests/peers/tours.py`](../tests/peers/tours.py)).",
     ),
 }
 # Each a column; what belongs together is one.
 _COLUMNS = {
     "connect": ("connect", "version", "health"),
-    "list": ("list", "lists"),
-    "call": ("call", "answers", "behind"),
+    "list": ("list", "lists", "pages", "list changed"),
+    "call": ("call", "answers", "each call"),
     "structured": ("structured", "structured list", "structured none", "values", "several servers"),
     "errors": ("errors",),
-    "progress": ("progress", "progress ×200"),
-    "resources": ("resources",),
-    "prompts": ("prompts",),
-    "elicitation": ("elicitation",),
-    "sampling": ("sampling",),
+    "progress": ("progress", "progress ×200", "each progress"),
+    "logs": ("logs",),
+    "cancellation": ("cancellation",),
+    "resources": ("resources", "templates", "each resource"),
+    "subscriptions": ("subscriptions",),
+    "prompts": ("prompts", "each prompt"),
+    "completion": ("completion",),
+    "elicitation": ("elicitation", "each elicitation"),
+    "sampling": ("sampling", "each sampling"),
+    "roots": ("roots",),
     "resumption": ("resumption",),
     "token": ("auth", "no token"),
 }
 _HOW = """\
 ## How each feature is tried
 
-The server is [`tests/peers/shop.py`](../tests/peers/shop.py). A cell says yes if all of this is so:
+The server is [`tests/peers/servers/shop.py`](../tests/peers/servers/shop.py). A cell says yes if all of this is so:
 
 | feature | the peer |
 |---|---|

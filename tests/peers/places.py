@@ -3,31 +3,33 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import secrets
 import socket
 import sys
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
 from tests.conformance.suite_install import ROOT
-from tests.peers.behind import command, configured
+from tests.peers import tours
+from tests.peers.behind import SERVERS, command, configured
 from tests.peers.cutting import cutting
 from tests.peers.packages import Package
 from tests.waiting import until
 
-SHOP = Path(__file__).with_name("shop.py")
-COMMAND = [sys.executable, str(SHOP)]
+COMMAND = [sys.executable, str(SERVERS / "shop.py")]
 
 
 @asynccontextmanager
-async def places(behind: Mapping[str, Package]) -> AsyncGenerator[dict[str, Any]]:
+async def places(behind: Mapping[str, Package], callers: Sequence[str]) -> AsyncGenerator[dict[str, Any]]:
     """What a plan says of where the shop is. The processes end with the block.
 
-    `kernel` is what a plan says instead if the shop is met through a kernel, which has other servers `behind` it.
+    `kernel` is what a plan says instead if the shop is met through a kernel, which has other servers `behind` it. There
+    each caller has a token: without one, every call of the stateless era would meet processes of its own.
     """
     token = secrets.token_urlsafe(24)
     async with AsyncExitStack() as stack:
@@ -36,15 +38,18 @@ async def places(behind: Mapping[str, Package]) -> AsyncGenerator[dict[str, Any]
         cut = await stack.enter_async_context(cutting(url))
         sse = url.removesuffix("/mcp") + "/sse"
         shop = {"command": COMMAND, "url": url, "sse": sse, "keyed": keyed, "cut": cut, "token": token}
-        yield {**shop, "kernel": await stack.enter_async_context(_kernel(behind)) if behind else {}}
+        shop |= {"tokens": {}, "root": tours.ROOT, "tour": tours.by_feature({"shop": tours.shop(tours.ROOT)})}
+        yield {**shop, "kernel": await stack.enter_async_context(_kernel(behind, callers)) if behind else {}}
 
 
 @asynccontextmanager
-async def _kernel(behind: Mapping[str, Package]) -> AsyncGenerator[dict[str, Any]]:
+async def _kernel(behind: Mapping[str, Package], callers: Sequence[str]) -> AsyncGenerator[dict[str, Any]]:
+    tokens = {caller: secrets.token_urlsafe(24) for caller in callers}
     with TemporaryDirectory(prefix="kernel-", ignore_cleanup_errors=True) as folder:
-        config, others = configured(dict(behind), Path(folder))
-        async with _served(command(config), {}) as url:
-            yield {"command": command(config), "url": url, "behind": others}
+        config, plan = configured(dict(behind), Path(folder))
+        known = json.dumps({token: caller for caller, token in tokens.items()})
+        async with _served(command(config), {"DESK_TOKENS": known}) as url:
+            yield {"command": command(config), "url": url, "tokens": tokens, **plan}
 
 
 @asynccontextmanager

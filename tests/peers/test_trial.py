@@ -9,6 +9,7 @@ import pytest
 from tests.peers import trial
 from tests.peers.packages import Package
 from tests.peers.peer import HTTP, STDIO, Fault, Peer
+from tests.peers.tours import by_feature
 from tests.peers.trial import Outcome, tried
 
 pytestmark = pytest.mark.anyio
@@ -55,3 +56,18 @@ def test_only_what_nobody_knew_of_is_a_surprise():
     assert news == "nobody, http 2025-11-25: call: saw None"
     (stale,) = Outcome(peer, STDIO, {"connect": "ok", "call": "ok"}).surprises
     assert "call works; take the fault out" in stale
+
+
+async def test_a_feature_of_several_servers_is_right_if_all_of_them_are_told(tmp_path: Path):
+    driver = tmp_path / "driver.py"
+    driver.write_text(
+        "import json, sys\n"
+        "told = {'logs': ['desk', 'shop'], 'roots': ['desk: nothing came', 'shop'], 'completion': []}\n"
+        "for feature, saw in told.items():\n"
+        "    print(json.dumps({'feature': feature, 'saw': saw}))\n"
+    )
+    tour = by_feature({name: {feature: {} for feature in ("logs", "roots", "completion")} for name in ("shop", "desk")})
+    outcome = await tried(a_peer(driver, "logs", "roots", "completion"), STDIO, {"tour": tour})
+    assert outcome.features["logs"] == "ok"
+    assert outcome.features["roots"] == "saw ['desk: nothing came', 'shop'], not ['desk', 'shop']"
+    assert outcome.features["completion"] == "saw [], not ['desk', 'shop']"

@@ -57,6 +57,8 @@ async def tried(peer: Peer, way: Way, places: Mapping[str, Any]) -> Outcome:
     places = {**places, **places["kernel"]} if peer.role == "kernel" else places
     plan = {**places, "transport": way.transport, "version": way.version, "package": str(peer.package.folder)}
     plan["features"] = peer.features_on(way)
+    token = places.get("tokens", {}).get(peer.name)
+    plan["headers"] = {"Authorization": f"Bearer {token}"} if token else {}
     plan["node"] = str(node())
     program = [sys.executable if peer.runs_here else str(peer.package.program), str(DRIVERS / peer.driver)]
     with TemporaryDirectory(prefix="peer-", ignore_cleanup_errors=True) as home:
@@ -65,10 +67,14 @@ async def tried(peer: Peer, way: Way, places: Mapping[str, Any]) -> Outcome:
     for line in told.splitlines():
         with suppress(ValueError, KeyError, TypeError):
             word = json.loads(line)
-            outcome.features[word["feature"]] = FEATURES[word["feature"]].problem(word["saw"]) or "ok"
+            outcome.features[word["feature"]] = _problem(plan, **word) or "ok"
     for feature in peer.features_on(way):
         outcome.features.setdefault(feature, f"nothing was told; the driver said: {complaints.strip()[-400:]!r}")
     return outcome
+
+
+def _problem(plan: Mapping[str, Any], feature: str, saw: Any) -> str | None:
+    return FEATURES[feature].problem(saw, sorted(plan.get("tour", {}).get(feature, ())))
 
 
 async def _run(command: list[str], home: str, seconds: float) -> tuple[str, str]:

@@ -6,11 +6,13 @@ import asyncio
 import re
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from defserve import Context, Server, ToolError, UsageError
+from defserve.context import Log
 from defserve.protocols.mcp.asking import elsewhere
 from defserve.server.elsewhere import OPTIONS, SERVER
 from defserve.server.options import ServerFields
@@ -30,7 +32,42 @@ def test_a_verb_of_another_context_is_met_with_ours(name: str):
         getattr(Context.__new__(Context), name)
 
 
+@pytest.mark.parametrize("name", elsewhere.LOG)
+def test_a_method_of_another_logger_is_met_with_ours(name: str):
+    with pytest.raises(AttributeError, match=f"ctx.log has no attribute '{name}'\n  fix: "):
+        getattr(Log.__new__(Log), name)
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize(
+    ("habit", "fix"),
+    [
+        ("await ctx.log.info('x')", "ctx.log.info(…) gives nothing to await; write it without await"),
+        ("await  ctx.progress(\n        1, 2)", "ctx.progress(…) gives nothing to await; write it without await"),
+        ("await ctx.log('info', 'x')", 'ctx.log.info("…", key=value), without await'),
+        ("ctx.log.warn('x')", 'ctx.log.warning("…", key=value)'),
+        ("await ctx.info('x')", 'ctx.log.info("…", key=value), without await'),
+        ("await ctx.report_progress(1, 2)", "ctx.progress(1, 3), without await"),
+    ],
+)
+async def test_what_fails_when_it_runs_is_logged_with_what_to_write(
+    habit: str, fix: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+):
+    server, source = Server("s"), tmp_path / "habit.py"
+    source.write_text(f"async def tool(ctx):\n    {habit}\n")
+    made: dict[str, Any] = {}
+    exec(compile(source.read_text(), str(source), "exec"), made)
+    made["tool"].__annotations__ = {"ctx": Context, "return": None}
+    server.tool(made["tool"])
+    async with server.connect() as client:
+        with pytest.raises(ToolError, match="internal error"):
+            await client.call("tool")
+    assert f"fix: {fix}" in caplog.text
+
+
 def test_what_the_tables_advise_exists():
+    for name in re.findall(r"\bctx\.log\.(\w+)", "\n".join((*elsewhere.LOG.values(), *elsewhere.CONTEXT.values()))):
+        assert callable(getattr(Log, name))
     advice = "\n".join((*elsewhere.CONTEXT.values(), *SERVER.values(), *OPTIONS.values()))
     for name in re.findall(r"\bctx\.(\w+)", advice):
         assert hasattr(Context, name), name

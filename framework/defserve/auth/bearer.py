@@ -33,7 +33,7 @@ def credential_of(token: str) -> str:
     return f"token:{sha256(token.encode()).hexdigest()[:32]}"
 
 
-def bearer(authorization: Iterable[bytes]) -> str | MalformedToken | None:
+def bearer(authorization: Iterable[bytes], scheme: str = "bearer") -> str | MalformedToken | None:
     """The token in the values of a request's Authorization headers.
 
     None if there is none. Credentials of another scheme count as none.
@@ -42,8 +42,8 @@ def bearer(authorization: Iterable[bytes]) -> str | MalformedToken | None:
     if len(values) > 1:
         # It is unknown which of them a proxy has checked.
         return MALFORMED
-    scheme, _, rest = values[0].decode("latin-1").strip(" \t").partition(" ") if values else ("", "", "")
-    if scheme.lower() != "bearer":
+    said, _, rest = values[0].decode("latin-1").strip(" \t").partition(" ") if values else ("", "", "")
+    if said.lower() != scheme:
         return None
     token = rest.strip(" ")
     return token if is_token(token) else MALFORMED

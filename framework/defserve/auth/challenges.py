@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 BearerError = Literal["invalid_request", "invalid_token", "insufficient_scope"]
+ProofError = Literal["invalid_dpop_proof", "use_dpop_nonce"]
 
 # RFC 6750 §3.1. A caller without a token is told how to get one, and nothing more.
 STATUS: dict[BearerError | None, int] = {
@@ -29,11 +30,20 @@ WORDS: dict[BearerError | None, str] = {
 
 @dataclass(frozen=True, slots=True)
 class Denied:
-    """The caller is not let in: the status to answer with, the value of the WWW-Authenticate header, and why."""
+    """The caller is not let in: the status to answer with, the value of the WWW-Authenticate header, and why.
+
+    `more` are further headers. If the issuer cannot be asked, there is no challenge: another token would not help.
+    """
 
     status: int
     challenge: str
     text: str
+    more: tuple[tuple[str, str], ...] = ()
+
+
+UNAVAILABLE = Denied(
+    503, "", "Unavailable: the issuer of this token cannot be asked at the moment. Try again", (("retry-after", "2"),)
+)
 
 
 def denial(error: BearerError | None, scopes: Iterable[str], metadata_url: str) -> Denied:
@@ -45,6 +55,17 @@ def denial(error: BearerError | None, scopes: Iterable[str], metadata_url: str) 
     elif metadata_url:
         text = f"{text}. {metadata_url} says who issues tokens"
     return Denied(STATUS[error], challenge(error, scopes=needed, metadata_url=metadata_url), text)
+
+
+def proof_denial(error: ProofError, algorithms: Iterable[str], metadata_url: str, nonce: str) -> Denied:
+    """The refusal for a token whose proof is missing or not good (RFC 9449 §7.1, §9)."""
+    text = {
+        "invalid_dpop_proof": "Unauthorized: this token is bound to a key, and its proof (the header DPoP) is not good",
+        "use_dpop_nonce": "Unauthorized: the proof (the header DPoP) needs the nonce that the header DPoP-Nonce gives",
+    }[error]
+    said = {"error": error, "algs": " ".join(sorted(algorithms)), "resource_metadata": metadata_url}
+    fields = ", ".join(f"{name}={quoted(value)}" for name, value in said.items() if value)
+    return Denied(401, f"DPoP {fields}", text, (("dpop-nonce", nonce),) if nonce else ())
 
 
 def challenge(

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from defserve.auth.principals import checked_scopes
@@ -25,6 +26,8 @@ class ProtectedResource:
     url: str
     authorization_servers: tuple[str, ...]
     scopes_supported: tuple[str, ...] = ()
+    more: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    """Further fields of the document."""
 
     def __post_init__(self) -> None:
         checked_url(self.url, "the resource")
@@ -47,8 +50,13 @@ class ProtectedResource:
     @property
     def metadata_url(self) -> str:
         """The public address of the document, for challenges."""
+        return f"{self.origin}{self.paths[0]}"
+
+    @property
+    def origin(self) -> str:
+        """Scheme and host of the public address."""
         parts = checked_url(self.url, "the resource")
-        return f"{parts.scheme}://{parts.netloc}{well_known_paths(parts.path)[0]}"
+        return f"{parts.scheme}://{parts.netloc}"
 
     @property
     def paths(self) -> tuple[str, ...]:
@@ -61,6 +69,7 @@ class ProtectedResource:
             "resource": self.url,
             "authorization_servers": list(self.authorization_servers),
             "bearer_methods_supported": ["header"],
+            **self.more,
         }
         if self.scopes_supported:
             found["scopes_supported"] = list(self.scopes_supported)

@@ -3,47 +3,64 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 
 from defserve.auth.bearer import MALFORMED, bearer, credential_of
-from defserve.auth.challenges import BearerError, Denied, denial
-from defserve.auth.jwt.verifier import JWT
+from defserve.auth.challenges import UNAVAILABLE, BearerError, Denied, ProofError, denial, proof_denial
+from defserve.auth.issuers.fetching import IssuerUnavailable
 from defserve.auth.metadata import ProtectedResource
+from defserve.auth.permissions import KeyHolder, scopes_of
 from defserve.auth.principals import Principal, checked_scopes
 from defserve.auth.urls import checked_url
 from defserve.auth.verifiers import TokenVerifier
 from defserve.errors import UsageError
+from defserve.wire.jsonvalue import as_list, is_array, is_object
+
+if TYPE_CHECKING:
+    from defserve.auth.dpop.proofs import DPoP
+    from defserve.auth.dpop.shown import ShownProof
+    from defserve.auth.site import AuthSite
 
 
 class Auth:
     """How callers prove who they are.
 
     `resource` is the public URL of this server's endpoint, and `authorization_servers` are the issuers of its tokens.
-    With a JWT verifier they default to the audience and the issuer that it checks, if these are URLs. If one of the two
-    is missing, no metadata is published, and clients must get their token in another way. Every token needs the
-    `scopes`. `implies` says which scopes include others: `{"files:write": ["files:read"]}`. Callers on stdio need no
-    token, unless `in_messages` is set: then each request must carry one as `"auth": {"type": "bearer", "token": …}`.
+    They default to the audience and the issuer that the verifier checks, if these are URLs. If one of the two is
+    missing, no metadata is published, and clients must get their token in another way. Every token needs the `scopes`.
+    `implies` says which scopes include others: `{"files:write": ["files:read"]}`. `permissions` says what scopes allow:
+    `{"files:read": ["ToolInvoke(read_file)"]}`; then a token is good for these tools only, as an API key is. With
+    `dpop`, tokens that are bound to a key are accepted with their proof; without, they are refused. Callers on stdio
+    need no token, unless `in_messages` is set: then each request must carry one as
+    `"auth": {"type": "bearer", "token": …}`.
     """
 
     admits_strangers = False
     """Whether a caller without a token is let in. It stays a stranger. A bad token is refused all the same."""
 
+    site: AuthSite | None = None
+    """Pages and endpoints that are served beside the server, where it issues its tokens itself."""
+
     def __init__(
         self,
-        verifier: TokenVerifier,
+        verifier: TokenVerifier | Sequence[TokenVerifier],
         *,
         resource: str = "",
         authorization_servers: Iterable[str] = (),
         scopes: Iterable[str] = (),
         implies: Mapping[str, Iterable[str]] | None = None,
+        permissions: Mapping[str, Iterable[str]] | None = None,
+        dpop: DPoP | None = None,
         in_messages: bool = False,
     ) -> None:
-        self.verifier, self.in_messages = _checked_verifier(verifier), in_messages
+        self.verifier, self.in_messages, self.dpop = _checked_verifier(verifier), in_messages, dpop
         self.scopes = checked_scopes(scopes)
-        self.resource = _resource(verifier, resource, tuple(authorization_servers), self.scopes)
+        self.resource = _resource(self.verifier, resource, tuple(authorization_servers), self.scopes, dpop)
         self._metadata_url = self.resource.metadata_url if self.resource else ""
         self._implied = _closure({name: checked_scopes(below) for name, below in (implies or {}).items()})
+        self._permitted = {name: scopes_of(words) for name, words in (permissions or {}).items()}
 
     async def authenticate(self, authorization: Iterable[bytes]) -> Principal | Denied | None:
         """The caller, proved by the values of a request's Authorization headers; or the refusal.
@@ -55,14 +72,83 @@ class Auth:
             return None if self.admits_strangers else self.denied()
         if token is MALFORMED:
             return self.denied("invalid_request")
-        principal = await self.verifier.verify(token)
+        try:  # as in `_holder`, without another coroutine: nearly every request comes here
+            principal = await self.verifier.verify(token)
+        except IssuerUnavailable:
+            return UNAVAILABLE
         if principal is None:
             return self.denied("invalid_token")
+        found = self._completed(principal, token)
+        if "cnf" in found.claims or (self.dpop is not None and self.dpop.required and found.kind == "token"):
+            # Whoever stole a bound token has no proof, so a token alone is not enough (RFC 9449 §7.2, RFC 8705 §3).
+            return self._unproved() if self.dpop is not None else self.denied("invalid_token")
+        return self._sufficient(found)
+
+    async def authenticate_bound(self, authorization: Sequence[bytes], shown: ShownProof) -> Principal | Denied | None:
+        """The same for a request that may show its token as `Authorization: DPoP …`, with a proof."""
+        token = bearer(authorization, "dpop")
+        if token is None or self.dpop is None:
+            return await self.authenticate(authorization)
+        if token is MALFORMED:
+            return self.denied("invalid_request")
+        found = await self._holder(token)
+        if found is None or isinstance(found, Denied):
+            return found or self.denied("invalid_token")
+        bound_to = found.claims.get("cnf")
+        thumbprint = bound_to.get("jkt") if is_object(bound_to) and len(bound_to) == 1 else None
+        if not isinstance(thumbprint, str):
+            return self.denied("invalid_token")
+        if error := await self.dpop.check(shown, token, thumbprint):
+            return self._unproved(error)
+        return self._sufficient(found)
+
+    async def still_holds(self, authorization: Iterable[bytes]) -> Principal | Denied | None:
+        """Who the token of an earlier request proves now. That request has brought the proof, if one is needed.
+
+        Raises IssuerUnavailable.
+        """
+        shown = list(authorization)
+        token = bearer(shown)
+        if token is None and self.dpop is not None:
+            token = bearer(shown, "dpop")
+        if not isinstance(token, str):
+            return await self.authenticate(shown)
+        found = await self._holder(token)
+        if found is UNAVAILABLE:
+            raise IssuerUnavailable(UNAVAILABLE.text)
+        return self._sufficient(found) if isinstance(found, Principal) else found
+
+    async def _holder(self, token: str) -> Principal | Denied | None:
+        """Who a token belongs to."""
+        try:
+            principal = await self.verifier.verify(token)
+        except IssuerUnavailable:
+            return UNAVAILABLE
+        return None if principal is None else self._completed(principal, token)
+
+    def _completed(self, principal: Principal, token: str) -> Principal:
+        """The principal with its credential, and with all that its scopes include."""
         if not principal.credential:
             principal = replace(principal, credential=credential_of(token))
         if more := [self._implied[scope] for scope in principal.scopes if scope in self._implied]:
             principal = replace(principal, scopes=principal.scopes.union(*more))
+        return principal if not self._permitted or principal.kind != "token" else self._with_permissions(principal)
+
+    def _with_permissions(self, principal: Principal) -> Principal:
+        scopes = principal.scopes.union(*(self._permitted.get(scope, ()) for scope in principal.scopes))
+        if isinstance(principal, KeyHolder):
+            return replace(principal, scopes=scopes)
+        return KeyHolder(principal.id, scopes, principal.claims, credential=principal.credential)
+
+    def _sufficient(self, principal: Principal) -> Principal | Denied:
         return self.denied("insufficient_scope") if principal.missing(self.scopes) else principal
+
+    def _unproved(self, error: ProofError = "invalid_dpop_proof") -> Denied:
+        from defserve.auth.dpop.proofs import ALGORITHMS
+
+        assert self.dpop is not None
+        nonce = self.dpop.new_nonce() if self.dpop.wants_nonce else ""
+        return proof_denial(error, ALGORITHMS, self._metadata_url, nonce)
 
     def denied(self, error: BearerError | None = None, *, needs: Iterable[str] = ()) -> Denied:
         """The refusal for a caller whose token is missing or not sufficient. `needs` are the scopes of its request."""
@@ -70,34 +156,57 @@ class Auth:
         return denial(error, asked, self._metadata_url)
 
 
-def as_auth(value: Auth | TokenVerifier) -> Auth:
-    """The options that the author gave, or options for the given verifier. Raises UsageError for anything else."""
+def as_auth(value: Auth | TokenVerifier | Sequence[TokenVerifier]) -> Auth:
+    """The options that the author gave, or options for the given verifiers. Raises UsageError for anything else."""
     return value if isinstance(value, Auth) else Auth(value)
 
 
 def _checked_verifier(value: object) -> TokenVerifier:
+    if is_array(value):
+        from defserve.auth.issuers.several import Issuers
+
+        return Issuers([_checked_verifier(one) for one in as_list(value)])
     if isinstance(value, TokenVerifier) and not isinstance(value, type) and inspect.iscoroutinefunction(value.verify):
         return value
     raise UsageError(
         f"auth: {(value if isinstance(value, type) else type(value)).__name__} cannot verify tokens",
-        fix="give ApiKeys(…), StaticTokens(…), JWT(…), or an object with "
+        fix="give OIDC(…), OAuthProxy(…), ApiKeys(…), StaticTokens(…), JWT(…), or an object with "
         "`async def verify(self, token: str) -> Principal | None`",
     )
 
 
 def _resource(
-    verifier: TokenVerifier, url: str, servers: tuple[str, ...], supported: tuple[str, ...]
+    verifier: TokenVerifier, url: str, servers: tuple[str, ...], supported: tuple[str, ...], dpop: DPoP | None
 ) -> ProtectedResource | None:
-    if servers and not url and not isinstance(verifier, JWT):
+    audiences: tuple[str, ...] = getattr(verifier, "audiences", ())
+    issuers: tuple[str, ...] = getattr(verifier, "issuers", ())
+    url = url or next((text for text in audiences if _is_url(text) and not text.endswith("/")), "")
+    if servers and not url and not audiences:
         raise UsageError(
             "auth: authorization_servers are given without a resource", fix='resource="https://example.com/mcp"'
         )
-    if isinstance(verifier, JWT):
-        url = url or next((text for text in verifier.audiences if _is_url(text) and not text.endswith("/")), "")
-        servers = servers or tuple(filter(_is_url, [verifier.issuer]))
+    if dpop is not None and not url:
+        raise UsageError(
+            "auth: DPoP proofs name the URL of this server, which is not known",
+            fix='resource="https://example.com/mcp"',
+        )
+    servers = servers or tuple(filter(_is_url, issuers))
     if url and not servers:
         checked_url(url, "the resource")
-    return ProtectedResource(url, servers, supported) if url and servers else None
+    if not url or not servers:
+        return None
+    return ProtectedResource(url, servers, supported, _dpop_fields(dpop))
+
+
+def _dpop_fields(dpop: DPoP | None) -> dict[str, Any]:
+    if dpop is None:
+        return {}
+    from defserve.auth.dpop.proofs import ALGORITHMS
+
+    return {
+        "dpop_signing_alg_values_supported": sorted(ALGORITHMS),
+        "dpop_bound_access_tokens_required": dpop.required,
+    }
 
 
 def _is_url(text: str) -> bool:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from defserve.auth.urls import is_loopback
 from defserve.errors import UsageError
+from defserve.wire.jsonvalue import is_array
 
 if TYPE_CHECKING:
     from defserve.auth.buckets import Rate
@@ -118,6 +119,12 @@ def checked_scopes(value: str | Iterable[str]) -> tuple[str, ...]:
 
 def is_scope(value: object) -> bool:
     return isinstance(value, str) and _SCOPE.fullmatch(value) is not None
+
+
+def scopes_in(value: object) -> frozenset[str]:
+    """The scopes that a token's claim holds: a text with spaces, or a list. What is not a scope is left out."""
+    listed = value.split(" ") if isinstance(value, str) else value if is_array(value) else ()
+    return frozenset(scope for scope in listed if isinstance(scope, str) and is_scope(scope))
 
 
 LOCAL = Principal(LOCAL_ID, kind="local")

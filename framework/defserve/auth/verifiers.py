@@ -19,7 +19,10 @@ class TokenVerifier(Protocol):
     """Anything that finds the principal of a token."""
 
     async def verify(self, token: str) -> Principal | None:
-        """The principal of the token, or None if the token is not valid here."""
+        """The principal of the token, or None if the token is not valid here.
+
+        Raises nothing but IssuerUnavailable: the issuer cannot be asked, so the caller should try again.
+        """
         ...
 
 

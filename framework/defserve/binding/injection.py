@@ -6,14 +6,12 @@ code after `yield` is teardown: it runs on success, failure and cancellation, an
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar
 
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager, AsyncExitStack
-
-    from defserve.binding.signature import Signature
 
 T = TypeVar("T")
 
@@ -91,6 +89,15 @@ class Dependency:
             yield from dependency.with_needs()
 
 
+class InjectedParameter:
+    """A parameter that the call provides: by a provider (call -> value, no await), or by a dependency's plan."""
+
+    __slots__ = ("name", "provider")
+
+    def __init__(self, name: str, provider: Provider | Dependency) -> None:
+        self.name, self.provider = name, provider
+
+
 class InjectionPlan:
     """The plan for one function. The caller calls the `direct` providers itself: they need no await.
 
@@ -107,11 +114,11 @@ class InjectionPlan:
         self.blocking = tuple(one for one in self._every if one.blocks)
 
     @classmethod
-    def of(cls, signature: Signature) -> InjectionPlan | None:
-        """The plan for a signature; None when nothing is injected."""
-        if not signature.injected:
+    def of(cls, parameters: Sequence[InjectedParameter]) -> InjectionPlan | None:
+        """The plan for these parameters of a function; None when nothing is injected."""
+        if not parameters:
             return None
-        providers = [(injected.name, injected.provider) for injected in signature.injected]
+        providers = [(injected.name, injected.provider) for injected in parameters]
         return cls(
             tuple((name, provider) for name, provider in providers if not isinstance(provider, Dependency)),
             tuple((name, provider) for name, provider in providers if isinstance(provider, Dependency)),

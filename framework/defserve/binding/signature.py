@@ -17,7 +17,7 @@ from typing import Any
 from defserve.binding.annotations import described, is_field, members, peel, spelled
 from defserve.binding.docs import Docs
 from defserve.binding.functions import body_of, docstring_of, flow_of, name_of, where
-from defserve.binding.injection import Dependency, Depends, Flow, Provider
+from defserve.binding.injection import Dependency, Depends, Flow, InjectedParameter, Provider
 from defserve.errors import UsageError
 
 empty: Any = inspect.Parameter.empty
@@ -54,15 +54,6 @@ class Parameter:
 
     def __repr__(self) -> str:
         return f"Parameter({self.name}: {spelled(self.annotation)})"
-
-
-class InjectedParameter:
-    """A parameter that the call provides: by a provider (call -> value, no await), or by a dependency's plan."""
-
-    __slots__ = ("name", "provider")
-
-    def __init__(self, name: str, provider: Provider | Dependency) -> None:
-        self.name, self.provider = name, provider
 
 
 class Signature:

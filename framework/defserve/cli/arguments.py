@@ -5,12 +5,32 @@ from __future__ import annotations
 import json
 import re
 import shlex
+from argparse import Namespace
 from typing import Any, Final
 
+from defserve.cli.parser import CommandParser
+from defserve.cli.target.connection import add_connection_options
 from defserve.errors import UsageError
 from defserve.wire.jsonvalue import is_object
 
 ARGUMENT: Final = re.compile(r"([^=:\s]+)(:?=)(.*)", re.DOTALL)
+
+
+def read_options(parser: CommandParser, argv: list[str], command: str, subject: str) -> Namespace:
+    """The options of a command whose words are arguments of a `subject`: a tool or a prompt.
+
+    It adds the options that such commands share. Raises UsageError for an option that is meant as an argument.
+    """
+    parser.add_argument(
+        "-o", "--output", metavar="DIR", default=".", help="where pictures and other files are saved (default: here)"
+    )
+    add_connection_options(parser)
+    options, unknown = parser.parse_known_intermixed_args(argv)
+    if unknown:
+        problem, fix = parser.unknown(unknown)
+        meant = f"{fix} For an argument of the {subject}, " if fix.startswith("did you mean") else ""
+        raise UsageError(problem, fix=meant + instead(unknown[0], argv, command))
+    return options
 
 
 def instead(unknown: str, argv: list[str], command: str = "call") -> str:

@@ -63,7 +63,21 @@ def mask(call: Call, error: BaseException) -> str:
     from defserve.redaction import redact_text
 
     error_id = secrets.token_hex(6)
+    if isinstance(error, TypeError) and (fix := _needless_await(error)):
+        error.add_note(f"  fix: {fix}")
     # As text, because formatting an `exc_info` would show the secrets in it.
     shown = redact_text("".join(traceback.format_exception(error)), limit=LONGEST_TRACEBACK, multiline=True)
     logging.getLogger("defserve").error("internal error %s in %s\n%s", error_id, call.title, shown)
     return f"internal error (id {error_id})"
+
+
+def _needless_await(error: TypeError) -> str | None:
+    """What to write where code awaits what gives nothing to await: elsewhere, logs and progress are awaited."""
+    import re
+    import traceback
+
+    frames = traceback.extract_tb(error.__traceback__)
+    if not frames or "NoneType" not in str(error) or "await" not in str(error):
+        return None
+    called = re.search(r"\bawait\s+([\w.]+)\(", frames[-1].line or "")
+    return f"{called[1]}(…) gives nothing to await; write it without await" if called else None

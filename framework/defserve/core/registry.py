@@ -10,7 +10,7 @@ from typing import Generic, NamedTuple, TypeAlias, TypeVar
 from defserve.errors import UsageError
 
 T = TypeVar("T")
-Rename: TypeAlias = Callable[[str, T], tuple[str, T]]
+Rename: TypeAlias = Callable[[str, T], tuple[str, T] | None]
 
 
 class _Entry(NamedTuple, Generic[T]):
@@ -29,7 +29,11 @@ class _Mirror(Generic[T]):
         self._shown: dict[str, tuple[str, T]] = {}
 
     def put(self, name: str, entry: _Entry[T], changed: list[Registry[T]]) -> None:
-        there, item = self._rename(name, entry.item)
+        renamed = self._rename(name, entry.item)
+        if renamed is None:
+            self.take(name, changed)
+            return
+        there, item = renamed
         _, shown = self._shown.get(name, (None, None))
         self.target._put(there, item, entry.where, changed, over=shown)  # pyright: ignore[reportPrivateUsage]
         self._shown[name] = (there, item)
@@ -115,8 +119,9 @@ class Registry(Generic[T]):
     def mirror(self, target: Registry[T], rename: Rename[T]) -> Callable[[], None]:
         """Show the items in `target` too, now and after each change. Returns the function that ends it.
 
-        `rename` gives an item's name there, and the item under that name. An item whose name is taken there is refused
-        here as well. What `target` itself makes of a mirrored name stays. Mirrors must not form a circle.
+        `rename` gives an item's name there, and the item under that name; None hides it. An item whose name is taken
+        there is refused here as well. What `target` itself makes of a mirrored name stays. Mirrors must not form a
+        circle.
         """
         mirror = _Mirror(target, rename)
         changed = list[Registry[T]]()

@@ -52,6 +52,14 @@ if TYPE_CHECKING:
     from defserve.host.mgp.peer import MgpPeer
     from defserve.host.mgp.permissions.approval import Grant
     from defserve.host.mgp.streaming.stream import Stream
+    from defserve.host.signin.errors import SignInError
+    from defserve.host.signin.options import (
+        ClientCredentials,
+        CrossAppAccess,
+        SignIn,
+        StoredSignIn,
+        WorkloadIdentity,
+    )
     from defserve.host.skills.entry import UnverifiedSkill, skill_fingerprint
     from defserve.host.skills.loading import LoadedSkill
     from defserve.host.tasks import StartedCall
@@ -91,6 +99,8 @@ else:
             "defserve.host.mgp.peer": "MgpPeer",
             "defserve.host.mgp.permissions.approval": "Grant",
             "defserve.host.mgp.streaming.stream": "Stream",
+            "defserve.host.signin.errors": "SignInError",
+            "defserve.host.signin.options": "ClientCredentials CrossAppAccess SignIn StoredSignIn WorkloadIdentity",
             "defserve.host.skills.entry": "UnverifiedSkill skill_fingerprint",
             "defserve.host.skills.loading": "LoadedSkill",
             "defserve.host.tasks": "StartedCall",
@@ -106,6 +116,8 @@ __all__ = [
     "Change",
     "ChannelMessage",
     "Client",
+    "ClientCredentials",
+    "CrossAppAccess",
     "Decision",
     "Declared",
     "Decline",
@@ -147,12 +159,16 @@ __all__ = [
     "RolledBack",
     "Router",
     "ScriptedModel",
+    "SignIn",
+    "SignInError",
     "StartedCall",
     "StateChange",
+    "StoredSignIn",
     "Stream",
     "TopicClient",
     "UnverifiedSkill",
     "WebSocketLink",
+    "WorkloadIdentity",
     "connect_url",
     "join_topic",
     "skill_fingerprint",

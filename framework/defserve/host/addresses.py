@@ -11,7 +11,7 @@ from defserve.errors import PeerError, PeerGone, UsageError
 
 if TYPE_CHECKING:
     from defserve.host.client import Client
-    from defserve.host.link import Link, Resolve
+    from defserve.host.link import Auth, Link, Resolve
 
 HTTP: Final = ("http", "https")
 WEBSOCKET: Final = ("ws", "wss")
@@ -29,8 +29,11 @@ async def connect_url(
     headers: Mapping[str, str] | None = None,
     token: str | None = None,
     resolve: Resolve | None = None,
+    auth: Auth | None = None,
 ) -> Link:
     """A link to the server at `url`, for `Client`. `token` is sent as a bearer token, `headers` as they are.
+
+    `auth` gets a token when the server asks for one: `SignIn()`, `ClientCredentials(…)`. It is for http addresses only.
 
     `resolve` gives the addresses that each connection may go to, and refuses others. It is for http addresses only.
 
@@ -42,18 +45,21 @@ async def connect_url(
     if scheme in HTTP:
         from defserve.host.links.http import HttpLink
 
+        authorizer = None if auth is None else auth.authorizer(url)
         if urlsplit(url).path.rstrip("/").endswith(OLDER_PATH):
             from defserve.host.links.legacy_sse import LegacySseLink
             from defserve.transports.client_errors import Challenged
 
             try:
-                return await LegacySseLink.connect(url, headers=headers, token=token, resolve=resolve)
+                return await LegacySseLink.connect(
+                    url, headers=headers, token=token, resolve=resolve, authorizer=authorizer
+                )
             except PeerError as refusal:
                 if isinstance(refusal, Challenged | PeerGone):
                     raise
                 # The path alone proves nothing: it is an endpoint of today's kind.
-        return HttpLink(url, headers=headers, token=token, resolve=resolve)
-    if scheme in WEBSOCKET and resolve is None:
+        return HttpLink(url, headers=headers, token=token, resolve=resolve, authorizer=authorizer)
+    if scheme in WEBSOCKET and resolve is None and auth is None:
         from defserve.host.links.websocket import WebSocketLink
 
         return await WebSocketLink.connect(url, headers=headers, token=token)
@@ -63,14 +69,21 @@ async def connect_url(
 class Remote:
     """A server at an address, with the same verb as a server object: `async with Remote(url).connect() as client`."""
 
-    def __init__(self, url: str, *, headers: Mapping[str, str] | None = None, token: str | None = None) -> None:
-        self.url, self._headers, self._token = url, headers, token
+    def __init__(
+        self,
+        url: str,
+        *,
+        headers: Mapping[str, str] | None = None,
+        token: str | None = None,
+        auth: Auth | None = None,
+    ) -> None:
+        self.url, self._headers, self._token, self._auth = url, headers, token, auth
 
     @asynccontextmanager
     async def connect(self, version: str | None = None, **options: Any) -> AsyncGenerator[Client, None]:
         """A connected client; `version` and `options` are those of `Client`."""
         from defserve.host.client import Client
 
-        link = await connect_url(self.url, headers=self._headers, token=self._token)
+        link = await connect_url(self.url, headers=self._headers, token=self._token, auth=self._auth)
         async with Client(link, version=version, **options) as client:
             yield client

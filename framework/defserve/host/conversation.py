@@ -1,7 +1,4 @@
-"""JSON-RPC over one link: it matches replies with requests, keeps deadlines and answers the peer's own requests.
-
-It knows two methods by name: `notifications/cancelled` and `notifications/progress`.
-"""
+"""JSON-RPC over one link: it matches replies with requests, keeps deadlines and answers the peer's own requests."""
 
 from __future__ import annotations
 
@@ -12,6 +9,7 @@ from typing import Any, TypeAlias
 
 from defserve.errors import PeerError, PeerGone, PeerTimeout
 from defserve.host.exchange.answering import PeerRequests
+from defserve.host.exchange.incoming import IncomingMessages
 from defserve.host.exchange.pending import (
     Answer,
     Follower,
@@ -24,11 +22,10 @@ from defserve.host.exchange.pending import (
 )
 from defserve.host.exchange.raw_reply import RawReply, read
 from defserve.host.exchange.sessions import OpenAgain, Sessions
-from defserve.host.exchange.unreadable import Unreadable
-from defserve.host.fields import number_of, object_of, text_of
+from defserve.host.fields import object_of
 from defserve.host.link import ExchangingLink, Hear, Link, Lost, PushingLink, ReopenableLink
 from defserve.wire.codec import encode, is_id
-from defserve.wire.messages import Id, Malformed, Message, Notification, Reply, Request
+from defserve.wire.messages import Id, Message, Reply, Request
 
 Params: TypeAlias = Mapping[str, Any]
 
@@ -55,17 +52,20 @@ class ClientConversation:
         self._link = link
         self._sessions = Sessions(link) if isinstance(link, ExchangingLink) else None
         self._pushing = link if isinstance(link, PushingLink) else None
-        self._on_request, self._on_notification, self._on_gone = on_request, on_notification, on_gone
+        self._on_gone = on_gone
         self._pending: dict[Id, PendingRequest] = {}
         self._last_id = 0
         self._answering = PeerRequests(self._tell)
+        self._incoming = IncomingMessages(self._pending, self._answering, on_request, on_notification)
         self._tasks: set[asyncio.Task[None]] = set()
         self._reader: asyncio.Task[None] | None = None
         self._gone: PeerGone | None = None
         self._left: asyncio.Future[None] | None = None
         self._opened = False
-        self.shown: Callable[[bytes], bytes | str] = bytes
+
+    def show_as(self, shown: Callable[[bytes], bytes | str]) -> None:
         """How a message of the peer is shown in logs: it may hold secrets that its host knows."""
+        self._incoming.shown = shown
 
     def start(self) -> None:
         self._left = asyncio.get_running_loop().create_future()
@@ -278,7 +278,7 @@ class ClientConversation:
         """Takes what comes on the stream of a request beside its reply."""
 
         async def hear(message: Message, data: bytes) -> None:
-            self._take(message, data, pending)
+            self._incoming.take(message, data, pending)
 
         return hear
 
@@ -335,7 +335,7 @@ class ClientConversation:
             while (data := await self._link.receive()) is not None:
                 if not isinstance(data, Lost):
                     self._received(data)
-                elif awaited := self._awaited(data.id):
+                elif awaited := self._incoming.awaited(data.id):
                     awaited.set_exception(data.error)
         except PeerGone as gone:
             reason = gone
@@ -352,86 +352,7 @@ class ClientConversation:
             pending.reply.set_result(messages)
             return
         for message in messages if isinstance(messages, list) else (messages,):
-            self._take(message, data)
-
-    def _take(self, message: Message, data: bytes, beside: PendingRequest | None = None) -> None:
-        """Take one message. `beside`: the request on whose stream it came."""
-        try:
-            self._dispatch(message, data, beside)
-        except Exception:  # whatever the peer says, the next message is read
-            log.exception("a message could not be taken: %.200r", self.shown(data))
-
-    def _dispatch(self, message: Message, data: bytes, beside: PendingRequest | None) -> None:
-        forward = None if beside is None else beside.forward
-        if isinstance(message, Reply):
-            self._replied(message, data)
-        elif isinstance(message, Notification):
-            self._notified(message, forward)
-        elif isinstance(message, Request) and message.id in self._answering.tasks:
-            log.warning("skipped a request whose id is in use: %.200r", self.shown(data))
-        elif isinstance(message, Request):
-            answer = forward.on_request if forward else None
-            self.start_answer(self._answering.answer(message, answer or self._on_request), message.id)
-        else:
-            self._malformed(message, data, beside)
-
-    def _awaited(self, id: Id | None) -> asyncio.Future[Reply] | None:
-        """The reply that request `id` waits for. The request counts as answered from now on."""
-        pending = self._pending.pop(id, None) if id is not None else None
-        return None if pending is None or pending.reply.done() else pending.reply
-
-    def _replied(self, reply: Reply, data: bytes) -> None:
-        if awaited := self._awaited(reply.id):
-            awaited.set_result(reply)
-        else:
-            log.debug("a reply that nobody waits for: %.200r", self.shown(data))
-
-    def _malformed(self, message: Malformed, data: bytes, beside: PendingRequest | None) -> None:
-        log.warning("skipped a line that is not a message (%s): %.200r", message.message, self.shown(data))
-        id = message.id
-        if id is None and (line := Unreadable(data)).is_reply:
-            # Who waits for it would wait to the limit.
-            meant = [beside.id] if beside is not None else list(self._pending)
-            id = line.id if line.id is not None else meant[0] if len(meant) == 1 else None
-        if awaited := self._awaited(id):
-            error = {"code": message.code, "message": f"the peer's reply is unreadable: {message.message}"}
-            awaited.set_result(Reply(id, None, error))
-
-    def _notified(self, note: Notification, forward: Follower | None) -> None:
-        if note.method == "notifications/cancelled":
-            id = note.params.get("requestId")
-            if is_id(id):
-                self._answering.cancel(id)
-        elif note.method == "notifications/progress" and self._progressed(note.params):
-            return
-        own = forward.on_notification if forward else None
-        self._hand(own or self._on_notification, note.method, note.params)
-
-    def _hand(self, heard: Heard, method: str, params: dict[str, Any]) -> None:
-        try:
-            heard(method, params)
-        except Exception:
-            log.exception("the handler of %s failed", method)
-
-    def _progressed(self, params: dict[str, Any]) -> bool:
-        """Tell whoever wants the progress of this request. Whether nobody else may hear it."""
-        token = params.get("progressToken")
-        pending = self._pending.get(token) if is_id(token) else None
-        if pending is None:
-            return False
-        if (forward := pending.forward) is not None:
-            if forward.on_notification is not None:
-                own = params if forward.token is None else {**params, "progressToken": forward.token}
-                self._hand(forward.on_notification, "notifications/progress", own)
-            return True
-        if pending.on_progress is None:
-            return False
-        progress, total = number_of(params.get("progress")), number_of(params.get("total"))
-        try:
-            pending.on_progress(progress or 0, total, text_of(params.get("message")))
-        except Exception:
-            log.exception("the progress handler of %s failed", pending.method)
-        return False
+            self._incoming.take(message, data)
 
     def _leave(self, reason: PeerGone) -> None:
         if self._gone is None:
@@ -440,8 +361,9 @@ class ClientConversation:
                 self._on_gone(self._departure())
         if self._left is not None and not self._left.done():
             self._left.set_result(None)
-        pending, self._pending = self._pending, {}
-        for waiting in pending.values():
+        pending = list(self._pending.values())
+        self._pending.clear()
+        for waiting in pending:
             if not waiting.reply.done():
                 waiting.reply.set_exception(self._departure())
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
-from typing import Protocol, TypeAlias, runtime_checkable
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from typing import NamedTuple, Protocol, TypeAlias, runtime_checkable
 
 from defserve.errors import PeerError, PeerGone
 from defserve.wire.messages import Id, Message, Reply, Request
@@ -14,6 +14,46 @@ Hear: TypeAlias = Callable[[Message, bytes], Awaitable[None]]
 
 Resolve: TypeAlias = Callable[[str, int], Awaitable[Sequence[str]]]
 """Gives the addresses that a connection to a host and port may go to, in order. Raises Refused if there are none."""
+
+
+class HttpChallenge(NamedTuple):
+    """A request that an HTTP server refused for its credentials. `sent` is the `Authorization` it had, or empty.
+
+    `peers` are the IP addresses that the server was ever reached at.
+    """
+
+    status: int
+    headers: Mapping[str, str]
+    sent: str
+    peers: Collection[str]
+
+
+class Authorizer(Protocol):
+    """Gives the credentials of requests to one server, and renews them."""
+
+    async def headers(self, method: str, url: str) -> Mapping[str, str]:
+        """The headers, in lower case, that a request to `url` needs; empty if nothing is known yet."""
+        ...
+
+    async def refused(self, challenge: HttpChallenge) -> bool:
+        """Whether there are other credentials now, so that the request is worth sending again. Raises PeerError."""
+        ...
+
+    def taken(self, headers: Mapping[str, str]) -> None:
+        """The server took a request; these are the headers of its response."""
+        ...
+
+    async def aclose(self) -> None:
+        """Give up what is under way."""
+        ...
+
+
+class Auth(Protocol):
+    """How a client gets its credentials: `SignIn`, `ClientCredentials` and others."""
+
+    def authorizer(self, url: str) -> Authorizer:
+        """Who gives the credentials for the server at `url`. Raises UsageError if they could not be sent there."""
+        ...
 
 
 class Lost:

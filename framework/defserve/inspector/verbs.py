@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
+from defserve.inspector import frame
 from defserve.inspector.panels import (
     apps,
     kernel,
@@ -14,7 +15,6 @@ from defserve.inspector.panels import (
     questions,
     resources,
     security,
-    session,
     skills,
     state,
     tasks,
@@ -25,7 +25,7 @@ from defserve.inspector.panels import (
 from defserve.inspector.panels.verb import Verb
 
 VERBS: Final[Mapping[str, Verb]] = {
-    **session.VERBS,
+    **frame.VERBS,
     **tools.VERBS,
     **resources.VERBS,
     **prompts.VERBS,

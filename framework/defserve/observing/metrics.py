@@ -55,19 +55,20 @@ class Metrics(RequestWatcher[None]):
         return "".join(f"{line}\n" for line in self._lines(composition))
 
     def _lines(self, composition: Composition) -> Iterator[str]:
-        yield from _head("defserve_tool_calls_total", "counter", "Calls of tools, by how they ended.")
+        yield from head("defserve_tool_calls_total", "counter", "Calls of tools, by how they ended.")
         for (tool, outcome), count in self.calls.items():
             yield f"defserve_tool_calls_total{labels(tool=tool, outcome=outcome)} {count}"
-        yield from _head("defserve_tool_call_duration_seconds", "histogram", "How long calls of tools took.")
+        yield from head("defserve_tool_call_duration_seconds", "histogram", "How long calls of tools took.")
         for tool, durations in self.durations.items():
             yield from _histogram("defserve_tool_call_duration_seconds", tool, durations)
-        yield from _head("defserve_tool_calls_in_flight", "gauge", "Calls of tools under way.")
+        yield from head("defserve_tool_calls_in_flight", "gauge", "Calls of tools under way.")
         yield f"defserve_tool_calls_in_flight {self.in_flight}"
-        yield from _head("defserve_sessions", "gauge", "Conversations that were opened and have not ended.")
+        yield from head("defserve_sessions", "gauge", "Conversations that were opened and have not ended.")
         yield f"defserve_sessions {len(composition.sessions)}"
 
 
-def _head(name: str, kind: str, about: str) -> Iterable[str]:
+def head(name: str, kind: str, about: str) -> Iterable[str]:
+    """The lines that begin a metric."""
     return f"# HELP {name} {about}", f"# TYPE {name} {kind}"
 
 

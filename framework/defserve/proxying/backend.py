@@ -45,7 +45,7 @@ class Backend(MountedServer):
         state = self._state = BackendState(id)
         policy = self.policy = Restarts(options.restarts or usual_policy(target))
         room = self.room = CallRoom(id, options.in_flight)
-        catalogue = self.catalogue = Catalogue(self, shelf, options.tools)
+        catalogue = self.catalogue = Catalogue(self, shelf, options.tools, options.transform)
         state.watch(lambda change: catalogue.touch())
         conversations = self._conversations = Conversations(self, state, self, lambda: policy.policy)
         changes = self._changes = Changes(self, state, conversations, catalogue, shelf.mcp.subscriptions)

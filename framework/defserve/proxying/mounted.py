@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from defserve.core.call import Call
     from defserve.core.session import PeerIdentity, Session
     from defserve.host.eras import SessionTerms
+    from defserve.protocols.mcp.transforms.transform import Transform
 
 STDERR_LINES: Final = 200
 
@@ -38,6 +39,7 @@ class BackendOptions:
     idle: float = 300.0
     restarts: RestartPolicy | None = None
     mgp: tuple[str, ...] = ()
+    transform: Transform | None = None
 
 
 class MountedServer:

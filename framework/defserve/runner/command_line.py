@@ -40,6 +40,12 @@ OPTIONS: tuple[tuple[str, str, dict[str, Any]], ...] = (
         "trust_same_user",
         {**SWITCH, "help": "on a unix socket: every process of your user is you, proxies too"},
     ),
+    (
+        "--workers",
+        "workers",
+        {"metavar": "N", "help": "serve with N processes on one socket, or `auto`: one for each core; SIGHUP reloads"},
+    ),
+    ("--stateless", "stateless", {**SWITCH, "help": "open no sessions: all clients are of the stateless era"}),
     ("--certfile", "certfile", {"metavar": "FILE", "help": "certificate for https:// and wss://"}),
     ("--keyfile", "keyfile", {"metavar": "FILE", "help": "the key, if it is not in the certificate file"}),
     ("--http", "parser", {"choices": ("auto", "httptools", "h11"), "help": "which HTTP parser to use"}),

@@ -11,7 +11,7 @@ from collections.abc import Callable, Generator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from defserve.errors import UsageError
 from defserve.limits import Limits
@@ -42,7 +42,8 @@ class NetworkOptions:
     """How to listen. `parser` is `auto`, `httptools` or `h11`.
 
     `forwarded` reads the addresses that a trusted proxy forwards; None if no proxy is trusted. With `peer_user`,
-    requests on a unix socket say which user sent them.
+    requests on a unix socket say which user sent them. `started` is called with the listener, on its loop, when it
+    listens. Without it, the address is printed; with it, messages of uvicorn are logged like those of others.
     """
 
     parser: str = "auto"
@@ -50,6 +51,7 @@ class NetworkOptions:
     keyfile: str | None = None
     forwarded: Normal | None = None
     peer_user: bool = False
+    started: Callable[[Any], None] | None = None
 
 
 def listen(
@@ -87,14 +89,16 @@ def make_listener(app: Any, address: Address, options: NetworkOptions, limits: L
         """Ends with an exit code. uvicorn's own server raises the signal again."""
 
         code = 0
-        _signals = 0
+        signals = 0
         _loop: asyncio.AbstractEventLoop | None = None
 
         async def startup(self, sockets: list[socket.socket] | None = None) -> None:
             self._loop = asyncio.get_running_loop()
             await super().startup(sockets)
-            if self.started and sockets:
-                print(f"serving on {_actual(address, sockets[0])}", file=sys.stderr, flush=True)
+            if self.started and options.started is not None:
+                options.started(self)
+            elif self.started and sockets:
+                print(f"serving on {actual(address, sockets[0])}", file=sys.stderr, flush=True)
 
         @contextmanager
         def capture_signals(self) -> Generator[None, None, None]:
@@ -107,13 +111,20 @@ def make_listener(app: Any, address: Address, options: NetworkOptions, limits: L
 
         def _asked(self, number: int, frame: Any) -> None:
             self.code = INTERRUPTED if number == signal.SIGINT else 0
-            self._signals += 1
-            if self._signals == 1 and self._loop is not None:
+            self.signals += 1
+            if self.signals == 1 and self._loop is not None:
                 # Not called here: the signal may have interrupted code that changes the same data.
                 self._loop.call_soon_threadsafe(end)
             else:
                 # A second signal of either kind ends at once.
-                self.force_exit, self.should_exit = self._signals > 1, True
+                self.force_exit, self.should_exit = self.signals > 1, True
+
+        def retire(self) -> None:
+            """Accept no more; others listen on the same socket. The next response on a connection is its last."""
+            for server in self.servers:
+                server.close()
+            if not fit.deadlines:
+                cast(Any, self.config.http_protocol_class).retire()
 
         def leave(self, seconds: float) -> None:
             self.config.timeout_graceful_shutdown = max(int(seconds), 1)
@@ -126,7 +137,7 @@ def make_listener(app: Any, address: Address, options: NetworkOptions, limits: L
     _load(config, options)
     if config.ws_protocol_class is None and address.scheme in ("ws", "wss"):
         raise _missing(f"serving on {address} needs websockets, which is not installed")
-    _tell(install(config, limits), options)
+    _tell(fit := install(config, limits), options)
     if options.peer_user:
         check_peer_user()
         http: Any = config.http_protocol_class
@@ -185,6 +196,8 @@ def _settings(address: Address, options: NetworkOptions, limits: Limits) -> dict
         "ws_ping_timeout": PING,
         "ws_per_message_deflate": False,
     }
+    if options.started is not None:
+        settings["log_config"] = None
     if address.scheme not in SECURE:
         return settings
     if options.certfile is None:
@@ -193,6 +206,6 @@ def _settings(address: Address, options: NetworkOptions, limits: Limits) -> dict
     return settings | {"ssl_certfile": options.certfile, "ssl_keyfile": options.keyfile}
 
 
-def _actual(address: Address, bound_socket: socket.socket) -> Address:
+def actual(address: Address, bound_socket: socket.socket) -> Address:
     """The address, with the port that the system chose if none was given."""
     return address if address.port or address.scheme == "unix" else replace(address, port=bound_socket.getsockname()[1])

@@ -55,6 +55,7 @@ def compose(server: Server) -> Composition:
         raise UsageError(f"around({unknown[0]!r}) wraps a method nobody serves", fix="check its spelling")
     if server.search is not None:
         server.search.check(is_whole=not _is_proxy(server))
+    server.check_mounts()
     for child in server.self_and_mounted[:-1]:
         _refuse_left_behind(server, child)
     return composition

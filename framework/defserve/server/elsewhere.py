@@ -25,8 +25,6 @@ SERVER: Final = {
     "custom_route": "mount server.asgi() in Starlette or FastAPI, and add the route there",
     "import_server": 'server.mount(child, prefix="…")',
     "as_proxy": 'server.mount(Command("python", "other.py")) or server.mount(Remote("https://…"))',
-    "from_openapi": "write a tool for each operation; there is no importer",
-    "from_fastapi": "write a tool for each operation; there is no importer",
     "add_middleware": '@server.around("tools/call")',
     "list_tools": _LIST.format("tools"),
     "get_tools": _LIST.format("tools"),

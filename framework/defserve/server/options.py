@@ -11,6 +11,7 @@ from defserve.protocols.mgp.options import SecurityFields
 
 if TYPE_CHECKING:
     from defserve.protocols.mcp.identity import Icon
+    from defserve.protocols.mcp.transforms.transform import Transform
     from defserve.protocols.mgp.security.security import Security
     from defserve.proxying.restarts import RestartPolicy
 
@@ -106,6 +107,7 @@ class MountFields(TypedDict, total=False):
     children: int
     idle: float
     restarts: RestartPolicy
+    transform: Transform
 
 
 class ServerFields(SecurityFields, total=False):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar, overload
 
 from defserve.binding.functions import name_of, where
 from defserve.core.composition import Composition
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from defserve.auth import Auth, TokenVerifier
     from defserve.code_mode.options import CodeMode
     from defserve.host import Client
+    from defserve.openapi.options import ImportFields
     from defserve.protocols.mcpl.channels.type import ChannelType
     from defserve.protocols.mcpl.extension import MCPL
     from defserve.protocols.mcpl.feature_sets import FeatureSet
@@ -64,7 +65,7 @@ class Server(Declarations):
         *,
         lifespan: Lifespan | None = None,
         limits: Limits | None = None,
-        auth: Auth | TokenVerifier | None = None,
+        auth: Auth | TokenVerifier | Sequence[TokenVerifier] | None = None,
         extensions: Sequence[Extension] = (),
         secret: str | bytes | None = None,
         store: str | Store | None = None,
@@ -116,6 +117,49 @@ class Server(Declarations):
         self._composition: Composition | None = None
         if code_mode:
             self._offer_code_mode(code_mode)
+
+    @classmethod
+    def from_openapi(
+        cls,
+        document: Any,
+        name: str | None = None,
+        *,
+        search: Literal["auto", "always"] | Search | None = "auto",
+        **options: Unpack[ImportFields],
+    ) -> Self:
+        """A server with a tool for each operation of an API (OpenAPI 3.0 and 3.1).
+
+        `document` is an object, a path, an address, or a text in JSON or YAML. `search` "auto" lists all tools up to
+        30, and is "always" beyond. `ImportOptions` says what the other options mean. Raises UsageError for a document
+        that cannot be read.
+        """
+        from defserve.server.importing import server_of
+
+        return server_of(cls, document, name, search, options)
+
+    @classmethod
+    def from_fastapi(
+        cls,
+        app: Any,
+        name: str | None = None,
+        *,
+        search: Literal["auto", "always"] | Search | None = "auto",
+        **options: Unpack[ImportFields],
+    ) -> Self:
+        """A server with a tool for each operation of a FastAPI app, which is called in this process.
+
+        The app's lifespan is entered while the server serves. See `from_openapi` for the options.
+        """
+        from defserve.server.importing import server_of_app
+
+        return server_of_app(cls, app, name, search, options)
+
+    def add_openapi(self, document: Any, **options: Unpack[ImportFields]) -> None:
+        """Add a tool for each operation of an API to this server, before it serves; see `from_openapi`."""
+        self._refuse_after_start("add_openapi")
+        from defserve.server.importing import add_document
+
+        add_document(self, document, options)
 
     @property
     def name(self) -> str:
@@ -258,7 +302,8 @@ class Server(Declarations):
 
         With a prefix `p`, tool and prompt `x` becomes `p_x` and resource `s://x` becomes `s://p/x`. The other server is
         an object of this process, or runs elsewhere: a `Remote` address, a `Command` to start, or a text that is one
-        of the two. Servers elsewhere are opened when this one begins to serve; `options` are for them alone.
+        of the two. `transform` changes the tools: names, arguments, descriptions. Servers elsewhere are opened when
+        this one begins to serve; the other `options` are for them alone.
         """
         self._refuse_after_start("mount")
         if not isinstance(other, Server):
@@ -268,7 +313,7 @@ class Server(Declarations):
             raise UsageError(f"server {self.name!r} cannot be mounted on itself", fix="mount in one direction only")
         from defserve.server.mounting import Mount
 
-        self._mounts.append(Mount(self.mcp, other, prefix))
+        self._mounts.append(Mount(self.mcp, other, prefix, options.get("transform")))
         self.mgp.mounted.append((f"{prefix}_" if prefix else "", other.mgp))
         self.mgp.events.follow(other.mgp.events)
 
@@ -301,21 +346,30 @@ class Server(Declarations):
         token_file: str | None = None,
         log_level: str | None = None,
         log_json: bool = False,
+        workers: int | str | None = None,
         **web: Unpack[WebFields],
     ) -> None:
         """Serve on an address until the peer leaves or a signal ends it. Never reads the command line.
 
         `stdio:`, `http://host:port/path`, `https://…`, `ws://…`, `wss://…` and `unix:/path` are addresses; the
         options are for all but the first. `mcpx+ws://gateway/ws?topic=demo` joins a topic; the `token` (or the content
-        of `token_file`) says who this server is. With `log_level` or `log_json`, logs go to stderr; from level "info"
+        of `token_file`) says who this server is. With `workers` (a number, or "auto" for one each core) so many
+        processes serve the address. Each is started like this one and runs up to here, so `run` must not depend on
+        what was done in this process alone. With `log_level` or `log_json`, logs go to stderr; from level "info"
         on, every request has a line. Raises SystemExit(130) after Ctrl-C; returns after SIGTERM and at the end of
         input.
         """
         self._refuse_unknown(web, Server.run)
         self.observe(log_level=log_level, log_json=log_json, metrics=web.get("metrics", False))
-        from defserve.serving.addresses import serve
+        if workers is not None:
+            from defserve.serving.workers.running import serve_group
 
-        if code := serve(self, on, token, token_file, web):
+            code = serve_group(self, on, workers, web, log_json=log_json)
+        else:
+            from defserve.serving.addresses import serve
+
+            code = serve(self, on, token, token_file, web)
+        if code:
             raise SystemExit(code)
 
     def _refuse_unknown(self, given: Mapping[str, Any], method: Callable[..., Any]) -> None:
@@ -402,6 +456,11 @@ class Server(Declarations):
 
     # -- for the layers below ----------------------------------------------------------------------------
 
+    def check_mounts(self) -> None:
+        """Raises UsageError for a transform of a tool that there is not."""
+        for mount in self._mounts:
+            mount.check()
+
     @property
     def self_and_mounted(self) -> list[Server]:
         """This server and all servers mounted on it, each once, children before parents."""
@@ -409,7 +468,9 @@ class Server(Declarations):
         return [*found, self]
 
 
-def _authorization(auth: Auth | TokenVerifier | None, limits: Limits) -> tuple[Auth | None, tuple[Extension, ...]]:
+def _authorization(
+    auth: Auth | TokenVerifier | Sequence[TokenVerifier] | None, limits: Limits
+) -> tuple[Auth | None, tuple[Extension, ...]]:
     """How tokens are checked, and the extension for their scopes and rates. Servers without tokens have neither."""
     if auth is None:
         return None, ()

@@ -12,7 +12,7 @@ class WebFields(TypedDict, total=False):
     `parser` is `auto`, `httptools` or `h11`. A bind that is not loopback needs `allowed_hosts` or `trusted_proxy`.
     `legacy_sse` also serves HTTP+SSE (2024-11-05), at `/sse` beside the endpoint. `rest` also serves
     `POST /tools/{name}` and `GET /openapi.json` there, for callers that do not speak the protocol; `metrics` serves
-    `GET /metrics` for Prometheus.
+    `GET /metrics` for Prometheus. `stateless` opens no sessions: clients that need one are told so.
 
     `page` is for a person who opens the address in a browser: what this is, how to connect clients, the tools as a
     client without a token sees them. If it is left out, there is a page unless `auth` is set or the browser asks for
@@ -35,3 +35,4 @@ class WebFields(TypedDict, total=False):
     rest: bool
     metrics: bool
     page: bool | None
+    stateless: bool

@@ -46,7 +46,7 @@ def rest_rules(mcp: MCP, *, authorized: bool) -> RestRules:
                 for tool in registry
                 if composition.visible(call, tool)
             ]
-            info = mcp.lifecycle.identity.info(dialect)
+            info = mcp.lifecycle.identity.info(dialect.version)
             found = encode(openapi(info, tools, base=below, authorized=authorized))
             documents.put(key, found, len(found) + len(below))
         return found

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from functools import partial
 from socket import socket
+from typing import Protocol
 
 from defserve.auth import Auth
 from defserve.auth.authority import canonical_address
@@ -20,12 +21,22 @@ from defserve.runner.network import NetworkOptions, listen
 from defserve.runner.sockets import bound
 from defserve.runner.web_sessions import WebSessions
 from defserve.serving.options import WebFields
-from defserve.transports.http.app import HttpApp, HttpOptions
+from defserve.transports.http.app import HttpApp, HttpOptions, Probe
 from defserve.transports.http.page import PageContent, PageRules
 from defserve.transports.http.streamable import HttpRules
 
 # The address of a unix socket has no path for the endpoint, so this one is used.
 UNIX_PATH = "/mcp"
+
+NO_SESSIONS = f"This server has no sessions, so it cannot be initialized: use protocol version {STATELESS_VERSIONS[-1]}"
+
+
+class ProcessGroup(Protocol):
+    """Several processes that serve together, as one of them sees them."""
+
+    @property
+    def probes(self) -> Mapping[str, Probe]: ...
+    async def metrics(self) -> tuple[int, bytes]: ...
 
 
 def app(
@@ -42,8 +53,12 @@ def app_of(
     options: WebFields,
     address: Address | None,
     local_key: str | None = None,
+    group: ProcessGroup | None = None,
 ) -> HttpApp:
-    """The application whose sessions `provider` opens. Who shows the `local_key` is the local user."""
+    """The application whose sessions `provider` opens. Who shows the `local_key` is the local user.
+
+    In a `group` of processes, each one answers for all of them too.
+    """
     refuse_scopes_without_auth(mcp, auth)
     is_unix = address is not None and address.scheme == "unix"
     _check_local(options, address)
@@ -55,8 +70,9 @@ def app_of(
 
     async def ready() -> tuple[int, bytes]:
         await provider.start(served.close)
-        return await _readiness(provider.composition)
+        return await readiness(provider.composition)
 
+    metrics = partial(measured, provider.composition) if group is None else group.metrics
     rules = HttpRules(
         handshake_versions=HANDSHAKE_VERSIONS,
         stateless_versions=STATELESS_VERSIONS,
@@ -67,6 +83,7 @@ def app_of(
         param_headers=mcp.tools.param_headers,
         scopes=mcp.tools.scopes,
         refusal=provider.composition.refusal,
+        no_sessions=NO_SESSIONS if options.get("stateless", False) else "",
     )
     rest = None
     if options.get("rest", False):
@@ -84,8 +101,8 @@ def app_of(
         trust_same_user=options.get("trust_same_user", False),
         legacy_sse=options.get("legacy_sse", False),
         auth=checked,
-        probes={"/healthz": _liveness, "/readyz": ready},
-        reports={"/metrics": partial(_measured, provider.composition)} if options.get("metrics", False) else {},
+        probes={"/healthz": _liveness, "/readyz": ready, **(group.probes if group is not None else {})},
+        reports={"/metrics": metrics} if options.get("metrics", False) else {},
         rest=rest,
     )
     served = HttpApp(provider, rules, http)
@@ -159,7 +176,8 @@ def _check_local(options: WebFields, address: Address | None) -> None:
         check_place(address.host)
 
 
-async def _measured(composition: Composition) -> tuple[int, bytes]:
+async def measured(composition: Composition) -> tuple[int, bytes]:
+    """The metrics of this process."""
     return 200, "".join(e.text(composition) for e in composition.extensions if isinstance(e, Metrics)).encode()
 
 
@@ -168,7 +186,7 @@ async def _liveness() -> tuple[int, bytes]:
     return 200, b"ok"
 
 
-async def _readiness(composition: Composition) -> tuple[int, bytes]:
+async def readiness(composition: Composition) -> tuple[int, bytes]:
     """Whether this server should get calls."""
     if composition.draining:
         return 503, b"draining"

@@ -30,6 +30,7 @@ DENIED_TOKENS: Final = Space("denied tokens")
 CHECKPOINTS: Final = SpaceFamily("state:")
 NONCES: Final = SpaceFamily("nonce:")
 LEASES: Final = SpaceFamily("lease:")
+OAUTH_GRANTS: Final = SpaceFamily("oauth grant:")
 TASKS: Final = SpaceFamily("task:")
 TASK_ACCOUNTS: Final = SpaceFamily("task account:")
 
@@ -43,6 +44,7 @@ TABLE: Final[Mapping[str, str]] = {
     CHECKPOINTS: 'after the colon `["set","owner"]`: the tree under `tree`, each checkpoint under its id',
     NONCES: "after the colon the nonce: one value, expected to be absent, with a ttl, so it is spent exactly once",
     LEASES: "after the colon the lease's name: the holder, with a ttl that it renews",
+    OAUTH_GRANTS: "after the colon the grant's id: its `record`, until the user has to sign in again",
     TASKS: "after the colon the task's id: its `record` and, when it has ended, its `outcome`, until its ttl is over",
     TASK_ACCOUNTS: "after the colon the hash of a principal: the `ledger` of the tasks that are kept for it",
 }

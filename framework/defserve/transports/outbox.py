@@ -140,8 +140,8 @@ class ClientOutbox:
         if self._wake is not None and not self._wake.done():
             self._wake.set_result(True)
 
-    def call_when_roused(self, waiting: Wakes) -> None:
-        """Have `rouse` tell this one, as long as nobody waits here."""
+    def call_when_roused(self, waiting: Wakes | None) -> None:
+        """Have `rouse` tell this one, as long as nobody waits here; None: nobody."""
         self._wake = waiting
 
     async def wait(self, seconds: float | None = None) -> bool:

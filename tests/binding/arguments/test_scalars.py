@@ -159,7 +159,7 @@ def tool(
 
 signature = read(tool, lambda annotation: None)
 arguments, returns = Arguments.of(signature), Returns.of(signature)
-assert InjectionPlan.of(signature) is None
+assert InjectionPlan.of(signature.injected) is None
 assert arguments.schema["properties"]["b"] == {"type": "string", "description": "the b"}
 given = {"a": 1, "b": "", "c": [1], "d": {}, "e": "x", "f": "red"}
 assert arguments.validate(given)["f"] is Colour.RED

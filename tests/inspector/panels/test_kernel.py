@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import tempfile
 from collections.abc import AsyncGenerator, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -18,11 +16,11 @@ from defserve.host.addresses import connect_url
 from defserve.host.link import Link
 from defserve.inspector.inspection import Inspection
 from defserve.inspector.kernels.control import KernelControl
-from defserve.inspector.panels.kernel import VERBS
-from defserve.inspector.protocol import BadMessage, Request
+from defserve.inspector.protocol import BadMessage
 from defserve.inspector.target import Target
 from defserve.runner.memory import serving
 from tests.at_address import at_address
+from tests.inspector.asking import do, following
 from tests.kernel.governance.governing import governed, tool
 from tests.kernel.running import Running, entry, running
 from tests.waiting import until
@@ -45,32 +43,6 @@ async def inspecting(server: Server, era: str = "", control: KernelControl | Non
     target = Target("it", ("mgp.toml",), lambda: serving(server.composition), era, kernel=control)
     async with Inspection(target) as inspection:
         yield inspection
-
-
-@asynccontextmanager
-async def following(inspection: Inspection, verb: str, **arguments: Any) -> AsyncGenerator[list[Any]]:
-    """The parts of a verb, as they come."""
-    parts: list[Any] = []
-
-    async def take(part: Any) -> None:
-        parts.append(part)
-
-    async def work() -> None:
-        await VERBS[verb](inspection, Request(arguments, take))
-
-    task = asyncio.create_task(work())
-    try:
-        yield parts
-    finally:
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
-
-
-async def asked(inspection: Inspection, name: str, **arguments: Any) -> Any:
-    async def take(part: Any) -> None:
-        raise AssertionError(part)
-
-    return await VERBS[name](inspection, Request(arguments, take))
 
 
 def control_of(here: Running) -> KernelControl:
@@ -103,20 +75,20 @@ async def test_an_operator_stops_starts_and_restarts_a_server_and_reads_what_it_
         following(inspection, "kernel.logs", server="a") as lines,
     ):
         await until(lambda: any(line["kind"] == "stderr" for line in lines))
-        await asked(inspection, "kernel.do", verb="stop", server="a")
+        await do(inspection, "kernel.do", verb="stop", server="a")
         assert here.state("a") != "connected"
         await until(lambda: any("operator_request" in line["text"] for line in lines))
-        await asked(inspection, "kernel.do", verb="start", server="a")
+        await do(inspection, "kernel.do", verb="start", server="a")
         await here.connected("a")
         before = await here.call("a_pid")
-        await asked(inspection, "kernel.do", verb="restart now", server="a")
+        await do(inspection, "kernel.do", verb="restart now", server="a")
         await here.connected("a")
         assert await here.call("a_pid") != before
-        assert (await asked(inspection, "kernel.do", verb="reload"))[0]["unchanged"] == ["a"]
+        assert (await do(inspection, "kernel.do", verb="reload"))[0]["unchanged"] == ["a"]
         with pytest.raises(UsageError, match="there is no server 'b'"):
-            await asked(inspection, "kernel.do", verb="stop", server="b")
+            await do(inspection, "kernel.do", verb="stop", server="b")
         with pytest.raises(BadMessage, match="cannot 'access grant'"):
-            await asked(inspection, "kernel.do", verb="access grant", server="a")
+            await do(inspection, "kernel.do", verb="access grant", server="a")
 
 
 async def test_held_definitions_are_shown_with_their_difference_and_accepted(tmp_path: Path):
@@ -127,11 +99,11 @@ async def test_held_definitions_are_shown_with_their_difference_and_accepted(tmp
         await until(lambda: here.here.kernel.members["s"].backend is not None)
         here.offers(tool("send", "Send a letter, and a copy to me."))
         await until(lambda: bool(here.here.kernel.governance.pins.held("s")))
-        (held,) = await asked(inspection, "kernel.held", server="s")
+        (held,) = await do(inspection, "kernel.held", server="s")
         assert (held["tool"], held["change"]) == ("send", "changed")
         assert any("copy to me" in line for line in held["difference"])
-        await asked(inspection, "kernel.do", verb="accept", server="s", tool="send")
-        assert await asked(inspection, "kernel.held", server="s") == []
+        await do(inspection, "kernel.do", verb="accept", server="s", tool="send")
+        assert await do(inspection, "kernel.held", server="s") == []
 
 
 async def test_a_kernel_that_is_gone_is_told_with_the_command_that_starts_it(tmp_path: Path):
@@ -140,7 +112,7 @@ async def test_a_kernel_that_is_gone_is_told_with_the_command_that_starts_it(tmp
     server = Server("it")
     async with inspecting(server, control=KernelControl(path)) as inspection:
         with pytest.raises(PeerGone, match="fix: start one: defserve kernel"):
-            await asked(inspection, "kernel.follow")
+            await do(inspection, "kernel.follow")
 
 
 @ERAS
@@ -158,11 +130,11 @@ async def test_a_kernel_at_an_address_is_shown_and_restarted_over_mgp(tmp_path: 
             ("b", "connected", "healthy"),
         ]
         before = await here.call("a_pid")
-        await asked(inspection, "kernel.do", verb="restart", server="a", era=era)
+        await do(inspection, "kernel.do", verb="restart", server="a", era=era)
         assert await here.call("a_pid") != before
         with pytest.raises(BadMessage, match="cannot be told to reload"):
-            await asked(inspection, "kernel.do", verb="reload", era=era)
-        assert await asked(inspection, "kernel.held", server="a", era=era) == []
+            await do(inspection, "kernel.do", verb="reload", era=era)
+        assert await do(inspection, "kernel.held", server="a", era=era) == []
         async with following(inspection, "kernel.logs", server="a", era=era) as lines:
             await until(lambda: bool(lines))
             assert "control socket" in lines[0]["text"]
@@ -182,7 +154,7 @@ async def test_a_stranger_at_an_address_sees_the_servers_and_is_told_why_no_more
             assert [(row["id"], row["state"], row["tools"]) for row in parts[0]["servers"]] == [("a", "connected", 7)]
             assert (parts[0]["verbs"], "not one of its operators" in parts[0]["note"]) == ({}, True)
             with pytest.raises(DefserveError, match="may not operate"):
-                await asked(inspection, "kernel.do", verb="restart", server="a", era=era)
+                await do(inspection, "kernel.do", verb="restart", server="a", era=era)
 
 
 @ERAS
@@ -193,4 +165,4 @@ async def test_a_server_that_is_no_kernel_is_told_as_none(era: str):
             await until(lambda: bool(parts))
             assert parts == [{"way": None}]
         with pytest.raises(UsageError, match="this server is no kernel"):
-            await asked(inspection, "kernel.held", server="a", era=era)
+            await do(inspection, "kernel.held", server="a", era=era)

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
-from typing import Any
-
 import pytest
 
 from defserve.errors import ToolError
 from defserve.inspector.inspection import Inspection
-from defserve.inspector.panels.latency import VERBS
-from defserve.inspector.protocol import Request
 from defserve.inspector.target import Target
 from defserve.runner.memory import serving
+from tests.inspector.asking import following
 from tests.inspector.beds import greenhouse
 from tests.waiting import until
 
@@ -25,20 +21,10 @@ async def test_figures_come_as_calls_end(era: str):
     async with Inspection(Target("it", ("it.py",), lambda: serving(server.composition), era)) as inspection:
         client = await inspection.client()
         await client.call("add_bed", name="fern")
-        parts: list[Any] = []
-
-        async def take(part: Any) -> None:
-            parts.append(part)
-
-        async def follow() -> None:
-            await VERBS["latency.follow"](inspection, Request({}, take))
-
-        following = asyncio.create_task(follow())
-        await until(lambda: bool(parts))
-        assert [(tool["tool"], tool["calls"], tool["errors"]) for tool in parts[0]["tools"]] == [("add_bed", 1, 0)]
-        with pytest.raises(ToolError):
-            await client.call("add_plant", bed="nowhere", plant="moss")
-        await until(lambda: len(parts[-1]["tools"]) == 2)
-        assert [(tool["tool"], tool["errors"]) for tool in parts[-1]["tools"]] == [("add_bed", 0), ("add_plant", 1)]
-        following.cancel()
-        await asyncio.gather(following, return_exceptions=True)
+        async with following(inspection, "latency.follow") as parts:
+            await until(lambda: bool(parts))
+            assert [(tool["tool"], tool["calls"], tool["errors"]) for tool in parts[0]["tools"]] == [("add_bed", 1, 0)]
+            with pytest.raises(ToolError):
+                await client.call("add_plant", bed="nowhere", plant="moss")
+            await until(lambda: len(parts[-1]["tools"]) == 2)
+            assert [(tool["tool"], tool["errors"]) for tool in parts[-1]["tools"]] == [("add_bed", 0), ("add_plant", 1)]

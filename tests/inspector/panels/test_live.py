@@ -15,10 +15,11 @@ from defserve.inspector.inspection import Inspection
 from defserve.inspector.live import feed
 from defserve.inspector.live.feed import MOST_EVENTS, LiveFeed
 from defserve.inspector.live.playground import LONGEST_MESSAGE, MOST_WORDS, difference
-from defserve.inspector.panels.live import MOST_PATTERNS, VERBS
-from defserve.inspector.protocol import BadMessage, Request
+from defserve.inspector.panels.live import MOST_PATTERNS
+from defserve.inspector.protocol import BadMessage
 from defserve.inspector.target import Target
 from defserve.runner.memory import serving
+from tests.inspector.asking import do
 from tests.inspector.lively import ALERTS, MEMORY, PRIVACY, WATCH, WATER, lively
 from tests.waiting import until
 
@@ -31,14 +32,6 @@ def inspecting(server: Server, era: str = "handshake") -> Inspection:
     return Inspection(Target("it", ("it.py",), lambda: serving(server.composition), era))
 
 
-async def do(inspection: Inspection, verb: str, **arguments: Any) -> Any:
-    return await VERBS[f"live.{verb}"](inspection, Request(arguments, _dropped))
-
-
-async def _dropped(part: Any) -> None:
-    raise AssertionError(f"nobody takes {part}")
-
-
 def of(told: Any, name: str) -> dict[str, Any]:
     return next(each for each in told["sets"] if each["name"] == name)
 
@@ -46,7 +39,7 @@ def of(told: Any, name: str) -> dict[str, Any]:
 @pytest.mark.parametrize("era", ERAS)
 async def test_a_turn_has_every_injection_at_its_place_and_the_rewritten_answer(era: str):
     async with inspecting(lively(), era) as inspection:
-        before = await do(inspection, "before", message="Should Alice water the ferns?")
+        before = await do(inspection, "live.before", message="Should Alice water the ferns?")
         assert [(each["set"], each["position"]) for each in before["injections"]] == [
             (WATCH, "system"),
             (MEMORY, "beforeUser"),
@@ -57,7 +50,7 @@ async def test_a_turn_has_every_injection_at_its_place_and_the_rewritten_answer(
         entry = inspection.recorder.entry(before["seq"])
         assert entry is not None
         assert entry.method == "context/beforeInference"
-        after = await do(inspection, "after", answer="Alice knows.")
+        after = await do(inspection, "live.after", answer="Alice knows.")
         assert (after["text"], after["rewrites"]) == (
             "A. knows.",
             [
@@ -68,74 +61,74 @@ async def test_a_turn_has_every_injection_at_its_place_and_the_rewritten_answer(
                 }
             ],
         )
-        assert (await do(inspection, "after", answer="Nobody knows."))["rewrites"] == []
+        assert (await do(inspection, "live.after", answer="Nobody knows."))["rewrites"] == []
 
 
 async def test_a_hook_that_fails_is_told_and_the_turn_goes_on():
     async with inspecting(lively()) as inspection:
-        await do(inspection, "before", message="Is it slow?")
-        after = await do(inspection, "after", answer="It is broken.")
+        await do(inspection, "live.before", message="Is it slow?")
+        after = await do(inspection, "live.after", answer="It is broken.")
         assert (after["text"], after["rewrites"]) == ("It is broken.", [])
         assert [each["outcome"] for each in after["problems"]] == ["failure"]
-        assert (await do(inspection, "after", answer="It is whole."))["problems"] == []
+        assert (await do(inspection, "live.after", answer="It is whole."))["problems"] == []
 
 
 async def test_an_answer_needs_a_turn_and_texts_have_a_limit():
     async with inspecting(lively()) as inspection:
         with pytest.raises(BadMessage, match="no turn"):
-            await do(inspection, "after", answer="Yes.")
+            await do(inspection, "live.after", answer="Yes.")
         with pytest.raises(BadMessage, match="characters"):
-            await do(inspection, "before", message="x" * (LONGEST_MESSAGE + 1))
+            await do(inspection, "live.before", message="x" * (LONGEST_MESSAGE + 1))
 
 
 @pytest.mark.parametrize("era", ERAS)
 async def test_a_set_that_is_off_is_silent_until_it_is_on_again(era: str):
     async with inspecting(lively(), era) as inspection:
         client = await inspection.client()
-        told = await do(inspection, "switch", sets=[WATCH, ALERTS], on=False)
+        told = await do(inspection, "live.switch", sets=[WATCH, ALERTS], on=False)
         assert [each["name"] for each in told["sets"] if not each["enabled"]] == [WATCH, ALERTS]
-        before = await do(inspection, "before", message="The ferns?")
+        before = await do(inspection, "live.before", message="The ferns?")
         assert [each["set"] for each in before["injections"]] == [MEMORY]
         assert "warn" not in [tool["name"] for tool in await client.tools()]
         # Another conversation begins as this one goes on.
         other = await inspection.client(next(each for each in ERAS if each != era))
         assert other.mcpl is not None
         assert not other.mcpl.feature_sets.enabled(WATCH)
-        told = await do(inspection, "switch", sets=[WATCH, ALERTS], on=True)
+        told = await do(inspection, "live.switch", sets=[WATCH, ALERTS], on=True)
         assert all(each["enabled"] for each in told["sets"])
         assert other.mcpl.feature_sets.enabled(WATCH)
         with pytest.raises(BadMessage):
-            await do(inspection, "switch", sets="all", on=True)
+            await do(inspection, "live.switch", sets="all", on=True)
 
 
 async def test_events_are_accepted_refused_or_wait_for_the_person():
     async with inspecting(lively()) as inspection:
         client = await inspection.client()
         assert await client.call("warn", text="one") == "accepted"
-        await do(inspection, "mode", mode="refuse")
+        await do(inspection, "live.mode", mode="refuse")
         assert await client.call("warn", text="two") == "refused: the inspector refuses events"
-        await do(inspection, "mode", mode="ask")
+        await do(inspection, "live.mode", mode="ask")
         for allow, expected in ((True, "accepted"), (False, "refused: the person at the inspector refused it")):
             waiting = asyncio.create_task(client.call("warn", text="three"))
             await until(lambda: inspection.live.events[-1]["state"] == "waits")
             number = inspection.live.events[-1]["number"]
-            assert await do(inspection, "decide", number=number, allow=allow) == {"answered": True}
+            assert await do(inspection, "live.decide", number=number, allow=allow) == {"answered": True}
             assert await waiting == expected
-            assert await do(inspection, "decide", number=number, allow=allow) == {"answered": False}
+            assert await do(inspection, "live.decide", number=number, allow=allow) == {"answered": False}
         # Another mode decides about those that wait.
         waiting = asyncio.create_task(client.call("warn", text="four"))
         await until(lambda: inspection.live.events[-1]["state"] == "waits")
-        await do(inspection, "mode", mode="accept")
+        await do(inspection, "live.mode", mode="accept")
         assert await waiting == "accepted"
-        told = await do(inspection, "overview")
+        told = await do(inspection, "live.overview")
         assert [each["text"] for each in told["events"]] == ["four", "three", "three", "two", "one"]
         with pytest.raises(BadMessage):
-            await do(inspection, "mode", mode="perhaps")
+            await do(inspection, "live.mode", mode="perhaps")
 
 
 async def test_a_server_that_leaves_no_longer_waits():
     async with inspecting(lively()) as inspection:
-        await do(inspection, "mode", mode="ask")
+        await do(inspection, "live.mode", mode="ask")
         calling = asyncio.create_task((await inspection.client()).call("warn", text="one"))
         await until(lambda: bool(inspection.live.events))
     await asyncio.gather(calling, return_exceptions=True)
@@ -148,7 +141,7 @@ async def test_what_is_pushed_is_bounded(monkeypatch: pytest.MonkeyPatch):
         client = await inspection.client()
         await client.call("warn", text="x" * 100_000)
         assert len(inspection.live.events[-1]["text"]) == feed.LONGEST_TEXT
-        await do(inspection, "mode", mode="ask")
+        await do(inspection, "live.mode", mode="ask")
         assert str(await client.call("warn", text="one too many")).startswith("refused")
     kept = LiveFeed(lambda topic, data: None)
     for number in range(MOST_EVENTS + 5):
@@ -161,18 +154,18 @@ async def test_a_scope_on_no_list_waits_for_the_person_and_lists_decide_the_rest
         client = await inspection.client()
         watering = asyncio.create_task(client.call("water_bed", bed="fern"))
         await until(lambda: bool(inspection.live.asked))
-        (asked,) = (await do(inspection, "overview"))["asked"]
+        (asked,) = (await do(inspection, "live.overview"))["asked"]
         assert (asked["set"], asked["label"]) == (WATER, "bed/fern")
-        await do(inspection, "decide", number=asked["number"], allow=True)
+        await do(inspection, "live.decide", number=asked["number"], allow=True)
         assert await watering == "fern is watered"
-        told = await do(inspection, "scopes", set=WATER, allow=["bed/north-*"], block=["bed/roof"])
+        told = await do(inspection, "live.scopes", set=WATER, allow=["bed/north-*"], block=["bed/roof"])
         assert (of(told, WATER)["allow"], of(told, WATER)["block"]) == (["bed/north-*"], ["bed/roof"])
         assert await client.call("water_bed", bed="north-1") == "north-1 is watered"
         with pytest.raises(Exception, match="forbids"):
             await client.call("water_bed", bed="roof")
         assert inspection.live.asked == {}
         with pytest.raises(BadMessage):
-            await do(inspection, "scopes", set=WATER, allow=["x"] * (MOST_PATTERNS + 1))
+            await do(inspection, "live.scopes", set=WATER, allow=["x"] * (MOST_PATTERNS + 1))
 
 
 @pytest.mark.parametrize("answer", [{"text": "Moss."}, {"result": {"content": {"type": "text", "text": "Moss."}}}])
@@ -206,35 +199,35 @@ async def test_a_channel_is_a_chat():
     async with inspecting(lively()) as inspection:
         client = await inspection.client()
         assert await client.call("call_roof", text="Vent 2 makes a noise.") is True
-        said = await do(inspection, "publish", channel="chat:#roof", text="Shall I close it?")
+        said = await do(inspection, "live.publish", channel="chat:#roof", text="Shall I close it?")
         assert (said["mine"], said["delivered"], said["era"]) == (True, True, "handshake")
-        told = await do(inspection, "overview")
+        told = await do(inspection, "live.overview")
         assert [(each["who"], each["text"]) for each in told["messages"]] == [
             ("gardener", "Vent 2 makes a noise."),
             ("inspector", "Shall I close it?"),
         ]
         assert [each["label"] for each in told["channels"]] == ["#roof"]
-        await do(inspection, "close", channel="chat:#roof")
-        assert (await do(inspection, "overview"))["channels"] == []
+        await do(inspection, "live.close", channel="chat:#roof")
+        assert (await do(inspection, "live.overview"))["channels"] == []
         with pytest.raises(PeerError):
-            await do(inspection, "open", type="no such type")
+            await do(inspection, "live.open", type="no such type")
 
 
 async def test_the_stateless_era_fetches_events_and_channels():
     async with inspecting(lively(), "stateless") as inspection:
         await (await inspection.client()).call("warn", text="Frost tonight")
         assert len(inspection.live.events) == 0
-        assert await do(inspection, "collect") == {"found": 1}
-        told = await do(inspection, "overview")
+        assert await do(inspection, "live.collect") == {"found": 1}
+        told = await do(inspection, "live.overview")
         assert [each["text"] for each in told["events"]] == ["Frost tonight"]
         assert (told["polls"], [each["id"] for each in told["channels"]]) == (True, ["chat:#roof"])
 
 
 async def test_a_server_without_mcpl_has_nothing_of_this():
     async with inspecting(Server("plain")) as inspection:
-        assert await do(inspection, "overview") == {"version": None}
+        assert await do(inspection, "live.overview") == {"version": None}
         with pytest.raises(PeerError, match="does not speak MCPL"):
-            await do(inspection, "before", message="Hi")
+            await do(inspection, "live.before", message="Hi")
 
 
 @given(st.text(max_size=200), st.text(max_size=200))

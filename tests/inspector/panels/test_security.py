@@ -12,25 +12,17 @@ import pytest
 from defserve import Server
 from defserve.errors import PeerError, UsageError
 from defserve.inspector.inspection import Inspection
-from defserve.inspector.panels.security import VERBS
-from defserve.inspector.protocol import BadMessage, Request
+from defserve.inspector.protocol import BadMessage
 from defserve.inspector.server_log import ServerLog
 from defserve.protocols.mgp.errors import PermissionDenied
 from defserve.stores.audit.stored import StoredAuditLog
+from tests.inspector.asking import do, following
 from tests.inspector.guarded import KEY, audited, guarded, target
 from tests.waiting import until
 
 pytestmark = pytest.mark.anyio
 
 ERAS = ["handshake", "stateless"]
-
-
-async def do(inspection: Inspection, verb: str, **arguments: Any) -> Any:
-    return await VERBS[f"security.{verb}"](inspection, Request(arguments, _dropped))
-
-
-async def _dropped(part: Any) -> None:
-    raise AssertionError(f"nobody takes {part}")
 
 
 def of(told: Any, name: str) -> dict[str, Any]:
@@ -40,7 +32,7 @@ def of(told: Any, name: str) -> dict[str, Any]:
 @pytest.mark.parametrize("era", ERAS)
 async def test_a_permission_is_granted_denied_and_left_open_while_the_server_runs(era: str):
     async with Inspection(target(guarded(), era)) as inspection:
-        told = await do(inspection, "overview")
+        told = await do(inspection, "security.overview")
         assert of(told, "network.outbound") == {
             "name": "network.outbound",
             "risk": "moderate",
@@ -48,16 +40,16 @@ async def test_a_permission_is_granted_denied_and_left_open_while_the_server_run
             "say": "ask",
             "decision": "deferred",
         }
-        await do(inspection, "permit", permission="filesystem.read", say="grant")
-        told = await do(inspection, "permit", permission="network.outbound", say="grant")
+        await do(inspection, "security.permit", permission="filesystem.read", say="grant")
+        told = await do(inspection, "security.permit", permission="network.outbound", say="grant")
         assert of(told, "network.outbound")["decision"] == "approved"
         client = await inspection.client()
         assert await client.call("survey") == 5
-        told = await do(inspection, "permit", permission="network.outbound", say="deny")
+        told = await do(inspection, "security.permit", permission="network.outbound", say="deny")
         assert (of(told, "network.outbound")["say"], of(told, "network.outbound")["decision"]) == ("deny", "denied")
         with pytest.raises(PermissionDenied):
             await client.call("survey")
-        told = await do(inspection, "reset")
+        told = await do(inspection, "security.reset")
         assert {each["decision"] for each in told["permissions"]} == {"deferred"}
         assert inspection.granted == {}
 
@@ -65,9 +57,9 @@ async def test_a_permission_is_granted_denied_and_left_open_while_the_server_run
 async def test_the_server_itself_is_told_in_a_session():
     async with Inspection(target(guarded(), "handshake")) as inspection:
         client = await inspection.client()
-        await do(inspection, "permit", permission="filesystem.read", say="grant")
+        await do(inspection, "security.permit", permission="filesystem.read", say="grant")
         for say, expected in (("grant", "approved"), ("deny", "denied"), ("ask", "deferred")):
-            await do(inspection, "permit", permission="network.outbound", say=say)
+            await do(inspection, "security.permit", permission="network.outbound", say=say)
             asked = {"request_id": "1", "permissions": ["network.outbound"], "policy": "interactive"}
             told = await client.request("mgp/permission/request", asked)
             assert expected in str(told)
@@ -76,10 +68,10 @@ async def test_the_server_itself_is_told_in_a_session():
 async def test_saying_it_in_the_panel_answers_the_call_that_asks():
     async with Inspection(target(guarded(), "handshake")) as inspection:
         client = await inspection.client()
-        await do(inspection, "permit", permission="filesystem.read", say="grant")
+        await do(inspection, "security.permit", permission="filesystem.read", say="grant")
         waiting = asyncio.create_task(client.call("survey"))
         await until(lambda: bool(inspection.questions.open))
-        await do(inspection, "permit", permission="network.outbound", say="grant")
+        await do(inspection, "security.permit", permission="network.outbound", say="grant")
         assert await waiting == 5
         assert inspection.questions.open == []
 
@@ -87,8 +79,8 @@ async def test_saying_it_in_the_panel_answers_the_call_that_asks():
 async def test_both_eras_follow_what_is_said_in_one():
     async with Inspection(target(guarded(), "handshake")) as inspection:
         await inspection.client("stateless")
-        await do(inspection, "permit", era="handshake", permission="network.outbound", say="deny")
-        told = await do(inspection, "overview", era="stateless")
+        await do(inspection, "security.permit", era="handshake", permission="network.outbound", say="deny")
+        told = await do(inspection, "security.overview", era="stateless")
         assert of(told, "network.outbound")["decision"] == "denied"
 
 
@@ -96,20 +88,20 @@ async def test_both_eras_follow_what_is_said_in_one():
 async def test_entries_of_access_are_looked_up_set_and_revoked(era: str):
     async with Inspection(target(guarded(), era)) as inspection:
         about = {"agent": "agent.helper", "tool": "survey"}
-        assert (await do(inspection, "access", **about))["source"] == "default_policy"
-        await do(inspection, "grant", **about, permission="deny")
-        found = await do(inspection, "access", **about)
+        assert (await do(inspection, "security.access", **about))["source"] == "default_policy"
+        await do(inspection, "security.grant", **about, permission="deny")
+        found = await do(inspection, "security.access", **about)
         assert (found["permission"], found["source"], found["granted_by"]) == ("deny", "tool_grant", "local")
-        assert (await do(inspection, "revoke", **about))["revoked"] is True
-        assert (await do(inspection, "grant", agent="agent.night"))["entry_type"] == "server_grant"
+        assert (await do(inspection, "security.revoke", **about))["revoked"] is True
+        assert (await do(inspection, "security.grant", agent="agent.night"))["entry_type"] == "server_grant"
 
 
 async def test_what_the_page_says_wrong_is_refused():
     async with Inspection(target(guarded(), "handshake")) as inspection:
         wrong: list[Callable[[], Any]] = [
-            lambda: do(inspection, "permit", permission="network.outbound", say="perhaps"),
-            lambda: do(inspection, "grant", agent="a", permission="perhaps"),
-            lambda: do(inspection, "access", agent=" "),
+            lambda: do(inspection, "security.permit", permission="network.outbound", say="perhaps"),
+            lambda: do(inspection, "security.grant", agent="a", permission="perhaps"),
+            lambda: do(inspection, "security.access", agent=" "),
         ]
         for each in wrong:
             with pytest.raises(BadMessage):
@@ -120,15 +112,15 @@ async def test_the_log_of_the_server_and_its_verdict(tmp_path: Path):
     with audited(tmp_path) as log:
         async with Inspection(target(guarded(log), "handshake", log)) as inspection:
             for name in ("network.outbound", "filesystem.read"):
-                await do(inspection, "permit", permission=name, say="grant")
+                await do(inspection, "security.permit", permission=name, say="grant")
             await (await inspection.client()).call("survey")
-            found = await do(inspection, "audit")
+            found = await do(inspection, "security.audit")
             lines = found["log"]["lines"]
             assert found["log"]["name"] == "audit.jsonl"
             assert [each["line"] for each in lines] == list(range(len(lines), 0, -1))
             assert lines[0]["type"] == "TOOL_EXECUTED"
             assert all(len(each["mac"]) == 64 for each in lines)
-            verdict = await do(inspection, "verify")
+            verdict = await do(inspection, "security.verify")
             assert (verdict["ok"], verdict["events"]) == (True, len(lines))
             assert {"TOOL_EXECUTED", "PERMISSION_GRANTED"} <= {each["event_type"] for each in found["seen"]}
 
@@ -161,27 +153,23 @@ async def test_a_log_in_a_store_has_no_file_to_read_macs_from():
 @pytest.mark.parametrize("era", ERAS)
 async def test_a_server_without_marks_and_without_a_log(era: str):
     async with Inspection(target(Server("plain"), era)) as inspection:
-        assert (await do(inspection, "overview"))["permissions"] == []
-        assert (await do(inspection, "audit"))["log"] is None
+        assert (await do(inspection, "security.overview"))["permissions"] == []
+        assert (await do(inspection, "security.audit"))["log"] is None
         with pytest.raises(UsageError, match="no audit log"):
-            await do(inspection, "verify")
+            await do(inspection, "security.verify")
         with pytest.raises(PeerError, match="offers no access control"):
-            await do(inspection, "access", agent="agent.helper")
-        assert (await do(inspection, "health"))["status"] == "healthy"
+            await do(inspection, "security.access", agent="agent.helper")
+        assert (await do(inspection, "security.health"))["status"] == "healthy"
 
 
 @pytest.mark.parametrize("era", ERAS)
 async def test_events_of_channels_come_as_parts(era: str):
     server = guarded()
     frost = server.event_channel("com.example.frost")
-    parts = list[Any]()
-
-    async def keep(part: Any) -> None:
-        parts.append(part)
-
-    async with Inspection(target(server, era)) as inspection:
-        request = Request({"pattern": "com.example.*"}, keep)
-        following = asyncio.create_task(VERBS["security.events"](inspection, request))
+    async with (
+        Inspection(target(server, era)) as inspection,
+        following(inspection, "security.events", pattern="com.example.*") as parts,
+    ):
         await until(lambda: bool(parts))
         await frost.emit({"degrees": -2}, severity="warning")
         await until(lambda: len(parts) > 1)
@@ -191,5 +179,3 @@ async def test_events_of_channels_come_as_parts(era: str):
             {"degrees": -2},
             "warning",
         )
-        following.cancel()
-        await asyncio.gather(following, return_exceptions=True)

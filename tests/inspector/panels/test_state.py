@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -16,13 +15,14 @@ from defserve.host.client import Client
 from defserve.host.link import Link
 from defserve.host.mcpl.state import StateChange
 from defserve.inspector.inspection import Inspection
-from defserve.inspector.panels import state
-from defserve.inspector.panels.state import LONGEST_CONTENT, MOST_IDS, OPAQUE, UNTOLD, VERBS
-from defserve.inspector.protocol import BadMessage, Request
+from defserve.inspector.panels.state import LONGEST_CONTENT, MOST_IDS, OPAQUE, UNTOLD
+from defserve.inspector.protocol import BadMessage
 from defserve.inspector.states.stored import Stored, stored_by
 from defserve.inspector.target import Target
 from defserve.runner.memory import serving
 from tests.at_address import at_address, fresh
+from tests.inspector import asking
+from tests.inspector.asking import following
 from tests.inspector.beds import BEDS, MAIL, greenhouse
 from tests.waiting import until
 
@@ -45,11 +45,7 @@ async def inspecting(server: Server, era: str, stored: bool = False) -> AsyncGen
 
 
 async def do(inspection: Inspection, verb: str, set: str = BEDS, **arguments: Any) -> Any:
-    return await VERBS[verb](inspection, Request({"set": set, **arguments}, _dropped))
-
-
-async def _dropped(part: Any) -> None:
-    raise AssertionError(f"nobody takes {part}")
+    return await asking.do(inspection, verb, set=set, **arguments)
 
 
 async def planted(inspection: Inspection) -> list[str]:
@@ -104,32 +100,20 @@ async def test_a_tree_is_followed_as_calls_commit(era: str, stored: bool):
     async with inspecting(greenhouse(), era, stored) as inspection:
         bed, moss, basil = await planted(inspection)
         tree = own(await do(inspection, "state.sets"))
-        parts: list[Any] = []
-
-        async def take(part: Any) -> None:
-            parts.append(part)
-
-        request = Request({"set": BEDS, "owner": tree["owner"] or ""}, take)
-        following = asyncio.create_task(_run(inspection, request))
-        await until(lambda: len(parts) == 2)
-        assert parts[0]["facts"].get("keep") == (1000 if stored else None)
-        assert [row[:2] for row in parts[1]["checkpoints"]] == [[bed, -1], [moss, 0], [basil, 0]]
-        assert [row[4] for row in parts[1]["checkpoints"]] == ["add_bed", "add_plant", "add_plant"]
-        assert (parts[1]["head"], parts[1]["at"]) == (basil, basil)
-        client = await inspection.client()
-        await client.call("set_target", bed="fern", wanted=24)
-        await until(lambda: len(parts) == 3)
-        assert parts[2]["checkpoints"][0][1] == 2
-        assert parts[2]["checkpoints"][0][4:] == ["set_target", "beds/fern/wanted: 18 → 24", "inspector"]
-        await do(inspection, "state.rollback", checkpoint=moss)
-        await until(lambda: len(parts) == 4)
-        assert (parts[3]["checkpoints"], parts[3]["head"]) == ([], moss)
-        following.cancel()
-        await asyncio.gather(following, return_exceptions=True)
-
-
-async def _run(inspection: Inspection, request: Request) -> None:
-    await state.follow(inspection, request)
+        async with following(inspection, "state.follow", set=BEDS, owner=tree["owner"] or "") as parts:
+            await until(lambda: len(parts) == 2)
+            assert parts[0]["facts"].get("keep") == (1000 if stored else None)
+            assert [row[:2] for row in parts[1]["checkpoints"]] == [[bed, -1], [moss, 0], [basil, 0]]
+            assert [row[4] for row in parts[1]["checkpoints"]] == ["add_bed", "add_plant", "add_plant"]
+            assert (parts[1]["head"], parts[1]["at"]) == (basil, basil)
+            client = await inspection.client()
+            await client.call("set_target", bed="fern", wanted=24)
+            await until(lambda: len(parts) == 3)
+            assert parts[2]["checkpoints"][0][1] == 2
+            assert parts[2]["checkpoints"][0][4:] == ["set_target", "beds/fern/wanted: 18 → 24", "inspector"]
+            await do(inspection, "state.rollback", checkpoint=moss)
+            await until(lambda: len(parts) == 4)
+            assert (parts[3]["checkpoints"], parts[3]["head"]) == ([], moss)
 
 
 @pytest.mark.parametrize("era", ERAS)

@@ -19,6 +19,7 @@ from defserve.inspector.target import Target
 from defserve.inspector.topic import TopicSeat, address_of
 from defserve.runner.memory import serving
 from tests.gateway.topics import Running, gateway
+from tests.inspector.asking import do, following
 from tests.waiting import until
 
 pytestmark = pytest.mark.anyio
@@ -33,29 +34,10 @@ async def inspecting() -> AsyncGenerator[Inspection]:
 
 @asynccontextmanager
 async def seated(inspection: Inspection, here: Running, name: str = "admin") -> AsyncGenerator[list[Any]]:
-    parts: list[Any] = []
-
-    async def take(part: Any) -> None:
-        parts.append(part)
-
-    async def follow() -> None:
-        arguments = {"url": here.url, "topic": "demo", "token": f"t-{name}"}
-        await VERBS["topics.follow"](inspection, Request(arguments, take))
-
-    task = asyncio.create_task(follow())
-    try:
-        await until(lambda: bool(parts) or task.done())
+    arguments = {"url": here.url, "topic": "demo", "token": f"t-{name}"}
+    async with following(inspection, "topics.follow", **arguments) as parts:
+        await until(lambda: bool(parts))
         yield parts
-    finally:
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
-
-
-async def do(inspection: Inspection, name: str, **arguments: Any) -> Any:
-    async def take(part: Any) -> None:
-        raise AssertionError(part)
-
-    return await VERBS[name](inspection, Request(arguments, take))
 
 
 def calculator() -> Server:

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from defserve.inspector.panels.saving import command_line, pytest_test
+from defserve.inspector.calls.saving import command_line, pytest_test
 from defserve.inspector.recording.masking import masked, masked_address, masked_headers, masked_text, masked_words
 from defserve.inspector.recording.recorder import Exchange, Recorder
 from defserve.inspector.recording.words import about

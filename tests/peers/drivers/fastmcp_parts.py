@@ -9,7 +9,7 @@ from telling import GUEST, PLAN
 
 
 async def elicited(message: str, response_type: Any, params: Any, context: Any) -> Any:
-    return response_type(**GUEST)
+    return response_type(**{name: value for name, value in GUEST.items() if name in response_type.__annotations__})
 
 
 async def sampled(messages: Any, params: Any, context: Any) -> str:
@@ -18,7 +18,7 @@ async def sampled(messages: Any, params: Any, context: Any) -> str:
 
 def transport(url: str | None, headers: dict[str, str]) -> Any:
     if url or PLAN["transport"] == "http":
-        return StreamableHttpTransport(url or PLAN["url"], headers=headers)
+        return StreamableHttpTransport(url or PLAN["url"], headers=headers or PLAN["headers"])
     if PLAN["transport"] == "sse":
         return SSETransport(PLAN["sse"])
     command, *args = PLAN["command"]

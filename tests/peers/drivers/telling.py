@@ -1,7 +1,9 @@
 """What drivers written in Python share. Each is run by its peer's own interpreter, so nothing of the project is here.
 
 The only argument is the plan: where the server is (`command`, `url`, `sse`, `keyed`, `cut`), over which `transport` and
-in which protocol `version` to come, the `token`, and the `features` to try. What it saw it tells in lines of JSON.
+in which protocol `version` to come, the `token`, the `headers` of every request, and the `features` to try. `tour` says
+what is used of each server in those that several have (`touring.py`), `root` what the client's root is. What it saw it
+tells in lines of JSON.
 """
 
 from __future__ import annotations
@@ -62,6 +64,7 @@ def described(error: BaseException) -> str:
 
 
 def texts(blocks: Any) -> str:
+    """What the blocks of a result, or of a prompt's messages, say."""
     return " ".join(block.text for block in blocks if getattr(block, "text", None))
 
 
@@ -103,12 +106,7 @@ async def _tour(caller: Caller) -> None:
     async def many() -> int:
         return sum([(await steps())[-1:] == [3] for _ in range(200)])
 
-    async def behind() -> list[str]:
-        said = {prefix: await text(tool, **arguments) for prefix, (tool, arguments, _) in PLAN["behind"].items()}
-        return sorted(p if PLAN["behind"][p][2] in answer else f"{p}: {answer}" for p, answer in said.items())
-
     await attempt("list", names)
-    await attempt("behind", behind, seconds=60)
     await attempt("call", lambda: text("add", a=2, b=3))
     await attempt("structured", lambda: structured("bill", order=ORDER))
     await attempt("structured list", lambda: structured("primes"))

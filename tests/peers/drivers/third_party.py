@@ -16,7 +16,7 @@ from telling import PLAN, attempt, tell
 from defserve.host import Client, ProcessLink
 
 HERE = Path.cwd()
-BIN = Path(PLAN["package"]) / "bin"
+PYTHON = str(Path(PLAN["package"]) / "bin" / "python")
 OFFICIAL = "@modelcontextprotocol/server-{0}/dist/index.js"
 
 
@@ -38,12 +38,12 @@ def memory() -> tuple[list[str], str, dict[str, Any], str]:
 
 def git() -> tuple[list[str], str, dict[str, Any], str]:
     subprocess.run(["git", "init", "-q", "-b", "main", str(HERE)], check=True)
-    return [str(BIN / "mcp-server-git")], "git_status", {"repo_path": str(HERE)}, "On branch main"
+    return [PYTHON, "-m", "mcp_server_git"], "git_status", {"repo_path": str(HERE)}, "On branch main"
 
 
 def time() -> tuple[list[str], str, dict[str, Any], str]:
     asked = {"source_timezone": "UTC", "time": "12:00", "target_timezone": "Asia/Tokyo"}
-    return [str(BIN / "mcp-server-time"), "--local-timezone", "UTC"], "convert_time", asked, "21:00"
+    return [PYTHON, "-m", "mcp_server_time", "--local-timezone", "UTC"], "convert_time", asked, "21:00"
 
 
 def fetch() -> tuple[list[str], str, dict[str, Any], str]:
@@ -59,7 +59,7 @@ def fetch() -> tuple[list[str], str, dict[str, Any], str]:
     pages = ThreadingHTTPServer(("127.0.0.1", 0), Page)
     Thread(target=pages.serve_forever, daemon=True).start()
     url = f"http://127.0.0.1:{pages.server_port}/page"
-    return [str(BIN / "mcp-server-fetch"), "--allow-private-ips"], "fetch", {"url": url}, "a page of text"
+    return [PYTHON, "-m", "mcp_server_fetch", "--allow-private-ips"], "fetch", {"url": url}, "a page of text"
 
 
 SERVERS = {f.__name__: f for f in (everything, filesystem, memory, git, time, fetch)}

@@ -4,6 +4,7 @@
 
 const fs = require("node:fs");
 const { createRequire } = require("node:module");
+const { tour } = require("./touring.cjs");
 
 const plan = JSON.parse(process.argv[2]);
 const load = createRequire(`${plan.package}/`);
@@ -14,6 +15,7 @@ const stdio = () => (OLD ? sdk("stdio", "StdioClientTransport") : load("@modelco
 
 const tell = (feature, saw) => console.log(JSON.stringify({ feature, saw }));
 const text = (result) => result.content.map((block) => block.text).join(" ");
+const heard = [];
 
 async function attempt(feature, trying, seconds = 20) {
   if (!plan.features.includes(feature)) return;
@@ -32,7 +34,7 @@ async function attempt(feature, trying, seconds = 20) {
 function transport(url, headers) {
   if (url || plan.transport === "http") {
     const Http = sdk("streamableHttp", "StreamableHTTPClientTransport");
-    return new Http(new URL(url ?? plan.url), { requestInit: { headers: headers ?? {} } });
+    return new Http(new URL(url ?? plan.url), { requestInit: { headers: headers ?? plan.headers } });
   }
   if (plan.transport === "sse") return new (sdk("sse", "SSEClientTransport"))(new URL(plan.sse));
   const [command, ...args] = plan.command;
@@ -43,13 +45,24 @@ async function connected(url, headers) {
   const negotiation = OLD ? {} : { versionNegotiation: { mode: plan.version === STATELESS ? { pin: STATELESS } : "legacy" } };
   const client = new (sdk("index", "Client"))(
     { name: "driver", version: "1.0.0" },
-    { capabilities: { elicitation: { form: {} }, sampling: {} }, ...negotiation },
+    { capabilities: { elicitation: { form: {} }, sampling: {}, roots: {} }, ...negotiation },
   );
   const elicited = async () => ({ action: "accept", content: { name: "Ann", nights: 2 } });
   const sampled = async () => ({ model: "m", role: "assistant", content: { type: "text", text: "short" } });
   const types = OLD ? load("@modelcontextprotocol/sdk/types.js") : {};
   client.setRequestHandler(OLD ? types.ElicitRequestSchema : "elicitation/create", elicited);
   client.setRequestHandler(OLD ? types.CreateMessageRequestSchema : "sampling/createMessage", sampled);
+  client.setRequestHandler(OLD ? types.ListRootsRequestSchema : "roots/list", async () => ({
+    roots: [{ uri: plan.root, name: "desk" }],
+  }));
+  const hear = (method, schema, note) =>
+    client.setNotificationHandler(OLD ? types[schema] : method, (notification) => void heard.push(note(notification.params)));
+  hear("notifications/message", "LoggingMessageNotificationSchema", (params) => ["log", JSON.stringify(params.data)]);
+  hear("notifications/resources/updated", "ResourceUpdatedNotificationSchema", (params) => ["updated", params.uri]);
+  for (const kind of ["tool", "prompt", "resource"]) {
+    const schema = `${kind[0].toUpperCase()}${kind.slice(1)}ListChangedNotificationSchema`;
+    hear(`notifications/${kind}s/list_changed`, schema, () => ["changed", `${kind}s`]);
+  }
   const way = transport(url, headers);
   // 1.x tells nobody but its transport.
   let version = null;
@@ -63,8 +76,11 @@ async function connected(url, headers) {
 }
 
 // Where the third argument is: 1.x has a result schema before the options.
-const call = (client, name, args, options) =>
-  OLD ? client.callTool({ name, arguments: args }, undefined, options) : client.callTool({ name, arguments: args }, options);
+const LEVEL = plan.version === STATELESS ? { _meta: { "io.modelcontextprotocol/logLevel": "debug" } } : {};
+const call = (client, name, args, options) => {
+  const params = { name, arguments: args, ...LEVEL };
+  return OLD ? client.callTool(params, undefined, options) : client.callTool(params, options);
+};
 
 async function main() {
   const { client, version } = await connected();
@@ -92,15 +108,6 @@ async function main() {
     return best;
   };
   await attempt("list", async () => (await client.listTools()).tools.map((tool) => tool.name).sort());
-  const behind = async () => {
-    const said = [];
-    for (const [prefix, [tool, args, expected]] of Object.entries(plan.behind)) {
-      const answer = text(await call(client, tool, args));
-      said.push(answer.includes(expected) ? prefix : `${prefix}: ${answer}`);
-    }
-    return said.sort();
-  };
-  await attempt("behind", behind, 60);
   await attempt("call", async () => text(await call(client, "add", { a: 2, b: 3 })));
   await attempt("structured", () => structured("bill", { order: [{ item: "tea", price: 2.5, quantity: 2 }] }));
   await attempt("structured list", () => structured("primes", {}));
@@ -114,6 +121,7 @@ async function main() {
   );
   await attempt("elicitation", async () => text(await call(client, "check_in", {})));
   await attempt("sampling", async () => text(await call(client, "summarize", { text: "long" })));
+  await tour({ client, call: (...given) => call(client, ...given), text, heard, attempt, plan });
   await client.close();
   await attempt("auth", async () => {
     const keyed = await connected(plan.keyed, { Authorization: `Bearer ${plan.token}` });

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+import weakref
 from typing import Any
 
 import pytest
@@ -546,3 +548,24 @@ async def test_ids_of_stateless_requests_may_collide(tools: Tools, app: Any):
     client = Peer(app, STATELESS)
     exchanges = [client.begin_call("add", {"a": number, "b": 0}, id=1) for number in range(200)]
     assert [text((await e.ended()).json) for e in exchanges] == [str(number) for number in range(200)]
+
+
+@pytest.mark.parametrize("version", ERAS)
+async def test_a_call_that_waited_is_forgotten_without_the_garbage_collector(app: Any, tools: Tools, version: str):
+    waited: list[weakref.ref[Any]] = []
+
+    async def pause(ctx: Context) -> str:
+        waited.append(weakref.ref(ctx.call))
+        await asyncio.sleep(0)
+        return "done"
+
+    tools.server.add_tool(pause)
+    client = await Peer(app, version).open()
+    gc.collect()
+    gc.disable()
+    try:
+        assert text((await client.begin_call("pause").ended()).json) == "done"
+        await turns()
+        assert [call() for call in waited] == [None]
+    finally:
+        gc.enable()

@@ -7,18 +7,15 @@ import json
 import logging
 import math
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
+from defserve.auth.issuers.fetching import LARGEST, TIMEOUT, Fetch, download
 from defserve.auth.jwt.signing_keys import VerificationKey, key_of_jwk
 from defserve.auth.urls import checked_url
 from defserve.wire.jsonvalue import is_array, is_object
 
-Fetch = Callable[[str], Awaitable[bytes]]
-
-LARGEST = 256 * 1024
 MOST_KEYS = 64
-TIMEOUT = 5.0
 # The time between fetches: once there are keys, unknown key ids cause at most one fetch a minute.
 PAUSE = 60.0
 RETRY = 5.0
@@ -115,38 +112,3 @@ def parse_key_set(document: bytes, algorithms: frozenset[str]) -> list[Published
     if not found:
         raise ValueError(f"no key for {', '.join(sorted(algorithms))}")
     return found
-
-
-async def download(url: str) -> bytes:
-    """GET a small document: no redirects, and bounded in size and time."""
-    import anyio.to_thread
-
-    # Unlike asyncio's threads, these do not delay the end of the program.
-    return await anyio.to_thread.run_sync(_read, url, abandon_on_cancel=True)
-
-
-def _read(url: str) -> bytes:
-    from urllib.error import HTTPError
-    from urllib.request import HTTPRedirectHandler, ProxyHandler, Request, build_opener
-
-    class NoRedirects(HTTPRedirectHandler):
-        """Only the address itself was checked, not where it redirects to."""
-
-        def redirect_request(self, *args: Any, **kwargs: Any) -> None:
-            return None
-
-    # http is for this machine only, so no proxy may carry it elsewhere.
-    opener = build_opener(NoRedirects, *([ProxyHandler({})] if url.startswith("http:") else []))
-    deadline = time.monotonic() + TIMEOUT
-    try:
-        response = opener.open(Request(url, headers={"Accept": "application/json"}), timeout=TIMEOUT)
-    except HTTPError as error:
-        error.close()
-        raise OSError(f"it answered with status {error.code}") from None
-    body = bytearray()
-    with response:
-        while len(body) <= LARGEST and (chunk := response.read1(LARGEST)):
-            body += chunk
-            if time.monotonic() > deadline:
-                raise TimeoutError("the key set came too slowly")
-    return bytes(body)

@@ -12,19 +12,22 @@ from typing import TYPE_CHECKING, Any
 from defserve.auth.bearer import credential_of, is_token
 from defserve.auth.jwt.signing_keys import ASYMMETRIC, INSTALL, FixedKey, KeySource, checked_algorithms, fixed_key
 from defserve.auth.jwt.verified_tokens import VerifiedToken, VerifiedTokens
-from defserve.auth.principals import Principal, is_scope, is_token_id
+from defserve.auth.principals import Principal, is_token_id, scopes_in
 from defserve.errors import UsageError
-from defserve.wire.jsonvalue import is_array
 
 if TYPE_CHECKING:
+    from defserve.auth.issuers.fetching import Fetch
     from defserve.auth.jwt.denied_tokens import DeniedTokens
-    from defserve.auth.jwt.jwks import Fetch
 
 log = logging.getLogger("defserve.auth")
 
 LONGEST_KID = 256
 GOOD_BYTES, BAD_BYTES = 4 * 1024 * 1024, 1024 * 1024
 _DATES = ("exp", "nbf", "iat")
+# RFC 9068 §2.1, and what most issuers write. Others are no access tokens: proofs of a key, notices of a logout.
+_TYPES = ("jwt", "at+jwt")
+# What only other tokens of the same issuer have: a notice of a logout; an ID token, which is for the client to read.
+_NOT_OF_ACCESS = ("events", "at_hash", "c_hash")
 
 
 class JWT:
@@ -44,14 +47,15 @@ class JWT:
         key: str | bytes | None = None,
         jwks_url: str | None = None,
         algorithms: str | Iterable[str] = tuple(ASYMMETRIC),
-        scopes_claim: str = "scope",
+        scopes_claim: str | Iterable[str] = "scope",
         leeway: float = 30,
         fetch: Fetch | None = None,
         denied: DeniedTokens | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
         self.audiences = (audience,) if isinstance(audience, str) else tuple(audience)
-        self.issuer, self.scopes_claim, self.leeway = issuer, scopes_claim, leeway
+        self.issuer, self.issuers, self.leeway = issuer, (issuer,), leeway
+        self.scopes_claims = (scopes_claim,) if isinstance(scopes_claim, str) else tuple(scopes_claim)
         self._check_settings()
         self.algorithms = checked_algorithms(algorithms)
         _require_pyjwt()
@@ -85,7 +89,7 @@ class JWT:
             return None
         try:
             claims = await self._claims(token)
-            if claims is None or not self._is_current(claims):
+            if claims is None or not self._is_access_token(claims) or not self._is_current(claims):
                 return None
             if self._denied is not None and not await self._denied.accepts(claims):
                 return None
@@ -108,6 +112,7 @@ class JWT:
         if (
             algorithm not in self.algorithms
             or "crit" in header
+            or str(header.get("typ", "JWT")).lower().removeprefix("application/") not in _TYPES
             or not isinstance(kid, str | None)
             or len(kid or "") > LONGEST_KID
         ):
@@ -135,6 +140,10 @@ class JWT:
         self._good.keep(token, VerifiedToken(kid, algorithm, key, json.dumps(claims).encode()))
         return claims
 
+    def _is_access_token(self, claims: dict[str, Any]) -> bool:
+        # Keycloak says in `typ` which of its tokens it is.
+        return not any(name in claims for name in _NOT_OF_ACCESS) and claims.get("typ", "Bearer") in ("Bearer", "DPoP")
+
     def _is_current(self, claims: dict[str, Any]) -> bool:
         """Whether it is time for a token. Its dates were verified with its signature."""
         if not all(_is_date(claims[name]) for name in _DATES if name in claims):
@@ -147,9 +156,7 @@ class JWT:
         subject = claims["sub"]
         if not isinstance(subject, str) or not is_token_id(subject):
             return None
-        held = claims.get(self.scopes_claim, ())
-        listed = held.split(" ") if isinstance(held, str) else held if is_array(held) else ()
-        scopes = frozenset(scope for scope in listed if is_scope(scope))
+        scopes = frozenset[str]().union(*(scopes_in(claims.get(name)) for name in self.scopes_claims))
         return Principal(subject, scopes, claims, credential=credential_of(token))
 
 

@@ -23,7 +23,7 @@ class BearerCredential:
         return self.principal.credential
 
     async def verify(self) -> Any:
-        return await self._auth.authenticate(self._authorization)
+        return await self._auth.still_holds(self._authorization)
 
     def holds(self, found: Any) -> bool:
         """A token that has lost a scope is no longer what it was."""

@@ -15,15 +15,14 @@ from defserve.errors import PeerError, PeerGone
 from defserve.host.conversation import peer_error
 from defserve.host.exchange.raw_reply import read
 from defserve.host.fields import object_of
-from defserve.host.link import Hear, Lost, Resolve, SessionLost
+from defserve.host.link import Authorizer, Hear, Lost, Resolve, SessionLost
+from defserve.host.links.authorizing import endpoint_at
 from defserve.host.links.endpoint import (
     EVENTS,
     JSON,
     LONGEST_MESSAGE,
-    Endpoint,
     HttpExchange,
     HttpResponse,
-    authorized,
     body_of,
     media_type,
 )
@@ -69,6 +68,7 @@ class HttpLink:
 
     headers   sent with every request
     token     a bearer token, sent as `Authorization`
+    authorizer  gives tokens as they are needed, instead of `token`
     resolve   gives the addresses that each connection may go to
     listens   whether a session opens the stream of messages that are not responses (handshake era)
 
@@ -85,8 +85,9 @@ class HttpLink:
         token: str | None = None,
         listens: bool = True,
         resolve: Resolve | None = None,
+        authorizer: Authorizer | None = None,
     ) -> None:
-        self._endpoint = Endpoint(url, authorized(headers, token), resolve)
+        self._endpoint = endpoint_at(url, headers, token, resolve, authorizer)
         self._streams = EventStreams(self._endpoint, self._hear, self._spawn, self._overhear)
         self._listens = listens
         self._session: str | None = None

@@ -6,13 +6,14 @@ The address of such a server usually ends with `/sse`. Its stream begins with an
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Final
 from urllib.parse import urljoin, urlsplit
 
 from defserve.errors import PeerError, PeerGone
-from defserve.host.link import Resolve
-from defserve.host.links.endpoint import EVENTS, LONGEST_MESSAGE, Endpoint, authorized, media_type
+from defserve.host.link import Authorizer, Resolve
+from defserve.host.links.authorizing import endpoint_at
+from defserve.host.links.endpoint import EVENTS, LONGEST_MESSAGE, Endpoint, media_type
 from defserve.host.links.http_client.errors import Broken
 from defserve.host.links.sse import SseParser
 from defserve.transports.client_errors import HttpRefusal
@@ -25,9 +26,9 @@ TELL_SECONDS = 30.0
 class LegacySseLink:
     """Speaks to one server over its event stream. `LegacySseLink.connect` opens it."""
 
-    def __init__(self, url: str, headers: Mapping[str, str], resolve: Resolve | None = None) -> None:
-        self._url, self._headers, self._resolve = url, headers, resolve
-        self._stream = Endpoint(url, headers, resolve)
+    def __init__(self, url: str, at: Callable[[str], Endpoint]) -> None:
+        self._url, self._at = url, at
+        self._stream = at(url)
         self._inbox: asyncio.Queue[bytes | PeerGone | None] = asyncio.Queue(MOST_WAITING)
         self._posts: asyncio.Future[Endpoint] = asyncio.get_running_loop().create_future()
         self._reader = asyncio.create_task(self._read(), name="defserve.host events")
@@ -40,12 +41,13 @@ class LegacySseLink:
         headers: Mapping[str, str] | None = None,
         token: str | None = None,
         resolve: Resolve | None = None,
+        authorizer: Authorizer | None = None,
     ) -> LegacySseLink:
         """Open the stream and wait for the address to POST to.
 
         Raises PeerError if there is no such stream, PeerGone if there is no server.
         """
-        link = cls(url, authorized(headers, token), resolve)
+        link = cls(url, lambda there: endpoint_at(there, headers, token, resolve, authorizer))
         try:
             async with asyncio.timeout(OPEN_SECONDS):
                 await asyncio.shield(link._posts)
@@ -119,4 +121,4 @@ class LegacySseLink:
             # Our credentials go there, so it must be the same server.
             if urlsplit(there)[:2] != urlsplit(self._url)[:2]:
                 raise PeerError(f"{self._stream} wants messages sent to another server")
-            self._posts.set_result(Endpoint(there, self._headers, self._resolve))
+            self._posts.set_result(self._at(there))

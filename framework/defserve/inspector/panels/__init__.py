@@ -3,10 +3,8 @@
 A verb takes the inspection and the request, and returns what the page gets, as JSON. It raises the errors of a client
 as they are: the page shows them with their `fix:`.
 
-Many files: each panel has one, and a person who looks for a panel's verbs finds them by its name.
-
-May import: `host`, `inspector.apps`, `inspector.inspection`, `inspector.kernels`, `inspector.protocol`,
-`inspector.recording`, `inspector.states`, `inspector.topic`, `protocols.mcp.apps`,
+May import: `host`, `inspector.apps`, `inspector.calls`, `inspector.inspection`, `inspector.kernels`,
+`inspector.protocol`, `inspector.recording`, `inspector.states`, `inspector.topic`, `protocols.mcp.apps`,
 `protocols.mcp.resources.uri_expansion`, `protocols.mcp.versions`, `protocols.mcpl`, `redaction`,
 `tooling.lint.definitions`, `wire`.
 """

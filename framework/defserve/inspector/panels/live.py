@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import asynccontextmanager, suppress
 from typing import Any, Final
 
 from defserve.errors import PeerError
-from defserve.host.client import Client
 from defserve.host.mcpl.hooks import AFTER, BEFORE
 from defserve.host.mcpl.peer import McplPeer
 from defserve.inspector.inspection import Inspection
-from defserve.inspector.panels.verb import Verb, era_of
+from defserve.inspector.panels.verb import Verb, asking, era_of
 from defserve.inspector.protocol import BadMessage, Json, Request
 from defserve.protocols.mcpl.channels.values import Channel
 from defserve.protocols.mcpl.errors import LiveRefusal
@@ -24,7 +23,7 @@ MOST_CHANNELS: Final = 200
 
 async def overview(inspection: Inspection, request: Request) -> Any:
     """Feature sets, scopes that are asked for, events, channels and messages. `version` is None without MCPL."""
-    _, client = await _client(inspection, request)
+    client = await inspection.client(era_of(request))
     mcpl, feed = client.mcpl, inspection.live
     if mcpl is None or mcpl.version is None:
         return {"version": None}
@@ -103,25 +102,17 @@ async def mode(inspection: Inspection, request: Request) -> Any:
 
 async def before(inspection: Inspection, request: Request) -> Any:
     """Run the hooks before an inference on a message. No model is called."""
-    era, mcpl = await _mcpl(inspection, request)
     began = inspection.recorder.count
-    try:
+    async with _live(inspection, request) as mcpl:
         found = await inspection.playground.before(mcpl, request.text("message"), inspection.audit.events)
-    except PeerError as error:
-        inspection.failed(era, error)
-        raise
     return {**found, "seq": _seq(inspection, began, BEFORE)}
 
 
 async def after(inspection: Inspection, request: Request) -> Any:
     """Run the hooks after an inference on an answer."""
-    era, mcpl = await _mcpl(inspection, request)
     began = inspection.recorder.count
-    try:
+    async with _live(inspection, request) as mcpl:
         found = await inspection.playground.after(mcpl, request.text("answer"), inspection.audit.events)
-    except PeerError as error:
-        inspection.failed(era, error)
-        raise
     return {**found, "seq": _seq(inspection, began, AFTER)}
 
 
@@ -137,42 +128,39 @@ def _seq(inspection: Inspection, began: int, method: str) -> int | None:
 
 async def collect(inspection: Inspection, request: Request) -> Any:
     """Fetch what waits in the inboxes of a server that cannot push."""
-    _, mcpl = await _mcpl(inspection, request)
-    with suppress(PeerError, LiveRefusal):  # a server need not have channels
-        await mcpl.channels.refresh()
-    return {"found": await mcpl.collect()}
+    async with _live(inspection, request) as mcpl:
+        with suppress(PeerError, LiveRefusal):  # a server need not have channels
+            await mcpl.channels.refresh()
+        return {"found": await mcpl.collect()}
 
 
 async def open_channel(inspection: Inspection, request: Request) -> Any:
-    _, mcpl = await _mcpl(inspection, request)
-    return _channel(await mcpl.open(request.text("type"), request.arguments.get("address")))
+    async with _live(inspection, request) as mcpl:
+        return _channel(await mcpl.open(request.text("type"), request.arguments.get("address")))
 
 
 async def close_channel(inspection: Inspection, request: Request) -> Any:
-    _, mcpl = await _mcpl(inspection, request)
-    return {"closed": await mcpl.close(request.text("channel"))}
+    async with _live(inspection, request) as mcpl:
+        return {"closed": await mcpl.close(request.text("channel"))}
 
 
 async def publish(inspection: Inspection, request: Request) -> Any:
     """Write to a channel, as the host."""
-    era, mcpl = await _mcpl(inspection, request)
     channel, text = request.text("channel"), request.text("text")
     began = time.perf_counter()
-    delivery = await mcpl.publish(channel, text)
+    async with _live(inspection, request) as mcpl:
+        delivery = await mcpl.publish(channel, text)
     told: Json = {"delivered": delivery is not None and delivery.delivered, "ms": (time.perf_counter() - began) * 1000}
-    return inspection.live.said(inspection.connection(era).era, channel, "inspector", text, mine=True, **told)
+    era = inspection.connection(era_of(request)).era
+    return inspection.live.said(era, channel, "inspector", text, mine=True, **told)
 
 
-async def _client(inspection: Inspection, request: Request) -> tuple[str | None, Client]:
-    era = era_of(request)
-    return era, await inspection.client(era)
-
-
-async def _mcpl(inspection: Inspection, request: Request) -> tuple[str | None, McplPeer]:
-    era, client = await _client(inspection, request)
-    if client.mcpl is None or client.mcpl.version is None:
-        raise PeerError("this server does not speak MCPL")
-    return era, client.mcpl
+@asynccontextmanager
+async def _live(inspection: Inspection, request: Request) -> AsyncGenerator[McplPeer]:
+    async with asking(inspection, request) as client:
+        if client.mcpl is None or client.mcpl.version is None:
+            raise PeerError("this server does not speak MCPL")
+        yield client.mcpl
 
 
 def _peers(inspection: Inspection) -> list[McplPeer]:

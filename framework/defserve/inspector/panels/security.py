@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import asynccontextmanager
 from dataclasses import asdict
 from typing import Any, Final, Literal, cast
 
 from defserve.errors import DefserveError, PeerError
 from defserve.host.client import Client
+from defserve.host.mgp.events import EventStream
 from defserve.host.mgp.permissions.approval import risk_of
 from defserve.host.mgp.security.tool_security import tool_security
 from defserve.inspector.inspection import Inspection
-from defserve.inspector.panels.verb import Verb, era_of
+from defserve.inspector.panels.verb import Verb, asking
 from defserve.inspector.protocol import BadMessage, Json, Request, error_of
 from defserve.wire.jsonvalue import is_object
 
@@ -25,12 +27,8 @@ EVERY_SECONDS: Final = 1.0
 
 async def overview(inspection: Inspection, request: Request) -> Any:
     """What the server speaks of MGP, and every permission: what needs it, what the person says, what follows."""
-    era, client = await _client(inspection, request)
-    try:
+    async with asking(inspection, request) as client:
         needed = await _needed(client)
-    except PeerError as error:
-        inspection.failed(era, error)
-        raise
     mgp = client.mgp
     assert mgp is not None
     held = mgp.grants
@@ -91,23 +89,23 @@ async def _decide(inspection: Inspection, name: str, said: bool | None) -> None:
 
 async def access(inspection: Inspection, request: Request) -> Any:
     """Whether an agent may use a tool, or the server if no tool is named."""
-    _, client = await _client(inspection, request)
-    return await client.access_query(_agent(request), _tool(request))
+    async with asking(inspection, request) as client:
+        return await client.access_query(_agent(request), _tool(request))
 
 
 async def grant(inspection: Inspection, request: Request) -> Any:
     """Set an entry that allows or denies."""
-    _, client = await _client(inspection, request)
     permission = request.text("permission", "allow")
     if permission not in ("allow", "deny"):
         raise BadMessage("'permission' is allow or deny")
-    return await client.access_grant(_agent(request), _tool(request), permission=permission)
+    async with asking(inspection, request) as client:
+        return await client.access_grant(_agent(request), _tool(request), permission=permission)
 
 
 async def revoke(inspection: Inspection, request: Request) -> Any:
     """Remove an entry."""
-    _, client = await _client(inspection, request)
-    return await client.access_revoke(_agent(request), _tool(request))
+    async with asking(inspection, request) as client:
+        return await client.access_revoke(_agent(request), _tool(request))
 
 
 def _agent(request: Request) -> str:
@@ -144,30 +142,26 @@ async def verify(inspection: Inspection, request: Request) -> Any:
 
 async def health(inspection: Inspection, request: Request) -> Any:
     """The health of the server, with its checks."""
-    era, client = await _client(inspection, request)
-    try:
+    async with asking(inspection, request) as client:
         return asdict(await client.health())
-    except PeerError as error:
-        inspection.failed(era, error)
-        raise
 
 
 async def events(inspection: Inspection, request: Request) -> Any:
     """The events of the channels that fit a pattern, as parts until it is cancelled. The first names the channels."""
-    _, client = await _client(inspection, request)
-    mgp = client.mgp
-    if mgp is None or "events" not in mgp.sections:
-        raise PeerError("this server offers no event channels to this client")
-    async with client.subscribe_events([request.text("pattern", "*")], every=EVERY_SECONDS) as stream:
+    async with _events(inspection, request) as stream:
         await request.part({"channels": list(stream.subscribed), "unknown": list(stream.unsupported)})
         async for event in stream:
             told = {"channel": event.channel, "data": event.data, "severity": event.severity, "missed": event.missed}
             await request.part({"event": {**told, "sequence": event.sequence, "at": time.time()}})
 
 
-async def _client(inspection: Inspection, request: Request) -> tuple[str | None, Client]:
-    era = era_of(request)
-    return era, await inspection.client(era)
+@asynccontextmanager
+async def _events(inspection: Inspection, request: Request) -> AsyncGenerator[EventStream]:
+    async with asking(inspection, request) as client:
+        if client.mgp is None or "events" not in client.mgp.sections:
+            raise PeerError("this server offers no event channels to this client")
+        async with client.subscribe_events([request.text("pattern", "*")], every=EVERY_SECONDS) as stream:
+            yield stream
 
 
 async def _needed(client: Client) -> dict[str, list[str]]:

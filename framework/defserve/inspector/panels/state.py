@@ -9,11 +9,10 @@ from typing import Any, Final
 
 from pydantic_core import to_json
 
-from defserve.errors import PeerError
 from defserve.host.client import Client
 from defserve.host.mcpl.peer import McplPeer
 from defserve.inspector.inspection import Inspection
-from defserve.inspector.panels.verb import Verb, era_of
+from defserve.inspector.panels.verb import Verb, asking, era_of
 from defserve.inspector.protocol import BadMessage, Json, Request
 from defserve.inspector.recording.masking import masked
 from defserve.inspector.states.changes import bounded, patch
@@ -99,12 +98,8 @@ async def content(inspection: Inspection, request: Request) -> Any:
 
 async def roll_back(inspection: Inspection, request: Request) -> Any:
     """Have the server go back to a checkpoint. `success`, and the server's `reason` if it refuses."""
-    era, client = await _client(inspection, request)
-    try:
+    async with asking(inspection, request) as client:
         done = await _mcpl(client).rollback(request.text("set"), request.text("checkpoint"))
-    except PeerError as error:
-        inspection.failed(era, error)
-        raise
     return {"success": done.success, "reason": done.reason}
 
 

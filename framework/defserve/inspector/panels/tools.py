@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from defserve.errors import PeerError
 from defserve.host.client import Client
 from defserve.host.fields import object_of, text_of
 from defserve.host.mgp.security.tool_security import ListedSecurity, tool_security
+from defserve.inspector.calls.calling import call
+from defserve.inspector.calls.saving import command_line, pytest_test
 from defserve.inspector.inspection import Inspection
-from defserve.inspector.panels.calling import call
-from defserve.inspector.panels.saving import command_line, pytest_test
-from defserve.inspector.panels.verb import Verb, era_of
+from defserve.inspector.panels.verb import Verb, asking
 from defserve.inspector.protocol import Json, Request
 from defserve.tooling.lint.definitions import tokens
 from defserve.wire.jsonvalue import is_object
@@ -24,13 +23,8 @@ MOST_TIMES: Final = 120
 
 async def list_tools(inspection: Inspection, request: Request) -> Any:
     """Every tool, as `about` says. What has no name cannot be called, and is left out: `odd` counts those."""
-    era = era_of(request)
-    client = await inspection.client(era)
-    try:
+    async with asking(inspection, request) as client:
         found = await client.tools() if "tools" in client.capabilities else []
-    except PeerError as error:
-        inspection.failed(era, error)
-        raise
     named = [tool for tool in found if is_object(tool) and isinstance(tool.get("name"), str)]
     tools = [about(tool, client) for tool in named]
     return {"tools": tools, "odd": len(found) - len(named), "searched": _is_searched(client)}
@@ -71,12 +65,8 @@ def _is_searched(client: Client) -> bool:
 
 
 async def call_tool(inspection: Inspection, request: Request) -> Any:
-    era = era_of(request)
-    try:
-        return await call(inspection, request, era)
-    except PeerError as error:
-        inspection.failed(era, error)
-        raise
+    async with asking(inspection, request) as client:
+        return await call(inspection, request, client)
 
 
 async def save(inspection: Inspection, request: Request) -> Any:

@@ -8,8 +8,8 @@ from typing import Any, Final
 
 from pydantic_core import to_json
 
+from defserve.inspector.calls.both_eras import again, both_eras
 from defserve.inspector.inspection import Inspection
-from defserve.inspector.panels.both_eras import again, both_eras
 from defserve.inspector.panels.verb import Verb
 from defserve.inspector.protocol import BadMessage, Json, Request
 from defserve.inspector.recording.filter import FilterProblem, parse

@@ -64,9 +64,7 @@ class AccessVerbs:
 
         Raises UsageError for a tool that a connected server does not have, unless `force` is set.
         """
-        if not force:
-            self._check_tool(id, tool)
-        return await self._set("allow", agent, id, tool, reason, until)
+        return await self._set("allow", agent, id, tool, reason, until, force)
 
     async def deny(
         self,
@@ -78,9 +76,7 @@ class AccessVerbs:
         force: bool = False,
     ) -> dict[str, Any]:
         """Keep an agent from a server, or from one of its tools; see `grant`."""
-        if not force:
-            self._check_tool(id, tool)
-        return await self._set("deny", agent, id, tool, reason, until)
+        return await self._set("deny", agent, id, tool, reason, until, force)
 
     async def revoke(self, agent: str, id: str, tool: str | None = None) -> dict[str, Any]:
         """Remove an entry: then that of the server counts, or the default."""
@@ -90,8 +86,10 @@ class AccessVerbs:
         return found
 
     async def _set(
-        self, permission: str, agent: str, id: str, tool: str | None, reason: str | None, until: str | None
+        self, permission: str, agent: str, id: str, tool: str | None, reason: str | None, until: str | None, force: bool
     ) -> dict[str, Any]:
+        if not force:
+            self._check_tool(id, tool)
         more = {"permission": permission, "justification": reason, "expires_at": until}
         return await self._operate(
             "mgp_access_grant",

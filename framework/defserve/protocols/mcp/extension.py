@@ -44,7 +44,7 @@ class MCP(Extension):
     listing = frozenset({"tools/list", "resources/list", "resources/templates/list", "prompts/list", "skills/list"})
 
     def __init__(self, identity: Identity, secret: ServerSecret) -> None:
-        self.lifecycle, self._secret = McpLifecycle(identity, secret), secret
+        self.lifecycle, self.secret = McpLifecycle(identity, secret), secret
         self.tools, self.resources, self.prompts = Tools(), Resources(), Prompts()
         self.completions = Completions(self.prompts, self.resources)
         self.subscriptions = Subscriptions(self.resources.readable)
@@ -126,7 +126,7 @@ class MCP(Extension):
                 )
 
     def lifespan(self) -> AbstractAsyncContextManager[None] | None:
-        return self._secret.lifespan()
+        return self.secret.lifespan()
 
     def offer_in(self, message: Request | Notification) -> Offer | None:
         return self.lifecycle.offer_in(message)

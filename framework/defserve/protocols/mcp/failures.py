@@ -24,7 +24,6 @@ from defserve.wire.messages import Params
 
 if TYPE_CHECKING:
     from defserve.core.call import Call
-    from defserve.protocols.mcp.lifecycle import Dialect
 
 VENDOR = "dev.defserve/"
 ERROR_KEY = VENDOR + "error"
@@ -48,14 +47,14 @@ class ResourceNotFound(InvalidParams):
         super().__init__(f"Resource not found: {uri}", data={"uri": uri})
 
 
-def failure(call: Call, error: BaseException, dialect: Dialect) -> Params:
+def failure(call: Call, error: BaseException, stateless: bool) -> Params:
     """The rest of the reply to a call that raised."""
     error = ungrouped(error)
-    if is_missing_capability(error, dialect):
+    if is_missing_capability(error, stateless):
         needs = {"requiredCapabilities": error.needs}
         return _error(call, MISSING_CAPABILITY, error.message, "missing_capability", needs)
     if isinstance(error, ResourceNotFound):
-        code = error.code if dialect.stateless else RESOURCE_NOT_FOUND
+        code = error.code if stateless else RESOURCE_NOT_FOUND
         return _error(call, code, error.message, "resource_not_found", error.data)
     if isinstance(error, ProtocolError):
         return _error(call, error.code, error.message, _symbol(error), error.data)
@@ -72,9 +71,9 @@ def failure(call: Call, error: BaseException, dialect: Dialect) -> Params:
     return _error(call, INTERNAL_ERROR, mask(call, error), "internal_error", None)
 
 
-def is_missing_capability(error: BaseException, dialect: Dialect) -> TypeGuard[NoBackChannel]:
+def is_missing_capability(error: BaseException, stateless: bool) -> TypeGuard[NoBackChannel]:
     """Whether the client must offer a capability before it repeats the request. The reply is an error, not a result."""
-    return isinstance(error, NoBackChannel) and dialect.stateless and bool(error.needs)
+    return isinstance(error, NoBackChannel) and stateless and bool(error.needs)
 
 
 def ungrouped(error: BaseException) -> BaseException:

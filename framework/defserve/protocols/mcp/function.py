@@ -81,7 +81,7 @@ class Function:
     ) -> None:
         self.signature: Signature = read(function, find_provider, explicit=plain or schema is not None)
         self.arguments = _arguments(self.signature, schema, plain)
-        self.injection = InjectionPlan.of(self.signature)
+        self.injection = InjectionPlan.of(self.signature.injected)
         flow, injection = self.signature.flow, self.injection
         self.inline = inline and not (injection is not None and injection.blocking)
         self._begin = _inline if self.inline and flow == "sync" else _FLOWS[flow]

@@ -5,10 +5,9 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from defserve.protocols.mcp.lifecycle import Dialect
+from defserve.protocols.mcp.versions import features
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,17 +59,17 @@ class Identity:
             self._version = _distribution_version(self._distribution) or "0.0.0"
         return self._version
 
-    def info(self, dialect: Dialect) -> dict[str, Any]:
-        """`Implementation` as the dialect knows it."""
-        if (known := self._wire.get(dialect.version)) is None:
-            known = self._wire[dialect.version] = self._info(dialect)
+    def info(self, version: str) -> dict[str, Any]:
+        """`Implementation` as a version of the protocol knows it."""
+        if (known := self._wire.get(version)) is None:
+            known = self._wire[version] = self._info(features(version))
         return known
 
-    def _info(self, dialect: Dialect) -> dict[str, Any]:
+    def _info(self, has: frozenset[str]) -> dict[str, Any]:
         info: dict[str, Any] = {"name": self.name, "version": self.version}
-        if self.title and "titles" in dialect.has:
+        if self.title and "titles" in has:
             info["title"] = self.title
-        if "website" in dialect.has:
+        if "website" in has:
             more = {"description": self.description, "websiteUrl": self.website_url, "icons": icons_wire(self.icons)}
             info |= {key: value for key, value in more.items() if value}
         return info

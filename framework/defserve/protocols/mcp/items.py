@@ -19,6 +19,9 @@ from defserve.wire.messages import Params
 
 NAME = re.compile(r"[A-Za-z0-9_.-]{1,128}")
 
+ORIGINAL = "original"
+"""The facet of a tool that was renamed where it is served: the name it was declared with."""
+
 ANSWER_PARAMS = frozenset({"requestState", "inputResponses"})
 """The params of a request that brings answers. They are read before anything runs."""
 

@@ -55,11 +55,11 @@ class Dialect(Profile):
 
     def _introduce(self) -> Params:
         # Done late, because finding the version of a distribution takes a while.
-        self._info = self._identity.info(self)
+        self._info = self._identity.info(self.version)
         return self._info
 
     def failure(self, call: Call, error: BaseException) -> Params:
-        body = failures.failure(call, error, self)
+        body = failures.failure(call, error, self.stateless)
         if "result" in body:
             body["result"] = self.result(call, body["result"])
         return body
@@ -94,7 +94,7 @@ class McpLifecycle:
         return {
             "protocolVersion": version,
             "capabilities": session.composition.capabilities(offer),
-            "serverInfo": self.identity.info(self.dialects[version]),
+            "serverInfo": self.identity.info(version),
             **self._instructions(call),
         }
 

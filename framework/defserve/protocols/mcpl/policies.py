@@ -6,7 +6,7 @@ Before the first policy of a host, every set may act with 0.4, and none with 0.5
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 from defserve.auth.authority import is_stranger
 from defserve.auth.principals import Principal
@@ -24,11 +24,19 @@ from defserve.wire.messages import Params
 
 if TYPE_CHECKING:
     from defserve.core.composition import Terms
-    from defserve.protocols.mcpl.feature import Feature
 
 POLICY_KEY = VENDOR + "featureSets"
 EFFECTIVE = "effectiveCapabilities"
 MOST_BYTES = 1024 * 1024
+
+
+class ActingSet(Protocol):
+    """The part of a feature set that policies look at. `paths` are the capabilities that it uses, as 0.5 names them."""
+
+    name: str
+
+    @property
+    def paths(self) -> frozenset[str]: ...
 
 
 class FeaturePolicy:
@@ -57,11 +65,11 @@ class FeaturePolicy:
                 return self._decided[pattern]
         return not self.strict
 
-    def allows(self, feature_set: Feature) -> bool:
+    def allows(self, feature_set: ActingSet) -> bool:
         """Whether a set may act."""
         return self.enabled(feature_set.name)
 
-    def refusal(self, feature_set: Feature) -> FeatureDisabled | None:
+    def refusal(self, feature_set: ActingSet) -> FeatureDisabled | None:
         """Why a set may not act; None if it may."""
         return None if self.enabled(feature_set.name) else FeatureDisabled(feature_set.name)
 
@@ -130,11 +138,11 @@ class GrantPolicy(FeaturePolicy):
         """Whether the host has disabled a set by its name."""
         return any(covers(pattern, name) for pattern in self._disabled)
 
-    def allows(self, feature_set: Feature) -> bool:
+    def allows(self, feature_set: ActingSet) -> bool:
         paths = feature_set.paths
         return self.enabled(feature_set.name) and self.granted >= paths and bool(paths or self._is_complete)
 
-    def refusal(self, feature_set: Feature) -> FeatureDisabled | None:
+    def refusal(self, feature_set: ActingSet) -> FeatureDisabled | None:
         if self.allows(feature_set):
             return None
         missing = self.missing(feature_set)
@@ -145,7 +153,7 @@ class GrantPolicy(FeaturePolicy):
     def grants(self, path: str) -> bool:
         return path in self.granted
 
-    def missing(self, feature_set: Feature) -> list[str]:
+    def missing(self, feature_set: ActingSet) -> list[str]:
         """What a set uses and the host has not granted."""
         return sorted(feature_set.paths - self.granted)
 

@@ -14,6 +14,8 @@ from defserve.host.fields import Json
 from defserve.protocols.mcp.extension import MCP
 from defserve.protocols.mcp.items import Item
 from defserve.protocols.mcp.prefixes import Prefix
+from defserve.protocols.mcp.tools.tools import TAGS_KEY
+from defserve.protocols.mcp.transforms.transform import Transform, tags_in
 from defserve.proxying.catalogue.descriptions import readable
 from defserve.proxying.catalogue.items import Relays, RemotePrompt, RemoteResource, RemoteSkill, RemoteTool
 from defserve.proxying.catalogue.listing import KINDS, read_list
@@ -29,6 +31,8 @@ PAUSE_SECONDS: Final = 0.1
 """Between two readings: a backend may say that its lists have changed whenever they are read."""
 REST: Final = 9
 """For how many times as long as a reading took: a backend that changes long lists all the time is not all we serve."""
+TAGS_KEYS: Final = (TAGS_KEY, "fastmcp", "_fastmcp")
+"""Where servers list the tags of a tool in its `_meta`."""
 
 log = logging.getLogger("defserve.proxying")
 
@@ -50,8 +54,8 @@ class Clash(UsageError):
 class Catalogue:
     """The items of one backend. `problems` says which of them are left out, and why."""
 
-    def __init__(self, backend: Relays, shelf: Shelf, choice: ToolChoice) -> None:
-        self._backend, self._shelf, self._choice = backend, shelf, choice
+    def __init__(self, backend: Relays, shelf: Shelf, choice: ToolChoice, transform: Transform | None = None) -> None:
+        self._backend, self._shelf, self._choice, self._transform = backend, shelf, choice, transform
         mcp = shelf.mcp
         self._registries: dict[str, Registry[Any]] = {
             "tools": mcp.tools.registry,
@@ -152,7 +156,7 @@ class Catalogue:
         shown = self._shown[kind]
         for raw in map(readable, self._backend.secrets.clean(listed)):
             name = raw.get(KINDS[kind].key)
-            if kind == "tools" and isinstance(name, str) and not self._choice.takes(name):
+            if kind == "tools" and isinstance(name, str) and not self._takes(name, raw):
                 continue
             problem = problem_of(name) if kind in ("tools", "prompts") else _uri_problem(name)
             if problem is None:
@@ -165,12 +169,24 @@ class Catalogue:
                     problem = self._make(kind, outer, raw, made)
             if problem is not None:
                 problems.append(f"{kind[:-1]} {str(name)[:100]!r} is left out: {problem}")
+        if kind == "tools" and self._transform is not None:
+            listed_names = [str(raw.get("name")) for raw in listed]
+            self._warn(
+                [f"the transform names a tool {n!r}, which there is not" for n in self._transform.missing(listed_names)]
+            )
         self._warn(problems)
         return made
+
+    def _takes(self, name: str, raw: Json) -> bool:
+        transform = self._transform
+        is_shown = transform is None or transform.takes(name, tags_in(raw, TAGS_KEYS))
+        return is_shown and self._choice.takes(name)
 
     def _make(self, kind: str, outer: str, raw: Json, made: dict[str, Any]) -> str | None:
         try:
             item = MAKERS[kind](self._backend, outer, raw)
+            if kind == "tools" and self._transform is not None:
+                self._transform.apply(item, str(raw["name"]))
             self._shelf.declare(item)
         except UsageError as error:
             return error.problem
@@ -184,6 +200,8 @@ class Catalogue:
         if kind not in ("tools", "prompts"):
             return prefix.uri(name)
         chosen = self._choice.name(name) if kind == "tools" else name
+        if kind == "tools" and self._transform is not None:
+            chosen = self._transform.rename.get(name, chosen)
         outer = outer_name(prefix, chosen)
         if outer != prefix.name(chosen):
             self._warn([f"{prefix.name(chosen)!r} is longer than {LONGEST} characters; it is offered as {outer!r}"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Coroutine, Hashable, Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias
 
 from defserve.binding.arguments.schema import Arguments
@@ -23,6 +24,7 @@ from defserve.protocols.mcp.prompts import Prompt, PromptOptions
 from defserve.protocols.mcp.resources.cache import ResourceCache
 from defserve.protocols.mcp.resources.resources import Resource, ResourceOptions
 from defserve.protocols.mcp.tools.tools import Tool, ToolOptions
+from defserve.protocols.mcp.transforms.arguments import TransformedArguments
 from defserve.protocols.mgp.agreed import SECURITY_KEY
 from defserve.proxying.catalogue import uris
 from defserve.proxying.failures import RelayedError
@@ -163,6 +165,7 @@ class RemoteTool(OfBackend, Tool):
     def renamed(self, name: str) -> RemoteTool:
         renamed = RemoteTool(self.backend, name, self.raw)
         renamed.facets, renamed.is_dangerous = self.facets, self.is_dangerous
+        renamed.options, renamed.function = replace(self.options, name=name), self.function
         return renamed
 
     @property
@@ -172,6 +175,10 @@ class RemoteTool(OfBackend, Tool):
 
     def describe(self, dialect: Dialect) -> Json:
         described = {**_known(self.raw, dialect), "name": self.name}
+        if isinstance(self.function.arguments, TransformedArguments):
+            described["inputSchema"] = self.function.arguments.schema
+        if self.options.description:
+            described["description"] = self.options.description
         described.pop("execution", None)  # whether it is a task there is nothing that a client here can ask for
         output = described.get("outputSchema")
         if output is not None and (

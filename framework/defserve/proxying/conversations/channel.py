@@ -121,7 +121,7 @@ class Channel:
         self.conversation = ClientConversation(
             link, on_request=self._asked, on_notification=self._heard, on_gone=self._left
         )
-        self.conversation.shown = lambda data: self._owner.secrets.hidden(data.decode(errors="replace"))
+        self.conversation.show_as(lambda data: self._owner.secrets.hidden(data.decode(errors="replace")))
         self.conversation.start()
         try:
             offer = ClientOffer(dict(INFO), self.offers, self._by_era)

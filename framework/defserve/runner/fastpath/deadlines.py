@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Any, cast
 
@@ -16,6 +17,7 @@ STALL = 30.0
 LINGER = 0.25
 REFUSED = 1.0
 DOUBT, MOST_DOUBT = 0.25, 15.0
+CLOSE = (b"connection", b"close")
 
 TIMEOUT = b"408 Request Timeout", "the head of the request did not arrive in time"
 TOO_LARGE = b"431 Request Header Fields Too Large", f"the head of a request may have {HEAD_BYTES} bytes"
@@ -57,7 +59,7 @@ class StallGuard(asyncio.Protocol):
             self._stall = None
 
 
-class HeadDeadline(StallGuard):
+class HeadDeadline(StallGuard, ABC):
     """The head of a request must be complete in time, and not too long. The parser says which part of it comes.
 
     Bytes that bring no part of a body (sizes and extensions of chunks, trailers) have the same limit. Between requests
@@ -111,6 +113,7 @@ class HeadDeadline(StallGuard):
             self._head_is_there()
             if self._is_leaving:
                 self.cycle.keep_alive = False
+                self.cycle.scope["headers"].append(CLOSE)  # then uvicorn says it in the response, with either parser
         elif self._is_handed_over or self.transport.is_closing():
             return
         elif is_head:
@@ -190,6 +193,11 @@ class HeadDeadline(StallGuard):
         """Let `receive` return once more: an `http.request` behind the end of the body."""
         self.cycle.message_event.set()
 
+    @classmethod
+    def retire(cls) -> None:
+        """On each connection the next response is the last. None is closed: its client must be told first."""
+        cls._is_leaving = True
+
     def shutdown(self) -> None:
         """The next response is the last. An idle connection is closed after a moment: a request may be on its way, and
         would be lost if the connection were closed at once."""
@@ -232,14 +240,14 @@ class HeadDeadline(StallGuard):
         return self.cycle is None or self.cycle.response_complete
 
     @property
+    @abstractmethod
     def _is_read(self) -> bool:
         """Whether all of the last request has come. Part of one that was refused early may still come."""
-        raise NotImplementedError
 
     @property
+    @abstractmethod
     def _has_begun(self) -> bool:
         """Whether something came behind the last request."""
-        raise NotImplementedError
 
     def _await_head(self) -> None:
         self._awaited_behind = self.cycle

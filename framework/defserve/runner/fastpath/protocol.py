@@ -12,14 +12,13 @@ from contextvars import Context
 from typing import Any
 
 from defserve.runner.fastpath.cycle import FastCycle, WholeCycle
+from defserve.runner.fastpath.deadlines import CLOSE
 from defserve.runner.fastpath.httptools import HttptoolsBounds
 from defserve.runner.fastpath.known_heads import UNKNOWN, KnownHead, KnownHeads
 from defserve.transports.asgi import WHOLE
 
 # How many heads are learnt from one connection. If all its heads differ, learning costs more than it saves.
 LESSONS = 64
-
-CLOSE = (b"connection", b"close")
 
 # Java's client offers HTTP/2 with every first request. A server may ignore that; httptools drops the body instead.
 _H2C = re.compile(rb"\r\nupgrade:[ \t]*h2c[ \t]*(?=\r\n|$)", re.IGNORECASE)

@@ -13,24 +13,15 @@ import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from datetime import UTC, datetime
+from datetime import datetime
 from pathlib import Path
 from threading import Event, Lock, Thread
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from defserve.errors import Refused, UsageError
-from defserve.redaction import redact
-from defserve.stores.audit.chain import (
-    GENESIS,
-    MAX_LINE,
-    AuditHead,
-    AuditKeys,
-    AuditLogBroken,
-    AuditReport,
-    canonical,
-    head_path,
-    verify,
-)
+from defserve.stores.audit.chain import AuditHead, AuditKeys, AuditLogBroken, AuditReport, head_path, verify
+from defserve.stores.audit.contents import encoded, now, remark
+from defserve.stores.audit.ends import chain_end, check_head
 from defserve.stores.audit.key import audit_key
 from defserve.stores.files import open_locked, replace, write
 
@@ -44,7 +35,6 @@ __all__ = ["AuditLog", "AuditUnavailable", "AuditReport", "verify"]
 LINGER: Final = 0.05
 """How long the writer waits for more events, in seconds. With the write itself, events are on disk within 0.1."""
 RETRY: Final = 1.0
-MAX_EVENT: Final = 256 * 1024
 MAX_PENDING: Final = 8 * 1024 * 1024
 
 log = logging.getLogger("defserve")
@@ -352,8 +342,8 @@ class AuditLog:
         self._torn = False
         try:
             head = self._keys.head(head_path(self.path))
-            self._seq, self._mac, self._size, torn = _chain_end(self._file, self._keys)
-            _check_head(head, self._seq, self._mac)
+            self._seq, self._mac, self._size, torn = chain_end(self._file, self._keys)
+            check_head(head, self._seq, self._mac)
             if self._anchoring is not None:
                 self._anchoring.check()
         except AuditLogBroken as bad:
@@ -382,56 +372,3 @@ def _anchoring(path: Path, keys: AuditKeys, anchors: AuditAnchors) -> Anchoring 
 
 def _closed() -> UsageError:
     return UsageError("this audit log is closed", fix="append before close()")
-
-
-def encoded(event: Mapping[str, Any]) -> str:
-    """The canonical JSON of an event, whatever it holds."""
-    try:
-        text = canonical(event if isinstance(event, dict) else dict(event))
-        if len(text) <= MAX_EVENT:
-            return text
-    except (TypeError, ValueError, RecursionError):
-        pass
-    return canonical(redact(event))
-
-
-def remark(type: str, **members: Any) -> str:
-    """The content of a record that the log writes about itself."""
-    return f'"log":{canonical({"type": type, "time": now(), **members})}'
-
-
-def now() -> str:
-    """The time, as logs write it."""
-    return datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
-
-
-def _chain_end(file: int, keys: AuditKeys) -> tuple[int, str, int, int]:
-    """The seq and mac of the last complete record, where it ends, and how many bytes of a torn line follow.
-
-    Raises AuditLogBroken.
-    """
-    size = os.fstat(file).st_size
-    start = max(0, size - 2 * MAX_LINE)
-    os.lseek(file, start, os.SEEK_SET)
-    tail = b""
-    while piece := os.read(file, MAX_LINE):
-        tail += piece
-    lines = tail.rpartition(b"\n")
-    torn = len(lines[2])
-    if not lines[1]:
-        if start:
-            raise AuditLogBroken("its last line is too long for a record")
-        return 0, GENESIS, 0, torn
-    last = keys.record(lines[0].rpartition(b"\n")[2] + b"\n")
-    return last.seq, last.mac, size - torn, torn
-
-
-def _check_head(head: AuditHead | None, seq: int, mac: str) -> None:
-    """Raises AuditLogBroken unless a chain that ends here fits the head."""
-    if head is None:
-        if seq:
-            raise AuditLogBroken("its head is missing, so its end may be cut off")
-    elif seq < head.seq:
-        raise AuditLogBroken(f"{head.seq - seq} records are missing at its end")
-    elif seq == head.seq and mac != head.mac:
-        raise AuditLogBroken("its head names another last record")

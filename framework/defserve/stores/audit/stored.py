@@ -21,8 +21,9 @@ from typing import Any, Final, TypeVar
 from defserve.errors import DefserveError, UsageError
 from defserve.stores.audit.anchors import STORES
 from defserve.stores.audit.chain import AuditHead, AuditKeys, AuditLogBroken, AuditReport, ChainCheck
+from defserve.stores.audit.contents import encoded, now, remark
 from defserve.stores.audit.key import audit_key
-from defserve.stores.audit.log import LINGER, MAX_PENDING, RETRY, AuditUnavailable, encoded, now, remark
+from defserve.stores.audit.log import LINGER, MAX_PENDING, RETRY, AuditUnavailable
 from defserve.stores.audit.reading import AuditPage, PageBuilder, page_of
 from defserve.stores.open import open_store
 from defserve.stores.spaces import AUDIT_LOGS

@@ -268,6 +268,8 @@ class LateAnswer:
         """The call is over, and answered if nobody else does that."""
         if self.task is None:
             self._timer.cancel()
+            # Each would hold the other until the garbage collector looks, with all that the call had.
+            self._exchange.call_when_roused(None)
             self._route.detach(self._exchange)
 
 

@@ -8,10 +8,12 @@ from functools import partial
 
 from defserve.auth.authority import LONGEST_ADDRESS, same_user_or_stranger, stranger_at
 from defserve.auth.challenges import HOW_TO_SEND, Denied
+from defserve.auth.dpop.shown import ShownProof
 from defserve.auth.failures import FailedTokens
 from defserve.auth.live.bearers import LiveBearers
 from defserve.auth.options import Auth
 from defserve.auth.principals import Principal
+from defserve.auth.site import AuthSite
 from defserve.errors import LimitExceeded
 from defserve.transports.asgi import PEER_USER, Receive, Scope, Send
 from defserve.transports.http.exchange import Exchange
@@ -19,6 +21,7 @@ from defserve.transports.http.gate import Gate
 from defserve.transports.http.headers import Headers, accepts, is_json, prefers_events, routing
 from defserve.transports.http.page import PageMount, PageRules
 from defserve.transports.http.rest import RestMount, RestRules
+from defserve.transports.http.site import answer_site
 from defserve.transports.http.sse import MESSAGES, STREAM, LegacySse
 from defserve.transports.http.streamable import HttpRules, Streamable, refuse
 from defserve.transports.http.target import read_target
@@ -72,6 +75,7 @@ class HttpApp:
     def __init__(self, provider: SessionProvider, rules: HttpRules, options: HttpOptions) -> None:
         self.provider, self.options, self.auth = provider, options, options.auth
         self.live = LiveBearers(self.auth) if self.auth is not None else None
+        self._site = self.auth.site if self.auth is not None else None
         self._failures, self._refusal = FailedTokens(trusted_proxy=options.trusted_proxy), rules.refusal
         self.gate = Gate(
             options.allowed_hosts, options.allowed_origins, options.trusted_proxy, options.bind, options.port
@@ -132,7 +136,10 @@ class HttpApp:
             await left
 
     async def _let_in(self, exchange: Exchange, scope: Scope) -> Methods | None:
-        """The methods at the path of a request. None: it was refused, and the refusal is sent."""
+        """The methods at the path of a request. None: it is answered already."""
+        if self._site is not None and (at := self._at_site(self._site, scope)) is not None:
+            await answer_site(self._site, at, exchange, scope, self.gate, self.provider.limits.body)
+            return None
         if not await self._passes(exchange, scope):
             return None
         path = self._path(scope)
@@ -142,6 +149,10 @@ class HttpApp:
         if methods is None:
             await self._elsewhere(exchange, scope)
         return methods
+
+    def _at_site(self, site: AuthSite, scope: Scope) -> str | None:
+        """The path of the site that is asked for: by the whole path, or by what is below the path of this app."""
+        return next((path for path in (scope["path"], self._path(scope)) if site.serves(path)), None)
 
     async def _websocket(self, scope: Scope, receive: Receive, send: Send) -> None:
         await receive()  # "websocket.connect"
@@ -184,7 +195,10 @@ class HttpApp:
     async def _authenticate(self, exchange: Exchange, scope: Scope) -> bool:
         assert self.auth is not None
         given = [value for name, value in scope["headers"] if name == b"authorization"]
-        found = await self.auth.authenticate(given)
+        if self.auth.dpop is None:
+            found = await self.auth.authenticate(given)
+        else:
+            found = await self.auth.authenticate_bound(given, self._proof(scope))
         if found is None:
             return True
         if isinstance(found, Principal):
@@ -193,8 +207,8 @@ class HttpApp:
         if not given and self._is_page(exchange, scope) and self.page.is_shown(exchange):
             await self._show(exchange, scope)
             return False
-        # A token that is good, but not good enough, is no guess.
-        if given and found.status != 403 and (wait := self._failed(scope)):
+        # A token that is good, but not good enough, is no guess. Nor is one that could not be checked.
+        if given and found.status not in (403, 503) and (wait := self._failed(scope)):
             text = f"Too many bad tokens came from this address. Wait {wait + 1:.0f} s, or send a good one"
             await exchange.refuse(429, text, [(b"retry-after", b"%d" % (wait + 1))])
         else:
@@ -212,8 +226,19 @@ class HttpApp:
 
     async def _challenge(self, exchange: Exchange, denied: Denied) -> None:
         """Tell a client which credentials it needs."""
-        header = (b"www-authenticate", denied.challenge.encode("latin-1"))
-        await exchange.refuse(denied.status, denied.text, [header])
+        said = [("www-authenticate", denied.challenge), *denied.more]
+        headers = [(name.encode(), value.encode("latin-1")) for name, value in said if value]
+        await exchange.refuse(denied.status, denied.text, headers)
+
+    def _proof(self, scope: Scope) -> ShownProof:
+        """What a DPoP proof of this request must say. The public address is the author's, not what headers say."""
+        assert self.auth is not None and self.auth.resource is not None
+        public, path = self.auth.resource.url, scope["path"]
+        if self._path(scope) != self.endpoint:
+            public = f"{self.auth.resource.origin}{path}"
+        proofs = [value for name, value in scope["headers"] if name == b"dpop"]
+        # A WebSocket is opened by GET.
+        return ShownProof(scope.get("method", "GET"), public, proofs)
 
     async def _elsewhere(self, exchange: Exchange, scope: Scope) -> None:
         """Probes, and the metadata that tells clients where to get tokens."""

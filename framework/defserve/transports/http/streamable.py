@@ -39,6 +39,8 @@ class HttpRules:
     scopes: Callable[[str], Sequence[str]] = field(default=lambda name: ())
     param_headers: Callable[[Any], Mapping[tuple[str, ...], str]] = field(default=lambda name: {})
     refusal: RefusalData | None = None
+    no_sessions: str = ""
+    """Why no session can be opened; empty if it can."""
 
 
 class Streamable:
@@ -168,6 +170,9 @@ class Streamable:
             await exchange.respond(202)
 
     async def _open(self, exchange: Exchange, request: Request) -> None:
+        if self.rules.no_sessions:
+            await refuse(exchange, 400, INVALID_REQUEST, self.rules.no_sessions, request.id)
+            return
         session = HttpSession(secrets.token_urlsafe(24), exchange.principal)
         try:
             session.conversation = self._conversation(session, exchange.principal)

@@ -13,6 +13,7 @@ EXAMPLES: Final = """  defserve run server.py                 the object `server
   defserve run shop.tools:catalogue      an object in a module
   defserve run -m shop                   the server of a package
   defserve run server.py --on http://127.0.0.1:8000/mcp
+  defserve run server.py --on http://127.0.0.1:8000/mcp --workers 4
 """
 
 
@@ -24,5 +25,12 @@ def main(argv: list[str]) -> int:
     options = parser.parse_args(argv)
     if bool(options.target) == bool(options.module):
         raise UsageError("run needs one server", fix="defserve run server.py, or defserve run -m package")
+    if options.workers is not None:
+        from defserve.serving.workers.running import supervised
+
+        # The supervisor loads no server. Its workers run this command again, and do.
+        local, as_json = bool(options.local_token), bool(options.log_json)
+        if (code := supervised(options.on, options.workers, local_token=local, log_json=as_json)) is not None:
+            return code
     (load_package(options.module) if options.module else load(options.target)).run(**serving(options))
     return 0

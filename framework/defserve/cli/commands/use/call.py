@@ -11,13 +11,13 @@ from contextlib import nullcontext
 from typing import Any, Final, NamedTuple
 
 from defserve.cli.answers.prepared import PreparedAnswers, answer_of
-from defserve.cli.arguments import ARGUMENT, instead, read_arguments
+from defserve.cli.arguments import ARGUMENT, read_arguments, read_options
 from defserve.cli.content.pages import content_page, is_content, media_of
 from defserve.cli.parser import CommandParser
 from defserve.cli.screen.blocks import Block, Data, Written
 from defserve.cli.screen.progress import Working
 from defserve.cli.screen.screen import show
-from defserve.cli.target.connection import add_connection_options, connect
+from defserve.cli.target.connection import connect
 from defserve.cli.target.target import TARGET_HELP, ServerTarget, quiet, resolve, split_command
 from defserve.cli.tracebacks import brief_tracebacks
 from defserve.errors import DefserveError, PeerError, ToolError, UsageError, did_you_mean
@@ -63,15 +63,7 @@ def main(argv: list[str]) -> int:
     )
     parser.add_argument("--json", action="store_true", help="print the tool's value as JSON, text too")
     parser.add_argument("--raw", action="store_true", help="print the whole result as JSON")
-    parser.add_argument(
-        "-o", "--output", metavar="DIR", default=".", help="where pictures and other files are saved (default: here)"
-    )
-    add_connection_options(parser)
-    options, unknown = parser.parse_known_intermixed_args(before)
-    if unknown:
-        problem, fix = parser.unknown(unknown)
-        meant = f"{fix} For an argument of the tool, " if fix.startswith("did you mean") else ""
-        raise UsageError(problem, fix=meant + instead(unknown[0], before))
+    options = read_options(parser, before, "call", "tool")
     words: list[str] = options.words
     with quiet():
         target = resolve(words, options.module, command)

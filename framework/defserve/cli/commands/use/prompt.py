@@ -8,13 +8,13 @@ from collections.abc import Iterator
 from contextlib import nullcontext
 from typing import Any, Final
 
-from defserve.cli.arguments import ARGUMENT, instead, read_arguments
+from defserve.cli.arguments import ARGUMENT, read_arguments, read_options
 from defserve.cli.content.pages import content_page
 from defserve.cli.parser import CommandParser
 from defserve.cli.screen.blocks import Block, Data, Line, Written
 from defserve.cli.screen.progress import Working
 from defserve.cli.screen.screen import show
-from defserve.cli.target.connection import add_connection_options, connect
+from defserve.cli.target.connection import connect
 from defserve.cli.target.target import TARGET_HELP, ServerTarget, quiet, resolve, split_command
 from defserve.cli.tracebacks import brief_tracebacks
 from defserve.errors import PeerError, PeerGone, PeerTimeout, UsageError, did_you_mean
@@ -33,15 +33,7 @@ def main(argv: list[str]) -> int:
     parser = CommandParser("defserve prompt", "Fill in a prompt of a server and print its messages.", EXAMPLES)
     parser.add_argument("words", nargs="*", metavar="[TARGET] NAME key=value", help=TARGET_HELP)
     parser.add_argument("--json", action="store_true", help="print the prompt as the server sent it")
-    parser.add_argument(
-        "-o", "--output", metavar="DIR", default=".", help="where pictures and other files are saved (default: here)"
-    )
-    add_connection_options(parser)
-    options, unknown = parser.parse_known_intermixed_args(before)
-    if unknown:
-        problem, fix = parser.unknown(unknown)
-        meant = f"{fix} For an argument of the prompt, " if fix.startswith("did you mean") else ""
-        raise UsageError(problem, fix=meant + instead(unknown[0], before, "prompt"))
+    options = read_options(parser, before, "prompt", "prompt")
     words: list[str] = options.words
     with quiet():
         target = resolve(words, options.module, command)

@@ -48,6 +48,8 @@ class HttpClient:
         self._last_head = b""
         self._ssl: ssl.SSLContext | None = None
         self._closed = False
+        self.peers: set[str] = set()
+        """The IP addresses that connections went to."""
 
     async def send(
         self,
@@ -137,13 +139,14 @@ class HttpClient:
 
     async def _connect_to(self, host: str, port: int, name: str | None = None) -> Connection:
         """Connect to a host or an address. `name` is the host that its certificate must be of."""
-        _, connection = await asyncio.get_running_loop().create_connection(
+        transport, connection = await asyncio.get_running_loop().create_connection(
             lambda: Connection(self._is_idle, self._open),
             host,
             port,
             ssl=self._ssl,
             server_hostname=name if self._ssl is not None else None,
         )
+        self.peers.add(str((transport.get_extra_info("peername") or ("",))[0]))
         return connection
 
     async def _connect_to_one_of(self, addresses: Sequence[str], host: str, port: int) -> Connection:

@@ -33,6 +33,8 @@ class ProxiedClient:
     def __init__(self, address: Address, headers: Mapping[str, str]) -> None:
         httpx = _httpx()
         self._address, self._Error = address, httpx.HTTPError
+        self.peers: frozenset[str] = frozenset()
+        """Only the proxy knows."""
         self._http: httpx2.AsyncClient = httpx.AsyncClient(
             headers=headers,
             limits=httpx.Limits(

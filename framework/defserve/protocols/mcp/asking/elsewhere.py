@@ -34,3 +34,12 @@ CONTEXT: Final = {
     },
 }
 """An attribute of their `Context` → what to write."""
+
+LOG: Final = {
+    "warn": 'ctx.log.warning("…", key=value)',
+    "fatal": 'ctx.log.critical("…", key=value)',
+    "exception": 'ctx.log.error("…", key=value)',
+    "log": 'ctx.log.info("…", key=value), without await',
+    "setLevel": "nothing: clients choose the level themselves",
+}
+"""An attribute of the loggers that people know → what to write."""

@@ -30,6 +30,8 @@ class ServerSecret:
         self._store, self._clock = store, clock
         self._sealer: Sealer | None = None
         self._is_ephemeral = False
+        self.of_group: bytes | None = None
+        """The key of a group of processes. It ends with the group."""
 
     def sealer(self, *, is_local: bool) -> Sealer:
         """The sealer. Warns once if a network peer needs it and its key ends with this process.
@@ -63,7 +65,7 @@ class ServerSecret:
         known = self.known()
         self._is_ephemeral = known is None
         nonces = StoreNonces(self._store) if self._store is not None else None
-        return Sealer(known or secrets.token_bytes(32), clock=self._clock, nonces=nonces)
+        return Sealer(known or self.of_group or secrets.token_bytes(32), clock=self._clock, nonces=nonces)
 
     def lifespan(self) -> AbstractAsyncContextManager[None] | None:
         """Closes the store when serving ends; None without a store."""

@@ -225,7 +225,7 @@ class Tools:
             error = ungrouped(raised)
             if isinstance(error, ResultMismatch):
                 error = _placed(error, tool)
-            if is_missing_capability(error, dialect_of(call)):
+            if is_missing_capability(error, dialect_of(call).stateless):
                 raise error from None
             if (worded := call.terms.table.failure(call, error)) is None:
                 return tool_failure(call, error)

@@ -14,6 +14,7 @@ from pydantic_core import to_json
 from defserve.auth.authority import is_local
 from defserve.core.call import Call
 from defserve.protocols.mcp.authorization.authorization import identity
+from defserve.protocols.mcp.items import ORIGINAL
 from defserve.protocols.mcp.trace import trace_id
 from defserve.protocols.mgp import instants
 from defserve.protocols.mgp.agreed import sections, tool_security
@@ -191,6 +192,8 @@ class AuditedCall:
             "arguments_bytes": len(arguments),
             "arguments_fingerprint": digest(_FINGERPRINT_KEY, arguments, "sha256").hex()[:16],
         }
+        if (original := self._tool.facets.get(ORIGINAL)) is not None:
+            about["original_name"] = original
         if (outer := self._call.outer) is not None:
             about["called_by"] = getattr(outer.subject, "name", None)
         if self._security is not None:

@@ -76,7 +76,7 @@ class HealthSection:
 
     def _details(self, composition: Composition) -> Params:
         resources: Params = {"open_connections": len(composition.sessions) + len(composition.short_sessions)}
-        if (memory := _memory_bytes()) is not None:
+        if (memory := memory_bytes()) is not None:
             resources["memory_bytes"] = memory
         if _SANDBOX in sys.modules:  # if it is not imported, nothing here runs in a sandbox
             from defserve.sandbox.layers import probe
@@ -132,7 +132,7 @@ def status_from(results: Iterable[CheckResult]) -> HealthStatus:
     return "unhealthy" if is_all or any(result.critical for result in failing) else "degraded"
 
 
-def _memory_bytes() -> int | None:
+def memory_bytes() -> int | None:
     """The memory of the process; its peak, on systems that tell only that."""
     try:
         with open("/proc/self/statm", "rb") as statm:

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from defserve.cli.commands.use.call import read_arguments
-from defserve.inspector.panels.saving import command_line, pytest_test
+from defserve.inspector.calls.saving import command_line, pytest_test
 
 values = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text(),

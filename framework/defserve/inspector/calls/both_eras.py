@@ -6,7 +6,7 @@ import asyncio
 import re
 from typing import Any, Final
 
-from defserve.errors import DefserveError, PeerError
+from defserve.errors import DefserveError
 from defserve.host.client import Client
 from defserve.host.fields import object_of
 from defserve.host.mgp.security.tool_security import tool_security
@@ -185,8 +185,7 @@ async def _send(inspection: Inspection, era: str, method: str, params: Json) -> 
         client = await inspection.client(era)
         await client.request(method, params, timeout=SEND_SECONDS)
     except DefserveError as error:
-        if isinstance(error, PeerError):
-            inspection.failed(era, error)
+        inspection.failed(era, error)
         is_answer = any(
             each.era == era and each.kind == "answer" and each.method == method
             for each in inspection.recorder.slice(began, inspection.recorder.count)

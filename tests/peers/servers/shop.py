@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+from itertools import count
 
 from pydantic import BaseModel, Field
 
@@ -13,6 +14,8 @@ from defserve.auth import StaticTokens
 TOKEN = os.environ.get("SHOP_TOKEN")
 
 server = Server("shop", "1.0.0", auth=StaticTokens({TOKEN: "ann"}) if TOKEN else None)
+gone: list[str] = []
+visits = count(1)
 
 
 class Line(BaseModel):
@@ -99,6 +102,56 @@ def whoami(ctx: Context) -> str:
     return ctx.principal
 
 
+@server.tool
+def clean(ctx: Context) -> str:
+    """Write into the log what was cleaned."""
+    ctx.log.info("the shop is clean")
+    return "done"
+
+
+@server.tool
+async def places(ctx: Context) -> list[str]:
+    """The client's roots."""
+    return [root.uri for root in await ctx.roots()]
+
+
+@server.tool
+async def wait(guest: str, ctx: Context) -> str:
+    """Wait until the client gives up."""
+    ctx.progress(1)
+    try:
+        await asyncio.Event().wait()
+    except asyncio.CancelledError:
+        gone.append(guest)
+        raise
+    return "never"
+
+
+@server.tool
+def gave_up() -> str:
+    """Whose calls of `wait` were cancelled."""
+    return " ".join(gone)
+
+
+@server.tool
+def invite() -> str:
+    """Add a prompt; its name."""
+    name = f"visit_{next(visits)}"
+
+    def visit() -> str:
+        return f"This is {name}."
+
+    server.add_prompt(visit, name=name)
+    return name
+
+
+@server.tool
+def decorate() -> str:
+    """Change the word of welcome."""
+    server.resource_updated("text://welcome")
+    return "decorated"
+
+
 @server.resource("note://{name}")
 def note(name: str) -> str:
     """A note by its name."""
@@ -115,6 +168,11 @@ def welcome() -> str:
 def debate(topic: str) -> list[Message]:
     """Start a debate."""
     return [User(f"Let us debate {topic}."), Assistant("Gladly. You begin.")]
+
+
+@server.completion("debate", "topic")
+def topics(value: str) -> list[str]:
+    return [topic for topic in ("tables", "tabs", "tea") if topic.startswith(value)]
 
 
 if __name__ == "__main__":

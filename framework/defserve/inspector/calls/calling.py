@@ -103,12 +103,11 @@ class RunningCall:
                 self._parts.task_done()
 
 
-async def call(inspection: Inspection, request: Request, era: str | None) -> Json:
+async def call(inspection: Inspection, request: Request, client: Client) -> Json:
     """Call a tool. Parts: `{"progress", "total", "message"}`, `{"log"}`, `{"content"}`, each with `ms`.
 
     Cancelling it cancels the call. The answer has the whole `result`, also one with `isError`.
     """
-    client = await inspection.client(era)
     spoken = "stateless" if client.stateless else "handshake"
     running = RunningCall(client, request)
     params: Json = {"name": request.text("tool"), "arguments": request.object("arguments")}

@@ -1,0 +1,6 @@
+"""What issuers of tokens publish and answer: bounded requests to them, their metadata, and which one a token names.
+
+An issuer is trusted with identities, so its addresses are https, or on this machine. No redirect is followed.
+
+May import: `auth.bearer`, `auth.principals`, `auth.urls`.
+"""

@@ -1,0 +1,93 @@
+"""Requests to issuers: no redirects, bounded in bytes and time. Nothing but the standard library is needed."""
+
+from __future__ import annotations
+
+import time
+from base64 import b64encode
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, Final, NamedTuple
+from urllib.parse import quote_plus, urlencode
+
+Fetch = Callable[[str], Awaitable[bytes]]
+"""Gives the bytes of the document at a URL, or raises."""
+
+LARGEST: Final = 256 * 1024
+TIMEOUT: Final = 5.0
+
+
+class IssuerUnavailable(Exception):
+    """An issuer does not answer, or not as it must. It says nothing about the token that it was asked about."""
+
+
+class HttpRequest(NamedTuple):
+    """A GET, or the POST of a form."""
+
+    url: str
+    form: Mapping[str, str] | None = None
+    headers: Mapping[str, str] = {}
+
+
+class HttpAnswer(NamedTuple):
+    """The status, headers with names in lower case, and the body."""
+
+    status: int
+    headers: Mapping[str, str]
+    body: bytes
+
+
+Send = Callable[[HttpRequest], Awaitable[HttpAnswer]]
+"""Sends a request to an issuer. Raises OSError, TimeoutError or ValueError if there is no whole answer."""
+
+
+async def send(request: HttpRequest) -> HttpAnswer:
+    """The answer, whatever its status. Raises OSError (also for a body that is too long or too slow)."""
+    import anyio.to_thread
+
+    # Unlike asyncio's threads, these do not delay the end of the program.
+    return await anyio.to_thread.run_sync(_exchange, request, abandon_on_cancel=True)
+
+
+async def download(url: str) -> bytes:
+    """GET a small document."""
+    answer = await send(HttpRequest(url))
+    if answer.status != 200:
+        raise OSError(f"it answered with status {answer.status}")
+    return answer.body
+
+
+def basic(name: str, password: str) -> dict[str, str]:
+    """The header of a client that shows its id and secret (RFC 6749 §2.3.1: both are form-encoded first)."""
+    pair = f"{quote_plus(name)}:{quote_plus(password)}"
+    return {"authorization": f"Basic {b64encode(pair.encode()).decode()}"}
+
+
+def _exchange(request: HttpRequest) -> HttpAnswer:
+    from urllib.error import HTTPError
+    from urllib.request import HTTPRedirectHandler, ProxyHandler, Request, build_opener
+
+    class NoRedirects(HTTPRedirectHandler):
+        """Only the address itself was checked, not where it redirects to."""
+
+        def redirect_request(self, *args: Any, **kwargs: Any) -> None:
+            return None
+
+    # http is for this machine only, so no proxy may carry it elsewhere.
+    opener = build_opener(NoRedirects, *([ProxyHandler({})] if request.url.startswith("http:") else []))
+    data = urlencode(request.form).encode() if request.form is not None else None
+    deadline = time.monotonic() + TIMEOUT
+    headers = {"Accept": "application/json", "User-Agent": "defserve", **request.headers}
+    try:
+        response = opener.open(Request(request.url, data, headers), timeout=TIMEOUT)
+    except HTTPError as error:
+        response = error
+    body = bytearray()
+    with response:
+        while len(body) <= LARGEST and (chunk := response.read1(LARGEST)):
+            body += chunk
+            if time.monotonic() > deadline:
+                raise TimeoutError("the answer came too slowly")
+    if len(body) > LARGEST:
+        raise OSError(f"the answer is larger than {LARGEST} bytes")
+    return HttpAnswer(
+        response.status or 0, {name.lower(): value for name, value in response.headers.items()}, bytes(body)
+    )

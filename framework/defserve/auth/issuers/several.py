@@ -1,0 +1,78 @@
+"""Several issuers of tokens for one server. The token says whose it is, and only that verifier looks at it."""
+
+from __future__ import annotations
+
+import json
+from base64 import urlsafe_b64decode
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any, Protocol
+
+from defserve.auth.bearer import is_token
+from defserve.auth.principals import Principal, is_token_id
+from defserve.errors import UsageError
+from defserve.wire.jsonvalue import is_object
+
+
+class Verifier(Protocol):
+    """As `TokenVerifier`. It may have `issuers`, whose tokens it verifies, and `audiences`, which it accepts."""
+
+    async def verify(self, token: str) -> Principal | None: ...
+
+
+class Issuers:
+    """Verifiers of different issuers. A token is shown to the one whose issuer it names (`iss`), and to no other.
+
+    At most one verifier may name no issuer: it gets the tokens that name none, such as API keys and opaque tokens. The
+    principals of a named issuer are called `issuer|subject`, because two issuers may give two people one subject.
+    """
+
+    def __init__(self, verifiers: Sequence[Verifier]) -> None:
+        self._by_issuer: dict[str, Verifier] = {}
+        self._other: Verifier | None = None
+        for verifier in verifiers:
+            named: tuple[str, ...] = getattr(verifier, "issuers", ())
+            for issuer in named:
+                if issuer in self._by_issuer:
+                    raise UsageError(f"auth: two verifiers are for the issuer {issuer!r}", fix="keep one of them")
+                self._by_issuer[issuer] = verifier
+            if not named and self._other is not None:
+                raise UsageError(
+                    "auth: two verifiers name no issuer, so nothing says which of them a token is for",
+                    fix="keep one of them beside JWT(…), OIDC(…) and Introspection(…, issuer=…)",
+                )
+            if not named:
+                self._other = verifier
+        if not verifiers:
+            raise UsageError("auth=[] lets nobody in", fix="give at least one verifier, or leave auth out")
+        self.issuers = tuple(self._by_issuer)
+        self.audiences = tuple(
+            dict.fromkeys(text for verifier in verifiers for text in getattr(verifier, "audiences", ()))
+        )
+
+    async def verify(self, token: str) -> Principal | None:
+        """What the verifier of the token's issuer says."""
+        if not is_token(token):
+            return None
+        issuer = claimed_issuer(token)
+        if issuer is None:
+            return await self._other.verify(token) if self._other is not None else None
+        verifier = self._by_issuer.get(issuer)
+        principal = await verifier.verify(token) if verifier is not None else None
+        if principal is None:
+            return None
+        name = f"{issuer}|{principal.id}"
+        return replace(principal, id=name) if is_token_id(name) else None
+
+
+def claimed_issuer(token: str) -> str | None:
+    """The issuer that a signed token claims, not verified. None if it is not a signed token, or names none."""
+    parts = token.split(".")
+    if len(parts) != 3:
+        return None
+    try:
+        claims: Any = json.loads(urlsafe_b64decode(parts[1] + "=" * (-len(parts[1]) % 4)))
+    except (ValueError, RecursionError):
+        return None
+    issuer = claims.get("iss") if is_object(claims) else None
+    return issuer if isinstance(issuer, str) else None

@@ -1,0 +1,146 @@
+"""`OAuthProxy`: an authorization server for MCP clients, in front of a vendor that they cannot register with."""
+
+from __future__ import annotations
+
+import os
+import secrets
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Final
+
+from defserve.auth.issuers.fetching import Send, send
+from defserve.auth.options import Auth
+from defserve.auth.principals import Principal, checked_scopes
+from defserve.auth.proxy.clients.directory import ClientDirectory
+from defserve.auth.proxy.clients.documents import ClientDocuments, FetchDocument
+from defserve.auth.proxy.consent.asking import Consent
+from defserve.auth.proxy.grants import Grants
+from defserve.auth.proxy.requests import Offered
+from defserve.auth.proxy.seals import Seals
+from defserve.auth.proxy.signing_in import SigningIn
+from defserve.auth.proxy.site import CALLBACK, CONSENT, ProxySite
+from defserve.auth.proxy.tokens import ProxyTokens
+from defserve.auth.proxy.vendors.login import VendorLogin
+from defserve.auth.proxy.vendors.table import Vendor, vendor_of
+from defserve.auth.urls import checked_url
+from defserve.errors import UsageError
+from defserve.stores.open import open_store
+from defserve.stores.store import Store
+
+VARIABLE: Final = "DEFSERVE_SECRET"
+EVERYBODY: Final = "*"
+LASTS_SECONDS: Final = 30 * 86400.0
+
+
+class OAuthProxy(Auth):
+    """Lets MCP clients sign users in through a vendor such as Google, GitHub, Entra, Auth0, Okta or Keycloak.
+
+    `vendor` is a name of the table, or a `Vendor`. Register an application there, with `callback_url` as its redirect,
+    and give its `client_id` and `client_secret`. `url` is the public URL of this server's endpoint. `allow` says who
+    may come in: e-mail addresses, `@domains`, logins or ids, a function of the user's claims, or `"*"` for everybody
+    who has an account there. Every token gets the `scopes`; clients may ask for `optional_scopes`.
+
+    Clients get tokens of this server; the vendor's stay here, sealed. With several processes, `store` is one that they
+    share, and `secret` (or DEFSERVE_SECRET) the same text in each; of several secrets, the first seals.
+    """
+
+    def __init__(
+        self,
+        vendor: str | Vendor,
+        *,
+        client_id: str,
+        client_secret: str,
+        url: str,
+        allow: str | Sequence[str] | Callable[[Mapping[str, Any]], bool],
+        tenant: str = "",
+        domain: str = "",
+        issuer: str = "",
+        scopes: Iterable[str] = (),
+        optional_scopes: Iterable[str] = (),
+        implies: Mapping[str, Iterable[str]] | None = None,
+        permissions: Mapping[str, Iterable[str]] | None = None,
+        store: str | Store = "memory:",
+        secret: str | Sequence[str] | None = None,
+        seconds: float = LASTS_SECONDS,
+        send: Send = send,
+        fetch: FetchDocument | None = None,
+    ) -> None:
+        if not client_id or not client_secret:
+            raise UsageError("OAuthProxy needs a client_id and a client_secret", fix="the vendor gives them")
+        known = vendor_of(vendor, {"tenant": tenant, "domain": domain, "issuer": issuer})
+        self.issuer = _base(url)
+        self.callback_url = self.issuer + CALLBACK
+        seals = Seals(_secrets(secret, is_shared=store != "memory:"))
+        offered = Offered(url, checked_scopes(scopes), checked_scopes(optional_scopes))
+        grants = Grants(open_store(store) if isinstance(store, str) else store)
+        clients = ClientDirectory(seals, ClientDocuments(fetch))
+        login = VendorLogin(known, client_id, client_secret, self.callback_url, send=send)
+        self._tokens = ProxyTokens(self.issuer, url, seals, grants, clients, login)
+        signing_in = SigningIn(
+            self.issuer,
+            offered,
+            seals=seals,
+            clients=clients,
+            consent=Consent(self.issuer, self.issuer + CONSENT, known.title, seals),
+            login=login,
+            grants=grants,
+            tokens=self._tokens,
+            allows=_allows(allow, known),
+            seconds=seconds,
+        )
+        super().__init__(
+            self._tokens,
+            resource=url,
+            authorization_servers=[self.issuer],
+            scopes=offered.scopes,
+            implies=implies,
+            permissions=permissions,
+        )
+        self.site = ProxySite(self.issuer, offered, clients, signing_in, self._tokens)
+
+    async def vendor_token(self, principal: Principal) -> str | None:
+        """The vendor's own access token of a caller, for calls to the vendor in its name; None if there is none.
+
+        Never give it to the caller: it is good for more than this server.
+        """
+        return await self._tokens.vendor_token(principal)
+
+
+def _base(url: str) -> str:
+    """The issuer of a server at this URL: all but the last part of its path."""
+    parts = checked_url(url, "the url")
+    return f"{parts.scheme}://{parts.netloc}{parts.path.rstrip('/').rpartition('/')[0]}"
+
+
+def _secrets(given: str | Sequence[str] | None, *, is_shared: bool) -> list[bytes]:
+    found = given or os.environ.get(VARIABLE)
+    if found:
+        return [text.encode() for text in ([found] if isinstance(found, str) else found)]
+    if is_shared:
+        raise UsageError(
+            "OAuthProxy has a store that outlives this process, and no secret",
+            fix=f"set {VARIABLE}, or give secret=…: python -c 'import secrets; print(secrets.token_urlsafe(32))'",
+        )
+    return [secrets.token_bytes(32)]
+
+
+def _allows(
+    allow: str | Sequence[str] | Callable[[Mapping[str, Any]], bool], vendor: Vendor
+) -> Callable[[Mapping[str, Any]], bool]:
+    if callable(allow):
+        return allow
+    names = {text.lower() for text in ([allow] if isinstance(allow, str) else allow)}
+    if not names or not all(names):
+        raise UsageError("OAuthProxy(allow=…) lets nobody in", fix='name people, or give "*" for everybody')
+    if EVERYBODY in names:
+        return lambda claims: True
+    return lambda claims: not names.isdisjoint(_names(claims, vendor))
+
+
+def _names(claims: Mapping[str, Any], vendor: Vendor) -> set[str]:
+    """By which names a user may be on the list. Only a verified e-mail address counts, and its domain."""
+    found: set[str] = set()
+    for name in vendor.names:
+        value = str(claims.get(name) or "").lower()
+        if value and (name != "email" or claims.get("email_verified") is True):
+            found |= {value, *([f"@{value.rpartition('@')[2]}"] if "@" in value else [])}
+    return found

@@ -1,0 +1,88 @@
+"""Values that leave this process and come back: encrypted, bound to one purpose, with an end."""
+
+from __future__ import annotations
+
+import hmac
+import json
+import os
+import time
+from base64 import urlsafe_b64decode, urlsafe_b64encode
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+from defserve.errors import UsageError
+
+FEWEST_BYTES: Final = 32
+LONGEST: Final = 16 * 1024
+_SALT: Final = 16
+# Every value has a key of its own, made of its salt, so this nonce is used once with each.
+_NONCE: Final = bytes(12)
+
+
+class Seals:
+    """Seals and opens. Processes that share the first of `secrets` open one another's; later ones only open."""
+
+    def __init__(self, secrets: Sequence[bytes], clock: Callable[[], float] = time.time) -> None:
+        for secret in secrets:
+            if len(secret) < FEWEST_BYTES:
+                raise UsageError(
+                    f"the secret has {len(secret)} bytes, at least {FEWEST_BYTES} are needed",
+                    fix="make one: python -c 'import secrets; print(secrets.token_urlsafe(32))'",
+                )
+        self._roots = [hmac.digest(b"defserve authorization server v1", secret, "sha256") for secret in secrets]
+        self._clock = clock
+
+    def seal(self, purpose: str, value: Any, *, seconds: float | None = None) -> str:
+        """The JSON value as a text of letters, digits, `-` and `_`. It opens for this purpose, and for so long."""
+        from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+
+        until = None if seconds is None else self._clock() + seconds
+        salt = os.urandom(_SALT)
+        text = json.dumps([until, value], separators=(",", ":")).encode()
+        sealed = AESGCM(_key(self._roots[0], purpose, salt)).encrypt(_NONCE, text, purpose.encode())
+        return _encoded(salt + sealed)
+
+    def open(self, purpose: str, text: str) -> Any:
+        """The value; None if it was not sealed here for this purpose, or is over."""
+        from cryptography.exceptions import InvalidTag
+        from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+
+        raw = _decoded(text)
+        if raw is None:
+            return None
+        for root in self._roots:
+            try:
+                plain = AESGCM(_key(root, purpose, raw[:_SALT])).decrypt(_NONCE, raw[_SALT:], purpose.encode())
+            except InvalidTag:
+                continue
+            until, value = json.loads(plain)
+            return value if until is None or self._clock() < until else None
+        return None
+
+    def mark(self, purpose: str, text: str) -> str:
+        """A text that only who has the secret can make of another: the same one each time."""
+        return _encoded(hmac.digest(self._roots[0], f"{purpose}\0{text}".encode(), "sha256"))
+
+    def has_marked(self, purpose: str, text: str, mark: str) -> bool:
+        """Whether `mark` is what `mark` makes of the text, with any of the secrets."""
+        marks = [_encoded(hmac.digest(root, f"{purpose}\0{text}".encode(), "sha256")) for root in self._roots]
+        return any(hmac.compare_digest(one.encode(), mark.encode()) for one in marks)
+
+
+def _key(root: bytes, purpose: str, salt: bytes) -> bytes:
+    return hmac.digest(root, purpose.encode() + b"\0" + salt, "sha256")
+
+
+def _encoded(raw: bytes) -> str:
+    return urlsafe_b64encode(raw).rstrip(b"=").decode()
+
+
+def _decoded(text: str) -> bytes | None:
+    if len(text) > LONGEST or not text.isascii():
+        return None
+    try:
+        raw = urlsafe_b64decode(text + "=" * (-len(text) % 4))
+    except ValueError:
+        return None
+    # Python's decoder skips foreign characters: only the one text that `_encoded` gives is genuine.
+    return raw if len(raw) > _SALT and _encoded(raw) == text else None

@@ -1,0 +1,168 @@
+"""Codes, access tokens and refresh tokens: made, exchanged, verified, taken back."""
+
+from __future__ import annotations
+
+import hmac
+import logging
+import re
+import time
+from collections.abc import Mapping
+from typing import Any, Final
+
+from defserve.auth.bearer import credential_of, is_token
+from defserve.auth.principals import Principal, is_scope, is_token_id
+from defserve.auth.proxy.clients.client import OAuthClient
+from defserve.auth.proxy.clients.directory import ClientDirectory
+from defserve.auth.proxy.errors import OAuthError
+from defserve.auth.proxy.fields import form_of, needed
+from defserve.auth.proxy.grants import PENDING_SECONDS, Grant, Grants
+from defserve.auth.proxy.requests import AuthorizationRequest, same_resource
+from defserve.auth.proxy.seals import Seals
+from defserve.auth.proxy.vendors.login import VendorLogin, challenge_of
+from defserve.auth.site import SiteRequest
+from defserve.errors import DefserveError
+
+log = logging.getLogger("defserve.auth")
+
+CODE_SECONDS: Final = 60.0
+ACCESS_SECONDS: Final = 3600.0
+_VERIFIER: Final = re.compile(r"[A-Za-z0-9._~-]{43,128}")
+_BAD_CODE: Final = OAuthError("invalid_grant", "this code is not good, was used, or belongs to another request")
+_BAD_TOKEN: Final = OAuthError("invalid_grant", "this refresh token is not good, was used, or was taken back")
+
+
+class ProxyTokens:
+    """Issues and verifies the tokens of one authorization server. `audiences` and `issuers` are its own."""
+
+    def __init__(
+        self, issuer: str, resource: str, seals: Seals, grants: Grants, clients: ClientDirectory, login: VendorLogin
+    ) -> None:
+        self.audiences, self.issuers = (resource,), (issuer,)
+        self._seals, self._grants, self._clients, self._login = seals, grants, clients, login
+
+    # -- at the server -----------------------------------------------------------------------------------
+
+    async def verify(self, token: str) -> Principal | None:
+        """The user who has signed in; None if the token is not good, or its grant was taken back."""
+        found = self._seals.open("access", token) if is_token(token) else None
+        if found is None:
+            return None
+        id, scopes, ends = found
+        try:
+            grant = await self._grants.find_lately(id)
+        except DefserveError as error:
+            log.error("grants cannot be read: %s", error)
+            return None
+        if grant is None or grant.generation == 0 or not is_token_id(grant.subject):
+            return None
+        claims = {**grant.claims, "iss": self.issuers[0], "aud": grant.resource, "client_id": grant.client}
+        more = {"exp": ends, "grant": id}
+        return Principal(grant.subject, frozenset(scopes), {**claims, **more}, credential=credential_of(token))
+
+    async def vendor_token(self, principal: Principal) -> str | None:
+        """The vendor's own token of a caller, for calls in its name. It must never be given to the caller."""
+        id = principal.claims.get("grant")
+        grant = await self._grants.find(id) if isinstance(id, str) else None
+        return self._vendor_tokens(grant).get("access_token") if grant is not None else None
+
+    def _vendor_tokens(self, grant: Grant) -> dict[str, str]:
+        found: dict[str, str] | None = self._seals.open("vendor", grant.vendor)
+        return found or {}
+
+    # -- at the token endpoint ---------------------------------------------------------------------------
+
+    def code(self, grant: Grant, request: AuthorizationRequest) -> str:
+        """A code for a grant, which only the client that made the request can use."""
+        return self._seals.seal("code", [grant.id, request.challenge, request.redirect], seconds=CODE_SECONDS)
+
+    async def exchange(self, request: SiteRequest) -> dict[str, Any]:
+        """The answer of the token endpoint. Raises OAuthError."""
+        form = form_of(request)
+        client = await self._clients.authenticated(request.headers, form)
+        match needed(form, "grant_type"):
+            case "authorization_code":
+                return await self._by_code(client, form)
+            case "refresh_token":
+                return await self._by_refresh_token(client, form)
+            case _:
+                raise OAuthError("unsupported_grant_type", "use authorization_code or refresh_token")
+
+    async def _by_code(self, client: OAuthClient, form: Mapping[str, str]) -> dict[str, Any]:
+        verifier, found = needed(form, "code_verifier"), self._seals.open("code", needed(form, "code"))
+        if found is None or _VERIFIER.fullmatch(verifier) is None:
+            raise _BAD_CODE
+        id, challenge, redirect = found
+        grant = await self._grants.find(id)
+        if grant is None or not _same(grant.client, client.key) or not _same(challenge, challenge_of(verifier)):
+            raise _BAD_CODE
+        if form.get("redirect_uri", redirect) != redirect:
+            raise _BAD_CODE
+        self._check_resource(form, grant)
+        if not await self._grants.is_first("code", id, PENDING_SECONDS):
+            # Two have shown the same code: nobody knows which of them is the client (RFC 6749 §4.1.2).
+            await self._grants.end(id)
+            raise _BAD_CODE
+        renewed = await self._grants.renew(grant, grant.vendor)
+        if renewed is None:
+            raise _BAD_CODE
+        return self._issued(renewed, renewed.scopes)
+
+    async def _by_refresh_token(self, client: OAuthClient, form: Mapping[str, str]) -> dict[str, Any]:
+        found = self._seals.open("refresh", needed(form, "refresh_token"))
+        grant = await self._grants.find(found[0]) if found is not None else None
+        if found is None or grant is None or not _same(grant.client, client.key):
+            raise _BAD_TOKEN
+        if found[1] != grant.generation:
+            # A refresh token came back that was used already: it, or what it was exchanged for, was stolen.
+            log.warning("a refresh token was used twice; the grant of client %s is taken back", client.key)
+            await self._grants.end(grant.id)
+            raise _BAD_TOKEN
+        self._check_resource(form, grant)
+        scopes = tuple(filter(is_scope, form["scope"].split(" "))) if form.get("scope") else grant.scopes
+        if not set(scopes) <= set(grant.scopes):
+            raise OAuthError("invalid_scope", "a refresh cannot add scopes; sign in again for more")
+        renewed = await self._grants.renew(grant, await self._renewed_at_vendor(grant))
+        if renewed is None:
+            await self._grants.end(grant.id)
+            raise _BAD_TOKEN
+        return self._issued(renewed, scopes)
+
+    async def _renewed_at_vendor(self, grant: Grant) -> str:
+        """The vendor's tokens, sealed again. Raises OAuthError; a user whom the vendor has shut out is shut out."""
+        try:
+            return self._seals.seal("vendor", await self._login.still_signed_in(self._vendor_tokens(grant)))
+        except OAuthError as error:
+            if error.error == "invalid_grant":
+                await self._grants.end(grant.id)
+            raise
+
+    def _check_resource(self, form: Mapping[str, str], grant: Grant) -> None:
+        if "resource" in form and not same_resource(form["resource"], grant.resource):
+            raise OAuthError("invalid_target", "tokens are issued here for this server only")
+
+    def _issued(self, grant: Grant, scopes: tuple[str, ...]) -> dict[str, Any]:
+        ends = int(min(grant.until, time.time() + ACCESS_SECONDS))
+        access = self._seals.seal("access", [grant.id, scopes, ends], seconds=ACCESS_SECONDS)
+        return {
+            "access_token": access,
+            "token_type": "Bearer",
+            "expires_in": int(ACCESS_SECONDS),
+            "refresh_token": self._seals.seal("refresh", [grant.id, grant.generation]),
+            "scope": " ".join(scopes),
+        }
+
+    # -- taking back -------------------------------------------------------------------------------------
+
+    async def revoke(self, request: SiteRequest) -> None:
+        """Take back a token, and all that hang on the same grant (RFC 7009). An unknown token is no error."""
+        form = form_of(request)
+        client = await self._clients.authenticated(request.headers, form)
+        token = needed(form, "token")
+        found = self._seals.open("refresh", token) or self._seals.open("access", token)
+        grant = await self._grants.find(found[0]) if found is not None else None
+        if grant is not None and _same(grant.client, client.key):
+            await self._grants.end(grant.id)
+
+
+def _same(one: str, other: str) -> bool:
+    return hmac.compare_digest(one.encode(), other.encode())

@@ -1,0 +1,166 @@
+"""Signing a user in at a vendor: where to send the browser, and what the code that it brings back is worth."""
+
+from __future__ import annotations
+
+import json
+import logging
+import time
+from base64 import urlsafe_b64encode
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from hashlib import sha256
+from typing import Any, Final
+from urllib.parse import urlencode
+
+from defserve.auth.issuers.discovery import discover, endpoint_of
+from defserve.auth.issuers.fetching import HttpRequest, IssuerUnavailable, Send, basic
+from defserve.auth.jwt.id_tokens import IdTokens
+from defserve.auth.proxy.errors import OAuthError
+from defserve.auth.proxy.vendors.table import Vendor
+from defserve.wire.jsonvalue import is_object
+
+log = logging.getLogger("defserve.auth")
+
+METADATA_SECONDS: Final = 600.0
+# Claims of a user that are kept; others may be long, and nobody needs them.
+KEPT_CLAIMS: Final = tuple("sub id oid tid hd login name email email_verified preferred_username groups roles".split())
+LONGEST_CLAIM: Final = 2048
+
+
+@dataclass(frozen=True, slots=True)
+class SignedIn:
+    """A user: the claims that the vendor vouches for, and the vendor's own tokens, which stay here."""
+
+    claims: Mapping[str, Any]
+    tokens: Mapping[str, str]
+
+
+class VendorLogin:
+    """Talks to one vendor as one of its registered applications."""
+
+    def __init__(
+        self,
+        vendor: Vendor,
+        client_id: str,
+        client_secret: str,
+        callback: str,
+        *,
+        send: Send,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self.vendor, self._id, self._secret, self._callback = vendor, client_id, client_secret, callback
+        self._send = send
+        self._metadata: Mapping[str, Any] = {}
+        self._read_at = float("-inf")
+        self._id_tokens = IdTokens(vendor.issuer, client_id, fetch=self._fetch, clock=clock) if vendor.issuer else None
+
+    async def address(self, state: str, verifier: str) -> str:
+        """Where to send the browser. Raises OAuthError."""
+        url = await self._endpoint("authorization_endpoint", self.vendor.authorize)
+        asked = {
+            "response_type": "code",
+            "client_id": self._id,
+            "redirect_uri": self._callback,
+            "scope": " ".join(self.vendor.scopes),
+            "state": state,
+            "code_challenge": challenge_of(verifier),
+            "code_challenge_method": "S256",
+            **({"nonce": challenge_of(state)} if self._id_tokens is not None else {}),
+            **self.vendor.more,
+        }
+        return f"{url}{'&' if '?' in url else '?'}{urlencode(asked)}"
+
+    async def check_issuer(self, issuer: str | None) -> None:
+        """Refuse a code that another vendor has sent here (RFC 9207). Raises OAuthError."""
+        says_so = (await self._described()).get("authorization_response_iss_parameter_supported") is True
+        if (issuer is None and says_so) or (issuer is not None and issuer != self.vendor.issuer):
+            raise OAuthError("access_denied", "the answer came from another authorization server")
+
+    async def signed_in(self, code: str, state: str, verifier: str) -> SignedIn:
+        """Who has signed in. Raises OAuthError."""
+        form = {"grant_type": "authorization_code", "code": code, "redirect_uri": self._callback}
+        tokens = await self._tokens({**form, "code_verifier": verifier})
+        return SignedIn(await self._claims(tokens, challenge_of(state)), _kept(tokens))
+
+    async def still_signed_in(self, tokens: Mapping[str, str]) -> Mapping[str, str]:
+        """The vendor's tokens, renewed. Raises OAuthError: `invalid_grant` if the vendor has ended the access."""
+        if "refresh_token" in tokens:
+            form = {"grant_type": "refresh_token", "refresh_token": tokens["refresh_token"]}
+            return {**tokens, **_kept(await self._tokens(form))}
+        if self.vendor.user and "access_token" in tokens:
+            await self._user(tokens["access_token"])
+        return tokens
+
+    async def _claims(self, tokens: Mapping[str, Any], nonce: str) -> Mapping[str, Any]:
+        if self._id_tokens is not None:
+            claims = await self._id_tokens.verify(str(tokens.get("id_token", "")), nonce)
+            if claims is None:
+                raise OAuthError("access_denied", "the ID token of the sign-in is not good")
+        else:
+            claims = await self._user(str(tokens.get("access_token", "")))
+        found = {name: claims[name] for name in KEPT_CLAIMS if name in claims}
+        return {name: value for name, value in found.items() if len(json.dumps(value)) <= LONGEST_CLAIM}
+
+    async def _user(self, token: str) -> dict[str, Any]:
+        return await self._asked(HttpRequest(self.vendor.user, headers={"authorization": f"Bearer {token}"}))
+
+    async def _tokens(self, form: Mapping[str, str]) -> dict[str, Any]:
+        url = await self._endpoint("token_endpoint", self.vendor.token)
+        shown = {"client_id": self._id, "client_secret": self._secret} if self.vendor.method == "post" else {}
+        headers = basic(self._id, self._secret) if self.vendor.method == "basic" else {}
+        found = await self._asked(HttpRequest(url, {**form, **shown}, headers))
+        if not isinstance(found.get("access_token"), str):
+            # GitHub answers 200 to a bad code, with an error in the body.
+            raise OAuthError("invalid_grant", "the sign-in was not accepted")
+        return found
+
+    async def _asked(self, request: HttpRequest) -> dict[str, Any]:
+        try:
+            answer = await self._send(request)
+            found: Any = json.loads(answer.body)
+        except (OSError, ValueError, RecursionError) as error:
+            log.error("%s does not answer: %s", request.url, error or type(error).__name__)
+            raise OAuthError("temporarily_unavailable", "the sign-in is not available at the moment") from None
+        if answer.status >= 500 or not is_object(found):
+            log.error("%s answers with status %d", request.url, answer.status)
+            raise OAuthError("temporarily_unavailable", "the sign-in is not available at the moment")
+        if answer.status != 200:
+            log.warning("%s answers with status %d: %s", request.url, answer.status, str(found.get("error"))[:100])
+            raise OAuthError("invalid_grant", "the sign-in was not accepted")
+        return found
+
+    async def _endpoint(self, name: str, fixed: str) -> str:
+        if not self.vendor.issuer:
+            return fixed
+        try:
+            return endpoint_of(await self._described(), name)
+        except IssuerUnavailable as error:
+            log.error("%s", error)
+            raise OAuthError("temporarily_unavailable", "the sign-in is not available at the moment") from None
+
+    async def _described(self) -> Mapping[str, Any]:
+        """The vendor's metadata. Raises OAuthError."""
+        if not self.vendor.issuer or time.monotonic() - self._read_at < METADATA_SECONDS:
+            return self._metadata
+        try:
+            self._metadata = await discover(self.vendor.issuer, self._fetch)
+        except IssuerUnavailable as error:
+            log.error("%s", error)
+            raise OAuthError("temporarily_unavailable", "the sign-in is not available at the moment") from None
+        self._read_at = time.monotonic()
+        return self._metadata
+
+    async def _fetch(self, url: str) -> bytes:
+        answer = await self._send(HttpRequest(url))
+        if answer.status != 200:
+            raise OSError(f"it answered with status {answer.status}")
+        return answer.body
+
+
+def challenge_of(verifier: str) -> str:
+    """The S256 challenge of a verifier (RFC 7636 §4.2)."""
+    return urlsafe_b64encode(sha256(verifier.encode()).digest()).rstrip(b"=").decode()
+
+
+def _kept(tokens: Mapping[str, Any]) -> dict[str, str]:
+    return {name: tokens[name] for name in ("access_token", "refresh_token") if isinstance(tokens.get(name), str)}

@@ -1,0 +1,131 @@
+"""HTTP requests to addresses that a peer named: metadata, registration, tokens. Judged and bounded, each on its own."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from typing import Any, Final, NamedTuple
+from urllib.parse import urlencode
+
+from pydantic_core import from_json, to_json
+
+from defserve.auth.urls import checked_url, is_loopback
+from defserve.errors import Refused, UsageError
+from defserve.host.fields import Json, object_of
+from defserve.host.links.http_client.address import Address
+from defserve.host.links.http_client.client import HttpClient
+from defserve.host.links.http_client.errors import Broken
+from defserve.host.links.http_client.proxied import ProxiedClient, is_proxied
+from defserve.host.signin.errors import SignInError
+from defserve.host.signin.reach import Reach, addresses_within
+from defserve.version import VERSION
+
+LONGEST_DOCUMENT: Final = 256 * 1024
+LONGEST_URL: Final = 8_000
+SECONDS = 30.0
+MOST_REDIRECTS: Final = 3
+_REDIRECTS: Final = frozenset((301, 302, 307, 308))
+_HEADERS: Final = {"user-agent": f"defserve/{VERSION}", "accept": "application/json"}
+
+
+class Fetched(NamedTuple):
+    """A response. `document` is the JSON object in its body; empty if there is none."""
+
+    status: int
+    headers: Mapping[str, str]
+    document: Json
+
+    @property
+    def is_good(self) -> bool:
+        return 200 <= self.status < 300 and bool(self.document)
+
+
+class Fetcher:
+    """Fetches for one sign-in. `reach` says where its addresses may lead.
+
+    Every method calls the address `what` in its errors, and raises SignInError for one that may not be used, or where
+    nobody answers. An error status is no exception.
+    """
+
+    def __init__(self, reach: Reach) -> None:
+        self.reach = reach
+
+    async def get(self, url: str, what: str) -> Fetched:
+        """The document at a URL. Redirects are followed within its origin."""
+        address = self._judged(url, what)
+        origin = address.origin
+        for _ in range(MOST_REDIRECTS + 1):
+            found = await self._send(address, what, "GET", {}, None)
+            if found.status not in _REDIRECTS or "location" not in found.headers:
+                return found
+            try:
+                address = self._judged(address.join(found.headers["location"]).url, what)
+            except ValueError:
+                break
+            if address.origin != origin:
+                break
+        raise SignInError(f"{what} {url} redirects to another place, or too often", fix="tell who runs the server")
+
+    async def post(
+        self, url: str, what: str, content: Mapping[str, str] | Json, headers: Mapping[str, str] | None = None
+    ) -> Fetched:
+        """Send a form. No redirect is followed, because it has secrets."""
+        form = {"content-type": "application/x-www-form-urlencoded", **(headers or {})}
+        return await self._send(self._judged(url, what), what, "POST", form, urlencode(content).encode())
+
+    async def post_json(self, url: str, what: str, document: Json) -> Fetched:
+        """Send a JSON document. No redirect is followed."""
+        kind = {"content-type": "application/json"}
+        return await self._send(self._judged(url, what), what, "POST", kind, to_json(document))
+
+    async def check(self, url: str, what: str) -> str:
+        """A URL that somebody else is going to open, such as a browser; judged as if it were opened here."""
+        address = self._judged(url, what)
+        if not is_proxied(address):
+            try:
+                await self._resolve(*address.origin[1:])
+            except Refused as error:
+                raise SignInError(f"{what} {address} is not used: {error.message}") from None
+        return url
+
+    def _judged(self, url: str, what: str) -> Address:
+        try:
+            if len(url) > LONGEST_URL:
+                raise UsageError(f"{what} has more than {LONGEST_URL} characters")
+            parts = checked_url(url, what, query=True)
+        except UsageError as error:
+            raise SignInError(error.problem, fix="tell who runs the server; this address comes from it") from None
+        if is_loopback(parts.hostname or "") and self.reach is not Reach.MACHINE:
+            raise SignInError(f"{what} {url} is on this machine, and the server is not")
+        return Address(url)
+
+    async def _resolve(self, host: str, port: int) -> Any:
+        return await addresses_within(self.reach, host, port)
+
+    async def _send(
+        self, address: Address, what: str, method: str, headers: Mapping[str, str], content: bytes | None
+    ) -> Fetched:
+        client = (
+            ProxiedClient(address, _HEADERS) if is_proxied(address) else HttpClient(address, _HEADERS, self._resolve)
+        )
+        try:
+            async with asyncio.timeout(SECONDS):
+                response = await client.send(method, address.target, headers, content)
+                body = await response.start(LONGEST_DOCUMENT)
+                await response.aclose()
+        except TimeoutError:
+            raise SignInError(f"{what} {address} did not answer within {SECONDS:g} s") from None
+        except Broken as error:
+            raise SignInError(f"{what} {address} cannot be reached: {error}") from None
+        finally:
+            await client.aclose()
+        if len(body) > LONGEST_DOCUMENT:
+            raise SignInError(f"{what} {address} answered with more than {LONGEST_DOCUMENT} bytes")
+        return Fetched(response.status, response.headers, _document(body))
+
+
+def _document(body: bytes) -> Json:
+    try:
+        return object_of(from_json(body))
+    except ValueError:
+        return {}

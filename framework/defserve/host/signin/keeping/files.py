@@ -1,0 +1,121 @@
+"""Sign-ins in private files, their secrets in the system's keyring where there is one."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+from collections.abc import Iterator
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Final
+
+from defserve.errors import UsageError
+from defserve.host.fields import Json, object_of, text_of
+from defserve.host.signin.credential import Credential, public_part, read_credential, secret_part
+from defserve.host.signin.keeping.keyring import Keyring
+from defserve.host.signin.keeping.places import FOLDER, canonical, file_of
+from defserve.stores.files import config_file, locked, read_private, replace
+from defserve.stores.formats import newer_format
+from defserve.stores.private_folder import is_private_folder
+
+FORMAT: Final = 1
+LONGEST_FILE: Final = 512 * 1024
+LOCK_SECONDS: Final = 60.0
+"""Longer than a renewal may take."""
+NAME: Final = "the sign-in"
+
+log = logging.getLogger("defserve.host")
+
+
+class FileStore:
+    """A `CredentialStore` of one file for each server, which only its owner can read.
+
+    With a `keyring` the secrets are there, and the files say for which servers. What it refuses is in the file.
+    """
+
+    def __init__(self, folder: Path, keyring: Keyring | None) -> None:
+        self._folder, self._keyring = folder, keyring
+
+    def read(self, server: str) -> Credential | None:
+        """See `CredentialStore`. Raises UsageError if others could have read or changed it."""
+        found = self._read(file_of(server, self._folder))
+        # A token is for one server. A file that was copied or renamed does not make it one for another.
+        return found if found is not None and canonical(found.server) == canonical(server) else None
+
+    def write(self, credential: Credential) -> None:
+        path = file_of(credential.server, self._folder)
+        public, secret = public_part(credential), secret_part(credential)
+        document: Json = {"format": FORMAT, **public}
+        key = canonical(credential.server)
+        if self._keyring is not None and self._keyring.write(key, json.dumps(secret)):
+            document["keyring"] = True
+        else:
+            document["secrets"] = secret
+        try:
+            self._make_folder()
+            replace(path, json.dumps(document).encode())
+        except OSError as error:
+            raise UsageError(f"{NAME} {path} cannot be kept: {error.strerror}", fix="check that folder") from None
+
+    def forget(self, server: str) -> bool:
+        path = file_of(server, self._folder)
+        if self._keyring is not None:
+            self._keyring.forget(canonical(server))
+        try:
+            path.unlink()
+        except FileNotFoundError:
+            return False
+        except OSError as error:
+            raise UsageError(f"{NAME} {path} cannot be removed: {error.strerror}", fix="remove that file") from None
+        return True
+
+    def servers(self) -> Iterator[str]:
+        for path in sorted(self._folder.glob("*.json")):
+            if server := text_of(self._document(path).get("server")):
+                yield server
+
+    def locked(self, server: str) -> AbstractContextManager[None]:
+        self._make_folder()
+        return locked(file_of(server, self._folder).with_suffix(".lock"), LOCK_SECONDS)
+
+    def _make_folder(self) -> None:
+        self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if os.name == "posix" and not is_private_folder(self._folder):
+            raise UsageError(f"others can use {self._folder}", fix=f"chmod 700 {self._folder}")
+
+    def _read(self, path: Path) -> Credential | None:
+        document = self._document(path)
+        if not document:
+            return None
+        if not document.get("keyring"):
+            return read_credential(document, object_of(document.get("secrets")))
+        if self._keyring is None:
+            raise UsageError(
+                f"the secrets of {NAME} {path} are in the system's keyring, which cannot be used here",
+                fix='pip install "defserve[keyring]", or sign in again: defserve login URL',
+            )
+        kept = self._keyring.read(canonical(text_of(document.get("server")) or ""))
+        return read_credential(document, object_of(json.loads(kept))) if kept else None
+
+    def _document(self, path: Path) -> Json:
+        if not os.path.lexists(path):
+            return {}
+        if os.name == "posix" and not is_private_folder(path.parent):
+            raise UsageError(f"others can use {path.parent}", fix=f"chmod 700 {path.parent}")
+        try:
+            document = object_of(json.loads(read_private(path, NAME, LONGEST_FILE)))
+        except (OSError, ValueError) as error:
+            log.warning("%s %s cannot be read: %s", NAME, path, type(error).__name__)
+            return {}
+        if document.get("format") != FORMAT:
+            raise UsageError(
+                newer_format(f"{NAME} {path}", document.get("format"), FORMAT),
+                fix="use the defserve that made it, or remove the file and sign in again",
+            )
+        return document
+
+
+def user_store() -> FileStore:
+    """Where `defserve login` keeps what it gets."""
+    return FileStore(config_file(FOLDER), Keyring.of_system())

@@ -1,0 +1,28 @@
+"""APIs as servers: the operations of an OpenAPI document become tools. `Server.from_openapi` is the way in.
+
+A document only describes. It cannot choose where requests go, what is sent along, or which other documents are read;
+the author does. Schemas are made when they are needed, so that a document of a thousand operations loads in seconds.
+A server that imports no API loads none of this.
+
+May import: `binding`, `core.call`, `openapi`, `protocols.mcp`, `protocols.mgp.security.security`.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from defserve.exports import lazy
+
+if TYPE_CHECKING:
+    from defserve.openapi.paged_calls import pages
+    from defserve.openapi.requests.auth import ApiKey, Basic, Bearer, Credentials, PerCaller
+else:
+    __getattr__ = lazy(
+        __name__,
+        {
+            "defserve.openapi.paged_calls": "pages",
+            "defserve.openapi.requests.auth": "ApiKey Basic Bearer Credentials PerCaller",
+        },
+    )
+
+__all__ = ["ApiKey", "Basic", "Bearer", "Credentials", "PerCaller", "pages"]

@@ -1,0 +1,168 @@
+"""The request of a call: its address, headers and body, made of arguments that have been checked."""
+
+from __future__ import annotations
+
+import json
+from base64 import b64decode
+from binascii import Error as NotBase64
+from collections.abc import Collection
+from dataclasses import dataclass, field
+from typing import Any
+from urllib.parse import quote
+
+from defserve.errors import BadArguments, Problem, ToolError
+from defserve.openapi.documents.operations import VARIABLE, Operation
+from defserve.openapi.requests.plan import BodyArguments, RequestPlan
+from defserve.openapi.requests.styles import cookie_pairs, in_header, in_path, query_pairs, text_of
+from defserve.wire.jsonvalue import is_array, is_object
+
+_PATH_SAFE = "/:@!$&'()*+,;=~-._%"
+
+
+@dataclass(slots=True)
+class ApiRequest:
+    """One request, before the credentials are added. Its repr has no values."""
+
+    method: str
+    url: str
+    query: list[str] = field(default_factory=list[str], repr=False)
+    headers: dict[str, str] = field(default_factory=dict[str, str], repr=False)
+    cookies: list[str] = field(default_factory=list[str], repr=False)
+    content: dict[str, Any] = field(default_factory=dict[str, Any], repr=False)
+    """`content`, `data` and `files`, as httpx takes them."""
+
+    @property
+    def address(self) -> str:
+        mark = "&" if "?" in self.url else "?"
+        return f"{self.url}{mark}{'&'.join(self.query)}" if self.query else self.url
+
+    @property
+    def all_headers(self) -> dict[str, str]:
+        return {**self.headers, "cookie": "; ".join(self.cookies)} if self.cookies else self.headers
+
+
+def build(
+    operation: Operation, plan: RequestPlan, base: str, arguments: dict[str, Any], slashes: Collection[str]
+) -> ApiRequest:
+    """The request. Raises BadArguments for a value that could leave its place."""
+    request = ApiRequest(operation.method.upper(), "", headers={"accept": "application/json, */*;q=0.5"})
+    in_paths: dict[str, str] = {}
+    for argument in plan.parameters:
+        parameter, value = argument.parameter, arguments.get(argument.name)
+        if value is None and not parameter.required:
+            continue
+        if parameter.place == "path":
+            allowed = parameter.name in slashes
+            in_paths[parameter.name] = in_path(parameter, value, argument.name, slashes=allowed)
+        elif parameter.place == "query":
+            request.query += query_pairs(parameter, value)
+        elif parameter.place == "header":
+            request.headers[parameter.name] = in_header(parameter, value, argument.name)
+        else:
+            request.cookies += cookie_pairs(parameter, value)
+    request.url = base + _path(operation.path, in_paths)
+    if plan.body is not None:
+        _add_body(request, plan.body, arguments)
+    return request
+
+
+def _path(template: str, values: dict[str, str]) -> str:
+    """The path, each variable in its place. Raises ToolError if the whole would name another address."""
+    template = template.partition("#")[0]
+    route, mark, query = template.partition("?")
+    parts: list[str] = []
+    for index, piece in enumerate(VARIABLE.split(route)):
+        parts.append(values.get(piece, "") if index % 2 else quote(piece, safe=_PATH_SAFE))
+    path = "".join(parts)
+    # Two values may stand in one part: what each is alone says nothing about both.
+    if any(part in (".", "..") for part in path.replace("%2E", ".").replace("%2e", ".").split("/")):
+        raise ToolError("the arguments make an address that names another one")
+    return f"{path}{mark}{quote(query, safe=_PATH_SAFE)}"
+
+
+def _add_body(request: ApiRequest, plan: BodyArguments, arguments: dict[str, Any]) -> None:
+    if plan.whole is not None:
+        if plan.whole not in arguments:
+            return
+        value: Any = arguments[plan.whole]
+    else:
+        value = {field: arguments[name] for name, field in plan.fields.items() if name in arguments}
+        if not value and not plan.required:
+            return
+    _WRITERS[plan.kind](request, plan, value)
+
+
+def _json(request: ApiRequest, plan: BodyArguments, value: Any) -> None:
+    media = plan.media if "*" not in plan.media else "application/json"
+    request.headers["content-type"] = media
+    request.content["content"] = json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "replace")
+
+
+def _form(request: ApiRequest, plan: BodyArguments, value: Any) -> None:
+    pairs: list[str] = []
+    for name, item in value.items() if is_object(value) else ():
+        for key, text in _form_values(name, item):
+            pairs.append(f"{quote(key, safe='[]')}={quote(text.encode('utf-8', 'replace'), safe='')}")
+    request.headers["content-type"] = "application/x-www-form-urlencoded"
+    request.content["content"] = "&".join(pairs).encode()
+
+
+def _form_values(name: str, value: Any) -> list[tuple[str, str]]:
+    """Fields of a form as most APIs read them: `items[0]`, `address[city]`; a plain list repeats its name."""
+    if is_array(value):
+        if all(not isinstance(item, dict | list) for item in value):
+            return [(name, text_of(item)) for item in value]
+        return [pair for index, item in enumerate(value) for pair in _form_values(f"{name}[{index}]", item)]
+    if is_object(value):
+        return [pair for key, item in value.items() for pair in _form_values(f"{name}[{key}]", item)]
+    return [] if value is None else [(name, text_of(value))]
+
+
+def _multipart(request: ApiRequest, plan: BodyArguments, value: Any) -> None:
+    files: list[tuple[str, tuple[str | None, bytes, str] | tuple[str | None, bytes]]] = []
+    for name, item in value.items() if is_object(value) else ():
+        if name in plan.files:
+            for each in item if is_array(item) else [item]:
+                data, filename, media = _file(each, name)
+                files.append((name, (filename or name, data, media)))
+        elif isinstance(item, dict | list):
+            files.append((name, (None, json.dumps(item).encode(), "application/json")))
+        elif item is not None:
+            files.append((name, (None, text_of(item).encode("utf-8", "replace"))))
+    request.content["files"] = files or [("", (None, b""))]
+
+
+def _text(request: ApiRequest, plan: BodyArguments, value: Any) -> None:
+    request.headers["content-type"] = plan.media if "charset" in plan.media else f"{plan.media}; charset=utf-8"
+    request.content["content"] = text_of(value).encode("utf-8", "replace")
+
+
+def _bytes(request: ApiRequest, plan: BodyArguments, value: Any) -> None:
+    data, _, media = _file(value, plan.whole or "body")
+    request.headers["content-type"] = media if "*" in plan.media else plan.media
+    request.content["content"] = data
+
+
+def _file(value: Any, argument: str) -> tuple[bytes, str | None, str]:
+    """Content, name and media type of a file. Raises BadArguments."""
+
+    def wrong(reason: str) -> BadArguments:
+        return BadArguments((Problem(argument, reason),))
+
+    if isinstance(value, str):
+        value = {"text": value}
+    if not is_object(value) or ("text" in value) == ("base64" in value):
+        raise wrong("expected a file: an object with text, or with base64")
+    name, media = value.get("filename"), value.get("content_type")
+    for given in (name, media):
+        if isinstance(given, str) and not (given.isprintable() and len(given) <= 200):
+            raise wrong("filename and content_type must be short and printable")
+    if "text" in value:
+        return str(value["text"]).encode("utf-8", "replace"), name, media or "text/plain"
+    try:
+        return b64decode(str(value["base64"]), validate=True), name, media or "application/octet-stream"
+    except (NotBase64, ValueError):
+        raise wrong("base64 cannot be decoded") from None
+
+
+_WRITERS = {"json": _json, "form": _form, "multipart": _multipart, "text": _text, "bytes": _bytes}

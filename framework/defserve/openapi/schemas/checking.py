@@ -1,0 +1,57 @@
+"""Arguments checked against a schema that a stranger wrote: nothing in it may make checking slow."""
+
+from __future__ import annotations
+
+import json
+from typing import Any, Final
+
+from defserve.binding.arguments.compact import rebuilt
+from defserve.binding.arguments.explicit import MOST_UNIQUE, ExplicitArguments
+from defserve.binding.arguments.patterns import backtracks
+from defserve.errors import UsageError
+from defserve.wire.jsonvalue import JsonSchema, as_list
+
+LONGEST_MATCHED: Final = 10_000
+
+
+def checker(schema: JsonSchema) -> ExplicitArguments:
+    """Checks arguments as far as that is cheap. The API checks the rest."""
+    try:
+        return ExplicitArguments(_cheap(schema), subject="input schema")
+    except UsageError:
+        names = schema.get("properties", {})
+        loose = {"type": "object", "properties": dict.fromkeys(names, True), "additionalProperties": False}
+        return ExplicitArguments({**loose, "required": schema.get("required", [])})
+
+
+def _cheap(schema: JsonSchema) -> JsonSchema:
+    made = rebuilt(schema, _cheap)
+    pattern: Any = made.get("pattern")
+    if isinstance(pattern, str):
+        if backtracks(pattern):
+            del made["pattern"]
+        else:
+            made.setdefault("maxLength", LONGEST_MATCHED)
+    if made.get("uniqueItems") is True:
+        made.setdefault("maxItems", MOST_UNIQUE)
+        if made["maxItems"] > MOST_UNIQUE:
+            del made["uniqueItems"]
+    if any(map(backtracks, made.get("patternProperties", {}))):
+        del made["patternProperties"]
+    return made
+
+
+_READ: Final = {"object": dict, "array": list, "integer": int, "number": (int, float), "boolean": bool}
+
+
+def unquoted(value: Any, schema: JsonSchema) -> Any:
+    """A value that a model has put into a text by mistake: `"[1, 2]"` where only a list fits."""
+    kinds = as_list(schema.get("type", "string"))
+    if not isinstance(value, str) or "string" in kinds or not any(kind in _READ for kind in kinds):
+        return value
+    try:
+        meant = json.loads(value)
+    except (ValueError, RecursionError):
+        return value
+    wanted = tuple(t for k in kinds if k in _READ for t in (_READ[k] if isinstance(_READ[k], tuple) else (_READ[k],)))  # pyright: ignore
+    return meant if isinstance(meant, wanted) else value

@@ -1,0 +1,130 @@
+"""One schema of OpenAPI as JSON Schema 2020-12: only what describes values, in the words of the newer dialect."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any, Final, Literal, TypeAlias
+
+from defserve.openapi.schemas.texts import OF_FIELD, cleaned
+from defserve.wire.jsonvalue import JsonSchema, as_list, is_array, is_object
+
+Direction: TypeAlias = Literal["request", "response"]
+"""Whether a schema describes what is sent (no `readOnly` fields) or what comes back (no `writeOnly` fields)."""
+
+FORMATS: Final = frozenset("date date-time time duration email uri uuid ipv4 ipv6 hostname byte password".split())
+LONGEST_ENUM: Final = 4_000
+
+_KEPT: Final = frozenset(
+    "type enum const default multipleOf maximum exclusiveMaximum minimum exclusiveMinimum maxLength minLength pattern"
+    " maxItems minItems uniqueItems maxProperties minProperties required".split()
+)
+_ONE: Final = ("items", "additionalProperties", "not", "propertyNames", "contains")
+_MANY: Final = ("anyOf", "oneOf", "prefixItems")
+_NAMED: Final = ("properties", "patternProperties")
+_HIDDEN: Final[dict[Direction, str]] = {"request": "readOnly", "response": "writeOnly"}
+
+Convert: TypeAlias = Callable[[Any], JsonSchema]
+
+
+def converted(schema: JsonSchema, direction: Direction, convert: Convert) -> JsonSchema:
+    """A schema without `$ref` and `allOf` of its own; `convert` does those inside."""
+    made: JsonSchema = {name: schema[name] for name in schema if name in _KEPT}
+    if isinstance(text := schema.get("description"), str) and (said := cleaned(text, OF_FIELD)):
+        made["description"] = said
+    if schema.get("format") in FORMATS:
+        made["format"] = schema["format"]
+    for name in _ONE:
+        if is_object(inner := schema.get(name)):
+            made[name] = convert(inner)
+        elif isinstance(inner, bool):
+            made[name] = inner
+    for name in _MANY:
+        if is_array(inner := schema.get(name)) and inner:
+            made[name] = [convert(each) for each in inner]
+    for name in _NAMED:
+        if is_object(inner := schema.get(name)):
+            made[name] = {key: convert(each) for key, each in inner.items() if not _is_hidden(each, direction)}
+    _repair(made, schema)
+    made = _one_or_null(made)
+    return nullable(made) if schema.get("nullable") is True else made
+
+
+def _one_or_null(schema: JsonSchema) -> JsonSchema:
+    """`anyOf` of a type and null as one list of types, which more models understand."""
+    for word in ("anyOf", "oneOf"):
+        options: list[JsonSchema] = schema.get(word, [])
+        others = [option for option in options if option != {"type": "null"}]
+        if len(options) == len(others) + 1 == 2 and "type" in others[0] and schema.keys() <= {word, *_SAID}:
+            return nullable({**others[0], **{name: schema[name] for name in _SAID if name in schema}})
+    return schema
+
+
+_SAID: Final = ("description", "default")
+
+
+def nullable(schema: JsonSchema) -> JsonSchema:
+    """A schema that takes null as well."""
+    if "type" in schema and "anyOf" not in schema and "oneOf" not in schema:
+        made = {**schema, "type": [*dict.fromkeys((*as_list(schema["type"]), "null"))]}
+        if is_array(values := schema.get("enum")) and None not in values:
+            made["enum"] = [*values, None]
+        return made
+    if not schema:
+        return schema
+    said = {"description": schema["description"]} if "description" in schema else {}
+    return {"anyOf": [{name: schema[name] for name in schema if name not in said}, {"type": "null"}], **said}
+
+
+def _repair(made: JsonSchema, schema: JsonSchema) -> None:
+    """What is written in the words of 3.0, and what would be no schema."""
+    for word, limit in (("exclusiveMinimum", "minimum"), ("exclusiveMaximum", "maximum")):
+        if isinstance(exclusive := made.get(word), bool):
+            del made[word]
+            if exclusive and limit in made:
+                made[word] = made.pop(limit)
+    if is_array(required := made.get("required")):
+        known = made.get("properties")
+        kept = [n for n in required if isinstance(n, str) and (not is_object(known) or n in known or _is_open(schema))]
+        made["required"] = [*dict.fromkeys(kept)]
+    if not made.get("required", True) or not is_array(made.get("required", [])):
+        del made["required"]
+    if made.get("default", made) is None:
+        del made["default"]
+    kinds = [kind for kind in as_list(made.get("type", [])) if kind in _TYPES]
+    if "type" in made:
+        made["type"] = kinds if len(kinds) > 1 else kinds[0] if kinds else "string"
+    elif "properties" in made:
+        made["type"] = "object"
+    elif "items" in made:
+        made["type"] = "array"
+    for word in (*_BOUNDS, *_COUNTS):
+        if word in made and (not _is_number(made[word]) or (word not in _BOUNDS and made[word] <= 0)):
+            del made[word]
+    if is_array(values := made.get("enum")):
+        if not values or len(json.dumps(values)) > LONGEST_ENUM:
+            del made["enum"]
+    elif "enum" in made:
+        del made["enum"]
+    if not isinstance(made.get("pattern", ""), str):
+        del made["pattern"]
+    if not isinstance(made.get("uniqueItems", True), bool):
+        del made["uniqueItems"]
+
+
+_TYPES: Final = frozenset("string number integer boolean object array null".split())
+_BOUNDS: Final = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum")
+_COUNTS: Final = ("multipleOf", "maxLength", "minLength", "maxItems", "minItems", "maxProperties", "minProperties")
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _is_open(schema: JsonSchema) -> bool:
+    """Whether it may have properties that it does not name, or has them by what it is combined with."""
+    return any(word in schema for word in ("additionalProperties", "patternProperties", "anyOf", "oneOf", "allOf"))
+
+
+def _is_hidden(schema: Any, direction: Direction) -> bool:
+    return is_object(schema) and schema.get(_HIDDEN[direction]) is True

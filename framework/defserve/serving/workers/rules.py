@@ -1,0 +1,60 @@
+"""What a server must share before several processes can serve it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, Protocol
+
+from defserve.core.composition import Composition
+from defserve.errors import UsageError
+
+if TYPE_CHECKING:
+    from defserve.serving.options import WebFields
+    from defserve.stores.store import Store
+
+
+class Sharing(Protocol):
+    """The part of a server that says what it keeps, and where."""
+
+    @property
+    def store(self) -> Store | None: ...
+    @property
+    def composition(self) -> Composition: ...
+
+
+def check_sharing(server: Sharing, count: int, options: WebFields) -> None:
+    """Raises UsageError if several workers would not know what they need from one another."""
+    if count == 1:
+        return
+    if options.get("legacy_sse", False):
+        raise UsageError(
+            "--legacy-sse needs one process: its clients send and listen on different connections",
+            fix="leave out --workers, or --legacy-sse",
+        )
+    if not (options.get("stateless", False) or shares_sessions(server)):
+        raise UsageError(
+            f"{count} workers cannot share the sessions of clients, which are kept in the memory of one process",
+            fix='keep them in a Redis: Server(store="redis://localhost:6379/0"); or serve only clients that need no '
+            "session (2026-07-28): --stateless (in code: stateless=True)",
+        )
+    for what in _kept_in_memory(server):
+        raise UsageError(
+            f"{count} workers cannot share {what}, which this server keeps in the memory of one process",
+            fix='give Server(store="sqlite:///shared.db") on one machine, or Server(store="redis://localhost:6379/0")',
+        )
+
+
+def shares_sessions(server: object) -> bool:
+    """Whether every process can answer every request of a session."""
+    return getattr(server, "shared", None) is not None
+
+
+def _kept_in_memory(server: Sharing) -> Iterator[str]:
+    from defserve.stores.memory import MemoryStore
+
+    for extension in server.composition.extensions:
+        if extension.name == "tasks" and (server.store is None or isinstance(server.store, MemoryStore)):
+            yield "tasks"
+        states: Any = getattr(extension, "declared_states", list)
+        if any(isinstance(state.store, MemoryStore) for state in states()):
+            yield "state"

@@ -1,0 +1,192 @@
+"""`Server.run(workers=…)`: this process becomes the supervisor, or serves as one of its workers."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import secrets
+import signal
+import socket
+import sys
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+from defserve.errors import UsageError
+from defserve.observing.logs import number_lines
+from defserve.protocols.mcp.extension import MCP
+from defserve.runner.address import PORTS, Address
+from defserve.runner.network import actual, listen
+from defserve.runner.signals import INTERRUPTED
+from defserve.runner.sockets import bound
+from defserve.runner.web_sessions import WebSessions
+from defserve.serving import web
+from defserve.serving.workers.membership import Greeting, Membership, join, membership
+from defserve.serving.workers.process import GroupPlan, Timing
+from defserve.serving.workers.rules import Sharing, check_sharing
+from defserve.serving.workers.supervisor import Supervisor, counted
+from defserve.serving.workers.worker import Worker
+
+if TYPE_CHECKING:
+    from defserve.auth import Auth
+    from defserve.serving.options import WebFields
+
+    class ServedInGroup(Sharing, Protocol):
+        """The part of a server that a worker uses."""
+
+        mcp: MCP
+        auth: Auth | None
+
+
+MOST_WORKERS: Final = 256
+
+
+def worker_count(wanted: int | str) -> int:
+    """How many workers `8`, `"8"` or `"auto"` are. Raises UsageError."""
+    if wanted == "auto":
+        return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    with suppress(ValueError):
+        if 1 <= (count := int(wanted)) <= MOST_WORKERS:
+            return count
+    raise UsageError(f"there cannot be {wanted!r} workers", fix=f"give a number from 1 to {MOST_WORKERS}, or auto")
+
+
+def address_of_group(on: str) -> Address:
+    """Where a group serves. Raises UsageError if only one process can serve there."""
+    if os.name != "posix":
+        raise UsageError("workers cannot share a socket on this system", fix="leave out workers, or use Linux or macOS")
+    if on.partition(":")[0] not in (*PORTS, "unix"):
+        raise UsageError(
+            f"{on!r} has one client, so it has one process", fix="serve workers on http://127.0.0.1:8000/mcp"
+        )
+    return Address.parse(on, "/mcp")
+
+
+def supervise(
+    address: Address,
+    count: int,
+    *,
+    local_token: bool = False,
+    log_json: bool = False,
+    command: Sequence[str] = (),
+    timing: Timing | None = None,
+) -> int:
+    """Serve an address with so many workers until a signal ends it, and return the exit code.
+
+    Each worker is started with `command`; without one, as this process was.
+    """
+    with bound(address) as sockets, _local_key(sockets, wanted=local_token) as key:
+        plan = GroupPlan(
+            tuple(command) or _own_command(),
+            count,
+            tuple(one.fileno() for one in sockets),
+            Greeting(key, secrets.token_urlsafe(32)),
+        )
+        return asyncio.run(_supervise(plan, str(actual(address, sockets[0])), _teller(log_json), timing))
+
+
+async def _supervise(plan: GroupPlan, where: str, say: Callable[[str], None], timing: Timing | None) -> int:
+    supervisor = Supervisor(plan, say, timing)
+    with _signals(supervisor):
+        return await supervisor.run(lambda: say(f"serving on {where} with {counted(plan.count)}"))
+
+
+@contextmanager
+def _signals(supervisor: Supervisor) -> Generator[None]:
+    loop, had_terminal = asyncio.get_running_loop(), _has_terminal()
+
+    def hang_up() -> None:
+        # A terminal that was closed says the same as somebody who wants a reload.
+        if had_terminal and not _has_terminal():
+            supervisor.stop(0)
+        else:
+            supervisor.reload()
+
+    actions = {
+        signal.SIGTERM: partial(supervisor.stop, 0),
+        signal.SIGINT: partial(supervisor.stop, INTERRUPTED),
+        signal.SIGHUP: hang_up,
+    }
+    for number, action in actions.items():
+        loop.add_signal_handler(number, action)
+    try:
+        yield
+    finally:
+        for number in actions:
+            loop.remove_signal_handler(number)
+
+
+def _has_terminal() -> bool:
+    try:
+        os.close(os.open("/dev/tty", os.O_RDONLY | os.O_NOCTTY))
+    except OSError:
+        return False
+    return True
+
+
+@contextmanager
+def _local_key(sockets: Any, *, wanted: bool) -> Generator[str | None]:
+    if not wanted:
+        yield None
+        return
+    from defserve.auth.local_token.files import published
+
+    with published(web.places_of(sockets)) as key:
+        yield key
+
+
+def _own_command() -> tuple[str, ...]:
+    """What started this process. Raises UsageError if that cannot be done again."""
+    arguments = sys.orig_argv[1:]
+    if not arguments or arguments[-1] == "-" or hasattr(sys, "ps1"):
+        raise UsageError("workers load the server from its file, and this one is in none", fix="save it: server.py")
+    return (sys.executable, *arguments)
+
+
+def _teller(log_json: bool) -> Callable[[str], None]:
+    if not log_json:
+        return lambda text: print(text, file=sys.stderr, flush=True)
+    import logging
+
+    from defserve.observing.logs import JsonLines
+
+    # The log of this process belongs to the author, so it is not set up here.
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(JsonLines())
+    return lambda text: handler.emit(logging.LogRecord("defserve.workers", logging.INFO, "", 0, text, None, None))
+
+
+def serve_group(server: ServedInGroup, on: str, workers: int | str, options: WebFields, *, log_json: bool) -> int:
+    """Serve with several processes: supervise them, or be one of them. Returns the exit code."""
+    address, count = address_of_group(on), worker_count(workers)
+    check_sharing(server, count, options)
+    if (member := membership()) is not None:
+        return serve_as_worker(server, address, member, options)
+    return supervise(address, count, local_token=options.get("local_token", False), log_json=log_json)
+
+
+def supervised(on: str, workers: str, *, local_token: bool, log_json: bool) -> int | None:
+    """Supervise workers that load the server themselves, and return the exit code. None: this process is a worker."""
+    if membership() is not None:
+        return None
+    return supervise(address_of_group(on), worker_count(workers), local_token=local_token, log_json=log_json)
+
+
+def serve_as_worker(server: ServedInGroup, address: Address, member: Membership, options: WebFields) -> int:
+    """Serve on the sockets of the group until the supervisor or a signal ends it. Returns the exit code."""
+    number_lines(member.number)
+    try:
+        control, greeting = join(member)
+    except EOFError:
+        return 1
+    server.mcp.secret.of_group = greeting.secret.encode()
+    composition = server.composition
+    provider = WebSessions(composition)
+    worker = Worker(member, control, provider, partial(web.measured, composition), partial(web.readiness, composition))
+    app = web.app_of(provider, server.mcp, server.auth, options, address, greeting.key, worker)
+    network = replace(web.network_options(options), started=worker.started)
+    sockets = [socket.socket(fileno=number) for number in member.sockets]
+    with control:
+        return listen(app, address, network, composition.limits, provider, sockets)

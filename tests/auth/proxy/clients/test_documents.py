@@ -1,0 +1,116 @@
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from defserve.auth.proxy.clients import documents
+from defserve.auth.proxy.clients.documents import FETCHES, LARGEST, ClientDocuments, fetch_guarded, is_document_url
+from defserve.auth.proxy.errors import OAuthError
+from defserve.errors import DefserveError
+from tests.rows import for_each_row
+
+pytestmark = pytest.mark.anyio
+
+URL = "https://app.example/client.json"
+GOOD: dict[str, Any] = {"client_id": URL, "client_name": "App", "redirect_uris": ["https://app.example/cb"]}
+
+
+class Web:
+    def __init__(self, said: Any) -> None:
+        self.said, self.asked = said, list[str]()
+
+    async def fetch(self, url: str) -> bytes:
+        self.asked.append(url)
+        if isinstance(self.said, Exception):
+            raise self.said
+        return self.said if isinstance(self.said, bytes) else json.dumps(self.said).encode()
+
+
+async def test_a_client_is_read_once_and_kept() -> None:
+    web = Web(GOOD)
+    known = ClientDocuments(web.fetch)
+    found = [await known.find(URL) for _ in range(3)]
+    assert found[0] is not None and found[0].name == "App" and found[0].document == URL and web.asked == [URL]
+
+
+@for_each_row(
+    "said",
+    [
+        {**GOOD, "client_id": "https://other.example/client.json"},
+        {**GOOD, "client_secret": "x"},
+        {**GOOD, "redirect_uris": ["javascript:x"]},
+        {**GOOD, "redirect_uris": []},
+        {**GOOD, "token_endpoint_auth_method": "client_secret_basic"},
+        {**GOOD, "grant_types": ["client_credentials"]},
+        {**GOOD, "response_types": ["token"]},
+        {**GOOD, "redirect_uris": ["https://app.example/cb"] * 11},
+        {},
+        b"[]",
+        b"{",
+        b"[" * 100_000,
+        b" " * (LARGEST + 1),
+        OSError("away"),
+        RuntimeError("of a library"),
+    ],
+    ids=range(15),
+)
+async def test_a_document_that_is_not_good_is_no_client_and_not_fetched_again_at_once(said: Any) -> None:
+    web = Web(said)
+    known = ClientDocuments(web.fetch)
+    assert [await known.find(URL) for _ in range(3)] == [None] * 3 and len(web.asked) == 1
+
+
+@for_each_row(
+    "url",
+    [
+        "http://app.example/client.json",
+        "https://app.example",
+        "https://app.example/",
+        "https://app.example/a/../client.json",
+        "https://app.example/client.json?x",
+        "https://app.example/client.json#x",
+        "https://user@app.example/client.json",
+        "https://app.example/" + "x" * 600,
+        "HTTPS://app.example/client.json",
+    ],
+)
+async def test_not_every_url_is_the_id_of_a_client(url: str) -> None:
+    web = Web(GOOD)
+    assert not is_document_url(url) and await ClientDocuments(web.fetch).find(url) is None and not web.asked
+
+
+async def test_strangers_cannot_cause_many_fetches() -> None:
+    web = Web(OSError("away"))
+    known = ClientDocuments(web.fetch)
+    with pytest.raises(OAuthError, match="too many clients"):
+        for number in range(FETCHES.burst * 3):
+            await known.find(f"https://app.example/{number}")
+    assert len(web.asked) <= FETCHES.burst * 2
+
+
+@for_each_row(
+    "url",
+    [
+        "https://127.0.0.1/client.json",
+        "https://localhost/client.json",
+        "https://[::1]/client.json",
+        "https://10.0.0.1/client.json",
+        "https://192.168.1.1/client.json",
+        "https://169.254.169.254/latest/meta-data",
+        "https://2130706433/client.json",
+        "https://0x7f.1/client.json",
+        "https://metadata.google.internal/client.json",
+        "https://app.example:22/client.json",
+        "https://[::ffff:127.0.0.1]/client.json",
+    ],
+)
+async def test_addresses_that_are_not_public_are_never_fetched(url: str) -> None:
+    with pytest.raises(DefserveError):
+        await fetch_guarded(url)
+    assert await ClientDocuments().find(url) is None
+
+
+def test_what_is_kept_is_bounded() -> None:
+    assert documents.KEPT_BYTES <= 1024 * 1024

@@ -1,0 +1,164 @@
+from __future__ import annotations
+
+import secrets
+from base64 import b64encode
+from typing import Any
+
+import pytest
+
+from defserve.auth.proxy import grants
+from tests.auth.proxied import URL, call, proxy, visiting
+from tests.auth.vendor import FakeVendor
+from tests.rows import for_each_row
+
+pytestmark = pytest.mark.anyio
+
+
+async def is_in(visit: Any, token: str) -> bool:
+    return (await call(visit.http, token)).status_code == 200
+
+
+@for_each_row(
+    "changed",
+    [
+        {"code_verifier": secrets.token_urlsafe(48)},
+        {"code_verifier": "short"},
+        {"redirect_uri": "http://127.0.0.1:9/callback"},
+    ],
+    ids=range(3),
+)
+async def test_a_code_is_of_no_use_to_another(changed: dict[str, Any]) -> None:
+    async with visiting() as visit:
+        code = await visit.code()
+        answer = await visit.exchange(code, **changed)
+        assert answer.status_code == 400 and answer.json()["error"] == "invalid_grant"
+        assert (await visit.exchange(code)).status_code == 200, "and the client itself can still use it"
+
+
+async def test_a_code_of_one_client_is_not_good_for_another() -> None:
+    async with visiting() as visit:
+        code, mine = await visit.code(), visit.client
+        await visit.register(client_name="another")
+        assert (await visit.exchange(code)).json()["error"] == "invalid_grant"
+        visit.client = mine
+        assert (await visit.exchange(code)).status_code == 200
+
+
+async def test_a_code_that_is_used_twice_takes_back_what_it_gave(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(grants, "KEPT_SECONDS", 0.0)
+    async with visiting() as visit:
+        code = await visit.code()
+        tokens = (await visit.exchange(code)).json()
+        assert await is_in(visit, tokens["access_token"])
+        assert (await visit.exchange(code)).json()["error"] == "invalid_grant"
+        assert not await is_in(visit, tokens["access_token"])
+        assert (await visit.refresh(tokens["refresh_token"])).json()["error"] == "invalid_grant"
+
+
+async def test_a_refresh_gives_new_tokens_and_asks_the_vendor(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(grants, "KEPT_SECONDS", 0.0)
+    async with visiting(scopes=["a"], optional_scopes=["b"]) as visit:
+        first = await visit.tokens(scope="a b")
+        second = (await visit.refresh(first["refresh_token"], resource=URL)).json()
+        assert second["refresh_token"] != first["refresh_token"] and second["scope"] == "a b"
+        assert await is_in(visit, second["access_token"])
+        less = (await visit.refresh(second["refresh_token"], scope="a")).json()
+        assert less["scope"] == "a"
+        more = await visit.refresh(less["refresh_token"], scope="a c")
+        assert more.json()["error"] == "invalid_scope"
+        visit.vendor.refresh_tokens.clear()
+        assert (await visit.refresh(less["refresh_token"])).json()["error"] == "invalid_grant"
+        assert not await is_in(visit, less["access_token"]), "whom the vendor shuts out is shut out"
+
+
+async def test_a_vendor_that_is_away_ends_nothing() -> None:
+    async with visiting() as visit:
+        tokens = await visit.tokens()
+        visit.vendor.is_shut = True
+        assert (await visit.refresh(tokens["refresh_token"])).status_code == 503
+        visit.vendor.is_shut = False
+        assert (await visit.refresh(tokens["refresh_token"])).status_code == 200
+
+
+async def test_a_refresh_token_that_comes_back_ends_everything(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(grants, "KEPT_SECONDS", 0.0)
+    async with visiting() as visit:
+        stolen = await visit.tokens()
+        mine = (await visit.refresh(stolen["refresh_token"])).json()
+        assert (await visit.refresh(stolen["refresh_token"])).json()["error"] == "invalid_grant"
+        assert (await visit.refresh(mine["refresh_token"])).json()["error"] == "invalid_grant"
+        assert not await is_in(visit, mine["access_token"])
+
+
+async def test_a_token_is_taken_back_by_its_client_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(grants, "KEPT_SECONDS", 0.0)
+    async with visiting() as visit:
+        tokens, mine = await visit.tokens(), visit.client["client_id"]
+        await visit.register(client_name="another")
+        for token in (tokens["access_token"], tokens["refresh_token"], "unknown"):
+            form = {"token": token, "client_id": visit.client["client_id"]}
+            assert (await visit.http.post("/revoke", data=form)).status_code == 200
+        assert await is_in(visit, tokens["access_token"])
+        done = await visit.http.post("/revoke", data={"token": tokens["access_token"], "client_id": mine})
+        assert done.status_code == 200 and not await is_in(visit, tokens["access_token"])
+
+
+@for_each_row("method", ["client_secret_post", "client_secret_basic"])
+async def test_a_client_with_a_secret_must_show_it(method: str) -> None:
+    async with visiting() as visit:
+        await visit.register(token_endpoint_auth_method=method)
+        code, id, secret = await visit.code(), visit.client["client_id"], visit.client["client_secret"]
+        for bad in ({}, {"client_secret": "wrong"}, {"client_secret": visit.client["client_id"]}):
+            refused = await visit.exchange(code, **bad)
+            assert refused.status_code == 401 and refused.json()["error"] == "invalid_client"
+        shown = b64encode(f"{id}:{secret}".encode()).decode()
+        visit.http.headers["authorization"] = f"Basic {shown}"
+        twice = await visit.exchange(code, client_secret=secret)
+        assert twice.json()["error"] == "invalid_request"
+        good = await visit.exchange(code, client_id=None)
+        assert good.status_code == 200
+        for bad in ("Bearer x", "Basic !", f"Basic {b64encode(b'no colon').decode()}"):
+            visit.http.headers["authorization"] = bad
+            assert (await visit.refresh(good.json()["refresh_token"])).status_code == 401
+
+
+async def test_every_kind_of_token_is_good_for_its_own_purpose_only() -> None:
+    async with visiting() as visit:
+        code = await visit.code()
+        tokens = (await visit.exchange(code)).json()
+        for wrong in (code, tokens["access_token"], visit.client["client_id"]):
+            assert (await visit.refresh(wrong)).json()["error"] == "invalid_grant"
+        for wrong in (tokens["access_token"], tokens["refresh_token"]):
+            assert (await visit.exchange(wrong)).json()["error"] == "invalid_grant"
+        assert (await visit.token(grant_type="password", client_id=visit.client["client_id"])).json() == {
+            "error": "unsupported_grant_type",
+            "error_description": "use authorization_code or refresh_token",
+        }
+        assert (await visit.exchange(code, resource="https://other.example")).json()["error"] in (
+            "invalid_target",
+            "invalid_grant",
+        )
+
+
+async def test_the_vendor_s_token_is_for_the_server_alone() -> None:
+    vendor = FakeVendor()
+    made = proxy(vendor)
+    async with visiting(vendor, auth=made) as visit:
+        tokens = await visit.tokens()
+        principal = await made.verifier.verify(tokens["access_token"])
+        assert principal is not None and principal.claims["email"] == "alice@example.com"
+        found = await made.vendor_token(principal)
+        assert found is not None and found.startswith("vendor-access-")
+
+
+async def test_pages_of_any_site_may_use_what_needs_no_cookie() -> None:
+    async with visiting() as visit:
+        for path in ("/token", "/register", "/revoke", "/.well-known/oauth-authorization-server"):
+            asked = await visit.http.options(path, headers={"origin": "https://inspector.example"})
+            assert asked.status_code == 204 and asked.headers["access-control-allow-origin"] == "*"
+        answer = await visit.http.post("/token", data={}, headers={"origin": "https://inspector.example"})
+        assert answer.status_code == 400 and answer.headers["access-control-allow-origin"] == "*"
+        page = await visit.authorize()
+        assert "access-control-allow-origin" not in page.headers
+        assert (await visit.http.post("/token", content=b"x" * 70_000)).status_code == 413
+        assert (await visit.http.get("/authorize", headers={"host": "evil.example"})).status_code == 421

@@ -1,0 +1,40 @@
+"""To ask a panel's host side as the page does."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from typing import Any
+
+from defserve.inspector.inspection import Inspection
+from defserve.inspector.protocol import Request
+from defserve.inspector.verbs import VERBS
+
+
+async def do(inspection: Inspection, verb: str, /, **arguments: Any) -> Any:
+    """The answer of a verb that has no parts."""
+    return await VERBS[verb](inspection, Request(arguments, _refused))
+
+
+async def _refused(part: Any) -> None:
+    raise AssertionError(f"nobody takes {part}")
+
+
+@asynccontextmanager
+async def following(inspection: Inspection, verb: str, /, **arguments: Any) -> AsyncGenerator[list[Any]]:
+    """The parts of a verb, as they come. It is cancelled at the end of the block."""
+    parts: list[Any] = []
+
+    async def take(part: Any) -> None:
+        parts.append(part)
+
+    async def follow() -> None:
+        await VERBS[verb](inspection, Request(arguments, take))
+
+    task = asyncio.create_task(follow())
+    try:
+        yield parts
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)

@@ -1,0 +1,208 @@
+"""The whole way: `defserve run --workers`, its signals, its exit codes, and what it refuses."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from http.client import HTTPConnection
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydantic import BaseModel
+
+from defserve import Server
+from defserve.errors import UsageError
+from defserve.runner.address import Address
+from defserve.serving.options import WebFields
+from defserve.serving.workers import running
+from defserve.serving.workers.rules import check_sharing
+from defserve.serving.workers.running import supervise
+from tests.rows import for_each_row
+from tests.serving.workers.group import QUICK, call_request, write_server
+from tests.waiting import wait_until
+
+
+class OverUnix(HTTPConnection):
+    def __init__(self, path: Path) -> None:
+        super().__init__("localhost", timeout=30)
+        self._path = str(path)
+
+    def connect(self) -> None:
+        self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self.sock.settimeout(30)
+        self.sock.connect(self._path)
+
+
+def call(at: Path, tool: str, /, **arguments: Any) -> str:
+    head, _, body = call_request(tool, arguments).partition(b"\r\n\r\n")
+    headers = dict(line.decode().split(": ", 1) for line in head.split(b"\r\n")[1:])
+    connection = OverUnix(at)
+    try:
+        connection.request("POST", "/mcp", body, headers)
+        return json.loads(connection.getresponse().read())["result"]["content"][0]["text"]
+    finally:
+        connection.close()
+
+
+def serves(path: Path) -> bool:
+    try:
+        return bool(call(path, "who"))
+    except OSError:
+        return False
+
+
+def command(file: Path, path: Path, *more: str) -> list[str]:
+    on = ["--on", f"unix:{path}", "--stateless", "--workers", "1"]
+    return [sys.executable, "-m", "defserve", "run", str(file), *on, *more]
+
+
+def in_a_thread(work: Callable[[], None]) -> list[BaseException]:
+    """Runs it; what went wrong, at the end. Then the process gets a signal, so that the supervisor ends."""
+    problems: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            work()
+        except BaseException as error:
+            problems.append(error)
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    threading.Thread(target=run).start()
+    return problems
+
+
+def test_signals_reload_drain_and_interrupt(tmp_path: Path, capfd: pytest.CaptureFixture[str]):
+    file, path = write_server(tmp_path), tmp_path / "s"
+    mark = tmp_path / "mark"
+
+    def work() -> None:
+        wait_until(lambda: serves(path))
+        first = call(path, "who")
+        os.kill(os.getpid(), signal.SIGHUP)
+        wait_until(lambda: call(path, "who") != first)
+        threading.Thread(target=lambda: call(path, "slow", path=str(mark))).start()
+        wait_until(mark.exists)
+        os.kill(os.getpid(), signal.SIGINT)
+        mark.unlink()  # the running call has time to end
+
+    problems = in_a_thread(work)
+    address = Address.parse(f"unix:{path}")
+    code = supervise(address, 1, command=command(file, path, "--log-level", "info"), timing=QUICK)
+    assert (code, problems) == (130, [])
+    assert not path.exists()
+    said = capfd.readouterr().err
+    assert f"serving on unix:{path} with 1 worker\n" in said
+    assert "reloaded: 1 worker started; those of before finish their calls\n" in said
+    assert re.search(r"INFO worker 1 defserve\.requests: tools/call slow ok", said), said
+
+
+def test_a_second_signal_ends_at_once(tmp_path: Path, capfd: pytest.CaptureFixture[str]):
+    file, path, mark = write_server(tmp_path), tmp_path / "s", tmp_path / "mark"
+    gone: list[BaseException] = []
+
+    def hold() -> None:
+        try:
+            call(path, "slow", path=str(mark))
+        except (OSError, ValueError) as error:
+            gone.append(error)
+
+    def work() -> None:
+        wait_until(lambda: serves(path))
+        threading.Thread(target=hold).start()
+        wait_until(mark.exists)
+        os.kill(os.getpid(), signal.SIGTERM)
+        os.kill(os.getpid(), signal.SIGTERM)
+        wait_until(lambda: bool(gone))
+
+    problems = in_a_thread(work)
+    code = supervise(Address.parse(f"unix:{path}"), 1, command=command(file, path), timing=QUICK, log_json=True)
+    assert (code, problems) == (0, [])
+    lines = [json.loads(line) for line in capfd.readouterr().err.splitlines() if line.startswith("{")]
+    assert [line["message"] for line in lines] == [f"serving on unix:{path} with 1 worker"]
+
+
+def test_a_killed_supervisor_leaves_no_process_behind(tmp_path: Path):
+    file, path = write_server(tmp_path), tmp_path / "s"
+    # As a script, so that the file itself calls `run(workers=…)`; its workers are started as it was.
+    started = [sys.executable, str(file), *command(file, path)[5:]]
+    with subprocess.Popen(started, stderr=subprocess.DEVNULL) as process:
+        wait_until(lambda: serves(path) or process.poll() is not None)
+        worker = int(call(path, "who"))
+        assert worker != process.pid
+        process.kill()
+        process.wait()
+        wait_until(lambda: not is_running(worker))
+
+
+def is_running(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def test_a_terminal_that_was_closed_ends_the_group(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+    file, path, terminals = write_server(tmp_path), tmp_path / "s", [True, False]
+    monkeypatch.setattr(running, "_has_terminal", lambda: terminals.pop(0))
+
+    def work() -> None:
+        wait_until(lambda: serves(path))
+        os.kill(os.getpid(), signal.SIGHUP)
+
+    problems = in_a_thread(work)
+    assert supervise(Address.parse(f"unix:{path}"), 1, command=command(file, path), timing=QUICK) == 0
+    assert problems == []
+
+
+def test_what_started_this_process_must_be_a_file(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+    for arguments in (["python"], ["python", "-"]):
+        monkeypatch.setattr(sys, "orig_argv", arguments)
+        with pytest.raises(UsageError, match="in none"):
+            supervise(Address.parse(f"unix:{tmp_path / 's'}"), 2)
+
+
+def with_task() -> Server:
+    server = Server("s")
+
+    @server.tool(task="optional")
+    async def long() -> None: ...
+
+    return server
+
+
+def with_state(**options: Any) -> Server:
+    server = Server("s", **options)
+    server.feature_set("notes.all", "Notes").state(Notes)
+    return server
+
+
+class Notes(BaseModel):
+    lines: list[str] = []
+
+
+@for_each_row(
+    "server options problem",
+    [
+        (Server("s"), {}, "cannot share the sessions"),
+        (Server("s"), {"legacy_sse": True, "stateless": True}, "--legacy-sse needs one process"),
+        (with_task(), {"stateless": True}, "cannot share tasks"),
+        (with_state(), {"stateless": True}, "cannot share state"),
+        (with_state(store="sqlite:///notes.db"), {"stateless": True}, ""),
+        (Server("s"), {"stateless": True}, ""),
+    ],
+)
+def test_what_several_workers_cannot_share(server: Server, options: WebFields, problem: str):
+    check_sharing(server, 1, options)
+    if not problem:
+        check_sharing(server, 2, options)
+        return
+    with pytest.raises(UsageError, match=problem):
+        check_sharing(server, 2, options)
