@@ -92,7 +92,7 @@ class Inspection:
     async def __aexit__(self, *_: object) -> None:
         if self._status is not None:
             self._status.cancel()
-        for connection in {id(each): each for each in (*self.connections.values(), self._first) if each}.values():
+        for connection in self._known():
             await connection.aclose()
         self.recorder.close()
 
@@ -121,11 +121,18 @@ class Inspection:
         if isinstance(error, PeerGone):
             self.connection(era).lost(error)
 
+    def reopen(self) -> None:
+        """Open every conversation anew."""
+        for connection in self._known():
+            connection.reopen()
+
     @property
     def open_clients(self) -> list[Client]:
         """The client of each conversation that is open."""
-        known = {id(each): each for each in (*self.connections.values(), self._first) if each}
-        return [client for each in known.values() if (client := each.client_now) is not None]
+        return [client for each in self._known() if (client := each.client_now) is not None]
+
+    def _known(self) -> list[EraConnection]:
+        return list({id(each): each for each in (*self.connections.values(), self._first) if each}.values())
 
     def _connection(self, era: str) -> EraConnection:
         return EraConnection(era, self.target, self.recorder, self._options, self._changed)
@@ -165,6 +172,7 @@ class Inspection:
             "mgp": mgp,
             "mcpl": Mcpl(
                 {"disabled": sorted(self.live.off)},
+                version=self.live.offered,
                 scopes=self.live.scopes,
                 approve=lambda elevation: self.live.scope(era(), elevation),
                 on_event=lambda event: self.live.event(era(), event),
