@@ -37,6 +37,9 @@ STATUS_SECONDS: Final = 1.0
 MOST_EVENTS: Final = 5_000
 LISTS: Final = {f"notifications/{kind}/list_changed": kind for kind in ("tools", "resources", "prompts")}
 UPDATED: Final = "notifications/resources/updated"
+LIFECYCLE: Final = "notifications/mgp.lifecycle"
+MOST_STATES: Final = 50
+LONGEST_WORD: Final = 500
 
 Push: TypeAlias = Callable[[str, Any], object]
 Notice: TypeAlias = Callable[[str, str, Json], object]
@@ -79,6 +82,8 @@ class Inspection:
         self.connections: dict[str, EraConnection] = {}
         self.pages: list[Push] = []
         self.notices: list[Notice] = []
+        self.lifecycle: deque[Json] = deque(maxlen=MOST_STATES)
+        """States that servers have told, oldest first, each with its `era` and when it came (`at`)."""
         self.audit = HostAudit(self.push)
         self.server_log = ServerLog(target.audit)
         self._first: EraConnection | None = None
@@ -200,8 +205,16 @@ class Inspection:
             self.push("changed", {"era": era, "kind": kind})
         elif method == UPDATED:
             self.push("updated", {"era": era, "uri": params.get("uri")})
+        elif method == LIFECYCLE:
+            self._told_state(era, params)
         for tell in tuple(self.notices):
             tell(era, method, params)
+
+    def _told_state(self, era: str, params: Json) -> None:
+        names = ("server_id", "previous_state", "new_state", "reason", "timestamp")
+        told = {name: value[:LONGEST_WORD] for name in names if isinstance(value := params.get(name), str)}
+        self.lifecycle.append({**told, "era": era, "at": time.time()})
+        self.push("lifecycle", self.lifecycle[-1])
 
     # -- pages -------------------------------------------------------------------------------------------
 
