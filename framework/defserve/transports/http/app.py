@@ -12,6 +12,7 @@ from defserve.auth.challenges import HOW_TO_SEND, Denied
 from defserve.auth.dpop.shown import ShownProof
 from defserve.auth.failures import FailedTokens
 from defserve.auth.live.bearers import LiveBearers
+from defserve.auth.metadata import WELL_KNOWN
 from defserve.auth.options import Auth
 from defserve.auth.principals import Principal
 from defserve.auth.site import AuthSite
@@ -219,7 +220,7 @@ class HttpApp:
             text = f"Too many bad tokens came from this address. Wait {wait + 1:.0f} s, or send a good one"
             await exchange.refuse(429, text, [(b"retry-after", b"%d" % (wait + 1))])
         else:
-            await self._challenge(exchange, found)
+            await self._challenge(exchange, found, scope)
         return False
 
     def _failed(self, scope: Scope) -> float:
@@ -229,10 +230,15 @@ class HttpApp:
 
     async def _ask_for_scopes(self, exchange: Exchange, scopes: Sequence[str]) -> None:
         assert self.auth is not None
-        await self._challenge(exchange, self.auth.denied("insufficient_scope", needs=scopes))
+        denied = self.auth.denied("insufficient_scope", needs=scopes, holder=exchange.principal)
+        await self._challenge(exchange, denied, exchange.scope)
 
-    async def _challenge(self, exchange: Exchange, denied: Denied) -> None:
+    async def _challenge(self, exchange: Exchange, denied: Denied, scope: Scope) -> None:
         """Tell a client which credentials it needs."""
+        resource = self.auth.resource if self.auth is not None else None
+        if resource is not None and (root := self._root(scope)):
+            # The paths of the standard belong to the app in which this one is mounted.
+            denied = denied.naming(resource.metadata_url, f"{resource.origin}{root}{WELL_KNOWN}")
         said = [("www-authenticate", denied.challenge), *denied.more]
         headers = [(name.encode(), value.encode("latin-1")) for name, value in said if value]
         await exchange.refuse(denied.status, denied.text, headers)
@@ -261,7 +267,7 @@ class HttpApp:
             return
         resource = self.auth.resource if self.auth is not None else None
         verb, path = scope["method"], scope["path"]
-        if resource is not None and path in resource.paths and verb == "GET":
+        if resource is not None and verb == "GET" and (path in resource.paths or self._path(scope) in resource.paths):
             await exchange.respond(200, encode(resource.document()), [(b"access-control-allow-origin", b"*")])
         elif self.auth is not None and resource is None and (verb, path.rpartition("/")[2]) == REGISTRATION:
             # Where no authorization server is named, clients of 2025-03-26 and later take this one for it, and show
