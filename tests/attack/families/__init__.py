@@ -25,6 +25,7 @@ MODULES = (
     "identity.strangers_ids",
     "identity.tasks",
     "identity.operators",
+    "identity.sign_in",
     "bounds.odd_json",
     "bounds.pipes",
     "bounds.odd_ids",
