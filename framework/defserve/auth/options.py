@@ -12,7 +12,7 @@ from defserve.auth.challenges import UNAVAILABLE, BearerError, Denied, ProofErro
 from defserve.auth.issuers.fetching import IssuerUnavailable
 from defserve.auth.metadata import ProtectedResource
 from defserve.auth.permissions import KeyHolder, scopes_of
-from defserve.auth.principals import Principal, checked_scopes
+from defserve.auth.principals import Principal, checked_scopes, scopes_in
 from defserve.auth.urls import checked_url
 from defserve.auth.verifiers import TokenVerifier
 from defserve.errors import UsageError
@@ -150,15 +150,29 @@ class Auth:
         nonce = self.dpop.new_nonce() if self.dpop.wants_nonce else ""
         return proof_denial(error, ALGORITHMS, self._metadata_url, nonce)
 
-    def denied(self, error: BearerError | None = None, *, needs: Iterable[str] = ()) -> Denied:
-        """The refusal for a caller whose token is missing or not sufficient. `needs` are the scopes of its request."""
-        asked = dict.fromkeys((*self.scopes, *needs))
+    def denied(
+        self, error: BearerError | None = None, *, needs: Iterable[str] = (), holder: Principal | None = None
+    ) -> Denied:
+        """The refusal for a caller whose token is missing or not sufficient.
+
+        `needs` are the scopes of its request. What its `holder` has is asked for as well, because clients replace one
+        token by the other, and would lose it.
+        """
+        asked = dict.fromkeys((*self.scopes, *needs, *(_own_scopes(holder) if holder is not None else ())))
         return denial(error, asked, self._metadata_url)
 
 
 def as_auth(value: Auth | TokenVerifier | Sequence[TokenVerifier]) -> Auth:
     """The options that the author gave, or options for the given verifiers. Raises UsageError for anything else."""
     return value if isinstance(value, Auth) else Auth(value)
+
+
+def _own_scopes(holder: Principal) -> list[str]:
+    """What a token's issuer was asked for: not what its scopes include here, nor what is between it and a client."""
+    if "iss" not in holder.claims:
+        return []
+    said = scopes_in(holder.claims.get("scope")) | scopes_in(holder.claims.get("scp"))
+    return sorted(said - {"offline_access"})
 
 
 def _checked_verifier(value: object) -> TokenVerifier:

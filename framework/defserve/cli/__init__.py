@@ -34,6 +34,10 @@ COMMANDS: Final = {
         "create a project: a server, its tests, and what it takes to publish it",
     ),
     "add": ("defserve.cli.commands.author.add", "add a tool, resource, prompt or feature set to a project"),
+    "migrate": (
+        "defserve.cli.commands.author.migrate",
+        "rewrite a server of FastMCP or the official SDK to defserve",
+    ),
     "inspect": (
         "defserve.cli.commands.author.inspect",
         "show a server at a glance: what it speaks, offers, may do and costs",

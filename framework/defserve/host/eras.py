@@ -48,6 +48,11 @@ class SessionTerms:
         self.capabilities: Json = object_of(result.get("capabilities"))
         self.instructions: str | None = result.get("instructions")
 
+    def offering(self, extension: str) -> Json:
+        """The `_meta` of a request that offers one more extension of MCP than the others do."""
+        key = PREFIX + "clientCapabilities"
+        return {key: merged(object_of(self.envelope.get(key)), {"extensions": {PREFIX + extension: {}}})}
+
     def with_envelope(self, params: Mapping[str, Any], log_level: str | None) -> Mapping[str, Any]:
         """`params` with the envelope of this era in `_meta`. The caller's own members of `_meta` win."""
         if not self.stateless:

@@ -26,6 +26,7 @@ MODULES = (
     "identity.tasks",
     "identity.operators",
     "identity.sign_in",
+    "identity.signing_in",
     "bounds.odd_json",
     "bounds.pipes",
     "bounds.odd_ids",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import secrets
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from importlib.util import find_spec
 from typing import Any, Final
 
 from defserve.auth.issuers.fetching import Send, send
@@ -64,6 +65,11 @@ class OAuthProxy(Auth):
         send: Send = send,
         fetch: FetchDocument | None = None,
     ) -> None:
+        if lacking := [name for name in ("jwt", "cryptography", "httpx2") if find_spec(name) is None]:
+            raise UsageError(
+                f"OAuthProxy needs {', '.join(lacking)}, which is not installed",
+                fix='pip install "defserve[auth,client]"',
+            )
         if not client_id or not client_secret:
             raise UsageError("OAuthProxy needs a client_id and a client_secret", fix="the vendor gives them")
         known = vendor_of(vendor, {"tenant": tenant, "domain": domain, "issuer": issuer})

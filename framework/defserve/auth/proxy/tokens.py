@@ -56,7 +56,7 @@ class ProxyTokens:
         if grant is None or grant.generation == 0 or not is_token_id(grant.subject):
             return None
         claims = {**grant.claims, "iss": self.issuers[0], "aud": grant.resource, "client_id": grant.client}
-        more = {"exp": ends, "grant": id}
+        more = {"scope": " ".join(scopes), "exp": ends, "grant": id}
         return Principal(grant.subject, frozenset(scopes), {**claims, **more}, credential=credential_of(token))
 
     async def vendor_token(self, principal: Principal) -> str | None:
