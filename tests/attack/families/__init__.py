@@ -25,7 +25,7 @@ MODULES = (
     "identity.strangers_ids",
     "identity.tasks",
     "identity.operators",
-    "identity.sign_in",
+    "identity.client_sign_in",
     "identity.signing_in",
     "bounds.odd_json",
     "bounds.pipes",

@@ -21,7 +21,7 @@ from tests.attack.trial import Family, Trial
 from tests.host.signin.company import Company, company
 from tests.host.web import Exchange, Web, web
 
-FAMILY = Family("sign-in")
+FAMILY = Family("client sign-in")
 Change = Callable[[Company, Company], Any]
 
 
