@@ -43,6 +43,11 @@ class Auth:
     site: AuthSite | None = None
     """Pages and endpoints that are served beside the server, where it issues its tokens itself."""
 
+    @property
+    def kept_in_memory(self) -> str:
+        """What several processes would have to share, and is kept in the memory of this one; empty if nothing is."""
+        return "used DPoP proofs (DPoP(store=…))" if self.dpop is not None and not self.dpop.is_shared else ""
+
     def __init__(
         self,
         verifier: TokenVerifier | Sequence[TokenVerifier],

@@ -19,12 +19,15 @@ import pytest
 from pydantic import BaseModel
 
 from defserve import Server
+from defserve.auth import OIDC, Auth, DPoP
 from defserve.errors import UsageError
 from defserve.runner.address import Address
 from defserve.serving.options import WebFields
 from defserve.serving.workers import running
 from defserve.serving.workers.rules import check_sharing
 from defserve.serving.workers.running import supervise
+from tests.auth.proxied import proxy
+from tests.auth.vendor import FakeVendor
 from tests.rows import for_each_row
 from tests.serving.workers.group import QUICK, call_request, write_server
 from tests.waiting import wait_until
@@ -188,6 +191,10 @@ class Notes(BaseModel):
     lines: list[str] = []
 
 
+def bound(store: str | None = None) -> Auth:
+    return Auth(OIDC("https://login.example", audience="https://tools.example/mcp"), dpop=DPoP(store))
+
+
 @for_each_row(
     "server options problem",
     [
@@ -197,6 +204,9 @@ class Notes(BaseModel):
         (with_state(), {"stateless": True}, "cannot share state"),
         (with_state(store="sqlite:///notes.db"), {"stateless": True}, ""),
         (Server("s"), {"stateless": True}, ""),
+        (Server("s", auth=proxy(FakeVendor())), {"stateless": True}, "cannot share sign-ins"),
+        (Server("s", auth=bound()), {"stateless": True}, "cannot share used DPoP proofs"),
+        (Server("s", auth=bound("sqlite:///proofs.db")), {"stateless": True}, ""),
     ],
 )
 def test_what_several_workers_cannot_share(server: Server, options: WebFields, problem: str):
