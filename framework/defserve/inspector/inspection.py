@@ -26,8 +26,10 @@ from defserve.inspector.recording.masking import masked_address, masked_words
 from defserve.inspector.recording.recorder import Recorder
 from defserve.inspector.recording.timeline import Timeline
 from defserve.inspector.server_log import ServerLog
+from defserve.inspector.skills import HeldSkills
 from defserve.inspector.states.states import StateTrees
 from defserve.inspector.target import Target
+from defserve.inspector.tasks.tasks import Tasks
 from defserve.inspector.topic import TopicSeat
 from defserve.inspector.watches import Watches
 
@@ -74,7 +76,8 @@ class Inspection:
         self.live, self.playground = LiveFeed(self.push), Playground()
         self.seats: dict[int, TopicSeat] = {}
         self.views, self.apps = Views(), ShownApps()
-        self.watches = Watches()
+        self.watches, self.skills = Watches(), HeldSkills()
+        self.tasks = Tasks(self)
         self.granted: dict[str, bool] = {}
         self.connections: dict[str, EraConnection] = {}
         self.pages: list[Push] = []
@@ -92,6 +95,7 @@ class Inspection:
     async def __aexit__(self, *_: object) -> None:
         if self._status is not None:
             self._status.cancel()
+        await self.tasks.aclose()
         for connection in {id(each): each for each in (*self.connections.values(), self._first) if each}.values():
             await connection.aclose()
         self.recorder.close()

@@ -20,4 +20,8 @@ def collect_garbage() -> int:
 
 
 if __name__ == "__main__":
-    server.run(on=f"http://127.0.0.1:{sys.argv[1]}/mcp")
+    on = f"http://127.0.0.1:{sys.argv[1]}/mcp"
+    if len(sys.argv) > 2:
+        server.run(on, workers=sys.argv[2], stateless=True)
+    else:
+        server.run(on)

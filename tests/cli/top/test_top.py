@@ -15,8 +15,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from defserve import Server
+from defserve.cli.screen.blocks import Table
 from defserve.cli.top.page import page
-from defserve.cli.top.prometheus import read_metrics, samples
+from defserve.cli.top.prometheus import read_metrics, read_workers, samples
 from defserve.cli.top.snapshot import ToolFigures, TopSnapshot
 from defserve.observing.metrics import Metrics
 from tests.at_address import at_address
@@ -152,3 +153,40 @@ def test_a_kernel_is_looked_at_by_its_file(defserve: Run, folder: Path, monkeypa
 def test_one_tool_is_no_tools():
     shown = "".join(str(block) for block in page(TopSnapshot(0.0, "shop", {"tools": 1, "sessions": 1}), None))
     assert "1 tool, 1 session" in shown and "1 tools" not in shown
+
+
+OF_TWO_WORKERS = """
+defserve_worker_up{worker="1"} 1
+defserve_worker_up{worker="2"} 0
+defserve_worker_restarts_total{worker="1"} 0
+defserve_worker_restarts_total{worker="2"} 4
+defserve_worker_info{worker="1",pid="71"} 1
+process_cpu_seconds_total{worker="1"} %s
+process_resident_memory_bytes{worker="1"} 52428800
+defserve_tool_calls_total{worker="1",tool="add",outcome="ok"} %s
+defserve_tool_calls_total{worker="1",tool="sub",outcome="ok"} 1
+defserve_tool_calls_total{worker="10",tool="add",outcome="ok"} 5
+defserve_tool_call_duration_seconds_bucket{worker="1",tool="add",le="0.1"} 1
+defserve_tool_call_duration_seconds_bucket{worker="10",tool="add",le="0.1"} 2
+defserve_tool_calls_in_flight{worker="1"} 2
+defserve_tool_calls_in_flight{worker="10"} 3
+"""
+
+
+def test_workers_are_added_up_and_shown_one_by_one():
+    then, now = OF_TWO_WORKERS % ("1.0", 10), OF_TWO_WORKERS % ("2.0", 30)
+    tools, gauges = read_metrics(now)
+    assert tools["add"].outcomes == {"ok": 35} and tools["add"].buckets == [(0.1, 3)]
+    assert gauges == {"in_flight": 5}
+    before = TopSnapshot(1.0, "s", tools=tools, workers=read_workers(then))
+    after = TopSnapshot(5.0, "s", tools=tools, workers=read_workers(now))
+    assert list(after.workers) == ["1", "2", "10"]
+    assert after.worker_rates(before) == {"1": (5.0, 0.25)}
+    assert after.worker_rates(None) == {}
+    table = next(block for block in page(after, before) if isinstance(block, Table) and block.head[0] == "WORKER")
+    assert [[part if isinstance(part, str) else part[0] for part in row] for row in table.rows][:2] == [
+        ["1", "71", "5.0", "31", "2", "25%", "50 MiB", "0"],
+        ["2", "does not answer", "-", "-", "-", "-", "-", "4"],
+    ]
+    said = after.wire(before)["workers"]["1"]
+    assert (said["pid"], said["calls_per_second"], said["cpu_share"]) == (71, 5.0, 0.25)

@@ -13,7 +13,7 @@ from urllib.parse import urljoin, urlsplit
 from defserve.auth.local_token.client import with_local_key
 from defserve.cli.target.connection import connect
 from defserve.cli.target.target import ServerTarget, headers_of
-from defserve.cli.top.prometheus import read_metrics
+from defserve.cli.top.prometheus import read_metrics, read_workers
 from defserve.cli.top.snapshot import TopSnapshot
 from defserve.errors import PeerError, PeerGone, UsageError
 from defserve.host.client import Client
@@ -72,7 +72,7 @@ class _ServerSource:
         if text is None:
             return TopSnapshot(time.monotonic(), name, facts, note=NO_METRICS)
         tools, gauges = read_metrics(text)
-        return TopSnapshot(time.monotonic(), name, {**facts, **gauges}, tools)
+        return TopSnapshot(time.monotonic(), name, {**facts, **gauges}, tools, workers=read_workers(text))
 
     async def _connected(self) -> Client:
         if self._client is None:

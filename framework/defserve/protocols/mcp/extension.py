@@ -182,6 +182,17 @@ class MCP(Extension):
     def credential_ended(self, session: Session, credential: str) -> None:
         self.subscriptions.credential_ended(session, credential)
 
+    def kept(self, session: Session) -> Params:
+        level = session.peek(reporting.LogLevel)
+        named = {"level": level.level} if level is not None else {}
+        return named | {f"uri {uri}": callers for uri, callers in self.subscriptions.kept(session).items()}
+
+    def restore(self, session: Session, kept: Mapping[str, Any]) -> None:
+        if "level" in kept:
+            session.local(reporting.LogLevel).level = kept["level"]
+        uris = {name.removeprefix("uri "): callers for name, callers in kept.items() if name.startswith("uri ")}
+        self.subscriptions.restore(session, uris)
+
 
 def _ignored(session: Any, params: Any) -> None:
     """Part of the protocol; the server need not react."""

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from defserve.core.composition import Composition
 from defserve.errors import UsageError
+from defserve.wire.jsonvalue import is_array
 
 if TYPE_CHECKING:
     from defserve.auth import Auth
@@ -14,7 +16,7 @@ if TYPE_CHECKING:
     from defserve.stores.store import Store
 
 
-class Sharing(Protocol):
+class SharingServer(Protocol):
     """The part of a server that says what it keeps, and where."""
 
     @property
@@ -23,8 +25,14 @@ class Sharing(Protocol):
     def composition(self) -> Composition: ...
 
 
-def check_sharing(server: Sharing, count: int, options: WebFields) -> None:
+def check_sharing(server: SharingServer, count: int, options: WebFields) -> None:
     """Raises UsageError if several workers would not know what they need from one another."""
+    if file := _audit_file(server):
+        # Also for one worker: it and the one that replaces it run side by side for a while.
+        raise UsageError(
+            f"workers cannot share the audit log {file}: one process at a time writes to a file",
+            fix='keep it in a store: Server(audit="sqlite:///audit.db"), or "redis://…"',
+        )
     if count == 1:
         return
     if options.get("legacy_sse", False):
@@ -56,7 +64,17 @@ def shares_sessions(server: object) -> bool:
     return getattr(server, "shared", None) is not None
 
 
-def _kept_in_memory(server: Sharing) -> Iterator[str]:
+def _audit_file(server: SharingServer) -> str:
+    """The file that this server writes its audit log to; empty if there is none."""
+    from defserve.stores.audit.stored import is_store
+
+    mgp: Any = next((extension for extension in server.composition.extensions if extension.name == "mgp"), None)
+    given: Any = mgp.options.audit if mgp is not None else ()
+    sinks: Sequence[Any] = given if is_array(given) else [given]
+    return next((str(sink) for sink in sinks if isinstance(sink, str | Path) and not is_store(str(sink))), "")
+
+
+def _kept_in_memory(server: SharingServer) -> Iterator[str]:
     from defserve.stores.memory import MemoryStore
 
     for extension in server.composition.extensions:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from typing import TYPE_CHECKING
 
 from defserve.auth.authority import LONGEST_ADDRESS, same_user_or_stranger, stranger_at
 from defserve.auth.challenges import HOW_TO_SEND, Denied
@@ -30,6 +31,9 @@ from defserve.transports.session_provider import SessionProvider
 from defserve.transports.websocket.server import WebSockets, offers_another, refusing
 from defserve.wire.codec import INVALID_REQUEST, encode
 
+if TYPE_CHECKING:
+    from defserve.stores.shared.link import SharedLink
+
 # Reports the state of the server: an HTTP status and a text.
 Probe = Callable[[], Awaitable[tuple[int, bytes]]]
 
@@ -52,7 +56,7 @@ class HttpOptions:
 
     Beside the endpoint, everybody who passes the gate may read the `probes` (as `/healthz`). Authenticated callers may
     also use the `reports` (as `/metrics`) and, with `rest`, `/tools/{name}` and `/openapi.json`. The `page` is for
-    browsers; None: they are told that there is none.
+    browsers; None: they are told that there is none. With `shared`, sessions belong to all processes that have it.
     """
 
     path: str = ""
@@ -68,6 +72,7 @@ class HttpOptions:
     reports: Mapping[str, Probe] = field(default_factory=dict[str, Probe])
     rest: RestRules | None = None
     page: PageRules | None = None
+    shared: SharedLink | None = None
 
 
 class HttpApp:
@@ -81,7 +86,9 @@ class HttpApp:
         self.gate = Gate(
             options.allowed_hosts, options.allowed_origins, options.trusted_proxy, options.bind, options.port
         )
-        self.streamable = Streamable(provider, rules)
+        self.streamable = (
+            Streamable(provider, rules) if options.shared is None else _shared(provider, rules, options.shared)
+        )
         if self.auth is not None:
             self.streamable.challenge = self._ask_for_scopes
         self.sockets = WebSockets(provider)
@@ -405,6 +412,12 @@ class HttpApp:
                 await self.provider.stop()
                 await send({"type": "lifespan.shutdown.complete"})
                 return
+
+
+def _shared(provider: SessionProvider, rules: HttpRules, link: SharedLink) -> Streamable:
+    from defserve.transports.http.shared.streamable import SharedStreamable
+
+    return SharedStreamable(provider, rules, link)
 
 
 async def _refuse_method(exchange: Exchange, allowed: Iterable[str]) -> None:

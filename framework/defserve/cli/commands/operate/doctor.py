@@ -32,6 +32,8 @@ EXTRAS: Final = {
     "http": ("uvicorn", "httptools", "websockets"),
     "client": ("httpx2",),
     "auth": ("jwt", "cryptography"),
+    "oauth": ("joserfc",),
+    "keyring": ("keyring",),
     "redis": ("redis",),
     "sandbox": ("pydantic_monty",),
     "telemetry": ("opentelemetry",),

@@ -19,7 +19,8 @@ from defserve.cli.top.sources import source_of
 ABOUT: Final = """Watch a server or kernel that runs: calls a second, errors, latencies, sessions.
 
 At a terminal it fills the screen until you press q. Elsewhere it prints one table. A server shows its calls and
-latencies if it was started with --metrics. Latencies are read from a histogram, so they are not exact."""
+latencies if it was started with --metrics, and its processes if it has several (--workers). Latencies are read from a
+histogram, so they are not exact."""
 EXAMPLES: Final = """  defserve top http://127.0.0.1:8000/mcp
   defserve top                              the kernel of ./mgp.toml
   defserve top shop/mgp.toml --every 5
