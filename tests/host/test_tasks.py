@@ -8,6 +8,7 @@ import pytest
 from defserve import Context, Server, ToolError
 from defserve.errors import PeerError, ProtocolError
 from defserve.host import Answers, Client
+from defserve.host.tasks import ServerTask
 from defserve.runner.memory import serving
 from defserve.testing import SyncClient
 
@@ -62,6 +63,26 @@ async def test_a_task_tells_how_far_it_is():
             while task.message != "half":
                 await task.refresh()
         go_on.set()
+
+
+async def test_a_task_is_heard_of_and_found_again_by_its_id():
+    server, go_on = shop()
+    async with server.connect("2026-07-28") as client:
+        task = await client.start_raw("wait", {}, timeout=20)
+        assert isinstance(task, ServerTask) and task.id and task.pause == 0.02
+        again = await client.task(task.id, "wait")
+        async with client.listen(tasks=(task.id, "unknown")) as news:
+            assert news.honoured["taskIds"] == [task.id]
+            go_on.set()
+            async for each in news:
+                task.hear(each.params)
+                if task.is_over:
+                    break
+        assert task.told["result"]["structuredContent"] == {"a": 1} == await again.result()
+        task.hear({"status": "working"})
+        assert task.status == "completed", "what is over stays so"
+        with pytest.raises(PeerError):
+            await client.task("unknown")
 
 
 @eras

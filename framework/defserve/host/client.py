@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from defserve.host.mgp.mgp import Mgp
     from defserve.host.mgp.peer import MgpPeer
     from defserve.host.mgp.streaming.stream import Stream
-    from defserve.host.tasks import StartedCall
+    from defserve.host.tasks import ServerTask, StartedCall
 
 
 TIMEOUT_SECONDS = 60.0
@@ -206,9 +206,29 @@ class Client(ServerRequests, MgpRequests):
 
         A tool that runs as a task does so. Other calls, and all in a session, go on in the background of this client.
         """
+        return await self.start_raw(tool, arguments)
+
+    async def start_raw(
+        self,
+        tool: str,
+        arguments: Mapping[str, Any] | None = None,
+        *,
+        on_progress: Progress | None = None,
+        timeout: float | None = None,
+    ) -> StartedCall:
+        """Like `start`. A call that is no task tells its progress, and may take `timeout` seconds."""
         from defserve.host.tasks import start
 
-        return await start(self, self._open, tool, arguments)
+        return await start(self, self._open, tool, arguments or {}, on_progress, timeout)
+
+    async def task(self, id: str, tool: str = "") -> ServerTask:
+        """A task that was started before, by its id, such as in an earlier conversation.
+
+        Raises PeerError if the server does not know it.
+        """
+        from defserve.host.tasks import resume
+
+        return await resume(self, self._open, id, tool)
 
     async def render(self, tool: str, /, **arguments: Any) -> RenderedApp:
         """Call a tool as the model would, and fetch the view that shows its result. The client needs `apps=True`.
@@ -287,11 +307,20 @@ class Client(ServerRequests, MgpRequests):
             await events.close()
 
     def listen(
-        self, *, tools: bool = False, prompts: bool = False, resources: bool = False, uris: Sequence[str] = ()
+        self,
+        *,
+        tools: bool = False,
+        prompts: bool = False,
+        resources: bool = False,
+        uris: Sequence[str] = (),
+        tasks: Sequence[str] = (),
     ) -> NewsStream[News]:
-        """News of the named kinds: `async with client.listen(tools=True) as events: async for news in events`."""
+        """News of the named kinds: `async with client.listen(tools=True) as events: async for news in events`.
+
+        `uris` are resources; `tasks` are ids of tasks, which sessions do not have. `events.honoured` is what is told.
+        """
         chosen = {"tools": tools, "prompts": prompts, "resources": resources}
-        wanted = NewsFilter(tuple(kind for kind, on in chosen.items() if on), tuple(uris))
+        wanted = NewsFilter(tuple(kind for kind, on in chosen.items() if on), tuple(uris), tuple(tasks))
         if self.stateless:
             return SubscribedNews(wanted, self._listeners, self._conversation, self._open, self.timeout)
         return SessionNews(wanted, self._listeners, self.subscribe, self.unsubscribe)

@@ -49,10 +49,12 @@ class NewsFilter(NamedTuple):
 
     kinds: tuple[str, ...] = ()
     uris: tuple[str, ...] = ()
+    tasks: tuple[str, ...] = ()
 
     def wire(self) -> dict[str, Any]:
         wanted: dict[str, Any] = {KINDS[kind][1]: True for kind in self.kinds}
-        return {**wanted, "resourceSubscriptions": list(self.uris)} if self.uris else wanted
+        named = {"resourceSubscriptions": list(self.uris), "taskIds": list(self.tasks)}
+        return {**wanted, **{name: ids for name, ids in named.items() if ids}}
 
     def matches(self, news: News) -> bool:
         if news.method == UPDATED:
@@ -171,7 +173,8 @@ class SubscribedNews(NewsStream[News]):
         self._acknowledged: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     async def _begin(self) -> None:
-        params = self._agreement.with_envelope({"notifications": self.wanted.wire()}, None)
+        meta = self._agreement.offering("tasks") if self.wanted.tasks else {}
+        params = self._agreement.with_envelope({"notifications": self.wanted.wire(), "_meta": meta}, None)
         pending = self._pending = await self._conversation.begin("subscriptions/listen", params)
         pending.reply.add_done_callback(self._ended)
         await asyncio.wait(

@@ -6,6 +6,7 @@ import base64
 import logging
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
 from defserve.errors import PeerError
@@ -79,6 +80,10 @@ class ServerRequests(ABC):
 
         return entry_in(await self.request("skills/get", {"uri": uri}), uri)
 
+    async def directory(self, uri: str) -> list[Json]:
+        """What is in a folder of a skill, as resources, all pages. Folders have the type `inode/directory`."""
+        return await self._pages("resources/directory/read", "resources", {"uri": uri})
+
     async def load_skill(self, entry: Json) -> LoadedSkill:
         """Read the `SKILL.md` of a listed skill. Raises UnverifiedSkill if it differs from its entry in anything."""
         from defserve.host.skills.loading import load_skill
@@ -114,11 +119,11 @@ class ServerRequests(ABC):
         """Check that the server answers. The stateless era has no ping, so `server/discover` is sent instead."""
         await self.request("server/discover" if self.stateless else "ping", {})
 
-    async def _pages(self, method: str, member: str) -> list[Json]:
+    async def _pages(self, method: str, member: str, about: Mapping[str, Any] = MappingProxyType({})) -> list[Json]:
         """Every object of a list. Raises PeerError for what is no list, or is longer than any list should be."""
         items: list[Json] = []
         seen: set[str] = set()
-        size, params = 0, Json()
+        size, params = 0, Json(about)
         while True:
             page = await self.request(method, params)
             found: Any = page.get(member) or []
@@ -141,7 +146,7 @@ class ServerRequests(ABC):
             if len(seen) >= MOST_PAGES or len(items) > MOST_ITEMS or size > MOST_BYTES:
                 most = f"{MOST_PAGES:,} pages, {MOST_ITEMS:,} items or {MOST_BYTES:,} bytes"
                 raise PeerError(f"the pages of {method} do not end: they are more than {most}")
-            params = {"cursor": cursor}
+            params = {**about, "cursor": cursor}
 
 
 def _ref(ref: str | Mapping[str, Any]) -> Json:

@@ -13,11 +13,12 @@ from typing import Any, Final, Protocol
 
 from defserve.errors import PeerError
 from defserve.host.answers import Answers, responses
-from defserve.host.eras import PREFIX, SessionTerms, merged
+from defserve.host.conversation import Progress
+from defserve.host.eras import PREFIX, SessionTerms
 from defserve.host.fields import Json, object_of
 
-EXTENSION: Final = PREFIX + "tasks"
-CAPABILITIES: Final = PREFIX + "clientCapabilities"
+TASKS: Final = "tasks"
+EXTENSION: Final = PREFIX + TASKS
 POLL_SECONDS: Final = 1.0
 SHORTEST_POLL, LONGEST_POLL = 0.02, 60.0
 OVER: Final = frozenset(("completed", "failed", "cancelled"))
@@ -31,7 +32,13 @@ class TaskCaller(Protocol):
     async def request(self, method: str, params: Mapping[str, Any] | None = None) -> Json: ...
 
     async def call_raw(
-        self, tool: str, arguments: Mapping[str, Any] | None = None, *, meta: Mapping[str, Any] | None = None
+        self,
+        tool: str,
+        arguments: Mapping[str, Any] | None = None,
+        *,
+        on_progress: Progress | None = None,
+        timeout: float | None = None,
+        meta: Mapping[str, Any] | None = None,
     ) -> Json: ...
 
     async def value(self, tool: str, result: Json) -> Any: ...
@@ -73,54 +80,68 @@ class ServerTask(StartedCall):
 
     def __init__(self, client: TaskCaller, tool: str, meta: Json, created: Json) -> None:
         super().__init__(client, tool)
-        self._meta, self._task = meta, created
+        self._meta = meta
+        self.told: Json = created
+        """The task as the server told it last."""
         self._answered: set[str] = set()
         self.id = str(created.get("taskId"))
-        self._take(created)
+        self.hear(created)
+
+    @property
+    def is_over(self) -> bool:
+        return self.status in OVER
+
+    @property
+    def pause(self) -> float:
+        """Seconds to wait before asking again, as the server wishes."""
+        given = self.told.get("pollIntervalMs")
+        seconds = given / 1000 if isinstance(given, int | float) else POLL_SECONDS
+        return min(max(seconds, SHORTEST_POLL), LONGEST_POLL)
+
+    def hear(self, told: Json) -> None:
+        """Take what the server tells of the task, such as in a `notifications/tasks`. What is over stays so."""
+        if not self.is_over:
+            self.told, self.status = told, str(told.get("status"))
+            self.message = str(told.get("statusMessage") or "")
 
     async def refresh(self) -> str:
-        if self.status not in OVER:
-            self._take(await self._ask("tasks/get"))
+        if not self.is_over:
+            self.hear(await self._ask("tasks/get"))
         return self.status
+
+    async def answer(self, given: Mapping[str, Any]) -> None:
+        """Answer some of its questions: the key of each to the result of its request."""
+        await self._ask("tasks/update", {"inputResponses": dict(given)})
 
     async def cancel(self) -> None:
         await self._ask("tasks/cancel")
 
     async def result_raw(self) -> Json:
-        while self.status not in OVER:
+        while not self.is_over:
             if self.status == "input_required":
                 await self._answer()
-            await asyncio.sleep(self._pause())
+            await asyncio.sleep(self.pause)
             await self.refresh()
         if self.status == "completed":
-            return object_of(self._task.get("result"))
+            return object_of(self.told.get("result"))
         if self.status == "cancelled":
             raise PeerError(f"the task of {self.tool} was cancelled")
-        error = object_of(self._task.get("error"))
+        error = object_of(self.told.get("error"))
         text = error.get("message") or self.message or "the server gave no reason"
         code = error.get("code")
         raise PeerError(str(text), code=code if isinstance(code, int) else PeerError("").code, data=error.get("data"))
 
     async def _answer(self) -> None:
         # An answer may not show in the task yet. It must not be given twice.
-        asked = object_of(self._task.get("inputRequests"))
+        asked = object_of(self.told.get("inputRequests"))
         new = {key: request for key, request in asked.items() if key not in self._answered}
         if new:
             given = await responses({"inputRequests": new}, self._client.answers)
             self._answered |= new.keys()
-            await self._ask("tasks/update", {"inputResponses": given})
+            await self.answer(given)
 
     async def _ask(self, method: str, more: Mapping[str, Any] | None = None) -> Json:
         return await self._client.request(method, {"taskId": self.id, **(more or {}), "_meta": self._meta})
-
-    def _take(self, task: Json) -> None:
-        self._task, self.status = task, str(task.get("status"))
-        self.message = str(task.get("statusMessage") or "")
-
-    def _pause(self) -> float:
-        given = self._task.get("pollIntervalMs")
-        seconds = given / 1000 if isinstance(given, int | float) else POLL_SECONDS
-        return min(max(seconds, SHORTEST_POLL), LONGEST_POLL)
 
 
 class PlainCall(StartedCall):
@@ -152,18 +173,31 @@ class PlainCall(StartedCall):
             self.status = "completed" if work.exception() is None else "failed"
 
 
-async def start(client: TaskCaller, terms: SessionTerms, tool: str, arguments: Mapping[str, Any]) -> StartedCall:
+async def start(
+    client: TaskCaller,
+    terms: SessionTerms,
+    tool: str,
+    arguments: Mapping[str, Any],
+    on_progress: Progress | None = None,
+    timeout: float | None = None,
+) -> StartedCall:
     """Call a tool, and do not wait for its result."""
     if not terms.stateless:
-        return PlainCall(client, tool, asyncio.create_task(client.call_raw(tool, arguments)))
-    offered = object_of(terms.envelope.get(CAPABILITIES))
-    meta = {CAPABILITIES: merged(offered, {"extensions": {EXTENSION: {}}})}
-    result = await client.call_raw(tool, arguments, meta=meta)
+        work = client.call_raw(tool, arguments, on_progress=on_progress, timeout=timeout)
+        return PlainCall(client, tool, asyncio.create_task(work))
+    meta = terms.offering(TASKS)
+    result = await client.call_raw(tool, arguments, on_progress=on_progress, timeout=timeout, meta=meta)
     if result.get("resultType") == "task":
         return ServerTask(client, tool, meta, result)
     done = PlainCall(client, tool, asyncio.create_task(_given(result)))
     done.status = "completed"
     return done
+
+
+async def resume(client: TaskCaller, terms: SessionTerms, id: str, tool: str) -> ServerTask:
+    """A task by its id."""
+    meta = terms.offering(TASKS)
+    return ServerTask(client, tool, meta, await client.request("tasks/get", {"taskId": id, "_meta": meta}))
 
 
 async def _given(result: Json) -> Json:

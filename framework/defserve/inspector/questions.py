@@ -13,6 +13,7 @@ from pydantic_core import to_json
 
 from defserve.errors import ProtocolError
 from defserve.host.answers import Accept, Answers, Cancel, Decline
+from defserve.host.mgp.callbacks import ANSWER_BY
 from defserve.inspector.protocol import BadMessage, Json
 from defserve.inspector.scripted_model import ScriptedModel
 
@@ -28,7 +29,7 @@ DECISIONS: Final = {"accept": Accept, "decline": Decline, "cancel": Cancel}
 class Questions:
     """The open questions. `push` tells the pages: topic `question` with a new one, `question.over` with its end.
 
-    A question is `{"id", "kind", "era", "since", …}`. Kinds and the `answer` that each takes:
+    A question is `{"id", "kind", "era", "since", "until"?, …}`. Kinds and the `answer` that each takes:
 
     | kind | further fields | answer |
     |---|---|---|
@@ -38,6 +39,8 @@ class Questions:
     | confirmation | tool, arguments, security | `{"yes": true}`; anything else is a no |
     | view | tool, uri, method; calls and arguments, or url | `{"yes": true}`, with `"always"`; anything else is a no |
     | permission | permission, risk, server | `{"decision": "approved" or "denied"}`; anything else leaves it open |
+
+    A question inside of a task also has `task`, the number that the inspector gave it.
 
     Roots are not asked for each time: a server gets what `roots` holds, URIs or root objects. Sampling is answered by
     `model` where the person has switched that on and one of its rules fits.
@@ -65,6 +68,8 @@ class Questions:
             raise BadMessage(f"{MOST_OPEN} questions wait already", fix="answer some of them")
         id = next(self._numbers)
         question: Json = {"id": id, "kind": kind, "era": era, "since": time.time(), **about}
+        if (until := ANSWER_BY.get()) is not None:
+            question["until"] = until
         answer: asyncio.Future[Json] = asyncio.get_running_loop().create_future()
         self._open[id] = question, answer
         self._push("question", question)
@@ -94,29 +99,32 @@ class Questions:
 
     # -- who asks ----------------------------------------------------------------------------------------
 
-    def answers(self, era: Callable[[], str]) -> Answers:
-        """The person, as a client's answers. `era` says which era the client speaks, once it is open."""
+    def answers(self, era: Callable[[], str], **about: Any) -> Answers:
+        """The person, as a client's answers. `era` says which era the client speaks, once it is open.
+
+        `about` are further fields of the questions.
+        """
 
         async def ask(message: str, schema: dict[str, Any]) -> Any:
-            answer = await self.ask("form", era(), message=message, schema=schema)
+            answer = await self.ask("form", era(), message=message, schema=schema, **about)
             decision = DECISIONS.get(str(answer.get("action")), Cancel)
             return answer.get("content") or decision if decision is Accept else decision
 
         async def ask_url(message: str, url: str) -> Any:
-            answer = await self.ask("url", era(), message=message, url=url)
+            answer = await self.ask("url", era(), message=message, url=url, **about)
             return DECISIONS.get(str(answer.get("action")), Cancel)
 
-        return Answers(ask, self.sampler(era), lambda: self.roots, ask_url=ask_url)
+        return Answers(ask, self.sampler(era, **about), lambda: self.roots, ask_url=ask_url)
 
-    def sampler(self, era: Callable[[], str]) -> Callable[[Json], Awaitable[Any]]:
+    def sampler(self, era: Callable[[], str], **about: Any) -> Callable[[Json], Awaitable[Any]]:
         """What answers requests to sample a model: the script, or the person. Raises ProtocolError if they refuse."""
 
         async def sample(params: dict[str, Any]) -> Any:
             if (said := self.model.answer(params)) is not None:
-                about: Json = {"id": next(self._numbers), "kind": "sampling", "era": era(), "since": time.time()}
-                self._end({**about, "params": params}, {"text": said}, "script")
+                asked: Json = {"id": next(self._numbers), "kind": "sampling", "era": era(), "since": time.time()}
+                self._end({**asked, "params": params}, {"text": said}, "script")
                 return said
-            answer = await self.ask("sampling", era(), params=params)
+            answer = await self.ask("sampling", era(), params=params, **about)
             if answer.get("refuse") is True:
                 raise ProtocolError("the person at the inspector did not let the model answer", code=REJECTED)
             return answer.get("result") or str(answer.get("text", ""))

@@ -145,6 +145,26 @@ async def test_a_view_begins_hears_of_the_call_and_calls_back():
         assert ("ui/open-link", {}) in app.received
 
 
+async def test_a_host_decides_about_what_has_an_effect_and_offers_its_display_modes():
+    asked = list[tuple[str, Any]]()
+
+    async def permit(method: str, params: dict[str, Any]) -> bool:
+        asked.append((method, params.get("name")))
+        return method == "ui/message"
+
+    app = await rendered(pretend(VIEW))
+    app.permit, app.modes = permit, ("inline", "fullscreen")
+    for method, outcome in (("tools/call", "error"), ("ui/open-link", "error"), ("ui/message", "result")):
+        assert outcome in (await app.answer(request(method, name="press")))[0]
+    await app.answer(request("tools/call", name="think"))
+    await app.answer(request("ping"))
+    # What is refused anyway, or has no effect, is not asked for.
+    assert asked == [("tools/call", "press"), ("ui/open-link", "press"), ("ui/message", "press")]
+    for wanted, got in (("fullscreen", "fullscreen"), ("pip", "fullscreen"), ("inline", "inline")):
+        (answer,) = await app.answer(request("ui/request-display-mode", mode=wanted))
+        assert answer["result"] == {"mode": got} == {"mode": app.context["displayMode"]}
+
+
 async def test_a_view_that_never_stops_talking_fills_no_memory():
     app = await rendered(pretend(VIEW))
     for _ in range(1_500):

@@ -152,7 +152,7 @@ async def test_progress_is_told_and_a_view_that_is_too_long_is_not_shown(
 
     @server.tool(app=view)
     async def work(ctx: Context) -> str:
-        await ctx.progress(1, 2, "half")
+        ctx.progress(1, 2, "half")
         return "done"
 
     assert work

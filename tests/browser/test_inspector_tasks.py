@@ -1,0 +1,205 @@
+"""The Tasks panel of the inspector in a real browser."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from defserve import Server
+from defserve.inspector.inspection import Inspection
+from defserve.inspector.target import Target
+from defserve.runner.memory import serving
+from tests.inspector.workshop import workshop
+
+from .accessibility import serious
+from .inspecting import InspectorBeside, inspector_of
+
+if TYPE_CHECKING:
+    from .chromium import Browser
+
+pytestmark = pytest.mark.browser
+
+PICTURES = Path(__file__).parents[2] / "docs" / "pictures"
+FITS = "document.documentElement.scrollWidth <= innerWidth && document.documentElement.scrollHeight <= innerHeight"
+LOOKS = ((360, 780, "light"), (360, 780, "dark"), (768, 900, "light"), (1440, 900, "dark"), (1440, 900, "light"))
+DETAIL = "document.querySelector('.t-res')?.innerText"
+START = "document.querySelector('.t-form')?.innerText"
+LIST = "document.querySelector('.t-list')?.innerText"
+TOOL = "document.querySelector('#task-tool')"
+
+
+class Bench:
+    """The inspector, and the switch that lets slow tools go on."""
+
+    def __init__(self, inspector: InspectorBeside, go_on: object) -> None:
+        self.inspector, self._go_on = inspector, go_on
+
+    def go_on(self, on: bool = True) -> None:
+        async def switch(inspection: Inspection) -> None:
+            inspection.tasks.forget()
+            getattr(self._go_on, "set" if on else "clear")()
+
+        self.inspector.run(switch)
+
+
+@pytest.fixture(scope="module")
+def bench() -> Iterator[Bench]:
+    server, go_on = workshop()
+    with inspector_of(
+        Target("workshop.py", ("workshop.py",), lambda: serving(server.composition), "stateless")
+    ) as beside:
+        yield Bench(beside, go_on)
+
+
+@pytest.fixture(autouse=True)
+def quiet(browser: Browser, bench: Bench) -> Iterator[None]:
+    bench.go_on(False)
+    yield
+    assert browser.complaints() == []
+    origins = (bench.inspector.origin, "data:", "http://127.0.0.1:")
+    assert [each for each in browser.asked() if not each.startswith(origins)] == []
+    browser.open("about:blank")
+    bench.go_on()
+
+
+def open_at(browser: Browser, bench: Bench, era: str = "stateless", place: str = "tasks/none") -> None:
+    browser.look(1440, 900)
+    browser.open(f"{bench.inspector.url}#{place}")
+    assert browser.page("document.querySelectorAll('#task-tool option, .t-list [role=option]').length > 3")
+    if era == "handshake":
+        browser.key("e")
+        assert browser.page("document.querySelector('.top .seg .on')?.textContent === 'Handshake'")
+        assert browser.page("document.querySelectorAll('#task-tool option').length > 3")
+
+
+def choose(browser: Browser, tool: str) -> None:
+    changed = f"{TOOL}.dispatchEvent(new Event('change', {{ bubbles: true }}))"
+    browser.page(f"({TOOL}.value = {tool!r}, {changed}, {TOOL}.focus(), true)")
+    assert browser.page(f"{TOOL}.value === {tool!r}")
+
+
+def test_a_task_runs_tells_and_gives_its_result(browser: Browser, bench: Bench):
+    open_at(browser, bench)
+    choose(browser, "rebuild")
+    browser.key("Tab")
+    browser.type("books")
+    browser.key("Control+Enter")
+    assert browser.page(f"{DETAIL}.includes('reading 1 of 4') && {DETAIL}.includes('the server tells each change')")
+    assert browser.page(f"{DETAIL}.includes('60 m 0 s (ttl)') && {DETAIL}.includes('50 ms')")
+    assert serious(browser) == []
+    bench.go_on()
+    assert browser.page(f"{DETAIL}.includes('412') && {DETAIL}.includes('Done') && {LIST}.includes('completed')")
+    assert serious(browser) == []
+
+
+def test_a_question_inside_of_a_task_is_answered_where_it_is(browser: Browser, bench: Bench):
+    open_at(browser, bench)
+    choose(browser, "clean")
+    browser.key("Control+Enter")
+    assert browser.page(f"{DETAIL}.includes('Delete 12 documents?') && {LIST}.includes('asks you')")
+    assert browser.page("document.querySelector('.nav[aria-current] .hot')?.innerText === '1'")
+    assert serious(browser) == []
+    browser.press(".question [role=switch], .question input[type=checkbox], .question .seg button")
+    browser.press(".question .pri")
+    assert browser.page(f"{DETAIL}.includes('12 deleted, because')")
+
+
+def test_a_task_is_cancelled_and_one_that_fails_says_why(browser: Browser, bench: Bench):
+    open_at(browser, bench)
+    choose(browser, "clean")
+    browser.key("Control+Enter")
+    assert browser.page(f"{DETAIL}.includes('Delete 12 documents?')")
+    browser.press(".t-res > .bar button")
+    assert browser.page(f"{DETAIL}.includes('Cancelled') && !document.querySelector('.question')")
+    choose(browser, "broken")
+    browser.key("Control+Enter")
+    assert browser.page(f"{DETAIL}.includes('the disk is full') && {DETAIL}.includes('-32050')")
+    browser.press(".t-list .bar .sm")
+    assert browser.page("!document.querySelector('.t-list [role=option]')")
+
+
+def test_in_a_session_it_is_a_plain_call_and_the_panel_says_so(browser: Browser, bench: Bench):
+    open_at(browser, bench, "handshake")
+    assert browser.page(f"{START}.includes('Sessions have no tasks.')")
+    choose(browser, "rebuild")
+    browser.key("Tab")
+    browser.type("books")
+    browser.key("Control+Enter")
+    assert browser.page(f"{DETAIL}.includes('reading 1 of 4') && {DETAIL}.includes('25 %')")
+    assert browser.page(f"{DETAIL}.includes('A session has no tasks.')")
+    bench.go_on()
+    assert browser.page(f"{DETAIL}.includes('412')")
+
+
+def test_a_server_without_tasks_says_so(browser: Browser, bench: Bench):
+    bare = Server("bare", "1")
+
+    @bare.tool
+    def hi() -> str:
+        return "hi"
+
+    assert hi
+    with inspector_of(Target("bare.py", ("bare.py",), lambda: serving(bare.composition), "stateless")) as other:
+        browser.open(f"{other.url}#tasks")
+        assert browser.page(f"{START}?.includes('This server has no tasks.') && {TOOL}")
+        browser.key("Control+Enter")
+        assert browser.page(f"{DETAIL}.includes('The server did not make it a task.') && {DETAIL}.includes('hi')")
+        assert browser.complaints() == []
+        browser.open("about:blank")
+
+
+def test_by_keys_alone_a_tool_is_started_and_followed_by_its_id(browser: Browser, bench: Bench):
+    open_at(browser, bench, place="tools")
+    browser.key("g", "j")
+    assert browser.page(f"!!{TOOL} && document.querySelector('main h1').textContent === 'Tasks'")
+    browser.page(f"{TOOL}.focus() ?? true")
+    browser.type("reb")
+    assert browser.page(f"{TOOL}.value === 'rebuild'")
+    browser.key("Tab")
+    browser.type("maps")
+    browser.key("Control+Enter")
+    id = browser.page("document.querySelector('.t-res .kv code')?.textContent")
+    assert id
+    browser.page("document.querySelector('[aria-label=\"Id of a task\"]').focus() ?? true")
+    browser.type(id)
+    browser.key("Enter")
+    assert browser.page(f"{DETAIL}.includes('a task of others')")
+    bench.go_on()
+    assert browser.page(f"{DETAIL}.includes('412') && {DETAIL}.includes('maps')")
+    assert browser.page("document.querySelectorAll('.t-list .chip.ok').length === 2")
+    browser.page("document.querySelector('.t-list [role=listbox]').focus() ?? true")
+    browser.key("ArrowDown")
+    assert browser.page("document.querySelector('.t-res .toolname').textContent === 'rebuild'")
+
+
+def test_it_fits_every_window_in_both_themes(browser: Browser, bench: Bench):
+    shots = os.environ.get("DEFSERVE_SHOTS")
+
+    async def begin(inspection: Inspection) -> None:
+        inspection.tasks.forget()
+        for tool, arguments in (("broken", {}), ("quick", {}), ("rebuild", {"index": "books"}), ("clean", {})):
+            inspection.tasks.start("stateless", tool, arguments)
+
+    async def over(inspection: Inspection) -> None:
+        for each in inspection.tasks.wire():
+            await inspection.tasks[each["task"]].cancel()
+
+    bench.inspector.run(begin)
+    for width, height, scheme in LOOKS:
+        browser.look(width, height, scheme)
+        browser.open(f"{bench.inspector.url}#tasks")
+        assert browser.page(f"{LIST}?.includes('asks you') && document.documentElement.dataset.theme === {scheme!r}")
+        assert browser.page(FITS), width
+        browser.press(".t-list [role=option][id$='-0']")
+        assert browser.page(f"{DETAIL}.includes('Delete 12 documents?') && {DETAIL}.includes('Steps')")
+        assert browser.page(FITS), width
+        assert serious(browser) == []
+        if os.environ.get("DEFSERVE_PICTURES") and width == 1440:
+            browser.shot(PICTURES / f"inspector-tasks{'-dark' if scheme == 'dark' else ''}.png")
+        elif shots:
+            browser.shot(Path(shots) / f"tasks-{width}-{scheme}.png")
+    bench.inspector.run(over)
