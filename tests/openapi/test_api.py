@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import logging
+import subprocess
+import sys
 from typing import Any
 
 import httpx2
@@ -240,6 +242,16 @@ async def test_a_short_schema_of_the_response_is_published_until_the_api_breaks_
         assert "outputSchema" not in (await client.tools())[0]
 
 
+async def test_a_list_that_is_stated_is_structured_content_too() -> None:
+    schema = {"type": "array", "items": {"type": "object", "properties": {"id": {"type": "integer"}}}}
+    api = RecordingApi(lambda request: httpx2.Response(200, json=[{"id": 1}]))
+    responses = {"200": {"description": "ok", "content": {"application/json": {"schema": schema}}}}
+    async with api.server({"/a": {"get": operation(operationId="a", responses=responses)}}).connect() as client:
+        assert (await client.tools())[0]["outputSchema"]["properties"]["result"]["type"] == "array"
+        assert (await client.call_raw("a"))["structuredContent"] == {"result": [{"id": 1}]}
+        assert await client.call("a") == [{"id": 1}]
+
+
 async def test_an_error_of_the_api_has_its_status_and_the_beginning_of_its_body() -> None:
     api = RecordingApi(lambda request: httpx2.Response(422, json={"detail": "x" * 9000}, headers={"retry-after": "7"}))
     async with api.server(PETS).connect() as client:
@@ -318,3 +330,14 @@ async def test_pages_follows_them_all() -> None:
         assert [page["structuredContent"]["page"] async for page in pages(c, "p")] == [1, 2, 3]
         assert {request.url.host for request in api.asked} == {"api.example.com"}
         assert len([page async for page in pages(c, "p", most=2)]) == 2
+
+
+def test_a_plain_server_loads_none_of_it() -> None:
+    program = (
+        "import sys; from defserve import Server; s = Server('s')\n"
+        "@s.tool\ndef f(a: int) -> int: return a\n"
+        "s.composition; child = Server('c'); child.mount(s); child.composition\n"
+        "print([m for m in sys.modules if 'openapi' in m or 'transforms' in m or 'migrate' in m or 'libcst' in m])"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=50, check=True)
+    assert done.stdout.strip() == "[]"

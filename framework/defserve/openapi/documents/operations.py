@@ -7,12 +7,13 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from defserve.errors import UsageError
 from defserve.openapi.documents.references import References
 from defserve.wire.jsonvalue import is_array, is_object
 
 METHODS: Final = ("get", "head", "options", "post", "put", "patch", "delete", "trace")
-MOST: Final = 20_000
-"""Operations of one document."""
+MOST: Final = 5_000
+"""Operations of one document. GitHub's has 1,200."""
 
 PLACES: Final = ("path", "query", "header", "cookie")
 _STYLES: Final = {"path": "simple", "query": "form", "header": "simple", "cookie": "form"}
@@ -76,8 +77,12 @@ def operations(references: References) -> Iterator[Operation]:
             continue
         for method in METHODS:
             operation = references.resolved(item.get(method))
-            if is_object(operation) and count < MOST:
+            if is_object(operation):
                 count += 1
+                if count > MOST:
+                    raise UsageError(
+                        f"the document has more than {MOST} operations", fix="cut it down to what you serve"
+                    )
                 yield _read(references, str(path), method, item, operation)
 
 

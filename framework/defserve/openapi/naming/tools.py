@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Callable, Sequence
 from itertools import count
 from typing import Final
@@ -17,7 +18,7 @@ _VERSION: Final = re.compile(r"v[0-9]+")
 def names_of(operations: Sequence[Operation]) -> list[str]:
     """A name for each operation, all different. Operations that share one are told apart by what differs."""
     first = [preferred(operation) for operation in operations]
-    shared = {name for name in first if first.count(name) > 1} if len(set(first)) < len(first) else set[str]()
+    shared = {name for name, uses in Counter(first).items() if uses > 1}
     taken = {name for name in first if name not in shared}
     found: list[str] = []
     for operation, name in zip(operations, first, strict=True):

@@ -40,11 +40,12 @@ class ApiReturns(Returns):
         if not self._made:
             self._made = True
             self._known = _stated(self._operation, self._schemas, self._references)
+            self.wraps = self._known is not None and self._known["type"] == "array"
         return self._known
 
     def forget(self) -> None:
         """The API does not keep to its document: promise nothing."""
-        self._made, self._known = True, None
+        self._made, self._known, self.wraps = True, None, False
 
 
 def _as_read(value: Any) -> PackedResult:
@@ -52,7 +53,7 @@ def _as_read(value: Any) -> PackedResult:
 
 
 def _stated(operation: Operation, schemas: Schemas, references: References) -> JsonSchema | None:
-    """The schema of the successful response, if it is an object."""
+    """The schema of the successful response, if it is an object or a list."""
     for status in ("200", "201", "202", "203", "2XX", "2xx", "default"):
         response = references.resolved(operation.responses.get(status))
         content = response.get("content") if is_object(response) else None
@@ -62,10 +63,10 @@ def _stated(operation: Operation, schemas: Schemas, references: References) -> J
             return None
         described = references.resolved(next(iter(content.values())))
         found = schemas.root(described.get("schema"), "response") if is_object(described) else {}
-        if found.get("type") != "object" or "properties" not in found:
+        kind = found.get("type")
+        if (kind, True) not in (("object", "properties" in found), ("array", "items" in found)):
             return None
-        whole = _loose(schemas.whole(found, "response", LONGEST))
-        whole["type"] = "object"
+        whole = {**_loose(schemas.whole(found, "response", LONGEST)), "type": kind}
         return whole if len(json.dumps(whole)) <= LONGEST else None
     return None
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from typing import Any, Final, Literal, TypeAlias
 
@@ -106,8 +107,10 @@ def _repair(made: JsonSchema, schema: JsonSchema) -> None:
             del made["enum"]
     elif "enum" in made:
         del made["enum"]
-    if not isinstance(made.get("pattern", ""), str):
+    if not _is_pattern(made.get("pattern", "")):
         del made["pattern"]
+    if is_object(patterns := made.get("patternProperties")):
+        made["patternProperties"] = {pattern: patterns[pattern] for pattern in patterns if _is_pattern(pattern)}
     if not isinstance(made.get("uniqueItems", True), bool):
         del made["uniqueItems"]
 
@@ -115,6 +118,14 @@ def _repair(made: JsonSchema, schema: JsonSchema) -> None:
 _TYPES: Final = frozenset("string number integer boolean object array null".split())
 _BOUNDS: Final = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum")
 _COUNTS: Final = ("multipleOf", "maxLength", "minLength", "maxItems", "minItems", "maxProperties", "minProperties")
+
+
+def _is_pattern(value: Any) -> bool:
+    """Whether it is a regular expression here as well: OpenAPI's are those of JavaScript."""
+    try:
+        return isinstance(value, str) and re.compile(value) is not None
+    except (re.error, RecursionError, OverflowError):
+        return False
 
 
 def _is_number(value: Any) -> bool:

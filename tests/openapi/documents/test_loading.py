@@ -1,0 +1,145 @@
+"""Documents from everywhere, and from strangers."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from defserve import Server, UsageError
+from defserve.openapi.documents.loading import load
+from tests.openapi.apis import document, operation
+from tests.rows import for_each_row
+
+DOCUMENT = document({"/a": {"get": operation(operationId="a")}})
+
+YAML = """
+openapi: 3.0.3
+info: {title: Norway, version: 1.0}
+servers: [{url: https://api.example.com}]
+paths:
+  /a:
+    get:
+      operationId: a
+      parameters:
+        - &page {name: page, in: query, schema: {type: integer}}
+        - name: country
+          in: query
+          schema: {type: string, enum: [no, se, on], default: no}
+      responses:
+        200: {description: 2020-01-01}
+  /b:
+    get: {operationId: b, parameters: [*page], responses: {}}
+"""
+
+
+def test_a_document_is_an_object_a_text_or_a_file(tmp_path: Path) -> None:
+    file = tmp_path / "openapi.json"
+    file.write_text("\ufeff" + json.dumps(DOCUMENT), encoding="utf-8")
+    for source in (DOCUMENT, json.dumps(DOCUMENT), file, str(file), YAML):
+        assert load(source).content["openapi"].startswith("3.")
+
+
+def test_yaml_is_read_as_json_would_be() -> None:
+    paths = load(YAML).content["paths"]
+    assert paths["/a"]["get"]["parameters"][1]["schema"] == {
+        "type": "string",
+        "enum": ["no", "se", "on"],
+        "default": "no",
+    }
+    assert paths["/a"]["get"]["responses"] == {"200": {"description": "2020-01-01"}}
+    assert paths["/b"]["get"]["parameters"][0]["name"] == "page"
+    server = Server.from_openapi(YAML)
+    assert [tool.name for tool in server.mcp.tools.registry] == ["a", "b"]
+
+
+BOMB = "a: &a [x, x, x, x, x, x, x, x, x]\n" + "\n".join(
+    f"{chr(98 + n)}: &{chr(98 + n)} [{', '.join(['*' + chr(97 + n)] * 9)}]" for n in range(12)
+)
+
+
+@for_each_row(
+    "source problem",
+    [
+        ({"swagger": "2.0"}, "it says version '2.0'"),
+        ({"openapi": 3}, "it says version '3'"),
+        ({}, 'it has no "openapi" field'),
+        ("gone.json", "cannot be read"),
+        ("{\n", "neither JSON nor YAML"),
+        ("[1,\n2]", "holds no object"),
+        ("a: [\n", "neither JSON nor YAML"),
+        (BOMB, "aliases make more than"),
+        ("a: &a\n  b: *a\n", "an alias stands inside"),
+        ("a: !!python/object/apply:os.system ['true']\n", "neither JSON nor YAML"),
+        ('{"a":' * 300 + "1" + "}" * 300, "nested deeper"),
+        ('{"a":' * 100_000 + "1" + "}" * 100_000, "neither JSON nor YAML|nested deeper"),
+        (7, "a int is not an OpenAPI document"),
+        ({"openapi": "3.1.0", "a": {1, 2}}, "not an OpenAPI|none of its"),
+    ],
+)
+def test_what_is_no_document_is_refused(source: Any, problem: str) -> None:
+    with pytest.raises(UsageError, match=problem):
+        Server.from_openapi(source, base_url="https://api.example.com")
+
+
+def test_a_reference_to_another_file_is_followed_only_if_that_is_allowed(tmp_path: Path) -> None:
+    folder = tmp_path / "api"
+    folder.mkdir()
+    (tmp_path / "secret.json").write_text('{"x": {"type": "string"}}')
+    (folder / "more.yaml").write_text(
+        "Item:\n  type: object\n  properties:\n    next: {$ref: '#/Item'}\n    name: {type: string}\n"
+    )
+    main = folder / "openapi.json"
+
+    def write(ref: str) -> None:
+        body = {"application/json": {"schema": {"$ref": ref}}}
+        main.write_text(json.dumps(document({"/a": {"post": operation(operationId="a", body=body)}})))
+
+    write("more.yaml#/Item")
+    server = Server.from_openapi(main, remote_refs=True)
+    tool = server.mcp.tools.registry.get("a")
+    assert tool is not None
+    schema = tool.function.arguments.schema
+    assert list(schema["properties"]) == ["next", "name"] and "$defs" in schema
+    closed = Server.from_openapi(main).mcp.tools.registry.get("a")
+    assert closed is not None and list(closed.function.arguments.schema["properties"]) == ["body"]
+    for ref in ("../secret.json#/x", "file:///etc/passwd", "http://127.0.0.1:9/x.json", "https://evil.example/x.json"):
+        write(ref)
+        with pytest.raises(UsageError, match="leads out of where the document is"):
+            Server.from_openapi(main, remote_refs=True)
+
+
+@for_each_row("ref", ["#/components/schemas/Gone", "#/nowhere/at/all", "#/paths/~1a/get/9", "other.json", "#"])
+def test_one_bad_reference_costs_one_schema_and_not_the_document(ref: str) -> None:
+    body = {"application/json": {"schema": {"$ref": ref}}}
+    server = Server.from_openapi(document({"/a": {"post": operation(operationId="a", body=body)}}))
+    tool = server.mcp.tools.registry.get("a")
+    assert tool is not None and tool.function.arguments.schema["type"] == "object"
+
+
+def test_references_of_parameters_bodies_and_paths_are_followed() -> None:
+    content = document(
+        {"/a/{id}": {"$ref": "#/components/pathItems/A"}},
+        components={
+            "pathItems": {
+                "A": {
+                    "post": {
+                        "operationId": "a",
+                        "parameters": [{"$ref": "#/components/parameters/Id"}],
+                        "requestBody": {"$ref": "#/components/requestBodies/B"},
+                        "responses": {},
+                    }
+                }
+            },
+            "parameters": {"Id": {"name": "id", "in": "path", "required": True, "schema": {"type": "integer"}}},
+            "requestBodies": {"B": {"content": {"text/plain": {"schema": {"type": "string"}}}, "required": True}},
+        },
+    )
+    tool = Server.from_openapi(content).mcp.tools.registry.get("a")
+    assert tool is not None
+    assert tool.function.arguments.schema["properties"] == {"id": {"type": "integer"}, "body": {"type": "string"}}
+    circle = document({"/a": {"$ref": "#/paths/~1b"}, "/b": {"$ref": "#/paths/~1a"}})
+    with pytest.raises(UsageError, match="leads in a circle"):
+        Server.from_openapi(circle)

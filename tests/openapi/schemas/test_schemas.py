@@ -1,0 +1,178 @@
+"""Schemas of OpenAPI as JSON Schema."""
+
+from __future__ import annotations
+
+from random import Random
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from defserve import Server
+from defserve.errors import BadArguments
+from defserve.openapi.documents.references import References
+from defserve.openapi.schemas.schemas import Schemas
+from tests.openapi.apis import Json, document, operation, parameter
+from tests.openapi.rules import broken
+from tests.rows import for_each_row
+
+
+def converted(schema: Any, direction: Any = "request", **schemas: Any) -> Json:
+    made = Schemas(References({"components": {"schemas": schemas}}))
+    return made.whole(made.convert(schema, direction), direction)
+
+
+def ref(name: str) -> Json:
+    return {"$ref": f"#/components/schemas/{name}"}
+
+
+@for_each_row(
+    "schema made",
+    [
+        ({"type": "string", "nullable": True}, {"type": ["string", "null"]}),
+        ({"type": "string", "nullable": True, "enum": ["a"]}, {"type": ["string", "null"], "enum": ["a", None]}),
+        ({"anyOf": [{"type": "string"}, {"type": "null"}]}, {"type": ["string", "null"]}),
+        ({"type": "integer", "minimum": 1, "exclusiveMinimum": True}, {"type": "integer", "exclusiveMinimum": 1}),
+        ({"type": "integer", "minimum": 1, "exclusiveMinimum": False}, {"type": "integer", "minimum": 1}),
+        ({"type": "integer", "format": "int64", "example": 3, "xml": {}, "title": "T"}, {"type": "integer"}),
+        ({"type": "string", "format": "date-time"}, {"type": "string", "format": "date-time"}),
+        ({"properties": {"a": {"type": "file"}}}, {"type": "object", "properties": {"a": {"type": "string"}}}),
+        ({"type": "array", "items": {}}, {"type": "array", "items": {}}),
+        ({"type": "object", "required": ["gone"], "properties": {"a": True}},
+         {"type": "object", "properties": {"a": {}}}),
+        ({"type": "string", "maxLength": -1, "pattern": 5, "enum": "a"}, {"type": "string"}),
+        ({"allOf": [{"type": "object", "properties": {"a": {"type": "string"}}, "required": ["a"]},
+                    {"properties": {"b": {"type": "integer"}}, "required": ["b"]}]},
+         {"type": "object", "properties": {"a": {"type": "string"}, "b": {"type": "integer"}}, "required": ["a", "b"]}),
+        ({"oneOf": [{"type": "string"}, {"type": "integer"}]}, {"oneOf": [{"type": "string"}, {"type": "integer"}]}),
+        (False, {"not": {}}),
+    ],
+)  # fmt: skip
+def test_a_schema_says_the_same_in_the_newer_words(schema: Any, made: Json) -> None:
+    assert converted(schema) == made
+
+
+def test_fields_that_only_one_side_writes_are_left_out() -> None:
+    schema = {
+        "type": "object",
+        "required": ["id", "name", "secret"],
+        "properties": {
+            "id": {"type": "string", "readOnly": True},
+            "name": {"type": "string"},
+            "secret": {"type": "string", "writeOnly": True},
+        },
+    }
+    assert list(converted(schema)["properties"]) == ["name", "secret"]
+    assert converted(schema)["required"] == ["name", "secret"]
+    assert list(converted(schema, "response")["properties"]) == ["id", "name"]
+
+
+def test_what_is_used_once_stands_where_it_is_used_and_what_recurs_is_defined() -> None:
+    tree = {"type": "object", "properties": {"children": {"type": "array", "items": ref("Tree")}, "leaf": ref("Leaf")}}
+    made = converted({"type": "object", "properties": {"tree": ref("Tree")}}, Tree=tree, Leaf={"type": "string"})
+    assert made["properties"]["tree"] == {"$ref": "#/$defs/Tree"}
+    assert made["$defs"]["Tree"]["properties"]["leaf"] == {"type": "string"}
+    assert "Leaf" not in made["$defs"]
+
+
+def test_all_of_in_a_circle_is_kept() -> None:
+    made = converted(
+        ref("A"),
+        A={"allOf": [ref("B"), {"type": "object", "properties": {"a": {"type": "string"}}}]},
+        B={"allOf": [ref("A"), {"type": "object", "properties": {"b": {"type": "string"}}}]},
+    )
+    assert "$defs" in made or "allOf" in str(made)
+
+
+@for_each_row(
+    "body arguments",
+    [
+        ({"type": "object", "properties": {"name": {"type": "string"}}}, ["id", "name"]),
+        ({"type": "object", "properties": {"id": {"type": "string"}}}, ["id", "body"]),
+        ({"type": "object", "additionalProperties": {"type": "string"}}, ["id", "body"]),
+        ({"type": "array", "items": {"type": "string"}}, ["id", "body"]),
+        ({"oneOf": [{"type": "object", "properties": {"a": {}}}]}, ["id", "body"]),
+        ({"allOf": [{"type": "object", "properties": {"a": {}}}, {"properties": {"b c": {}}}]}, ["id", "a", "b_c"]),
+    ],
+)
+def test_a_body_is_flat_where_nothing_is_lost(body: Json, arguments: list[str]) -> None:
+    content = {"application/json": {"schema": body}}
+    paths = {"/a/{id}": {"post": operation(parameter("id", "path"), operationId="a", body=content)}}
+    tool = Server.from_openapi(document(paths)).mcp.tools.registry.get("a")
+    assert tool is not None and list(tool.function.arguments.schema["properties"]) == arguments
+
+
+def test_patterns_of_strangers_cannot_make_checking_slow() -> None:
+    evil = {"type": "string", "pattern": "^(a+)+$"}
+    many = {"type": "array", "uniqueItems": True, "items": {"type": "string", "pattern": "^[a-z]+$"}}
+    paths = {"/a": {"get": operation(parameter("q", kind=evil), parameter("l", kind=many), operationId="a")}}
+    tool = Server.from_openapi(document(paths)).mcp.tools.registry.get("a")
+    assert tool is not None
+    validate = tool.function.arguments.validate
+    assert validate({"q": "a" * 50_000 + "!"})["q"].endswith("!")
+    assert validate({"l": '["a", "b"]'}) == {"l": ["a", "b"]}
+    with pytest.raises(BadArguments):
+        validate({"l": ["A"]})
+
+
+LEAVES: list[Any] = [
+    {},
+    {"type": "string"},
+    {"type": "integer", "nullable": True},
+    {"type": "null"},
+    True,
+    False,
+    None,
+    3,
+]
+
+
+class Writer:
+    """Writes schemas, sensible and odd ones, always the same for one seed."""
+
+    def __init__(self, seed: int) -> None:
+        self.random = Random(seed)
+
+    def schema(self, depth: int = 0) -> Any:
+        choose = self.random.choice
+        if depth > 2 or self.random.random() < 0.3:
+            return choose([*LEAVES, *map(ref, "ABCD")])
+        several = [self.schema(depth + 1) for _ in range(self.random.randint(0, 3))]
+        keywords: Json = {
+            "type": choose(["object", "array", "string", ["string", "null"], "file", 7]),
+            "properties": {choose(["a", "b c", "$ref", "ü", "type", "x" * 80]): each for each in several},
+            "required": choose([["a"], ["gone", 3], "x"]),
+            "allOf": several,
+            "anyOf": several,
+            "oneOf": several,
+            "items": self.schema(depth + 1),
+            "additionalProperties": self.schema(depth + 1),
+            "not": self.schema(depth + 1),
+            "enum": choose([["a", None], [], "x"]),
+            "nullable": choose([True, False, "yes"]),
+            "readOnly": choose([True, False]),
+            "description": choose(["Words.", "\u202e\x00", "x" * 999, 5]),
+            "default": None,
+            "minimum": choose([1, -1, "x"]),
+            "exclusiveMinimum": choose([True, False, 2]),
+            "pattern": choose(["^a$", "(a+)+", "(", 7]),
+            "uniqueItems": choose([True, "x"]),
+            "example": 3,
+            "x-more": {},
+        }
+        return {name: keywords[name] for name in self.random.sample([*keywords], self.random.randint(1, 6))}
+
+
+@settings(max_examples=25)
+@given(st.integers(0, 2**32), st.text(max_size=12), st.sampled_from(["query", "header", "path", "cookie"]))
+def test_any_document_gives_tools_that_keep_the_rules(seed: int, name: str, place: str) -> None:
+    writer = Writer(seed)
+    content = {"application/json": {"schema": writer.schema()}}
+    one = operation(
+        {"name": name, "in": place, "schema": writer.schema()}, body=content, operationId=name, summary=name
+    )
+    one["responses"] = {"200": {"description": "", "content": content}}
+    components = {"schemas": {each: writer.schema() for each in "ABCD"}}
+    server = Server.from_openapi(document({"/a/{x}": {"post": one}}, components=components))
+    assert broken(server) == []
