@@ -84,6 +84,7 @@ def test_permissions_confirmation_access_and_the_chain(browser: Browser, tmp_pat
         assert browser.page("document.querySelector('.listens .btn').innerText.includes('Stop')")
         assert browser.page("document.querySelector('.sec-left').innerText.includes('tool.started')")
         inspector.call("list_sensors")
+        assert browser.page("document.querySelector('.states').innerText.includes('connected')")
         assert browser.page("document.querySelector('.heard')?.innerText.includes('tool.completed')")
         for width, height, scheme in LOOKS:
             browser.look(width, height, scheme)

@@ -83,7 +83,7 @@ class _UnixSource:
         if status != OK:
             return TopSnapshot(time.monotonic(), self._address, facts, note=NO_METRICS)
         tools, gauges = read_metrics(text)
-        return TopSnapshot(time.monotonic(), self._address, {**facts, **gauges}, tools)
+        return TopSnapshot(time.monotonic(), self._address, {**facts, **gauges}, tools, workers=read_workers(text))
 
 
 class _ServerSource:

@@ -71,7 +71,7 @@ function Health({ told }) {
   return html`<div class="head"><h2>Health</h2>${health?.status && html`<${Chip} tone=${tone}>${health.status}<//>`}<span class="grow"></span>${can && html`<${Button} small icon="repeat" busy=${busy} onClick=${look}>Ask<//>`}</div>
     <div class="pad small">${!can ? html`<p class="dim">This server does not tell how it does.</p>` : health?.error ? html`<${ErrorNote} error=${health.error} />` : health && html`
       <p class="dim num">Up for ${duration(health.uptime_secs * 1000)}, ${plural(health.tools_available, "tool")} of ${number(health.tools_total)} available, ${plural(health.pending_requests, "call")} under way.</p>
-      ${told.lifecycle.length > 0 && html`<ul class="heard small states">${told.lifecycle.map(each => html`<li key=${`${each.at} ${each.new_state}`}><span class="num faint">${clock(each.at, false)}</span><${Chip} tone=${STATES[each.new_state]}>${each.new_state}<//><span class="dim cut">${[each.previous_state && `was ${each.previous_state}`, each.reason?.replaceAll("_", " "), each.era].filter(Boolean).join(", ")}</span></li>`)}</ul>`}
+      ${told.lifecycle.length > 0 && html`<ul class="states small">${told.lifecycle.map(each => html`<li key=${`${each.at} ${each.new_state}`}><span class="num faint">${clock(each.at, false)}</span><${Chip} tone=${STATES[each.new_state]}>${each.new_state}<//><span class="dim cut">${[each.previous_state && `was ${each.previous_state}`, each.reason?.replaceAll("_", " "), each.era].filter(Boolean).join(", ")}</span></li>`)}</ul>`}
       ${checks.map(([name, passed]) => html`<p key=${name}><span class=${passed ? "ok" : "bad"}>${passed ? "passes" : "fails"}</span> <code>${name}</code> <span class="dim">${health.problems[name] ?? ""}</span></p>`)}`}</div>`;
 }
 
