@@ -118,6 +118,17 @@ async def test_an_unreadable_reply_fails_its_request_at_once():
             await task
 
 
+@pytest.mark.parametrize("id", [1.5, [], {"a": 1}, True, None, "x" * 300])
+async def test_a_reply_that_can_be_read_and_names_no_request_answers_none(id: Any):
+    async with Talk({"a": SILENCE}) as talk:
+        task = asyncio.create_task(talk.conversation.request("a", {}, within=30))
+        request = await talk.server.told(lambda m: m["method"] == "a")
+        for members in ({}, {"result": 1}, {"error": 1}, {"result": 1, "error": {"code": 1, "message": "both"}}):
+            talk.server.say({"id": id, **members})
+        talk.server.say({"id": request["id"], "result": "ok"})
+        assert await task == "ok"
+
+
 async def test_a_batch_is_taken_apart():
     async with Talk({"a": SILENCE}) as talk:
         task = asyncio.create_task(talk.conversation.request("a", {}, within=30))

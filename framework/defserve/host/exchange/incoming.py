@@ -14,7 +14,7 @@ from defserve.host.exchange.answering import PeerRequests
 from defserve.host.exchange.pending import Answer, Follower, Heard, PendingRequest
 from defserve.host.exchange.unreadable import Unreadable
 from defserve.host.fields import number_of, text_of
-from defserve.wire.codec import is_id
+from defserve.wire.codec import PARSE_ERROR, is_id
 from defserve.wire.messages import Id, Malformed, Message, Notification, Reply, Request
 
 log = logging.getLogger("defserve.host")
@@ -70,7 +70,8 @@ class IncomingMessages:
     def _malformed(self, message: Malformed, data: bytes, beside: PendingRequest | None) -> None:
         log.warning("skipped a line that is not a message (%s): %.200r", message.message, self.shown(data))
         id = message.id
-        if id is None and (line := Unreadable(data)).is_reply:
+        # A line that can be read, and names no request of ours, answers none.
+        if id is None and message.code == PARSE_ERROR and (line := Unreadable(data)).is_reply:
             # Who waits for it would wait to the limit.
             meant = [beside.id] if beside is not None else list(self._pending)
             id = line.id if line.id is not None else meant[0] if len(meant) == 1 else None

@@ -256,8 +256,11 @@ class Channel:
         if not self.exchanges:
             # Some servers ask as soon as they are opened. The call that opened them comes in a moment.
             began = self._began = self._began or asyncio.Event()
-            async with asyncio.timeout(CALL_WAIT_SECONDS):
-                await began.wait()
+            try:
+                async with asyncio.timeout(CALL_WAIT_SECONDS):
+                    await began.wait()
+            except TimeoutError:
+                raise ProtocolError("no call is under way, so there is nobody to ask") from None
         return await next(reversed(self.exchanges)).ask(request.method, request.params)
 
     async def answer_in(self, exchange: Exchange, request: Request) -> Any:
