@@ -16,6 +16,7 @@ from tests.faults.killing import Tally, kill_redis, kill_servers, share_redis
 from tests.faults.killing_tasks import Jobs, kill_on_redis, kill_on_sqlite
 from tests.faults.process import Broken
 from tests.faults.rolling import reload_workers
+from tests.faults.sessions.killing import kill_sharing
 from tests.faults.trouble import fill_the_disk, forbid_writing
 from tests.rows import for_each_row
 
@@ -47,6 +48,11 @@ def test_nothing_acknowledged_is_lost_when_redis_is_killed(runs: int):
 @pytest.mark.parametrize("calls", [3, pytest.param(8, marks=pytest.mark.slow)])
 def test_two_servers_on_one_redis_never_lose_or_fork_a_tree(calls: int):
     assert share_redis(1, 2, calls).acknowledged >= calls
+
+
+@pytest.mark.slow
+def test_no_session_event_or_answer_is_lost_when_processes_that_share_them_are_killed():
+    assert kill_sharing(1, 5).acknowledged > 0
 
 
 @kills(1, slow=3)

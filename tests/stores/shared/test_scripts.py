@@ -204,7 +204,7 @@ class SharedScripts(RuleBasedStateMachine):
     @rule(data=st.data())
     def give_up(self, data: Any) -> None:
         question = data.draw(st.sampled_from(sorted(self.questions)))
-        self.run(scripts.RELEASE, "s1", question, "", "")
+        self.run(scripts.RELEASE, "s1", question)
         self.questions[question] = False
 
     @rule(worker=st.sampled_from(WORKERS))

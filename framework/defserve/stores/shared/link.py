@@ -18,8 +18,8 @@ from defserve.stores.redis_address import RedisAddress
 from defserve.stores.shared import scripts
 from defserve.stores.store import StoreUnavailable
 
-LEASE: Final = 5.0
-BEAT: Final = LEASE / 4
+LEASE: Final = 8.0
+BEAT: Final = LEASE / 6
 BLOCK: Final = 2.0
 TIMEOUT: Final = 5.0
 FIRST_WAIT, LONGEST_WAIT = 0.05, 1.0

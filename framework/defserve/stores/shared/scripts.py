@@ -297,40 +297,38 @@ return 1
 # sid, question → the record of an open question
 QUESTION: Final = _HEAD + "return call('HGET', P .. 'questions:' .. ARGV[2], ARGV[3])"
 
+# A question that nobody waits for may be dropped like any message.
+_SETTLE: Final = """
+local function settle(sid, question)
+  local found = call('HGET', P .. 'questions:' .. sid, question)
+  if not found then return false end
+  call('HDEL', P .. 'questions:' .. sid, question)
+  local name, seq = found:match('^(.-)\\n(%d+)\\n')
+  local stream = P .. 'stream:' .. sid .. ':' .. name
+  local entry = call('XRANGE', P .. 'events:' .. sid .. ':' .. name, seq .. '-0', seq .. '-0')[1]
+  if call('HDEL', stream, 'q:' .. seq) == 1 and entry then
+    call('HINCRBY', stream, 'count', 1)
+    for at = 1, #entry[2], 2 do
+      if entry[2][at] == 'd' then call('HINCRBY', stream, 'bytes', #entry[2][at + 1]) end
+    end
+  end
+  return true
+end
+"""
+
 # sid, question, the worker that asks, the answer, who gives it → whether it was open
 ANSWER: Final = (
     _HEAD
+    + _SETTLE
     + """
-local found = call('HGET', P .. 'questions:' .. ARGV[2], ARGV[3])
-if not found then return 0 end
-call('HDEL', P .. 'questions:' .. ARGV[2], ARGV[3])
+if not settle(ARGV[2], ARGV[3]) then return 0 end
 mail(ARGV[4], 't', 'answer', 's', ARGV[2], 'd', ARGV[5], 'p', ARGV[6])
 return 1
 """
 )
 
 # sid, question: nobody waits for its answer any more
-RELEASE: Final = (
-    _HEAD
-    + """
-local sid = ARGV[2]
-local found = call('HGET', P .. 'questions:' .. sid, ARGV[3])
-if found then call('HDEL', P .. 'questions:' .. sid, ARGV[3]) end
-local name, seq = ARGV[4], ARGV[5]
-if found then name, seq = found:match('^(.-)\\n(%d+)\\n') end
-if name == '' then return 0 end
-local stream = P .. 'stream:' .. sid .. ':' .. name
-if call('HDEL', stream, 'q:' .. seq) == 0 then return 0 end
-local entry = call('XRANGE', P .. 'events:' .. sid .. ':' .. name, seq .. '-0', seq .. '-0')[1]
-if entry then
-  call('HINCRBY', stream, 'count', 1)
-  for at = 1, #entry[2], 2 do
-    if entry[2][at] == 'd' then call('HINCRBY', stream, 'bytes', #entry[2][at + 1]) end
-  end
-end
-return 1
-"""
-)
+RELEASE: Final = _HEAD + _SETTLE + "return settle(ARGV[2], ARGV[3]) and 1 or 0"
 
 # field, value, …: something that every worker should hear
 TELL: Final = _HEAD + "news(unpack(ARGV, 2)) return 1"

@@ -18,6 +18,12 @@ def redis() -> Iterator[RedisServer]:
     server.remove()
 
 
+@pytest.fixture(autouse=True)
+def long_leases(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A busy machine ends no lease; tests do."""
+    monkeypatch.setattr("defserve.stores.shared.link.LEASE", 600.0)
+
+
 @pytest.fixture
 async def group(redis: RedisServer, request: pytest.FixtureRequest) -> AsyncIterator[Group]:
     async with AsyncExitStack() as stack:

@@ -81,11 +81,18 @@ class Group:
     def __init__(self, address: str, stack: AsyncExitStack) -> None:
         self.address, self._stack = address, stack
         self.workers: dict[str, Worker] = {}
+        self._lives: dict[str, AsyncExitStack] = {}
 
     async def start(self, name: str, **limits: Any) -> Worker:
         worker = self.workers[name] = Worker(name, self.address, **limits)
-        worker.app = await self._stack.enter_async_context(living(worker.server.asgi()))
+        self._lives[name] = AsyncExitStack()
+        self._stack.push_async_callback(self._lives[name].aclose)
+        worker.app = await self._lives[name].enter_async_context(living(worker.server.asgi()))
         return worker
+
+    async def stop(self, name: str) -> None:
+        """As by SIGTERM, when there is no time left to drain."""
+        await self._lives[name].aclose()
 
     def __getitem__(self, name: str) -> Worker:
         return self.workers[name]

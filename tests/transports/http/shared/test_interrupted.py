@@ -85,3 +85,27 @@ async def test_the_session_goes_on_without_the_process_that_opened_it(group: Gro
     assert await client.at("two").call("who") == "two"
     await group.start("three")
     assert await client.at("three").call("who") == "three"
+
+
+async def test_a_process_that_ends_tells_who_comes_back_for_its_calls(group: Group):
+    client = await group.client()
+    call = await begun(group, client)
+    seen = call.events[-1].id
+    reading = await client.at("two").listen(seen).started()
+    await group.stop("one")
+    await reading.ended()
+    assert errors(reading) == TOLD
+    assert await client.at("two").call("who") == "two"
+
+
+async def test_questions_that_were_answered_elsewhere_take_no_room_for_ever(group: Group):
+    client = await group.client(capabilities={"elicitation": {}})
+    call = client.at("one").begin_call("asks")
+    question = await call.next()
+    name, _, place = str(call.events[-1].id).rpartition("-")
+    link = group["two"].link
+    stream = f"{link._prefix}stream:{client.session}:{name}"
+    assert await link._redis.hexists(stream, f"q:{place}")
+    await client.at("two").answer(question, {"action": "accept", "content": {"value": "Ada"}})
+    assert not await link._redis.hexists(stream, f"q:{place}")
+    await call.ended()

@@ -18,7 +18,7 @@ from defserve.stores.shared.link import LEASE, SharedLink
 from defserve.stores.store import StoreUnavailable
 from defserve.transports.http.exchange import Exchange
 from defserve.transports.http.session import HttpSession
-from defserve.transports.http.shared.reading import STANDALONE, StreamReader, standing
+from defserve.transports.http.shared.reading import STANDALONE, StoredMessage, StreamReader, standing
 from defserve.transports.http.shared.streams import SharedStandalone
 from defserve.transports.outbox import OutboundMessage
 from defserve.wire.codec import encode
@@ -167,7 +167,7 @@ class SharedSession(HttpSession):
             reader.appended(number, reply[1], message)
 
     def _release(self, question: str) -> None:
-        self.link.write(scripts.RELEASE, self.id, question, "", "")
+        self.link.write(scripts.RELEASE, self.id, question)
 
     # -- reading -----------------------------------------------------------------------------------------
 
@@ -237,10 +237,7 @@ class SharedSession(HttpSession):
         looked = await self.link.run(scripts.LOOK, self.id, name)
         if looked is None or looked[1] or looked[0][3] or not looked[0][0]:
             return
-        request: Any = json.loads(looked[0][1] or b"null")
-        calls = cast("list[Any]", request) if isinstance(request, list) else [request]
-        died = b",".join(map(_died, calls))
-        data = b"[%b]" % died if isinstance(request, list) else died
+        data = _died_all(json.loads(looked[0][1] or b"null"))
         await self.link.run(
             *(scripts.APPEND, self.id, name, "", "", "result", "", "", data, "", "", self.ttl, "", looked[0][0]),
             *(MOST_EVENTS, MOST_BYTES, MOST_HELD, MOST_ENDED),
@@ -275,6 +272,12 @@ class SharedSession(HttpSession):
     def has_credential(self) -> bool:
         return super().has_credential() or any(each.covers(self.opener) for each in self.credentials.values())
 
+    def interrupt(self) -> None:
+        """This process ends before its calls do. Who comes back for one is told."""
+        for name, stream in list(self.streams.items()):
+            request = getattr(stream, "request", None)
+            self.append(name, StoredMessage(_died_all(request), "result"))
+
     def give_way(self) -> None:
         self.forget()
 
@@ -282,6 +285,13 @@ class SharedSession(HttpSession):
         for reader in list(self.reading.values()):
             reader.exchange.drop()
         super().close()
+
+
+def _died_all(request: Any) -> bytes:
+    """The answer to a request, or to an array of them, whose process died."""
+    calls = cast("list[Any]", request) if isinstance(request, list) else [request]
+    died = b",".join(map(_died, calls))
+    return b"[%b]" % died if isinstance(request, list) else died
 
 
 def _died(id: Any) -> bytes:

@@ -220,8 +220,9 @@ class SharedSessions(HttpSessions):
         if self._look is not None:
             self._look.cancel()
             self._look = None
-        for session in self:
-            self.forget(cast(SharedSession, session))
+        for session in map(_shared, self):
+            session.interrupt()
+            self.forget(session)
 
     # -- what others say ---------------------------------------------------------------------------------
 
