@@ -145,9 +145,14 @@ def _own_command() -> tuple[str, ...]:
     return (sys.executable, *arguments)
 
 
+def _print_line(text: str) -> None:
+    with suppress(OSError):  # nobody reads it any more; the workers matter more
+        print(text, file=sys.stderr, flush=True)
+
+
 def _teller(log_json: bool) -> Callable[[str], None]:
     if not log_json:
-        return lambda text: print(text, file=sys.stderr, flush=True)
+        return _print_line
     import logging
 
     from defserve.observing.logs import JsonLines
