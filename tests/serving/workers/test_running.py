@@ -20,6 +20,7 @@ import pytest
 from pydantic import BaseModel
 
 from defserve import Server
+from defserve.auth import OIDC, Auth, DPoP
 from defserve.auth.local_token.files import read_key
 from defserve.errors import UsageError
 from defserve.runner.address import Address
@@ -27,6 +28,8 @@ from defserve.serving.options import WebFields
 from defserve.serving.workers import running
 from defserve.serving.workers.rules import check_sharing
 from defserve.serving.workers.running import supervise
+from tests.auth.proxied import proxy
+from tests.auth.vendor import FakeVendor
 from tests.certificate import self_signed
 from tests.rows import for_each_row
 from tests.serving.workers.group import QUICK, call_request, write_server
@@ -226,6 +229,10 @@ class Notes(BaseModel):
     lines: list[str] = []
 
 
+def bound(store: str | None = None) -> Auth:
+    return Auth(OIDC("https://login.example", audience="https://tools.example/mcp"), dpop=DPoP(store))
+
+
 @for_each_row(
     "server options problem",
     [
@@ -238,6 +245,9 @@ class Notes(BaseModel):
         (Server("s", audit=["sqlite:///audit.db", Path("a")]), {"stateless": True}, "cannot share the audit log a"),
         (Server("s", audit="sqlite:///audit.db"), {"stateless": True}, ""),
         (Server("s"), {"stateless": True}, ""),
+        (Server("s", auth=proxy(FakeVendor())), {"stateless": True}, "cannot share sign-ins"),
+        (Server("s", auth=bound()), {"stateless": True}, "cannot share used DPoP proofs"),
+        (Server("s", auth=bound("sqlite:///proofs.db")), {"stateless": True}, ""),
     ],
 )
 def test_what_several_workers_cannot_share(server: Server, options: WebFields, problem: str):

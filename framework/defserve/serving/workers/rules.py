@@ -11,6 +11,7 @@ from defserve.errors import UsageError
 from defserve.wire.jsonvalue import is_array
 
 if TYPE_CHECKING:
+    from defserve.auth import Auth
     from defserve.serving.options import WebFields
     from defserve.stores.store import Store
 
@@ -46,6 +47,12 @@ def check_sharing(server: SharingServer, count: int, options: WebFields) -> None
             f"{count} workers cannot share the sessions of clients, which are kept in the memory of one process",
             fix='keep them in a Redis: Server(shared="redis://localhost:6379/0"), or as the store; or serve only '
             "clients that need no session (2026-07-28): --stateless (in code: stateless=True)",
+        )
+    auth: Auth | None = getattr(server, "auth", None)
+    if auth is not None and auth.kept_in_memory:
+        raise UsageError(
+            f"{count} workers cannot share {auth.kept_in_memory}, which are kept in the memory of one process",
+            fix='name a store there: "sqlite:///shared.db" on one machine, or "redis://localhost:6379/0"',
         )
     for what in _kept_in_memory(server):
         raise UsageError(
