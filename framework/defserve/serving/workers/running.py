@@ -160,7 +160,8 @@ def _teller(log_json: bool) -> Callable[[str], None]:
     # The log of this process belongs to the author, so it is not set up here.
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JsonLines())
-    return lambda text: handler.emit(logging.LogRecord("defserve.workers", logging.INFO, "", 0, text, None, None))
+    name = logging.getLogger("defserve").getChild("workers").name
+    return lambda text: handler.emit(logging.LogRecord(name, logging.INFO, "", 0, text, None, None))
 
 
 def serve_group(server: ServedInGroup, on: str, workers: int | str, options: WebFields, *, log_json: bool) -> int:
