@@ -410,3 +410,17 @@ async def test_the_offer_of_a_request_is_read_once(version: str):
         read.clear()
         assert await client.call("greet") == "hi"
     assert read == ["tools/call"]
+
+
+async def test_a_server_without_sessions_says_which_version_to_use():
+    server = Server("s", "1")
+
+    @server.tool
+    def add(a: int, b: int) -> int:
+        return a + b
+
+    async with living(server.asgi(stateless=True)) as app:
+        refused = await Web(app).post(OPENING).ended()
+        assert refused.status == 400 and refused.json["id"] == OPENING["id"]
+        assert f"use protocol version {STATELESS}" in refused.json["error"]["message"]
+        assert await Peer(app, STATELESS).call("add", {"a": 1, "b": 2}) == "3"

@@ -145,9 +145,14 @@ def _own_command() -> tuple[str, ...]:
     return (sys.executable, *arguments)
 
 
+def _print_line(text: str) -> None:
+    with suppress(OSError):  # nobody reads it any more; the workers matter more
+        print(text, file=sys.stderr, flush=True)
+
+
 def _teller(log_json: bool) -> Callable[[str], None]:
     if not log_json:
-        return lambda text: print(text, file=sys.stderr, flush=True)
+        return _print_line
     import logging
 
     from defserve.observing.logs import JsonLines
@@ -155,7 +160,8 @@ def _teller(log_json: bool) -> Callable[[str], None]:
     # The log of this process belongs to the author, so it is not set up here.
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JsonLines())
-    return lambda text: handler.emit(logging.LogRecord("defserve.workers", logging.INFO, "", 0, text, None, None))
+    name = logging.getLogger("defserve").getChild("workers").name
+    return lambda text: handler.emit(logging.LogRecord(name, logging.INFO, "", 0, text, None, None))
 
 
 def serve_group(server: ServedInGroup, on: str, workers: int | str, options: WebFields, *, log_json: bool) -> int:
