@@ -25,6 +25,7 @@ MODULES = (
     "identity.strangers_ids",
     "identity.tasks",
     "identity.operators",
+    "identity.client_sign_in",
     "identity.signing_in",
     "bounds.odd_json",
     "bounds.pipes",

@@ -109,7 +109,8 @@ class Company:
             said = f'Bearer error="insufficient_scope", scope="{needed}", {place}'
             await exchange.respond(403, b"", www_authenticate=said)
         else:
-            await exchange.answer(RESULTS[exchange.method])
+            result = RESULTS.get(exchange.method)
+            await (exchange.answer(result) if result else exchange.refuse(404, -32601, "there is no such method"))
 
     async def register(self, exchange: Exchange) -> None:
         asked = exchange.message

@@ -36,6 +36,7 @@ async def call(there: Company, auth: Any = None, store: MemoryStore | None = Non
         return await client.call("add")
 
 
+@pytest.mark.req("MCP-AUTH-1", "MCP-AUTH-2", "MCP-AUTH-3")
 async def test_a_person_signs_in_once_and_the_token_is_used_again(there: Company) -> None:
     store = MemoryStore()
     assert await call(there, store=store) == "3"
@@ -88,6 +89,7 @@ async def test_a_sign_in_that_has_ended_is_not_renewed_for_ever(there: Company) 
     assert len([form for form in there.forms if form["grant_type"] == "refresh_token"]) == 1
 
 
+@pytest.mark.req("MCP-AUTH-5")
 async def test_more_scopes_are_asked_for_beside_those_of_before_and_only_once(there: Company) -> None:
     there.wanted["tools/call"] = "write"
     await call(there)
@@ -149,6 +151,7 @@ async def test_requests_that_wait_for_a_person_do_not_time_out_and_open_one_page
     assert await working == "2026-07-28" and len(there.visits) == 1
 
 
+@pytest.mark.req("MCP-AUTH-7")
 async def test_a_new_issuer_sees_nothing_of_the_old_one(there: Company) -> None:
     store = MemoryStore()
     await call(there, store=store)
@@ -186,6 +189,7 @@ REFUSED: list[tuple[Any, str]] = [
 ]
 
 
+@pytest.mark.req("MCP-AUTH-2", "MCP-AUTH-3", "MCP-AUTH-6")
 @for_each_row(("change", "said"), REFUSED)
 async def test_what_is_not_right_ends_before_a_token_is_asked_for(change: Any, said: str) -> None:
     async with company() as there:
@@ -245,6 +249,7 @@ async def test_given_credentials_come_first_and_nothing_is_registered(there: Com
     assert "client_id" not in there.forms[0] and "client_secret" not in there.forms[0]
 
 
+@pytest.mark.req("MCP-AUTH-4")
 async def test_a_url_id_is_used_where_the_issuer_takes_one_and_else_we_register(there: Company) -> None:
     id = "https://client.example/metadata.json"
     await call(there, client_id=id)
@@ -344,6 +349,7 @@ async def test_a_workload_shows_its_own_token_and_does_not_try_again(there: Comp
     assert len(there.forms) == 2
 
 
+@pytest.mark.req("MCP-AUTH-8")
 async def test_a_token_is_not_sent_over_a_connection_that_others_can_read() -> None:
     with pytest.raises(UsageError, match="only https is safe"):
         SignIn(store=MemoryStore()).authorizer("http://mcp.example/mcp")

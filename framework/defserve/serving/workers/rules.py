@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 class SharingServer(Protocol):
     """The part of a server that says what it keeps, and where."""
 
+    shared: str | None
+
     @property
     def store(self) -> Store | None: ...
     @property
@@ -40,11 +42,11 @@ def check_sharing(server: SharingServer, count: int, options: WebFields) -> None
             "--legacy-sse needs one process: its clients send and listen on different connections",
             fix="leave out --workers, or --legacy-sse",
         )
-    if not (options.get("stateless", False) or shares_sessions(server)):
+    if not options.get("stateless", False) and server.shared is None:
         raise UsageError(
             f"{count} workers cannot share the sessions of clients, which are kept in the memory of one process",
-            fix='keep them in a Redis: Server(store="redis://localhost:6379/0"); or serve only clients that need no '
-            "session (2026-07-28): --stateless (in code: stateless=True)",
+            fix='keep them in a Redis: Server(shared="redis://localhost:6379/0"), or as the store; or serve only '
+            "clients that need no session (2026-07-28): --stateless (in code: stateless=True)",
         )
     auth: Auth | None = getattr(server, "auth", None)
     if auth is not None and auth.kept_in_memory:
@@ -57,11 +59,6 @@ def check_sharing(server: SharingServer, count: int, options: WebFields) -> None
             f"{count} workers cannot share {what}, which this server keeps in the memory of one process",
             fix='give Server(store="sqlite:///shared.db") on one machine, or Server(store="redis://localhost:6379/0")',
         )
-
-
-def shares_sessions(server: object) -> bool:
-    """Whether every process can answer every request of a session."""
-    return getattr(server, "shared", None) is not None
 
 
 def _audit_file(server: SharingServer) -> str:
