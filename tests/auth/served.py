@@ -34,11 +34,11 @@ def notes(auth: Auth) -> Server:
 
 
 @contextmanager
-def served(make: Callable[[str], Auth]) -> Iterator[str]:
+def served(make: Callable[[str], Auth], host: str = "localhost") -> Iterator[str]:
     """The URL of the endpoint, which `make` is given as well."""
     with socket.create_server(("127.0.0.1", 0)) as listening:
         port = listening.getsockname()[1]
-        url = f"http://localhost:{port}/mcp"
+        url = f"http://{host}:{port}/mcp"
         server = notes(make(url))
         made = app(
             server.composition, server.mcp, server.auth, {}, Address.parse(f"http://127.0.0.1:{port}/mcp", "/mcp")

@@ -208,7 +208,7 @@ async def test_the_pages_cannot_be_framed_and_load_nothing() -> None:
             assert framed.status_code == 403 and "set-cookie" not in framed.headers
         policy = page.headers["content-security-policy"]
         assert "frame-ancestors 'none'" in policy and "default-src 'none'" in policy and "form-action 'self'" in policy
-        assert page.headers["x-frame-options"] == "DENY" and page.headers["referrer-policy"] == "no-referrer"
+        assert page.headers["x-frame-options"] == "DENY" and page.headers["referrer-policy"] == "same-origin"
         cookie = page.headers["set-cookie"]
         assert cookie.startswith("__Host-") and "HttpOnly; SameSite=Strict; Secure" in cookie
 

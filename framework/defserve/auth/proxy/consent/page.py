@@ -29,7 +29,8 @@ HEADERS: Final = (
     ("content-security-policy", _POLICY),
     ("x-frame-options", "DENY"),
     ("x-content-type-options", "nosniff"),
-    ("referrer-policy", "no-referrer"),
+    # Nothing for other sites. With `no-referrer`, browsers would call the origin of our own form `null`.
+    ("referrer-policy", "same-origin"),
     ("cache-control", "no-store"),
 )
 
