@@ -123,7 +123,7 @@ _COUNTS: Final = ("multipleOf", "maxLength", "minLength", "maxItems", "minItems"
 def _is_pattern(value: Any) -> bool:
     """Whether it is a regular expression here as well: OpenAPI's are those of JavaScript."""
     try:
-        return isinstance(value, str) and re.compile(value) is not None
+        return isinstance(value, str) and bool(re.compile(value))
     except (re.error, RecursionError, OverflowError):
         return False
 
