@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
@@ -78,6 +79,16 @@ def imported(transform: Transform) -> Server:
     return parent
 
 
+@asynccontextmanager
+async def opened(server: Server) -> AsyncIterator[Any]:
+    """A client of a server whose backends are all connected, however long they take."""
+    async with server.connect() as client:
+        if any(extension.name == "proxying" for extension in server.extensions):
+            for backend in server.mounts.backends.values():
+                await backend.ready(50)
+        yield client
+
+
 WAYS: list[Callable[[Transform], Server]] = [mounted, remote, imported]
 every_way = pytest.mark.parametrize("way", WAYS, ids=lambda way: way.__name__)
 
@@ -96,7 +107,7 @@ async def test_names_descriptions_and_arguments_are_changed(way: Callable[[Trans
             }
         },
     )
-    async with way(transform).connect() as client:
+    async with opened(way(transform)) as client:
         listed = {tool["name"]: tool for tool in await client.tools()}
         assert sorted(listed) == ["n_find", "n_ping"]
         assert listed["n_find"]["description"] == "Find notes of this project."
@@ -115,18 +126,18 @@ async def test_names_descriptions_and_arguments_are_changed(way: Callable[[Trans
 
 @every_way
 async def test_what_is_hidden_cannot_be_called(way: Callable[[Transform], Server]) -> None:
-    async with way(Transform(hide=["tag:admin"])).connect() as client:
+    async with opened(way(Transform(hide=["tag:admin"]))) as client:
         assert sorted(tool["name"] for tool in await client.tools()) == ["n_ping", "n_search"]
         for name in ("n_wipe", "wipe"):
             with pytest.raises(Exception, match="Unknown tool"):
                 await client.call_raw(name, {"folder": "all"})
-    async with way(Transform(only=["tag:public", "pi*"], hide=["ping"])).connect() as client:
+    async with opened(way(Transform(only=["tag:public", "pi*"], hide=["ping"]))) as client:
         assert [tool["name"] for tool in await client.tools()] == ["n_search"]
 
 
 @every_way
 async def test_marks_and_hints_stay_with_a_renamed_tool(way: Callable[[Transform], Server]) -> None:
-    async with way(Transform(rename={"wipe": "tidy"})).connect() as client:
+    async with opened(way(Transform(rename={"wipe": "tidy"}))) as client:
         listed = {tool["name"]: tool for tool in await client.tools()}
         assert listed["n_tidy"]["annotations"]["destructiveHint"] is True
 
@@ -167,7 +178,7 @@ async def test_a_mount_of_a_mount_keeps_what_is_fixed() -> None:
         Command(sys.executable, "-c", f"{CHILD}\nserver.run()"),
         transform=Transform(arguments={"search": {"folder": Argument(fixed="project")}}),
     )
-    async with middle.connect() as client:
+    async with opened(middle) as client:
         assert await client.call("search", query="t") == "t in project, 10"
         tool = middle.mcp.tools.registry.get("search")
         assert tool is not None
