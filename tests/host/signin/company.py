@@ -77,9 +77,9 @@ class Company:
         return f"{asked['redirect_uri']}?{urlencode({name: value for name, value in fields.items() if value})}"
 
     @asynccontextmanager
-    async def open(self, preferred: str) -> AsyncGenerator[Person]:
+    async def open(self, preferred: str, mark: str) -> AsyncGenerator[Person]:
         """The company is its own `Redirect`."""
-        yield Person(self.say_yes)
+        yield Person(self.say_yes, mark)
 
     # -- what it answers ---------------------------------------------------------------------------------
 
@@ -158,10 +158,9 @@ class Company:
 class Person:
     """Goes to the issuer and back."""
 
-    uri = "http://127.0.0.1:1/callback"
-
-    def __init__(self, say_yes: Callable[[str], str]) -> None:
+    def __init__(self, say_yes: Callable[[str], str], mark: str) -> None:
         self._say_yes = say_yes
+        self.uri = f"http://127.0.0.1:1/callback{mark and f'/{mark}'}"
 
     async def visit(self, url: str, is_answer: Callable[[str], bool]) -> str:
         return self._say_yes(url)
