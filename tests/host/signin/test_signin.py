@@ -28,6 +28,7 @@ from defserve.host.signin.authorizer import ServerAuthorizer
 from defserve.host.signin.keeping.memory import MemoryStore
 from defserve.transports.client_errors import Challenged
 from tests.host.signin.company import Company, Person, basic_pair, company
+from tests.host.web import Exchange
 from tests.rows import for_each_row
 from tests.waiting import until
 
@@ -321,6 +322,23 @@ async def test_a_signed_assertion_and_dpop_are_checked_with_the_public_keys(ther
     assert len({proof["jti"] for proof in proofs}) == len(proofs) > 2
     assert [proof["htu"] for proof in proofs][:2] == [f"{there.origin}/token", there.url]
     assert "ath" not in proofs[0] and all("ath" in proof for proof in proofs[1:])
+
+
+async def test_nonces_of_the_issuer_and_of_the_server_are_sent_back_to_each(there: Company) -> None:
+    there.nonces, there.token_fields["token_type"] = True, "DPoP"
+    there.resource["dpop_bound_access_tokens_required"] = True
+    assert await call(there) == "3"
+    assert len(there.visits) == 1 and len(there.asked_for("/token")) == 2
+    assert len([each for each in there.asked_for("/mcp") if each.method == "tools/call"]) == 1, "the nonce is kept"
+
+
+async def test_a_registration_that_is_refused_says_why_and_what_helps(there: Company) -> None:
+    async def refuse(exchange: Exchange) -> None:
+        await exchange.respond(400, b'{"error": "invalid_redirect_uri", "error_description": "no loopback here"}')
+
+    there.register = refuse
+    with pytest.raises(SignInError, match=r"invalid_redirect_uri: no loopback here\n  fix: register a client by hand"):
+        await call(there)
 
 
 def _head(token: str) -> dict[str, Any]:
