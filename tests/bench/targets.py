@@ -107,6 +107,7 @@ TARGETS = (
         False,
         1.1,
     ),
+    Target("memory of an idle session over 4 workers", "workers-memory/in the workers", "", "", False, 8192, "bytes"),
     _at_least("HTTP calls, 2 workers, to a bare ASGI app with 2", "workers/2 processes", "bare", 0.8),
     _at_least("a topic of 2, to a bare broadcast", "gateway/2 participants", "bare", 0.6),
     _at_least("a topic of 50, to a bare broadcast", "gateway/50 participants", "bare", 0.6),

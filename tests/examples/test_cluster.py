@@ -103,8 +103,11 @@ async def test_three_workers_behind_nginx_share_what_is_in_redis(tmp_path: Path)
 
 
 async def carry_out(process: asyncio.subprocess.Process, url: str) -> None:
-    async with Client(await connect_url(url), version="2026-07-28") as client:
-        assert (await client.call("books"))["Momo"] == 304
+    async with (
+        Client(await connect_url(url), version="2026-07-28") as client,
+        Client(await connect_url(url), version="2025-11-25") as in_session,
+    ):
+        assert (await client.call("books"))["Momo"] == (await in_session.call("books"))["Momo"] == 304
         # A task that one worker runs is told of by whichever is asked.
         task = await client.start("read_aloud", title="Momo")
         before = {await client.call("worker") for _ in range(5)}
@@ -112,6 +115,7 @@ async def carry_out(process: asyncio.subprocess.Process, url: str) -> None:
         async with asyncio.timeout(60):
             while await client.call("worker") in before:  # not one of these calls fails
                 pass
+        assert await in_session.call("worker") != 0  # the session outlives the worker that opened it
         assert "done" in str(await task.result())
     assert await fetched(url, "/readyz/group") == (200, "3 of 3 workers ready")
     assert (await fetched(url, "/metrics"))[0] == 403

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import re
 import signal
 import sys
 import tempfile
@@ -18,11 +19,13 @@ from typing import Any
 
 from tests.faults.killing import Tally
 from tests.faults.process import Broken
+from tests.stores.redis_server import RedisServer
 
 WORKERS = 3
 RATE = 200.0
 PATIENCE = 60.0
-STATELESS = "2026-07-28"
+SESSIONS = 20
+STATELESS, HANDSHAKE = "2026-07-28", "2025-11-25"
 PREFIX = "io.modelcontextprotocol/"
 
 SERVER = """
@@ -44,12 +47,23 @@ SERVER = """
 
 def reload_workers(seed: int, runs: int, rate: float = RATE, pause: float = 3.0) -> Tally:
     """Workers are replaced `runs` times, about every `pause` seconds, under `rate` calls a second. Raises Broken."""
-    return asyncio.run(_reload_workers(Random(seed), runs, rate, pause))
+    return asyncio.run(_reload_workers(Random(seed), runs, rate, pause, None))
 
 
-async def _reload_workers(random: Random, runs: int, rate: float, pause: float) -> Tally:
-    async with _served() as (process, port):
+def reload_with_sessions(seed: int, runs: int, rate: float = RATE, pause: float = 3.0) -> Tally:
+    """The same with calls of sessions, which live in Redis: each goes to whichever worker takes its connection."""
+    server = RedisServer().start()
+    try:
+        return asyncio.run(_reload_workers(Random(seed), runs, rate, pause, server.address))
+    finally:
+        server.remove()
+
+
+async def _reload_workers(random: Random, runs: int, rate: float, pause: float, shared: str | None) -> Tally:
+    async with _served(shared) as (process, port):
         load = Load(port, random, rate)
+        if shared is not None:
+            await load.open_sessions(SESSIONS)
         calling = asyncio.create_task(load.run())
         try:
             for _ in range(runs):
@@ -79,11 +93,11 @@ async def _hear(process: Process, start: str) -> str:
 
 
 @asynccontextmanager
-async def _served() -> AsyncGenerator[tuple[Process, int]]:
+async def _served(shared: str | None) -> AsyncGenerator[tuple[Process, int]]:
     with tempfile.TemporaryDirectory(prefix="rolling") as folder:
         file = Path(folder) / "served.py"
-        file.write_text(textwrap.dedent(SERVER))
-        on = ("--on", "http://127.0.0.1:0/mcp", "--workers", str(WORKERS), "--stateless")
+        file.write_text(textwrap.dedent(SERVER) + (f"\nserver.shared = {shared!r}\n" if shared else ""))
+        on = ("--on", "http://127.0.0.1:0/mcp", "--workers", str(WORKERS), *(() if shared else ("--stateless",)))
         command = (sys.executable, "-m", "defserve", "run", str(file), *on)
         process = await asyncio.create_subprocess_exec(*command, stderr=PIPE, env={**os.environ})
         try:
@@ -100,9 +114,16 @@ class Load:
     def __init__(self, port: int, random: Random, rate: float) -> None:
         self._port, self._random, self._rate = port, random, rate
         self._idle: list[Connection] = []
+        self._sessions: list[str] = []
         self._tasks: set[asyncio.Task[None]] = set()
         self.calls = 0
         self.problems: list[BaseException] = []
+
+    async def open_sessions(self, count: int) -> None:
+        for _ in range(count):
+            connection = Connection(*await asyncio.open_connection("127.0.0.1", self._port))
+            self._sessions.append(await connection.open_session())
+            connection.close()
 
     async def run(self) -> None:
         loop = asyncio.get_running_loop()
@@ -126,7 +147,8 @@ class Load:
         connection: Connection | None = None
         try:
             connection = self._kept() or Connection(*await asyncio.open_connection("127.0.0.1", self._port))
-            body = await connection.post(tool, number)
+            session = self._random.choice(self._sessions) if self._sessions else None
+            body = await connection.post(_request(tool, number, session))
             if body["result"]["content"][0]["text"] != str(number):
                 raise Broken(f"call {number} got another one's answer: {body}")
         except (OSError, EOFError, KeyError, ValueError, Broken) as error:
@@ -155,6 +177,7 @@ class Connection:
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._reader, self._writer = reader, writer
         self.is_last = False
+        self._head = ""
 
     @property
     def is_ended(self) -> bool:
@@ -163,9 +186,20 @@ class Connection:
     def close(self) -> None:
         self._writer.close()
 
-    async def post(self, tool: str, number: int) -> Any:
-        self._writer.write(_request(tool, number))
-        head = (await self._reader.readuntil(b"\r\n\r\n")).decode().lower()
+    async def open_session(self) -> str:
+        """The id of a new session, whose client has shaken hands."""
+        about: dict[str, Any] = {"capabilities": {}, "clientInfo": {"name": "rolling", "version": "1"}}
+        opening = {"id": 0, "method": "initialize", "params": {"protocolVersion": HANDSHAKE, **about}}
+        await self.post(_written(opening, ()))
+        session = re.findall(r"mcp-session-id: (\S+)", self._head)[0]
+        self._writer.write(_written({"method": "notifications/initialized"}, _of_session(session)))
+        await self._reader.readuntil(b"\r\n\r\n")
+        return session
+
+    async def post(self, request: bytes) -> Any:
+        self._writer.write(request)
+        self._head = (await self._reader.readuntil(b"\r\n\r\n")).decode()
+        head = self._head.lower()
         self.is_last = "\r\nconnection: close\r\n" in head
         if "text/event-stream" in head:
             events = await self._chunks()
@@ -181,18 +215,21 @@ class Connection:
         return found
 
 
-def _request(tool: str, number: int) -> bytes:
-    meta: dict[str, Any] = {PREFIX + "protocolVersion": STATELESS, PREFIX + "clientCapabilities": {}}
-    params = {"name": tool, "arguments": {"number": number}, "_meta": meta}
-    body = json.dumps({"jsonrpc": "2.0", "id": number, "method": "tools/call", "params": params})
-    head = (
-        "POST /mcp HTTP/1.1",
-        "host: localhost",
-        "content-type: application/json",
-        "accept: application/json, text/event-stream",
-        f"mcp-protocol-version: {STATELESS}",
-        "mcp-method: tools/call",
-        f"mcp-name: {tool}",
-        f"content-length: {len(body)}",
-    )
-    return "\r\n".join([*head, "", body]).encode()
+def _request(tool: str, number: int, session: str | None) -> bytes:
+    params: dict[str, Any] = {"name": tool, "arguments": {"number": number}}
+    headers: tuple[str, ...] = (f"mcp-protocol-version: {STATELESS}", "mcp-method: tools/call", f"mcp-name: {tool}")
+    if session is None:
+        params["_meta"] = {PREFIX + "protocolVersion": STATELESS, PREFIX + "clientCapabilities": {}}
+    else:
+        headers = _of_session(session)
+    return _written({"id": number, "method": "tools/call", "params": params}, headers)
+
+
+def _of_session(session: str) -> tuple[str, ...]:
+    return f"mcp-protocol-version: {HANDSHAKE}", f"mcp-session-id: {session}"
+
+
+def _written(message: dict[str, Any], headers: tuple[str, ...]) -> bytes:
+    body = json.dumps({"jsonrpc": "2.0", **message})
+    usual = ("host: localhost", "content-type: application/json", "accept: application/json, text/event-stream")
+    return "\r\n".join(["POST /mcp HTTP/1.1", *usual, *headers, f"content-length: {len(body)}", "", body]).encode()

@@ -43,6 +43,11 @@ class Auth:
     site: AuthSite | None = None
     """Pages and endpoints that are served beside the server, where it issues its tokens itself."""
 
+    @property
+    def kept_in_memory(self) -> str:
+        """What several processes would have to share, and is kept in the memory of this one; empty if nothing is."""
+        return "used DPoP proofs (DPoP(store=…))" if self.dpop is not None and not self.dpop.is_shared else ""
+
     def __init__(
         self,
         verifier: TokenVerifier | Sequence[TokenVerifier],
@@ -61,6 +66,7 @@ class Auth:
         self._metadata_url = self.resource.metadata_url if self.resource else ""
         self._implied = _closure({name: checked_scopes(below) for name, below in (implies or {}).items()})
         self._permitted = {name: scopes_of(words) for name, words in (permissions or {}).items()}
+        self._adds_scopes = bool(self._implied or self._permitted)
 
     async def authenticate(self, authorization: Iterable[bytes]) -> Principal | Denied | None:
         """The caller, proved by the values of a request's Authorization headers; or the refusal.
@@ -78,11 +84,11 @@ class Auth:
             return UNAVAILABLE
         if principal is None:
             return self.denied("invalid_token")
-        found = self._completed(principal, token)
+        found = principal if principal.credential and not self._adds_scopes else self._completed(principal, token)
         if "cnf" in found.claims or (self.dpop is not None and self.dpop.required and found.kind == "token"):
             # Whoever stole a bound token has no proof, so a token alone is not enough (RFC 9449 §7.2, RFC 8705 §3).
             return self._unproved() if self.dpop is not None else self.denied("invalid_token")
-        return self._sufficient(found)
+        return self.denied("insufficient_scope") if found.missing(self.scopes) else found
 
     async def authenticate_bound(self, authorization: Sequence[bytes], shown: ShownProof) -> Principal | Denied | None:
         """The same for a request that may show its token as `Authorization: DPoP …`, with a proof."""

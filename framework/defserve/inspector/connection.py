@@ -47,6 +47,7 @@ class EraConnection:
         self._target, self._recorder, self._options, self._changed = target, recorder, options, changed
         self._client: Client | None = None
         self._gone: PeerGone | None = None
+        self._is_wanted_anew = False
         self._settled = asyncio.Event()
         self._again = asyncio.Event()
         self._ended = asyncio.Event()
@@ -73,8 +74,18 @@ class EraConnection:
 
     def lost(self, reason: PeerGone) -> None:
         """A request found that the server is gone."""
-        self._gone = reason
-        self._ended.set()
+        if self._client is not None:  # else it is known, or the request was of an earlier conversation
+            self._gone = reason
+            self._ended.set()
+
+    def reopen(self) -> None:
+        """End the conversation and begin another at once, with the options of now."""
+        if self._client is not None:
+            self._client, self._is_wanted_anew = None, True
+            self._settled.clear()
+            self._ended.set()
+        else:
+            self.retry()
 
     def wire(self) -> Json:
         """The state for the page."""
@@ -98,6 +109,10 @@ class EraConnection:
             self._again.clear()
             try:
                 await self._converse()
+                if self._is_wanted_anew:
+                    self._is_wanted_anew = False
+                    self._say("opening")
+                    continue
                 error: DefserveError = self._gone or PeerGone("the server went away")
             except DefserveError as failed:
                 error = failed

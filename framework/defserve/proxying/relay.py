@@ -74,17 +74,20 @@ class RelayContext(NamedTuple):
 class RelayedCall:
     """What one call needs in a backend. `call` is replaced when the front repeats the request with its answers.
 
-    `task_handle` is what the conversation is kept by, if it has a task in its memory.
+    `rounds` are the answers that its request brings. `task_handle` is what the conversation is kept by, if it has a
+    task in its memory.
     """
 
     __slots__ = (
         "call", "channel", "front", "server", "token", "task_handle",
-        "_context", "_work", "_is_held", "_lacks", "_progress",
+        "_context", "_rounds", "_work", "_is_held", "_lacks", "_progress",
     )  # fmt: skip
 
-    def __init__(self, context: RelayContext, call: Call, channel: Channel, front: Front) -> None:
+    def __init__(
+        self, context: RelayContext, call: Call, channel: Channel, front: Front, rounds: RoundTrips | None = None
+    ) -> None:
         self._context, self.server = context, context.server
-        self.call, self.channel, self.front = call, channel, front
+        self.call, self.channel, self.front, self._rounds = call, channel, front, rounds
         self.task_handle: str | None = None
         self.token: Any = None
         self._work: ParkedWork | None = None
@@ -148,11 +151,13 @@ class RelayedCall:
         passed = _passed_meta(call.params["_meta"]) if "_meta" in call.params else NOTHING
         self.token = passed.get("progressToken")
         offers = self._offers(method) if front.takes_tasks else front.offers
-        rounds = call.root.peek(RoundTrips) if channel.terms.stateless else None
+        rounds = self._rounds
         if not passed and rounds is None and channel.conversation.posts:
             return channel.encoded(params, offers, level)
         complete = channel.dressed(params, passed, offers, level)
-        return complete if rounds is None else {**complete, **self._brought(rounds)}
+        if rounds is None or not channel.terms.stateless:
+            return complete
+        return {**complete, **self._brought(rounds)}
 
     def _offers(self, method: str) -> Json:
         """What the front lets the backend do with this request."""
@@ -365,8 +370,9 @@ def shaped(result: Json, dialect: Dialect) -> Json:
         if not is_object(meta) or (meta.pop(SERVER_KEY, None) and not meta):
             del result["_meta"]
     if not dialect.stateless:
-        for member in STATELESS_ONLY.intersection(result):
-            del result[member]
+        if not STATELESS_ONLY.isdisjoint(result):
+            for member in STATELESS_ONLY.intersection(result):
+                del result[member]
         if "structured" not in dialect.has:
             result.pop("structuredContent", None)
     return result

@@ -203,6 +203,9 @@ async def test_the_pages_cannot_be_framed_and_load_nothing() -> None:
         await visit.register(client_name='<script>alert(1)</script>"\u202e')
         page = await visit.authorize(state='"><script>')
         assert "<script" not in page.text and "\u202e" not in page.text
+        for other in ("iframe", "image", "empty"):
+            framed = await visit.http.get("/authorize", params=visit.request(), headers={"sec-fetch-dest": other})
+            assert framed.status_code == 403 and "set-cookie" not in framed.headers
         policy = page.headers["content-security-policy"]
         assert "frame-ancestors 'none'" in policy and "default-src 'none'" in policy and "form-action 'self'" in policy
         assert page.headers["x-frame-options"] == "DENY" and page.headers["referrer-policy"] == "no-referrer"

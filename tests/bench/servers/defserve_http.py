@@ -22,6 +22,7 @@ def collect_garbage() -> int:
 if __name__ == "__main__":
     on = f"http://127.0.0.1:{sys.argv[1]}/mcp"
     if len(sys.argv) > 2:
-        server.run(on, workers=sys.argv[2], stateless=True)
+        server.shared = sys.argv[3] if len(sys.argv) > 3 else None
+        server.run(on, workers=sys.argv[2], stateless=server.shared is None)
     else:
         server.run(on)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import socket
+import tempfile
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -22,6 +24,7 @@ from defserve.cli.top.snapshot import ToolFigures, TopSnapshot
 from defserve.observing.metrics import Metrics
 from tests.at_address import at_address
 from tests.cli.running import Run
+from tests.listening import listening
 
 INFINITE = float("inf")
 
@@ -85,9 +88,9 @@ def test_a_snapshot_is_json():
 
 
 @contextmanager
-def serving(server: Server, *, metrics: bool = False) -> Generator[str]:
+def serving(server: Server, *, metrics: bool = False, scheme: str = "http") -> Generator[str]:
     with start_blocking_portal("asyncio") as portal:
-        with portal.wrap_async_context_manager(at_address(server, key="k" * 40, metrics=metrics)) as address:
+        with portal.wrap_async_context_manager(at_address(server, scheme, key="k" * 40, metrics=metrics)) as address:
             yield address
 
 
@@ -113,6 +116,28 @@ def test_a_server_is_looked_at_by_its_address(defserve: Run, served: str):
     first, second = map(json.loads, lines)
     assert first["tools"]["add"]["calls"] == {"ok": 1} and first["tools"]["add"]["calls_per_second"] is None
     assert second["tools"]["add"]["calls_per_second"] == 0
+
+
+def test_a_server_on_a_websocket_is_looked_at_by_its_address(defserve: Run):
+    with serving(Server("shop", "1"), metrics=True, scheme="ws") as address:
+        told = json.loads(defserve("top", address, "--json").out)
+    assert address.startswith("ws:") and told["name"] == "shop" and told["in_flight"] == 0
+
+
+@pytest.mark.skipif(not hasattr(socket, "AF_UNIX"), reason="Unix sockets")
+def test_a_server_on_a_unix_socket_is_looked_at_by_its_path(defserve: Run):
+    # The path of a socket has at most 107 bytes.
+    with tempfile.TemporaryDirectory(prefix="t") as folder, start_blocking_portal("asyncio") as portal:
+        address = f"unix:{folder}/s"
+        with portal.wrap_async_context_manager(
+            listening(Server("shop", "1", extensions=[Metrics()]), address, metrics=True)
+        ):
+            told = json.loads(defserve("top", address, "--json", "--token", "t").out)
+        assert (told["name"], told["status"], told["in_flight"]) == (address, "ready", 0)
+        with portal.wrap_async_context_manager(listening(Server("shop", "1"), address)):
+            assert "start it with --metrics" in defserve("top", address).out
+        outcome = defserve("top", address)
+    assert outcome.code == 4 and f"nobody answers at {address}: No such file" in outcome.err
 
 
 def test_a_server_without_metrics_says_what_to_do(defserve: Run):

@@ -59,10 +59,13 @@ class MCP(Extension):
         self.resources.concrete.watch(lambda: changed("resources"))
         self.resources.templates.watch(lambda: changed("resources"))
 
-    def offer_elsewhere(self, source: UpdateSource, before: BeforeList, meta: Callable[[], Params], late: Late) -> None:
+    def offer_elsewhere(
+        self, source: UpdateSource, before: BeforeList, meta: Callable[[Call], Params], late: Late
+    ) -> None:
         """Offer what comes from elsewhere. Call it before serving.
 
-        `before` is awaited ahead of every list, whose `_meta` is `meta`. `late` is awaited for what is not known yet.
+        `before` is awaited ahead of every list, whose `_meta` for a caller is `meta`. `late` is awaited for what is not
+        known yet.
         """
         self._before_list = before
         self.subscriptions.source = source

@@ -11,12 +11,15 @@ from defserve.errors import UsageError
 from defserve.wire.jsonvalue import is_array
 
 if TYPE_CHECKING:
+    from defserve.auth import Auth
     from defserve.serving.options import WebFields
     from defserve.stores.store import Store
 
 
 class SharingServer(Protocol):
     """The part of a server that says what it keeps, and where."""
+
+    shared: str | None
 
     @property
     def store(self) -> Store | None: ...
@@ -39,22 +42,23 @@ def check_sharing(server: SharingServer, count: int, options: WebFields) -> None
             "--legacy-sse needs one process: its clients send and listen on different connections",
             fix="leave out --workers, or --legacy-sse",
         )
-    if not (options.get("stateless", False) or shares_sessions(server)):
+    if not options.get("stateless", False) and server.shared is None:
         raise UsageError(
             f"{count} workers cannot share the sessions of clients, which are kept in the memory of one process",
-            fix='keep them in a Redis: Server(store="redis://localhost:6379/0"); or serve only clients that need no '
-            "session (2026-07-28): --stateless (in code: stateless=True)",
+            fix='keep them in a Redis: Server(shared="redis://localhost:6379/0"), or as the store; or serve only '
+            "clients that need no session (2026-07-28): --stateless (in code: stateless=True)",
+        )
+    auth: Auth | None = getattr(server, "auth", None)
+    if auth is not None and auth.kept_in_memory:
+        raise UsageError(
+            f"{count} workers cannot share {auth.kept_in_memory}, which are kept in the memory of one process",
+            fix='name a store there: "sqlite:///shared.db" on one machine, or "redis://localhost:6379/0"',
         )
     for what in _kept_in_memory(server):
         raise UsageError(
             f"{count} workers cannot share {what}, which this server keeps in the memory of one process",
             fix='give Server(store="sqlite:///shared.db") on one machine, or Server(store="redis://localhost:6379/0")',
         )
-
-
-def shares_sessions(server: object) -> bool:
-    """Whether every process can answer every request of a session."""
-    return getattr(server, "shared", None) is not None
 
 
 def _audit_file(server: SharingServer) -> str:

@@ -13,7 +13,7 @@ from contextlib import suppress
 from itertools import islice
 from typing import Any, Final, TypeAlias, cast
 
-from defserve.errors import LimitExceeded, Refused
+from defserve.errors import Refused
 from defserve.stores.redis_address import RedisAddress
 from defserve.stores.shared import scripts
 from defserve.stores.store import StoreUnavailable
@@ -115,7 +115,7 @@ class SharedLink:
                 task.cancel()
             _, left = await asyncio.wait(left, timeout=FIRST_WAIT)
         self.is_up = False
-        with suppress(Refused, LimitExceeded, TimeoutError):
+        with suppress(Refused, TimeoutError):
             async with asyncio.timeout(LEAVING):
                 await self.run(scripts.LEAVE, self.worker, self._cursors.get("news", "0-0"))
         with suppress(Exception):
@@ -190,7 +190,8 @@ class SharedLink:
             try:
                 replies = await self._send(batch)
                 taken = sum(1 for _ in self._taken(batch, replies))
-            except (Refused, LimitExceeded):
+            except Exception as error:
+                self._note(error)
                 taken = 0
             if taken:
                 pause = FIRST_WAIT
@@ -266,7 +267,8 @@ class SharedLink:
                         while True:
                             found = await self._read(redis, BLOCK)
                             await self._hear_all(found)
-                except (Refused, LimitExceeded) as error:
+                except Exception as error:
+                    self._note(error)
                     if self.is_up:
                         log.error("the store %s is in trouble: %s", self._address.where, error)
                     self.is_up, self.up_since = False, time.monotonic()
@@ -322,9 +324,15 @@ class SharedLink:
             wait = BEAT
             try:
                 await self.run(scripts.BEAT, self.worker, int(LEASE * 1000), self.read_news)
-            except (Refused, LimitExceeded):
+            except Exception as error:
+                self._note(error)
                 wait = FIRST_WAIT * 4
             await asyncio.sleep(wait)
+
+    def _note(self, error: Exception) -> None:
+        """What redis-py raises besides its own errors must not end a task that everything else waits for."""
+        if not isinstance(error, Refused):
+            log.error("the store %s is in trouble", self._address.where, exc_info=error)
 
 
 def _fields(found: Any) -> dict[str, bytes]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from contextlib import AsyncExitStack
 from typing import Any
 
@@ -13,15 +14,17 @@ from tests.asgi import Peer, living
 class Worker:
     """One of the processes. `steps` lets `count` go on; `go` lets `wait` end."""
 
-    def __init__(self, name: str, address: str, **limits: Any) -> None:
+    def __init__(self, name: str, address: str, auth: Any = None, **limits: Any) -> None:
         self.name = name
-        self.server = Server("web", "1", shared=address, secret="s" * 32, limits=Limits(**limits))
+        self.server = Server("web", "1", shared=address, secret="s" * 32, limits=Limits(**limits), auth=auth)
+        self.extras = self.server.feature_set("extras", "More")
         self.steps: asyncio.Queue[int] = asyncio.Queue()
         self.go = asyncio.Event()
         self.ended: list[str] = []
         self.app: Any = None
         for tool in (self.who, self.wait, self.count, self.asks, self.speaks):
             self.server.tool(tool)
+        self.extras.tool(self.extra)
         self.server.resource("memo://a")(self.memo)
 
     async def who(self) -> str:
@@ -49,6 +52,9 @@ class Worker:
     async def speaks(self, ctx: Context) -> str:
         ctx.log.debug("a detail")
         return "spoken"
+
+    async def extra(self) -> str:
+        return "more"
 
     async def memo(self) -> str:
         return "a"
@@ -99,6 +105,14 @@ class Client:
     async def opened(self) -> Client:
         await self.at(self._first).open()
         return self
+
+    async def knows(self, at: str, condition: Callable[[Any], bool]) -> None:
+        """Until a worker that is asked knows this of the session."""
+        async with asyncio.timeout(20):
+            while True:
+                await self.at(at).call("who")
+                if condition(next(each for each in self._group[at].app.streamable.sessions if each.id == self.session)):
+                    return
 
     @property
     def session(self) -> str:

@@ -51,7 +51,6 @@ async def test_what_a_session_has_set_holds_everywhere(group: Group):
     client = await group.client()
     await client.at("two").call("who")  # known before the change
     assert "result" in await client.at("one").ask("logging/setLevel", {"level": "debug"})
-    session = next(iter(group["two"].app.streamable.sessions))
-    await until(lambda: session.is_stale)
+    await client.knows("two", lambda session: "debug" in str(session.known))
     exchange = await client.at("two").begin_call("speaks").ended()
     assert [m["params"]["data"] for m in exchange.messages if "params" in m] == ["a detail"]

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 STANDALONE = "s"
 PAGE = 64
-# How often a reader looks whether the process that it depends on lives, and says how far it has come.
+# How often a reader looks whether the process that it depends on lives.
 LOOK_SECONDS = 1.0
 PAUSE = 0.1
 
@@ -27,13 +27,13 @@ PAUSE = 0.1
 class StoredMessage:
     """An event from the store, as a message for a client. Without data it only carries an id."""
 
-    __slots__ = ("data", "answers", "asks", "release")
+    __slots__ = ("data", "answers", "asks", "release", "taken")
 
-    code = replaces = taken = relates_to = audience = None
+    code = replaces = relates_to = audience = None
     bulk = False
 
-    def __init__(self, data: bytes, kind: str) -> None:
-        self.data, self.answers, self.asks = data, kind == "result", kind == "request"
+    def __init__(self, data: bytes, kind: str, taken: Callable[[], None] | None = None) -> None:
+        self.data, self.answers, self.asks, self.taken = data, kind == "result", kind == "request", taken
         self.release: Callable[[], None] | None = None
 
 
@@ -55,7 +55,7 @@ class StreamReader:
         self.cursor = min(min(self.skipped) - 1, after) if self.skipped else after
         self._fetching: asyncio.Task[None] | None = None
         self._again = False
-        self._marked = after
+        self._is_marking = False
         self._watching: asyncio.Task[None] | None = None
 
     @property
@@ -125,7 +125,8 @@ class StreamReader:
         if self.name == STANDALONE and not self._is_for(fields[b"a"]):
             self.skipped.add(number)
         else:
-            self.exchange.push(StoredMessage(fields[b"d"], fields[b"k"].decode()), f"{self.name}-{number}")
+            taken = self._mark_soon if self.name == STANDALONE else None
+            self.exchange.push(StoredMessage(fields[b"d"], fields[b"k"].decode(), taken), f"{self.name}-{number}")
         self.read = max(self.read, number)
 
     def _is_for(self, audience: bytes) -> bool:
@@ -177,22 +178,24 @@ class StreamReader:
         """Nothing to end: a stream outlives who reads it."""
 
     async def _watch(self) -> None:
-        while True:
+        while self.name != STANDALONE:
             await asyncio.sleep(LOOK_SECONDS)
-            if self.name == STANDALONE:
-                if self._marked != self.read and not self.exchange.unread:
-                    self._mark("on")
-                continue
             try:
                 await self.session.interrupt_if_dead(self.name)
             except Refused:
                 continue
             self.look(0)
 
+    def _mark_soon(self) -> None:
+        """Events have left: say so once for all of them."""
+        if not self._is_marking:
+            self._is_marking = True
+            asyncio.get_running_loop().call_soon(self._mark, "on")
+
     def _mark(self, is_on: str) -> None:
         """Tell the store how far this client has read, for the next one that comes without an id."""
         unread = [int(item.id.rpartition("-")[2]) for item in self.exchange.unread if item.id]
-        self._marked = self.read
+        self._is_marking = False
         skipped = [*sorted(self.skipped), *(number for number in unread if number <= self.read)]
         text = json.dumps(sorted(set(skipped)))
         self.session.link.write(scripts.READ, self.session.id, self.name, self.token, self.read, text, is_on)

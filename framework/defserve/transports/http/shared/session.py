@@ -29,7 +29,8 @@ MOST_EVENTS, MOST_BYTES, MOST_HELD, MOST_ENDED = 256, 1024 * 1024, 16 * 1024 * 1
 MOST_RECORD = 1024 * 1024
 LONGEST_ID = 256
 CREDENTIAL = "credential:"
-PATIENCE = 5.0
+# How long an answer waits for the store, and how long if that is known to be away.
+PATIENCE, IMPATIENCE = 5.0, 0.5
 TRIES = 5
 INTERNAL_ERROR = -32603
 DIED = "the process that ran this call died; send it again"
@@ -111,7 +112,7 @@ class SharedSession(HttpSession):
         done = asyncio.get_running_loop().create_future()
         self.link.after(lambda: None if done.done() else done.set_result(None))
         try:
-            async with asyncio.timeout(PATIENCE):
+            async with asyncio.timeout(PATIENCE if self.link.is_up else IMPATIENCE):
                 await done
         except TimeoutError:
             raise StoreUnavailable("The store cannot be reached") from None

@@ -2,7 +2,7 @@
 import { html, useMemo, useState } from "../../vendor/preact.js";
 import { useKeys } from "../../keys.js";
 import { useStore } from "../../store.js";
-import { answer } from "../../questions.js";
+import { answer, useSince } from "../../questions.js";
 import { Button, Chip, Copy, Segments } from "../../parts/controls.js";
 import { Form } from "../../parts/form/form.js";
 import { initial, problems, resolve } from "../../parts/form/schema.js";
@@ -17,6 +17,7 @@ const useDraft = id => useStore(store, state => state.drafts)[id] ?? {};
 function Choices({ primary, icon = "send", onSend, question, refuse }) {
   const [busy, setBusy] = useState(false);
   const [failed, setFailed] = useState(null);
+  const since = useSince(question);
   const give = given => {
     setBusy(true);
     answer(question, given).then(({ answered }) => { if (!answered) setFailed("This question waits no longer."); }, error => setFailed(error.message)).then(() => setBusy(false));
@@ -25,7 +26,7 @@ function Choices({ primary, icon = "send", onSend, question, refuse }) {
   useKeys({ "ctrl+enter": send });
   return html`${failed && html`<p class="help bad pad" role="status">${failed}</p>`}<div class="bar wrap"><${Button} primary icon=${icon} busy=${busy} keys="Ctrl ↵" onClick=${send}>${primary}<//>
     ${refuse ? html`<${Button} onClick=${() => give({ refuse: true })}>Refuse<//>` : html`<${Button} onClick=${() => give({ action: "decline" })}>Decline<//><${Button} onClick=${() => give({ action: "cancel" })}>Cancel<//>`}
-    <span class="grow"></span><span class="tiny faint no-m">Nothing is answered by itself.</span></div>`;
+    <span class="grow"></span><span class="tiny faint no-m">${question.until ? since : "Nothing is answered by itself."}</span></div>`;
 }
 
 export function FormQuestion({ question }) {
