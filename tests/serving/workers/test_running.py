@@ -20,23 +20,17 @@ import pytest
 from pydantic import BaseModel
 
 from defserve import Server
-<<<<<<< HEAD
-from defserve.auth.local_token.files import read_key
-=======
 from defserve.auth import OIDC, Auth, DPoP
->>>>>>> issuer
+from defserve.auth.local_token.files import read_key
 from defserve.errors import UsageError
 from defserve.runner.address import Address
 from defserve.serving.options import WebFields
 from defserve.serving.workers import running
 from defserve.serving.workers.rules import check_sharing
 from defserve.serving.workers.running import supervise
-<<<<<<< HEAD
-from tests.certificate import self_signed
-=======
 from tests.auth.proxied import proxy
 from tests.auth.vendor import FakeVendor
->>>>>>> issuer
+from tests.certificate import self_signed
 from tests.rows import for_each_row
 from tests.serving.workers.group import QUICK, call_request, write_server
 from tests.waiting import wait_until
