@@ -130,7 +130,7 @@ class Terminal:
 
 def _say_yes(browser: Browser) -> None:
     """Log in, if the issuer asks for it, and consent."""
-    arrived = "location.pathname === '/callback'"
+    arrived = "location.pathname.startsWith('/callback')"
     while not browser.page(f"({arrived} || document.querySelector('form button[type=submit]')) ? document.title : ''"):
         pass
     for _ in range(3):

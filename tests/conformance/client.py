@@ -126,7 +126,7 @@ class ObedientPerson:
     uri = "http://localhost:3000/callback"
 
     @asynccontextmanager
-    async def open(self, preferred: str) -> AsyncGenerator[ObedientPerson]:
+    async def open(self, preferred: str, mark: str) -> AsyncGenerator[ObedientPerson]:
         yield self
 
     async def visit(self, url: str, is_answer: Callable[[str], bool]) -> str:

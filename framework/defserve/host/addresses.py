@@ -41,6 +41,8 @@ async def connect_url(
     of address, PeerError or PeerGone if a WebSocket or such a stream cannot be opened. Over Streamable HTTP nothing is
     sent before the first message.
     """
+    if auth is not None and (token or "authorization" in map(str.lower, headers or {})):
+        raise UsageError("both a token and `auth` were given", fix="give one of them")
     scheme = url.partition("://")[0].lower()
     if scheme in HTTP:
         from defserve.host.links.http import HttpLink

@@ -61,6 +61,8 @@ class Company:
         self.token_fields: Json = {"token_type": "Bearer", "expires_in": 3600}
         self.answer_fields: dict[str, str] = {}
         """What the issuer adds to, or changes in, the address that the person is sent back to."""
+        self.nonces = False
+        """Whether the issuer and the server want a nonce in each proof (DPoP)."""
         self.token_errors: list[Json] = []
         """What the token endpoint answers to the next requests instead of tokens."""
         self.web: Web
@@ -77,9 +79,9 @@ class Company:
         return f"{asked['redirect_uri']}?{urlencode({name: value for name, value in fields.items() if value})}"
 
     @asynccontextmanager
-    async def open(self, preferred: str) -> AsyncGenerator[Person]:
+    async def open(self, preferred: str, mark: str) -> AsyncGenerator[Person]:
         """The company is its own `Redirect`."""
-        yield Person(self.say_yes)
+        yield Person(self.say_yes, mark)
 
     # -- what it answers ---------------------------------------------------------------------------------
 
@@ -101,7 +103,10 @@ class Company:
         scheme, _, token = exchange.headers.get("authorization", "").partition(" ")
         scopes, needed = self.tokens.get(token), self.wanted.get(exchange.method, "")
         place = f'resource_metadata="{self.origin}/.well-known/oauth-protected-resource/mcp"'
-        if scopes is None:
+        if self.nonces and scheme == "DPoP" and not _has_nonce(exchange, "of-the-server"):
+            said = 'DPoP error="use_dpop_nonce"'
+            await exchange.respond(401, b"", www_authenticate=said, dpop_nonce="of-the-server")
+        elif scopes is None:
             error = 'error="invalid_token", ' if scheme else ""
             said = self.challenge if self.challenge is not None else f"Bearer {error}{place}"
             await exchange.respond(401, b"", **({"www_authenticate": said} if said else {}))
@@ -120,6 +125,9 @@ class Company:
     async def token(self, exchange: Exchange) -> None:
         form: Json = {**dict(parse_qsl(exchange.body.decode())), "headers": exchange.headers}
         self.forms.append(form)
+        if self.nonces and not _has_nonce(exchange, "of-the-issuer"):
+            await _json(exchange, 400, {"error": "use_dpop_nonce"}, dpop_nonce="of-the-issuer")
+            return
         if self.token_errors:
             await _json(exchange, 400, self.token_errors.pop(0))
             return
@@ -158,10 +166,9 @@ class Company:
 class Person:
     """Goes to the issuer and back."""
 
-    uri = "http://127.0.0.1:1/callback"
-
-    def __init__(self, say_yes: Callable[[str], str]) -> None:
+    def __init__(self, say_yes: Callable[[str], str], mark: str) -> None:
         self._say_yes = say_yes
+        self.uri = f"http://127.0.0.1:1/callback{mark and f'/{mark}'}"
 
     async def visit(self, url: str, is_answer: Callable[[str], bool]) -> str:
         return self._say_yes(url)
@@ -181,8 +188,13 @@ async def company() -> AsyncIterator[Company]:
         yield made[0]
 
 
-async def _json(exchange: Exchange, status: int, document: Json) -> None:
-    await exchange.respond(status, json.dumps(document).encode(), content_type="application/json")
+async def _json(exchange: Exchange, status: int, document: Json, **headers: str) -> None:
+    await exchange.respond(status, json.dumps(document).encode(), content_type="application/json", **headers)
+
+
+def _has_nonce(exchange: Exchange, nonce: str) -> bool:
+    claims = json.loads(base64.urlsafe_b64decode(exchange.headers["dpop"].split(".")[1] + "=="))
+    return claims.get("nonce") == nonce
 
 
 def basic_pair(exchange: Exchange) -> tuple[str, str]:

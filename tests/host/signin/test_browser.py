@@ -57,6 +57,15 @@ async def test_the_port_of_before_is_taken_again_if_it_is_free() -> None:
         assert other.uri
 
 
+async def test_an_address_with_a_mark_is_another_one() -> None:
+    async with Browser(opens=lambda url: True).open("", "abc") as visit:
+        assert visit.uri.endswith("/callback/abc")
+        visiting = asyncio.create_task(visit.visit("https://issuer.example/authorize", is_ours))
+        assert "404" in await ask(visit.uri, "/callback?code=c&state=mine")
+        assert "200" in await ask(visit.uri, "/callback/abc?code=c&state=mine")
+        assert await visiting == visit.uri + "?code=c&state=mine"
+
+
 async def test_an_address_can_be_typed_and_a_wrong_one_is_asked_for_again() -> None:
     shown: list[str] = []
     told: list[bool] = []

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -13,6 +12,7 @@ from typing import Any
 import pytest
 
 from defserve.errors import UsageError
+from defserve.host.link import HttpChallenge
 from defserve.host.signin.authorizer import ServerAuthorizer
 from defserve.host.signin.clients import OAuthClient
 from defserve.host.signin.credential import Credential
@@ -24,7 +24,9 @@ from defserve.host.signin.proofs import ProofKey
 from defserve.host.signin.reach import Reach
 from defserve.host.signin.tokens import Tokens
 from tests.host.signin.company import company
+from tests.host.web import Exchange
 from tests.rows import for_each_row
+from tests.waiting import until
 
 URL = "https://mcp.example/mcp"
 
@@ -166,25 +168,30 @@ def test_the_users_own_place(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) ->
 
 
 @pytest.mark.anyio
-async def test_two_processes_that_renew_at_once_use_the_refresh_token_once(folder: Path) -> None:
-    """Each refresh token counts once. Whoever comes second finds what the first one was given."""
+async def test_two_that_renew_at_once_use_the_refresh_token_once(folder: Path) -> None:
+    """Each refresh token counts once. Whoever comes second finds what the first one was given.
+
+    A lock of a file is between open files, so two stores of one process stand for two processes.
+    """
     async with company() as there:
-        store = FileStore(folder, None)
         there.refreshing["r3fresh"] = "read"
-        issuer = IssuerMetadata(there.origin, token_endpoint=f"{there.origin}/token")
-        ended = Tokens("old", expires_at=1.0, refresh_token="r3fresh")
-        store.write(Credential(there.url, there.url, issuer, OAuthClient("me"), ended, reach=Reach.MACHINE))
-        program = (
-            "import asyncio, sys, pathlib\n"
-            "from defserve.host.signin.authorizer import ServerAuthorizer\n"
-            "from defserve.host.signin.keeping.files import FileStore\n"
-            "it = ServerAuthorizer(sys.argv[1], FileStore(pathlib.Path(sys.argv[2]), None), None)\n"
-            "print(asyncio.run(it.headers('POST', sys.argv[1]))['authorization'])\n"
-        )
-        run = [sys.executable, "-c", program, there.url, str(folder)]
-        others = [await asyncio.create_subprocess_exec(*run, stdout=subprocess.PIPE) for _ in range(2)]
-        mine = await ServerAuthorizer(there.url, store, None).headers("POST", there.url)
-        said = {(await other.communicate())[0].decode().strip() for other in others} | {mine["authorization"]}
-        assert said == {"Bearer access-1"} and len(there.forms) == 1
-        kept = store.read(there.url)
-        assert kept is not None and kept.tokens is not None and kept.tokens.refresh_token == "refresh-1"
+        issuer, kept = IssuerMetadata(there.origin), Tokens("old", refresh_token="r3fresh")
+        credential = Credential(there.url, there.url, issuer, OAuthClient("me"), kept, reach=Reach.MACHINE)
+        FileStore(folder, None).write(credential)
+        answer = there.token
+
+        async def answer_late(exchange: Exchange) -> None:
+            # Until then, the other one still believes in the old token.
+            await until(lambda: len(there.asked_for("/.well-known/oauth-authorization-server")) == 2)
+            await answer(exchange)
+
+        there.token = answer_late
+        both = [ServerAuthorizer(there.url, FileStore(folder, None), None) for _ in range(2)]
+        refusal = HttpChallenge(401, {}, "Bearer old", ["127.0.0.1"])
+        for each in both:
+            assert await each.headers("POST", there.url) == {"authorization": "Bearer old"}
+        assert await asyncio.gather(*(each.refused(refusal) for each in both)) == [True, True]
+        assert [await each.headers("POST", there.url) for each in both] == [{"authorization": "Bearer access-1"}] * 2
+        assert len(there.forms) == 1
+        found = FileStore(folder, None).read(there.url)
+        assert found is not None and found.tokens is not None and found.tokens.refresh_token == "refresh-1"

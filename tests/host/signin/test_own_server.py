@@ -26,7 +26,7 @@ class Person:
         self.visits: list[str] = []
 
     @asynccontextmanager
-    async def open(self, preferred: str) -> AsyncIterator[Person]:
+    async def open(self, preferred: str, mark: str) -> AsyncIterator[Person]:
         yield self
 
     async def visit(self, url: str, is_answer: Callable[[str], bool]) -> str:

@@ -13,11 +13,22 @@ from typing import Any
 import pytest
 
 from defserve.errors import PeerError, UsageError
-from defserve.host import ClientCredentials, CrossAppAccess, Remote, SignIn, SignInError, StoredSignIn, WorkloadIdentity
+from defserve.host import (
+    ClientCredentials,
+    CrossAppAccess,
+    Remote,
+    SignIn,
+    SignInError,
+    StoredSignIn,
+    WorkloadIdentity,
+    connect_url,
+)
+from defserve.host.link import HttpChallenge
 from defserve.host.signin.authorizer import ServerAuthorizer
 from defserve.host.signin.keeping.memory import MemoryStore
 from defserve.transports.client_errors import Challenged
 from tests.host.signin.company import Company, Person, basic_pair, company
+from tests.host.web import Exchange
 from tests.rows import for_each_row
 from tests.waiting import until
 
@@ -136,8 +147,8 @@ async def test_requests_that_wait_for_a_person_do_not_time_out_and_open_one_page
 
     class Waiting:
         @asynccontextmanager
-        async def open(self, preferred: str) -> AsyncIterator[Person]:
-            yield Slow(there.say_yes)
+        async def open(self, preferred: str, mark: str) -> AsyncIterator[Person]:
+            yield Slow(there.say_yes, mark)
 
     async def work() -> str:
         auth = SignIn(redirect=Waiting(), store=MemoryStore())
@@ -161,6 +172,7 @@ async def test_a_new_issuer_sees_nothing_of_the_old_one(there: Company) -> None:
         there.resource["authorization_servers"] = [other.origin]
         await call(there, SignIn(redirect=other, store=store))
         assert len(other.registered) == 1 and other.visits[0]["client_id"] == "client-1"
+        assert other.visits[0]["redirect_uri"] != there.visits[0]["redirect_uri"], "each issuer has one of its own"
         assert [form["grant_type"] for form in other.forms] == ["authorization_code"]
     assert len(there.forms) == 1
 
@@ -176,6 +188,7 @@ REFUSED: list[tuple[Any, str]] = [
     (lambda it: it.issuer.update(code_challenge_methods_supported=["plain"]), "PKCE"),
     (lambda it: it.issuer.pop("authorization_endpoint"), "no page"),
     (lambda it: it.issuer.pop("registration_endpoint"), "takes no new clients"),
+    (lambda it: it.issuer.update(authorization_endpoint=it.origin + "/a?x=1&client_id=evil"), "fixes client_id"),
     (lambda it: it.issuer.update(authorization_endpoint="javascript:alert(1)"), "authorization endpoint"),
     (lambda it: it.issuer.update(authorization_endpoint="http://evil.example/authorize"), "only https"),
     (lambda it: it.issuer.update(authorization_endpoint="file:///etc/passwd"), "authorization endpoint"),
@@ -311,6 +324,23 @@ async def test_a_signed_assertion_and_dpop_are_checked_with_the_public_keys(ther
     assert "ath" not in proofs[0] and all("ath" in proof for proof in proofs[1:])
 
 
+async def test_nonces_of_the_issuer_and_of_the_server_are_sent_back_to_each(there: Company) -> None:
+    there.nonces, there.token_fields["token_type"] = True, "DPoP"
+    there.resource["dpop_bound_access_tokens_required"] = True
+    assert await call(there) == "3"
+    assert len(there.visits) == 1 and len(there.asked_for("/token")) == 2
+    assert len([each for each in there.asked_for("/mcp") if each.method == "tools/call"]) == 1, "the nonce is kept"
+
+
+async def test_a_registration_that_is_refused_says_why_and_what_helps(there: Company) -> None:
+    async def refuse(exchange: Exchange) -> None:
+        await exchange.respond(400, b'{"error": "invalid_redirect_uri", "error_description": "no loopback here"}')
+
+    there.register = refuse
+    with pytest.raises(SignInError, match=r"invalid_redirect_uri: no loopback here\n  fix: register a client by hand"):
+        await call(there)
+
+
 def _head(token: str) -> dict[str, Any]:
     import base64
     import json
@@ -353,6 +383,41 @@ async def test_a_workload_shows_its_own_token_and_does_not_try_again(there: Comp
 async def test_a_token_is_not_sent_over_a_connection_that_others_can_read() -> None:
     with pytest.raises(UsageError, match="only https is safe"):
         SignIn(store=MemoryStore()).authorizer("http://mcp.example/mcp")
+
+
+async def test_a_token_that_cannot_be_renewed_yet_is_used_until_it_ends(there: Company) -> None:
+    store = MemoryStore()
+    there.token_fields["expires_in"] = 20
+    await call(there, store=store)
+    there.token_errors += [{"error": "temporarily_unavailable"}] * 9
+    assert await call(there, StoredSignIn(store)) == "3"
+    kept = store.read(there.url)
+    assert kept is not None and kept.tokens is not None
+    store.write(replace(kept, tokens=replace(kept.tokens, expires_at=1.0)))
+    with pytest.raises(SignInError, match="temporarily_unavailable"):
+        await call(there, StoredSignIn(store))
+
+
+async def test_a_client_that_is_closed_gives_up_its_sign_in(there: Company) -> None:
+    class Absent(Person):
+        async def visit(self, url: str, is_answer: Callable[[str], bool]) -> str:
+            await asyncio.Event().wait()
+            raise AssertionError
+
+    class Waiting:
+        @asynccontextmanager
+        async def open(self, preferred: str, mark: str) -> AsyncIterator[Person]:
+            yield Absent(there.say_yes, mark)
+
+    authorizer = SignIn(redirect=Waiting(), store=MemoryStore()).authorizer(there.url)
+    waiting = asyncio.create_task(authorizer.refused(HttpChallenge(401, {}, "", ["127.0.0.1"])))
+    await until(lambda: bool(there.registered))
+    assert authorizer.is_signing_in
+    await authorizer.aclose()
+    with pytest.raises(SignInError, match="was closed"):
+        await waiting
+    with pytest.raises(UsageError, match="both a token"):
+        await connect_url(there.url, token="t0ken", auth=SignIn(store=MemoryStore()))
 
 
 async def test_what_another_process_renewed_meanwhile_is_taken_from_the_store(there: Company) -> None:

@@ -78,8 +78,7 @@ def _state(credential: Credential, place: str) -> SignInState:
     if tokens is None:
         return SignInState(server, issuer, place=place, problem="ended; sign in again")
     renews = credential.can_refresh
-    has_ended = tokens.expires_at is not None and tokens.expires_at <= time.time() and not renews
-    problem = "expired; sign in again" if has_ended else ""
+    problem = "expired; sign in again" if tokens.has_ended and not renews else ""
     return SignInState(server, issuer, tokens.scopes, tokens.expires_at, renews, place, problem)
 
 

@@ -78,7 +78,12 @@ class ServerAuthorizer:
         if credential is None or credential.tokens is None:
             return {}
         if credential.tokens.is_ending and credential.can_refresh:
-            await self._alone(self._refresh(credential))
+            try:
+                await self._alone(self._refresh(credential))
+            except SignInError as error:
+                if credential.tokens.has_ended:
+                    raise
+                log.warning("the token for %s could not be renewed, and is still used: %s", self._url, error.problem)
             credential = self._credential
         if credential is None or credential.tokens is None:
             return {}
@@ -135,9 +140,15 @@ class ServerAuthorizer:
         """Do it, or wait for whoever does it already."""
         if self._renewing is None or self._renewing.done():
             self._renewing = asyncio.create_task(_as_peer_error(work), name="defserve.host signing in")
+            # Perhaps nobody waits for it any more when it ends.
+            self._renewing.add_done_callback(lambda done: done.cancelled() or done.exception())
         else:
             work.close()
-        return await asyncio.shield(self._renewing)
+        renewing = self._renewing
+        await asyncio.wait((renewing,))
+        if renewing.cancelled():
+            raise SignInError("the client was closed while it signed in")
+        return renewing.result()
 
     async def _renew(self, status: int, challenge: Challenge, reach: Reach) -> bool:
         """Other credentials than those that were refused. Whether there are any."""

@@ -7,6 +7,7 @@ import hashlib
 import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Final
 from urllib.parse import parse_qsl, urlencode, urlsplit
 
 from defserve.host.signin.clients import OAuthClient
@@ -15,12 +16,29 @@ from defserve.host.signin.documents import IssuerMetadata
 from defserve.host.signin.errors import RefusedByIssuer, SignInError, quoted
 
 OFFLINE = "offline_access"
+OWN_FIELDS: Final = frozenset(
+    (
+        "response_type",
+        "client_id",
+        "redirect_uri",
+        "state",
+        "code_challenge",
+        "code_challenge_method",
+        "resource",
+        "scope",
+        "prompt",
+    )
+)
+"""What the request for a code says. Of a field that stands there twice, an issuer may read either."""
 
 
 def check_issuer(issuer: IssuerMetadata) -> None:
     """Raise SignInError for an issuer that cannot be signed in at safely."""
     if not issuer.authorization_endpoint:
         raise SignInError(f"{issuer.issuer} has no page where people sign in", fix="use ClientCredentials(…)")
+    named = {name for name, _ in _fields(issuer.authorization_endpoint)} & OWN_FIELDS
+    if named:
+        raise SignInError(f"the sign-in page of {issuer.issuer} fixes {', '.join(sorted(named))}, which is ours to say")
     if "S256" not in issuer.pkce_methods:
         raise SignInError(
             f"{issuer.issuer} does not say that it supports PKCE with S256, so a stolen code could be used",

@@ -3,6 +3,7 @@ the identity of a workload."""
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final, NamedTuple, Protocol
@@ -17,6 +18,7 @@ from defserve.host.signin.documents import IssuerMetadata
 from defserve.host.signin.errors import SignInError
 from defserve.host.signin.fetching import Fetcher
 from defserve.host.signin.proofs import ProofKey
+from defserve.host.signin.reach import Reach
 from defserve.host.signin.redirects.redirect import Redirect
 from defserve.host.signin.tokens import SigningKey, TokenEndpoint
 
@@ -76,7 +78,9 @@ class PersonGrant:
         issuer = wanted.found.issuer
         check_issuer(issuer)
         known = self._registered(wanted)
-        async with self.redirect.open(known.redirect_uri if known else "") as visit:
+        # Each issuer sends people to an address of its own, so that none can pass on a code of another (RFC 9700 §4.4).
+        mark = "" if self._is_given(issuer) else hashlib.sha256(issuer.issuer.encode()).hexdigest()[:16]
+        async with self.redirect.open(known.redirect_uri if known else "", mark) as visit:
             client = await self._client(wanted, known, visit.uri)
             attempt = Attempt(wanted.found, client, visit.uri, wanted.scopes)
             await wanted.fetcher.check(issuer.authorization_endpoint, "the authorization endpoint")
@@ -84,6 +88,10 @@ class PersonGrant:
             endpoint = TokenEndpoint(issuer, client, wanted.fetcher, proof_key=wanted.key)
             tokens = await endpoint.tokens(attempt.token_request(code), wanted.scopes)
         return replace(wanted.credential(client), tokens=tokens)
+
+    def _is_given(self, issuer: IssuerMetadata) -> bool:
+        """Whether somebody else decided which addresses the client may be sent back to."""
+        return self.client is not None or (self.url_id is not None and issuer.takes_url_ids)
 
     def _registered(self, wanted: Wanted) -> OAuthClient | None:
         """The client that was registered before, with this very issuer, for as much as is wanted now."""
@@ -168,7 +176,8 @@ class IdentityProvider:
         }
         provider = IssuerMetadata(self.token_endpoint, token_endpoint=self.token_endpoint)
         client = self.client or OAuthClient("")
-        answer = (await TokenEndpoint(provider, client, wanted.fetcher).ask(form)).document
+        # It was given, not named by a peer: it may be anywhere that its user can reach.
+        answer = (await TokenEndpoint(provider, client, Fetcher(Reach.MACHINE)).ask(form)).document
         made = text_of(answer.get("access_token"))
         if not made or answer.get("issued_token_type") != ID_JAG:
             raise SignInError(f"the identity provider {self.token_endpoint} gave no assertion for {wanted.server}")

@@ -37,6 +37,10 @@ class Tokens:
     refresh_token: str | None = field(default=None, repr=False)
 
     @property
+    def has_ended(self) -> bool:
+        return self.expires_at is not None and self.expires_at <= time.time()
+
+    @property
     def is_ending(self) -> bool:
         return self.expires_at is not None and self.expires_at - SLACK_SECONDS <= time.time()
 

@@ -55,11 +55,12 @@ class Browser:
         self._port, self._seconds = port, seconds
 
     @asynccontextmanager
-    async def open(self, preferred: str) -> AsyncGenerator[LoopbackVisit]:
+    async def open(self, preferred: str, mark: str = "") -> AsyncGenerator[LoopbackVisit]:
         """See `Redirect`."""
         visit = LoopbackVisit(self._opens, self._show, self._typed, self._seconds)
         server = await self._listen(visit, preferred)
-        visit.uri = f"http://{HOST}:{server.sockets[0].getsockname()[1]}{PATH}"
+        path = f"{PATH}/{mark}" if mark else PATH
+        visit.uri = f"http://{HOST}:{server.sockets[0].getsockname()[1]}{path}"
         try:
             yield visit
         finally:
@@ -130,8 +131,8 @@ class LoopbackVisit:
             async with asyncio.timeout(READ_SECONDS):
                 head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1")
                 method, target, *_ = head.split(" ", 2)
-                is_ours = method == "GET" and target.partition("?")[0] == PATH
-                taken = is_ours and self._take(f"{urlsplit(self.uri)._replace(path='').geturl()}{target}")
+                is_ours = method == "GET" and target.partition("?")[0] == urlsplit(self.uri).path
+                taken = is_ours and self._take(self.uri + target[len(urlsplit(self.uri).path) :])
                 page = (_DONE if taken else _OTHER).encode()
                 status = "200 OK" if taken else "404 Not Found"
                 writer.write(_HEAD.format(status=status, length=len(page)).encode() + page)

@@ -24,6 +24,9 @@ class Visit(Protocol):
 class Redirect(Protocol):
     """Opens such ways: a browser of this machine, or addresses that are copied by hand."""
 
-    def open(self, preferred: str) -> AbstractAsyncContextManager[Visit]:
-        """A way whose `uri` is `preferred`, if that is possible and not empty."""
+    def open(self, preferred: str, mark: str) -> AbstractAsyncContextManager[Visit]:
+        """A way whose `uri` is `preferred`, if that is possible and not empty.
+
+        With a `mark` the path of `uri` ends with it, if the way can have such addresses.
+        """
         ...
