@@ -113,6 +113,7 @@ CACHES: dict[str, tuple[str, str]] = {
     "stores/stream_events.py:_finished": ("how slowly it reads", "the bytes of a session's events"),
     "host/apps/view.py:received": ("what its view says", "1000 messages, of the size that its host lets in"),
     "inspector/inspection.py:events": ("what our own host audits", "5000 events, of what it was told"),
+    "inspector/inspection.py:lifecycle": ("states that servers tell", "50 of five texts of 500 characters"),
     "inspector/questions.py:past": ("what servers ask", "100 questions of 32 kB"),
     "inspector/recording/bodies.py:_order": ("its messages", "a number for each of the bodies in memory"),
     "inspector/recording/latencies.py:_calls": ("its messages", "the newest times of its tools"),

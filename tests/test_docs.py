@@ -19,9 +19,10 @@ from defserve.auth import api_keys
 from defserve.cli import main
 from defserve.observing.metrics import Metrics
 from defserve.protocols.mcp.asking import server_secret
-from defserve.runner.command_line import add_serving
+from defserve.runner.command_line import add_serving, add_workers
 from defserve.server.options import ServerFields
 from defserve.serving.options import WebFields
+from defserve.serving.workers.gathering import RESTARTS, UP
 from defserve.stores.audit import key
 from tests.rows import for_each_row
 
@@ -153,6 +154,7 @@ def help_of(capsys: pytest.CaptureFixture[str]) -> Callable[[str], str]:
         if command == "shelf-mcp":
             parser = ArgumentParser()
             add_serving(parser)
+            add_workers(parser)
             return parser.format_help()
         with suppress(SystemExit):
             main([*command.split()[1:], "--help"])
@@ -183,7 +185,7 @@ def test_the_deployment_page_has_every_variable_and_no_metric_that_is_none():
     assert set(re.findall(r"DEFSERVE_\w+", page)) == {api_keys.VARIABLE, key.VARIABLE, server_secret.VARIABLE}
     shown = Metrics().text(Server("shelf").composition)
     for name in re.findall(r"defserve_[a-z_]+", page):
-        assert f"# TYPE {name.removesuffix('_bucket')} " in shown
+        assert name in (UP, RESTARTS) or f"# TYPE {name.removesuffix('_bucket')} " in shown
 
 
 # -- llms.txt (llmstxt.org): a title, a summary, lists of links with a note each ---------------------------

@@ -30,8 +30,9 @@ async def documents(url: str) -> bytes:
 
 
 def proxy(vendor: FakeVendor, **options: Any) -> OAuthProxy:
-    given = {"issuer": vendor.issuer, "allow": "*", "client_id": CLIENT_ID, "client_secret": CLIENT_SECRET, **options}
-    return OAuthProxy("oidc", url=URL, send=vendor.send, fetch=documents, **given)
+    ours = {"client_id": CLIENT_ID, "client_secret": CLIENT_SECRET, "url": URL}
+    given = {"issuer": vendor.issuer, "allow": "*", **ours, **options}
+    return OAuthProxy(given.pop("which", "oidc"), send=vendor.send, fetch=documents, **given)
 
 
 @asynccontextmanager

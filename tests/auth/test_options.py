@@ -116,3 +116,14 @@ def test_the_package_offers_its_names_when_they_are_used() -> None:
     assert [getattr(defserve.auth, name).__name__ for name in defserve.auth.__all__] == defserve.auth.__all__
     with pytest.raises(AttributeError, match="nothing"):
         _ = defserve.auth.nothing
+
+
+def test_scopes_may_give_permissions_and_then_a_token_is_good_for_these_tools_only() -> None:
+    tokens = StaticTokens({"a": {"principal": "alice", "scopes": ["notes:read"]}, "b": "bob"})
+    auth = Auth(tokens, permissions={"notes:read": ["ToolInvoke(read)", "ToolRead(write)"]})
+    alice, bob = tried(auth, b"Bearer a"), tried(auth, b"Bearer b")
+    assert isinstance(alice, Principal) and isinstance(bob, Principal)
+    assert alice.may_invoke("read") and alice.may_read("write") and not alice.may_invoke("write")
+    assert not bob.may_read("read") and alice.credential and alice.scopes >= {"notes:read"}
+    with pytest.raises(UsageError, match="not a permission"):
+        Auth(tokens, permissions={"notes:read": ["Everything"]})

@@ -61,6 +61,8 @@ class FakeVendor:
                         **self.metadata,
                     }
                 )
+            case "/auth":
+                return HttpAnswer(302, {"location": self.sign_in(request.url)}, b"")
             case "/keys":
                 return HttpAnswer(200, {}, key_set(jwk(KEY, "ES256", kid="v")))
             case "/token":
@@ -114,6 +116,8 @@ def vendor_at_address() -> Iterator[FakeVendor]:
         def _reply(self, request: HttpRequest) -> None:
             answer = vendor.answer(request)
             self.send_response(answer.status)
+            for name, value in answer.headers.items():
+                self.send_header(name, value)
             self.send_header("Content-Length", str(len(answer.body)))
             self.end_headers()
             self.wfile.write(answer.body)

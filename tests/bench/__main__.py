@@ -29,9 +29,10 @@ from .results import Results
 from .state_measure import RAW, REPLAY, STATE
 from .streaming_measure import STREAMING
 from .targets import SUBJECT, judge
+from .workers_measure import WORKERS
 
 OUTPUT = environment.ROOT / "bench-results"
-SECTIONS = STDIO | HTTP | STREAMING | GATEWAY | PUSH | STATE | CODE_MODE | PROXY
+SECTIONS = STDIO | HTTP | STREAMING | GATEWAY | PUSH | STATE | CODE_MODE | PROXY | WORKERS
 GROUPS = {
     "stdio": STDIO,
     "http": HTTP,
@@ -41,6 +42,7 @@ GROUPS = {
     "state": STATE,
     "code": CODE_MODE,
     "proxy": PROXY,
+    "workers": WORKERS,
 }
 ALL_NAMES = list(dict.fromkeys(each.name for each in (CONTENDERS[0], *HTTP_CONTENDERS, *CONTENDERS)))
 T = TypeVar("T", Contender, HttpContender)

@@ -14,6 +14,7 @@ ROOT = Path(__file__).parents[2]
 VENV = ROOT / ".bench-venv"
 PEERS = ("fastmcp>=4.1,<5", "mcp>=2.3,<3")
 HTTP_SERVER = ("uvicorn>=0.30", "httptools>=0.6", "uvloop>=0.19", "websockets>=15")
+SHARING = ("redis>=6",)
 VARIABLE = "DEFSERVE_BENCH_PYTHON"
 
 
@@ -50,7 +51,7 @@ def versions(python: Path) -> dict[str, str]:
 def _venv_python() -> Path:
     python = VENV / "bin" / "python"
     stamp = VENV / "requirements.txt"
-    wanted = "\n".join([*_dependencies(), *PEERS, *HTTP_SERVER]) + "\n"
+    wanted = "\n".join([*_dependencies(), *PEERS, *HTTP_SERVER, *SHARING]) + "\n"
     if python.exists() and stamp.exists() and stamp.read_text() == wanted:
         return python
     print(f"setting up {VENV.name} …", file=sys.stderr)

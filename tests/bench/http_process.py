@@ -55,6 +55,10 @@ class HttpServer:
         tail = self._stderr.read()[-2000:].decode(errors="replace")
         return ServerFailed(f"{self.contender.name}: {reason}\n{tail}")
 
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
     def cpu_seconds(self) -> float:
         """The processor time it has used."""
         return cpu_seconds_of(self._process.pid)

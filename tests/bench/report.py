@@ -108,6 +108,15 @@ SECTIONS: tuple[tuple[str, str, Callable[[Figure], str]], ...] = (
     ("HTTP latency, p99, in µs", "http-p99", _median_only),
     ("HTTP, processor time of the server for each call, in µs", "http-cpu", _median_only),
     ("HTTP, resident memory of a session, of 10,000 that idle, in bytes", "http-memory", _with_range),
+    ("Workers, 32 connections each, stateless calls of add per second: median (least–most)", "workers", _with_range),
+    ("Workers, processor time of all processes for each call, in µs", "workers-cpu", _median_only),
+    (
+        "Workers, resident memory of a session, of 10,000 over 4 workers, in bytes",
+        "workers-memory",
+        _with_range,
+    ),
+    ("Workers, latency, p50, in µs", "workers-p50", _median_only),
+    ("Workers, latency, p99, in µs", "workers-p99", _median_only),
     ("mgp/health/ping while every worker thread sleeps, p99 in ms", "health-p99", _with_range),
     ("add over HTTP while a slow reader streams in the same session, p99 in ms", "stream-p99", _with_range),
     (

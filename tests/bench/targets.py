@@ -61,6 +61,7 @@ def _relayed(kind: str, microseconds: int) -> tuple[Target, ...]:
     return (*found, Target(f"kernel to {kind}: conversations for one client", opened, "", "", False, 1, ""))
 
 
+CPU_OF = "workers-cpu/{}"
 LOCAL, HANGING = "proxy-local/{} servers", "proxy-hanging/{} hangs"
 
 TARGETS = (
@@ -98,6 +99,16 @@ TARGETS = (
     _at_depth("rollback", 100_000),
     Target("patch of one change to a 100 kB state", "state-bytes/patch", "state-bytes/data", SUBJECT, False, 0.01),
     Target("50 calls by code, over the same by the client", "code-over/one by one", "", "", False, 30, "ms"),
+    Target(
+        "processor time of a call, 2 workers to 1",
+        CPU_OF.format("2 processes"),
+        CPU_OF.format("1 process"),
+        SUBJECT,
+        False,
+        1.1,
+    ),
+    Target("memory of an idle session over 4 workers", "workers-memory/in the workers", "", "", False, 8192, "bytes"),
+    _at_least("HTTP calls, 2 workers, to a bare ASGI app with 2", "workers/2 processes", "bare", 0.8),
     _at_least("a topic of 2, to a bare broadcast", "gateway/2 participants", "bare", 0.6),
     _at_least("a topic of 50, to a bare broadcast", "gateway/50 participants", "bare", 0.6),
     _at_least("a topic of 500, to a bare broadcast", "gateway/500 participants", "bare", 0.6),

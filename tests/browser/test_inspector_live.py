@@ -118,6 +118,31 @@ def test_the_playground_the_sets_the_events_and_the_channel(browser: Browser):
                 browser.shot(PICTURES / f"inspector-live{'-dark' if scheme == 'dark' else ''}.png")
 
 
+def test_a_channel_is_opened_and_another_version_is_offered(browser: Browser):
+    with inspector_in(browser, target_of(lively(), "handshake")) as inspector:
+        browser.look(1440, 900)
+        browser.open(inspector.url + "#live")
+        browser.press(".v-feed .opening .btn")
+        browser.page("document.querySelector('.opening .mono input').focus() || true")
+        browser.type('{"name": "full"}')
+        browser.key("Enter")
+        assert browser.page("document.querySelector('.opening').innerText.includes('the room is full')")
+        assert serious(browser) == []
+        browser.page("document.querySelector('.opening .mono input').focus() || true")
+        browser.key("Control+a")
+        browser.type('{"name": "shed"}')
+        browser.key("Enter")
+        assert browser.page("document.querySelector('.chanhead select')?.value === 'chat:#shed'")
+        browser.press(".v-sets .bar:last-child [role=radio]:nth-child(2)")
+        assert browser.page("document.querySelector('.v-sets .bar:last-child').innerText.includes('MCPL 0.5')")
+        assert browser.page("document.querySelector('.granted').innerText.includes('channels.lifecycle')")
+        assert browser.page("document.querySelectorAll('.v-play textarea').length === 1")
+        play(browser, "The ferns?")
+        assert browser.page(f"{INJECTED}.length === 3")
+        assert browser.page(FITS)
+        assert serious(browser) == []
+
+
 def test_the_stateless_era_fetches_what_cannot_be_pushed(browser: Browser):
     with inspector_in(browser, target_of(lively(), "stateless")) as inspector:
         browser.look(1440, 900)

@@ -68,6 +68,14 @@ def test_by_keys_alone_a_form_is_filled_in_and_answered(browser: Browser, inspec
     browser.key("g", "q")
     assert has(browser, "Who are you?")
     name = "[id^=q][id$='-name']"
+    assert browser.page("/^Answer(?! anyway)/.test(document.querySelector('.btn.pri').innerText)")
+    # A try of an empty form says what is missing, and answers nothing.
+    browser.key("Control+Enter")
+    assert browser.page("document.querySelector('.btn.pri').innerText.startsWith('Answer anyway')")
+    assert browser.page(
+        "document.querySelectorAll('.t-form .field .bad, .t-form .field [aria-invalid=true]').length > 0"
+    )
+    assert not call.done()
     browser.page(f"document.querySelector({name!r}).focus() || true")
     browser.type("A")
     browser.key("Tab")

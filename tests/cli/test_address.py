@@ -102,9 +102,25 @@ def test_nobody_at_an_address_is_unreachable(defserve: Run, scheme: str):
 @pytest.mark.parametrize(
     ("status", "challenge", "said"),
     [
-        (401, "Bearer", "wants a token (HTTP 401)\n  fix: add --token TOKEN, or --token @FILE\n"),
+        (
+            401,
+            "Bearer",
+            "wants a token (HTTP 401)\n  fix: add --token TOKEN, or --token @FILE; or sign in: defserve login http",
+        ),
         (401, 'Bearer error="invalid_token"', "does not take this token (HTTP 401)\n  fix: use another --token"),
         (403, 'Bearer error="insufficient_scope"', "wants a token with more scopes (HTTP 403)\n  fix: use a --token"),
+        (
+            403,
+            'Bearer error="insufficient_scope", scope="a $(reboot)", resource_metadata="http://x/"',
+            'wants a token with more scopes (HTTP 403): scope="a $(reboot)", resource_metadata="http://x/"'
+            "\n  fix: sign in: defserve login http",
+        ),
+        (
+            401,
+            'Bearer resource_metadata="http://x/"',
+            'wants a token (HTTP 401): resource_metadata="http://x/"\n  fix: sign in: defserve login http',
+        ),
+        (401, "", "answered HTTP 401 Whatever\n  fix: sign in: defserve login http"),
         (401, 'Basic realm="x"', 'refuses these credentials (HTTP 401): Basic realm="x"\n  fix: add -H '),
         (404, "", "answered HTTP 404 Whatever\n  fix: check the address"),
         (500, "", "answered HTTP 500 Whatever\n"),
@@ -118,6 +134,7 @@ def test_what_http_refuses_is_told_with_what_helps(defserve: Run, status: int, c
         code, out, err = defserve("list", server.url)
     assert (code, out) == (1, "")
     assert err.startswith(f"error: {server.url} {said}")
+    assert "$(" not in err.partition("fix:")[2], "people copy what helps into a shell"
 
 
 async def _never(exchange: Exchange) -> None:

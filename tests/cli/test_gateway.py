@@ -36,6 +36,16 @@ def file(tmp_path: Path) -> str:
     return str(path)
 
 
+def test_a_check_is_told_as_json(defserve: Run, file: str, tmp_path: Path):
+    code, out, err = defserve("gateway", "--config", file, "--check", "--json")
+    assert (code, err) == (0, "") and json.loads(out)["valid"] is True and json.loads(out)["file"] == file
+    (tmp_path / "wrong.toml").write_text("tokns = 1\n")
+    code, out, err = defserve("gateway", "--config", str(tmp_path / "wrong.toml"), "--check", "--json")
+    told = json.loads(out)
+    assert (code, err, told["valid"]) == (1, "", False) and "tokns" in told["problem"]
+    assert "--json goes with --check" in defserve("gateway", "--config", file, "--json").err
+
+
 def test_a_file_can_be_checked_alone(defserve: Run, file: str):
     assert defserve("gateway", "--config", file, "--check") == (0, f"{file} is valid\n", "")
 

@@ -260,6 +260,14 @@ MCP-6.2 S | every parameter can have a description
 MCP-6.3 S | flat schemas are advised
 MCP-8 S | tasks: a handle, polling, cancelling
 MCP-9.1 C | a person can refuse a call or a prompt
+MCP-AUTH-1 C | signing in: the server's metadata, then its issuer's, by the challenge or at the well-known places
+MCP-AUTH-2 C | PKCE with S256; an issuer without it is refused
+MCP-AUTH-3 C | the resource parameter names the server; metadata of another server is refused
+MCP-AUTH-4 C | given credentials, else a URL id, else a registration
+MCP-AUTH-5 C | scopes of the challenge, else of the metadata; more scopes beside those of before, a few times at most
+MCP-AUTH-6 C | state and the issuer's name are checked, as plain text, before a code is used
+MCP-AUTH-7 C | another issuer is a new start: nothing of the old one is shown to it
+MCP-AUTH-8 C | tokens go to their server alone, over https or on this machine
 MCP-9.2 C | annotations are not trusted
 MCP-9.4 S | arguments that do not fit are a tool error
 MCP-10.2 S | Python types map to their JSON Schema

@@ -1,8 +1,10 @@
 """Runs the official conformance suite: every revision it knows, both sides.
 
-    python -m tests.conformance.suite [--side server|client] [--http httptools|h11] [--url URL] [--through-kernel]
+    python -m tests.conformance.suite [--side server|client|authorization] [--http httptools|h11] [--url URL]
+                                      [--through-kernel]
 
-The server is `examples/conformance.py`, under every HTTP parser. The client is `tests/conformance/client.py`. With
+The server is `examples/conformance.py`, under every HTTP parser. The client is `tests/conformance/client.py`, the
+authorization server that of `tests/conformance/authorization.py`. With
 `--through-kernel`, a kernel is tested that has the example behind it: at an address, with sessions, and as a process of
 the stateless era.
 
@@ -24,7 +26,7 @@ from pathlib import Path
 from typing import Any
 
 from defserve.cli.screen.progress import Working
-from tests.conformance import suite_install
+from tests.conformance import authorization, suite_install
 from tests.conformance.suite_install import FOLDER, ROOT
 from tests.conformance.suite_results import (
     Scenario,
@@ -37,6 +39,7 @@ from tests.conformance.suite_results import (
 from tests.waiting import wait_until
 
 PARSERS = ("httptools", "h11")
+SIDES = ("server", "client", "authorization")
 KERNELS = ("kernel-handshake", "kernel-stateless")
 # Sessions have no tasks, and their questions have no keys: what only the newer revision has cannot be behind a session.
 LEFT_OUT = {"kernel-handshake": ("2026-07-28",)}
@@ -125,13 +128,13 @@ class NotServed(Exception):
 
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = ArgumentParser(prog="make conformance", description="Run the official conformance suite.")
-    parser.add_argument("--side", choices=("server", "client"), action="append", help="only this side")
+    parser.add_argument("--side", choices=SIDES, action="append", help="only this side")
     parser.add_argument("--http", choices=PARSERS, action="append", help="only this HTTP parser")
     parser.add_argument("--url", help="test a server that runs already")
     parser.add_argument("--through-kernel", action="store_true", help="test a kernel with the server behind it")
     options = parser.parse_args(arguments)
     command, listed = suite_install.suite(), expected_failures(EXPECTED)
-    sides = ("server",) if options.url or options.through_kernel else options.side or ("server", "client")
+    sides = ("server",) if options.url or options.through_kernel else options.side or SIDES
     seen: set[str] = set()
     complaints: list[str] = []
     roads = KERNELS if options.through_kernel else options.http or PARSERS
@@ -150,6 +153,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
             told = [[*command, "client", "--command", CLIENT, *options] for options in wanted]
             complaints += _run(told, Path("client", run), listed, seen, must_succeed=True)
         complaints += _left_out(command)
+    if "authorization" in sides:
+        print("== authorization server", flush=True)
+        found = authorization.run(command, FOLDER / "results" / "authorization")
+        missing = set(authorization.SCENARIOS) - {scenario.name for scenario in found}
+        complaints += [f"authorization server: {name} did not run" for name in sorted(missing)]
+        complaints += _report(found, "authorization server", listed, FOLDER / "results" / "authorization")
     if "server" in sides:
         complaints += [f"{name} is listed in {EXPECTED.name}, but no run has it" for name in listed if name not in seen]
     print("\n" + "\n".join(complaints or ["all as expected"]))

@@ -1,6 +1,6 @@
 """The command: kill servers, their Redis and the servers of a kernel at random moments.
 
-Nothing that was acknowledged is lost, and no call of a kernel runs twice.
+Nothing that was acknowledged is lost, and no call of a kernel runs twice. Workers are replaced, and no call fails.
 
 A run is one kill. Its seed is printed with what went wrong, and `--seed` starts from there.
 """
@@ -20,6 +20,8 @@ from tests.faults.kernel import kill_backends
 from tests.faults.killing import Tally, kill_redis, kill_servers, share_redis
 from tests.faults.killing_tasks import kill_on_redis, kill_on_sqlite
 from tests.faults.process import Broken
+from tests.faults.rolling import reload_with_sessions, reload_workers
+from tests.faults.sessions.killing import kill_sharing
 from tests.faults.trouble import fill_the_disk, forbid_writing
 
 RUNS = 200
@@ -33,9 +35,12 @@ STORIES: dict[str, tuple[Story, bool, float]] = {
     "servers": (kill_servers, False, 1.0),
     "redis": (kill_redis, True, 1.0),
     "workers": (share_redis, True, 0.1),
+    "sessions": (kill_sharing, True, 0.5),
     "tasks": (kill_on_sqlite, False, 1.0),
     "tasks-redis": (kill_on_redis, True, 1.0),
     "kernel": (kill_backends, False, 0.25),
+    "rolling": (reload_workers, False, 0.1),
+    "rolling-sessions": (reload_with_sessions, True, 0.1),
 }
 
 

@@ -15,6 +15,7 @@ from tests.faults.kernel import kill_backends
 from tests.faults.killing import Tally, kill_redis, kill_servers, share_redis
 from tests.faults.killing_tasks import Jobs, kill_on_redis, kill_on_sqlite
 from tests.faults.process import Broken
+from tests.faults.rolling import reload_workers
 from tests.faults.trouble import fill_the_disk, forbid_writing
 from tests.rows import for_each_row
 
@@ -51,6 +52,11 @@ def test_two_servers_on_one_redis_never_lose_or_fork_a_tree(calls: int):
 @kills(1, slow=3)
 def test_servers_of_a_kernel_are_killed_and_no_client_is_cut_off_and_no_call_runs_twice(runs: int):
     assert kill_backends(1, runs).acknowledged > 0
+
+
+@kills(1, slow=3)
+def test_no_call_fails_while_workers_are_replaced(runs: int):
+    assert reload_workers(1, runs, rate=50, pause=0.5).acknowledged > 0
 
 
 @pytest.mark.req("MCP-8")

@@ -80,7 +80,7 @@ class Page:
     async def begin(self, verb: str, **arguments: Any) -> int:
         self._last += 1
         self._answers[self._last] = asyncio.get_running_loop().create_future()
-        await self.socket.send(json.dumps({"id": self._last, "do": verb, **arguments}))
+        await self.socket.send(json.dumps({"id": self._last, "do": verb, "with": arguments}))
         return self._last
 
     async def answer(self, id: int) -> Json:

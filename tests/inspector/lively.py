@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from defserve import Channel, Context, FinishedTurn, Injection, Rewrite, Server, Turn
+from defserve import Channel, Context, FinishedTurn, Injection, Rewrite, Server, ToolError, Turn
 from defserve.limits import Limits
 from defserve.live import Message
 
@@ -66,6 +66,12 @@ def lively() -> Server:
 
     roof.add(Channel("chat:#roof", "#roof"))
 
+    @roof.open
+    def opened(address: dict[str, str]) -> Channel:
+        if address["name"] == "full":
+            raise ToolError("the room is full")
+        return Channel(f"chat:#{address['name']}", f"#{address['name']}", address=address)
+
     @roof.publish
     async def published(channel: Channel, text: str) -> str:
         if "nobody" in text:
@@ -84,6 +90,6 @@ def lively() -> Server:
         asked = [{"role": "system", "content": "You know gardens."}, f"What grows in {bed}?"]
         return (await season.infer(asked)).content
 
-    declared: list[Any] = [climate, recall, slow, hide, water_bed, warn, published, call_roof, advise]
+    declared: list[Any] = [climate, recall, slow, hide, water_bed, warn, opened, published, call_roof, advise]
     assert declared
     return server

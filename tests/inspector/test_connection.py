@@ -10,13 +10,15 @@ import pytest
 
 from defserve import Server
 from defserve.errors import PeerError, PeerGone
-from defserve.host import HttpLink, Link, ProcessLink
+from defserve.host import HttpLink, Link, ProcessLink, Remote, SignIn, StoredSignIn, connect_url
+from defserve.host.signin.keeping.memory import MemoryStore
 from defserve.inspector import connection
 from defserve.inspector.inspection import Inspection
 from defserve.inspector.protocol import BadMessage
 from defserve.inspector.target import Target
 from defserve.limits import Limits
 from defserve.runner.loopback import loopback
+from tests.host.signin.company import company
 from tests.inspector.conftest import Inspect, Run
 from tests.waiting import until
 
@@ -119,6 +121,25 @@ async def test_while_nobody_is_there_the_reason_is_told_and_a_retry_is_at_once(
             await do(inspection, "connection.retry")
             await until(lambda: inspection.connection().state == "open")
             assert (await do(inspection, "tools.list"))["tools"] == []
+
+
+async def test_a_server_that_wants_a_sign_in_is_said_how_and_tried_again(do: Run):
+    store = MemoryStore()
+    async with company() as there:
+
+        @asynccontextmanager
+        async def link() -> AsyncGenerator[Link]:
+            yield await connect_url(there.url, auth=StoredSignIn(store))
+
+        async with Inspection(Target(there.url, (there.url,), link)) as inspection:
+            with pytest.raises(PeerError, match=f"defserve login {there.url}"):
+                await do(inspection, "tools.list")
+            async with Remote(there.url, auth=SignIn(redirect=there, store=store)).connect():
+                await do(inspection, "connection.retry")
+                await until(lambda: inspection.connection().state == "open")
+                assert len((await do(inspection, "tools.list"))["tools"]) == 1
+            shown = [inspection.recorder.message(entry.seq) for entry in inspection.recorder.slice(0, 99)]
+            assert "authorization" in str(shown) and "access-1" not in str(shown)
 
 
 async def test_a_server_at_an_address_that_goes_away_is_noticed_by_the_next_request(

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import json
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -13,13 +15,28 @@ async def _nowhere(part: object) -> None:
 
 
 def test_a_request_has_an_id_a_verb_and_arguments():
-    assert read('{"id": 3, "do": "tools.call", "tool": "a"}') == (3, "tools.call", {"tool": "a"})
+    assert read('{"id": 3, "do": "tools.call", "with": {"tool": "a"}}') == (3, "tools.call", {"tool": "a"})
+    assert read('{"id": 3, "do": "hello"}') == (3, "hello", {})
+    # An argument may have any name.
+    named = {"id": "a", "do": "b", "with": 1}
+    assert read(json.dumps({"id": 3, "do": "x", "with": named})) == (3, "x", named)
     assert read('{"do": "cancel", "of": 3}') == (None, "cancel", {"of": 3})
 
 
 @pytest.mark.parametrize(
     "text",
-    ["", "[]", "{}", '{"do": 1}', '{"do": "x"}', '{"id": true, "do": "x"}', '{"id": "1", "do": "x"}', "NaN", "{"],
+    [
+        "",
+        "[]",
+        "{}",
+        '{"do": 1}',
+        '{"do": "x"}',
+        '{"id": true, "do": "x"}',
+        '{"id": "1", "do": "x"}',
+        "NaN",
+        "{",
+        '{"id": 1, "do": "x", "with": 1}',
+    ],
 )
 def test_anything_else_is_refused(text: str):
     with pytest.raises(BadMessage):

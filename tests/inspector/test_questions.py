@@ -1,12 +1,14 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from typing import Any
 
 import pytest
 
 from defserve.errors import UsageError
 from defserve.host.answers import Accept, Cancel, Decline
+from defserve.host.mgp.callbacks import respond
 from defserve.inspector import questions as room
 from defserve.inspector.questions import Questions
 from tests.waiting import until
@@ -72,3 +74,24 @@ async def test_questions_have_an_end(monkeypatch: pytest.MonkeyPatch):
     first.cancel()
     await asyncio.gather(first, return_exceptions=True)
     assert not questions.open and not questions.answer(1, {})
+
+
+async def test_a_question_says_until_when_the_server_waits():
+    questions, sent = Questions(lambda topic, data: None), list[Any]()
+
+    async def send(method: str, params: Any) -> None:
+        sent.append(params)
+
+    async def person() -> None:
+        await until(lambda: bool(questions.open))
+        (question,) = questions.open
+        assert 20 < question["until"] - time.time() <= 30
+        questions.answer(question["id"], {"action": "accept", "content": {"value": True}})
+
+    asked = {"callback_id": "c1", "type": "confirmation", "message": "Sure?", "timeout_ms": 30_000}
+    await asyncio.gather(respond(asked, questions.answers(lambda: "handshake"), send), person())
+    assert sent == [{"callback_id": "c1", "response": "confirm"}]
+    waiting = asyncio.create_task(questions.ask("form", "handshake"))
+    await until(lambda: bool(questions.open))
+    assert "until" not in questions.open[0]
+    waiting.cancel()

@@ -143,7 +143,13 @@ def test_a_file_can_be_checked_alone(tmp_path: Path) -> None:
     assert found.stdout == (
         f"{tmp_path / 'mgp.toml'} is valid: 1 server\nnote: a is not started here: NOT_SET_ANYWHERE is not set\n"
     )
+    told = json.loads(defserve(tmp_path, "--check", "--json").stdout)
+    assert (told["valid"], told["servers"], told["unset"]) == (True, ["a"], {"a": ["NOT_SET_ANYWHERE"]})
+    assert "--json goes with --check" in defserve(tmp_path, "--json").stderr
     (tmp_path / "mgp.toml").write_text("[[servers]]\nid = 'a'\n")
+    refused = defserve(tmp_path, "--check", "--json")
+    assert (refused.returncode, refused.stderr) == (1, "")
+    assert "neither a command nor a url" in json.loads(refused.stdout)["problem"]
     wrong = defserve(tmp_path, "--check")
     assert wrong.returncode == 1
     assert "has neither a command nor a url" in wrong.stderr

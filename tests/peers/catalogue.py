@@ -112,10 +112,19 @@ EACH = ("pages", "each call", "each resource", "each prompt", "each progress", "
 KERNEL_WAYS = (STDIO, HTTP, STDIO_NEW, HTTP_NEW)
 
 
+ONE_PAGE = Fault(
+    (STDIO, HTTP),
+    ("pages",),
+    "it reads the first page of a list.",
+    "its `list_tools` sends one request, and none of its methods takes a cursor.",
+)
+
+
 def _through_kernel(peer: Peer) -> Peer:
     ways = tuple(way for way in KERNEL_WAYS if way in peer.ways)
+    faults = (ONE_PAGE,) if peer.name == "FastMCP 2.x" else ()
     features = (*THROUGH, *(name for name in TOUR if name in peer.features), *EACH)
-    return replace(peer, name=f"{peer.name}, kernel", role="kernel", ways=ways, features=features)
+    return replace(peer, name=f"{peer.name}, kernel", role="kernel", ways=ways, features=features, faults=faults)
 
 
 THROUGH_KERNEL = tuple(_through_kernel(peer) for peer in CLIENTS if not peer.runs_here)

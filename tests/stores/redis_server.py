@@ -38,6 +38,13 @@ class RedisServer:
             self._process.kill()
             self._process.wait()
 
+    def used_memory(self) -> int:
+        """How many bytes it uses, in its own words."""
+        with socket.socket(socket.AF_UNIX) as asking:
+            asking.connect(str(self.socket))
+            asking.sendall(b"INFO memory\r\n")
+            return int(asking.recv(65536).split(b"used_memory:")[1].split(b"\r\n")[0])
+
     def remove(self) -> None:
         self.kill()
         shutil.rmtree(self.folder, ignore_errors=True)

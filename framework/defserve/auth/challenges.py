@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 BearerError = Literal["invalid_request", "invalid_token", "insufficient_scope"]
@@ -39,6 +39,10 @@ class Denied:
     challenge: str
     text: str
     more: tuple[tuple[str, str], ...] = ()
+
+    def naming(self, known: str, reached: str) -> Denied:
+        """The same, with the metadata at the address where clients reach it."""
+        return replace(self, **{name: getattr(self, name).replace(known, reached) for name in ("challenge", "text")})
 
 
 UNAVAILABLE = Denied(

@@ -12,7 +12,7 @@ from defserve.auth.challenges import UNAVAILABLE, BearerError, Denied, ProofErro
 from defserve.auth.issuers.fetching import IssuerUnavailable
 from defserve.auth.metadata import ProtectedResource
 from defserve.auth.permissions import KeyHolder, scopes_of
-from defserve.auth.principals import Principal, checked_scopes
+from defserve.auth.principals import Principal, checked_scopes, scopes_in
 from defserve.auth.urls import checked_url
 from defserve.auth.verifiers import TokenVerifier
 from defserve.errors import UsageError
@@ -43,6 +43,11 @@ class Auth:
     site: AuthSite | None = None
     """Pages and endpoints that are served beside the server, where it issues its tokens itself."""
 
+    @property
+    def kept_in_memory(self) -> str:
+        """What several processes would have to share, and is kept in the memory of this one; empty if nothing is."""
+        return "used DPoP proofs (DPoP(store=…))" if self.dpop is not None and not self.dpop.is_shared else ""
+
     def __init__(
         self,
         verifier: TokenVerifier | Sequence[TokenVerifier],
@@ -61,6 +66,7 @@ class Auth:
         self._metadata_url = self.resource.metadata_url if self.resource else ""
         self._implied = _closure({name: checked_scopes(below) for name, below in (implies or {}).items()})
         self._permitted = {name: scopes_of(words) for name, words in (permissions or {}).items()}
+        self._adds_scopes = bool(self._implied or self._permitted)
 
     async def authenticate(self, authorization: Iterable[bytes]) -> Principal | Denied | None:
         """The caller, proved by the values of a request's Authorization headers; or the refusal.
@@ -78,11 +84,11 @@ class Auth:
             return UNAVAILABLE
         if principal is None:
             return self.denied("invalid_token")
-        found = self._completed(principal, token)
+        found = principal if principal.credential and not self._adds_scopes else self._completed(principal, token)
         if "cnf" in found.claims or (self.dpop is not None and self.dpop.required and found.kind == "token"):
             # Whoever stole a bound token has no proof, so a token alone is not enough (RFC 9449 §7.2, RFC 8705 §3).
             return self._unproved() if self.dpop is not None else self.denied("invalid_token")
-        return self._sufficient(found)
+        return self.denied("insufficient_scope") if found.missing(self.scopes) else found
 
     async def authenticate_bound(self, authorization: Sequence[bytes], shown: ShownProof) -> Principal | Denied | None:
         """The same for a request that may show its token as `Authorization: DPoP …`, with a proof."""
@@ -150,15 +156,29 @@ class Auth:
         nonce = self.dpop.new_nonce() if self.dpop.wants_nonce else ""
         return proof_denial(error, ALGORITHMS, self._metadata_url, nonce)
 
-    def denied(self, error: BearerError | None = None, *, needs: Iterable[str] = ()) -> Denied:
-        """The refusal for a caller whose token is missing or not sufficient. `needs` are the scopes of its request."""
-        asked = dict.fromkeys((*self.scopes, *needs))
+    def denied(
+        self, error: BearerError | None = None, *, needs: Iterable[str] = (), holder: Principal | None = None
+    ) -> Denied:
+        """The refusal for a caller whose token is missing or not sufficient.
+
+        `needs` are the scopes of its request. What its `holder` has is asked for as well, because clients replace one
+        token by the other, and would lose it.
+        """
+        asked = dict.fromkeys((*self.scopes, *needs, *(_own_scopes(holder) if holder is not None else ())))
         return denial(error, asked, self._metadata_url)
 
 
 def as_auth(value: Auth | TokenVerifier | Sequence[TokenVerifier]) -> Auth:
     """The options that the author gave, or options for the given verifiers. Raises UsageError for anything else."""
     return value if isinstance(value, Auth) else Auth(value)
+
+
+def _own_scopes(holder: Principal) -> list[str]:
+    """What a token's issuer was asked for: not what its scopes include here, nor what is between it and a client."""
+    if "iss" not in holder.claims:
+        return []
+    said = scopes_in(holder.claims.get("scope")) | scopes_in(holder.claims.get("scp"))
+    return sorted(said - {"offline_access"})
 
 
 def _checked_verifier(value: object) -> TokenVerifier:

@@ -27,11 +27,17 @@ COMMANDS: Final = {
     "call": ("defserve.cli.commands.use.call", "call a tool of a server and print the result"),
     "read": ("defserve.cli.commands.use.read", "read a resource of a server"),
     "prompt": ("defserve.cli.commands.use.prompt", "fill in a prompt of a server and print its messages"),
+    "login": ("defserve.cli.commands.use.login", "sign in to a server; other commands then use the token"),
+    "logout": ("defserve.cli.commands.use.logout", "end a sign-in: revoke its tokens and forget them"),
     "new": (
         "defserve.cli.commands.author.new",
         "create a project: a server, its tests, and what it takes to publish it",
     ),
     "add": ("defserve.cli.commands.author.add", "add a tool, resource, prompt or feature set to a project"),
+    "migrate": (
+        "defserve.cli.commands.author.migrate",
+        "rewrite a server of FastMCP or the official SDK to defserve",
+    ),
     "inspect": (
         "defserve.cli.commands.author.inspect",
         "show a server at a glance: what it speaks, offers, may do and costs",

@@ -7,7 +7,7 @@ from contextlib import AbstractAsyncContextManager
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 from defserve.core.stages import Stages
-from defserve.wire.messages import Notification, Params, Request
+from defserve.wire.messages import Id, Notification, Params, Request
 
 if TYPE_CHECKING:
     from defserve.core.call import Call
@@ -179,6 +179,16 @@ class Extension:
     def credential_ended(self, session: Session, credential: str) -> None:
         """A key or token was revoked, or has expired: free what was kept for it in this conversation, which goes on."""
 
+    def kept(self, session: Session) -> Mapping[str, Any]:
+        """What another process must know to go on with this conversation: JSON values by name, bounded.
+
+        Say `session.kept_changed()` when it changes. Two processes may change different names at the same time.
+        """
+        return {}
+
+    def restore(self, session: Session, kept: Mapping[str, Any]) -> None:
+        """Another process has kept this, and it takes the place of what is kept here."""
+
     def phase_changed(self, composition: Composition, previous: Phase) -> None:
         """The server has entered another phase, `composition.service.phase`: it starts, serves, drains or has ended."""
 
@@ -186,10 +196,11 @@ class Extension:
 class OutgoingMessage:
     """One encoded message for the peer, and the call it belongs to, if it belongs to one.
 
-    `answers` is true for the reply that ends that call, `asks` for a request of ours. `envelope` is that of the message
-    it replies to; `code` is the reply's error code, if it is an error. Of messages with the same `replaces` only the
-    newest matters. `taken` is called on the loop when the message has left this process or was dropped, so that a
-    sender of many can wait for its reader. `bulk` messages are never dropped; those of other calls overtake them.
+    `answers` is true for the reply that ends that call; `asks` is the id of a request of ours, else False. `envelope`
+    is that of the message it replies to; `code` is the reply's error code, if it is an error. Of messages with the same
+    `replaces` only the newest matters. `taken` is called on the loop when the message has left this process or was
+    dropped, so that a sender of many can wait for its reader. `bulk` messages are never dropped; those of other calls
+    overtake them.
     `release` is set by a transport that keeps a request for a reader who may come back. It is called when nobody waits
     for the answer any more. `audience` are those who may read it, whoever reads the session's messages: any of them,
     or who has their rights. None stands for who opened the session, and an empty one for everybody.
@@ -205,7 +216,7 @@ class OutgoingMessage:
         envelope: object | None = None,
         code: int | None = None,
         *,
-        asks: bool = False,
+        asks: Id | bool = False,
         replaces: Hashable = None,
         taken: Callable[[], None] | None = None,
         bulk: bool = False,
@@ -236,7 +247,7 @@ class AddressedMessage(OutgoingMessage):
         data: bytes,
         audience: tuple[PeerIdentity, ...],
         *,
-        asks: bool = False,
+        asks: Id | bool = False,
         taken: Callable[[], None] | None = None,
     ) -> None:
         super().__init__(data, None, asks=asks, taken=taken)

@@ -18,11 +18,15 @@ if TYPE_CHECKING:
 
 
 class OutgoingRequests:
-    """Requests of ours that the peer has not answered yet. A session makes it for its first request."""
+    """Requests of ours that the peer has not answered yet. A session makes it for its first request.
 
-    __slots__ = ("_pending", "_askers", "_last")
+    With a `prefix`, their ids are texts that begin with it.
+    """
 
-    def __init__(self) -> None:
+    __slots__ = ("_pending", "_askers", "_last", "_prefix")
+
+    def __init__(self, prefix: str = "") -> None:
+        self._prefix = prefix
         self._pending: dict[Id, PendingAnswer] = {}
         self._askers: dict[Id, PeerIdentity] = {}
         self._last = 0
@@ -36,14 +40,15 @@ class OutgoingRequests:
     ) -> Any:
         """Send a request and wait for its answer. A request that is given up is withdrawn."""
         self._last += 1
-        id, pending = self._last, engine.pending()
+        id: Id = f"{self._prefix}{self._last}" if self._prefix else self._last
+        pending = engine.pending()
         self._pending[id] = pending
         if question.asker is not None:
             self._askers[id] = question.asker
         if question.numbered is not None:
             question.numbered(id)
         body = {"jsonrpc": "2.0", "id": id, "method": question.method, "params": question.params}
-        asking = question.message(encode(body), asks=True)
+        asking = question.message(encode(body), asks=id)
         outlet(asking)
         try:
             return await engine.wait(pending, question.timeout)
@@ -103,7 +108,7 @@ class OutgoingRequest:
         self.numbered = numbered
         self.asker: PeerIdentity | None = None
 
-    def message(self, data: bytes, *, asks: bool = False) -> OutgoingMessage:
+    def message(self, data: bytes, *, asks: Id | bool = False) -> OutgoingMessage:
         """A message that goes where the answer comes from."""
         if self.relates_to is not None or self.asker is None:
             return OutgoingMessage(data, self.relates_to, asks=asks)

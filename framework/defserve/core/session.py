@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Coroutine, Mapping
+from typing import TYPE_CHECKING, Any, cast
 
 from defserve.core.call import Batch, Call, Locals, Replied
 from defserve.core.extension import AddressedMessage, Offer, OutgoingMessage
@@ -12,6 +12,7 @@ from defserve.core.inflight import OutgoingRequest, OutgoingRequests
 from defserve.core.odd_messages import refuse, take_batch, take_other
 from defserve.core.profile import TOO_MANY_CALLS
 from defserve.core.queueing import CallQueue, goes_ahead, wait_for_room
+from defserve.core.records import record_of, restore
 from defserve.errors import (
     CredentialEnded,
     Draining,
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
     from defserve.core.composition import Composition, Terms
     from defserve.core.engine import Engine
     from defserve.core.identity import PeerIdentity
-    from defserve.core.session_table import SessionHolder
+    from defserve.core.session_table import SessionHolder, SessionSharer
 
 
 NO_REPLY: Replied = (b"", None)
@@ -343,7 +344,7 @@ class Session(Locals):
         if self.closed:
             raise PeerGone(f"{method}: the peer has left")
         if self._requests is None:
-            self._requests = OutgoingRequests()
+            self._requests = OutgoingRequests(self.sharer.numbering if self.sharer is not None else "")
         question = OutgoingRequest(method, params, relates_to, timeout or self.composition.limits.question, numbered)
         question.asker = relates_to.identity if relates_to is not None else identity or self.identity
         return await self._requests.ask(self.engine, self.outlet, terms.profile, question)
@@ -365,6 +366,24 @@ class Session(Locals):
         self.terms = self.composition.agree(offer)
         return self.terms
 
+    @property
+    def sharer(self) -> SessionSharer | None:
+        """Who shares this session with other processes, if somebody does."""
+        return cast("SessionSharer", self.holder) if getattr(self.holder, "numbering", "") else None
+
+    def record(self) -> dict[str, Any]:
+        """What another process must know to go on with this session; `core.records`."""
+        return record_of(self)
+
+    def restore(self, record: Mapping[str, Any]) -> None:
+        """Go on with a session of another process."""
+        restore(self, record)
+
+    def kept_changed(self) -> None:
+        """What an extension keeps for this session (`Extension.kept`) has changed."""
+        if self.sharer is not None:
+            self.sharer.kept_changed()
+
     def belong_to(self, identity: PeerIdentity) -> None:
         """The peer has authenticated after the conversation began. Raises LimitExceeded if it has too many sessions."""
         before = self.principal, self.identity, self.address
@@ -385,7 +404,10 @@ class Session(Locals):
 
         So are those of a call that this sender may not end.
         """
-        if (call := self.in_flight.get(id)) is not None and may_act_for(identity, call.identity):
+        if (call := self.in_flight.get(id)) is None:
+            if self.sharer is not None:
+                self.sharer.cancel_elsewhere(id, identity)
+        elif may_act_for(identity, call.identity):
             self._cancel(call)
 
     def _cancel(self, call: Call) -> None:

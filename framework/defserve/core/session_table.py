@@ -9,7 +9,9 @@ from defserve.errors import LimitExceeded
 from defserve.limits import Limits
 
 if TYPE_CHECKING:
+    from defserve.core.identity import PeerIdentity
     from defserve.core.session import Session
+    from defserve.wire.messages import Id
 
 
 class SessionHolder(Protocol):
@@ -21,6 +23,21 @@ class SessionHolder(Protocol):
 
     def give_way(self) -> None:
         """End the session, because another one needs its place."""
+
+
+class SessionSharer(SessionHolder, Protocol):
+    """A holder whose session other processes serve as well."""
+
+    @property
+    def numbering(self) -> str:
+        """How the ids of this process's requests to the peer begin."""
+        ...
+
+    def cancel_elsewhere(self, id: Id, identity: PeerIdentity | None) -> None:
+        """A call that does not run here is to be cancelled."""
+
+    def kept_changed(self) -> None:
+        """What an extension keeps for the session has changed."""
 
 
 class SessionTable:

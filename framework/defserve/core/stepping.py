@@ -13,17 +13,18 @@ def steps_left(steps: Generator[Any, Any, T] | Coroutine[Any, Any, T], waiting_f
     """The rest of an awaitable that was stepped once and then waited for `waiting_for`."""
     while True:
         try:
+            yield waiting_for
+        except GeneratorExit:
+            steps.close()
+            raise
+        except BaseException as error:
             try:
-                value = yield waiting_for
-            except GeneratorExit:
-                steps.close()
-                raise
-            except BaseException as error:
                 waiting_for = steps.throw(error)
-            else:
-                waiting_for = steps.send(value)
-        except StopIteration as done:
-            return done.value
+            except StopIteration as done:
+                return done.value
+        else:
+            # Whoever runs coroutines sends nothing but None. From here on the interpreter steps them itself.
+            return (yield from steps)  # pyright: ignore
 
 
 rest = types.coroutine(steps_left)

@@ -52,7 +52,6 @@ if TYPE_CHECKING:
     from defserve.host.mgp.peer import MgpPeer
     from defserve.host.mgp.permissions.approval import Grant
     from defserve.host.mgp.streaming.stream import Stream
-    from defserve.host.signin.errors import SignInError
     from defserve.host.signin.options import (
         ClientCredentials,
         CrossAppAccess,
@@ -63,6 +62,7 @@ if TYPE_CHECKING:
     from defserve.host.skills.entry import UnverifiedSkill, skill_fingerprint
     from defserve.host.skills.loading import LoadedSkill
     from defserve.host.tasks import StartedCall
+    from defserve.transports.client_errors import SignInError
 else:
     __getattr__ = lazy(
         __name__,
@@ -99,11 +99,11 @@ else:
             "defserve.host.mgp.peer": "MgpPeer",
             "defserve.host.mgp.permissions.approval": "Grant",
             "defserve.host.mgp.streaming.stream": "Stream",
-            "defserve.host.signin.errors": "SignInError",
             "defserve.host.signin.options": "ClientCredentials CrossAppAccess SignIn StoredSignIn WorkloadIdentity",
             "defserve.host.skills.entry": "UnverifiedSkill skill_fingerprint",
             "defserve.host.skills.loading": "LoadedSkill",
             "defserve.host.tasks": "StartedCall",
+            "defserve.transports.client_errors": "SignInError",
         },
     )
 

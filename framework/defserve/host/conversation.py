@@ -23,9 +23,9 @@ from defserve.host.exchange.pending import (
 from defserve.host.exchange.raw_reply import RawReply, read
 from defserve.host.exchange.sessions import OpenAgain, Sessions
 from defserve.host.fields import object_of
-from defserve.host.link import ExchangingLink, Hear, Link, Lost, PushingLink, ReopenableLink
+from defserve.host.link import ExchangingLink, Hear, Link, Lost, PushingLink, ReopenableLink, SigningInLink
 from defserve.wire.codec import encode, is_id
-from defserve.wire.messages import Id, Message, Reply, Request
+from defserve.wire.messages import Encoded, Id, Message, Reply, Request
 
 Params: TypeAlias = Mapping[str, Any]
 
@@ -168,10 +168,16 @@ class ClientConversation:
         reply = await self._exchange(self._new(method, None, follower), params, within)
         return reply if isinstance(reply, RawReply) else RawReply(reply.id, reply.result, reply.error)
 
-    def post(self, method: str, params: Params, follower: Follower) -> PendingRequest | None:
+    @property
+    def posts(self) -> bool:
+        """Whether the link can do what `post` needs."""
+        return self._pushing is not None
+
+    def post(self, method: str, params: Params | Encoded, follower: Follower) -> PendingRequest | None:
         """Like `forward`, without a frame of its own: a proxy does it for every call. None if the link cannot do that.
 
-        First await `unsent`, then `reply`; if that raises, call `give_up` with the reason.
+        First await `unsent`, then `reply`; if that raises, call `give_up` with the reason. Params that are encoded
+        already are sent as they are: their follower has no progress token.
         """
         link = self._pushing
         if link is None:
@@ -180,10 +186,14 @@ class ClientConversation:
             raise self._departure()
         self._last_id = id = self._last_id + 1
         pending = self._pending[id] = PendingRequest(id, method, None, follower)
-        if follower.token is not None:
-            params = {**params, "_meta": {**params["_meta"], "progressToken": id}}
         try:
-            pending.unsent = link.write(encode({"jsonrpc": "2.0", "id": id, "method": method, "params": params}))
+            if isinstance(params, Encoded):
+                data = b'{"jsonrpc":"2.0","id":%d,"method":"%b","params":%b}' % (id, method.encode(), params)
+            else:
+                if follower.token is not None:
+                    params = {**params, "_meta": {**params["_meta"], "progressToken": id}}
+                data = encode({"jsonrpc": "2.0", "id": id, "method": method, "params": params})
+            pending.unsent = link.write(data)
         except BaseException as reason:
             self.give_up(pending, reason)
             raise
@@ -238,8 +248,10 @@ class ClientConversation:
     ) -> Reply:
         """Send a request and wait for its reply. A request that is given up is cancelled."""
         if within is not None:
-            # While we work on a question of the peer, it waits for us.
-            pending.expire(within, lambda: self._answering.tasks or (observer and observer.waits()))
+            # While we work on a question of the peer, or sign in, it waits for us.
+            pending.expire(
+                within, lambda: self._answering.tasks or self._is_signing_in() or (observer and observer.waits())
+            )
         message = _message(pending, params)
         try:
             if self._sessions is None:
@@ -273,6 +285,9 @@ class ClientConversation:
         else:
             if not pending.reply.done():
                 pending.reply.set_result(reply)
+
+    def _is_signing_in(self) -> bool:
+        return isinstance(self._link, SigningInLink) and self._link.is_signing_in
 
     def _hears(self, pending: PendingRequest) -> Hear:
         """Takes what comes on the stream of a request beside its reply."""

@@ -13,7 +13,7 @@ from defserve.errors import PeerError, PeerGone, PeerTimeout, UsageError, did_yo
 from defserve.host.conversation import ClientConversation
 from defserve.host.fields import Json, object_of, texts_of
 from defserve.protocols.mcp.versions import HANDSHAKE_VERSIONS, STATELESS_VERSIONS, features
-from defserve.transports.client_errors import Challenged, Unreachable
+from defserve.transports.client_errors import Challenged, SignInError, Unreachable
 
 ERAS: Final[Mapping[str, str]] = {"handshake": HANDSHAKE_VERSIONS[-1], "stateless": STATELESS_VERSIONS[-1]}
 """The name of each era and its newest version. With the name alone, the server may answer with an older version."""
@@ -108,7 +108,7 @@ async def _negotiate(conversation: ClientConversation, offer: ClientOffer, withi
         return await _discover(conversation, offer, STATELESS_VERSIONS[-1], patience)
     except PeerError as error:
         # Servers of the handshake era meet the probe with an error of any kind, with silence, or by exiting.
-        if isinstance(error, Challenged | Unreachable):
+        if isinstance(error, Challenged | SignInError | Unreachable):
             raise
         if error.code in STATELESS_ERRORS and not _invites_handshake(error):
             raise

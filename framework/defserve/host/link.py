@@ -43,6 +43,11 @@ class Authorizer(Protocol):
         """The server took a request; these are the headers of its response."""
         ...
 
+    @property
+    def is_signing_in(self) -> bool:
+        """Whether a person, or an issuer, has to do something first."""
+        ...
+
     async def aclose(self) -> None:
         """Give up what is under way."""
         ...
@@ -144,6 +149,16 @@ class ExchangingLink(Link, Protocol):
 
     def forget_session(self) -> None:
         """The next request opens a new session."""
+        ...
+
+
+@runtime_checkable
+class SigningInLink(Protocol):
+    """A link that may have to sign in before the server takes a request. That has limits of its own."""
+
+    @property
+    def is_signing_in(self) -> bool:
+        """Whether it does so now."""
         ...
 
 

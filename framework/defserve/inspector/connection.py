@@ -9,8 +9,10 @@ from typing import Any, Final, Literal, TypeAlias
 
 from defserve.errors import DefserveError, PeerError, PeerGone
 from defserve.host.client import Client
+from defserve.host.fields import object_of
 from defserve.inspector.protocol import Json, error_of
 from defserve.inspector.recording.link import observed
+from defserve.inspector.recording.masking import masked_address
 from defserve.inspector.recording.recorder import Recorder
 from defserve.inspector.target import Target
 
@@ -45,6 +47,7 @@ class EraConnection:
         self._target, self._recorder, self._options, self._changed = target, recorder, options, changed
         self._client: Client | None = None
         self._gone: PeerGone | None = None
+        self._is_wanted_anew = False
         self._settled = asyncio.Event()
         self._again = asyncio.Event()
         self._ended = asyncio.Event()
@@ -71,8 +74,18 @@ class EraConnection:
 
     def lost(self, reason: PeerGone) -> None:
         """A request found that the server is gone."""
-        self._gone = reason
-        self._ended.set()
+        if self._client is not None:  # else it is known, or the request was of an earlier conversation
+            self._gone = reason
+            self._ended.set()
+
+    def reopen(self) -> None:
+        """End the conversation and begin another at once, with the options of now."""
+        if self._client is not None:
+            self._client, self._is_wanted_anew = None, True
+            self._settled.clear()
+            self._ended.set()
+        else:
+            self.retry()
 
     def wire(self) -> Json:
         """The state for the page."""
@@ -96,6 +109,10 @@ class EraConnection:
             self._again.clear()
             try:
                 await self._converse()
+                if self._is_wanted_anew:
+                    self._is_wanted_anew = False
+                    self._say("opening")
+                    continue
                 error: DefserveError = self._gone or PeerGone("the server went away")
             except DefserveError as failed:
                 error = failed
@@ -107,13 +124,21 @@ class EraConnection:
             tries = 0 if lasted > PROVEN_SECONDS else tries
             pause = PAUSES[min(tries, len(PAUSES) - 1)] if is_away else None
             tries += 1
-            self._say("lost" if is_away else "refused", error_of(error), pause)
+            self._say("lost" if is_away else "refused", self._told(error), pause)
             self._settled.set()
             with suppress(TimeoutError):
                 async with asyncio.timeout(pause):
                     await self._again.wait()
             self._settled.clear()
             self._say("opening", self.error)
+
+    def _told(self, error: DefserveError) -> Json:
+        """The error, for the page. Who signs in at a terminal is signed in here too, at the next try."""
+        told = error_of(error)
+        if "challenge" in object_of(told.get("data")):
+            address = masked_address(self._target.address, self._target.words)
+            told.setdefault("fix", f"sign in at a terminal: defserve login {address}; then try again")
+        return told
 
     async def _converse(self) -> None:
         """Open a conversation, and return when the server has left."""

@@ -39,6 +39,9 @@ STATUS_SECONDS: Final = 1.0
 MOST_EVENTS: Final = 5_000
 LISTS: Final = {f"notifications/{kind}/list_changed": kind for kind in ("tools", "resources", "prompts")}
 UPDATED: Final = "notifications/resources/updated"
+LIFECYCLE: Final = "notifications/mgp.lifecycle"
+MOST_STATES: Final = 50
+LONGEST_WORD: Final = 500
 
 Push: TypeAlias = Callable[[str, Any], object]
 Notice: TypeAlias = Callable[[str, str, Json], object]
@@ -82,6 +85,8 @@ class Inspection:
         self.connections: dict[str, EraConnection] = {}
         self.pages: list[Push] = []
         self.notices: list[Notice] = []
+        self.lifecycle: deque[Json] = deque(maxlen=MOST_STATES)
+        """States that servers have told, oldest first, each with its `era` and when it came (`at`)."""
         self.audit = HostAudit(self.push)
         self.server_log = ServerLog(target.audit)
         self._first: EraConnection | None = None
@@ -96,7 +101,7 @@ class Inspection:
         if self._status is not None:
             self._status.cancel()
         await self.tasks.aclose()
-        for connection in {id(each): each for each in (*self.connections.values(), self._first) if each}.values():
+        for connection in self._known():
             await connection.aclose()
         self.recorder.close()
 
@@ -125,11 +130,18 @@ class Inspection:
         if isinstance(error, PeerGone):
             self.connection(era).lost(error)
 
+    def reopen(self) -> None:
+        """Open every conversation anew."""
+        for connection in self._known():
+            connection.reopen()
+
     @property
     def open_clients(self) -> list[Client]:
         """The client of each conversation that is open."""
-        known = {id(each): each for each in (*self.connections.values(), self._first) if each}
-        return [client for each in known.values() if (client := each.client_now) is not None]
+        return [client for each in self._known() if (client := each.client_now) is not None]
+
+    def _known(self) -> list[EraConnection]:
+        return list({id(each): each for each in (*self.connections.values(), self._first) if each}.values())
 
     def _connection(self, era: str) -> EraConnection:
         return EraConnection(era, self.target, self.recorder, self._options, self._changed)
@@ -169,6 +181,7 @@ class Inspection:
             "mgp": mgp,
             "mcpl": Mcpl(
                 {"disabled": sorted(self.live.off)},
+                version=self.live.offered,
                 scopes=self.live.scopes,
                 approve=lambda elevation: self.live.scope(era(), elevation),
                 on_event=lambda event: self.live.event(era(), event),
@@ -196,8 +209,16 @@ class Inspection:
             self.push("changed", {"era": era, "kind": kind})
         elif method == UPDATED:
             self.push("updated", {"era": era, "uri": params.get("uri")})
+        elif method == LIFECYCLE:
+            self._told_state(era, params)
         for tell in tuple(self.notices):
             tell(era, method, params)
+
+    def _told_state(self, era: str, params: Json) -> None:
+        names = ("server_id", "previous_state", "new_state", "reason", "timestamp")
+        told = {name: value[:LONGEST_WORD] for name in names if isinstance(value := params.get(name), str)}
+        self.lifecycle.append({**told, "era": era, "at": time.time()})
+        self.push("lifecycle", self.lifecycle[-1])
 
     # -- pages -------------------------------------------------------------------------------------------
 

@@ -1,6 +1,6 @@
 """What the page and its host side say to each other.
 
-Page to host: `{"id": 1, "do": "tools.call", …arguments}`, and `{"do": "cancel", "of": 1}`. Host to page: any number of
+Page to host: `{"id": 1, "do": "tools.call", "with": {…}}`, and `{"do": "cancel", "of": 1}`. Host to page: any number of
 `{"id": 1, "part": …}`, then `{"id": 1, "ok": …}` or `{"id": 1, "error": {"message", "fix"?, "code"?, "data"?}}`; and
 `{"on": "topic", "data": …}` at any time. A frame of the host is an array of such messages.
 """
@@ -28,7 +28,7 @@ class BadMessage(UsageError):
 
 
 class Request:
-    """One request of the page. `arguments` is everything but its id and verb."""
+    """One request of the page."""
 
     __slots__ = ("arguments", "_part")
 
@@ -78,10 +78,14 @@ def read(text: str) -> tuple[int | None, str, Json]:
         raise BadMessage(f"not JSON: {error}") from None
     if not is_object(message) or not isinstance(verb := message.pop("do", None), str):
         raise BadMessage('a message is an object with "do"')
-    id = message.pop("id", None)
-    if verb != CANCEL and (not isinstance(id, int) or isinstance(id, bool) or abs(id) > LARGEST):
+    if verb == CANCEL:
+        return None, verb, message
+    id, arguments = message.get("id"), message.get("with", {})
+    if not isinstance(id, int) or isinstance(id, bool) or abs(id) > LARGEST:
         raise BadMessage('a request needs an "id", which is a whole number')
-    return id, verb, message
+    if not is_object(arguments):
+        raise BadMessage('the arguments of a request are an object, "with"')
+    return id, verb, arguments
 
 
 def error_of(error: BaseException) -> Json:

@@ -13,6 +13,7 @@ from pydantic_core import to_json
 
 from defserve.errors import ProtocolError
 from defserve.host.answers import Accept, Answers, Cancel, Decline
+from defserve.host.mgp.callbacks import ANSWER_BY
 from defserve.inspector.protocol import BadMessage, Json
 from defserve.inspector.scripted_model import ScriptedModel
 
@@ -28,7 +29,7 @@ DECISIONS: Final = {"accept": Accept, "decline": Decline, "cancel": Cancel}
 class Questions:
     """The open questions. `push` tells the pages: topic `question` with a new one, `question.over` with its end.
 
-    A question is `{"id", "kind", "era", "since", …}`. Kinds and the `answer` that each takes:
+    A question is `{"id", "kind", "era", "since", "until"?, …}`. Kinds and the `answer` that each takes:
 
     | kind | further fields | answer |
     |---|---|---|
@@ -67,6 +68,8 @@ class Questions:
             raise BadMessage(f"{MOST_OPEN} questions wait already", fix="answer some of them")
         id = next(self._numbers)
         question: Json = {"id": id, "kind": kind, "era": era, "since": time.time(), **about}
+        if (until := ANSWER_BY.get()) is not None:
+            question["until"] = until
         answer: asyncio.Future[Json] = asyncio.get_running_loop().create_future()
         self._open[id] = question, answer
         self._push("question", question)

@@ -16,6 +16,7 @@ from defserve.stores.audit.chain import numbered_lines, parse_line
 from defserve.wire.jsonvalue import is_object
 
 MOST_LINES: Final = 500
+ELSEWHERE: Final = "the server runs elsewhere, and MGP has no request that checks a chain: that is done beside the log"
 LONGEST_LINE: Final = 4_096
 """A longer line is shown without its details."""
 
@@ -25,6 +26,11 @@ class ServerLog:
 
     def __init__(self, find: Callable[[], ReadableAuditLog | None] | None) -> None:
         self._find = find
+
+    @property
+    def is_elsewhere(self) -> bool:
+        """Whether the server does not run here, so that its log can never be read."""
+        return self._find is None
 
     async def lines(self) -> Json | None:
         """`{"name", "lines"}`, newest first; None if there is no log to read. Lines are not checked: `verify` does."""
@@ -46,6 +52,8 @@ class ServerLog:
 
     def _verify(self) -> Json:
         if (log := self._log) is None:
+            if self.is_elsewhere:
+                raise UsageError(ELSEWHERE, fix="there: defserve audit verify FILE, or defserve kernel audit --verify")
             raise UsageError("there is no audit log to verify", fix='give the server one: Server(audit="audit.jsonl")')
         began = time.perf_counter()
         report = log.verify()._asdict()

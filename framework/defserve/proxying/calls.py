@@ -69,7 +69,7 @@ class Calls:
                 channel = held.channel
             else:
                 channel = conversations.at_hand(front) or await conversations.of(front)
-            relayed = RelayedCall(self._context, call, channel, front)
+            relayed = RelayedCall(self._context, call, channel, front, rounds)
             if held is not None:
                 channel.begin(relayed)
                 channel.end(held.exchange)
@@ -127,7 +127,7 @@ class Calls:
         channel = self._context.tasks.find(held) if held is not None else await self._conversations.of(front)
         if channel is None:
             raise TaskLost
-        relayed = RelayedCall(self._context, call, channel, front)
+        relayed = RelayedCall(self._context, call, channel, front, call.root.peek(RoundTrips))
         try:
             return await self._named(relayed.run(method, {"taskId": where[TASK], **params}))
         except UpstreamUnavailable:

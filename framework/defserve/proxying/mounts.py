@@ -192,9 +192,12 @@ class Mounts(Extension):
                 owners.setdefault(backend, []).append(uri)
         return owners
 
-    def _states(self) -> Params:
-        """What lists say in `_meta`: the backends whose items may be missing, or do not work at the moment."""
-        down = {id: summary(one) for id, one in self.backends.items() if one.state != "connected"}
+    def _states(self, call: Call) -> Params:
+        """What lists say in `_meta`: the backends whose items may be missing, or do not work at the moment.
+
+        Who may not use a backend does not hear of it.
+        """
+        down = {id: summary(one) for id, one in self.backends.items() if one.state != "connected" and one.serves(call)}
         return {STATES_KEY: down} if down else {}
 
     def _roots_changed(self, session: Session, params: Params) -> None:

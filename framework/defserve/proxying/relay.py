@@ -39,6 +39,7 @@ from defserve.proxying.conversations.channel import NO_YES, QUESTIONS, Channel
 from defserve.proxying.conversations.fronts import is_confirmation
 from defserve.proxying.tasks import METHODS, has_tasks, id_of, needs_tasks, outcome, with_tasks
 from defserve.wire.jsonvalue import is_object
+from defserve.wire.messages import Encoded
 
 if TYPE_CHECKING:
     from defserve.proxying.conversations.fronts import Front
@@ -73,17 +74,20 @@ class RelayContext(NamedTuple):
 class RelayedCall:
     """What one call needs in a backend. `call` is replaced when the front repeats the request with its answers.
 
-    `task_handle` is what the conversation is kept by, if it has a task in its memory.
+    `rounds` are the answers that its request brings. `task_handle` is what the conversation is kept by, if it has a
+    task in its memory.
     """
 
     __slots__ = (
         "call", "channel", "front", "server", "token", "task_handle",
-        "_context", "_work", "_is_held", "_lacks", "_progress",
+        "_context", "_rounds", "_work", "_is_held", "_lacks", "_progress",
     )  # fmt: skip
 
-    def __init__(self, context: RelayContext, call: Call, channel: Channel, front: Front) -> None:
+    def __init__(
+        self, context: RelayContext, call: Call, channel: Channel, front: Front, rounds: RoundTrips | None = None
+    ) -> None:
         self._context, self.server = context, context.server
-        self.call, self.channel, self.front = call, channel, front
+        self.call, self.channel, self.front, self._rounds = call, channel, front, rounds
         self.task_handle: str | None = None
         self.token: Any = None
         self._work: ParkedWork | None = None
@@ -108,7 +112,7 @@ class RelayedCall:
             request = self._request(method, params, level)
             pending = conversation.post(method, request, self)
             if pending is None:
-                reply = await channel.forward(method, request, self)
+                reply = await channel.forward(method, object_of(request), self)
             else:
                 try:
                     if pending.unsent is not None:
@@ -120,6 +124,8 @@ class RelayedCall:
             result = self._result(reply)
             if stateless:
                 if result.get("resultType", COMPLETE) != COMPLETE:
+                    if isinstance(request, Encoded):
+                        request = channel.dressed(params, NOTHING, self._offers(method), level)
                     result = await self._in_rounds(method, request, result)
             elif "task" in params:
                 result = await self._old_outcome(object_of(result.get("task")))
@@ -139,16 +145,24 @@ class RelayedCall:
                 result.pop(member, None)
         return result
 
-    def _request(self, method: str, params: Json, level: str | None) -> Json:
-        """The params as the backend gets them."""
+    def _request(self, method: str, params: Json, level: str | None) -> Json | Encoded:
+        """The params as the backend gets them; encoded, if they hold nothing that only this call has."""
         channel, front, call = self.channel, self.front, self.call
         passed = _passed_meta(call.params["_meta"]) if "_meta" in call.params else NOTHING
         self.token = passed.get("progressToken")
-        offers = with_tasks(front.offers) if front.takes_tasks and self._takes_tasks(method) else front.offers
+        offers = self._offers(method) if front.takes_tasks else front.offers
+        rounds = self._rounds
+        if not passed and rounds is None and channel.conversation.posts:
+            return channel.encoded(params, offers, level)
         complete = channel.dressed(params, passed, offers, level)
-        if not channel.terms.stateless or (rounds := call.root.peek(RoundTrips)) is None:
+        if rounds is None or not channel.terms.stateless:
             return complete
         return {**complete, **self._brought(rounds)}
+
+    def _offers(self, method: str) -> Json:
+        """What the front lets the backend do with this request."""
+        offers = self.front.offers
+        return with_tasks(offers) if self._takes_tasks(method) else offers
 
     def _takes_tasks(self, method: str) -> bool:
         """Whether the backend may make a task of this request, and the front takes it."""
@@ -356,8 +370,9 @@ def shaped(result: Json, dialect: Dialect) -> Json:
         if not is_object(meta) or (meta.pop(SERVER_KEY, None) and not meta):
             del result["_meta"]
     if not dialect.stateless:
-        for member in STATELESS_ONLY.intersection(result):
-            del result[member]
+        if not STATELESS_ONLY.isdisjoint(result):
+            for member in STATELESS_ONLY.intersection(result):
+                del result[member]
         if "structured" not in dialect.has:
             result.pop("structuredContent", None)
     return result

@@ -9,6 +9,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
 from defserve.errors import PeerError, PeerGone
+from defserve.protocols.mgp.lifecycle.lifecycle import DEFAULT_REASON, REASONS
 from defserve.proxying.catalogue.catalogue import Catalogue, Clash
 from defserve.proxying.conversations.conversations import CLEAN_EXIT, Conversations
 from defserve.proxying.conversations.heartbeat import Heartbeat
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
 
 DRAIN_SECONDS: Final = 30.0
 RETIRE_POLL_SECONDS: Final = 0.05
+TELL_SECONDS: Final = 1.0
+SHUTDOWN: Final = "mgp/lifecycle/shutdown"
 
 log = logging.getLogger("defserve.proxying")
 
@@ -112,7 +115,7 @@ class Supervision:
         log.info("server %r: renewed (%s)", server.id, reason)
         if server.on_renewed is not None:
             server.on_renewed(reason)
-        await _retire(old, pool, timeout)
+        await self._retire(old, pool, reason, timeout)
 
     def fail(self, reason: str) -> None:
         """It runs and does not answer: end it, as if it had ended by itself. The policy says what comes then."""
@@ -156,6 +159,28 @@ class Supervision:
         if self._state.now == "connected":
             self._state.enter("draining", reason)
             await self._room.empty(timeout)
+            await self._tell_end(self._conversations.main, reason)
+
+    async def _retire(self, main: Channel | None, pool: Pool, reason: str, timeout: float) -> None:
+        """End conversations that take no new calls, when those under way are done or the time is over."""
+        channels = [*pool.all(), *([main] if main is not None else [])]
+        with suppress(TimeoutError):
+            async with asyncio.timeout(timeout):
+                while any(channel.exchanges for channel in channels):  # noqa: ASYNC110 - rare, and many set no event
+                    await asyncio.sleep(RETIRE_POLL_SECONDS)
+        await self._tell_end(main, reason)
+        await pool.aclose()
+        if main is not None:
+            await main.aclose()
+
+    async def _tell_end(self, main: Channel | None, reason: str) -> None:
+        """Tell a child that speaks MGP why it ends (§11.4). A server at an address is not ours to end."""
+        said = self._server.said
+        if main is None or said is None or "lifecycle" not in said.sections or not self._server.target.isolates:
+            return
+        known = reason if reason in REASONS else DEFAULT_REASON
+        with suppress(PeerError):
+            await main.request(SHUTDOWN, {"reason": known, "timeout_ms": int(TELL_SECONDS * 1000)}, TELL_SECONDS)
 
     async def _close(self) -> None:
         self._changes.stop()
@@ -232,18 +257,6 @@ class Supervision:
         """An operator asked for a start."""
         self._policy.clear()
         self._conversations.forget_restarts()
-
-
-async def _retire(main: Channel | None, pool: Pool, timeout: float) -> None:
-    """End conversations that take no new calls, when those under way are done or the time is over."""
-    channels = [*pool.all(), *([main] if main is not None else [])]
-    with suppress(TimeoutError):
-        async with asyncio.timeout(timeout):
-            while any(channel.exchanges for channel in channels):  # noqa: ASYNC110 - rare, and many set no event
-                await asyncio.sleep(RETIRE_POLL_SECONDS)
-    await pool.aclose()
-    if main is not None:
-        await main.aclose()
 
 
 def usual_policy(target: Target) -> RestartPolicy:

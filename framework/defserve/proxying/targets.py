@@ -20,7 +20,7 @@ from defserve.wire.codec import encode
 from defserve.wire.jsonvalue import is_array, is_object
 
 if TYPE_CHECKING:
-    from defserve.host.link import Link, Resolve
+    from defserve.host.link import Auth, Link, Resolve
     from defserve.wire.messages import Reply
 
 Per: TypeAlias = Literal["client", "shared", "call"]
@@ -93,6 +93,7 @@ class Remote(Address):
     per      who shares a conversation: see `Server.mount`
     version  the protocol version to speak; None takes the newest that both sides know
     resolve  gives the addresses that each connection may go to, and refuses others
+    auth     gets a token when the server asks for one: `StoredSignIn()`, `ClientCredentials(…)`
     """
 
     def __init__(
@@ -104,10 +105,11 @@ class Remote(Address):
         per: Per | None = None,
         version: str | None = None,
         resolve: Resolve | None = None,
+        auth: Auth | None = None,
     ) -> None:
         if not is_address(url):
             raise UsageError(f"Remote({url!r}) is not an address", fix="write http://…, https://…, ws://… or wss://…")
-        super().__init__(url, headers=headers, token=token)
+        super().__init__(url, headers=headers, token=token, auth=auth)
         self.per: Per | None = _checked_per(per)
         self.version, self._resolve = version, resolve
 
@@ -138,7 +140,9 @@ class Remote(Address):
         """Connect. Raises PeerError or PeerGone if there is no way to."""
         from defserve.host.addresses import connect_url
 
-        return await connect_url(self.url, headers=self._headers, token=self._token, resolve=self._resolve)
+        return await connect_url(
+            self.url, headers=self._headers, token=self._token, resolve=self._resolve, auth=self._auth
+        )
 
     def __repr__(self) -> str:
         return f"Remote({self.shown!r})"

@@ -40,11 +40,6 @@ OPTIONS: tuple[tuple[str, str, dict[str, Any]], ...] = (
         "trust_same_user",
         {**SWITCH, "help": "on a unix socket: every process of your user is you, proxies too"},
     ),
-    (
-        "--workers",
-        "workers",
-        {"metavar": "N", "help": "serve with N processes on one socket, or `auto`: one for each core; SIGHUP reloads"},
-    ),
     ("--stateless", "stateless", {**SWITCH, "help": "open no sessions: all clients are of the stateless era"}),
     ("--certfile", "certfile", {"metavar": "FILE", "help": "certificate for https:// and wss://"}),
     ("--keyfile", "keyfile", {"metavar": "FILE", "help": "the key, if it is not in the certificate file"}),
@@ -79,9 +74,15 @@ def add_serving(parser: ArgumentParser) -> None:
         parser.add_argument(flag, dest=option, **settings)
 
 
+def add_workers(parser: ArgumentParser) -> None:
+    """Add `--workers N`, for commands that can start themselves several times."""
+    text = "serve with N processes on one socket, or `auto`: one for each core; SIGHUP replaces them"
+    parser.add_argument("--workers", metavar="N", help=text)
+
+
 def serving(options: Namespace) -> dict[str, Any]:
     """The options that were given, as keyword arguments of `Server.run`."""
-    found = {option: getattr(options, option) for _, option, _ in OPTIONS}
+    found = {option: getattr(options, option, None) for option in (*(option for _, option, _ in OPTIONS), "workers")}
     return {"on": options.on} | {option: value for option, value in found.items() if value is not None}
 
 
@@ -146,6 +147,7 @@ def parse(arguments: Sequence[str], name: str, version: Callable[[], str]) -> di
         formatter_class=RawDescriptionHelpFormatter,
     )
     add_serving(parser)
+    add_workers(parser)
     parser.add_argument("--version", action="store_true", help="print the server's version and exit")
     options = parser.parse_args(list(arguments))
     if options.version:

@@ -50,6 +50,10 @@ def compose(server: Server) -> Composition:
     """All declarations of a server. Raises UsageError for those that do not fit together."""
     _add_tasks(server)
     _add_apps(server)
+    if server.shared is not None:
+        from defserve.serving.sharing import Sharing
+
+        server.extend(Sharing(server.shared))
     composition = Composition(server.extensions, limits=server.limits, around=_wrappers(server))
     if unknown := sorted(set(server.wrappers) - composition.known_methods):
         raise UsageError(f"around({unknown[0]!r}) wraps a method nobody serves", fix="check its spelling")

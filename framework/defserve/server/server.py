@@ -69,6 +69,7 @@ class Server(Declarations):
         extensions: Sequence[Extension] = (),
         secret: str | bytes | None = None,
         store: str | Store | None = None,
+        shared: str | None = None,
         feature_sets: Literal["open", "strict"] = "open",
         search: Literal["auto", "always"] | Search | None = None,
         code_mode: bool | CodeMode = False,
@@ -92,6 +93,14 @@ class Server(Declarations):
 
             store = open_store(store)
         self.store = store
+        self.shared: str | None = shared if shared is not None else getattr(store, "url", None)
+        """The Redis through which processes share sessions."""
+        if shared is not None and not shared.startswith(("redis:", "rediss:", "redis+unix:", "redis+sentinel:")):
+            raise UsageError(
+                f"Server(shared={shared!r}) is not the address of a Redis",
+                where=caller(),
+                fix="use 'redis://localhost:6379/0' or 'redis+sentinel://host:26379,host:26379/service/0'",
+            )
         self._secret = ServerSecret(secret, store=self.store)
         self.mcp = MCP(self.identity, self._secret)
         self.lifespan_value: Any = None

@@ -21,6 +21,7 @@ from defserve.runner.network import NetworkOptions, listen
 from defserve.runner.sockets import bound
 from defserve.runner.web_sessions import WebSessions
 from defserve.serving.options import WebFields
+from defserve.serving.sharing import sharing_of
 from defserve.transports.http.app import HttpApp, HttpOptions, Probe
 from defserve.transports.http.page import PageContent, PageRules
 from defserve.transports.http.streamable import HttpRules
@@ -90,6 +91,7 @@ def app_of(
         from defserve.serving.rest import rest_rules
 
         rest = rest_rules(mcp, authorized=auth is not None)
+    sharing = sharing_of(provider.composition)
     http = HttpOptions(
         page=_page(mcp, auth, options, is_unix=is_unix),
         path=UNIX_PATH if is_unix else address.path if address is not None else "",
@@ -104,8 +106,11 @@ def app_of(
         probes={"/healthz": _liveness, "/readyz": ready, **(group.probes if group is not None else {})},
         reports={"/metrics": metrics} if options.get("metrics", False) else {},
         rest=rest,
+        shared=sharing.link if sharing is not None else None,
     )
     served = HttpApp(provider, rules, http)
+    if sharing is not None:
+        sharing.follow(mcp.subscriptions, served.streamable)
     provider.hang_up = served.drain
     return served
 

@@ -23,7 +23,7 @@ def open_store(address: str) -> Store:
             from defserve.stores.sqlite.store import SqliteStore
 
             return SqliteStore(rest.removeprefix("///"))
-        case "redis" | "rediss" | "redis+unix" if rest.startswith("//"):
+        case "redis" | "rediss" | "redis+unix" | "redis+sentinel" if rest.startswith("//"):
             from defserve.stores.redis import RedisStore
 
             return RedisStore(f"unix:{rest}" if scheme == "redis+unix" else address)

@@ -12,17 +12,15 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Awaitable, Generator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import AsyncIterator, Awaitable, Sequence
+from contextlib import suppress
 from typing import Any, Final, Protocol, cast
-from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
 
-from defserve.errors import UsageError
 from defserve.stores import spaces
 from defserve.stores.formats import newer_format
-from defserve.stores.store import StoreChange, StoreFull, StoreReadOnly, StoreUnavailable
+from defserve.stores.redis_address import RedisAddress
+from defserve.stores.store import StoreChange, StoreUnavailable
 
-PREFIX: Final = "defserve:"
 FORMAT: Final = 1
 """The format of the values under a prefix. Raise it whenever stored values change, and upgrade older ones."""
 TIMEOUT: Final = 5.0
@@ -66,7 +64,7 @@ class _Script(Protocol):
 
 
 class RedisStore:
-    """A Store in the Redis at `url` (`redis://`, `rediss://` or `unix://`; `?prefix=` names its keys).
+    """A Store in the Redis at `url`, as `redis_address` describes it.
 
     Raises UsageError if the extra is not installed or the address is not valid.
     """
@@ -75,17 +73,14 @@ class RedisStore:
     """Several processes use it and take turns."""
 
     def __init__(self, url: str, *, timeout: float = TIMEOUT) -> None:
-        parts = urlsplit(url)
-        query = dict(parse_qsl(parts.query))
-        self._prefix = query.pop("prefix", PREFIX)
-        self._url, self._timeout = urlunsplit(parts._replace(query=urlencode(query))), timeout
-        self._where = f"{parts.scheme}://{parts.hostname or parts.path}" + (f":{parts.port}" if parts.port else "")
+        self.url = url
+        self._address, self._timeout = RedisAddress(url), timeout
         self._loop: asyncio.AbstractEventLoop | None = None
         self._is_checked = False
         self._client, self._change = self._connect()
 
     async def open(self) -> None:
-        with self._raising_store_errors():
+        with self._address.raising_store_errors():
             redis = await self._redis()
             await redis.ping()
         try:
@@ -97,13 +92,13 @@ class RedisStore:
             if settings.get(setting, value) != value:
                 log.warning(
                     "the Redis at %s may lose what it acknowledged: its %s is %s, not %s",
-                    *(self._where, setting, settings[setting], value),
+                    *(self._address.where, setting, settings[setting], value),
                 )
 
     async def get(self, space: str, names: Sequence[str]) -> dict[str, bytes]:
         if not names:
             return {}
-        with self._raising_store_errors():
+        with self._address.raising_store_errors():
             values = await (await self._redis()).hmget(self._key(space), names)
         return {name: value for name, value in zip(names, values, strict=True) if value is not None}
 
@@ -115,25 +110,25 @@ class RedisStore:
         args += (len(change.drop), *change.drop, len(change.put))
         for name, value in change.put.items():
             args += (name, value)
-        with self._raising_store_errors():
+        with self._address.raising_store_errors():
             await self._redis()
             return bool(await self._change([self._key(change.space)], args))
 
     async def scan(self, space: str) -> AsyncIterator[tuple[str, bytes]]:
-        with self._raising_store_errors():
+        with self._address.raising_store_errors():
             async for name, value in (await self._redis()).hscan_iter(self._key(space), count=PAGE):
                 yield name.decode(), value
 
     async def spaces(self, prefix: str) -> AsyncIterator[str]:
         seen: set[bytes] = set()
-        with self._raising_store_errors():
+        with self._address.raising_store_errors():
             async for key in (await self._redis()).scan_iter(f"{_literal(self._key(prefix))}*", count=PAGE):
                 if key not in seen:
                     seen.add(key)
-                    yield key.decode().removeprefix(self._prefix)
+                    yield key.decode().removeprefix(self._address.prefix)
 
     async def check(self) -> list[str]:
-        with self._raising_store_errors():
+        with self._address.raising_store_errors():
             await (await self._redis()).ping()
         return []
 
@@ -143,7 +138,7 @@ class RedisStore:
             await self._client.aclose()
 
     def _key(self, space: str) -> str:
-        return self._prefix + space
+        return self._address.prefix + space
 
     async def _redis(self) -> _Client:
         # Connections belong to the loop they were made in.
@@ -165,45 +160,9 @@ class RedisStore:
             raise StoreUnavailable(newer_format("The store", found.decode(errors="replace"), FORMAT))
 
     def _connect(self) -> tuple[_Client, _Script]:
-        try:
-            from redis.asyncio import Redis
-        except ImportError:
-            raise UsageError("a store in Redis needs the redis package", fix="pip install 'defserve[redis]'") from None
-        try:
-            made = Redis.from_url(self._url, socket_timeout=self._timeout, socket_connect_timeout=self._timeout)  # pyright: ignore[reportUnknownMemberType]
-        except ValueError as error:
-            raise UsageError(f"{self._where} is not the address of a Redis: {error}") from None
+        made = self._address.client(socket_timeout=self._timeout, socket_connect_timeout=self._timeout)
         client = cast(_Client, made)
         return client, client.register_script(_CHANGE)
-
-    @contextmanager
-    def _raising_store_errors(self) -> Generator[None]:
-        from redis.exceptions import RedisError
-
-        task = asyncio.current_task()
-        cancels = task.cancelling() if task else 0
-        try:
-            yield
-            # redis-py sometimes returns normally in a task that was cancelled meanwhile.
-            if task and task.cancelling() > cancels:
-                raise asyncio.CancelledError
-        except (RedisError, OSError) as error:
-            text = str(error) or type(error).__name__
-            log.error("the store %s is in trouble: %s", self._where, text)
-            signs = f"{type(error).__name__} {text}"
-            kind, said = next((found for sign, found in _PROBLEMS.items() if sign in signs), _UNREACHABLE)
-            raise kind(said) from None
-
-
-Problem = type[StoreUnavailable] | type[StoreFull]
-
-# Peers are told what is wrong, never where.
-_UNREACHABLE: Final[tuple[Problem, str]] = (StoreUnavailable, "The store cannot be reached")
-_PROBLEMS: Final[dict[str, tuple[Problem, str]]] = {
-    "OutOfMemoryError": (StoreFull, "The store is full"),
-    "MISCONF": (StoreFull, "The store cannot save what it is given"),
-    "ReadOnlyError": (StoreReadOnly, "The store cannot be written"),
-}
 
 
 def _literal(text: str) -> str:

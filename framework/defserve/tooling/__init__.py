@@ -2,5 +2,5 @@
 
 None of it is needed to serve.
 
-May import: `core`, `protocols.mcp.apps.offer`, `protocols.mcp.versions`, `protocols.mgp.agreed`, `wire.codec`.
+May import: `auth`, `core`, `protocols.mcp.apps.offer`, `protocols.mcp.versions`, `protocols.mgp.agreed`, `wire.codec`.
 """

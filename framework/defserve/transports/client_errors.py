@@ -26,6 +26,14 @@ class HttpRefusal(PeerError):
     """An HTTP error without a message of the protocol in it. `data` has the `status`."""
 
 
+class SignInError(PeerError):
+    """Signing in to a server failed. The message says at which step, why, and what helps. It has no secrets."""
+
+    def __init__(self, problem: str, *, fix: str = "") -> None:
+        self.problem, self.fix = problem, fix
+        super().__init__(f"{problem}\n  fix: {fix}" if fix else problem)
+
+
 class Challenged(HttpRefusal):
     """The server wants other credentials. `data` has the whole `challenge` too.
 

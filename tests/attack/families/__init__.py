@@ -25,6 +25,8 @@ MODULES = (
     "identity.strangers_ids",
     "identity.tasks",
     "identity.operators",
+    "identity.client_sign_in",
+    "identity.signing_in",
     "bounds.odd_json",
     "bounds.pipes",
     "bounds.odd_ids",

@@ -61,6 +61,7 @@ async def test_a_tool_that_needs_more_is_reached_by_signing_in_again() -> None:
         assert refused.status_code == 403
         challenge = refused.headers["www-authenticate"]
         assert 'error="insufficient_scope"' in challenge and 'scope="notes:read notes:write"' in challenge
+        assert (await call(visit.http, tokens["access_token"])).status_code == 200
         more = await visit.tokens(scope="notes:read notes:write unknown:scope")
         assert more["scope"] == "notes:read notes:write"
         assert (await call(visit.http, more["access_token"], "write")).status_code == 200
@@ -190,6 +191,8 @@ async def test_nobody_can_finish_a_sign_in_that_another_browser_has_begun() -> N
         visit.http.cookies.clear()
         assert (await visit.http.get(url)).status_code == 403
         visit.http.cookies = cookies
+        state = httpx2.URL(url).params["state"]
+        assert (await visit.http.get(url.replace(state, state[:16] + "x" * 27))).status_code == 403
         assert "code" in answer_of(await visit.http.get(url))
         visit.http.cookies = cookies
         assert (await visit.http.get(url)).status_code == 403, "and only once"
@@ -200,6 +203,9 @@ async def test_the_pages_cannot_be_framed_and_load_nothing() -> None:
         await visit.register(client_name='<script>alert(1)</script>"\u202e')
         page = await visit.authorize(state='"><script>')
         assert "<script" not in page.text and "\u202e" not in page.text
+        for other in ("iframe", "image", "empty"):
+            framed = await visit.http.get("/authorize", params=visit.request(), headers={"sec-fetch-dest": other})
+            assert framed.status_code == 403 and "set-cookie" not in framed.headers
         policy = page.headers["content-security-policy"]
         assert "frame-ancestors 'none'" in policy and "default-src 'none'" in policy and "form-action 'self'" in policy
         assert page.headers["x-frame-options"] == "DENY" and page.headers["referrer-policy"] == "no-referrer"

@@ -7,6 +7,8 @@ from typing import Any
 import pytest
 
 from defserve.auth.proxy import grants
+from defserve.stores.memory import MemoryStore
+from defserve.stores.store import StoreUnavailable
 from tests.auth.proxied import URL, call, proxy, visiting
 from tests.auth.vendor import FakeVendor
 from tests.rows import for_each_row
@@ -120,6 +122,23 @@ async def test_a_client_with_a_secret_must_show_it(method: str) -> None:
         for bad in ("Bearer x", "Basic !", f"Basic {b64encode(b'no colon').decode()}"):
             visit.http.headers["authorization"] = bad
             assert (await visit.refresh(good.json()["refresh_token"])).status_code == 401
+
+
+async def test_while_the_store_is_away_nobody_has_to_sign_in_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(grants, "KEPT_SECONDS", 0.0)
+    store = MemoryStore()
+    async with visiting(store=store, secret="s" * 32) as visit:
+        tokens = await visit.tokens()
+
+        async def away(*_: object) -> None:
+            raise StoreUnavailable("gone")
+
+        monkeypatch.setattr(store, "get", away)
+        assert (await call(visit.http, tokens["access_token"])).status_code == 503
+        refused = await visit.refresh(tokens["refresh_token"])
+        assert refused.status_code == 503 and refused.json()["error"] == "temporarily_unavailable"
+        monkeypatch.undo()
+        assert (await visit.refresh(tokens["refresh_token"])).status_code == 200
 
 
 async def test_every_kind_of_token_is_good_for_its_own_purpose_only() -> None:

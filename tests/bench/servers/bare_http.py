@@ -52,4 +52,5 @@ async def reply_to(message: dict[str, Any]) -> tuple[int, list[tuple[bytes, byte
 
 
 if __name__ == "__main__":
-    serve(app, int(sys.argv[1]))
+    port, workers = int(sys.argv[1]), int(sys.argv[2]) if len(sys.argv) > 2 else 1
+    serve(app if workers == 1 else "bare_http:app", port, workers)

@@ -20,4 +20,9 @@ def collect_garbage() -> int:
 
 
 if __name__ == "__main__":
-    server.run(on=f"http://127.0.0.1:{sys.argv[1]}/mcp")
+    on = f"http://127.0.0.1:{sys.argv[1]}/mcp"
+    if len(sys.argv) > 2:
+        server.shared = sys.argv[3] if len(sys.argv) > 3 else None
+        server.run(on, workers=sys.argv[2], stateless=server.shared is None)
+    else:
+        server.run(on)

@@ -12,13 +12,14 @@ if TYPE_CHECKING:
     from typing import Any
 
 
-def serve(app: Any, port: int) -> None:
+def serve(app: Any, port: int, workers: int = 1) -> None:
     import uvicorn
 
     uvicorn.run(
         app,
         host="127.0.0.1",
         port=port,
+        workers=workers,
         http="httptools",
         loop="uvloop",
         access_log=False,

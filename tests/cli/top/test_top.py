@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import socket
+import tempfile
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,12 +17,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from defserve import Server
+from defserve.cli.screen.blocks import Table
 from defserve.cli.top.page import page
-from defserve.cli.top.prometheus import read_metrics, samples
+from defserve.cli.top.prometheus import read_metrics, read_workers, samples
 from defserve.cli.top.snapshot import ToolFigures, TopSnapshot
 from defserve.observing.metrics import Metrics
 from tests.at_address import at_address
 from tests.cli.running import Run
+from tests.listening import listening
 
 INFINITE = float("inf")
 
@@ -84,9 +88,9 @@ def test_a_snapshot_is_json():
 
 
 @contextmanager
-def serving(server: Server, *, metrics: bool = False) -> Generator[str]:
+def serving(server: Server, *, metrics: bool = False, scheme: str = "http") -> Generator[str]:
     with start_blocking_portal("asyncio") as portal:
-        with portal.wrap_async_context_manager(at_address(server, key="k" * 40, metrics=metrics)) as address:
+        with portal.wrap_async_context_manager(at_address(server, scheme, key="k" * 40, metrics=metrics)) as address:
             yield address
 
 
@@ -112,6 +116,28 @@ def test_a_server_is_looked_at_by_its_address(defserve: Run, served: str):
     first, second = map(json.loads, lines)
     assert first["tools"]["add"]["calls"] == {"ok": 1} and first["tools"]["add"]["calls_per_second"] is None
     assert second["tools"]["add"]["calls_per_second"] == 0
+
+
+def test_a_server_on_a_websocket_is_looked_at_by_its_address(defserve: Run):
+    with serving(Server("shop", "1"), metrics=True, scheme="ws") as address:
+        told = json.loads(defserve("top", address, "--json").out)
+    assert address.startswith("ws:") and told["name"] == "shop" and told["in_flight"] == 0
+
+
+@pytest.mark.skipif(not hasattr(socket, "AF_UNIX"), reason="Unix sockets")
+def test_a_server_on_a_unix_socket_is_looked_at_by_its_path(defserve: Run):
+    # The path of a socket has at most 107 bytes.
+    with tempfile.TemporaryDirectory(prefix="t") as folder, start_blocking_portal("asyncio") as portal:
+        address = f"unix:{folder}/s"
+        with portal.wrap_async_context_manager(
+            listening(Server("shop", "1", extensions=[Metrics()]), address, metrics=True)
+        ):
+            told = json.loads(defserve("top", address, "--json", "--token", "t").out)
+        assert (told["name"], told["status"], told["in_flight"]) == (address, "ready", 0)
+        with portal.wrap_async_context_manager(listening(Server("shop", "1"), address)):
+            assert "start it with --metrics" in defserve("top", address).out
+        outcome = defserve("top", address)
+    assert outcome.code == 4 and f"nobody answers at {address}: No such file" in outcome.err
 
 
 def test_a_server_without_metrics_says_what_to_do(defserve: Run):
@@ -152,3 +178,40 @@ def test_a_kernel_is_looked_at_by_its_file(defserve: Run, folder: Path, monkeypa
 def test_one_tool_is_no_tools():
     shown = "".join(str(block) for block in page(TopSnapshot(0.0, "shop", {"tools": 1, "sessions": 1}), None))
     assert "1 tool, 1 session" in shown and "1 tools" not in shown
+
+
+OF_TWO_WORKERS = """
+defserve_worker_up{worker="1"} 1
+defserve_worker_up{worker="2"} 0
+defserve_worker_restarts_total{worker="1"} 0
+defserve_worker_restarts_total{worker="2"} 4
+defserve_worker_info{worker="1",pid="71"} 1
+process_cpu_seconds_total{worker="1"} %s
+process_resident_memory_bytes{worker="1"} 52428800
+defserve_tool_calls_total{worker="1",tool="add",outcome="ok"} %s
+defserve_tool_calls_total{worker="1",tool="sub",outcome="ok"} 1
+defserve_tool_calls_total{worker="10",tool="add",outcome="ok"} 5
+defserve_tool_call_duration_seconds_bucket{worker="1",tool="add",le="0.1"} 1
+defserve_tool_call_duration_seconds_bucket{worker="10",tool="add",le="0.1"} 2
+defserve_tool_calls_in_flight{worker="1"} 2
+defserve_tool_calls_in_flight{worker="10"} 3
+"""
+
+
+def test_workers_are_added_up_and_shown_one_by_one():
+    then, now = OF_TWO_WORKERS % ("1.0", 10), OF_TWO_WORKERS % ("2.0", 30)
+    tools, gauges = read_metrics(now)
+    assert tools["add"].outcomes == {"ok": 35} and tools["add"].buckets == [(0.1, 3)]
+    assert gauges == {"in_flight": 5}
+    before = TopSnapshot(1.0, "s", tools=tools, workers=read_workers(then))
+    after = TopSnapshot(5.0, "s", tools=tools, workers=read_workers(now))
+    assert list(after.workers) == ["1", "2", "10"]
+    assert after.worker_rates(before) == {"1": (5.0, 0.25)}
+    assert after.worker_rates(None) == {}
+    table = next(block for block in page(after, before) if isinstance(block, Table) and block.head[0] == "WORKER")
+    assert [[part if isinstance(part, str) else part[0] for part in row] for row in table.rows][:2] == [
+        ["1", "71", "5.0", "31", "2", "25%", "50 MiB", "0"],
+        ["2", "does not answer", "-", "-", "-", "-", "-", "4"],
+    ]
+    said = after.wire(before)["workers"]["1"]
+    assert (said["pid"], said["calls_per_second"], said["cpu_share"]) == (71, 5.0, 0.25)

@@ -240,3 +240,50 @@ def test_a_difference_leads_from_one_text_to_the_other(before: str, after: str):
 def test_a_long_text_is_shown_whole():
     long = "word " * MOST_WORDS
     assert list(difference(long, long + "x")) == [("ins", long + "x")]
+
+
+@pytest.mark.parametrize("era", ERAS)
+async def test_a_host_of_the_next_version_grants_and_has_no_hooks_after(era: str):
+    async with inspecting(lively(), era) as inspection:
+        before = await do(inspection, "live.overview")
+        assert (before["version"], before["offered"], before["after"], before["granted"]) == ("0.4", "0.4", True, None)
+        told = await do(inspection, "live.offer", version="0.5")
+        assert (told["version"], told["offered"], told["after"]) == ("0.5", "0.5", False)
+        assert "contextHooks.beforeInference.observe" in told["granted"]
+        # Without a session the policy travels with each request, and nothing answers it.
+        assert told["receipt"] == (None if era == "stateless" else {"accepted": True, "reason": None, "notes": []})
+        assert of(told, WATCH)["enabled"] and of(told, WATCH)["missing"] == [] and not of(told, WATER)["scoped"]
+        found = await do(inspection, "live.before", message="Are the ferns dry?")
+        assert len(found["injections"]) == 3
+        assert (await do(inspection, "live.offer", version="0.4"))["version"] == "0.4"
+        with pytest.raises(BadMessage, match=r"one of 0\.4, 0\.5"):
+            await do(inspection, "live.offer", version="0.6")
+
+
+async def test_what_was_not_granted_is_told_for_each_set():
+    async with inspecting(lively()) as inspection:
+        inspection.live.offer("0.5")
+        client = await inspection.client()
+        await do(inspection, "live.offer", version="0.5")
+        mcpl = (await inspection.client()).mcpl
+        assert mcpl is not None and client.mcpl is not mcpl
+        mcpl.feature_sets.grants.settle(False)
+        told = await do(inspection, "live.overview")
+        assert told["granted"] == [] and "pushEvents" in told["denied"]
+        assert "pushEvents" in of(told, ALERTS)["missing"] and not of(told, ALERTS)["enabled"]
+
+
+async def test_a_channel_is_opened_by_its_type_and_address():
+    async with inspecting(lively(), "stateless") as inspection:
+        assert (await do(inspection, "live.overview"))["opens"] is False
+    async with inspecting(lively(), "handshake") as inspection:
+        assert (await do(inspection, "live.overview"))["opens"] is True
+        made = await do(inspection, "live.open", type="chat", address='{"name": "shed"}')
+        assert made == {"id": "chat:#shed", "label": "#shed", "direction": made["direction"], "type": "chat"}
+        told = await do(inspection, "live.overview")
+        assert "chat:#shed" in [each["id"] for each in told["channels"]]
+        for address in ('{"name": "full"}', "shed", ""):
+            with pytest.raises(DefserveError):
+                await do(inspection, "live.open", type="chat", address=address)
+    async with inspecting(Server("plain")) as inspection:
+        assert await do(inspection, "live.overview") == {"version": None}

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +13,7 @@ import pytest
 
 from defserve import Server
 from defserve.errors import PeerError, UsageError
-from defserve.inspector.inspection import Inspection
+from defserve.inspector.inspection import LIFECYCLE, MOST_STATES, Inspection
 from defserve.inspector.protocol import BadMessage
 from defserve.inspector.server_log import ServerLog
 from defserve.protocols.mgp.errors import PermissionDenied
@@ -179,3 +181,36 @@ async def test_events_of_channels_come_as_parts(era: str):
             {"degrees": -2},
             "warning",
         )
+
+
+async def test_an_entry_that_expires_is_told_with_its_end():
+    async with Inspection(target(guarded(), "handshake")) as inspection:
+        await do(inspection, "security.grant", agent="agent.helper", seconds=3600)
+        told = await do(inspection, "security.access", agent="agent.helper")
+        left = datetime.fromisoformat(told["expires_at"]) - datetime.now(UTC)
+        assert timedelta(minutes=50) < left <= timedelta(hours=1)
+        for seconds in (0, -1, 1e12, "soon"):
+            with pytest.raises(BadMessage):
+                await do(inspection, "security.grant", agent="agent.helper", seconds=seconds)
+
+
+async def test_states_that_a_server_tells_are_kept_and_bounded():
+    async with Inspection(target(guarded(), "handshake")) as inspection:
+        await inspection.client()
+        await until(lambda: bool(inspection.lifecycle))
+        (told,) = (await do(inspection, "security.overview"))["lifecycle"]
+        assert (told["new_state"], told["era"]) == ("connected", "handshake")
+        pushed = list[Any]()
+        inspection.pages.append(lambda topic, data: pushed.append((topic, data)))
+        for number in range(100):
+            inspection._heard("handshake", LIFECYCLE, {"new_state": "x" * 9_999, "reason": number})  # pyright: ignore[reportPrivateUsage]
+        assert len(inspection.lifecycle) == MOST_STATES and len(inspection.lifecycle[-1]["new_state"]) < 1_000
+        assert ("lifecycle", inspection.lifecycle[-1]) in pushed
+
+
+async def test_the_log_of_a_server_elsewhere_cannot_be_checked_and_says_so():
+    bare = target(guarded(), "handshake")
+    async with Inspection(replace(bare, audit=None)) as inspection:
+        assert (await do(inspection, "security.audit"))["remote"] is True
+        with pytest.raises(UsageError, match="the server runs elsewhere"):
+            await do(inspection, "security.verify")

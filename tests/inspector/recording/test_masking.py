@@ -1,20 +1,27 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 from urllib.parse import quote
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from defserve.inspector.calls.saving import command_line, pytest_test
-from defserve.inspector.recording.masking import masked, masked_address, masked_headers, masked_text, masked_words
+from defserve.inspector.recording.masking import (
+    masked,
+    masked_address,
+    masked_at,
+    masked_headers,
+    masked_text,
+    masked_words,
+)
 from defserve.inspector.recording.recorder import Exchange, Recorder
 from defserve.inspector.recording.words import about
 from defserve.redaction import MASK
-from tests.effort import cpu_within
+from tests.effort import cpu_within, examples
 
 secrets = st.from_regex(r"SECRET[a-z0-9]{6,40}", fullmatch=True)
 
@@ -158,3 +165,44 @@ def test_hostile_text_does_not_make_it_slow(part: str):
     text = part * (100_000 // len(part)) + "!"
     # It takes a twentieth of a second. With a square in it, it takes minutes.
     assert cpu_within(5, lambda: masked_headers({"x": masked_text(text), "y": text}))
+
+
+def test_a_name_that_is_a_secret_is_masked_and_no_member_is_lost():
+    keys = [f"ghp_{letter * 36}" for letter in "abc"]
+    shown = masked({"users": {key: {"name": "Ann"} for key in keys}, "token": {keys[0]: 1, "kind": 2}})
+    assert "ghp_a" not in repr(shown)
+    assert list(shown["users"].values()) == [{"name": "Ann"}] * 3
+    assert shown["token"]["kind"] == MASK
+    assert masked({"a plain name": 1, "com.example/some-long-name": 2}) == {
+        "a plain name": 1,
+        "com.example/some-long-name": 2,
+    }
+
+
+NAMES = st.sampled_from(["a", "name", "value", "password", "tokens", "properties", "type", f"ghp_{'a' * 36}"])
+TEXTS = st.sampled_from(["a", "password", "x-api-key", f"ghp_{'b' * 36}"])
+TREES = st.recursive(
+    TEXTS | st.integers(0, 9),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(NAMES, inner, max_size=4),
+    max_leaves=10,
+)
+
+
+def places(value: Any, shown: Any) -> Iterator[tuple[list[str], Any, Any]]:
+    """Every value in a tree, the names above it, and how it is shown."""
+    yield [], value, shown
+    if isinstance(value, dict):
+        for name, inner in zip(value, shown.values(), strict=True):
+            yield from (([name, *names], *found) for names, *found in places(value[name], inner))
+    elif isinstance(value, list):
+        for place, pair in enumerate(zip(value, shown, strict=True)):
+            yield from (([str(place), *names], *found) for names, *found in places(*pair))
+
+
+@given(TREES)
+@settings(max_examples=examples(200))
+def test_one_value_is_masked_as_it_is_in_the_whole(tree: Any):
+    for names, value, shown in places(tree, masked(tree)):
+        path, alone = masked_at(tree, names, value)
+        assert alone == shown, names
+        assert len(path) == len(names)

@@ -65,6 +65,25 @@ def test_secrets_are_masked_where_they_stand_and_where_they_are_named():
     assert "hunter" not in repr(ops)
 
 
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ({"password": {"old": "hunter2"}}, {"password": {"old": "hunter3"}}),
+        ({"api_keys": ["hunter2"]}, {"api_keys": ["hunter2", "hunter3"]}),
+        ({"tokens": {"ann": {"is": ["hunter2"]}}}, {"tokens": {"ann": {"is": ["hunter3"]}}}),
+        ({"all": [{"name": "password", "value": "hunter2"}]}, {"all": [{"name": "password", "value": "hunter3"}]}),
+        ({"all": [["x-api-key", "hunter2"]]}, {"all": [["x-api-key", "hunter3"]]}),
+        ({"seen": {}}, {"seen": {"ghp_" + "hunter2" * 6: 1}}),
+        ({"seen": {"ghp_" + "hunter2" * 6: 1}}, {"seen": {"ghp_" + "hunter2" * 6: {"a": 2}}}),
+        ({}, {"sessions": {"session_id=hunter2hunter2": 1}}),
+    ],
+)
+def test_names_above_and_beside_a_value_mask_it_and_names_are_masked_too(before: Any, after: Any):
+    ops = patch(before, after)
+    assert ops
+    assert "hunter" not in repr(ops) + words(ops)
+
+
 def test_what_goes_to_the_page_is_bounded():
     ops = patch({}, {f"{number}": "x" * (LONGEST_VALUE + 1) for number in range(MOST_OPS + 10)})
     told = bounded(ops)

@@ -209,6 +209,22 @@ async def test_who_may_not_use_a_server_is_not_told_its_instructions(tmp_path: P
                 assert ("do not touch" in found.get("instructions", "")) is told
 
 
+async def test_who_may_not_use_a_server_is_not_told_that_it_is_down(tmp_path: Path) -> None:
+    async with (
+        at_address(gallery(tmp_path)) as url,
+        running(tmp_path, f"[kernel]\n{CLOSED}", url_entry("a", url)) as here,
+    ):
+        policy = policy_of(here)
+        await here.kernel.stop("a")
+        # With and without pages that others have seen.
+        for told in (False, True, False):
+            policy.grant(Entry("server_grant", "bob", permission="allow" if told else "deny"))
+            async with speaking(here.kernel.server, STATELESS, who=BOB) as bob:
+                for method in ("tools/list", "resources/list", "prompts/list"):
+                    found = (await bob.ask(method))["result"]["_meta"]
+                    assert ("a" in found.get("dev.defserve/servers", {})) is told, method
+
+
 async def updated(peer: Raw) -> None:
     while (await peer.hear()).get("method") != UPDATED:
         pass

@@ -157,8 +157,10 @@ async def test_only_operators_register_and_deregister(tmp_path: Path, who: Princ
         async with speaking(here.kernel.server, version, ["discovery"], who=who) as peer:
             claim = {**WANTED, "keep": True, "created_by": "alice"}
             assert code_of(await peer.ask("mgp/discovery/register", claim)) == 1000
-            for id in ("a", "unknown"):
+            for id in ("a", "unknown", 7):
                 assert code_of(await peer.ask("mgp/discovery/deregister", {"id": id})) == 1000
+            # What is wrong with the params is told to operators only.
+            assert code_of(await peer.ask("mgp/discovery/register", {"nonsense": 1})) == 1000
             tool_call = {"name": "mgp_server_register", "arguments": {name: claim[name] for name in ("id", "command")}}
             assert code_of(await peer.ask("tools/call", tool_call)) is not None
         assert list(here.kernel.members) == ["a"]

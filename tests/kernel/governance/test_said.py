@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import sys
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -162,6 +164,47 @@ async def test_the_health_that_a_server_speaks_of_is_shown_and_ends_nothing(tmp_
 async def test_what_a_server_says_of_its_own_state_is_in_the_log(tmp_path: Path) -> None:
     async with behind(tmp_path, wiki(), f'version = "{HANDSHAKE[-1]}"') as here:
         await until(lambda: any("it says: " in line.text for line in here.kernel.journal.lines("wiki")))
+
+
+LISTENER = """
+import json, sys
+for line in sys.stdin:
+    said = json.loads(line)
+    method, mgp = said["method"], {"version": "0.3.0", "extensions": ["lifecycle"]}
+    if method.startswith("mgp/lifecycle"):
+        open(sys.argv[1], "a").write(json.dumps(said["params"]) + chr(10))
+    opening = {"protocolVersion": "2025-11-25", "capabilities": {"tools": {}, "mgp": mgp}, "serverInfo": {"name": "l"}}
+    results = {"initialize": opening, "tools/list": {"tools": []}, "mgp/lifecycle/shutdown": {"accepted": True}}
+    if "id" in said:
+        answer = {"result": results[method]} if method in results else {"error": {"code": -32601, "message": "no"}}
+        print(json.dumps({"jsonrpc": "2.0", "id": said["id"], **answer}), flush=True)
+"""
+
+
+@pytest.mark.req("MGP-11.4r")
+async def test_a_child_that_speaks_mgp_is_told_why_it_ends(tmp_path: Path) -> None:
+    (tmp_path / "listener.py").write_text(LISTENER)
+    heard = tmp_path / "heard.jsonl"
+    words = ", ".join(f'"{word}"' for word in ("-I", "-S", tmp_path / "listener.py", heard))
+    entry = f'[[servers]]\nid = "l"\ncommand = "{sys.executable}"\nargs = [{words}]\nversion = "{HANDSHAKE[-1]}"\n'
+
+    def reasons() -> list[str]:
+        return [json.loads(line)["reason"] for line in heard.read_text().splitlines()] if heard.exists() else []
+
+    async with running(tmp_path, entry) as here:
+        await here.kernel.restart("l")
+        assert reasons() == ["operator_request"]
+        await until(lambda: here.kernel.ps()[0]["state"] == "connected")
+    assert reasons() == ["operator_request", "kernel_shutdown"]
+
+
+async def test_a_server_at_an_address_is_not_told_to_end(tmp_path: Path) -> None:
+    async with listening(wiki()) as where:
+        entry = url_entry("wiki", f"http://{where.authority}/mcp", f'version = "{HANDSHAKE[-1]}"')
+        for _ in range(2):
+            async with running(tmp_path, entry) as here:
+                assert here.kernel.members["wiki"].said is not None
+                assert here.kernel.ps()[0]["state"] == "connected"
 
 
 async def test_a_session_that_clients_share_is_plain(tmp_path: Path) -> None:

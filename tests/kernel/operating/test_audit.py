@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -179,6 +180,12 @@ async def test_operators_without_mgp_have_tools_for_it(tmp_path: Path) -> None:
                 ):
                     reply = await peer.ask("tools/call", {"name": name, "arguments": arguments})
                     assert code_of(reply) in ("permission_denied", "access_denied"), (name, reply)
+                # Who may not call a tool does not learn what it takes.
+                for name in sorted({*names, "mgp_servers", "mgp_server_register", "mgp_server_deregister"}):
+                    for method, code in (("tools/call", "permission_denied"), ("tools/validate", -32602)):
+                        reply = await peer.ask(method, {"name": name, "arguments": {"nonsense": 1}})
+                        assert code_of(reply) == code, reply
+                        assert not re.search(r"server_id|agent_id|command|since_seq|nonsense", str(reply)), reply
         assert here.kernel.ps()[0]["restarts"] == 1
 
 

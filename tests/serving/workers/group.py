@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import re
+import signal
 import socket
 import sys
 import textwrap
-from collections.abc import AsyncGenerator, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncGenerator, Generator, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +21,8 @@ from defserve.serving.workers.supervisor import Supervisor
 from tests.listening import request
 from tests.waiting import until
 
-STATELESS = "2026-07-28"
+STATELESS, HANDSHAKE = "2026-07-28", "2025-11-25"
+BOTH = "application/json, text/event-stream"
 PREFIX = "io.modelcontextprotocol/"
 QUICK = Timing(ping=0.1, hang=20.0, base=0.01, cap=0.05, proven=0.0)
 
@@ -66,6 +69,18 @@ class Group:
     def pids(self) -> list[int]:
         return [place.worker.pid for place in self.supervisor.places if place.worker is not None]
 
+    @contextmanager
+    def only(self, pid: int) -> Generator[None]:
+        """Stop the other workers, so that this one takes every connection."""
+        others = [other for other in self.pids if other != pid]
+        for other in others:
+            os.kill(other, signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            for other in others:
+                os.kill(other, signal.SIGCONT)
+
     async def hear(self, pattern: str) -> str:
         """The first line that matches, as soon as it is said."""
         await until(lambda: any(re.search(pattern, line) for line in self.said) or self.ended.done())
@@ -90,6 +105,29 @@ class Group:
         finally:
             connection.close()
 
+    async def open_session(self) -> str:
+        """The id of a session of the handshake era."""
+        about: dict[str, Any] = {"capabilities": {}, "clientInfo": {"name": "t", "version": "1"}}
+        headers, _ = await self._post("initialize", {"protocolVersion": HANDSHAKE, **about}, None)
+        session = headers["mcp-session-id"]
+        await self._post("notifications/initialized", {}, session)
+        return session
+
+    async def call_in(self, session: str, tool: str) -> Any:
+        """The result of a tool in a session, on a connection of its own."""
+        _, body = await self._post("tools/call", {"name": tool, "arguments": {}}, session)
+        return json.loads(body)["result"]["content"][0]["text"]
+
+    async def _post(self, method: str, params: dict[str, Any], session: str | None) -> tuple[dict[str, str], bytes]:
+        id = {} if method.startswith("notifications/") else {"id": 1}
+        body = json.dumps({"jsonrpc": "2.0", **id, "method": method, "params": params}).encode()
+        about = (f"mcp-session-id: {session}", f"mcp-protocol-version: {HANDSHAKE}") if session else ()
+        connection = await self.connect()
+        status, headers, body = await connection.ask(request(*about, f"accept: {BOTH}", "connection: close", body=body))
+        connection.close()
+        assert status in (200, 202), (status, body)
+        return headers, body
+
 
 class Connection:
     """A connection that is kept, and what the server said about keeping it."""
@@ -109,7 +147,7 @@ class Connection:
         head = (await self.reader.readuntil(b"\r\n\r\n")).decode()
         first, *lines = head.strip().split("\r\n")
         headers = {name.lower(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
-        body = await self.reader.readexactly(int(headers["content-length"]))
+        body = await self.reader.readexactly(int(headers.get("content-length", 0)))
         return int(first.split()[1]), headers, body
 
     def close(self) -> None:
@@ -122,7 +160,7 @@ def call_request(tool: str, arguments: dict[str, Any]) -> bytes:
     params = {"name": tool, "arguments": arguments, "_meta": meta}
     body = json.dumps({"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params}).encode()
     about = (f"mcp-protocol-version: {STATELESS}", "mcp-method: tools/call", f"mcp-name: {tool}")
-    return request(*about, "accept: application/json, text/event-stream", body=body)
+    return request(*about, f"accept: {BOTH}", body=body)
 
 
 def command_of(file: Path, count: int, *more: str) -> tuple[str, ...]:

@@ -7,11 +7,12 @@ import os
 import re
 import signal
 import socket
+import ssl
 import subprocess
 import sys
 import threading
 from collections.abc import Callable
-from http.client import HTTPConnection
+from http.client import HTTPConnection, HTTPException, HTTPSConnection
 from pathlib import Path
 from typing import Any
 
@@ -19,12 +20,23 @@ import pytest
 from pydantic import BaseModel
 
 from defserve import Server
+<<<<<<< HEAD
+from defserve.auth.local_token.files import read_key
+=======
+from defserve.auth import OIDC, Auth, DPoP
+>>>>>>> issuer
 from defserve.errors import UsageError
 from defserve.runner.address import Address
 from defserve.serving.options import WebFields
 from defserve.serving.workers import running
 from defserve.serving.workers.rules import check_sharing
 from defserve.serving.workers.running import supervise
+<<<<<<< HEAD
+from tests.certificate import self_signed
+=======
+from tests.auth.proxied import proxy
+from tests.auth.vendor import FakeVendor
+>>>>>>> issuer
 from tests.rows import for_each_row
 from tests.serving.workers.group import QUICK, call_request, write_server
 from tests.waiting import wait_until
@@ -42,14 +54,19 @@ class OverUnix(HTTPConnection):
 
 
 def call(at: Path, tool: str, /, **arguments: Any) -> str:
-    head, _, body = call_request(tool, arguments).partition(b"\r\n\r\n")
-    headers = dict(line.decode().split(": ", 1) for line in head.split(b"\r\n")[1:])
     connection = OverUnix(at)
     try:
-        connection.request("POST", "/mcp", body, headers)
-        return json.loads(connection.getresponse().read())["result"]["content"][0]["text"]
+        return json.loads(post_over(connection, tool, arguments)[1])["result"]["content"][0]["text"]
     finally:
         connection.close()
+
+
+def post_over(connection: HTTPConnection, tool: str, arguments: dict[str, Any], **headers: str) -> tuple[int, bytes]:
+    head, _, body = call_request(tool, arguments).partition(b"\r\n\r\n")
+    usual = dict(line.decode().split(": ", 1) for line in head.split(b"\r\n")[1:])
+    connection.request("POST", "/mcp", body, usual | headers)
+    response = connection.getresponse()
+    return response.status, response.read()
 
 
 def serves(path: Path) -> bool:
@@ -73,7 +90,8 @@ def in_a_thread(work: Callable[[], None]) -> list[BaseException]:
             work()
         except BaseException as error:
             problems.append(error)
-            os.kill(os.getpid(), signal.SIGTERM)
+            if signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:  # otherwise it would end the tests
+                os.kill(os.getpid(), signal.SIGTERM)
 
     threading.Thread(target=run).start()
     return problems
@@ -104,29 +122,58 @@ def test_signals_reload_drain_and_interrupt(tmp_path: Path, capfd: pytest.Captur
     assert re.search(r"INFO worker 1 defserve\.requests: tools/call slow ok", said), said
 
 
-def test_a_second_signal_ends_at_once(tmp_path: Path, capfd: pytest.CaptureFixture[str]):
-    file, path, mark = write_server(tmp_path), tmp_path / "s", tmp_path / "mark"
+def test_a_second_signal_ends_at_once_and_https_and_the_local_token_are_those_of_the_group(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+):
+    file, mark, certificate = write_server(tmp_path), tmp_path / "mark", self_signed(tmp_path, "127.0.0.1")
+    lines: list[dict[str, Any]] = []
     gone: list[BaseException] = []
 
-    def hold() -> None:
+    def is_serving() -> bool:
+        said = capfd.readouterr().err.splitlines()
+        lines.extend(json.loads(line) for line in said if line.startswith("{"))
+        return bool(lines)
+
+    def post(tool: str, key: str, **arguments: Any) -> tuple[int, bytes]:
+        port = int(re.findall(r":(\d+)/mcp", lines[0]["message"])[0])
+        trusting = ssl.create_default_context(cafile=certificate)
+        connection = HTTPSConnection("127.0.0.1", port, timeout=30, context=trusting)
         try:
-            call(path, "slow", path=str(mark))
-        except (OSError, ValueError) as error:
+            return post_over(connection, tool, arguments, authorization=f"Bearer {key}")
+        finally:
+            connection.close()
+
+    def hold(key: str) -> None:
+        try:
+            post("slow", key, path=str(mark))
+        except (OSError, HTTPException) as error:
             gone.append(error)
 
     def work() -> None:
-        wait_until(lambda: serves(path))
-        threading.Thread(target=hold).start()
+        wait_until(is_serving)
+        port = int(re.findall(r":(\d+)/mcp", lines[0]["message"])[0])
+        key = read_key(("127.0.0.1", port))
+        assert key is not None
+        assert (post("who", key)[0], post("who", "x" * 43)[0]) == (200, 401)
+        threading.Thread(target=hold, args=(key,)).start()
         wait_until(mark.exists)
         os.kill(os.getpid(), signal.SIGTERM)
+        wait_until(lambda: "draining" in str(post("who", key)))  # two signals in a row may be one
         os.kill(os.getpid(), signal.SIGTERM)
         wait_until(lambda: bool(gone))
 
     problems = in_a_thread(work)
-    code = supervise(Address.parse(f"unix:{path}"), 1, command=command(file, path), timing=QUICK, log_json=True)
+    on = ("--on", "https://127.0.0.1:0/mcp", "--certfile", str(certificate), "--local-token", "--stateless")
+    code = supervise(
+        Address.parse("https://127.0.0.1:0/mcp"),
+        1,
+        command=(sys.executable, "-m", "defserve", "run", str(file), *on, "--workers", "1"),
+        timing=QUICK,
+        local_token=True,
+        log_json=True,
+    )
     assert (code, problems) == (0, [])
-    lines = [json.loads(line) for line in capfd.readouterr().err.splitlines() if line.startswith("{")]
-    assert [line["message"] for line in lines] == [f"serving on unix:{path} with 1 worker"]
+    assert lines[0]["logger"] == "defserve.workers" and lines[0]["message"].endswith(" with 1 worker")
 
 
 def test_a_killed_supervisor_leaves_no_process_behind(tmp_path: Path):
@@ -188,6 +235,10 @@ class Notes(BaseModel):
     lines: list[str] = []
 
 
+def bound(store: str | None = None) -> Auth:
+    return Auth(OIDC("https://login.example", audience="https://tools.example/mcp"), dpop=DPoP(store))
+
+
 @for_each_row(
     "server options problem",
     [
@@ -196,11 +247,18 @@ class Notes(BaseModel):
         (with_task(), {"stateless": True}, "cannot share tasks"),
         (with_state(), {"stateless": True}, "cannot share state"),
         (with_state(store="sqlite:///notes.db"), {"stateless": True}, ""),
+        (Server("s", audit="audit.jsonl"), {"stateless": True}, "cannot share the audit log audit.jsonl"),
+        (Server("s", audit=["sqlite:///audit.db", Path("a")]), {"stateless": True}, "cannot share the audit log a"),
+        (Server("s", audit="sqlite:///audit.db"), {"stateless": True}, ""),
         (Server("s"), {"stateless": True}, ""),
+        (Server("s", auth=proxy(FakeVendor())), {"stateless": True}, "cannot share sign-ins"),
+        (Server("s", auth=bound()), {"stateless": True}, "cannot share used DPoP proofs"),
+        (Server("s", auth=bound("sqlite:///proofs.db")), {"stateless": True}, ""),
     ],
 )
 def test_what_several_workers_cannot_share(server: Server, options: WebFields, problem: str):
-    check_sharing(server, 1, options)
+    if "audit" not in problem:
+        check_sharing(server, 1, options)
     if not problem:
         check_sharing(server, 2, options)
         return

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import signal
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from tests.serving.workers.group import QUICK, group, write_server
+from defserve.stores.audit.stored import StoredAuditLog
+from tests.serving.workers.group import QUICK, SERVER, group, write_server
+from tests.stores.redis_server import RedisServer
 from tests.waiting import until
 
 pytestmark = pytest.mark.anyio
@@ -64,6 +67,47 @@ async def test_a_reload_loses_no_call_and_a_broken_file_changes_nothing(tmp_path
         mark.unlink()
         assert await running == "done"
         await until(lambda: len(served.supervisor.running) == 1)
+
+
+async def test_two_workers_write_one_audit_log_in_a_file_of_sqlite(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("DEFSERVE_AUDIT_KEY", "k" * 43)
+    address = f"sqlite:///{tmp_path / 'audit.db'}"
+    source = SERVER.replace("limits=", f"audit={address!r}, limits=")
+    async with group(write_server(tmp_path, source=source)) as served:
+        await asyncio.gather(*(served.call("who") for _ in range(40)))
+        for pid in served.pids:
+            with served.only(pid):
+                assert int(await served.call("who")) == pid
+        status, text = await served.get("/metrics")
+        calls = sum(int(count) for count in re.findall(r"defserve_tool_calls_total.* (\d+)", text))
+        served.supervisor.stop(0)
+        assert await served.ended == 0
+    log = StoredAuditLog(address)
+    try:
+        assert status == 200 and calls == 42
+        report = log.verify()
+        assert report.ok and report.events >= calls and not report.lost, report
+    finally:
+        log.close()
+
+
+async def test_with_a_redis_any_worker_answers_for_a_session_and_a_reload_ends_none(tmp_path: Path):
+    redis = RedisServer().start()
+    try:
+        source = SERVER.replace("limits=", f"shared={redis.address!r}, limits=")
+        async with group(write_server(tmp_path, source=source), options=()) as served:
+            session = await served.open_session()
+            before = served.pids
+            for pid in before:
+                with served.only(pid):
+                    assert int(await served.call_in(session, "who")) == pid
+            served.supervisor.reload()
+            await served.hear("reloaded: 2 workers started")
+            while (pid := int(await served.call_in(session, "who"))) in before:
+                pass  # one of before, that has not been told yet
+            assert pid in served.pids
+    finally:
+        redis.remove()
 
 
 async def test_a_server_that_cannot_be_loaded_ends_the_group(tmp_path: Path, capfd: pytest.CaptureFixture[str]):

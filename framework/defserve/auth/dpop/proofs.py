@@ -17,6 +17,7 @@ from urllib.parse import urlsplit
 from defserve.auth.dpop.shown import ShownProof
 from defserve.auth.jwt.signing_keys import ASYMMETRIC, key_of_jwk
 from defserve.errors import DefserveError, UsageError
+from defserve.stores.memory import MemoryStore
 from defserve.stores.nonces import MemoryNonces, NonceStore, StoreNonces
 from defserve.stores.open import open_store
 from defserve.stores.store import Store
@@ -61,6 +62,7 @@ class DPoP:
         opened = open_store(store) if isinstance(store, str) else store
         self._spent: NonceStore = MemoryNonces(REMEMBERED) if opened is None else StoreNonces(opened)
         self.required, self.wants_nonce = required, nonce
+        self.is_shared = opened is not None and not isinstance(opened, MemoryStore)
         self._seconds, self._clock = seconds, clock
         given = secret or os.environ.get(VARIABLE) or secrets.token_bytes(32)
         self._key = hmac.digest(given.encode() if isinstance(given, str) else given, b"defserve DPoP nonce", "sha256")

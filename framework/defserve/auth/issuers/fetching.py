@@ -20,11 +20,12 @@ class IssuerUnavailable(Exception):
 
 
 class HttpRequest(NamedTuple):
-    """A GET, or the POST of a form."""
+    """A GET, or the POST of a form or of a body."""
 
     url: str
     form: Mapping[str, str] | None = None
     headers: Mapping[str, str] = {}
+    body: bytes | None = None
 
 
 class HttpAnswer(NamedTuple):
@@ -71,9 +72,11 @@ def _exchange(request: HttpRequest) -> HttpAnswer:
         def redirect_request(self, *args: Any, **kwargs: Any) -> None:
             return None
 
+    if not request.url.startswith(("https:", "http:")):
+        raise ValueError("only http and https are fetched")
     # http is for this machine only, so no proxy may carry it elsewhere.
     opener = build_opener(NoRedirects, *([ProxyHandler({})] if request.url.startswith("http:") else []))
-    data = urlencode(request.form).encode() if request.form is not None else None
+    data = urlencode(request.form).encode() if request.form is not None else request.body
     deadline = time.monotonic() + TIMEOUT
     headers = {"Accept": "application/json", "User-Agent": "defserve", **request.headers}
     try:

@@ -13,5 +13,6 @@ httpx2 for clients that are known by a URL.
 | `tokens.py`, `grants.py` | what comes of it |
 
 May import: `auth.bearer`, `auth.buckets`, `auth.issuers`, `auth.jwt`, `auth.options`, `auth.principals`, `auth.site`,
-`auth.urls`, `net.client`, `net.egress`, `stores.nonces`, `stores.open`, `stores.spaces`, `stores.store`.
+`auth.urls`, `net.client`, `net.egress`, `stores.memory`, `stores.nonces`, `stores.open`, `stores.spaces`,
+`stores.store`.
 """

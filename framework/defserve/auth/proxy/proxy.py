@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import secrets
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from importlib.util import find_spec
 from typing import Any, Final
 
 from defserve.auth.issuers.fetching import Send, send
@@ -23,6 +24,7 @@ from defserve.auth.proxy.vendors.login import VendorLogin
 from defserve.auth.proxy.vendors.table import Vendor, vendor_of
 from defserve.auth.urls import checked_url
 from defserve.errors import UsageError
+from defserve.stores.memory import MemoryStore
 from defserve.stores.open import open_store
 from defserve.stores.store import Store
 
@@ -64,6 +66,11 @@ class OAuthProxy(Auth):
         send: Send = send,
         fetch: FetchDocument | None = None,
     ) -> None:
+        if lacking := [name for name in ("jwt", "cryptography", "httpx2") if find_spec(name) is None]:
+            raise UsageError(
+                f"OAuthProxy needs {', '.join(lacking)}, which is not installed",
+                fix='pip install "defserve[auth,client]"',
+            )
         if not client_id or not client_secret:
             raise UsageError("OAuthProxy needs a client_id and a client_secret", fix="the vendor gives them")
         known = vendor_of(vendor, {"tenant": tenant, "domain": domain, "issuer": issuer})
@@ -71,7 +78,9 @@ class OAuthProxy(Auth):
         self.callback_url = self.issuer + CALLBACK
         seals = Seals(_secrets(secret, is_shared=store != "memory:"))
         offered = Offered(url, checked_scopes(scopes), checked_scopes(optional_scopes))
-        grants = Grants(open_store(store) if isinstance(store, str) else store)
+        kept = open_store(store) if isinstance(store, str) else store
+        self._is_shared = not isinstance(kept, MemoryStore)
+        grants = Grants(kept)
         clients = ClientDirectory(seals, ClientDocuments(fetch))
         login = VendorLogin(known, client_id, client_secret, self.callback_url, send=send)
         self._tokens = ProxyTokens(self.issuer, url, seals, grants, clients, login)
@@ -96,6 +105,10 @@ class OAuthProxy(Auth):
             permissions=permissions,
         )
         self.site = ProxySite(self.issuer, offered, clients, signing_in, self._tokens)
+
+    @property
+    def kept_in_memory(self) -> str:
+        return super().kept_in_memory if self._is_shared else "sign-ins (OAuthProxy(store=…, secret=…))"
 
     async def vendor_token(self, principal: Principal) -> str | None:
         """The vendor's own access token of a caller, for calls to the vendor in its name; None if there is none.

@@ -56,6 +56,9 @@ class SigningIn:
 
     async def authorize(self, asked: SiteRequest) -> SiteAnswer:
         """A client has sent a user here. Raises Refusal."""
+        if asked.headers.get("sec-fetch-dest", "document") != "document":
+            # Frames and pictures of other pages could only fill the browser with cookies.
+            raise Refusal("A sign-in has to be opened as a page of its own.", 403)
         try:
             fields = query_of(asked)
             client = await self._clients.find(fields.get("client_id", ""))

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from defserve.auth.bearer import credential_of, is_token
+from defserve.auth.issuers.fetching import IssuerUnavailable
 from defserve.auth.principals import Principal, is_scope, is_token_id
 from defserve.auth.proxy.clients.client import OAuthClient
 from defserve.auth.proxy.clients.directory import ClientDirectory
@@ -43,7 +44,10 @@ class ProxyTokens:
     # -- at the server -----------------------------------------------------------------------------------
 
     async def verify(self, token: str) -> Principal | None:
-        """The user who has signed in; None if the token is not good, or its grant was taken back."""
+        """The user who has signed in; None if the token is not good, or its grant was taken back.
+
+        Raises IssuerUnavailable if the store does not answer: then a client should not throw its token away.
+        """
         found = self._seals.open("access", token) if is_token(token) else None
         if found is None:
             return None
@@ -52,11 +56,11 @@ class ProxyTokens:
             grant = await self._grants.find_lately(id)
         except DefserveError as error:
             log.error("grants cannot be read: %s", error)
-            return None
+            raise IssuerUnavailable("the store of grants does not answer") from None
         if grant is None or grant.generation == 0 or not is_token_id(grant.subject):
             return None
         claims = {**grant.claims, "iss": self.issuers[0], "aud": grant.resource, "client_id": grant.client}
-        more = {"exp": ends, "grant": id}
+        more = {"scope": " ".join(scopes), "exp": ends, "grant": id}
         return Principal(grant.subject, frozenset(scopes), {**claims, **more}, credential=credential_of(token))
 
     async def vendor_token(self, principal: Principal) -> str | None:

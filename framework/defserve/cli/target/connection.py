@@ -6,28 +6,20 @@ import sys
 from argparse import ArgumentParser, Namespace
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager
-from typing import Any, Final
-from urllib.parse import urlsplit
+from typing import Any
 
 from defserve.auth.local_token.client import with_local_key
-from defserve.auth.urls import is_loopback
 from defserve.cli.option_types import token as token_type
 from defserve.cli.screen.progress import Working
+from defserve.cli.target.refusals import explained
 from defserve.cli.target.target import ServerTarget, headers_of
-from defserve.errors import PeerGone, PeerTimeout, UsageError
+from defserve.errors import PeerTimeout
 from defserve.host.addresses import connect_url
 from defserve.host.answers import Answers
 from defserve.host.client import Client
 from defserve.host.link import Link
 from defserve.host.links.stdio import ProcessLink
-from defserve.transports.client_errors import Challenged, HttpRefusal, Unreachable
-
-# The error of a challenge → what helps.
-TOKENS: Final[Mapping[str | None, str]] = {
-    "": "add --token TOKEN, or --token @FILE",
-    "invalid_token": "use another --token; this one is unknown, expired, or meant for another server",
-    "insufficient_scope": "use a --token that has these scopes",
-}
+from defserve.host.signin.keeping.places import is_kept
 
 
 def add_connection_options(parser: ArgumentParser) -> None:
@@ -69,30 +61,16 @@ async def connect(
         **({"on_progress": work.progress, "on_log": work.log} if work is not None and work.is_drawn else {}),
     }
     try:
-        if target.server is not None:
-            async with target.server.connect(**chosen) as client:
-                yield client
-        else:
-            async with Client(await link_to(target, options), **chosen) as client:
-                yield client
+        with explained(target.address):
+            if target.server is not None:
+                async with target.server.connect(**chosen) as client:
+                    yield client
+            else:
+                async with Client(await link_to(target, options), **chosen) as client:
+                    yield client
     except PeerTimeout as error:
         look = "-v shows what it writes to stderr; " if target.command and not options.verbose else ""
         raise PeerTimeout(f"{error.message}\n  fix: {look}--timeout waits longer") from None
-    except Unreachable as error:
-        raise PeerGone(f"{error.message}\n  fix: {_absent(target.address)}") from None
-    except Challenged as error:
-        raise UsageError(error.message, fix=TOKENS.get(error.error, "add -H 'Authorization: …'")) from None
-    except HttpRefusal as error:
-        fix = (
-            "check the address; most end with /mcp, older ones with /sse" if error.data["status"] in (404, 405) else ""
-        )
-        raise UsageError(error.message, fix=fix) from None
-
-
-def _absent(address: str) -> str:
-    if is_loopback(urlsplit(address).hostname or ""):
-        return f"nothing listens there; start the server with defserve run FILE --on {address}"
-    return "check the address, and that the server runs there"
 
 
 async def link_to(target: ServerTarget, options: Namespace) -> Link:
@@ -101,7 +79,12 @@ async def link_to(target: ServerTarget, options: Namespace) -> Link:
         given = {**target.headers, **headers_of(options.header)}
         headers = {name.lower(): value for name, value in given.items()}
         address, token = with_local_key(target.address, options.token, headers)
-        return await connect_url(address, headers=headers, token=token)
+        auth = None
+        if token is None and "authorization" not in headers and is_kept(address):
+            from defserve.host.signin.options import StoredSignIn
+
+            auth = StoredSignIn()
+        return await connect_url(address, headers=headers, token=token, auth=auth)
     program, *args = target.command
     return await ProcessLink.spawn(program, args, env=target.env, cwd=target.cwd, echo=options.verbose)
 

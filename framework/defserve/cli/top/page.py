@@ -8,7 +8,7 @@ from typing import Any, Final
 from defserve.cli.kernel.lines import LONGEST_NOTE, duration, note_of
 from defserve.cli.screen.blocks import Block, Line, Part, Table
 from defserve.cli.screen.styles import state
-from defserve.cli.top.snapshot import ToolFigures, TopSnapshot
+from defserve.cli.top.snapshot import ToolFigures, TopSnapshot, WorkerFigures
 
 KEYS: Final = "q quits"
 UNKNOWN_TOOLS: Final = "(unknown tools)"
@@ -21,7 +21,11 @@ def page(now: TopSnapshot, before: TopSnapshot | None) -> Iterator[Block]:
     yield ""
     if now.servers is not None:
         yield servers_table(now, before)
-    elif now.tools is not None:
+        return
+    if now.workers:
+        yield workers_table(now, before)
+        yield ""
+    if now.tools is not None:
         yield tools_table(now, before) if now.tools else "No tool was called yet."
 
 
@@ -65,6 +69,27 @@ def _tool_row(name: str, figures: ToolFigures, before: ToolFigures | None, rates
         (f"{figures.errors:,}", "bad" if recent.errors else "faint" if not figures.errors else "warning"),
         _seconds(shown.quantile(0.5)),
         _seconds(shown.quantile(0.95)),
+    )
+
+
+def workers_table(now: TopSnapshot, before: TopSnapshot | None) -> Table:
+    rates = now.worker_rates(before)
+    rows = [_worker_row(number, figures, rates.get(number)) for number, figures in now.workers.items()]
+    head = ("WORKER", "PID", "CALLS/S", "CALLS", "RUN", "CPU", "MEMORY", "RESTARTS")
+    return Table(head, rows, right=head[1:])
+
+
+def _worker_row(number: str, figures: WorkerFigures, rates: tuple[float, float] | None) -> tuple[Part, ...]:
+    is_there = bool(figures.pid)
+    return (
+        (number, "title"),
+        f"{figures.pid:.0f}" if is_there else ("does not answer", "bad"),
+        _rate(rates[0] if rates is not None else None),
+        f"{figures.calls:,.0f}" if is_there else ("-", "faint"),
+        f"{figures.in_flight:.0f}" if is_there else ("-", "faint"),
+        f"{rates[1]:.0%}" if rates is not None else ("-", "faint"),
+        f"{figures.memory_bytes / 1_048_576:,.0f} MiB" if figures.memory_bytes else ("-", "faint"),
+        (f"{figures.restarts:.0f}", "warning" if figures.restarts else "faint"),
     )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 
@@ -45,8 +45,24 @@ class ToolFigures:
 
 
 @dataclass(frozen=True, slots=True)
+class WorkerFigures:
+    """One of the processes that serve together. A worker that does not answer has no `pid`."""
+
+    pid: float = 0
+    up: float = 0
+    calls: float = 0
+    in_flight: float = 0
+    cpu_seconds: float = 0
+    memory_bytes: float = 0
+    restarts: float = 0
+
+
+@dataclass(frozen=True, slots=True)
 class TopSnapshot:
-    """`time` is monotonic. A server has `tools`, a kernel has `servers`: rows of its `ps`."""
+    """`time` is monotonic. A server has `tools`, a kernel has `servers`: rows of its `ps`.
+
+    A server of several processes also has `workers`, by number.
+    """
 
     time: float
     name: str
@@ -54,6 +70,21 @@ class TopSnapshot:
     tools: Mapping[str, ToolFigures] | None = None
     servers: Sequence[Mapping[str, Any]] | None = None
     note: str = ""
+    workers: Mapping[str, WorkerFigures] = field(default_factory=dict[str, WorkerFigures])
+
+    def worker_rates(self, before: TopSnapshot | None) -> dict[str, tuple[float, float]]:
+        """Calls per second of each worker, and its share of a processor, since `before`."""
+        if before is None or self.time <= before.time:
+            return {}
+        seconds = self.time - before.time
+        rates: dict[str, tuple[float, float]] = {}
+        for number, now in self.workers.items():
+            then = before.workers.get(number)
+            if then is not None and now.pid:
+                # A process that was started again is counted from its begin.
+                since = then if then.pid == now.pid else WorkerFigures()
+                rates[number] = (now.calls - since.calls) / seconds, (now.cpu_seconds - since.cpu_seconds) / seconds
+        return rates
 
     def rates(self, before: TopSnapshot | None) -> dict[str, float]:
         """Calls per second of each tool or server since `before`."""
@@ -78,6 +109,16 @@ class TopSnapshot:
         said: dict[str, Any] = {"name": self.name, **self.facts}
         if self.servers is not None:
             said["servers"] = [{**row, "calls_per_second": rates.get(str(row["id"]))} for row in self.servers]
+        if self.workers:
+            shares = self.worker_rates(before)
+            said["workers"] = {
+                number: {
+                    **{name: value for name, value in asdict(figures).items() if name != "cpu_seconds"},
+                    "calls_per_second": shares.get(number, (None, None))[0],
+                    "cpu_share": shares.get(number, (None, None))[1],
+                }
+                for number, figures in self.workers.items()
+            }
         if self.tools is not None:
             said["tools"] = {
                 name: {

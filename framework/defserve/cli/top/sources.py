@@ -13,7 +13,7 @@ from urllib.parse import urljoin, urlsplit
 from defserve.auth.local_token.client import with_local_key
 from defserve.cli.target.connection import connect
 from defserve.cli.target.target import ServerTarget, headers_of
-from defserve.cli.top.prometheus import read_metrics
+from defserve.cli.top.prometheus import read_metrics, read_workers
 from defserve.cli.top.snapshot import TopSnapshot
 from defserve.errors import PeerError, PeerGone, UsageError
 from defserve.host.client import Client
@@ -25,6 +25,9 @@ Source = Callable[[], Awaitable[TopSnapshot]]
 
 MOST_BYTES: Final = 4 * 1024 * 1024
 SECONDS: Final = 5.0
+OK: Final = 200
+SCHEMES: Final = {"http": "http", "https": "https", "ws": "http", "wss": "https"}
+"""The scheme of an address → that of its metrics."""
 NO_METRICS: Final = "it serves no metrics: start it with --metrics to see calls, errors and latencies"
 
 
@@ -32,11 +35,13 @@ def source_of(target: str | None, options: Namespace, stack: AsyncExitStack) -> 
     """The source for what the command line names. What it opens is closed with `stack`."""
     if target is None or target.endswith(".toml"):
         return _KernelSource(locate(target), options.pid)
-    if urlsplit(target).scheme in ("http", "https"):
+    if (scheme := urlsplit(target).scheme) in SCHEMES:
         return _ServerSource(target, options, stack)
+    if scheme == "unix":
+        return _UnixSource(target, options)
     raise UsageError(
         f"top cannot look at {target!r}",
-        fix="name the address of a server, http://127.0.0.1:8000/mcp, or the mgp.toml of a kernel",
+        fix="name an address, http://127.0.0.1:8000/mcp, ws://… or unix:/path, or the mgp.toml of a kernel",
     )
 
 
@@ -56,6 +61,31 @@ class _KernelSource:
         return TopSnapshot(time.monotonic(), f"kernel {status.get('name', '')}".strip(), facts, servers=rows)
 
 
+class _UnixSource:
+    """Reads the reports of a server on a Unix socket. It opens no conversation."""
+
+    def __init__(self, address: str, options: Namespace) -> None:
+        self._address, self._options = address, options
+
+    async def __call__(self) -> TopSnapshot:
+        import asyncio
+
+        return await asyncio.to_thread(self._look)
+
+    def _look(self) -> TopSnapshot:
+        from defserve.cli.top.unix_reports import get
+
+        path, headers = self._address.partition(":")[2], headers_of(self._options.header)
+        if self._options.token is not None:
+            headers["authorization"] = f"Bearer {self._options.token}"
+        facts: dict[str, Any] = {"status": "ready" if get(path, "/readyz", headers)[0] == OK else "not ready"}
+        status, text = get(path, "/metrics", headers)
+        if status != OK:
+            return TopSnapshot(time.monotonic(), self._address, facts, note=NO_METRICS)
+        tools, gauges = read_metrics(text)
+        return TopSnapshot(time.monotonic(), self._address, {**facts, **gauges}, tools)
+
+
 class _ServerSource:
     """Asks for `…/metrics`, and over a connection of its own for the health, if the server tells it (MGP)."""
 
@@ -72,7 +102,7 @@ class _ServerSource:
         if text is None:
             return TopSnapshot(time.monotonic(), name, facts, note=NO_METRICS)
         tools, gauges = read_metrics(text)
-        return TopSnapshot(time.monotonic(), name, {**facts, **gauges}, tools)
+        return TopSnapshot(time.monotonic(), name, {**facts, **gauges}, tools, workers=read_workers(text))
 
     async def _connected(self) -> Client:
         if self._client is None:
@@ -118,8 +148,10 @@ class _ServerSource:
         if token is not None:
             headers["authorization"] = f"Bearer {token}"
         try:
-            # The address was checked to be http or https.
-            with urlopen(Request(urljoin(address, "metrics"), headers=headers), timeout=SECONDS) as response:
+            scheme, _, rest = address.partition(":")
+            # The address was checked to have one of these schemes.
+            where = urljoin(f"{SCHEMES[scheme.lower()]}:{rest}", "metrics")
+            with urlopen(Request(where, headers=headers), timeout=SECONDS) as response:
                 return response.read(MOST_BYTES).decode(errors="replace")
         except (URLError, HTTPException, OSError, ValueError):
             return None

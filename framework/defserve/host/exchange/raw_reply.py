@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any, Final
 
 from pydantic_core import from_json
@@ -14,14 +15,11 @@ DEPTH: Final = 64
 KEYS: Final = 10_000
 
 # The two ways in which servers write a successful reply. The result stands between a known start and a known end.
-ID_FIRST: Final = b'{"jsonrpc":"2.0","id":'
-THEN_RESULT: Final = b',"result":'
+ID_FIRST: Final = re.compile(rb'\{"jsonrpc":"2\.0","id":(0|[1-9][0-9]{0,17}),"result":').match
 RESULT_FIRST: Final = b'{"result":'
-THEN_ID: Final = b',"jsonrpc":"2.0","id":'
-LONGEST_NUMBER: Final = 18
-ID_AT: Final = len(ID_FIRST)
-RESULT_LENGTH: Final = len(THEN_RESULT)
-RESULT_BY: Final = ID_AT + LONGEST_NUMBER + RESULT_LENGTH
+ID_LAST: Final = re.compile(rb',"jsonrpc":"2\.0","id":(0|[1-9][0-9]{0,17})\}\Z').search
+LONGEST_END: Final = len(b',"jsonrpc":"2.0","id":}') + 18
+CLOSING: Final = ord("}")
 
 
 class RawReply(Reply):
@@ -45,16 +43,14 @@ class RawReply(Reply):
 
 def read(data: bytes) -> Message | list[Message]:
     """What `decode` gives. A successful reply in one of the usual forms is a `RawReply`."""
-    if data.startswith(ID_FIRST):
+    if found := ID_FIRST(data):
         # `}` closes the reply, because nothing but a whole JSON value is accepted before it.
-        found = data.find(THEN_RESULT, ID_AT, RESULT_BY)
-        number, part = data[ID_AT:found], data[found + RESULT_LENGTH : -1]
-    elif data.startswith(RESULT_FIRST):
-        found = data.rfind(THEN_ID, max(0, len(data) - LONGEST_NUMBER - len(THEN_ID) - 1))
-        number, part = data[found + len(THEN_ID) : -1], data[len(RESULT_FIRST) : found]
+        number, part = found[1], data[found.end() : -1]
+        if data[-1] != CLOSING:
+            return decode(data)
+    elif data.startswith(RESULT_FIRST) and (found := ID_LAST(data, max(0, len(data) - LONGEST_END))):
+        number, part = found[1], data[len(RESULT_FIRST) : found.start()]
     else:
-        return decode(data)
-    if found < 0 or not data.endswith(b"}") or not number.isdigit() or (number[0] == 48 and len(number) > 1):
         return decode(data)
     try:
         value = from_json(part, allow_inf_nan=False)

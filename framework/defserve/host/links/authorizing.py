@@ -38,6 +38,10 @@ class AuthorizedEndpoint(Endpoint):
             await response.aclose()
         raise AssertionError("unreachable")
 
+    @property
+    def is_signing_in(self) -> bool:
+        return self._authorizer.is_signing_in
+
     async def aclose(self) -> None:
         """Close the connections, and give up a sign-in that is under way."""
         await self._authorizer.aclose()

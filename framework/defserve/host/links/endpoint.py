@@ -75,6 +75,11 @@ class Endpoint:
     def __str__(self) -> str:
         return str(self._address)
 
+    @property
+    def is_signing_in(self) -> bool:
+        """Whether requests wait until somebody has signed in."""
+        return False
+
     async def send(
         self, method: str, headers: Mapping[str, str], content: bytes | None = None, *, repeatable: bool = False
     ) -> HttpResponse:

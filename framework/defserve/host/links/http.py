@@ -111,6 +111,11 @@ class HttpLink:
         """The id of the session, if the server opened one."""
         return self._session
 
+    @property
+    def is_signing_in(self) -> bool:
+        """Whether requests wait until somebody has signed in."""
+        return self._endpoint.is_signing_in
+
     def watch(self, watcher: Callable[[HttpExchange], object]) -> None:
         """Have `watcher` called with every HTTP exchange, once the head of its response is there."""
         self._endpoint.watcher = watcher

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Awaitable, Callable, Mapping
+from contextvars import ContextVar
 from typing import Any, Final
 
 from defserve.errors import PeerError
@@ -19,6 +21,9 @@ from defserve.protocols.mcp.asking.elicitation import VALUE
 
 REQUEST: Final = "notifications/mgp.callback.request"
 RESPOND: Final = "mgp/callback/respond"
+
+ANSWER_BY: Final[ContextVar[float | None]] = ContextVar("answer_by", default=None)
+"""Until when (seconds since 1970) the server waits for the answer that is being asked for; None if it does not say."""
 
 log = logging.getLogger("defserve.host")
 
@@ -33,8 +38,11 @@ FIELDS: Final[Mapping[str, Callable[[list[str]], dict[str, Any]]]] = {
 async def respond(params: Mapping[str, Any], answers: Answers, send: Callable[..., Awaitable[Any]]) -> None:
     """Ask the question and send the answer. Never raises: nobody waits for this."""
     patience = params.get("timeout_ms")
+    seconds = patience / 1000 if isinstance(patience, int | float) else None
+    if seconds is not None:
+        ANSWER_BY.set(time.time() + seconds)  # this task is of this one answer
     try:
-        async with asyncio.timeout(patience / 1000 if isinstance(patience, int | float) else None):
+        async with asyncio.timeout(seconds):
             response = await _response(params, answers)
             await send(RESPOND, {"callback_id": params.get("callback_id"), "response": response})
     except TimeoutError:

@@ -9,5 +9,6 @@ By hand, because Authlib's clients are made for sessions of requests and httpx, 
 URL ids: what is left of them are query strings. What is signed, joserfc signs (extra `oauth`).
 
 May import: `auth.urls`, `guard.network.addresses`, `host.fields`, `host.link`, `host.links.http_client`,
-`stores.files`, `stores.formats`, `stores.private_folder`.
+`stores.files`, `stores.formats`, `stores.private_folder`,
+`transports.client_errors`.
 """

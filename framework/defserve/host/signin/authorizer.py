@@ -7,12 +7,13 @@ import logging
 from collections.abc import AsyncGenerator, Coroutine, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import replace
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, NamedTuple, TypeAlias
+from urllib.parse import urlsplit
 
-from defserve.auth.urls import checked_url
+from defserve.auth.urls import checked_url, is_loopback
 from defserve.errors import PeerError, UsageError
 from defserve.host.link import HttpChallenge
-from defserve.host.signin.challenges import Challenge, oauth_challenge
+from defserve.host.signin.challenges import NO_CHALLENGE, Challenge, oauth_challenge
 from defserve.host.signin.credential import Credential
 from defserve.host.signin.discovery import Discovered, discover
 from defserve.host.signin.errors import RefusedByIssuer, SignInError
@@ -33,6 +34,17 @@ AsyncWork: TypeAlias = Coroutine[Any, Any, bool]
 log = logging.getLogger("defserve.host")
 
 
+class AuthorizerOptions(NamedTuple):
+    """issuer   which one to take, if the server names several
+    dpop     bind tokens to a key of ours, even if the server does not ask for that
+    anew     get new tokens, whatever was kept; the registration is used again
+    """
+
+    issuer: str | None = None
+    dpop: bool = False
+    anew: bool = False
+
+
 class ServerAuthorizer:
     """See `Authorizer`. Without a `grant` it uses and renews what was kept, and never asks anybody.
 
@@ -40,10 +52,10 @@ class ServerAuthorizer:
     """
 
     def __init__(
-        self, url: str, store: CredentialStore, grant: Grant | None, *, dpop: bool = False, trusted: str | None = None
+        self, url: str, store: CredentialStore, grant: Grant | None, how: AuthorizerOptions | None = None
     ) -> None:
         checked_url(url, "the address to sign in to", query=True)
-        self._url, self._store, self._grant, self._dpop, self._trusted = url, store, grant, dpop, trusted
+        self._url, self._store, self._grant, self._how = url, store, grant, how or AuthorizerOptions()
         self._credential: Credential | None = None
         self._is_loaded = False
         self._nonce: str | None = None
@@ -54,6 +66,10 @@ class ServerAuthorizer:
     def credential(self) -> Credential | None:
         """What is sent now."""
         return self._credential
+
+    @property
+    def is_signing_in(self) -> bool:
+        return self._renewing is not None and not self._renewing.done()
 
     async def headers(self, method: str, url: str) -> Mapping[str, str]:
         if not self._is_loaded:
@@ -90,12 +106,15 @@ class ServerAuthorizer:
             return True  # it was renewed while the request was under way
         return await self._alone(self._renew(challenge.status, said, least_reach(challenge.peers)))
 
-    async def sign_in(self, challenge: Challenge, reach: Reach) -> Credential:
-        """Get new tokens, whatever was kept. Raises SignInError."""
+    async def sign_in(self) -> Credential:
+        """Get tokens for a server that has not asked for any. Raises SignInError, also if it names no issuer."""
         await self._load()
-        fetcher = Fetcher(reach)
-        found = await discover(self._url, challenge, fetcher, self._trusted)
-        return await self._obtain(found, challenge, (), fetcher)
+        host = urlsplit(self._url).hostname or ""
+        fetcher = Fetcher(Reach.MACHINE if is_loopback(host) else Reach.INTERNET)
+        found = await discover(self._url, NO_CHALLENGE, fetcher, self._how.issuer)
+        if found.issuer.is_guessed:
+            raise SignInError(f"{self._url} answers without a sign-in, and does not say where one could sign in")
+        return await self._obtain(found, NO_CHALLENGE, (), fetcher)
 
     async def aclose(self) -> None:
         if self._renewing is not None:
@@ -104,9 +123,10 @@ class ServerAuthorizer:
 
     async def _load(self) -> None:
         try:
-            self._credential = await asyncio.to_thread(self._store.read, self._url)
+            found = await asyncio.to_thread(self._store.read, self._url)
         except UsageError as error:
             raise SignInError(error.problem, fix=error.fix) from None
+        self._credential = replace(found, tokens=None) if found is not None and self._how.anew else found
         self._is_loaded = True
 
     # -- renewing ----------------------------------------------------------------------------------------
@@ -127,7 +147,7 @@ class ServerAuthorizer:
             return True
         if self._grant is None and not (credential and credential.can_refresh and status == 401):
             return False
-        found = await discover(self._url, challenge, fetcher, self._trusted)
+        found = await discover(self._url, challenge, fetcher, self._how.issuer)
         # A new issuer is a new start: nothing of the old one is shown to it.
         is_same = credential is not None and credential.issuer.issuer == found.issuer.issuer
         if credential is not None and is_same and status == 401 and credential.can_refresh and not self._in_vain:
@@ -162,7 +182,7 @@ class ServerAuthorizer:
     ) -> Credential:
         assert self._grant is not None
         scopes = self._scopes(challenge, found, before)
-        key = ProofKey() if self._dpop or found.resource.wants_dpop or challenge.scheme == "dpop" else None
+        key = ProofKey() if self._how.dpop or found.resource.wants_dpop or challenge.scheme == "dpop" else None
         wanted = Wanted(self._url, found, scopes, fetcher, key, self._credential)
         credential = await self._grant.obtain(wanted)
         async with self._locked():

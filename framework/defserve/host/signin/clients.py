@@ -30,6 +30,8 @@ class OAuthClient:
     """Where it was registered to come back to; empty if that is not known."""
     expires_at: float | None = None
     """When its secret ends."""
+    scopes: tuple[str, ...] = ()
+    """What it was registered for: some issuers refuse anything else."""
 
     @property
     def is_expired(self) -> bool:
@@ -73,7 +75,8 @@ async def register(
     secret = text_of(document.get("client_secret")) or None
     ends = number_of(document.get("client_secret_expires_at")) or None
     method = text_of(document.get("token_endpoint_auth_method"))
-    client = OAuthClient(client_id, secret, redirect_uri=redirect_uris[0], expires_at=ends if secret else None)
+    ends = ends if secret else None
+    client = OAuthClient(client_id, secret, NONE, redirect_uris[0], ends, tuple(scopes))
     if method in (NONE, BASIC, POST) and (method == NONE or secret):
         return replace(client, method=method)
     return method_for(client, issuer)

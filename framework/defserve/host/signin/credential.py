@@ -99,6 +99,7 @@ def read_credential(public: Json, secret: Json) -> Credential | None:
             text_of(client.get("method")) or "none",
             text_of(client.get("redirect_uri")) or "",
             number_of(client.get("expires_at")),
+            tuple(texts_of(client.get("scopes"))),
         ),
         tokens or None,
         tuple(texts_of(public.get("asked"))),

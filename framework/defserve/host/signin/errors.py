@@ -2,18 +2,12 @@
 
 from __future__ import annotations
 
-from defserve.errors import PeerError
 from defserve.redaction import redact_text
+from defserve.transports.client_errors import SignInError
+
+__all__ = ["RefusedByIssuer", "SignInError", "quoted"]
 
 LONGEST_QUOTE = 300
-
-
-class SignInError(PeerError):
-    """Signing in to a server failed. The message says at which step, why, and what helps. It has no secrets."""
-
-    def __init__(self, problem: str, *, fix: str = "") -> None:
-        self.problem, self.fix = problem, fix
-        super().__init__(f"{problem}\n  fix: {fix}" if fix else problem)
 
 
 class RefusedByIssuer(SignInError):

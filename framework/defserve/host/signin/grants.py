@@ -86,11 +86,12 @@ class PersonGrant:
         return replace(wanted.credential(client), tokens=tokens)
 
     def _registered(self, wanted: Wanted) -> OAuthClient | None:
-        """The client that was registered before, with this very issuer."""
+        """The client that was registered before, with this very issuer, for as much as is wanted now."""
         known = wanted.known
         if self.client or known is None or known.issuer.issuer != wanted.found.issuer.issuer or known.client.is_expired:
             return None
-        return known.client if known.client.redirect_uri else None
+        is_enough = set(wanted.scopes) <= set(known.client.scopes)
+        return known.client if known.client.redirect_uri and is_enough else None
 
     async def _client(self, wanted: Wanted, known: OAuthClient | None, uri: str) -> OAuthClient:
         """In the order of the specification: what was given, a URL id, a registration."""

@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from inspect import isawaitable
 
 from defserve.errors import UsageError
-from defserve.host.signin.authorizer import ServerAuthorizer
+from defserve.host.signin.authorizer import AuthorizerOptions, ServerAuthorizer
 from defserve.host.signin.clients import OAuthClient
 from defserve.host.signin.grants import (
     AssertionGrant,
@@ -34,6 +34,7 @@ class SignIn:
     store          where tokens are kept; with those of `defserve login` by default
     issuer         which issuer to take, if the server names several
     dpop           bind tokens to a key of ours; always done if the server says that it wants that
+    anew           sign in even if there are tokens from before
     """
 
     def __init__(
@@ -47,10 +48,11 @@ class SignIn:
         store: CredentialStore | None = None,
         issuer: str | None = None,
         dpop: bool = False,
+        anew: bool = False,
     ) -> None:
         self._client, self._url_id = given_client(client_id, client_secret)
         self._scopes, self._name, self._redirect = scopes, name, redirect
-        self._store, self._issuer, self._dpop = store, issuer, dpop
+        self._store, self._how = store, AuthorizerOptions(issuer, dpop, anew)
 
     def authorizer(self, url: str) -> ServerAuthorizer:
         """See `Auth`. Raises UsageError for an address that is neither https nor on this machine."""
@@ -64,7 +66,7 @@ class SignIn:
 
             store = user_store()
         grant = PersonGrant(redirect, self._client, self._url_id, self._name, self._scopes)
-        return ServerAuthorizer(url, store, grant, dpop=self._dpop, trusted=self._issuer)
+        return ServerAuthorizer(url, store, grant, self._how)
 
 
 class StoredSignIn:
@@ -87,12 +89,12 @@ class _Unattended:
     """A way to get tokens in which no person takes part. They are kept in memory, unless a `store` is given."""
 
     def __init__(self, grant: Grant, issuer: str | None, dpop: bool, store: CredentialStore | None) -> None:
-        self._grant, self._issuer, self._dpop = grant, issuer, dpop
+        self._grant, self._how = grant, AuthorizerOptions(issuer, dpop)
         self._store = MemoryStore() if store is None else store
 
     def authorizer(self, url: str) -> ServerAuthorizer:
         """See `Auth`. Raises UsageError for an address that is neither https nor on this machine."""
-        return ServerAuthorizer(url, self._store, self._grant, dpop=self._dpop, trusted=self._issuer)
+        return ServerAuthorizer(url, self._store, self._grant, self._how)
 
 
 class ClientCredentials(_Unattended):

@@ -19,6 +19,8 @@ from defserve.host.signin.proofs import ProofKey, signed_assertion
 SLACK_SECONDS: Final = 30.0
 """A token that ends sooner counts as ended: it has to last until its request arrives."""
 LONGEST_TOKEN: Final = 32 * 1024
+LONGEST_LIFE: Final = 10 * 365 * 86_400
+"""Seconds. An issuer may write any number."""
 ASSERTION: Final = "urn:ietf:params:oauth:client-assertion-type:jwt-bearer"
 NONCE_WANTED: Final = "use_dpop_nonce"
 TYPES: Final = {"bearer": "Bearer", "dpop": "DPoP"}
@@ -150,6 +152,6 @@ def read_tokens(document: Json, asked: Sequence[str], *, is_bound: bool) -> Toke
         access,
         type,
         tuple(granted.split()) if granted is not None else tuple(asked),
-        time.time() + seconds if seconds is not None and seconds >= 0 else None,
+        time.time() + min(seconds, LONGEST_LIFE) if seconds is not None and seconds >= 0 else None,
         refresh if refresh and len(refresh) <= LONGEST_TOKEN else None,
     )

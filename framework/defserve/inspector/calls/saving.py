@@ -82,7 +82,8 @@ def _without_secrets(value: Any) -> Any:
 def _filled(value: Any, shown: Any, name: str) -> Any:
     """The value, with what to fill in where the mask is in `shown`. All else is as it was, to the last character."""
     if is_object(value) and is_object(shown):
-        return {key: _filled(each, shown[key], key) for key, each in value.items()}
+        pairs = zip(value.items(), shown.items(), strict=True)
+        return {_filled(key, other, "the secret"): _filled(each, masks, key) for (key, each), (other, masks) in pairs}
     if is_array(value) and is_array(shown):
         return [_filled(each, other, name) for each, other in zip(value, shown, strict=True)]
     if isinstance(shown, str) and MASK in shown and shown != value:

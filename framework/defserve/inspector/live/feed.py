@@ -18,6 +18,8 @@ from defserve.protocols.mcpl.content import Content, blocks
 
 Mode: TypeAlias = Literal["accept", "ask", "refuse"]
 MODES: Final = get_args(Mode)
+Version: TypeAlias = Literal["0.4", "0.5"]
+VERSIONS: Final = get_args(Version)
 MOST_EVENTS: Final = 300
 MOST_MESSAGES: Final = 300
 MOST_WAITING: Final = 100
@@ -29,10 +31,12 @@ class LiveFeed:
 
     mode  what happens to an event: it is accepted, refused, or waits until the person decides
     off   the feature sets that the person switched off, for conversations that begin later, too
+    offered  the version of MCPL that conversations offer
     """
 
     def __init__(self, push: Callable[[str, Any], object]) -> None:
         self.mode: Mode = "accept"
+        self.offered: Version = "0.4"
         self.off: set[str] = set()
         self.scopes: dict[str, dict[str, list[str]]] = {}
         self.events: deque[Json] = deque(maxlen=MOST_EVENTS)
@@ -124,6 +128,11 @@ class LiveFeed:
             return False
         waiting.set_result(is_allowed)
         return True
+
+    def offer(self, version: str) -> None:
+        if version not in VERSIONS:
+            raise BadMessage(f"'version' is one of {', '.join(VERSIONS)}")
+        self.offered = cast(Version, version)
 
     def choose(self, mode: str) -> None:
         """Change what happens to events. Those that wait are decided by it. Raises BadMessage."""

@@ -1,11 +1,12 @@
 // What waits for the person. Confirmations and permissions are dialogs, one after the other; the rest is for its panel.
-import { html, useEffect, useState } from "./vendor/preact.js";
+import { html } from "./vendor/preact.js";
 import { ask, on } from "./socket.js";
 import { app, toast, useStore } from "./store.js";
 import { Button, Chip } from "./parts/controls.js";
 import { Mark } from "./parts/icons.js";
 import { Json } from "./parts/json.js";
 import { Dialog } from "./parts/layers.js";
+import { useTicks } from "./parts/ticks.js";
 import { age, cut } from "./format.js";
 
 export const DIALOGS = ["confirmation", "permission", "view"];
@@ -46,13 +47,11 @@ export function QuestionDialogs() {
   return html`<${Kind} key=${question.id} question=${question} queue=${queue} />`;
 }
 
-function useSince(question) {
-  const [, tick] = useState(0);
-  useEffect(() => {
-    const timer = setInterval(() => tick(count => count + 1), 1000);
-    return () => clearInterval(timer);
-  }, []);
-  return `Asked ${age(question.since)} ago.`;
+// When it was asked, and how long the server still waits, if it says so.
+export function useSince({ since, until }) {
+  useTicks();
+  const left = until && until - Date.now() / 1000;
+  return `Asked ${age(since)} ago.${until ? (left > 0 ? ` ${age(0, left)} left to answer.` : " The server waits no longer.") : ""}`;
 }
 
 function Confirmation({ question, queue }) {

@@ -23,7 +23,7 @@ export function ask(verb, args = {}, onPart) {
       return;
     }
     waiting.set(id, { resolve, reject, onPart });
-    socket.send(JSON.stringify({ id, do: verb, ...args }));
+    socket.send(JSON.stringify({ id, do: verb, with: args }));
   });
   promise.cancel = () => {
     if (waiting.has(id) && socket?.readyState === WebSocket.OPEN) socket.send(JSON.stringify({ do: "cancel", of: id }));

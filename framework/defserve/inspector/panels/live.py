@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager, suppress
 from typing import Any, Final
 
 from defserve.errors import PeerError
+from defserve.host.fields import object_of
 from defserve.host.mcpl.hooks import AFTER, BEFORE
 from defserve.host.mcpl.peer import McplPeer
 from defserve.inspector.inspection import Inspection
@@ -15,10 +17,12 @@ from defserve.inspector.panels.verb import Verb, asking, era_of
 from defserve.inspector.protocol import BadMessage, Json, Request
 from defserve.protocols.mcpl.channels.values import Channel
 from defserve.protocols.mcpl.errors import LiveRefusal
+from defserve.protocols.mcpl.vocabulary import AFTER as AFTER_USE
 from defserve.wire.jsonvalue import is_array
 
 MOST_PATTERNS: Final = 100
 MOST_CHANNELS: Final = 200
+LIFECYCLE: Final = "channels.lifecycle"
 
 
 async def overview(inspection: Inspection, request: Request) -> Any:
@@ -29,6 +33,9 @@ async def overview(inspection: Inspection, request: Request) -> Any:
         return {"version": None}
     return {
         "version": mcpl.version,
+        **_agreed(mcpl),
+        "offered": feed.offered,
+        "opens": _opens(mcpl) and not client.stateless,
         "sets": [_set(mcpl, name) for name in [one.name for one in mcpl.feature_sets]],
         "asked": list(feed.asked.values()),
         "mode": feed.mode,
@@ -39,9 +46,29 @@ async def overview(inspection: Inspection, request: Request) -> Any:
     }
 
 
+def _agreed(mcpl: McplPeer) -> Json:
+    """What differs with the version: hooks after an inference, and what was granted of what the server claims."""
+    grants, receipt = mcpl.feature_sets.grants, mcpl.receipt
+    told: Json = {"after": AFTER_USE not in mcpl.rules.lost, "granted": None, "denied": None, "receipt": None}
+    if not grants.by_grant:
+        return told
+    if receipt is not None:
+        told["receipt"] = {"accepted": receipt.accepted, "reason": receipt.reason, "notes": list(receipt.notes)}
+    return {**told, "granted": sorted(grants.active), "denied": sorted(grants.claimed - grants.active)}
+
+
+def _opens(mcpl: McplPeer) -> bool:
+    """Whether the server opens channels for its host. Without a session it cannot keep one open."""
+    offer = mcpl.feature_sets.advertised.get("channels")
+    is_offered = offer is True or object_of(offer).get("lifecycle") is True
+    return is_offered and mcpl.feature_sets.grants.permits(LIFECYCLE)
+
+
 def _set(mcpl: McplPeer, name: str) -> Json:
     one, lists = mcpl.feature_sets[name], mcpl.feature_sets.scoping(name)
+    grants = mcpl.feature_sets.grants
     return {
+        "missing": sorted({*one.uses} - grants.active) if grants.by_grant else [],
         "name": name,
         "about": one.description,
         "uses": list(one.uses),
@@ -84,6 +111,13 @@ async def scopes(inspection: Inspection, request: Request) -> Any:
         if name in mcpl.feature_sets:
             await mcpl.update(scopes={name: lists})
     inspection.live.scopes[name] = lists
+    return await overview(inspection, request)
+
+
+async def offer(inspection: Inspection, request: Request) -> Any:
+    """Offer another version of MCPL. The conversations are opened anew."""
+    inspection.live.offer(request.text("version"))
+    inspection.reopen()
     return await overview(inspection, request)
 
 
@@ -135,8 +169,13 @@ async def collect(inspection: Inspection, request: Request) -> Any:
 
 
 async def open_channel(inspection: Inspection, request: Request) -> Any:
+    """Have the server open a channel. An address that is JSON is sent as such."""
+    address: Any = request.text("address", "").strip() or None
+    if address is not None:
+        with suppress(ValueError):
+            address = json.loads(address)
     async with _live(inspection, request) as mcpl:
-        return _channel(await mcpl.open(request.text("type"), request.arguments.get("address")))
+        return _channel(await mcpl.open(request.text("type"), address))
 
 
 async def close_channel(inspection: Inspection, request: Request) -> Any:
@@ -171,6 +210,7 @@ VERBS: Final[Mapping[str, Verb]] = {
     "live.overview": overview,
     "live.switch": switch,
     "live.scopes": scopes,
+    "live.offer": offer,
     "live.decide": decide,
     "live.mode": mode,
     "live.before": before,

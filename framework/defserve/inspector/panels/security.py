@@ -6,10 +6,12 @@ import time
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import asdict
+from datetime import UTC, datetime, timedelta
 from typing import Any, Final, Literal, cast
 
 from defserve.errors import DefserveError, PeerError
 from defserve.host.client import Client
+from defserve.host.mgp.access import AccessEntry
 from defserve.host.mgp.events import EventStream
 from defserve.host.mgp.permissions.approval import risk_of
 from defserve.host.mgp.security.tool_security import tool_security
@@ -23,6 +25,7 @@ DECISIONS: Final = {True: "approved", False: "denied", None: "deferred"}
 MOST_NAMES: Final = 1_000
 MOST_SHOWN: Final = 500
 EVERY_SECONDS: Final = 1.0
+LONGEST_GRANT: Final = 10 * 365 * 86_400
 
 
 async def overview(inspection: Inspection, request: Request) -> Any:
@@ -49,6 +52,7 @@ async def overview(inspection: Inspection, request: Request) -> Any:
         "trust": mgp.trust_level,
         "sections": sorted(mgp.sections),
         "permissions": permissions,
+        "lifecycle": list(inspection.lifecycle)[::-1],
     }
 
 
@@ -94,12 +98,17 @@ async def access(inspection: Inspection, request: Request) -> Any:
 
 
 async def grant(inspection: Inspection, request: Request) -> Any:
-    """Set an entry that allows or denies."""
+    """Set an entry that allows or denies, for so many `seconds`, or for ever."""
     permission = request.text("permission", "allow")
     if permission not in ("allow", "deny"):
         raise BadMessage("'permission' is allow or deny")
+    more: AccessEntry = {"permission": permission}
+    if (seconds := request.number("seconds")) is not None:
+        if not 1 <= seconds <= LONGEST_GRANT:
+            raise BadMessage(f"an entry holds from 1 to {LONGEST_GRANT} seconds", fix="leave 'seconds' out for ever")
+        more["expires_at"] = datetime.now(UTC) + timedelta(seconds=seconds)
     async with asking(inspection, request) as client:
-        return await client.access_grant(_agent(request), _tool(request), permission=permission)
+        return await client.access_grant(_agent(request), _tool(request), **more)
 
 
 async def revoke(inspection: Inspection, request: Request) -> Any:
@@ -124,7 +133,7 @@ def _tool(request: Request) -> str | None:
 async def audit(inspection: Inspection, request: Request) -> Any:
     """`log`: the newest lines of the server's log, if it can be read. `seen`: what our own side wrote down."""
     seen = list(inspection.audit.events)[-MOST_SHOWN:]
-    found: Json = {"seen": seen[::-1], "log": None}
+    found: Json = {"seen": seen[::-1], "log": None, "remote": inspection.server_log.is_elsewhere}
     try:
         found["log"] = await inspection.server_log.lines()
     except DefserveError as error:

@@ -17,6 +17,9 @@ from defserve.redaction import MASK, is_secret_name, redact_text
 from defserve.wire.jsonvalue import is_array, is_object
 
 LONGEST: Final = 4 * 1024 * 1024
+LONGEST_NAME: Final = 64
+SHORT_KEY: Final = 20
+"""Characters. Names of members that are shorter, and are words of a program, are no secrets."""
 MOST_VALUES: Final = 8
 """JSON values that are looked for in a text."""
 
@@ -80,6 +83,47 @@ def masked(value: Any) -> Any:
     A schema may describe a field called "password": its description is shown, and no value in it.
     """
     return _masked(value, "")
+
+
+def masked_at(root: Any, names: Sequence[str], value: Any) -> tuple[list[str], Any]:
+    """A value that stands in `root` under these names, masked as it would be there. The names are masked, too.
+
+    Only what can tell that it is a secret is looked at: the names above it, and the names beside each of them.
+    """
+    containers: list[Any] = []
+    for name in names:
+        containers.append(root)
+        root = _below(root, name)
+    kept: Any = value
+    for container, name in zip(reversed(containers), reversed(names), strict=True):
+        if is_array(container):
+            is_pair = len(container) == 2 and name == "1" and isinstance(container[0], str)
+            kept = [container[0], kept] if is_pair else [kept]
+        else:
+            kept = {**_naming(container), name: kept}
+    shown, path = masked(kept), list[str]()
+    for container, name in zip(containers, names, strict=True):
+        if is_array(container):
+            path.append(name)
+            shown = shown[-1]
+        else:
+            place = [*_naming(container), name].index(name)
+            key, shown = list(shown.items())[place]
+            path.append(key)
+    return path, shown
+
+
+def _below(container: Any, name: str) -> Any:
+    if is_object(container):
+        return container.get(name)
+    place = int(name) if is_array(container) and name.isdecimal() else None
+    return container[place] if place is not None and place < len(container) else None
+
+
+def _naming(container: Any) -> dict[str, str]:
+    """The members of an object that say what its value is."""
+    members = container if is_object(container) else {}
+    return {key: name for key in NAMING if isinstance(name := members.get(key), str) and len(name) <= LONGEST_NAME}
 
 
 def masked_text(text: str) -> str:
@@ -158,7 +202,7 @@ def _masked(value: Any, of: str) -> Any:
     """A value that stands under the name `of`."""
     if is_object(value):
         pair = any(isinstance(name := value.get(key), str) and _names_secret(name) for key in NAMING)
-        return {name: _member(name, each, of, pair) for name, each in value.items()}
+        return _object((_key(name), _member(name, each, of, pair)) for name, each in value.items())
     if is_array(value):
         if of not in LISTING and len(value) == 2 and isinstance(name := value[0], str) and _names_secret(name):
             return [name, _hidden(value[1], "")]
@@ -167,7 +211,7 @@ def _masked(value: Any, of: str) -> Any:
 
 
 def _names_secret(name: str) -> bool:
-    return len(name) <= 64 and (_is_secret(name) or ("-" in name and _HEADER.search(name) is not None))
+    return len(name) <= LONGEST_NAME and (_is_secret(name) or ("-" in name and _HEADER.search(name) is not None))
 
 
 def _member(name: str, value: Any, of: str, pair: bool) -> Any:
@@ -175,9 +219,10 @@ def _member(name: str, value: Any, of: str, pair: bool) -> Any:
         return value
     if _is_secret(name):
         if of in SCHEMAS and is_object(value):
-            return {
-                word: _masked(each, word) if word in DESCRIBING else _hidden(each, word) for word, each in value.items()
-            }
+            return _object(
+                (word, _masked(each, word)) if word in DESCRIBING else (_hidden_key(word), _hidden(each, word))
+                for word, each in value.items()
+            )
         return _hidden(value, name)
     return _hidden(value, name) if pair and name in VALUES else _masked(value, name)
 
@@ -185,11 +230,33 @@ def _member(name: str, value: Any, of: str, pair: bool) -> Any:
 def _hidden(value: Any, name: str) -> Any:
     """A value of which only the shape is shown. Numbers of tokens are no secret."""
     if is_object(value):
-        return {key: _hidden(each, name) for key, each in value.items()}
+        return _object((_hidden_key(key), _hidden(each, name)) for key, each in value.items())
     if is_array(value):
         return [_hidden(each, name) for each in value]
     is_count = isinstance(value, int | float) and name.lower().endswith("tokens")
     return value if value is None or isinstance(value, bool) or is_count else MASK
+
+
+def _object(members: Iterable[tuple[str, Any]]) -> dict[str, Any]:
+    """Members by their names. Names that are the same once they are masked are numbered: no member is lost."""
+    made: dict[str, Any] = {}
+    for name, value in members:
+        count, first = 1, name
+        while name in made:
+            count += 1
+            name = f"{first} ({count})"
+        made[name] = value
+    return made
+
+
+def _key(name: str) -> str:
+    """The name of a member. It may itself be a secret: people keep things by their tokens."""
+    return name if len(name) < SHORT_KEY and name.isidentifier() else masked_text(name)
+
+
+def _hidden_key(name: str) -> str:
+    """The name of a member that stands under the name of a secret."""
+    return name if len(name) < SHORT_KEY and name.isidentifier() else _RUN.sub(_random, masked_text(name))
 
 
 def _header(name: str, value: str) -> str:

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from pydantic_core import to_json
 
-from defserve.inspector.recording.masking import masked
+from defserve.inspector.recording.masking import masked_at
 from defserve.stores.checkpoints.diffs import Op, diff
 from defserve.wire.jsonvalue import is_array, is_object
 
@@ -38,12 +38,12 @@ def patch(before: Any, after: Any) -> list[Op]:
         elif path in appended and is_array(array := _at(after, _names(path)[:-1])):
             appended[path] -= 1
             path = f"{path[:-1]}{len(array) - appended[path] - 1}"
-        shown: Op = {"op": op["op"], "path": path}
+        names, shown = _names(path), Op(op=op["op"], path=path)
         if op["op"] != "add":
-            shown["was"] = _hidden(path, _at(before, _names(path), removed))
+            names, shown["was"] = masked_at(before, _names(path), _at(before, _names(path), removed))
         if "value" in op:
-            shown["value"] = _hidden(path, op["value"])
-        made.append(shown)
+            names, shown["value"] = masked_at(after, _names(path), op["value"])
+        made.append(shown | {"path": _path(names)})
     return made
 
 
@@ -115,10 +115,8 @@ def _short(op: Op) -> Op:
     return shown
 
 
-def _hidden(path: str, value: Any) -> Any:
-    """A value without its secrets. It may be one because of its name, the last of its path."""
-    name = next(reversed(_names(path)), "")
-    return masked({name: value})[name]
+def _path(names: Sequence[str]) -> str:
+    return "".join(f"/{name.replace('~', '~0').replace('/', '~1')}" for name in names)
 
 
 def _names(path: str) -> list[str]:

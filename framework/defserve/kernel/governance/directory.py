@@ -64,6 +64,9 @@ class KernelDirectory:
 
     # -- register ------------------------------------------------------------------------------------------
 
+    def check(self, call: Call) -> None:
+        check_operator(call, self._kernel.config.settings.admins)
+
     async def register(self, call: Call, wanted: Registration) -> tuple[str, str]:
         settings = self._kernel.config.settings
         caller = check_operator(call, settings.admins)

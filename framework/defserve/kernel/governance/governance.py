@@ -15,7 +15,7 @@ from defserve.errors import UsageError
 from defserve.kernel.governance.access import KernelAccess, wants_access
 from defserve.kernel.governance.directory import KernelDirectory, ListedKernel
 from defserve.kernel.governance.marks import govern
-from defserve.kernel.governance.operators import is_operator
+from defserve.kernel.governance.operators import check_operator, is_operator
 from defserve.kernel.governance.permissions import KernelPermissions
 from defserve.kernel.governance.pins import Change, Pin, Pins
 from defserve.kernel.governance.said import contradictions, governed
@@ -99,7 +99,16 @@ class Governance(Extension):
         self._directory.session_closed(session)
 
     def stages(self) -> Stages:
-        return Stages(admit=_refuse_held, concerns=lambda item, active: HELD in item.facets)
+        return Stages(
+            admit=self._admit, concerns=lambda item, active: HELD in item.facets or isinstance(item, OperatorTool)
+        )
+
+    def _admit(self, call: Call, tool: Any) -> None:
+        """Before the arguments are read: what is wrong with them tells what a tool takes."""
+        if isinstance(tool, OperatorTool):
+            check_operator(call, self._kernel.config.settings.admins)
+        else:
+            _refuse_held(call, tool)
 
     # -- pins ----------------------------------------------------------------------------------------------
 

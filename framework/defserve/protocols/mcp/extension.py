@@ -59,10 +59,13 @@ class MCP(Extension):
         self.resources.concrete.watch(lambda: changed("resources"))
         self.resources.templates.watch(lambda: changed("resources"))
 
-    def offer_elsewhere(self, source: UpdateSource, before: BeforeList, meta: Callable[[], Params], late: Late) -> None:
+    def offer_elsewhere(
+        self, source: UpdateSource, before: BeforeList, meta: Callable[[Call], Params], late: Late
+    ) -> None:
         """Offer what comes from elsewhere. Call it before serving.
 
-        `before` is awaited ahead of every list, whose `_meta` is `meta`. `late` is awaited for what is not known yet.
+        `before` is awaited ahead of every list, whose `_meta` for a caller is `meta`. `late` is awaited for what is not
+        known yet.
         """
         self._before_list = before
         self.subscriptions.source = source
@@ -181,6 +184,17 @@ class MCP(Extension):
 
     def credential_ended(self, session: Session, credential: str) -> None:
         self.subscriptions.credential_ended(session, credential)
+
+    def kept(self, session: Session) -> Params:
+        level = session.peek(reporting.LogLevel)
+        named = {"level": level.level} if level is not None else {}
+        return named | {f"uri {uri}": callers for uri, callers in self.subscriptions.kept(session).items()}
+
+    def restore(self, session: Session, kept: Mapping[str, Any]) -> None:
+        if "level" in kept:
+            session.local(reporting.LogLevel).level = kept["level"]
+        uris = {name.removeprefix("uri "): callers for name, callers in kept.items() if name.startswith("uri ")}
+        self.subscriptions.restore(session, uris)
 
 
 def _ignored(session: Any, params: Any) -> None:

@@ -44,8 +44,8 @@ class Listing(Generic[T]):
         describe: Callable[[T, Dialect], Params] = lambda item, dialect: item.describe(dialect),
     ) -> None:
         self.member, self.registry, self.shows, self.describe = member, registry, shows, describe
-        self.meta: Callable[[], Params] | None = None
-        """The `_meta` of its pages. It may change only with the registry's version."""
+        self.meta: Callable[[Call], Params] | None = None
+        """The `_meta` of its pages. It may change only with the registry's version, and differ only with the view."""
         self._pages = ByteCache[Encoded](MOST_BYTES)
         self._version = -1
 
@@ -78,7 +78,7 @@ class Listing(Generic[T]):
                     break
         items = [composition.describe(item, views, self.describe(item, dialect)) for _, item in found[:size]]
         result: Params = {self.member: items, **dialect_cache_hints(dialect)}
-        if self.meta is not None and "meta" in dialect.has and (meta := self.meta()):
+        if self.meta is not None and "meta" in dialect.has and (meta := self.meta(call)):
             result["_meta"] = meta
         if len(found) > size:
             result["nextCursor"] = cursor_at(self.member, found[size - 1][0])

@@ -50,6 +50,7 @@ def set_level(call: Call, params: Params) -> Params:
     if level not in LOG_LEVELS:
         raise InvalidParams(f"Invalid params: level must be one of {', '.join(LOG_LEVELS)}")
     call.session.local(LogLevel).level = str(level)
+    call.session.kept_changed()
     return {}
 
 

@@ -236,6 +236,14 @@ class MCPL(Extension):
         for section in self.sections:
             section.session_closed(session)
 
+    def kept(self, session: Session) -> Params:
+        live = agreed(session.terms)
+        return {"policy": policy} if live is not None and (policy := live.kept()) else {}
+
+    def restore(self, session: Session, kept: Mapping[str, Any]) -> None:
+        if (live := agreed(session.terms)) is not None:
+            live.restore(kept.get("policy", {}))
+
     def lifespan(self) -> AbstractAsyncContextManager[None] | None:
         found = [lifespan for section in self.sections if (lifespan := section.lifespan()) is not None]
         return _together(found) if found else None
@@ -263,6 +271,7 @@ class MCPL(Extension):
         try:
             return updates.requested(live, params, call.session, [one for one in self.sets if one.whole])
         finally:
+            call.session.kept_changed()
             # The receipt leaves first, then what it permits. Without a loop nothing runs yet that could change.
             if call.session.engine.ready:
                 call.session.engine.soon(partial(self._changed, call.session))

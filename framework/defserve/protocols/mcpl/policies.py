@@ -101,6 +101,18 @@ class FeaturePolicy:
         self.revision += 1
         self.approved = {}
 
+    def kept(self) -> Params:
+        """What another process must know to judge by it, as a JSON value."""
+        scopes = {name: [list(part) for part in lists] for name, lists in self._scopes.items()}
+        return {"decided": self._decided, "scopes": scopes}
+
+    def restore(self, kept: Mapping[str, Any]) -> None:
+        """Judge by what another process has `kept`."""
+        self._decided = dict(kept["decided"])
+        self._scopes = {name: ScopeLists(*map(tuple, lists)) for name, lists in kept["scopes"].items()}
+        self.revision += 1
+        self.approved = {}
+
 
 class GrantPolicy(FeaturePolicy):
     """What one host has granted, by the rules of 0.5. It is not `ready`, and grants nothing, before its first policy.
@@ -178,6 +190,17 @@ class GrantPolicy(FeaturePolicy):
         self._disabled, self._known = disabled, {}
         self.revision += 1
 
+    def kept(self) -> Params:
+        granted = sorted(self.granted) if self.ready else None
+        return {"granted": granted, "selected": self._selected, "disabled": self._disabled}
+
+    def restore(self, kept: Mapping[str, Any]) -> None:
+        self.clear()
+        if kept["granted"] is not None:
+            self._selected = tuple(kept["selected"]) if kept["selected"] is not None else None
+            self._disabled = tuple(kept["disabled"])
+            self.granted, self.ready = frozenset(kept["granted"]), True
+
 
 class ScopeLists(NamedTuple):
     """A host's patterns for one scoped set. Without a whitelist the host is asked about every label."""
@@ -226,6 +249,16 @@ class LiveTerms:
             self.policy.revision += 1
             self.policy = GrantPolicy(self.vocabulary)
         return self.policy
+
+    def kept(self) -> Params:
+        """The policy, for another process."""
+        by_grant = isinstance(self.policy, GrantPolicy)
+        return {"by_grant": by_grant, **self.policy.kept()} if by_grant or self.policy.is_said else {}
+
+    def restore(self, kept: Mapping[str, Any]) -> None:
+        """The policy that another process has `kept`."""
+        if kept:
+            (self.adopt() if kept["by_grant"] else self.policy).restore(kept)
 
     def offers(self, path: str) -> bool:
         """Whether the host can be asked: `pushEvents`, `inferenceRequest`, `channels.incoming`, …

@@ -18,6 +18,8 @@ from defserve.protocols.mcp.reporting import RANK
 from defserve.proxying.conversations.fronts import Front, is_confirmation
 from defserve.proxying.conversations.updates import Updates
 from defserve.version import VERSION
+from defserve.wire.codec import encode
+from defserve.wire.messages import Encoded
 
 if TYPE_CHECKING:
     from defserve.host.exchange.raw_reply import RawReply
@@ -105,6 +107,7 @@ class Channel:
         self.used_at = self._now()
         self.gone: PeerGone | None = None
         self.level: str | None = None
+        self._meta: tuple[Json, str | None, bytes] | None = None
         self.updates = Updates(self)
         self._began: asyncio.Event | None = None
         self._closing = False
@@ -158,6 +161,16 @@ class Channel:
                 own[LOG_LEVEL] = level
             return {**params, "_meta": own}
         return {**params, "_meta": meta} if meta else params
+
+    def encoded(self, params: Json, offers: Json, level: str | None) -> Encoded:
+        """The same as JSON, for a request that has no `_meta` of its own. What each call repeats is encoded once."""
+        given = encode(params)
+        if not self.terms.stateless:
+            return Encoded(given)
+        known = self._meta
+        if known is None or known[0] is not offers or known[1] != level:
+            known = self._meta = offers, level, encode(self.dressed({}, {}, offers, level))[1:]
+        return Encoded(b"%b,%b" % (given[:-1], known[2]) if params else b"{" + known[2])
 
     def forward(self, method: str, params: Json, exchange: Exchange) -> Coroutine[Any, Any, RawReply]:
         """Send a request of an exchange that has begun. Raises PeerGone, and PeerError if the link refuses it."""

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Hashable, Mapping
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from pydantic_core import to_json
+
 from defserve.auth.authority import is_stranger
 from defserve.protocols.mcp.apps.offer import OFFER, offers_apps
 from defserve.protocols.mcp.authorization.authorization import identity
@@ -25,7 +27,8 @@ class Front(NamedTuple):
     `session` is its conversation with us, if it has one that lasts. `offers` is what it lets a backend ask of it.
     `principal` is who it is counted for. `is_known`: somebody vouches for it, so that its yes counts.
     `takes_tasks`: its call may become a task. `waits`: it cannot, and the front waits for the result of one.
-    `credential` names the key or token that it showed.
+    `credential` names the key or token that it showed. `place` is the key with what it offers: two clients of one
+    principal may offer different things, and a backend is told what its own front offers.
     """
 
     key: Hashable | None
@@ -36,6 +39,7 @@ class Front(NamedTuple):
     takes_tasks: bool = False
     waits: bool = False
     credential: str = ""
+    place: Hashable = None
 
 
 class KnownFront:
@@ -81,10 +85,13 @@ def _front_of(call: Call) -> Front:
             offers |= OFFER
     caller, principal = identity(call), call.principal
     is_known = not is_stranger(caller)
-    if session not in session.composition.short_sessions:
+    key: Hashable = principal if is_known else None
+    lasting = None if session in session.composition.short_sessions else session
+    if lasting is not None:
         # The principal too: another credential may use the same session.
-        return Front((session, principal), session, offers, principal, is_known, takes, waits, caller.credential)
-    return Front(principal if is_known else None, None, offers, principal, is_known, takes, waits, caller.credential)
+        key = session, principal
+    place = key, to_json(offers) if offers else b""
+    return Front(key, lasting, offers, principal, is_known, takes, waits, caller.credential, place)
 
 
 def is_confirmation(method: str, params: Mapping[str, Any]) -> bool:

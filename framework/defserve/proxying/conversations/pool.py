@@ -6,8 +6,6 @@ import asyncio
 from collections import Counter
 from collections.abc import Awaitable, Callable, Hashable
 
-from pydantic_core import to_json
-
 from defserve.proxying.conversations.channel import Channel
 from defserve.proxying.conversations.fronts import Front
 from defserve.proxying.failures import too_busy
@@ -49,7 +47,7 @@ class Pool:
 
     def known(self, front: Front) -> Channel | None:
         """The open conversation of a front."""
-        channel = self._channels.get(_key(front)) if front.key is not None else None
+        channel = self._channels.get(front.place) if front.key is not None else None
         return channel if channel is not None and channel.gone is None else None
 
     async def get(self, front: Front) -> Channel:
@@ -63,7 +61,7 @@ class Pool:
             channel.on_idle = lambda: self._over(channel)
             self._single.add(channel)
             return channel
-        key = _key(front)
+        key = front.place
         task = self._opening.get(key)
         if task is None:
             self._make_room(front)
@@ -117,7 +115,7 @@ class Pool:
 
     def end(self, front: Front) -> None:
         """A front wants nothing more."""
-        if (channel := self._channels.pop(_key(front), None)) is not None:
+        if (channel := self._channels.pop(front.place, None)) is not None:
             self._end(channel)
 
     def end_of(self, which: Callable[[Front], bool]) -> None:
@@ -191,8 +189,3 @@ class Pool:
 
 def _principal(channel: Channel) -> str:
     return channel.front.principal if channel.front is not None else ""
-
-
-def _key(front: Front) -> Hashable:
-    """Two clients of one principal may offer different things. A backend is told what its own front offers."""
-    return front.key, to_json(front.offers) if front.offers else b""

@@ -16,7 +16,8 @@ from defserve.serving.workers.link import LONGEST_LINE, Gone
 if TYPE_CHECKING:
     from defserve.serving.workers.supervisor import Supervisor
 
-READY: Final = "ready"
+UP: Final = "defserve_worker_up"
+RESTARTS: Final = "defserve_worker_restarts_total"
 
 
 class Gathering:
@@ -64,9 +65,9 @@ class Gathering:
     def _lines(self, answered: dict[int, Any]) -> Iterator[str]:
         """The metrics that a supervisor knows itself."""
         places = self._supervisor.places
-        yield from head("defserve_worker_up", "gauge", "Whether a worker answers.")
+        yield from head(UP, "gauge", "Whether a worker answers.")
         for place in places:
-            yield f"defserve_worker_up{labels(worker=str(place.number))} {int(place.number in answered)}"
-        yield from head("defserve_worker_restarts_total", "counter", "How often a worker was started again.")
+            yield f"{UP}{labels(worker=str(place.number))} {int(place.number in answered)}"
+        yield from head(RESTARTS, "counter", "How often a worker was started again.")
         for place in places:
-            yield f"defserve_worker_restarts_total{labels(worker=str(place.number))} {place.restarts}"
+            yield f"{RESTARTS}{labels(worker=str(place.number))} {place.restarts}"

@@ -25,7 +25,7 @@ from defserve.runner.web_sessions import WebSessions
 from defserve.serving import web
 from defserve.serving.workers.membership import Greeting, Membership, join, membership
 from defserve.serving.workers.process import GroupPlan, Timing
-from defserve.serving.workers.rules import Sharing, check_sharing
+from defserve.serving.workers.rules import SharingServer, check_sharing
 from defserve.serving.workers.supervisor import Supervisor, counted
 from defserve.serving.workers.worker import Worker
 
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from defserve.auth import Auth
     from defserve.serving.options import WebFields
 
-    class ServedInGroup(Sharing, Protocol):
+    class ServedInGroup(SharingServer, Protocol):
         """The part of a server that a worker uses."""
 
         mcp: MCP

@@ -18,8 +18,9 @@ from defserve.serving.workers.figures import worker_figures
 from defserve.serving.workers.link import Gone, Link
 from defserve.serving.workers.membership import Membership
 
-LINGER: Final = 5.0
-"""How long a worker that leaves keeps connections on which nothing comes. On the others the next response says so."""
+LINGER: Final = 10.0
+"""How long a worker that leaves keeps connections on which nothing comes: longer than most clients keep them. On the
+others the next response says that it is the last."""
 LOOK_SECONDS: Final = 0.1
 SECONDS: Final = 4.0
 """How long a worker waits for what its supervisor gathers."""
@@ -90,6 +91,9 @@ class Worker:
         until = loop.time() + LINGER
         while loop.time() < until and self._listener.server_state.connections:  # noqa: ASYNC110
             await asyncio.sleep(LOOK_SECONDS)  # uvicorn tells nobody when one ends
+        # Before calls are refused: who comes too late finds a closed connection, and opens another one elsewhere.
+        for connection in list(self._listener.server_state.connections):
+            connection.shutdown()
         self._provider.ask()
 
     def _end(self) -> None:

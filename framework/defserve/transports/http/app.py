@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from typing import TYPE_CHECKING
 
 from defserve.auth.authority import LONGEST_ADDRESS, same_user_or_stranger, stranger_at
 from defserve.auth.challenges import HOW_TO_SEND, Denied
 from defserve.auth.dpop.shown import ShownProof
 from defserve.auth.failures import FailedTokens
 from defserve.auth.live.bearers import LiveBearers
+from defserve.auth.metadata import WELL_KNOWN
 from defserve.auth.options import Auth
 from defserve.auth.principals import Principal
 from defserve.auth.site import AuthSite
@@ -28,6 +30,9 @@ from defserve.transports.http.target import read_target
 from defserve.transports.session_provider import SessionProvider
 from defserve.transports.websocket.server import WebSockets, offers_another, refusing
 from defserve.wire.codec import INVALID_REQUEST, encode
+
+if TYPE_CHECKING:
+    from defserve.stores.shared.link import SharedLink
 
 # Reports the state of the server: an HTTP status and a text.
 Probe = Callable[[], Awaitable[tuple[int, bytes]]]
@@ -51,7 +56,7 @@ class HttpOptions:
 
     Beside the endpoint, everybody who passes the gate may read the `probes` (as `/healthz`). Authenticated callers may
     also use the `reports` (as `/metrics`) and, with `rest`, `/tools/{name}` and `/openapi.json`. The `page` is for
-    browsers; None: they are told that there is none.
+    browsers; None: they are told that there is none. With `shared`, sessions belong to all processes that have it.
     """
 
     path: str = ""
@@ -67,6 +72,7 @@ class HttpOptions:
     reports: Mapping[str, Probe] = field(default_factory=dict[str, Probe])
     rest: RestRules | None = None
     page: PageRules | None = None
+    shared: SharedLink | None = None
 
 
 class HttpApp:
@@ -80,7 +86,9 @@ class HttpApp:
         self.gate = Gate(
             options.allowed_hosts, options.allowed_origins, options.trusted_proxy, options.bind, options.port
         )
-        self.streamable = Streamable(provider, rules)
+        self.streamable = (
+            Streamable(provider, rules) if options.shared is None else _shared(provider, rules, options.shared)
+        )
         if self.auth is not None:
             self.streamable.challenge = self._ask_for_scopes
         self.sockets = WebSockets(provider)
@@ -212,7 +220,7 @@ class HttpApp:
             text = f"Too many bad tokens came from this address. Wait {wait + 1:.0f} s, or send a good one"
             await exchange.refuse(429, text, [(b"retry-after", b"%d" % (wait + 1))])
         else:
-            await self._challenge(exchange, found)
+            await self._challenge(exchange, found, scope)
         return False
 
     def _failed(self, scope: Scope) -> float:
@@ -222,10 +230,15 @@ class HttpApp:
 
     async def _ask_for_scopes(self, exchange: Exchange, scopes: Sequence[str]) -> None:
         assert self.auth is not None
-        await self._challenge(exchange, self.auth.denied("insufficient_scope", needs=scopes))
+        denied = self.auth.denied("insufficient_scope", needs=scopes, holder=exchange.principal)
+        await self._challenge(exchange, denied, exchange.scope)
 
-    async def _challenge(self, exchange: Exchange, denied: Denied) -> None:
+    async def _challenge(self, exchange: Exchange, denied: Denied, scope: Scope) -> None:
         """Tell a client which credentials it needs."""
+        resource = self.auth.resource if self.auth is not None else None
+        if resource is not None and (root := self._root(scope)):
+            # The paths of the standard belong to the app in which this one is mounted.
+            denied = denied.naming(resource.metadata_url, f"{resource.origin}{root}{WELL_KNOWN}")
         said = [("www-authenticate", denied.challenge), *denied.more]
         headers = [(name.encode(), value.encode("latin-1")) for name, value in said if value]
         await exchange.refuse(denied.status, denied.text, headers)
@@ -254,7 +267,7 @@ class HttpApp:
             return
         resource = self.auth.resource if self.auth is not None else None
         verb, path = scope["method"], scope["path"]
-        if resource is not None and path in resource.paths and verb == "GET":
+        if resource is not None and verb == "GET" and (path in resource.paths or self._path(scope) in resource.paths):
             await exchange.respond(200, encode(resource.document()), [(b"access-control-allow-origin", b"*")])
         elif self.auth is not None and resource is None and (verb, path.rpartition("/")[2]) == REGISTRATION:
             # Where no authorization server is named, clients of 2025-03-26 and later take this one for it, and show
@@ -399,6 +412,12 @@ class HttpApp:
                 await self.provider.stop()
                 await send({"type": "lifespan.shutdown.complete"})
                 return
+
+
+def _shared(provider: SessionProvider, rules: HttpRules, link: SharedLink) -> Streamable:
+    from defserve.transports.http.shared.streamable import SharedStreamable
+
+    return SharedStreamable(provider, rules, link)
 
 
 async def _refuse_method(exchange: Exchange, allowed: Iterable[str]) -> None:

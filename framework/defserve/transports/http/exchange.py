@@ -70,6 +70,10 @@ class Exchange(ClientOutbox):
         self._whole: WholeRequest | None = (whole := scope.pop(WHOLE, None))
         self.head: RequestHead | None = whole.head if whole is not None else None
 
+    @property
+    def scope(self) -> Scope:
+        return self._scope
+
     def shown(self) -> tuple[BearerCredential, ...]:
         """The credential that the request shows, if credentials are checked."""
         return self.live.shown(self.principal, self._scope["headers"]) if self.live is not None else ()

@@ -117,8 +117,12 @@ class HttpSession:
         for stream in (self.standalone, *self.streams.values()):
             if stream.exchange is not None and stream.exchange.principal.credential == key:
                 stream.drop()
-        if not any(shown.principal.covers(self.opener) for shown in self._credentials.values()):
+        if not self.has_credential():
             self.end()
+
+    def has_credential(self) -> bool:
+        """Whether a credential with the rights of who opened the session is left."""
+        return any(shown.principal.covers(self.opener) for shown in self._credentials.values())
 
     def is_idle(self, seconds: float) -> bool:
         """Whether nothing is running, and the client has sent nothing for so many seconds."""

@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterator
 from functools import partial
 
+from defserve.auth.principals import Principal
 from defserve.transports.http.session import HttpSession
 
 # How often to look for idle sessions: a share of the time that they may be idle, within limits.
@@ -26,6 +27,10 @@ class HttpSessions:
 
     def __len__(self) -> int:
         return len(self._open)
+
+    def new(self, id: str, opener: Principal) -> HttpSession:
+        """A session that is not listed yet."""
+        return HttpSession(id, opener)
 
     def add(self, session: HttpSession) -> None:
         self._open[session.id] = session

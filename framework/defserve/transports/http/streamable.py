@@ -22,6 +22,9 @@ from defserve.wire.messages import Id, Malformed, Message, Notification, Reply, 
 
 INVALID_PARAMS, INTERNAL_ERROR, HEADER_MISMATCH = -32602, -32603, -32020
 
+NOTHING_TO_RESUME = "Invalid request: nothing to resume after this Last-Event-ID"
+ALREADY_OPEN = "Conflict: this session's stream is already open"
+
 # `isinstance` is several times slower on a union made in place.
 SPOKEN = (Request, Notification)
 
@@ -48,8 +51,11 @@ class Streamable:
 
     def __init__(self, provider: SessionProvider, rules: HttpRules) -> None:
         self.provider, self.rules = provider, rules
-        self.sessions = HttpSessions(provider.limits.idle)
+        self.sessions = self._session_table()
         self.challenge: Callable[[Exchange, Sequence[str]], Awaitable[None]] | None = None
+
+    def _session_table(self) -> HttpSessions:
+        return HttpSessions(self.provider.limits.idle)
 
     # -- POST --------------------------------------------------------------------------------------------
 
@@ -173,7 +179,7 @@ class Streamable:
         if self.rules.no_sessions:
             await refuse(exchange, 400, INVALID_REQUEST, self.rules.no_sessions, request.id)
             return
-        session = HttpSession(secrets.token_urlsafe(24), exchange.principal)
+        session = self.sessions.new(secrets.token_urlsafe(24), exchange.principal)
         try:
             session.conversation = self._conversation(session, exchange.principal)
         except LimitExceeded as error:
@@ -195,9 +201,14 @@ class Streamable:
             await exchange.respond(400, reply.data if reply is not None else b"")
             return
         session.primed = session.conversation.version in self.rules.primed_versions
+        if await self._list(session, exchange, request):
+            session.note(exchange)
+            await exchange.respond(200, reply.data, [(b"mcp-session-id", session.id.encode())])
+
+    async def _list(self, session: HttpSession, exchange: Exchange, request: Request) -> bool:
+        """Have a new session found by its id. False: it cannot be kept, and its client was told."""
         self.sessions.add(session)
-        session.note(exchange)
-        await exchange.respond(200, reply.data, [(b"mcp-session-id", session.id.encode())])
+        return True
 
     def _conversation(self, session: HttpSession, principal: Principal) -> TransportSession:
         try:
@@ -230,22 +241,24 @@ class Streamable:
             await refuse(exchange, 406, INVALID_REQUEST, "Not acceptable: accept text/event-stream")
             return
         session = self._session(exchange)
-        if not isinstance(session, HttpSession):
+        if isinstance(session, HttpSession):
+            await self._stream(exchange, session)
+        else:
             await session
-            return
+
+    async def _stream(self, exchange: Exchange, session: HttpSession) -> None:
+        """Answer a GET with the stream that it continues, or else with the session's own."""
         last = exchange.headers.get("last-event-id")
         if last is not None:
             resumed = session.resume(last, exchange)
             if resumed is None:
-                await refuse(
-                    exchange, 404, INVALID_REQUEST, "Invalid request: nothing to resume after this Last-Event-ID"
-                )
+                await refuse(exchange, 404, INVALID_REQUEST, NOTHING_TO_RESUME)
                 return
             route, missed = resumed
         else:
             route, missed = session.standalone, b""
             if session.standalone.is_taken(exchange.principal):
-                await refuse(exchange, 409, INVALID_REQUEST, "Conflict: this session's stream is already open")
+                await refuse(exchange, 409, INVALID_REQUEST, ALREADY_OPEN)
                 return
             session.standalone.attach(exchange)
         with Attached(exchange, route) as attached:
@@ -263,6 +276,9 @@ class Streamable:
         if not exchange.principal.covers(session.opener):
             await refuse(exchange, 403, INVALID_REQUEST, "Forbidden: this session was opened with more rights")
             return
+        await self._end(exchange, session)
+
+    async def _end(self, exchange: Exchange, session: HttpSession) -> None:
         self.sessions.end(session)
         await exchange.respond(204)
 

@@ -22,6 +22,7 @@ from defserve.wire.jsonvalue import is_object
 
 EXAMPLES: Final = """  defserve doctor
   defserve doctor --port 8080 --json
+  defserve doctor --auth https://tools.example.com/mcp
 """
 OLDEST: Final = (3, 11)
 PORT: Final = 8000
@@ -31,6 +32,8 @@ EXTRAS: Final = {
     "http": ("uvicorn", "httptools", "websockets"),
     "client": ("httpx2",),
     "auth": ("jwt", "cryptography"),
+    "oauth": ("joserfc",),
+    "keyring": ("keyring",),
     "redis": ("redis",),
     "sandbox": ("pydantic_monty",),
     "telemetry": ("opentelemetry",),
@@ -74,14 +77,27 @@ def main(argv: list[str]) -> int:
         "defserve doctor", "Show what is installed and what is missing. Exits with 1 if something is broken.", EXAMPLES
     )
     parser.add_argument("--port", type=int, default=PORT, help=f"the port to check (default: {PORT})")
+    parser.add_argument("--auth", metavar="URL", help="walk the sign-in of a client at this server instead")
     parser.add_argument("--json", action="store_true", help="print JSON")
     options = parser.parse_args(argv)
-    found = list(findings(options.port))
+    found = _signing_in(options.auth) if options.auth is not None else list(findings(options.port))
     if options.json:
         show(Data([finding._asdict() for finding in found]))
     else:
         show(*page(found))
     return int(any(finding.state == "broken" for finding in found))
+
+
+def _signing_in(url: str) -> list[DoctorFinding]:
+    """What a client meets that signs in at a server. It registers nothing and sends no token."""
+    import asyncio
+
+    from defserve.tooling.signin_check.walk import walk
+
+    async def steps() -> list[DoctorFinding]:
+        return [DoctorFinding(*step) async for step in walk(url)]
+
+    return asyncio.run(steps())
 
 
 def findings(port: int) -> Iterator[DoctorFinding]:

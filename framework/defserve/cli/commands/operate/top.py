@@ -19,8 +19,10 @@ from defserve.cli.top.sources import source_of
 ABOUT: Final = """Watch a server or kernel that runs: calls a second, errors, latencies, sessions.
 
 At a terminal it fills the screen until you press q. Elsewhere it prints one table. A server shows its calls and
-latencies if it was started with --metrics. Latencies are read from a histogram, so they are not exact."""
+latencies if it was started with --metrics, and its processes if it has several (--workers). Latencies are read from a
+histogram, so they are not exact."""
 EXAMPLES: Final = """  defserve top http://127.0.0.1:8000/mcp
+  defserve top unix:/run/shop.sock
   defserve top                              the kernel of ./mgp.toml
   defserve top shop/mgp.toml --every 5
   defserve top http://127.0.0.1:8000/mcp --json --count 10
@@ -30,7 +32,10 @@ EXAMPLES: Final = """  defserve top http://127.0.0.1:8000/mcp
 def main(argv: list[str]) -> int:
     parser = CommandParser("defserve top", ABOUT, EXAMPLES)
     parser.add_argument(
-        "target", nargs="?", metavar="ADDRESS", help="http://host:port/mcp, or a kernel's mgp.toml (default: found)"
+        "target",
+        nargs="?",
+        metavar="ADDRESS",
+        help="http://host:port/mcp, ws://…, unix:/path, or a kernel's mgp.toml (default: found)",
     )
     parser.add_argument("--every", type=_seconds, default=2.0, metavar="SECONDS", help="how often (default: 2)")
     parser.add_argument("--count", type=positive, metavar="N", help="print N tables and end; no full screen")

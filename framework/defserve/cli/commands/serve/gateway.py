@@ -13,6 +13,7 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
+from defserve.cli.checked import refuse_json, show_checked
 from defserve.cli.exits import INTERRUPTED
 from defserve.cli.parser import CommandParser
 from defserve.errors import UsageError
@@ -40,6 +41,7 @@ def main(argv: list[str]) -> int:
     parser.add_argument("--on", metavar="ADDRESS", default=ON, help=f"ws://host:port/path or wss://… (default: {ON})")
     parser.add_argument("--config", metavar="FILE", required=True, help="who may join, and what they may send (TOML)")
     parser.add_argument("--check", action="store_true", help="only check the file")
+    parser.add_argument("--json", action="store_true", help="with --check: print JSON")
     parser.add_argument(
         "--log", action="store_true", help="log to stderr who joins and leaves, one JSON object per line"
     )
@@ -48,9 +50,11 @@ def main(argv: list[str]) -> int:
     options = parser.parse_args(argv)
     from defserve.gateway.config import load
 
-    address, config = Address.parse(options.on), load(options.config)
-    if address.scheme not in SCHEMES:
-        raise UsageError(f"a gateway cannot listen on {options.on!r}", fix=f"write {ON}, or wss://host:port/path")
+    if options.json:
+        if not options.check:
+            raise refuse_json()
+        return show_checked(options.config, lambda: _told(_address(options.on), load(options.config)))
+    address, config = _address(options.on), load(options.config)
     if options.check:
         print(f"{options.config} is valid")
         return 0
@@ -59,6 +63,17 @@ def main(argv: list[str]) -> int:
     tls = _tls(address, options)
     with bound(address) as sockets, asyncio.Runner(loop_factory=_loop_factory()) as runner:
         return runner.run(_serve(address, config, tls, sockets))
+
+
+def _told(address: Address, config: GatewayConfig) -> dict[str, Any]:
+    return {"on": str(address), "strict": config.strict, "administered": config.admins is not None}
+
+
+def _address(text: str) -> Address:
+    address = Address.parse(text)
+    if address.scheme not in SCHEMES:
+        raise UsageError(f"a gateway cannot listen on {text!r}", fix=f"write {ON}, or wss://host:port/path")
+    return address
 
 
 async def _serve(

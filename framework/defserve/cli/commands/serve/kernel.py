@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import sys
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
+from defserve.cli.checked import refuse_json, show_checked
 from defserve.cli.exits import OK
 from defserve.cli.kernel import actions
 from defserve.cli.kernel.actions import CONFIG_HELP
@@ -43,13 +44,19 @@ def main(argv: list[str]) -> int:
     parser.add_argument("action", nargs="?", choices=ACTIONS, help="operate a kernel that runs, or make a file")
     parser.add_argument("--config", metavar="FILE", help=CONFIG_HELP)
     parser.add_argument("--check", action="store_true", help="only check the file")
+    parser.add_argument("--json", action="store_true", help="with --check: print JSON")
     add_serving(parser)
     parser.set_defaults(on=None)
     options = parser.parse_args(argv)
     # `ps` and the like need none of it.
     from defserve.kernel.config.loading import load
 
-    config = load(locate(options.config))
+    file = locate(options.config)
+    if options.json:
+        if not options.check:
+            raise refuse_json()
+        return show_checked(str(file), lambda: _told(load(file)))
+    config = load(file)
     if options.check:
         return _check(config)
     options.on = options.on or config.settings.on or STDIO
@@ -72,6 +79,11 @@ def _check(config: KernelConfig) -> int:
     for id, names in config.unset().items():
         print(f"note: {id} is not started here: {', '.join(names)} {'is' if len(names) == 1 else 'are'} not set")
     return OK
+
+
+def _told(config: KernelConfig) -> dict[str, Any]:
+    unset = {id: list(names) for id, names in config.unset().items()}
+    return {"servers": [entry.id for entry in config.servers], "notes": list(config.notes), "unset": unset}
 
 
 def import_settings(argv: list[str]) -> int:

@@ -7,7 +7,7 @@ from typing import Final
 from defserve.cli.parser import CommandParser
 from defserve.cli.target.target import load, load_package
 from defserve.errors import UsageError
-from defserve.runner.command_line import add_serving, serving
+from defserve.runner.command_line import add_serving, add_workers, serving
 
 EXAMPLES: Final = """  defserve run server.py                 the object `server`, `mcp` or `app` in the file, on stdio
   defserve run shop.tools:catalogue      an object in a module
@@ -22,6 +22,7 @@ def main(argv: list[str]) -> int:
     parser.add_argument("target", nargs="?", help="server.py, server.py:name or module:name")
     parser.add_argument("-m", dest="module", metavar="PACKAGE", help="a package with a server, instead of TARGET")
     add_serving(parser)
+    add_workers(parser)
     options = parser.parse_args(argv)
     if bool(options.target) == bool(options.module):
         raise UsageError("run needs one server", fix="defserve run server.py, or defserve run -m package")

@@ -75,6 +75,11 @@ class FileStore:
             if server := text_of(self._document(path).get("server")):
                 yield server
 
+    def place_of(self, server: str) -> str:
+        """Where the secrets for a server are, for a person."""
+        path = file_of(server, self._folder)
+        return "the system's keyring" if self._document(path).get("keyring") else str(path)
+
     def locked(self, server: str) -> AbstractContextManager[None]:
         self._make_folder()
         return locked(file_of(server, self._folder).with_suffix(".lock"), LOCK_SECONDS)
@@ -108,9 +113,10 @@ class FileStore:
         except (OSError, ValueError) as error:
             log.warning("%s %s cannot be read: %s", NAME, path, type(error).__name__)
             return {}
-        if document.get("format") != FORMAT:
+        found = document.get("format")
+        if isinstance(found, int) and found > FORMAT:
             raise UsageError(
-                newer_format(f"{NAME} {path}", document.get("format"), FORMAT),
+                newer_format(f"{NAME} {path}", found, FORMAT),
                 fix="use the defserve that made it, or remove the file and sign in again",
             )
         return document

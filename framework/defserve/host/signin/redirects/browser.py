@@ -7,7 +7,7 @@ import os
 import sys
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
-from typing import Final
+from typing import Final, TypeAlias
 from urllib.parse import urlsplit
 
 from defserve.host.signin.errors import SignInError
@@ -18,6 +18,8 @@ SECONDS = 600.0
 """How long a person may take."""
 READ_SECONDS: Final = 10.0
 LONGEST_HEAD: Final = 32 * 1024
+
+Typed: TypeAlias = Callable[[bool], Awaitable[str]]
 
 _PAGE: Final = """<!doctype html><html lang="en"><meta charset="utf-8"><title>defserve</title>
 <body style="font: 18px system-ui; margin: 20vh auto; max-width: 28em"><h1>{title}</h1><p>{text}</p></body></html>"""
@@ -35,7 +37,8 @@ class Browser:
 
     opens    called with the address; whether a browser was opened. By default the system's own is
     show     called with the address, so that a person can open it by hand
-    typed    gives what a person types: the address that their browser, perhaps on another machine, was sent to
+    typed    gives what a person types: the address that their browser, perhaps on another machine, was sent to.
+             It is told whether what was typed before was something else
     port     the port to listen on; by default whichever is free. Some issuers want one that they know
     """
 
@@ -44,7 +47,7 @@ class Browser:
         *,
         opens: Callable[[str], bool] | None = None,
         show: Callable[[str], object] | None = None,
-        typed: Callable[[], Awaitable[str]] | None = None,
+        typed: Typed | None = None,
         port: int = 0,
         seconds: float = SECONDS,
     ) -> None:
@@ -80,7 +83,7 @@ class LoopbackVisit:
         self,
         opens: Callable[[str], bool],
         show: Callable[[str], object] | None,
-        typed: Callable[[], Awaitable[str]] | None,
+        typed: Typed | None,
         seconds: float,
     ) -> None:
         self.uri = ""
@@ -107,12 +110,13 @@ class LoopbackVisit:
 
     async def _read_typed(self) -> None:
         assert self._typed is not None
+        is_again = False
         while not self._location.done():
             try:
-                location = (await self._typed()).strip()
+                location = (await self._typed(is_again)).strip()
             except (EOFError, OSError):
                 return  # nobody types; the browser may still come
-            self._take(location)
+            is_again = not self._take(location)
 
     def _take(self, location: str) -> bool:
         if self._is_answer(location) and not self._location.done():
@@ -126,7 +130,7 @@ class LoopbackVisit:
             async with asyncio.timeout(READ_SECONDS):
                 head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1")
                 method, target, *_ = head.split(" ", 2)
-                is_ours = method == "GET" and urlsplit(target).path == PATH and target.startswith("/")
+                is_ours = method == "GET" and target.partition("?")[0] == PATH
                 taken = is_ours and self._take(f"{urlsplit(self.uri)._replace(path='').geturl()}{target}")
                 page = (_DONE if taken else _OTHER).encode()
                 status = "200 OK" if taken else "404 Not Found"

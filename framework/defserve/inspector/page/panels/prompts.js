@@ -32,7 +32,7 @@ function get(era, prompt, values) {
 
 function PromptForm({ prompt, era, completes, onGet, onBack }) {
   const { name, title, description, arguments: asked = [] } = prompt;
-  const values = useStore(typed, state => state.values)[name] ?? {};
+  const all = useStore(typed, state => state.values), values = all[name] ?? {};
   const state = useStore(typed, each => each.got)[`${era} ${name}`];
   const set = change => typed.set(each => ({ values: { ...each.values, [name]: { ...values, ...change } } }));
   const missing = asked.filter(each => each.required && !values[each.name]);
@@ -41,7 +41,7 @@ function PromptForm({ prompt, era, completes, onGet, onBack }) {
     <div class="body stream">${description && html`<p class="about">${description}</p>`}${asked.length === 0 && html`<p class="dim">It takes no arguments.</p>`}
       <div class="form">${asked.map(each => html`<div class="field" key=${each.name}><div class="lab"><label for=${`arg-${each.name}`}><b>${each.name}</b></label><span class="t">text</span>${each.required && html`<span class="req">required</span>`}</div>
         <${Suggesting} id=${`arg-${each.name}`} value=${values[each.name] ?? ""} onChange=${text => set({ [each.name]: text })} suggest=${suggest(each.name)} onEnter=${onGet} />${each.description && html`<p class="help">${each.description}</p>`}</div>`)}</div></div>
-    <div class="bar"><${Button} primary icon="play" busy=${state?.busy} keys="Ctrl ↵" onClick=${onGet}>${missing.length ? "Get anyway" : "Get"}<//><${Button} onClick=${() => typed.set(each => ({ values: { ...each.values, [name]: {} } }))}>Reset<//></div>`;
+    <div class="bar"><${Button} primary icon="play" busy=${state?.busy} keys="Ctrl ↵" onClick=${onGet}>${(name in all || state) && missing.length ? "Get anyway" : "Get"}<//><${Button} onClick=${() => typed.set(({ values: { [name]: _, ...others } }) => ({ values: others }))}>Reset<//></div>`;
 }
 
 function Got({ state, name, onBack, onGet }) {

@@ -3,7 +3,7 @@ import { html, useEffect, useRef, useState } from "../vendor/preact.js";
 import { ask, on } from "../socket.js";
 import { app, connection, createStore, go, useStore } from "../store.js";
 import { useKeys } from "../keys.js";
-import { duration, number, plural } from "../format.js";
+import { clock, duration, number, plural } from "../format.js";
 import { Button, Chip, Segments } from "../parts/controls.js";
 import { Mark } from "../parts/icons.js";
 import { ErrorNote, Loading } from "../parts/notes.js";
@@ -15,6 +15,7 @@ import { Layers } from "./security/layers.js";
 
 const state = createStore({ told: null, audit: null, error: null });
 const SAY = [["grant", "Grant", "yes"], ["ask", "Ask"], ["deny", "Deny", "no"]];
+const STATES = { connected: "ok", draining: "warn", disconnected: "bad", error: "bad" };
 const OUTCOMES = { approved: ["granted", "ok"], denied: ["denied by you", "bad"], deferred: ["asked with the next call", "dim"] };
 
 // One answer of the host at a time; what was asked for before counts no more.
@@ -36,7 +37,7 @@ function useAudit(isOpen) {
     const look = () => { waiting.current = 0; ask("security.audit").then(audit => state.set({ audit }), error => state.set({ audit: { seen: [], log: null, error } })); };
     const soon = () => { waiting.current ||= setTimeout(look, 300); };
     look();
-    const ends = [on("audit", soon), on("permissions", () => take("security.overview"))];
+    const ends = [on("audit", soon), on("permissions", () => take("security.overview")), on("lifecycle", row => state.set(({ told }) => (told ? { told: { ...told, lifecycle: [row, ...told.lifecycle].slice(0, 50) } } : {})))];
     return () => { ends.forEach(end => end()); clearTimeout(waiting.current); waiting.current = 0; };
   }, [isOpen]);
 }
@@ -70,6 +71,7 @@ function Health({ told }) {
   return html`<div class="head"><h2>Health</h2>${health?.status && html`<${Chip} tone=${tone}>${health.status}<//>`}<span class="grow"></span>${can && html`<${Button} small icon="repeat" busy=${busy} onClick=${look}>Ask<//>`}</div>
     <div class="pad small">${!can ? html`<p class="dim">This server does not tell how it does.</p>` : health?.error ? html`<${ErrorNote} error=${health.error} />` : health && html`
       <p class="dim num">Up for ${duration(health.uptime_secs * 1000)}, ${plural(health.tools_available, "tool")} of ${number(health.tools_total)} available, ${plural(health.pending_requests, "call")} under way.</p>
+      ${told.lifecycle.length > 0 && html`<ul class="heard small states">${told.lifecycle.map(each => html`<li key=${`${each.at} ${each.new_state}`}><span class="num faint">${clock(each.at, false)}</span><${Chip} tone=${STATES[each.new_state]}>${each.new_state}<//><span class="dim cut">${[each.previous_state && `was ${each.previous_state}`, each.reason?.replaceAll("_", " "), each.era].filter(Boolean).join(", ")}</span></li>`)}</ul>`}
       ${checks.map(([name, passed]) => html`<p key=${name}><span class=${passed ? "ok" : "bad"}>${passed ? "passes" : "fails"}</span> <code>${name}</code> <span class="dim">${health.problems[name] ?? ""}</span></p>`)}`}</div>`;
 }
 

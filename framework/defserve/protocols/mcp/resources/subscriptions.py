@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Collection, Iterable
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, cast
 
 from defserve.core.call import Call
 from defserve.core.identity import may_act_for
@@ -17,6 +17,7 @@ from defserve.wire.jsonvalue import is_array
 from defserve.wire.messages import Params
 
 if TYPE_CHECKING:
+    from defserve.auth.principals import Principal
     from defserve.core.composition import Composition
     from defserve.core.engine import Engine
     from defserve.core.identity import PeerIdentity
@@ -29,6 +30,10 @@ SUBSCRIPTION_KEY = PREFIX + "subscriptionId"
 # The kind of change: its member in a listen filter, and its notification.
 KINDS = {"tools": "toolsListChanged", "prompts": "promptsListChanged", "resources": "resourcesListChanged"}
 UPDATED = "notifications/resources/updated"
+_LIST_CHANGED = "notifications/%s/list_changed"
+
+# What other processes are told of.
+LIST, RESOURCE = "list", "resource"
 
 
 # The most bytes of the URIs of one session, or of one request.
@@ -107,6 +112,8 @@ class Subscriptions:
         self.source: UpdateSource | None = None
         self.late: Late | None = None
         self._follows: dict[str, Follow] = {}
+        self.share: Callable[[str, str], None] | None = None
+        """Tells other processes, and sessions that they share, of a change: a list or a resource, and which."""
 
     def follow(self, member: str, follow: Follow) -> None:
         """Let a listener's filter have a further member, which `follow` reads. It may raise to refuse the request."""
@@ -124,12 +131,14 @@ class Subscriptions:
         if name not in known and not _fit([*subscribed.asked_for(), uri], call):
             raise LimitExceeded("too many subscriptions in this session", data={"limit": "subscriptions"})
         subscribed.uris[uri] = {**known, name: caller}
+        call.session.kept_changed()
         return {}
 
     def unsubscribe(self, call: Call, params: Params) -> Params:
         handshake_only(call)
         subscribed = call.session.local(SubscribedUris)
         subscribed.drop([text(params, "uri")], lambda caller: may_act_for(call.identity, caller))
+        call.session.kept_changed()
         return {}
 
     async def subscribe_elsewhere(self, call: Call, params: Params) -> Params:
@@ -202,11 +211,30 @@ class Subscriptions:
         """Forget what was subscribed to with a key or token that is no longer good."""
         if (subscribed := session.peek(SubscribedUris)) is not None:
             subscribed.drop(subscribed.uris, lambda caller: caller is not None and caller.credential == credential)
+            session.kept_changed()
+
+    def kept(self, session: Session) -> Params:
+        """What a session is subscribed to, for another process."""
+        subscribed = session.peek(SubscribedUris)
+        uris = subscribed.uris if subscribed is not None else {}
+        return {uri: {name: _written(caller) for name, caller in callers.items()} for uri, callers in uris.items()}
+
+    def restore(self, session: Session, kept: Mapping[str, Any]) -> None:
+        """What another process has `kept`."""
+        from defserve.auth.remembered import remembered
+
+        if kept or session.peek(SubscribedUris) is not None:
+            session.local(SubscribedUris).uris = {
+                uri: {name: remembered(caller) if caller is not None else None for name, caller in callers.items()}
+                for uri, callers in kept.items()
+            }
 
     # -- what clients are told ---------------------------------------------------------------------------
 
     def changed(self, kind: str) -> None:
         """The list of tools, prompts or resources has changed. From any thread."""
+        if self.share is not None:
+            self.share(LIST, kind)
         for engine in self._engines():
             kinds = self._changed.setdefault(engine, set())
             first = not kinds
@@ -223,6 +251,8 @@ class Subscriptions:
         """
         for forward in self._forwards if principal is None and session is None else ():
             forward(uri)
+        if self.share is not None and principal is None and session is None and hears is None:
+            self.share(RESOURCE, uri)
         for engine in self._engines():
             _run(engine, partial(self._tell_updated, engine, uri, principal, session, hears))
 
@@ -236,40 +266,93 @@ class Subscriptions:
         """Call `updated` with every update that is for everybody. Used to tell the server this one is mounted on."""
         self._forwards.append(updated)
 
+    def heard(self, what: str, name: str, shared: Iterable[Session]) -> None:
+        """A process has shared a change, of which these sessions are told."""
+        if what == RESOURCE:
+            self._tell_subscribers(self._told(shared), name)
+        else:
+            self._tell_list(self._told(shared), name)
+
+    def heard_elsewhere(self, what: str, name: str) -> None:
+        """Another process has shared a change, of which those are told that only this process knows."""
+        for forward in self._forwards if what == RESOURCE else ():
+            forward(name)
+        for engine in self._engines():
+            if not engine.on_loop():
+                continue
+            if what == RESOURCE:
+                self._tell_updated(engine, name, None, None, None)
+            else:
+                self._tell_list(self._sessions(engine), name)
+                self._tell_listening(engine, name)
+
+    def missed(self, session: Session) -> None:
+        """What has changed is no longer known, so a session is told that everything may have."""
+        for kind in KINDS:
+            self._tell_list(self._told([session]), kind)
+        if (subscribed := session.peek(SubscribedUris)) is not None:
+            for uri in subscribed.uris:
+                self._tell_subscribers(self._told([session]), uri)
+
     def _tell_changes(self, engine: Engine) -> None:
         for kind in sorted(self._changed.pop(engine, ())):
-            method = f"notifications/{kind}/list_changed"
-            for session in self._sessions(engine):
-                session.notify(method, {}, audience=())
-            for listening in self._listening_on(engine):
-                if kind in listening.kinds:
-                    listening.tell(method, {})
+            self._tell_list(self._sessions(engine), kind)
+            self._tell_listening(engine, kind)
+
+    def _tell_list(self, sessions: Iterable[Session], kind: str) -> None:
+        for session in sessions:
+            session.notify(_LIST_CHANGED % kind, {}, audience=())
+
+    def _tell_listening(self, engine: Engine, kind: str) -> None:
+        for listening in self._listening_on(engine):
+            if kind in listening.kinds:
+                listening.tell(_LIST_CHANGED % kind, {})
 
     def _tell_updated(
         self, engine: Engine, uri: str, principal: str | None, only: Session | None, hears: Hears | None
     ) -> None:
-        for session in self._sessions(engine):
-            subscribed = session.peek(SubscribedUris) if only in (None, session) else None
-            if subscribed is not None and uri in subscribed.uris and principal in (None, session.principal):
-                asked = [each for each in subscribed.uris[uri].values() if hears is None or hears(session, each)]
-                if asked:
-                    callers = tuple(caller for caller in asked if caller is not None)
-                    session.notify(UPDATED, {"uri": uri}, audience=callers or None)
+        is_shared = principal is None and only is None and hears is None
+        sessions = self._sessions(engine) if is_shared else self._told(self._all(engine))
+        meant = (each for each in sessions if only in (None, each) and principal in (None, each.principal))
+        self._tell_subscribers(meant, uri, hears)
         for listening in self._listening_on(engine):
             call = listening.call
             is_meant = principal in (None, call.principal) and only in (None, call.session)
             if uri in listening.uris and is_meant and (hears is None or hears(call.session, call.identity)):
                 listening.tell(UPDATED, {"uri": uri})
 
+    def _tell_subscribers(self, sessions: Iterable[Session], uri: str, hears: Hears | None = None) -> None:
+        for session in sessions:
+            subscribed = session.peek(SubscribedUris)
+            if subscribed is not None and uri in subscribed.uris:
+                asked = [each for each in subscribed.uris[uri].values() if hears is None or hears(session, each)]
+                if asked:
+                    callers = tuple(caller for caller in asked if caller is not None)
+                    session.notify(UPDATED, {"uri": uri}, audience=callers or None)
+
     def _listening_on(self, engine: Engine) -> list[ListenRequest]:
         return [each for each in list(self._listening) if each.call.engine is engine]
 
     def _sessions(self, engine: Engine) -> Iterable[Session]:
-        """Sessions of one loop, opened by a handshake, that have said they are ready."""
+        """Those of one loop that are told directly: sessions that are shared hear of a change when all processes do."""
+        sessions = self._told(self._all(engine))
+        return sessions if self.share is None else [each for each in sessions if each.sharer is None]
+
+    def _all(self, engine: Engine) -> Iterable[Session]:
         assert self.composition is not None
-        sessions = [s for s in list(self.composition.sessions) if s.ready and s.engine is engine]
-        profiles = [(s, s.terms.profile) for s in sessions if s.terms]
+        return [s for s in list(self.composition.sessions) if s.engine is engine]
+
+    @staticmethod
+    def _told(sessions: Iterable[Session]) -> list[Session]:
+        """Those opened by a handshake that have said they are ready."""
+        profiles = [(s, s.terms.profile) for s in sessions if s.ready and s.terms]
         return [s for s, profile in profiles if isinstance(profile, Dialect) and not profile.stateless]
+
+
+def _written(caller: PeerIdentity | None) -> Any:
+    from defserve.auth.remembered import written
+
+    return written(cast("Principal", caller)) if caller is not None else None
 
 
 def _run(engine: Engine, action: Callable[[], None]) -> bool:

@@ -52,6 +52,10 @@ class Directory(Protocol):
         """Those that the caller may know of, with the tools that it may see."""
         ...
 
+    def check(self, call: Call) -> None:
+        """Raises Refused unless the caller may add and remove servers. Params are read after that."""
+        ...
+
     async def register(self, call: Call, wanted: Registration) -> tuple[str, str]:
         """Add a server and begin to start it. Returns its status, and what there is to say about it."""
         ...
@@ -72,11 +76,13 @@ class DiscoverySection:
         return {"servers": [one.wire() for one in self.directory.servers(call) if one.fits(wanted)]}
 
     async def register(self, call: Call, params: Params) -> Params:
+        self.directory.check(call)
         wanted = Registration.of(params)
         status, message = await self.directory.register(call, wanted)
         return {"id": wanted.id, "status": status, "message": message}
 
     async def deregister(self, call: Call, params: Params) -> Params:
+        self.directory.check(call)
         id, reason = read_id(params), read_prose(params, "reason")
         await self.directory.deregister(call, id, reason)
         return {"id": id, "status": "deregistered", "message": f"{id} has ended and is forgotten"}

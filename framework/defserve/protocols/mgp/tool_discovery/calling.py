@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable
 from typing import Any
 
 from defserve.core.call import Call
@@ -26,16 +27,24 @@ class NamedCalls:
     def __init__(self, section: ToolDiscovery, levels: Levels, tools: Tools) -> None:
         self._section, self._levels, self._tools = section, levels, tools
 
-    async def __call__(self, call: Call, params: Params, following: Next) -> Any:
+    def __call__(self, call: Call, params: Params, following: Next) -> Awaitable[Any]:
+        """Not a coroutine of its own: every call of a tool would pay for it."""
+        name = params.get("name")
+        # What other calls make is not what the model works with: its list stays as it is.
+        is_learnt = isinstance(name, str) and call.outer is None and not self._levels.never_searched
+        if is_learnt or not isinstance(name, str) or name in SPELLINGS:
+            return self._named(call, params, following, is_learnt)
+        return following(call, params)
+
+    async def _named(self, call: Call, params: Params, following: Next, is_learnt: bool) -> Any:
         meant = named(params)
         if meant is not params:
             self._refuse(call, meant["name"])
             # Seals, audits and grants read the call's params, and they too are about the tool itself.
             call.params = params = meant
-        name = params.get("name")
-        # What other calls make is not what the model works with: its list stays as it is.
-        if not isinstance(name, str) or self._levels.never_searched or call.outer is not None:
+        if not is_learnt:
             return await following(call, params)
+        name: str = params["name"]
         loaded = self._section.loaded(call)
         before = frozenset(loaded.names)
         loaded.begin(name)

@@ -43,14 +43,31 @@ function Channel({ told, channel }) {
     <form class="bar" onSubmit=${send}><label class="in"><span class="vh">Write as the host</span><input class="bare" placeholder="Write as the host" value=${text} onInput=${event => setText(event.target.value)} /></label><${Button} primary icon="send" label="Send" type="submit" busy=${busy} /></form>`;
 }
 
+// A channel that the server opens for its host: its type, and the address as the server wants it.
+function Opening({ told, onDone }) {
+  const [type, setType] = useState(told.channels[0]?.type ?? ""), [address, setAddress] = useState("");
+  const [error, setError] = useState(null), [busy, setBusy] = useState(false);
+  const open = async event => {
+    event.preventDefault();
+    if (!type.trim() || busy) return;
+    setBusy(true);
+    setError(null);
+    try { const { id } = await ask("live.open", { era: told.era, type: type.trim(), address }); live.set({ channel: id }); await take(); onDone(); } catch (failed) { setError(failed); setBusy(false); }
+  };
+  return html`<form class="opening p12" onSubmit=${open}><label class="in"><span class="vh">Type of the channel</span><input class="bare" placeholder="Type, such as chat" value=${type} spellcheck="false" onInput=${event => setType(event.target.value)} /></label>
+    <label class="in mono"><span class="vh">Address, text or JSON</span><input class="bare" placeholder="Address, text or JSON" value=${address} spellcheck="false" onInput=${event => setAddress(event.target.value)} /></label>
+    <${Button} small primary type="submit" busy=${busy} reason=${type.trim() ? null : "Give the type first"}>Open<//><${Button} small plain onClick=${onDone}>Cancel<//>${error && html`<${ErrorNote} error=${error} />`}</form>`;
+}
+
 export function Feed({ told, tabs }) {
   const chosen = useStore(live, each => each.channel);
-  const [, tick] = useState(0);
+  const [, tick] = useState(0), [opens, setOpens] = useState(false);
   useEffect(() => { const timer = setInterval(() => tick(count => count + 1), 10000); return () => clearInterval(timer); }, []);
   const channel = told.channels.find(each => each.id === chosen) ?? told.channels[0];
   const mode = async value => { await ask("live.mode", { mode: value }).catch(() => {}); take(); };
   const fetchAll = async () => { await ask("live.collect", { era: app.get().era }).catch(error => live.set({ error })); take(); };
   return html`${tabs}<div class="head"><h2 class="grow nowrap">Pushed events</h2>${told.polls && html`<${Button} small plain icon="repeat" onClick=${fetchAll}>Fetch<//>`}<${Segments} label="What happens to an event" options=${MODES} value=${told.mode} onChange=${mode} /></div>
     <ul class=${`events${channel ? "" : " alone"}`}>${told.events.length ? told.events.map(row => html`<${Event} key=${row.number} told=${told} row=${row} />`) : html`<li class="pad small dim">${told.polls ? "In this era a server cannot push. Fetch looks into its inboxes." : "What the server pushes appears here, with its receipt."}</li>`}</ul>
+    ${told.opens && (opens ? html`<${Opening} told=${told} onDone=${() => setOpens(false)} />` : html`<div class="opening p12"><${Button} small plain icon="plus" onClick=${() => setOpens(true)}>Open a channel<//></div>`)}
     ${channel && html`<${Channel} key=${channel.id} told=${told} channel=${channel} />`}`;
 }

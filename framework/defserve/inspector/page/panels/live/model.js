@@ -34,13 +34,13 @@ export function listen() {
 
 // The hooks before, and with an answer also those after.
 export async function run() {
-  const { message, answer, busy } = live.get(), { era } = app.get();
+  const { message, answer, busy, told } = live.get(), { era } = app.get();
   if (busy || !message.trim()) return;
   live.set({ busy: true, failed: null });
   try {
     const before = await ask("live.before", { era, message });
     live.set({ before: { ...before, message }, after: null });
-    if (answer.trim()) live.set({ after: { ...(await ask("live.after", { era, answer })), answer } });
+    if (answer.trim() && told?.after) live.set({ after: { ...(await ask("live.after", { era, answer })), answer } });
   } catch (failed) {
     live.set({ failed });
   }

@@ -2,7 +2,7 @@
 import { html, useMemo, useState } from "../../vendor/preact.js";
 import { useKeys } from "../../keys.js";
 import { useStore } from "../../store.js";
-import { answer } from "../../questions.js";
+import { answer, useSince } from "../../questions.js";
 import { Button, Chip, Copy, Segments } from "../../parts/controls.js";
 import { Form } from "../../parts/form/form.js";
 import { initial, problems, resolve } from "../../parts/form/schema.js";
@@ -17,15 +17,16 @@ const useDraft = id => useStore(store, state => state.drafts)[id] ?? {};
 function Choices({ primary, icon = "send", onSend, question, refuse }) {
   const [busy, setBusy] = useState(false);
   const [failed, setFailed] = useState(null);
+  const since = useSince(question);
   const give = given => {
     setBusy(true);
     answer(question, given).then(({ answered }) => { if (!answered) setFailed("This question waits no longer."); }, error => setFailed(error.message)).then(() => setBusy(false));
   };
-  const send = () => give(onSend());
+  const send = () => { const given = onSend(); if (given) give(given); };
   useKeys({ "ctrl+enter": send });
   return html`${failed && html`<p class="help bad pad" role="status">${failed}</p>`}<div class="bar wrap"><${Button} primary icon=${icon} busy=${busy} keys="Ctrl ↵" onClick=${send}>${primary}<//>
     ${refuse ? html`<${Button} onClick=${() => give({ refuse: true })}>Refuse<//>` : html`<${Button} onClick=${() => give({ action: "decline" })}>Decline<//><${Button} onClick=${() => give({ action: "cancel" })}>Cancel<//>`}
-    <span class="grow"></span><span class="tiny faint no-m">Nothing is answered by itself.</span></div>`;
+    <span class="grow"></span><span class="tiny faint no-m">${question.until ? since : "Nothing is answered by itself."}</span></div>`;
 }
 
 export function FormQuestion({ question }) {
@@ -34,8 +35,10 @@ export function FormQuestion({ question }) {
   const { value = start, touched } = useDraft(id);
   const found = useMemo(() => problems(value, { type: "object", ...schema }, schema), [value]);
   const wrong = Object.fromEntries([...found].reverse().filter(({ reason }) => touched || reason !== "missing").map(({ path, reason }) => [path, reason]));
+  // The first try of a form that nobody has filled in says what is missing: an answer cannot be taken back.
+  const send = () => (touched || !found.length ? { action: "accept", content: value } : void draft(id, { value, touched: true }));
   return html`<div class="body"><p class="asked">${message}</p><${Form} schema=${schema} value=${value} onChange=${next => draft(id, { value: next, touched: true })} wrong=${wrong} id=${`q${id}`} /></div>
-    <${Choices} question=${question} primary=${found.length ? "Answer anyway" : "Answer"} onSend=${() => ({ action: "accept", content: value })} />`;
+    <${Choices} question=${question} primary=${touched && found.length ? "Answer anyway" : "Answer"} onSend=${send} />`;
 }
 
 // What an address is, for a person to judge before it is opened.

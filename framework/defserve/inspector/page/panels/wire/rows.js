@@ -33,21 +33,23 @@ export function windowOf(rows, width) {
   let step = 10 ** Math.floor(Math.log10(span / most));
   step *= STEPS.find(each => span / (step * each) <= most) ?? 10;
   const ticks = [];
-  for (let at = Math.ceil(start / step) * step; at < start + span; at += step) ticks.push(at);
+  for (let count = 0; count * step < span; count++) ticks.push(start + count * step);
   return { start, last, span, step, ticks };
 }
 
 const place = (frame, time, width) => (time - frame.start) / frame.span * width;
 
-function tickWords(at, step) {
-  const text = clock(at + 1e-4);
-  return step >= 1 ? text.slice(5, 8) : text.slice(6, step >= 0.1 ? 10 : step >= 0.01 ? 11 : 12);
+// Time since the first row in view: +20 ms, +1.5 s.
+function since(seconds) {
+  const round = value => String(Number(value.toPrecision(4)));
+  return `+${seconds < 0.9995 ? `${round(seconds * 1000)} ms` : seconds < 60 ? `${round(seconds)} s` : `${round(seconds / 60)} min`}`;
 }
 
 export function Axis({ frame, width }) {
-  return html`<svg class="wf" width=${width} height="26" aria-hidden="true">${frame?.ticks.map(at => {
+  return html`<svg class="wf" width=${width} height="26" aria-hidden="true">${frame?.ticks.map((at, count) => {
     const x = Math.round(place(frame, at, width)) + 0.5;
-    return html`<path class="t" d=${`M${x} 0v26`} />${x < width - 40 && html`<text x=${x + 4} y="17">${tickWords(at, frame.step)}</text>`}`;
+    const words = count ? since(count * frame.step) : clock(frame.start, false);
+    return html`<path class="t" d=${`M${x} 0v26`} />${x < width - 50 && html`<text x=${x + 4} y="17">${words}</text>`}`;
   })}</svg>`;
 }
 

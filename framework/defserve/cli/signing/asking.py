@@ -1,0 +1,114 @@
+"""Signs in with the person at the terminal: a browser is opened, or addresses are copied by hand."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+from collections.abc import Sequence
+from threading import Thread
+from typing import Final, NamedTuple
+
+from defserve.cli.screen.blocks import Line
+from defserve.cli.screen.screen import prompt_for, tell
+from defserve.cli.target.refusals import explained
+from defserve.errors import PeerError
+from defserve.host.addresses import connect_url
+from defserve.host.client import Client
+from defserve.host.link import Auth, Authorizer
+from defserve.host.signin.authorizer import ServerAuthorizer
+from defserve.host.signin.keeping.files import user_store
+from defserve.host.signin.options import SignIn
+from defserve.host.signin.redirects.browser import Browser, open_browser
+
+LONGEST_LINE: Final = 16_384
+SECONDS: Final = 60.0
+"""For each answer of the server. While somebody signs in, the clock stands still."""
+
+
+class LoginOptions(NamedTuple):
+    """What a command line says about a sign-in."""
+
+    scopes: Sequence[str] = ()
+    client_id: str | None = None
+    client_secret: str | None = None
+    opens_browser: bool = True
+    port: int = 0
+
+
+class _Same:
+    """An `Auth` that gives one authorizer, to be looked at afterwards."""
+
+    def __init__(self, authorizer: ServerAuthorizer) -> None:
+        self._authorizer = authorizer
+
+    def authorizer(self, url: str) -> Authorizer:
+        return self._authorizer
+
+
+async def sign_in(url: str, options: LoginOptions) -> str:
+    """Sign in to a server, and give its name. Raises PeerError, UsageError."""
+    known = await asyncio.to_thread(user_store().read, url)
+    scopes = (*(known.asked if known else ()), *options.scopes) if options.scopes else None
+    is_typed = sys.stdin.isatty() or not options.opens_browser
+    redirect = Browser(
+        opens=open_browser if options.opens_browser else lambda url: False,
+        show=lambda there: _show(there, is_opened=options.opens_browser),
+        typed=_typed if is_typed else None,
+        port=options.port,
+    )
+    authorizer = SignIn(
+        scopes=scopes,
+        client_id=options.client_id,
+        client_secret=options.client_secret,
+        redirect=redirect,
+        anew=True,
+    ).authorizer(url)
+    with explained(url):
+        name = await _visit(url, _Same(authorizer))
+        if authorizer.credential is None or authorizer.credential.tokens is None:
+            await authorizer.sign_in()
+            name = await _visit(url, _Same(authorizer))
+        return name
+
+
+async def _visit(url: str, auth: Auth) -> str:
+    """Look at the server, so that it asks for a token, and give its name."""
+    async with Client(await connect_url(url, auth=auth), timeout=SECONDS) as client:
+        if "tools" in client.capabilities:
+            try:
+                await client.request("tools/list", {})
+            except PeerError as error:
+                if error.data and "status" in error.data:
+                    raise
+        return str(client.server_info.get("title") or client.server_info.get("name") or url)
+
+
+def _show(url: str, *, is_opened: bool) -> None:
+    said = "Your browser opens to sign in. If it does not, open this address:" if is_opened else "Open this address:"
+    tell(Line(said), Line(f"  {url}"))
+
+
+async def _typed(is_again: bool) -> str:
+    """A line that the person types. Raises EOFError."""
+    told = "That is not the address that belongs to this sign-in. " if is_again else ""
+    prompt_for(Line(f"{told}If your browser is on another machine, paste the address that it ends at: "))
+    loop = asyncio.get_running_loop()
+    typed: asyncio.Future[bytes] = loop.create_future()
+
+    def read() -> None:
+        # Not by sys.stdin: a thread that waits for it would hold its lock when the interpreter ends.
+        try:
+            line = os.read(sys.stdin.fileno(), LONGEST_LINE)
+        except (OSError, ValueError):
+            line = b""
+        try:
+            loop.call_soon_threadsafe(lambda: None if typed.done() else typed.set_result(line))
+        except RuntimeError:
+            return  # the browser came first, and the loop has ended
+
+    Thread(target=read, daemon=True, name="defserve typed").start()
+    line = await typed
+    if not line:
+        raise EOFError
+    return line.decode(errors="replace")

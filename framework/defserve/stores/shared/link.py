@@ -1,0 +1,349 @@
+"""One worker's connection to the others: scripts, ordered writes, a lease, a mailbox and news."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import logging
+import secrets
+import time
+from collections import deque
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
+from itertools import islice
+from typing import Any, Final, TypeAlias, cast
+
+from defserve.errors import Refused
+from defserve.stores.redis_address import RedisAddress
+from defserve.stores.shared import scripts
+from defserve.stores.store import StoreUnavailable
+
+LEASE: Final = 5.0
+BEAT: Final = LEASE / 4
+BLOCK: Final = 2.0
+TIMEOUT: Final = 5.0
+FIRST_WAIT, LONGEST_WAIT = 0.05, 1.0
+BATCH: Final = 64
+CONNECTIONS: Final = 16
+PAGE: Final = 256
+QUEUED_BYTES: Final = 32 * 1024 * 1024
+STARTING: Final = 2.0
+LEAVING: Final = 2.0
+
+# Errors of Redis that end by themselves, or when somebody makes room.
+PASSING: Final = ("LOADING", "READONLY", "OOM", "MISCONF", "BUSY", "MASTERDOWN", "NOREPLICAS", "TRYAGAIN", "UNBLOCKED")
+
+OUT_OF_ORDER: Final = -5
+
+Value: TypeAlias = str | bytes | int
+Heard: TypeAlias = Callable[[dict[str, bytes], str], Awaitable[None] | None]
+
+log = logging.getLogger("defserve")
+
+
+class _Write:
+    __slots__ = ("script", "args", "done", "size")
+
+    def __init__(self, script: str, args: Sequence[Value], done: Callable[[Any], None] | None) -> None:
+        self.script, self.args, self.done = script, args, done
+        self.size = sum(len(each) for each in args if isinstance(each, bytes))
+
+
+class SharedLink:
+    """`worker` names this process from `start` on; every start has a new name.
+
+    `is_up`: news and mail arrive. While it is False, what is known of sessions may be old. `up_since` is when that
+    last changed, in monotonic seconds.
+    """
+
+    def __init__(self, address: str) -> None:
+        self._address = RedisAddress(address.replace("redis+unix:", "unix:", 1))
+        self._prefix = f"{self._address.prefix}shared:"
+        self.worker = ""
+        self.is_up, self.up_since = False, 0.0
+        self._heard: dict[str, list[Heard]] = {}
+        self.telling = ""
+        """The id of the news that sessions are being told."""
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self.missed: list[Callable[[], None]] = []
+        """Called when news may have been missed for good: everything that is known may be old."""
+        self._queue: deque[_Write] = deque()
+        self._queued = 0
+        self._wake = self._arrived = asyncio.Event()
+        self._tasks: list[asyncio.Task[None]] = []
+        self._cursors: dict[str, str] = {}
+        self._redis: Any = None
+        self._shas: dict[str, str] = {}
+        self._users = self._given = 0
+        self._running = asyncio.Semaphore(CONNECTIONS)
+
+    # -- life --------------------------------------------------------------------------------------------
+
+    async def start(self) -> None:
+        """Connect, and wait a moment until news arrives. A Redis that is away is tried again and again."""
+        self._users += 1
+        if self._users > 1:
+            return
+        self._loop = asyncio.get_running_loop()
+        self.worker = secrets.token_hex(6)
+        self._cursors = {"mail:" + self.worker: "0-0"}
+        self._wake = asyncio.Event()
+        self._queue.clear()
+        self._queued = 0
+        self._running = asyncio.Semaphore(CONNECTIONS)
+        self._redis = self._client()
+        self._tasks = [asyncio.create_task(work()) for work in (self._listen, self._write, self._beat)]
+        self._arrived = arrived = asyncio.Event()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(STARTING):
+                await arrived.wait()
+
+    async def stop(self) -> None:
+        """Write what is queued, if that takes no long time, and leave."""
+        self._users -= 1
+        if self._users:
+            return
+        if self._queue and self.is_up:
+            written = asyncio.Event()
+            self.after(written.set)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(LEAVING):
+                    await written.wait()
+        left = set(self._tasks)
+        while left:  # redis-py sometimes takes a cancellation for itself
+            for task in left:
+                task.cancel()
+            _, left = await asyncio.wait(left, timeout=FIRST_WAIT)
+        self.is_up = False
+        with suppress(Refused, TimeoutError):
+            async with asyncio.timeout(LEAVING):
+                await self.run(scripts.LEAVE, self.worker, self._cursors.get("news", "0-0"))
+        with suppress(Exception):
+            await self._redis.aclose()
+
+    def _client(self, timeout: float = TIMEOUT) -> Any:
+        from redis.asyncio.retry import Retry
+        from redis.backoff import NoBackoff
+
+        once = Retry(NoBackoff(), 0)  # repeating is up to this file, which knows what comes after what
+        return self._address.client(socket_timeout=timeout, socket_connect_timeout=TIMEOUT, retry=once)
+
+    def new_name(self) -> str:
+        """A name that nobody gives again: the worker's, a dot, and a number."""
+        self._given += 1
+        return f"{self.worker}.{self._given}"
+
+    @property
+    def read_news(self) -> str:
+        """The id of the last news that was heard."""
+        return self._cursors.get("news", "0-0")
+
+    # -- out ---------------------------------------------------------------------------------------------
+
+    async def run(self, script: str, *args: Value) -> Any:
+        """Run a script now. Raises StoreUnavailable or StoreFull; then it may have run or not."""
+        if self._redis is None:
+            raise StoreUnavailable("The store cannot be reached")
+        from redis.exceptions import NoScriptError
+
+        # Each script on its way has a connection of its own.
+        async with self._running:
+            with self._address.raising_store_errors(quietly=True):
+                try:
+                    return await self._redis.execute_command("EVALSHA", self._sha(script), 0, self._prefix, *args)
+                except NoScriptError:
+                    return await self._redis.execute_command("EVAL", script, 0, self._prefix, *args)
+
+    def write(self, script: str, *args: Value, done: Callable[[Any], None] | None = None) -> None:
+        """Run a script after those written before, again and again until Redis has taken it. `done` gets its reply."""
+        write = _Write(script, args, done)
+        self._queue.append(write)
+        self._queued += write.size
+        self._wake.set()
+
+    def tell(self, *fields: str) -> None:
+        """Tell every worker something: names and values. From any thread; nobody hears it while this worker starts."""
+        if self._loop is not None and self._users:
+            self._loop.call_soon_threadsafe(self.write, scripts.TELL, *fields, "w", self.worker)
+
+    def after(self, done: Callable[[], None]) -> None:
+        """Call `done` when everything written so far is in Redis."""
+        self.write("", done=lambda reply: done())
+
+    @property
+    def is_full(self) -> bool:
+        """Whether so much waits to be written that what nobody waits for should be dropped."""
+        return self._queued > QUEUED_BYTES
+
+    def _sha(self, script: str) -> str:
+        if script not in self._shas:
+            self._shas[script] = hashlib.sha1(script.encode(), usedforsecurity=False).hexdigest()
+        return self._shas[script]
+
+    async def _write(self) -> None:
+        pause = FIRST_WAIT
+        while True:
+            if not self._queue:
+                self._wake.clear()
+                await self._wake.wait()
+            batch = list(islice(self._queue, BATCH))
+            try:
+                replies = await self._send(batch)
+                taken = sum(1 for _ in self._taken(batch, replies))
+            except Exception as error:
+                self._note(error)
+                taken = 0
+            if taken:
+                pause = FIRST_WAIT
+            if taken < len(batch):
+                await asyncio.sleep(pause)
+                pause = min(2 * pause, LONGEST_WAIT)
+
+    async def _send(self, batch: list[_Write]) -> list[Any]:
+        """The replies, in order; an error is one of them."""
+        from redis.exceptions import NoScriptError
+
+        with self._address.raising_store_errors(quietly=True):
+            for _ in range(2):
+                async with self._redis.pipeline(transaction=False) as pipe:
+                    for each in batch:
+                        if each.script:
+                            pipe.execute_command("EVALSHA", self._sha(each.script), 0, self._prefix, *each.args)
+                    found = iter(await pipe.execute(raise_on_error=False)) if len(pipe) else iter(())
+                replies: list[Any] = [next(found) if each.script else None for each in batch]
+                if not any(isinstance(reply, NoScriptError) for reply in replies):
+                    return replies
+                for script in {each.script for each in batch if each.script}:
+                    await self._redis.script_load(script)
+        raise StoreUnavailable("The store forgets its scripts")
+
+    def _taken(self, batch: list[_Write], replies: list[Any]) -> Any:
+        """Those that Redis has taken, up to the first that must be repeated."""
+        for each, reply in zip(batch, replies, strict=True):
+            if isinstance(reply, Exception):
+                if any(sign in f"{type(reply).__name__} {reply}" for sign in PASSING):
+                    return
+                log.error("the store refuses a script: %s", reply)
+                reply = None
+            elif reply == [OUT_OF_ORDER]:
+                return
+            self._queue.popleft()
+            self._queued -= each.size
+            if each.done is not None:
+                try:
+                    each.done(reply)
+                except Exception:
+                    log.exception("a reply of the store could not be used")
+            yield each
+
+    # -- in ----------------------------------------------------------------------------------------------
+
+    def hear(self, kind: str, heard: Heard) -> None:
+        """Call `heard(fields, id)` for mail, news and signals of this kind, in their order."""
+        self._heard.setdefault(kind, []).append(heard)
+
+    async def news_after(self, id: str) -> list[tuple[str, dict[str, bytes]]] | None:
+        """The news after this id that this worker has heard already. None if some of it is no longer kept."""
+        if not _is_before(id, self.read_news):
+            return []
+        with self._address.raising_store_errors(quietly=True):
+            first = await self._redis.xrange(self._prefix + "news", "-", "+", count=1)
+            if id != "0-0" and (not first or not _is_before(first[0][0].decode(), id, or_same=True)):
+                return None
+            found = await self._redis.xrange(self._prefix + "news", f"({id}", self.read_news)
+        return [(each.decode(), _fields(fields)) for each, fields in found]
+
+    async def _listen(self) -> None:
+        """Read mail, news and signals, each from where it was left."""
+        pause, redis = FIRST_WAIT, self._client(BLOCK + TIMEOUT)
+        was_known = False
+        try:
+            while True:
+                try:
+                    with self._address.raising_store_errors(quietly=True):
+                        if not self.is_up:
+                            await self._catch_up(redis, was_known)
+                            was_known = True
+                        while True:
+                            found = await self._read(redis, BLOCK)
+                            await self._hear_all(found)
+                except Exception as error:
+                    self._note(error)
+                    if self.is_up:
+                        log.error("the store %s is in trouble: %s", self._address.where, error)
+                    self.is_up, self.up_since = False, time.monotonic()
+                    await asyncio.sleep(pause)
+                    pause = min(2 * pause, LONGEST_WAIT)
+                else:
+                    pause = FIRST_WAIT
+        finally:
+            self.is_up = False
+            with suppress(Exception):
+                await redis.aclose()
+
+    async def _catch_up(self, redis: Any, was_known: bool) -> None:
+        await self.run(scripts.BEAT, self.worker, int(LEASE * 1000), self.read_news)
+        if not was_known:
+            for stream in ("news", "signals"):
+                last = await redis.xrevrange(self._prefix + stream, "+", "-", count=1)
+                self._cursors[stream] = last[0][0].decode() if last else "0-0"
+        else:
+            at = self.read_news
+            if at != "0-0" and not await redis.xrange(self._prefix + "news", at, at):
+                for missed in self.missed:
+                    missed()
+        while found := await self._read(redis, None):
+            await self._hear_all(found)
+        self.is_up, self.up_since = True, time.monotonic()
+        self._arrived.set()
+
+    async def _read(self, redis: Any, block: float | None) -> dict[str, list[tuple[str, dict[str, bytes]]]]:
+        wanted = {self._prefix + stream: cursor for stream, cursor in self._cursors.items()}
+        found: Any = await redis.xread(wanted, count=PAGE, block=int(block * 1000) if block is not None else None)
+        pairs: Any = cast("dict[Any, Any]", found).items() if isinstance(found, dict) else found or ()
+        return {
+            key.decode().removeprefix(self._prefix): [
+                (id.decode(), _fields(fields)) for id, fields in _entries(entries) if fields is not None
+            ]
+            for key, entries in pairs
+        }
+
+    async def _hear_all(self, found: dict[str, list[tuple[str, dict[str, bytes]]]]) -> None:
+        for stream, entries in found.items():
+            for id, fields in entries:
+                self._cursors[stream] = id
+                for heard in self._heard.get(fields.get("t", b"").decode(), ()):
+                    try:
+                        if (work := heard(fields, id)) is not None:
+                            await work
+                    except Exception:
+                        log.exception("%s could not be heard", fields.get("t"))
+
+    async def _beat(self) -> None:
+        while True:
+            wait = BEAT
+            try:
+                await self.run(scripts.BEAT, self.worker, int(LEASE * 1000), self.read_news)
+            except Exception as error:
+                self._note(error)
+                wait = FIRST_WAIT * 4
+            await asyncio.sleep(wait)
+
+    def _note(self, error: Exception) -> None:
+        """What redis-py raises besides its own errors must not end a task that everything else waits for."""
+        if not isinstance(error, Refused):
+            log.error("the store %s is in trouble", self._address.where, exc_info=error)
+
+
+def _fields(found: Any) -> dict[str, bytes]:
+    return {name.decode(): value for name, value in found.items()}
+
+
+def _entries(found: Any) -> Any:
+    # Protocol 3 of Redis nests the entries once more.
+    return found[0] if found and isinstance(found[0], list) else found
+
+
+def _is_before(one: str, other: str, *, or_same: bool = False) -> bool:
+    a, b = (tuple(int(part) for part in each.split("-")) for each in (one, other))
+    return a < b or (or_same and a == b)

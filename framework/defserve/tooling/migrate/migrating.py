@@ -1,0 +1,50 @@
+"""The way in: a program in, the rewritten program and a report out."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from defserve.errors import UsageError
+from defserve.tooling.migrate.notes import Note
+
+if TYPE_CHECKING:
+    from defserve.tooling.migrate.facts import Facts
+
+
+class Migration(NamedTuple):
+    """The program as it is now, and what is left to do by hand."""
+
+    text: str
+    notes: list[Note]
+
+
+def migrate(source: str, name: str = "server") -> Migration:
+    """Rewrite a server of FastMCP or the official SDK. `name` is for one that has none.
+
+    Raises UsageError if libcst is not installed, or if the text is no Python.
+    """
+    try:
+        import libcst as cst
+    except ImportError:
+        raise UsageError(
+            "migrate needs libcst, which is not installed", fix='pip install "defserve[migrate]"'
+        ) from None
+    from libcst.metadata import MetadataWrapper
+
+    from defserve.tooling.migrate.facts import read
+    from defserve.tooling.migrate.rewriting import Rewriting
+
+    try:
+        wrapper = MetadataWrapper(cst.parse_module(source))
+    except cst.ParserSyntaxError as error:
+        raise UsageError(f"line {error.raw_line}: it is not Python", fix="correct it first") from None
+    facts = read(wrapper.module)
+    if not _is_theirs(facts):
+        return Migration(source, [Note(1, "nothing of FastMCP or the official SDK is imported here")])
+    rewriting = Rewriting(facts, name)
+    text = wrapper.visit(rewriting).code
+    return Migration(text, sorted(set(rewriting.notes)))
+
+
+def _is_theirs(facts: Facts) -> bool:
+    return bool(facts.names or facts.modules)

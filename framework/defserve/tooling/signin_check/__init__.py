@@ -1,0 +1,6 @@
+"""Walks the way of a client that signs in at a server, and says where it would stumble.
+
+It only reads: nothing is registered, nobody signs in. A step that depends on one that failed is left out.
+
+May import: `auth.issuers`, `auth.jwt`, `auth.metadata`, `auth.urls`.
+"""

@@ -1,0 +1,295 @@
+"""A session that any process may serve: what of it is in the store, and what this process knows of it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+import time
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any, cast
+
+from defserve.auth.principals import Principal
+from defserve.auth.remembered import remembered, written
+from defserve.errors import LimitExceeded
+from defserve.stores.shared import scripts
+from defserve.stores.shared.link import LEASE, SharedLink
+from defserve.stores.store import StoreUnavailable
+from defserve.transports.http.exchange import Exchange
+from defserve.transports.http.session import HttpSession
+from defserve.transports.http.shared.reading import STANDALONE, StreamReader, standing
+from defserve.transports.http.shared.streams import SharedStandalone
+from defserve.transports.outbox import OutboundMessage
+from defserve.wire.codec import encode
+from defserve.wire.messages import Id
+
+# As `stores.stream_events.MemoryEvents` has it.
+MOST_EVENTS, MOST_BYTES, MOST_HELD, MOST_ENDED = 256, 1024 * 1024, 16 * 1024 * 1024, 256
+MOST_RECORD = 1024 * 1024
+LONGEST_ID = 256
+CREDENTIAL = "credential:"
+# How long an answer waits for the store, and how long if that is known to be away.
+PATIENCE, IMPATIENCE = 5.0, 0.5
+TRIES = 5
+INTERNAL_ERROR = -32603
+DIED = "the process that ran this call died; send it again"
+
+SESSION_ENDED, ENDED, UNKNOWN = -1, -2, -4
+
+_EVENT = re.compile(r"([0-9a-z.]{1,40})-([0-9]{1,15})")
+
+
+class SharedSession(HttpSession):
+    """`known` is its record as the store has it. `is_stale`: another process has changed it since.
+
+    `home` is the process that tells it news. `reading` are the responses of this process that read a stream, by its
+    name; `streams` are the calls of this process that have one.
+    """
+
+    reading: dict[str, StreamReader]
+
+    def __init__(self, id: str, opener: Principal, link: SharedLink, idle: float) -> None:
+        super().__init__(id, opener)
+        self.link, self.ttl = link, int(idle * 1250)
+        self.standalone = SharedStandalone(self)
+        self.known: dict[str, str] = {}
+        self.credentials: dict[str, Principal] = {}
+        self.is_stale = self.has_changed = False
+        self.home, self.touched = "", time.monotonic()
+        self.reading = {}
+        self._numbers: dict[str, int] = {}
+        # A session that was forgotten and found again must not begin to count as it did before.
+        self._producer = link.new_name()
+        self.numbering = f"{self._producer}."
+        self.forget: Callable[[], None] = self.close
+        """Forgets the session in this process alone. Whoever lists it sets this."""
+
+    def new_name(self) -> str:
+        """A name for a stream that nobody else gives, here or in another process."""
+        return self.link.new_name()
+
+    def new_token(self) -> str:
+        return self.link.new_name().replace(".", "/")
+
+    # -- the record --------------------------------------------------------------------------------------
+
+    def record(self) -> dict[str, str]:
+        """What is kept of the conversation, each value as JSON. Raises LimitExceeded if that is too much."""
+        found = {name: json.dumps(value) for name, value in self.conversation.record().items()}
+        if sum(len(name) + len(value) for name, value in found.items()) > MOST_RECORD:
+            raise LimitExceeded("too much to remember for this session", data={"limit": "session"})
+        return found
+
+    def restore(self, record: Mapping[str, str]) -> None:
+        """Take over what another process has written."""
+        self.known = {name: value for name, value in record.items() if name.startswith(("offer", "ready", "kept:"))}
+        self.conversation.restore({name: json.loads(value) for name, value in self.known.items()})
+        given = {name: value for name, value in record.items() if name.startswith(CREDENTIAL)}
+        self.credentials = {name.removeprefix(CREDENTIAL): remembered(json.loads(v)) for name, v in given.items()}
+        self.is_stale = False
+
+    def kept_changed(self) -> None:
+        self.has_changed = True
+
+    async def keep(self) -> None:
+        """Write what has changed, and wait until the store has it. Raises StoreUnavailable if that takes too long."""
+        self.has_changed = False
+        record = self.record()
+        put = [part for name, value in record.items() if self.known.get(name) != value for part in (name, value)]
+        drop = [name for name in self.known if name not in record]
+        if put or drop:
+            self.known = record
+            self.change(put, drop)
+            await self.written()
+
+    def change(self, put: list[str], drop: list[str]) -> None:
+        """Write names and values of the record, and tell the other processes."""
+        self.link.write(scripts.CHANGE, self.id, self.link.worker, len(drop), *drop, *put)
+
+    async def written(self) -> None:
+        """Wait until the store has everything. Raises StoreUnavailable if that takes too long."""
+        done = asyncio.get_running_loop().create_future()
+        self.link.after(lambda: None if done.done() else done.set_result(None))
+        try:
+            async with asyncio.timeout(PATIENCE if self.link.is_up else IMPATIENCE):
+                await done
+        except TimeoutError:
+            raise StoreUnavailable("The store cannot be reached") from None
+
+    # -- events ------------------------------------------------------------------------------------------
+
+    def append(self, name: str, message: OutboundMessage, *, told: str = "") -> None:
+        """Add a message to a stream. When the store has it, it goes to who reads the stream."""
+        kind = "message"
+        if message.answers:
+            kind = "result" if message.data else "end"
+        elif message.asks:
+            kind = "request"
+        elif message.replaces is not None:
+            kind = "progress"
+        if not (message.data or message.answers) or (self.link.is_full and kind in ("message", "progress")):
+            if message.taken is not None:
+                message.taken()
+            return
+        question = str(message.asks) if message.asks else ""
+        if question:
+            message.release = partial(self._release, question)
+        asker = message.audience[0] if message.audience else self.opener
+        key = json.dumps(message.replaces, default=str) if message.replaces is not None else ""
+        if not told:
+            self._numbers[name] = self._numbers.get(name, 0) + 1
+        self.link.write(
+            *(scripts.APPEND, self.id, name, self._producer, "" if told else self._numbers[name], kind, key),
+            *(_audience(message) if name == STANDALONE else "", message.data),
+            *(question, json.dumps(written(asker)) if question else "", self.ttl, told, ""),
+            *(MOST_EVENTS, MOST_BYTES, MOST_HELD, MOST_ENDED),
+            done=partial(self._appended, name, message),
+        )
+        if message.answers:
+            self.streams.pop(name, None)
+            self._numbers.pop(name, None)
+
+    def _appended(self, name: str, message: OutboundMessage, reply: Any) -> None:
+        reader = self.reading.get(name)
+        number = reply[0] if reply else SESSION_ENDED
+        is_unread = reader is None or number <= 0 or not message.data
+        if is_unread and message.taken is not None:
+            message.taken()
+        if reader is None:
+            return
+        if number in (SESSION_ENDED, UNKNOWN):
+            reader.exchange.drop()
+        elif number <= 0 or not message.data:
+            # It was there already, or somebody else has ended the stream: the store knows what the client gets.
+            reader.look(0)
+        else:
+            reader.appended(number, reply[1], message)
+
+    def _release(self, question: str) -> None:
+        self.link.write(scripts.RELEASE, self.id, question, "", "")
+
+    # -- reading -----------------------------------------------------------------------------------------
+
+    async def resume_shared(self, event_id: str, exchange: Exchange) -> StreamReader | None:
+        """The reader of the stream that a client continues. None for an unknown id."""
+        found = _EVENT.fullmatch(event_id)
+        if found is None:
+            return None
+        name, place = found[1], int(found[2])
+        for _ in range(TRIES):
+            looked = await self.link.run(scripts.LOOK, self.id, name)
+            if looked is None or place > int(looked[0][4]):
+                return None
+            fields, after = looked[0], place
+            if name == STANDALONE:
+                reader = StreamReader(self, name, exchange, after=after, left=standing(fields)[1])
+            elif fields[2] is None or not exchange.principal.covers(remembered(json.loads(fields[2]))):
+                return None
+            else:
+                reader = StreamReader(self, name, exchange, after=after)
+            if await self._attach(reader, fields[6]):
+                if name != STANDALONE and not looked[1]:
+                    await self.interrupt_if_dead(name)
+                await reader.fetch()
+                return reader
+        return None
+
+    async def listen_shared(self, exchange: Exchange) -> StreamReader | None:
+        """The reader of the session's own stream. None if another client reads it that cannot be replaced."""
+        for _ in range(TRIES):
+            looked = await self.link.run(scripts.LOOK, self.id, STANDALONE)
+            fields: list[bytes | None] = looked[0] if looked is not None else [None] * 10
+            if looked is not None and looked[2] and self._is_taken(fields, exchange.principal):
+                return None
+            read, left = standing(fields)
+            reader = StreamReader(self, STANDALONE, exchange, after=read, left=left)
+            if await self._attach(reader, fields[6]):
+                await reader.fetch() if looked is not None else None
+                return reader
+        return None
+
+    def _is_taken(self, fields: list[bytes | None], principal: Principal) -> bool:
+        token = (fields[6] or b"").decode()
+        here = self.reading.get(STANDALONE)
+        if token.startswith(f"{self.link.worker}/") and (here is None or here.token != token or here.is_over):
+            return False
+        current = remembered(json.loads(fields[7] or b"null")) if fields[7] else self.opener
+        return current.covers(principal) or not principal.covers(current)
+
+    async def _attach(self, reader: StreamReader, before: bytes | None) -> bool:
+        rights = json.dumps(written(reader.exchange.principal))
+        old = self.reading.get(reader.name)
+        if not await self.link.run(
+            *(scripts.ATTACH, self.id, reader.name, before or b"", reader.token, rights, self.ttl)
+        ):
+            return False
+        if old is not None:
+            old.exchange.drop()
+        self.reading[reader.name] = reader
+        return True
+
+    async def interrupt_if_dead(self, name: str) -> None:
+        """End a stream, exactly once, whose call ran in a process that died."""
+        # A store that was away forgets leases. Whoever lives has renewed its own soon after.
+        if not self.link.is_up or time.monotonic() - self.link.up_since < LEASE:
+            return
+        looked = await self.link.run(scripts.LOOK, self.id, name)
+        if looked is None or looked[1] or looked[0][3] or not looked[0][0]:
+            return
+        request: Any = json.loads(looked[0][1] or b"null")
+        calls = cast("list[Any]", request) if isinstance(request, list) else [request]
+        died = b",".join(map(_died, calls))
+        data = b"[%b]" % died if isinstance(request, list) else died
+        await self.link.run(
+            *(scripts.APPEND, self.id, name, "", "", "result", "", "", data, "", "", self.ttl, "", looked[0][0]),
+            *(MOST_EVENTS, MOST_BYTES, MOST_HELD, MOST_ENDED),
+        )
+
+    # -- elsewhere ---------------------------------------------------------------------------------------
+
+    def cancel_elsewhere(self, id: Id, identity: Any) -> None:
+        text = json.dumps(id)
+        if len(text) <= LONGEST_ID and identity is not None:
+            who = json.dumps(written(identity))
+            self.link.write(scripts.SIGNAL, "t", "cancel", "s", self.id, "i", text, "p", who, "w", self.link.worker)
+
+    # -- credentials -------------------------------------------------------------------------------------
+
+    def note(self, exchange: Exchange) -> None:
+        before = {shown.key for shown in self.shown()}
+        super().note(exchange)
+        for shown in self.shown():
+            if shown.key not in before and shown.key not in self.credentials:
+                self.credentials[shown.key] = shown.principal
+                self.change([f"{CREDENTIAL}{shown.key}", json.dumps(written(shown.principal))], [])
+
+    def credential_ended(self, key: Any) -> None:
+        for reader in list(self.reading.values()):
+            if reader.exchange.principal.credential == key:
+                reader.exchange.drop()
+        if self.credentials.pop(key, None) is not None:
+            self.change([], [f"{CREDENTIAL}{key}"])
+        super().credential_ended(key)
+
+    def has_credential(self) -> bool:
+        return super().has_credential() or any(each.covers(self.opener) for each in self.credentials.values())
+
+    def give_way(self) -> None:
+        self.forget()
+
+    def close(self) -> None:
+        for reader in list(self.reading.values()):
+            reader.exchange.drop()
+        super().close()
+
+
+def _died(id: Any) -> bytes:
+    error = {"code": INTERNAL_ERROR, "message": DIED, "data": {"type": "interrupted", "retry_after_ms": 0}}
+    return encode({"jsonrpc": "2.0", "id": id, "error": error})
+
+
+def _audience(message: OutboundMessage) -> str:
+    if message.audience is None:
+        return ""
+    return json.dumps([written(each) for each in message.audience]) if message.audience else "*"

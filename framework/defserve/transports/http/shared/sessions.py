@@ -1,0 +1,275 @@
+"""The sessions that this process knows, of all that the processes share."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+import time
+from collections.abc import Callable
+from functools import partial
+from typing import Any, cast
+
+from defserve.auth.principals import Principal
+from defserve.auth.remembered import remembered, written
+from defserve.errors import LimitExceeded
+from defserve.stores.shared import scripts
+from defserve.stores.shared.link import SharedLink
+from defserve.stores.store import StoreUnavailable
+from defserve.transports.http.session import HttpSession
+from defserve.transports.http.sessions import HttpSessions
+from defserve.transports.http.shared.session import SharedSession
+from defserve.transports.networks import network_of
+from defserve.transports.session_provider import SessionProvider, TransportSession
+from defserve.wire.codec import decode
+from defserve.wire.messages import Reply
+
+SESSION_ID = re.compile(r"[A-Za-z0-9_-]{32}")
+# While the store is away, what is known counts for so long before it is asked for again.
+UNCHECKED_SECONDS = 1.0
+
+
+class SharedSessions(HttpSessions):
+    """A session that is known is found without asking anybody. `load` asks the store for others."""
+
+    def __init__(self, provider: SessionProvider, link: SharedLink, primed: frozenset[str]) -> None:
+        super().__init__(provider.limits.idle)
+        self._provider, self._link, self._primed = provider, link, primed
+        self._loading: dict[str, asyncio.Task[None]] = {}
+        self._unchecked_until = 0.0
+        self.replay: Callable[[SharedSession, list[tuple[str, dict[str, bytes]]] | None], None] | None = None
+        """Tells a session news that it has missed; None: it is no longer known what that was."""
+        for kind, heard in (
+            ("changed", self._hear_changed),
+            ("ended", self._hear_ended),
+            ("home", self._hear_home),
+            ("event", self._hear_event),
+            ("replaced", self._hear_replaced),
+            ("answer", self._hear_answer),
+            ("cancel", self._hear_cancel),
+        ):
+            link.hear(kind, heard)
+        link.missed.append(self._hear_nothing)
+
+    def new(self, id: str, opener: Principal) -> SharedSession:
+        return SharedSession(id, opener, self._link, self.idle)
+
+    def add(self, session: HttpSession) -> None:
+        super().add(session)
+        assert isinstance(session, SharedSession)
+        session.forget = partial(self._leave, session)
+
+    # -- finding -----------------------------------------------------------------------------------------
+
+    def is_current(self, id: str) -> bool:
+        """Whether a session is known here, as it is now."""
+        session = cast("SharedSession | None", self._open.get(id))
+        if session is None or session.is_stale:
+            return False
+        now = time.monotonic()
+        if now - session.used > self.idle and session.is_idle(self.idle):
+            return False  # it may have been used elsewhere
+        return self._link.is_up or now < self._unchecked_until
+
+    def find(self, id: str, principal: str) -> SharedSession | None:
+        session = cast("SharedSession | None", self._open.get(id))
+        if session is None or session.opener.id != principal:
+            return None
+        session.used = now = time.monotonic()
+        if now - session.touched > self.idle / 4:
+            self._touch(session)
+        return session
+
+    def _touch(self, session: SharedSession) -> None:
+        session.touched = time.monotonic()
+        self._link.write(scripts.TOUCH, session.id, session.ttl)
+
+    async def load(self, id: str, principal: Principal) -> None:
+        """Ask the store for a session of this principal. Raises StoreUnavailable, and LimitExceeded.
+
+        A session that is known is served on while the store is away.
+        """
+        if SESSION_ID.fullmatch(id) is None:
+            return
+        task = self._loading.get(id)
+        if task is None:
+            task = self._loading[id] = asyncio.create_task(self._load(id, principal))
+            task.add_done_callback(lambda task: self._loading.pop(id, None))
+        await asyncio.wait((task,))
+        task.result()
+
+    async def _load(self, id: str, principal: Principal) -> None:
+        known = cast("SharedSession | None", self._open.get(id))
+        try:
+            if known is not None and known.has_changed:
+                await known.keep()
+            found = await self._link.run(scripts.LOAD, id, self._link.worker)
+        except StoreUnavailable:
+            if known is None:
+                raise
+            self._unchecked_until = time.monotonic() + UNCHECKED_SECONDS
+            return
+        known = cast("SharedSession | None", self._open.get(id))
+        if found is None:
+            if known is not None:
+                self.forget(known)
+            return
+        texts = [each.decode() for each in found[0]]
+        record = dict(zip(texts[::2], texts[1::2], strict=True))
+        if known is not None and known.has_changed:
+            await self._load(id, principal)  # it was changed here meanwhile, and that must not be lost
+            return
+        if known is None:
+            known = self._opened(id, record, principal)
+            if known is None:
+                return
+        known.restore(record)
+        known.used = time.monotonic()
+        if len(found) > 1 and (since := found[1].decode()):
+            await self._move_in(known, since)
+        elif known.home != self._link.worker:
+            known.home = record["home"]
+
+    async def _move_in(self, session: SharedSession, since: str) -> None:
+        """This process is the new home of a session: from here on it tells it news, beginning with what it missed."""
+        heard = ""
+        news: list[tuple[str, dict[str, bytes]]] | None = []
+        while heard != self._link.read_news:
+            heard = self._link.read_news
+            news = await self._link.news_after(since)
+        session.home = self._link.worker
+        if self.replay is not None:
+            self.replay(session, news)
+
+    def at_home(self) -> list[SharedSession]:
+        """The sessions that this process tells news."""
+        return [each for each in map(_shared, self) if each.home == self._link.worker]
+
+    async def refresh(self) -> None:
+        """Load those at home that another process has changed."""
+        for session in self.at_home():
+            if session.is_stale:
+                await self.load(session.id, session.opener)
+
+    def _opened(self, id: str, record: dict[str, str], principal: Principal) -> SharedSession | None:
+        opener = remembered(json.loads(record["opener"]))
+        if opener.id != principal.id:
+            return None  # another principal's session is not found: an id is never authority
+        if (opener.kind, opener.credential) == (principal.kind, principal.credential):
+            opener = principal
+        session = self.new(id, opener)
+        session.conversation = self._conversation(session)
+        session.restore(record)
+        session.primed = session.conversation.version in self._primed
+        self.add(session)
+        return session
+
+    def _conversation(self, session: SharedSession) -> TransportSession:
+        try:
+            return self._provider.open(session.outlet, principal=session.opener, counted=True)
+        except LimitExceeded:
+            self.end_idle()
+            return self._provider.open(session.outlet, principal=session.opener, counted=True)
+
+    # -- the life of a session ---------------------------------------------------------------------------
+
+    async def keep(self, session: SharedSession) -> None:
+        """Write down a session that was opened. Raises StoreUnavailable, and LimitExceeded past a limit."""
+        limits, opener = self._provider.limits, session.opener
+        if opener.kind == "anonymous":
+            account, most = f"at {network_of(opener.id.partition(':')[2])}", limits.sessions_per_address
+        else:
+            account, most = f"of {opener.id}", limits.sessions_per_principal
+        record = session.record()
+        fields = {"opener": json.dumps(written(opener)), **record}
+        pairs = [part for pair in fields.items() for part in pair]
+        limit = "" if opener.is_shared_identity else str(most)
+        if not await self._link.run(
+            *(scripts.OPEN, session.id, self._link.worker, session.ttl, account, limit, *pairs)
+        ):
+            raise LimitExceeded("too many sessions", data={"limit": "sessions", "retry_after_ms": 1000})
+        session.known, session.home = record, self._link.worker
+        self.add(session)
+
+    def end(self, session: HttpSession) -> None:
+        if self._open.pop(session.id, None) is not None:
+            session.close()
+            self._link.write(scripts.END, session.id)
+
+    def forget(self, session: SharedSession) -> None:
+        """Forget a session in this process. Others may go on with it."""
+        if self._open.pop(session.id, None) is not None:
+            session.close()
+
+    def _leave(self, session: SharedSession) -> None:
+        """Forget a session that goes on. If this process is its home, the next one that serves it will be."""
+        if session.home == self._link.worker:
+            session.change(["home", "", "told", self._link.read_news], [])
+        self.forget(session)
+
+    def end_idle(self) -> None:
+        """Forget those that are idle here. In the store they end by themselves."""
+        for each in self:
+            session = cast(SharedSession, each)
+            if session.is_idle(self.idle):
+                self._leave(session)
+            elif session.readers or session.streams:
+                self._touch(session)
+
+    def close(self) -> None:
+        if self._look is not None:
+            self._look.cancel()
+            self._look = None
+        for session in self:
+            self.forget(cast(SharedSession, session))
+
+    # -- what others say ---------------------------------------------------------------------------------
+
+    def _of(self, fields: dict[str, bytes]) -> SharedSession | None:
+        return cast("SharedSession | None", self._open.get(fields["s"].decode()))
+
+    def _hear_nothing(self) -> None:
+        for session in self:
+            cast(SharedSession, session).is_stale = True
+
+    def _hear_changed(self, fields: dict[str, bytes], id: str) -> None:
+        if (session := self._of(fields)) is not None and fields["w"].decode() != self._link.worker:
+            session.is_stale = True
+
+    def _hear_ended(self, fields: dict[str, bytes], id: str) -> None:
+        if (session := self._of(fields)) is not None:
+            self.forget(session)
+
+    def _hear_home(self, fields: dict[str, bytes], id: str) -> None:
+        home = fields["w"].decode()
+        if (session := self._of(fields)) is not None and home != self._link.worker:
+            session.home = home
+
+    def _hear_event(self, fields: dict[str, bytes], id: str) -> None:
+        session = self._of(fields)
+        if session is not None and (reader := session.reading.get(fields["n"].decode())) is not None:
+            reader.look(int(fields["q"]))
+
+    def _hear_replaced(self, fields: dict[str, bytes], id: str) -> None:
+        session = self._of(fields)
+        reader = session.reading.get(fields["n"].decode()) if session is not None else None
+        if reader is not None and reader.token == fields["r"].decode():
+            reader.exchange.drop()
+
+    def _hear_answer(self, fields: dict[str, bytes], id: str) -> None:
+        if (session := self._of(fields)) is None:
+            return
+        who, data = json.loads(fields["p"]), fields["d"]
+        limits = self._provider.limits
+        reply: Any = decode(data, depth=limits.depth + 1, keys=limits.keys + 4)
+        if isinstance(reply, Reply):
+            session.conversation.answered(reply, remembered(who))
+
+    def _hear_cancel(self, fields: dict[str, bytes], id: str) -> None:
+        session, call = self._of(fields), json.loads(fields["i"])
+        if session is not None and fields["w"].decode() != self._link.worker and call in session.conversation.in_flight:
+            session.conversation.cancel(call, remembered(json.loads(fields["p"])))
+
+
+def _shared(session: HttpSession) -> SharedSession:
+    return cast(SharedSession, session)

@@ -1,0 +1,230 @@
+"""Streamable HTTP for sessions that any process may serve."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any, cast
+
+from defserve.auth.remembered import remembered, written
+from defserve.errors import LimitExceeded, Refused
+from defserve.stores.shared import scripts
+from defserve.stores.shared.link import SharedLink
+from defserve.stores.store import StoreUnavailable
+from defserve.transports.http.answering import RETRY, Attached, answer, run, stream
+from defserve.transports.http.exchange import Exchange
+from defserve.transports.http.session import HttpSession
+from defserve.transports.http.sessions import HttpSessions
+from defserve.transports.http.shared.session import SharedSession
+from defserve.transports.http.shared.sessions import SharedSessions
+from defserve.transports.http.shared.streams import SharedStream
+from defserve.transports.http.streamable import (
+    ALREADY_OPEN,
+    INTERNAL_ERROR,
+    NOTHING_TO_RESUME,
+    HttpRules,
+    Streamable,
+    refuse,
+)
+from defserve.transports.session_provider import BegunCall, FinalReply, RequestOffer, SessionProvider
+from defserve.wire.codec import INVALID_REQUEST, encode
+from defserve.wire.messages import Id, Malformed, Message, Reply, Request
+
+FORBIDDEN = "Forbidden: this question is for a caller with more rights"
+LONGEST_QUESTION = 64
+
+
+class SharedStreamable(Streamable):
+    """As `Streamable`, with one step before: a session that is not known here is looked for in the store.
+
+    What needs the store while it is away is refused with 503. Calls of known sessions do not need it.
+    """
+
+    def __init__(self, provider: SessionProvider, rules: HttpRules, link: SharedLink) -> None:
+        self.link = link
+        super().__init__(provider, rules)
+
+    def _session_table(self) -> HttpSessions:
+        return SharedSessions(self.provider, self.link, self.rules.primed_versions)
+
+    @property
+    def _shared(self) -> SharedSessions:
+        return cast(SharedSessions, self.sessions)
+
+    # -- the session first -------------------------------------------------------------------------------
+
+    def _must_load(self, exchange: Exchange) -> bool:
+        id = exchange.headers.get("mcp-session-id")
+        return id is not None and not self._shared.is_current(id)
+
+    async def _after_loading(self, exchange: Exchange, go_on: Callable[[], Awaitable[None] | None]) -> None:
+        try:
+            await self._shared.load(exchange.headers.get("mcp-session-id") or "", exchange.principal)
+        except Refused as error:
+            await _away(exchange, error)
+            return
+        if (left := go_on()) is not None:
+            await left
+
+    async def get(self, exchange: Exchange) -> None:
+        if self._must_load(exchange):
+            await self._after_loading(exchange, lambda: super(SharedStreamable, self).get(exchange))
+        else:
+            await super().get(exchange)
+
+    async def delete(self, exchange: Exchange) -> None:
+        if self._must_load(exchange):
+            await self._after_loading(exchange, lambda: super(SharedStreamable, self).delete(exchange))
+        else:
+            await super().delete(exchange)
+
+    async def _take(self, exchange: Exchange, message: Message | list[Message]) -> None:
+        if self._must_load(exchange):
+            await self._after_loading(exchange, lambda: self._take_known(exchange, message))
+        else:
+            await self._take_known(exchange, message)
+
+    def _call(self, exchange: Exchange, request: Request, offer: RequestOffer | None) -> Awaitable[None] | None:
+        if request.method == self.rules.opening:
+            return self._open(exchange, request)
+        if self._must_load(exchange):
+            return self._after_loading(exchange, lambda: self._call_known(exchange, request, offer))
+        return self._call_known(exchange, request, offer)
+
+    def _fail_question(self, exchange: Exchange, malformed: Malformed) -> None:
+        """A broken answer may be meant for a question of another process. Its question fails there when it is late."""
+        if not self._must_load(exchange):
+            super()._fail_question(exchange, malformed)
+
+    # -- POST --------------------------------------------------------------------------------------------
+
+    def _call_known(self, exchange: Exchange, request: Request, offer: RequestOffer | None) -> Awaitable[None] | None:
+        session = self._session(exchange)
+        if not isinstance(session, SharedSession):
+            return cast("Awaitable[None]", session)
+        route = SharedStream(session, exchange, request.id)
+        begun: Any = session.conversation.begin(request, route, offer, exchange.principal)
+        if not isinstance(begun, tuple):
+            begun.rest = _then_keep(session, begun.rest)
+        elif session.has_changed:
+            return self._answer_kept(exchange, session, route, cast(FinalReply, begun))
+        return run(exchange, route, cast(BegunCall, begun))
+
+    async def _answer_kept(
+        self, exchange: Exchange, session: SharedSession, route: SharedStream, reply: FinalReply
+    ) -> None:
+        """Answer when the store has what the call has changed."""
+        try:
+            await session.keep()
+        except Refused as error:
+            await _away(exchange, error)
+        else:
+            if (left := run(exchange, route, reply)) is not None:
+                await left
+
+    async def _take_known(self, exchange: Exchange, message: Message | list[Message]) -> None:
+        session = self._session(exchange)
+        if not isinstance(session, SharedSession):
+            await cast("Awaitable[None]", session)
+            return
+        if isinstance(message, list) and not session.conversation.takes_batches:
+            await super()._take(exchange, message)
+            return
+        try:
+            for each in message if isinstance(message, list) else [message]:
+                if isinstance(each, Reply) and not await self._hand_over(session, exchange, each):
+                    await refuse(exchange, 403, INVALID_REQUEST, FORBIDDEN)
+                    return
+            route = SharedStream(session, exchange, _ids(message))
+            session.conversation.take(message, route, exchange.principal)
+            # A notification may have changed what is kept, without saying so.
+            await session.keep()
+        except Refused as error:
+            await _away(exchange, error)
+            return
+        if isinstance(message, list):
+            await answer(exchange, route)
+        else:
+            await exchange.respond(202)
+
+    async def _hand_over(self, session: SharedSession, exchange: Exchange, reply: Reply) -> bool:
+        """Give an answer to the process that asks. False: this caller may not give it."""
+        if not session.conversation.takes_answer(reply, exchange.principal):
+            return False
+        question = reply.id
+        if not isinstance(question, str) or len(question) > LONGEST_QUESTION or question.startswith(session.numbering):
+            return True  # it was asked here, or by nobody
+        found = await self.link.run(scripts.QUESTION, session.id, question)
+        if found is None:
+            return True  # nobody waits for it any more
+        if not exchange.principal.covers(remembered(json.loads(found.split(b"\n", 2)[2]))):
+            return False
+        body = {"result": reply.result} if reply.error is None else {"error": reply.error}
+        data, who = encode({"jsonrpc": "2.0", "id": question, **body}), json.dumps(written(exchange.principal))
+        await self.link.run(scripts.ANSWER, session.id, question, question.partition(".")[0], data, who)
+        return True
+
+    async def _list(self, session: HttpSession, exchange: Exchange, request: Request) -> bool:
+        try:
+            await self._shared.keep(cast(SharedSession, session))
+        except Refused as error:
+            session.conversation.close()
+            await _away(exchange, error, request.id)
+            return False
+        return True
+
+    # -- GET and DELETE ----------------------------------------------------------------------------------
+
+    async def _stream(self, exchange: Exchange, session: HttpSession) -> None:
+        shared, last = cast(SharedSession, session), exchange.headers.get("last-event-id")
+        try:
+            if last is not None:
+                reader = await shared.resume_shared(last, exchange)
+            else:
+                reader = await shared.listen_shared(exchange)
+        except Refused as error:
+            await _away(exchange, error)
+            return
+        if reader is None and last is not None:
+            await refuse(exchange, 404, INVALID_REQUEST, NOTHING_TO_RESUME)
+        elif reader is None:
+            await refuse(exchange, 409, INVALID_REQUEST, ALREADY_OPEN)
+        else:
+            with Attached(exchange, reader) as attached:
+                attached.watch()
+                await stream(exchange, reader, b"")
+
+    async def _end(self, exchange: Exchange, session: HttpSession) -> None:
+        self.sessions.end(session)
+        try:
+            await cast(SharedSession, session).written()
+        except Refused as error:
+            await _away(exchange, error)
+        else:
+            await exchange.respond(204)
+
+    def drain(self) -> None:
+        """End the streams that belong to no call here. Their clients go on with another process."""
+        for session in self.sessions:
+            for name, reader in list(cast(SharedSession, session).reading.items()):
+                if name not in session.streams:
+                    reader.exchange.drop()
+
+
+async def _then_keep(session: SharedSession, rest: Coroutine[Any, Any, None]) -> None:
+    """The rest of a call; what it has changed is in the store before it is answered, unless that is away."""
+    await rest
+    if session.has_changed:
+        try:
+            await session.keep()
+        except StoreUnavailable:
+            pass  # it is written as soon as the store is back
+
+
+async def _away(exchange: Exchange, error: Refused, id: Id | None = None) -> None:
+    text = error.message if isinstance(error, LimitExceeded) else f"{error.message}; try again"
+    await refuse(exchange, 503, INTERNAL_ERROR, text, id, RETRY)
+
+
+def _ids(message: Message | list[Message]) -> list[Id]:
+    return [each.id for each in message if isinstance(each, Request)] if isinstance(message, list) else []

@@ -1,0 +1,265 @@
+"""Servers and issuers that want a token, a code or a request of ours that is not meant for them."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlencode, urlsplit
+
+from defserve.errors import PeerError
+from defserve.host import Remote, SignIn, SignInError
+from defserve.host.signin.fetching import Fetcher
+from defserve.host.signin.keeping.files import FileStore
+from defserve.host.signin.keeping.memory import MemoryStore
+from defserve.host.signin.keeping.places import file_of
+from defserve.host.signin.reach import Reach
+from tests.attack.trial import Family, Trial
+from tests.host.signin.company import Company, company
+from tests.host.web import Exchange, Web, web
+
+FAMILY = Family("client sign-in")
+Change = Callable[[Company, Company], Any]
+
+
+async def signed_in(server: Company, person: Company, store: Any = None) -> str:
+    """What comes of a call: `done`, or the error."""
+    auth = SignIn(redirect=person, store=store or MemoryStore(), client_id="me", client_secret="the-secret")
+    try:
+        async with Remote(server.url, auth=auth).connect() as client:
+            await client.call("add")
+        return "done"
+    except PeerError as error:
+        return error.message
+
+
+def told(one: Company) -> str:
+    """Everything that somebody was sent."""
+    return " ".join(f"{each.path} {each.headers} {each.body!r}" for each in one.web.seen)
+
+
+# What an evil issuer, or a server that is in league with it, says to get a code or token of the honest one.
+MIXED_UP: dict[str, Change] = {
+    "its metadata names the honest issuer": lambda evil, honest: evil.issuer.update(issuer=honest.origin),
+    "its metadata sends people to the honest issuer and answers come without a name": lambda evil, honest: (
+        evil.issuer.update(
+            authorization_endpoint=honest.issuer["authorization_endpoint"],
+            authorization_response_iss_parameter_supported=True,
+        )
+    ),
+    "the answer names the honest issuer": lambda evil, honest: evil.answer_fields.update(iss=honest.origin),
+    "the answer names itself with a slash more": lambda evil, honest: evil.answer_fields.update(iss=evil.origin + "/"),
+    "the answer names itself in capitals": lambda evil, honest: evil.answer_fields.update(iss=evil.origin.upper()),
+    "the server says that it is the honest one": lambda evil, honest: evil.resource.update(resource=honest.url),
+    "the server is above the honest one by name": lambda evil, honest: evil.resource.update(
+        resource=honest.url + "/../mcp"
+    ),
+}
+
+
+@FAMILY.attack("mixed-up issuers")
+def _(trial: Trial) -> None:
+    async def run() -> None:
+        for name, change in MIXED_UP.items():
+            async with company() as honest, company() as evil:
+                store = MemoryStore()
+                trial.expect(await signed_in(honest, honest, store) == "done", "the honest server: no sign-in")
+                change(evil, honest)
+                said = await signed_in(evil, evil, store)
+                trial.expect(not evil.forms, f"{name}: the evil issuer was sent a code or a secret ({said})")
+                trial.expect("access-1" not in told(evil), f"{name}: the evil server has the honest one's token")
+
+    asyncio.run(run())
+
+
+INJECTED: dict[str, Callable[[dict[str, str]], list[tuple[str, str]]]] = {
+    "no state": lambda asked: [("code", "code-0")],
+    "an empty state": lambda asked: [("code", "code-0"), ("state", "")],
+    "another state": lambda asked: [("code", "code-0"), ("state", asked["state"][:-1] + "A")],
+    "a longer state": lambda asked: [("code", "code-0"), ("state", asked["state"] + "A")],
+    "two states": lambda asked: [("code", "code-0"), ("state", asked["state"]), ("state", "x")],
+    "two codes": lambda asked: [("code", "code-0"), ("code", "code-1"), ("state", asked["state"])],
+    "two issuers": lambda asked: [("code", "code-0"), ("state", asked["state"]), ("iss", "a"), ("iss", "b")],
+    "many fields": lambda asked: [("code", "code-0"), ("state", asked["state"]), *[("x", "y")] * 5_000],
+    "a state that is not ASCII": lambda asked: [("code", "code-0"), ("state", "é")],
+}
+
+
+@FAMILY.attack("codes that belong to another sign-in")
+def _(trial: Trial) -> None:
+    async def run() -> None:
+        for name, answer in INJECTED.items():
+            async with company() as there:
+                say_yes = there.say_yes
+
+                def inject(url: str, answer: Any = answer, there: Company = there, say_yes: Any = say_yes) -> str:
+                    location = say_yes(url)
+                    return f"{location.partition('?')[0]}?{urlencode(answer(there.visits[-1]))}"
+
+                there.say_yes = inject
+                said = await signed_in(there, there)
+                trial.expect(said != "done" and not there.forms, f"{name}: taken ({said})")
+        async with company() as there:
+            # With the right state, but the code of a sign-in that the attacker began.
+            theirs = {"state": "s", "redirect_uri": "http://127.0.0.1:1/callback", "code_challenge": "theirs"}
+            there.say_yes(f"http://x/?{urlencode(theirs)}")
+            there.answer_fields["code"] = "code-0"
+            trial.expect(await signed_in(there, there) != "done", "the attacker's code became our token")
+
+    asyncio.run(run())
+
+
+@FAMILY.attack("redirects to somebody else")
+def _(trial: Trial) -> None:
+    async def run() -> None:
+        for path in (
+            "/token",
+            "/register",
+            "/.well-known/oauth-authorization-server",
+            "/.well-known/oauth-protected-resource/mcp",
+            "/mcp",
+        ):
+            for status in (301, 302, 303, 307, 308):
+                async with company() as there, company() as evil:
+                    store = MemoryStore()
+                    if path == "/mcp":
+                        trial.expect(await signed_in(there, there, store) == "done", "no sign-in")
+                    handle = there.handle
+
+                    async def elsewhere(
+                        exchange: Exchange,
+                        path: str = path,
+                        status: int = status,
+                        evil: Company = evil,
+                        handle: Any = handle,
+                    ) -> None:
+                        if urlsplit(exchange.path).path == path:
+                            await exchange.respond(status, b"", location=evil.origin + path)
+                        else:
+                            await handle(exchange)
+
+                    there.handle = elsewhere
+                    said = await signed_in(there, there, store)
+                    is_unused = path == "/register"  # the client of this attack is registered already
+                    trial.expect(said != "done" or is_unused, f"{path} {status}: {said}")
+                    trial.expect(not evil.web.seen, f"{path} {status}: the evil server was sent {told(evil)[:200]}")
+
+    asyncio.run(run())
+
+
+@FAMILY.attack("tokens of one server for another")
+def _(trial: Trial) -> None:
+    async def run() -> None:
+        with tempfile.TemporaryDirectory() as folder:
+            async with company() as honest, company() as evil:
+                store = FileStore(Path(folder, "kept"), None)
+                trial.expect(await signed_in(honest, honest, store) == "done", "no sign-in")
+                # Its file lies where the evil server's should.
+                kept = file_of(honest.url, Path(folder, "kept"))
+                kept.rename(file_of(evil.url, Path(folder, "kept")))
+                evil.resource.update(authorization_servers=[honest.origin])
+                await signed_in(evil, honest, store)
+                trial.expect("access-1" not in told(evil), "a renamed file gave the token to another server")
+                trial.expect("refresh-1" not in told(evil), "a renamed file gave the refresh token to another server")
+        for path in ("/mcp", "/mcp/", "/other", "/mcp2", "/mcp/deep", "/%6dcp"):
+            async with company() as honest:
+                store = MemoryStore()
+                await signed_in(honest, honest, store)
+                before = len(honest.web.seen)
+                auth = SignIn(redirect=honest, store=store, client_id="me", client_secret="the-secret")
+                try:
+                    async with Remote(honest.origin + path + "?tenant=other", auth=auth).connect():
+                        pass
+                except PeerError:
+                    pass
+                sent = " ".join(str(each.headers) for each in honest.web.seen[before : before + 1])
+                trial.expect("access-1" not in sent, f"{path}: the token of another address was sent at once")
+
+    asyncio.run(run())
+
+
+# Ways to write this machine, or a place where only this machine can go.
+INSIDE = (
+    "http://127.0.0.1:{port}/", "http://localhost:{port}/", "https://127.0.0.1:{port}/", "https://localhost:{port}/",
+    "https://127.1:{port}/", "https://2130706433:{port}/", "https://0x7f000001:{port}/", "https://0177.0.0.1:{port}/",
+    "https://[::1]:{port}/", "https://[::ffff:127.0.0.1]:{port}/", "https://[::ffff:7f00:1]:{port}/",
+    "https://0.0.0.0:{port}/", "https://[::]:{port}/", "https://LOCALHOST:{port}/", "https://localhost.:{port}/",
+    "https://user@127.0.0.1:{port}/", "https://127.0.0.1:{port}/#x", "https://127。0。0。1:{port}/",
+    "https://127.0.0.1\\@issuer.example:{port}/", "//127.0.0.1:{port}/", "file:///etc/passwd", "gopher://127.0.0.1:{port}/",
+    "https://169.254.169.254/latest/meta-data/", "https://[fe80::1]/", "https://10.0.0.1/", "https://192.168.0.1/",
+    "https://[fd00::1]/", "https://[::ffff:10.0.0.1]/", "https://100.64.0.1/", "https://[64:ff9b::7f00:1]/",
+    "data:application/json,{{}}", "javascript:alert(1)", "", "https://", "https://[", "https://127.0.0.1:99999/",
+)  # fmt: skip
+
+
+@FAMILY.attack("addresses inside, named by a server on the internet")
+def _(trial: Trial) -> None:
+    async def run() -> None:
+        async def canary(exchange: Exchange) -> None:
+            await exchange.respond(200, b"{}")
+
+        async with web(canary) as inside:
+            port, fetcher = urlsplit(inside.url).port, Fetcher(Reach.INTERNET)
+            for written in INSIDE:
+                url = written.format(port=port)
+                for use in (
+                    fetcher.get(url, "the page"),
+                    fetcher.post(url, "the page", {"code": "c0de"}),
+                    fetcher.post_json(url, "the page", {}),
+                    fetcher.check(url, "the page"),
+                ):
+                    trial.expect(await _refused(use), f"{url}: used")
+            trial.expect(not inside.seen, f"somebody inside was asked: {_paths(inside)}")
+
+    asyncio.run(run())
+
+
+async def _refused(use: Any) -> bool:
+    try:
+        await use
+    except SignInError:
+        return True
+    return False
+
+
+def _paths(there: Web) -> str:
+    return ", ".join(each.path for each in there.seen)
+
+
+@FAMILY.attack("answers of an issuer that are too much")
+def _(trial: Trial) -> None:
+    deep = "[" * 50_000
+    documents: tuple[bytes, ...] = (
+        b"x" * 2_000_000, deep.encode(), b"[]", b"null", b'"text"', b'{"issuer": 7}', b"\xff" * 1_000, b"{" * 9_999,
+        json.dumps({"issuer": ["a"] * 1_000, "token_endpoint": {}}).encode(),
+        json.dumps({"access_token": "a" * 100_000, "token_type": "Bearer"}).encode(),
+        json.dumps({"access_token": "a\r\nx: y", "token_type": "Bearer"}).encode(),
+        json.dumps({"access_token": "a", "token_type": "Bearer", "expires_in": 1e400}).encode(),
+        b'{"access_token": "a", "token_type": "Bearer", "expires_in": 1' + b"0" * 400 + b"}",
+        json.dumps({"access_token": "a", "token_type": ["Bearer"], "expires_in": "x" * 100}).encode(),
+        json.dumps({"error": "x" * 100_000, "error_description": "\x1b[2J" * 10_000}).encode(),
+    )  # fmt: skip
+
+    async def run() -> None:
+        for path in ("/token", "/.well-known/oauth-authorization-server", "/.well-known/oauth-protected-resource/mcp"):
+            for number, document in enumerate(documents):
+                async with company() as there:
+                    handle = there.handle
+
+                    async def much(
+                        exchange: Exchange, path: str = path, document: bytes = document, handle: Any = handle
+                    ) -> None:
+                        if urlsplit(exchange.path).path == path:
+                            await exchange.respond(200, document, content_type="application/json")
+                        else:
+                            await handle(exchange)
+
+                    there.handle = much
+                    said = await signed_in(there, there)
+                    is_plain = len(said) < 2_000 and "\x1b" not in said
+                    trial.expect(is_plain and "defserve" not in said.partition("fix:")[0], f"{path} {number}: {said}")
+
+    asyncio.run(run())

@@ -1,0 +1,310 @@
+"""Sign-ins: nobody comes in, or gets a code or a token, by another's yes, another's address or another's token."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+from urllib.parse import parse_qsl, urlencode, urlsplit
+
+from tests.attack.arena import Kind, Served
+from tests.attack.speaking.browser import ORIGIN, Browser, Client, leads_to, said, sealed, target_of
+from tests.attack.speaking.http import Response
+from tests.attack.speaking.mcp import Caller
+from tests.attack.trial import Family, Trial
+from tests.auth.issuer import claims, pem, private_key, raw, signed
+from tests.auth.proofs import PUBLIC, THUMBPRINT, proof
+from tests.auth.vendor import FakeVendor, vendor_at_address
+
+FAMILY = Family("signing in")
+SERVER = "http://localhost:8080/mcp"
+
+
+class Scene:
+    """A server, its vendor, and one user's browser with one client."""
+
+    def __init__(self, trial: Trial, vendor: FakeVendor, served: Served) -> None:
+        self.trial, self.vendor, self.served = trial, vendor, served
+        self.user = Browser(served.place)
+        self.client = Client(self.user)
+
+    def consent(self, client: Client | None = None, **changed: Any) -> Response:
+        return (client or self.client).browser.get("/authorize", (client or self.client).request(**changed))
+
+    def allow(self, page: Response, browser: Browser | None = None, **more: str) -> Response:
+        form = {"request": sealed(page), "decision": "allow"}
+        return (browser or self.user).post("/consent", form, **{"Origin": ORIGIN, **more})
+
+    def come_back(self, left: Response, browser: Browser | None = None) -> Response:
+        return (browser or self.user).get(target_of(self.vendor.sign_in(leads_to(left))))
+
+    def code(self, client: Client | None = None) -> str:
+        client = client or self.client
+        left = self.allow(self.consent(client), client.browser)
+        return said(self.come_back(left, client.browser))["code"]
+
+    def tokens(self, client: Client | None = None) -> dict[str, Any]:
+        return json.loads((client or self.client).exchange(self.code(client)).body)
+
+    def calls(self, token: str) -> bool:
+        caller = Caller(self.served.place, token)
+        return caller.call_alone("who")["status"] == 200
+
+    def works(self) -> None:
+        """An honest sign-in still works, so what was refused was not refused by chance."""
+        token = self.tokens().get("access_token", "")
+        self.trial.expect(self.calls(token), "an honest sign-in does not work")
+
+
+@contextmanager
+def scene(trial: Trial) -> Iterator[Scene]:
+    with vendor_at_address() as vendor:
+        store = str(trial.arena.folder / f"grants-{time.monotonic_ns()}.db")
+        served = trial.arena.serve(Kind("signed_in").with_env(VENDOR=vendor.issuer, STORE=store))
+        try:
+            yield Scene(trial, vendor, served)
+        finally:
+            trial.arena.drop(served)
+
+
+@FAMILY.attack("open redirects")
+def _(trial: Trial) -> None:
+    with scene(trial) as at:
+        for bad in (
+            "https://evil.example/callback",
+            "http://127.0.0.1.evil.example:3333/callback",
+            "http://127.0.0.1:3333@evil.example/callback",
+            "http://127.0.0.1:3333\\@evil.example/callback",
+            "http://127.0.0.1:3333/callback/../../evil",
+            "http://127.0.0.1:3333/callback#@evil.example",
+            "http://localhost:3333/callback",
+            "//evil.example/callback",
+            "javascript:alert(1)",
+            "http://127.0.0.1:3333/callback\r\nLocation: https://evil.example",
+            "",
+        ):
+            answer = at.consent(redirect_uri=bad)
+            held = answer.status == 400 and not leads_to(answer) and not sealed(answer)
+            trial.expect(held, f"redirect_uri={bad!r}: {answer.status} to {leads_to(answer)!r}")
+        for bad in (
+            "javascript:alert(1)",
+            "data:text/html,x",
+            "http://evil.example/cb",
+            "https://u@evil.example/",
+            "//x",
+        ):
+            trial.expect(not Client(at.user, bad).registered, f"{bad!r} can be registered")
+        both = [*at.client.request().items(), ("redirect_uri", "https://evil.example/cb")]
+        answer = at.user.get(f"/authorize?{urlencode(both)}")
+        trial.expect(answer.status == 400 and not leads_to(answer), "two redirects: one of them is used")
+        at.works()
+
+
+@FAMILY.attack("consent pressed by another site")
+def _(trial: Trial) -> None:
+    with scene(trial) as at:
+        for more in (
+            {"Origin": "https://evil.example"},
+            {"Origin": "null"},
+            {"Origin": "http://localhost:8081"},
+            {"Sec_Fetch_Site": "cross-site"},
+            {"Sec_Fetch_Site": "same-site"},
+        ):
+            answer = at.allow(at.consent(), **more)
+            trial.expect(answer.status == 403 and not leads_to(answer), f"{more}: {answer.status}")
+        # The attacker has a page of its own, and has the user's browser send its form.
+        thief = Browser(at.served.place)
+        page = at.consent(Client(thief, "https://evil.example/cb"))
+        answer = at.allow(page)
+        trial.expect(answer.status == 403 and not leads_to(answer), f"another browser's form: {answer.status}")
+        for other in ("", "x", at.client.id, at.code()):
+            answer = at.user.post("/consent", {"request": other, "decision": "allow"}, Origin=ORIGIN)
+            trial.expect(answer.status == 400 and not leads_to(answer), f"another form: {answer.status}")
+        page = at.consent()
+        framed = page.headers.get("content-security-policy", "")
+        trial.expect("frame-ancestors 'none'" in framed, "the page can be framed")
+        trial.expect(page.headers.get("x-frame-options") == "DENY", "the page can be framed by old browsers")
+        at.works()
+
+
+@FAMILY.attack("confused deputy")
+def _(trial: Trial) -> None:
+    """The user has allowed one client, and is signed in at the vendor. Another client must not profit."""
+    with scene(trial) as at:
+        at.works()
+        evil = Client(at.user, "https://evil.example/cb", "a client")
+        answer = at.consent(evil)
+        trial.expect(
+            answer.status == 200 and sealed(answer) and not leads_to(answer), "another client is not asked for"
+        )
+        trial.expect("evil.example" in answer.text, "the page does not say where the code goes")
+        # The attacker allows it in a browser of its own, and sends the user the vendor's address.
+        thief = Browser(at.served.place)
+        left = at.allow(at.consent(Client(thief, "https://evil.example/cb")), thief)
+        back = at.come_back(left)
+        trial.expect(back.status == 403 and "code" not in said(back), f"another browser's sign-in: {back.status}")
+        # The vendor's own address, with a state that nobody has asked for.
+        fields = dict(parse_qsl(urlsplit(leads_to(left)).query))
+        for state in ("", "x" * 43, fields["state"], fields["state"][:16] + "x" * 27):
+            back = at.user.get("/callback", {"code": "vendor-code", "state": state, "iss": at.vendor.issuer})
+            trial.expect(back.status == 403 and not leads_to(back), f"state {state!r}: {back.status}")
+        # Somebody else at the vendor: signed in, and not on the list.
+        at.vendor.user = {"sub": "mallory", "email": "alice@example.com", "email_verified": False}
+        answer = at.come_back(at.allow(at.consent()))
+        trial.expect(said(answer).get("error") == "access_denied", "an address that is not verified is believed")
+
+
+@FAMILY.attack("code injection")
+def _(trial: Trial) -> None:
+    with scene(trial) as at:
+        other = Client(Browser(at.served.place))
+        for name, changed in {
+            "another verifier": {"code_verifier": other.verifier},
+            "another client": {"client_id": other.id},
+            "another redirect": {"redirect_uri": "https://evil.example/cb"},
+            "another resource": {"resource": "https://evil.example/mcp"},
+            "no verifier": {"code_verifier": ""},
+        }.items():
+            answer = at.client.exchange(at.code(), **changed)
+            trial.expect(answer.status == 400, f"{name}: {answer.status}")
+        code = at.code()
+        trial.expect(at.client.exchange(code).status == 200, "an honest exchange fails")
+        trial.expect(at.client.exchange(code).status == 400, "a code is good twice")
+        for plain in ({"code_challenge_method": "plain"}, {"code_challenge": "", "code_challenge_method": ""}):
+            trial.expect("error" in said(at.consent(**plain)), f"without PKCE: {plain}")
+        # The answer of another vendor, or of another sign-in at the same one.
+        for wrong in ("https://evil.example", f"{at.vendor.issuer}/"):
+            left = at.allow(at.consent())
+            fields = {**dict(parse_qsl(urlsplit(at.vendor.sign_in(leads_to(left))).query)), "iss": wrong}
+            trial.expect("code" not in said(at.user.get("/callback", fields)), f"an answer of {wrong}")
+        first, second = (at.allow(at.consent()) for _ in range(2))
+        stolen = dict(parse_qsl(urlsplit(at.vendor.sign_in(leads_to(first))).query))["code"]
+        mine = dict(parse_qsl(urlsplit(at.vendor.sign_in(leads_to(second))).query))
+        trial.expect(
+            "code" not in said(at.user.get("/callback", {**mine, "code": stolen})), "a code of another sign-in"
+        )
+        at.works()
+
+
+@FAMILY.attack("token substitution")
+def _(trial: Trial) -> None:
+    with scene(trial) as at:
+        code = at.code()
+        tokens = json.loads(at.client.exchange(code).body)
+        trial.expect("vendor" not in json.dumps(tokens), "the vendor's token reaches the client")
+        for name, other in {
+            "refresh token": tokens["refresh_token"],
+            "code": code,
+            "client id": at.client.id,
+            "vendor's token": "vendor-access-1",
+            "changed token": tokens["access_token"][:-2] + "AA",
+            "empty": "x",
+        }.items():
+            trial.expect(not at.calls(other), f"a {name} passes for an access token")
+        for name, other in {"access token": tokens["access_token"], "code": code}.items():
+            form = {"grant_type": "refresh_token", "refresh_token": other, "client_id": at.client.id}
+            trial.expect(at.user.post("/token", form).status == 400, f"a {name} passes for a refresh token")
+        thief = Client(Browser(at.served.place))
+        form = {"grant_type": "refresh_token", "refresh_token": tokens["refresh_token"]}
+        trial.expect(
+            thief.browser.post("/token", {**form, "client_id": thief.id}).status == 400, "another client's token"
+        )
+        trial.expect(
+            at.user.post("/token", {**form, "client_id": at.client.id}).status == 200, "an honest refresh fails"
+        )
+        trial.expect(
+            at.user.post("/token", {**form, "client_id": at.client.id}).status == 400, "a refresh token is reused"
+        )
+        at.works()
+
+
+@FAMILY.attack("documents of clients at private addresses")
+def _(trial: Trial) -> None:
+    with scene(trial) as at:
+        asked = len(at.vendor.asked)
+        port = urlsplit(at.vendor.issuer).port
+        for host in (
+            f"127.0.0.1:{port}", f"localhost:{port}", f"[::1]:{port}", "10.0.0.1", "192.168.0.1", "172.16.0.1",
+            "169.254.169.254", "2130706433", "0x7f.0.0.1", "0177.0.0.1", "127.1", "[::ffff:127.0.0.1]",
+            "metadata.google.internal", "printer.local", "[fd00::1]", "0.0.0.0",
+        ):  # fmt: skip
+            began = time.monotonic()
+            answer = at.consent(client_id=f"https://{host}/client.json")
+            trial.expect(answer.status == 400 and not leads_to(answer), f"{host}: {answer.status}")
+            trial.expect(time.monotonic() - began < 4, f"{host}: it tried to connect")
+        for odd in (f"http://127.0.0.1:{port}/c", f"HTTPS://127.0.0.1:{port}/c", "file:///etc/passwd", "https://"):
+            trial.expect(at.consent(client_id=odd).status == 400, odd)
+        trial.expect(len(at.vendor.asked) == asked, "an address of this machine was fetched")
+        at.works()
+
+
+# ------------------------------------------------------------------------------------------------- tokens of issuers
+
+KEYS = {name: private_key("ES256", f"attack {name}") for name in "AB"}
+
+
+def token(issuer: str, signer: str, **changed: Any) -> str:
+    return signed(claims(iss=f"https://{issuer.lower()}.example", aud=SERVER, **changed), key=KEYS[signer])
+
+
+def accepting(trial: Trial, number: int = 0, store: str = "") -> Served:
+    env = {f"KEY_{name}": pem(key) for name, key in KEYS.items()}
+    store = store or str(trial.arena.folder / "proofs.db")
+    return trial.arena.serve(Kind("signed_in").with_env(**env, STORE=store, NUMBER=str(number)))
+
+
+def status(served: Served, authorization: str, *proofs: str) -> int | None:
+    headers = {"Authorization": authorization, **({"DPoP": proofs[0]} if proofs else {})}
+    return Caller(served.place, headers=headers).call_alone("who")["status"]
+
+
+@FAMILY.attack("mixed-up issuers")
+def _(trial: Trial) -> None:
+    served = accepting(trial)
+    for name in "AB":
+        trial.expect(status(served, f"Bearer {token(name, name)}") == 200, f"an honest token of {name} is refused")
+    head = {"alg": "ES256"}
+    for name, bad in {
+        "A's name, B's key": token("A", "B"),
+        "B's name, A's key": token("B", "A"),
+        "an unknown issuer": token("C", "A"),
+        "a list of issuers": raw(head, claims(iss=["https://a.example"], aud=SERVER), key=KEYS["A"]),
+        "no issuer": raw(head, claims(iss=None, aud=SERVER), key=KEYS["A"]),
+        "a slash more": raw(head, claims(iss="https://a.example/", aud=SERVER), key=KEYS["A"]),
+        "no signature": raw({"alg": "none"}, claims(iss="https://a.example", aud=SERVER)),
+        "for another server": signed(claims(iss="https://a.example", aud="https://x.example"), key=KEYS["A"]),
+        "an ID token": token("A", "A", at_hash="x"),
+        "a logout token": token("A", "A", events={}),
+    }.items():
+        trial.expect(status(served, f"Bearer {bad}") == 401, f"{name} is accepted")
+
+
+@FAMILY.attack("replayed proofs (DPoP)")
+def _(trial: Trial) -> None:
+    store = str(trial.arena.folder / "replayed.db")
+    first, second = accepting(trial, 1, store), accepting(trial, 2, store)
+    bound = token("A", "A", cnf={"jkt": THUMBPRINT})
+    good = proof(bound, SERVER)
+    trial.expect(status(first, f"DPoP {bound}", good) == 200, "an honest proof is refused")
+    for name, served in (("the same process", first), ("another process", second)):
+        trial.expect(status(served, f"DPoP {bound}", good) == 401, f"{name} accepts a proof again")
+    thief = private_key("ES256", "thief")
+    other = token("A", "A", cnf={"jkt": THUMBPRINT}, sub="bob")
+    for name, bad in {
+        "for another token": proof(other, SERVER),
+        "for another method": proof(bound, SERVER, method="GET"),
+        "for another server": proof(bound, "https://evil.example/mcp"),
+        "of another key": proof(bound, SERVER, key=thief),
+        "of yesterday": proof(bound, SERVER, iat=int(time.time()) - 86400),
+        "of tomorrow": proof(bound, SERVER, iat=int(time.time()) + 86400),
+        "with a secret": proof(bound, SERVER, header={"jwk": {**PUBLIC, "d": "AAAA"}}),
+        "without a token": proof(bound, SERVER, ath=None),
+    }.items():
+        trial.expect(status(first, f"DPoP {bound}", bad) == 401, f"a proof {name} is accepted")
+    trial.expect(status(first, f"Bearer {bound}") == 401, "a bound token is accepted without a proof")
+    trial.expect(status(first, f"DPoP {bound}") == 401, "a bound token is accepted without a proof, as DPoP")
+    plain = token("A", "A")
+    trial.expect(status(first, f"DPoP {plain}", proof(plain, SERVER)) == 401, "a plain token passes for a bound one")
+    trial.expect(status(second, f"DPoP {bound}", proof(bound, SERVER)) == 200, "a fresh proof is refused")

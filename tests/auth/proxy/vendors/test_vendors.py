@@ -1,0 +1,136 @@
+from __future__ import annotations
+
+import json
+from typing import Any
+from urllib.parse import parse_qsl, urlsplit
+
+import pytest
+
+from defserve.auth import OAuthProxy, Vendor
+from defserve.auth.issuers.fetching import HttpAnswer, HttpRequest
+from defserve.auth.proxy.errors import OAuthError
+from defserve.auth.proxy.vendors.login import VendorLogin
+from defserve.auth.proxy.vendors.table import VENDORS, vendor_of
+from defserve.auth.urls import checked_url
+from defserve.errors import UsageError
+from tests.auth.browsing import answer_of, leads_to
+from tests.auth.proxied import URL, proxy, visiting
+from tests.auth.vendor import FakeVendor
+from tests.rows import for_each_row
+
+pytestmark = pytest.mark.anyio
+
+PLACES = {"tenant": "", "domain": "", "issuer": ""}
+GIVEN = {
+    "google": {},
+    "github": {},
+    "entra": {"tenant": "0f0f0f0f-0000-0000-0000-000000000000"},
+    "auth0": {"domain": "shop.eu.auth0.com"},
+    "okta": {"domain": "shop.okta.com"},
+    "keycloak": {"issuer": "https://login.example/realms/shop"},
+    "oidc": {"issuer": "https://login.example"},
+}
+
+
+def test_every_vendor_of_the_table_has_safe_addresses() -> None:
+    assert set(GIVEN) == set(VENDORS)
+    for name, places in GIVEN.items():
+        vendor = vendor_of(name, {**PLACES, **places})
+        for url in (vendor.issuer,) if vendor.issuer else (vendor.authorize, vendor.token, vendor.user):
+            assert checked_url(url, name).scheme == "https" and "{" not in url
+        assert vendor.subject in vendor.names and "email" not in VENDORS["entra"].names
+
+
+@for_each_row(
+    "vendor, places, problem",
+    [
+        ("gogle", {}, "not a known vendor"),
+        ("entra", {}, "tenant of tenant, domain and issuer"),
+        ("google", {"issuer": "https://x.example"}, "none of tenant, domain and issuer"),
+        ("oidc", {"domain": "x"}, "issuer of tenant, domain and issuer"),
+    ],
+)
+def test_what_does_not_fit_a_vendor_is_refused(vendor: str, places: dict[str, str], problem: str) -> None:
+    with pytest.raises(UsageError, match=problem):
+        vendor_of(vendor, {**PLACES, **places})
+
+
+class GitHub:
+    """What GitHub answers: 200 to a bad code as well, and a user with a number for an id."""
+
+    def __init__(self, **user: Any) -> None:
+        self.user: dict[str, Any] = {"id": 583231, "login": "octocat", **user}
+        self.asked: list[HttpRequest] = []
+        self.is_valid = True
+
+    async def send(self, request: HttpRequest) -> HttpAnswer:
+        self.asked.append(request)
+        if request.url == VENDORS["github"].user:
+            good = self.is_valid and request.headers["authorization"] == "Bearer gho_x"
+            return HttpAnswer(200 if good else 401, {}, json.dumps(self.user).encode())
+        good = (request.form or {}).get("code") == "good"
+        said = {"access_token": "gho_x", "token_type": "bearer"} if good else {"error": "bad_verification_code"}
+        return HttpAnswer(200, {}, json.dumps(said).encode())
+
+
+async def test_a_vendor_without_discovery_is_asked_who_the_user_is() -> None:
+    github = GitHub()
+    login = VendorLogin(VENDORS["github"], "id", "secret", "https://x.example/callback", send=github.send)
+    url = await login.address("state", "verifier")
+    fields = dict(parse_qsl(urlsplit(url).query))
+    assert url.startswith("https://github.com/login/oauth/authorize?") and fields["scope"] == "read:user"
+    assert "nonce" not in fields and fields["code_challenge_method"] == "S256"
+    user = await login.signed_in("good", "state", "verifier")
+    assert user.claims == {"id": 583231, "login": "octocat"} and user.tokens == {"access_token": "gho_x"}
+    assert await login.still_signed_in(user.tokens) == user.tokens
+    with pytest.raises(OAuthError, match="not accepted"):
+        await login.signed_in("bad", "state", "verifier")
+    github.is_valid = False
+    with pytest.raises(OAuthError, match="not accepted"):
+        await login.still_signed_in(user.tokens)
+    with pytest.raises(OAuthError, match="another authorization server"):
+        await login.check_issuer("https://evil.example")
+
+
+async def test_a_user_of_such_a_vendor_comes_in_by_login() -> None:
+    fake = FakeVendor()
+    fake.user = {"id": 583231, "login": "octocat", "bio": "x" * 9000}
+    base = fake.issuer
+    vendor = Vendor(
+        "Fake", authorize=f"{base}/auth", token=f"{base}/token", user=f"{base}/user", subject="id", names=("login",)
+    )
+    for allow, is_in in (("octocat", True), ("hubot", False)):
+        auth = proxy(fake, which=vendor, issuer="", allow=[allow])
+        async with visiting(fake, auth=auth) as visit:
+            await visit.register()
+            fake.metadata = {}
+            left = await visit.decide(await visit.authorize())
+            back = fake.sign_in(leads_to(left))
+            said = answer_of(await visit.http.get(f"{urlsplit(back).path}?{urlsplit(back).query.split('&iss')[0]}"))
+            assert ("code" in said) is is_in
+            if is_in:
+                tokens = (await visit.exchange(said["code"])).json()
+                principal = await auth.verifier.verify(tokens["access_token"])
+                assert principal is not None and principal.id == "583231" and "bio" not in principal.claims
+
+
+@for_each_row(
+    "options, problem",
+    [
+        ({"client_secret": ""}, "needs a client_id and a client_secret"),
+        ({"allow": []}, "lets nobody in"),
+        ({"allow": ""}, "lets nobody in"),
+        ({"store": "sqlite:///x.db"}, "no secret"),
+        ({"secret": "short"}, "at least 32"),
+        ({"url": "http://tools.example.com/mcp"}, "only https is safe"),
+        ({"scopes": ["offline_access"]}, "between a client"),
+    ],
+)
+def test_settings_that_cannot_work_are_refused(options: dict[str, Any], problem: str) -> None:
+    with pytest.raises(UsageError, match=problem):
+        proxy(FakeVendor(), **options)
+
+
+def test_the_callback_is_said_for_the_vendor_s_form() -> None:
+    made = proxy(FakeVendor())
+    assert isinstance(made, OAuthProxy) and made.callback_url == URL.replace("/mcp", "/callback")

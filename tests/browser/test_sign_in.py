@@ -1,0 +1,198 @@
+"""Signing in at a real issuer (npm's oidc-provider), in a real browser, with the command line and the inspector."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import shutil
+import subprocess
+import sys
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlencode
+
+import pytest
+from anyio.from_thread import start_blocking_portal
+
+from defserve.host.signin.keeping.files import FileStore
+from tests.conformance.suite_install import install, node
+from tests.host.signin.company import Company, company
+from tests.waiting import wait_until
+
+from .chromium import FOLDER, HERE
+
+if TYPE_CHECKING:
+    from .chromium import Browser
+
+pytestmark = pytest.mark.browser
+
+PACKAGE = ("oidc-provider", "9.13.3")
+SCRIPT = "issuer.mjs"
+
+
+@pytest.fixture(scope="module")
+def issuer() -> Iterator[str]:
+    """The address of the issuer."""
+    FOLDER.mkdir(exist_ok=True)
+    with open(FOLDER / "lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # tests run in several processes
+        try:
+            install(*PACKAGE, FOLDER)
+        except SystemExit as failed:
+            pytest.skip(f"oidc-provider could not be installed: {failed}")
+        shutil.copy(HERE / SCRIPT, FOLDER / SCRIPT)
+    command = [str(node()), str(FOLDER / SCRIPT)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as process:
+        assert process.stdout is not None
+        yield process.stdout.readline().decode().strip()
+        process.kill()
+
+
+class SignedTokens(dict[str, str]):
+    """The tokens of the issuer: whatever it has signed for this server counts, with the scopes that it says."""
+
+    def __init__(self, issuer: str, audience: str) -> None:
+        super().__init__()
+        self._issuer, self._audience = issuer, audience
+        self._keys: Any = None
+
+    def get(self, token: str, *_: Any) -> str | None:  # pyright: ignore[reportIncompatibleMethodOverride]
+        from joserfc import jwk, jwt
+        from joserfc.errors import JoseError
+
+        if self._keys is None:
+            self._keys = jwk.KeySet.import_key_set(_get(f"{self._issuer}/jwks"))
+        try:
+            claims = jwt.decode(token, self._keys, algorithms=["RS256"]).claims
+            jwt.JWTClaimsRegistry(iss={"value": self._issuer}, aud={"value": self._audience}).validate(claims)
+        except (JoseError, ValueError):
+            return None
+        return claims.get("scope", "")
+
+
+@pytest.fixture
+def there(issuer: str) -> Iterator[Company]:
+    """A server whose tokens come from the issuer."""
+    with start_blocking_portal("asyncio") as portal, portal.wrap_async_context_manager(company()) as made:
+        made.resource["authorization_servers"] = [issuer]
+        made.tokens = SignedTokens(issuer, made.url)
+        yield made
+
+
+class Terminal:
+    """The command line, with a home of its own. A browser that it opens writes the address into a file."""
+
+    def __init__(self, folder: Path) -> None:
+        self._opened = folder / "opened"
+        opener = folder / "opener"
+        opener.write_text(f'#!/bin/sh\nprintf %s "$1" > {self._opened}.new && mv {self._opened}.new {self._opened}\n')
+        opener.chmod(0o700)
+        self._environ = {
+            **os.environ,
+            "XDG_CONFIG_HOME": str(folder / "config"),
+            "BROWSER": f"{opener} %s",
+            "PYTHON_KEYRING_BACKEND": "keyring.backends.null.Keyring",
+        }
+        self.store = FileStore(folder / "config" / "defserve" / "sign-ins", None)
+
+    def start(self, *words: str) -> subprocess.Popen[str]:
+        self._opened.unlink(missing_ok=True)
+        command = [sys.executable, "-m", "defserve", *words]
+        return subprocess.Popen(
+            command,
+            env=self._environ,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    def run(self, *words: str) -> tuple[int, str, str]:
+        with self.start(*words) as process:
+            out, err = process.communicate(timeout=60)
+            return process.returncode, out, err
+
+    def login(self, browser: Browser, *words: str) -> str:
+        """Sign in, with a person who says yes to everything in the browser. What the command says."""
+        with self.start("login", *words) as process:
+            wait_until(lambda: self._opened.exists() or process.poll() is not None)
+            assert process.poll() is None, process.communicate()
+            browser.open(self._opened.read_text())
+            _say_yes(browser)
+            out, err = process.communicate(timeout=60)
+            assert process.returncode == 0, err
+            return out
+
+
+def _say_yes(browser: Browser) -> None:
+    """Log in, if the issuer asks for it, and consent."""
+    arrived = "location.pathname === '/callback'"
+    while not browser.page(f"({arrived} || document.querySelector('form button[type=submit]')) ? document.title : ''"):
+        pass
+    for _ in range(3):
+        if browser.page(f"({arrived}) ? 'yes' : 'no'") == "yes":
+            return
+        here = browser.page("location.href")
+        if browser.page("document.querySelector('input[name=login]') ? 'yes' : 'no'") == "yes":
+            browser.press("input[name=login]")
+            browser.type("ada")
+            browser.press("input[name=password]")
+            browser.type("any")
+        browser.press("form button[type=submit]")
+        assert browser.page(f"location.href !== {json.dumps(here)} && document.readyState === 'complete'")
+
+
+@pytest.fixture
+def terminal(tmp_path: Path) -> Terminal:
+    return Terminal(tmp_path)
+
+
+def test_a_person_signs_in_calls_a_tool_gets_more_scopes_and_signs_out(
+    terminal: Terminal, there: Company, issuer: str, browser: Browser
+) -> None:
+    code, _, err = terminal.run("call", there.url, "add")
+    assert code == 1 and f"defserve login {there.url}" in err
+    assert f"issuer   {issuer}" in terminal.login(browser, there.url)
+    assert terminal.run("call", there.url, "add")[:2] == (0, "3\n")
+
+    # The access token ends: it is renewed, and the refresh token is another one then.
+    before = terminal.store.read(there.url)
+    assert before is not None and before.tokens is not None and before.tokens.refresh_token
+    there.tokens = {}
+    keys = SignedTokens(issuer, there.url)
+    used = before.tokens.access_token
+    keys.get = lambda token, *_: None if token == used else SignedTokens.get(keys, token)  # pyright: ignore
+    there.tokens = keys
+    assert terminal.run("call", there.url, "add")[:2] == (0, "3\n")
+    renewed = terminal.store.read(there.url)
+    assert renewed is not None and renewed.tokens is not None
+    assert renewed.tokens.refresh_token not in (None, before.tokens.refresh_token)
+
+    # The tool wants more than was asked for.
+    there.wanted["tools/call"] = "write"
+    code, _, err = terminal.run("call", there.url, "add")
+    assert code == 1 and f'defserve login {there.url} --scope "write"' in err
+    terminal.login(browser, there.url, "--scope", "write")
+    assert terminal.run("call", there.url, "add")[:2] == (0, "3\n")
+
+    # Signed out: the issuer knows the refresh token no more.
+    last = terminal.store.read(there.url)
+    assert last is not None and last.tokens is not None
+    assert terminal.run("logout", there.url) == (0, f"Signed out of {there.url}\n", "")
+    form = {
+        "grant_type": "refresh_token",
+        "refresh_token": last.tokens.refresh_token,
+        "client_id": last.client.client_id,
+    }
+    with pytest.raises(urllib.error.HTTPError) as refused:
+        urllib.request.urlopen(f"{issuer}/token", urlencode(form).encode(), timeout=30)
+    assert json.loads(refused.value.read())["error"] == "invalid_grant"
+
+
+def _get(url: str) -> Any:
+    with urllib.request.urlopen(url, timeout=30) as response:
+        return json.load(response)

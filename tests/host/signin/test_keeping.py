@@ -1,0 +1,190 @@
+"""Where sign-ins are kept, and that nobody else can read them."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from defserve.errors import UsageError
+from defserve.host.signin.authorizer import ServerAuthorizer
+from defserve.host.signin.clients import OAuthClient
+from defserve.host.signin.credential import Credential
+from defserve.host.signin.documents import IssuerMetadata
+from defserve.host.signin.keeping.files import FileStore, user_store
+from defserve.host.signin.keeping.keyring import Keyring
+from defserve.host.signin.keeping.places import canonical, file_of, is_kept
+from defserve.host.signin.proofs import ProofKey
+from defserve.host.signin.reach import Reach
+from defserve.host.signin.tokens import Tokens
+from tests.host.signin.company import company
+from tests.rows import for_each_row
+
+URL = "https://mcp.example/mcp"
+
+
+def made(url: str = URL, **tokens: Any) -> Credential:
+    issuer = IssuerMetadata("https://i.example", token_endpoint="https://i.example/t", revocation_endpoint="https://r")
+    client = OAuthClient("me", "s3cret", "client_secret_basic", "http://127.0.0.1:1/callback", 99.5, ("a",))
+    kept = Tokens("acc3ss", "DPoP", ("a", "b"), 12.5, "r3fresh", **tokens)
+    return Credential(url, url, issuer, client, kept, ("a", "b"), ProofKey(), Reach.NETWORK)
+
+
+class FakeBackend:
+    """What the library `keyring` gives."""
+
+    priority = 5
+
+    def __init__(self) -> None:
+        self.kept: dict[tuple[str, str], str] = {}
+        self.is_locked = False
+
+    def get_password(self, service: str, key: str) -> str | None:
+        if self.is_locked:
+            raise RuntimeError("locked: acc3ss")
+        return self.kept.get((service, key))
+
+    def set_password(self, service: str, key: str, secret: str) -> None:
+        if self.is_locked:
+            raise RuntimeError("locked: acc3ss")
+        self.kept[service, key] = secret
+
+    def delete_password(self, service: str, key: str) -> None:
+        del self.kept[service, key]
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return tmp_path / "sign-ins"
+
+
+def test_a_sign_in_is_kept_whole_in_a_file_that_only_its_owner_reads(folder: Path) -> None:
+    store, credential = FileStore(folder, None), made()
+    assert store.read(URL) is None and not store.forget(URL)
+    store.write(credential)
+    found = store.read(URL + "/")
+    assert found is not None and found.key is not None and credential.key is not None
+    assert found.key.kept == credential.key.kept
+    assert (found.server, found.tokens, found.client, found.asked, found.reach) == (
+        (credential.server, credential.tokens, credential.client, credential.asked, credential.reach)
+    )
+    assert found.issuer == credential.issuer and list(store.servers()) == [URL]
+    path = file_of(URL, folder)
+    assert store.place_of(URL) == str(path) and (path.stat().st_mode & 0o77, folder.stat().st_mode & 0o77) == (0, 0)
+    assert store.forget(URL) and store.read(URL) is None and not path.exists()
+
+
+def test_secrets_are_in_the_keyring_and_not_in_the_file(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
+    backend = FakeBackend()
+    store = FileStore(folder, Keyring(backend))
+    store.write(made())
+    text = file_of(URL, folder).read_text()
+    assert not any(secret in text for secret in ("acc3ss", "r3fresh", "s3cret", '"d"')) and len(backend.kept) == 1
+    found = store.read(URL)
+    assert found is not None and found.tokens == made().tokens and store.place_of(URL) == "the system's keyring"
+    with pytest.raises(UsageError, match="in the system's keyring"):
+        FileStore(folder, None).read(URL)
+    backend.is_locked = True
+    with pytest.raises(UsageError, match="does not answer"):
+        store.read(URL)
+    store.write(made())
+    assert "acc3ss" in file_of(URL, folder).read_text() and "acc3ss" not in caplog.text
+    assert store.forget(URL) and not backend.kept
+    store.forget(URL)
+
+
+def test_the_keyring_of_the_system_counts_only_if_it_keeps_something(monkeypatch: pytest.MonkeyPatch) -> None:
+    keyring = pytest.importorskip("keyring")
+    backend = FakeBackend()
+    monkeypatch.setattr(keyring, "get_keyring", lambda: backend)
+    assert Keyring.of_system() is not None
+    backend.priority = 0
+    assert Keyring.of_system() is None
+    monkeypatch.setitem(sys.modules, "keyring", None)
+    assert Keyring.of_system() is None
+
+
+@pytest.mark.skipif(os.name != "posix", reason="permissions of files")
+def test_what_others_could_have_read_or_changed_is_not_used(folder: Path) -> None:
+    store = FileStore(folder, None)
+    store.write(made())
+    file_of(URL, folder).chmod(0o640)
+    with pytest.raises(UsageError, match="can be read by others"):
+        store.read(URL)
+    file_of(URL, folder).chmod(0o600)
+    folder.chmod(0o755)
+    for use in (lambda: store.read(URL), lambda: store.write(made())):
+        with pytest.raises(UsageError, match="others can use"):
+            use()
+
+
+def test_a_file_that_is_broken_newer_or_of_another_server_is_no_sign_in(folder: Path) -> None:
+    store = FileStore(folder, None)
+    store.write(made())
+    path = file_of(URL, folder)
+    path.rename(file_of("https://other.example/mcp", folder))
+    assert store.read("https://other.example/mcp") is None, "a token for one server is not one for another"
+    for content in (b"", b"[]", b"\xff", b'{"format": 1}', b'{"format": 1, "server": 7, "resource": "x"}'):
+        path.write_bytes(content)
+        path.chmod(0o600)
+        assert store.read(URL) is None
+    path.write_text(json.dumps({"format": 2}))
+    with pytest.raises(UsageError, match="format 2"):
+        store.read(URL)
+
+
+@for_each_row(
+    ("one", "other", "is_same"),
+    [
+        (URL, "https://MCP.example:443/mcp/", True),
+        ("http://localhost:80", "http://localhost/", True),
+        (URL, "http://mcp.example/mcp", False),
+        (URL, "https://mcp.example/MCP", False),
+        (URL, "https://mcp.example:8443/mcp", False),
+        (URL, URL + "?tenant=1", False),
+        ("http://[::1]:8000/mcp", "http://[::1]:8000/mcp/", True),
+        ("http://[", "http://[", True),
+    ],
+)
+def test_which_addresses_are_one_server(one: str, other: str, is_same: bool) -> None:
+    assert (canonical(one) == canonical(other)) is is_same
+    assert (file_of(one) == file_of(other)) is is_same
+
+
+def test_the_users_own_place(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    monkeypatch.setattr(Keyring, "of_system", lambda: None)
+    assert not is_kept(URL)
+    user_store().write(made())
+    assert is_kept(URL) and str(tmp_path) in user_store().place_of(URL)
+
+
+@pytest.mark.anyio
+async def test_two_processes_that_renew_at_once_use_the_refresh_token_once(folder: Path) -> None:
+    """Each refresh token counts once. Whoever comes second finds what the first one was given."""
+    async with company() as there:
+        store = FileStore(folder, None)
+        there.refreshing["r3fresh"] = "read"
+        issuer = IssuerMetadata(there.origin, token_endpoint=f"{there.origin}/token")
+        ended = Tokens("old", expires_at=1.0, refresh_token="r3fresh")
+        store.write(Credential(there.url, there.url, issuer, OAuthClient("me"), ended, reach=Reach.MACHINE))
+        program = (
+            "import asyncio, sys, pathlib\n"
+            "from defserve.host.signin.authorizer import ServerAuthorizer\n"
+            "from defserve.host.signin.keeping.files import FileStore\n"
+            "it = ServerAuthorizer(sys.argv[1], FileStore(pathlib.Path(sys.argv[2]), None), None)\n"
+            "print(asyncio.run(it.headers('POST', sys.argv[1]))['authorization'])\n"
+        )
+        run = [sys.executable, "-c", program, there.url, str(folder)]
+        others = [await asyncio.create_subprocess_exec(*run, stdout=subprocess.PIPE) for _ in range(2)]
+        mine = await ServerAuthorizer(there.url, store, None).headers("POST", there.url)
+        said = {(await other.communicate())[0].decode().strip() for other in others} | {mine["authorization"]}
+        assert said == {"Bearer access-1"} and len(there.forms) == 1
+        kept = store.read(there.url)
+        assert kept is not None and kept.tokens is not None and kept.tokens.refresh_token == "refresh-1"

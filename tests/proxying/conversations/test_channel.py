@@ -1,0 +1,49 @@
+"""What a backend is sent: the same, whether the parts that calls repeat were encoded before or not."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+import pytest
+from pydantic_core import from_json
+
+from defserve.host.eras import SessionTerms
+from defserve.proxying.conversations.channel import Channel, ChannelOwner
+
+pytestmark = pytest.mark.anyio
+
+ENVELOPE = {"io.modelcontextprotocol/protocolVersion": "2026-07-28"}
+ASKS: dict[str, Any] = {"elicitation": {"form": {}}}
+PARAMS: list[dict[str, Any]] = [
+    {"name": "add", "arguments": {"a": 1, "b": [2, None, {"c": "}"}]}},
+    {"name": 'a "quoted" näme', "arguments": {}},
+    {"uri": "text://x"},
+    {},
+    {"name": "add", "arguments": {"text": "\ud800 alone"}},
+    {"name": "add", "arguments": {"x": float("inf")}},
+]
+
+
+def a_channel(stateless: bool) -> Channel:
+    channel = Channel(cast(ChannelOwner, None), None)
+    version = "2026-07-28" if stateless else "2025-11-25"
+    channel.terms = SessionTerms(version, {}, ENVELOPE if stateless else None)
+    return channel
+
+
+@pytest.mark.parametrize("stateless", [True, False])
+async def test_an_encoded_request_says_what_the_request_says(stateless: bool):
+    channel = a_channel(stateless)
+    for params in PARAMS:
+        for offers, level in (({}, None), (ASKS, None), (ASKS, "debug"), ({}, "info"), (ASKS, "debug")):
+            said = channel.encoded(params, offers, level)
+            plain = from_json(said)
+            expected = channel.dressed(params, {}, offers, level)
+            if "alone" in str(params):
+                assert plain["arguments"] == {"text": "\ufffd alone"}
+            elif "inf" in str(params):
+                assert plain["arguments"] == {"x": None}
+            else:
+                assert plain == expected
+            assert plain.get("_meta") == expected.get("_meta")
+            assert b"\n" not in said

@@ -1,0 +1,29 @@
+"""Several processes of one server, as apps in this one: each has its own link to one real Redis."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterator
+from contextlib import AsyncExitStack
+
+import pytest
+
+from tests.stores.redis_server import RedisServer
+from tests.transports.http.shared.group import Group
+
+
+@pytest.fixture(scope="session")
+def redis() -> Iterator[RedisServer]:
+    server = RedisServer("--appendonly", "yes", "--appendfsync", "always").start()
+    yield server
+    server.remove()
+
+
+@pytest.fixture
+async def group(redis: RedisServer, request: pytest.FixtureRequest) -> AsyncIterator[Group]:
+    async with AsyncExitStack() as stack:
+        group = Group(f"{redis.address}?prefix={abs(hash(request.node.name))}:", stack)
+        await group.start("one")
+        await group.start("two")
+        yield group
+        for worker in group.workers.values():
+            worker.go.set()

@@ -1,0 +1,130 @@
+"""The workers of one server, as apps of this process, and a client that chooses where each request goes."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from contextlib import AsyncExitStack
+from typing import Any
+
+from defserve import Context, Limits, Server
+from tests.asgi import Peer, living
+
+
+class Worker:
+    """One of the processes. `steps` lets `count` go on; `go` lets `wait` end."""
+
+    def __init__(self, name: str, address: str, auth: Any = None, **limits: Any) -> None:
+        self.name = name
+        self.server = Server("web", "1", shared=address, secret="s" * 32, limits=Limits(**limits), auth=auth)
+        self.extras = self.server.feature_set("extras", "More")
+        self.steps: asyncio.Queue[int] = asyncio.Queue()
+        self.go = asyncio.Event()
+        self.ended: list[str] = []
+        self.app: Any = None
+        for tool in (self.who, self.wait, self.count, self.asks, self.speaks):
+            self.server.tool(tool)
+        self.extras.tool(self.extra)
+        self.server.resource("memo://a")(self.memo)
+
+    async def who(self) -> str:
+        """Which process answers."""
+        return self.name
+
+    async def wait(self) -> str:
+        try:
+            await self.go.wait()
+        finally:
+            self.ended.append("wait")
+        return f"{self.name} waited"
+
+    async def count(self, total: int, ctx: Context) -> str:
+        number = 0
+        while number < total:
+            for _ in range(min(await self.steps.get(), total - number)):
+                ctx.log.info(str(number))
+                number += 1
+        return f"{total} counted"
+
+    async def asks(self, ctx: Context) -> str:
+        return f"{self.name} heard {await ctx.ask('your name?', str)}"
+
+    async def speaks(self, ctx: Context) -> str:
+        ctx.log.debug("a detail")
+        return "spoken"
+
+    async def extra(self) -> str:
+        return "more"
+
+    async def memo(self) -> str:
+        return "a"
+
+    async def kill(self) -> None:
+        """Its connection to the others ends at once, and its lease with it, as if the process had died."""
+        for task in self.link._tasks:
+            task.cancel()
+        await asyncio.wait(self.link._tasks)
+        for key in ("lease:", "mail:"):
+            await self.link._redis.delete(f"{self.link._prefix}{key}{self.link.worker}")
+        self.link.is_up = False
+
+    @property
+    def link(self) -> Any:
+        return self.app.streamable.link
+
+    @property
+    def known(self) -> set[str]:
+        return {session.id for session in self.app.streamable.sessions}
+
+
+class Group:
+    def __init__(self, address: str, stack: AsyncExitStack) -> None:
+        self.address, self._stack = address, stack
+        self.workers: dict[str, Worker] = {}
+
+    async def start(self, name: str, **limits: Any) -> Worker:
+        worker = self.workers[name] = Worker(name, self.address, **limits)
+        worker.app = await self._stack.enter_async_context(living(worker.server.asgi()))
+        return worker
+
+    def __getitem__(self, name: str) -> Worker:
+        return self.workers[name]
+
+    async def client(self, at: str = "one", **more: Any) -> Client:
+        return await Client(self, at, **more).opened()
+
+
+class Client:
+    """One session, whose requests go to any of the workers: `client.at("two").call(…)`."""
+
+    def __init__(self, group: Group, at: str, token: str | None = None, **more: Any) -> None:
+        self._group, self._more, self._token = group, more, token
+        self._peers: dict[str, Peer] = {}
+        self._first, self._last_id = at, 1000
+
+    async def opened(self) -> Client:
+        await self.at(self._first).open()
+        return self
+
+    async def knows(self, at: str, condition: Callable[[Any], bool]) -> None:
+        """Until a worker that is asked knows this of the session."""
+        async with asyncio.timeout(20):
+            while True:
+                await self.at(at).call("who")
+                if condition(next(each for each in self._group[at].app.streamable.sessions if each.id == self.session)):
+                    return
+
+    @property
+    def session(self) -> str:
+        found = self.at(self._first).session
+        assert found is not None
+        return found
+
+    def at(self, name: str) -> Peer:
+        if name not in self._peers:
+            peer = self._peers[name] = Peer(self._group[name].app, **self._more)
+            peer.token = self._token
+            if name != self._first:
+                peer.session = self._peers[self._first].session
+            peer._last_id = 1000 * len(self._peers)  # ids of one session are its own
+        return self._peers[name]
