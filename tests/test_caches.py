@@ -123,6 +123,8 @@ CACHES: dict[str, tuple[str, str]] = {
     "inspector/recording/recorder.py:_times": ("its messages", "200 times"),
     "inspector/serving/assets.py:assets": (OURS, "the page"),
     "inspector/states/watched.py:_known": ("its checkpoints", "its own limit, in checkpoints without contents"),
+    "inspector/apps/shown.py:received": ("what a view says", "nothing"),
+    "inspector/tasks/record.py:steps": ("how its tasks go on", "100 steps of 2,000 characters, of 100 tasks"),
     "inspector/topic.py:_said": ("what is said in a topic", "200 lines of 4000 characters a seat"),
     "protocols/mcp/apps/page.py:_source": (OURS, "one script of 4 kB"),
     "serving/page/document.py:_file": (OURS, "a style and a script of 4 kB"),

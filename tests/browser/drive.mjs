@@ -56,7 +56,13 @@ const commands = {
   upload: async ([selector, path]) => (await (await page.waitForSelector(selector)).uploadFile(path), true),
   page: script => until(() => page.mainFrame(), script),
   frame: script => until(frame, script),
-  click: async selector => (await (await frame().waitForSelector(selector)).click(), true),
+  // The pointer is there first: a page may let events into a frame only then.
+  click: async selector => {
+    const element = await frame().waitForSelector(selector);
+    await element.hover();
+    await until(() => page.mainFrame(), "!document.querySelector('iframe').inert");
+    return element.click().then(() => true);
+  },
   shot: async path => (await page.screenshot({ path }), true),
   whole: async path => (await page.screenshot({ path, fullPage: true }), true),
 };

@@ -15,15 +15,13 @@ from defserve.runner.memory import serving
 from tests.at_address import fresh
 
 from .accessibility import serious
-from .inspecting import InspectorBeside, inspector_of
+from .inspecting import FITS, PICTURES, InspectorBeside, inspector_of
 
 if TYPE_CHECKING:
     from .chromium import Browser
 
 pytestmark = pytest.mark.browser
 
-PICTURES = Path(__file__).parents[2] / "docs" / "pictures"
-FITS = "document.documentElement.scrollWidth <= innerWidth && document.documentElement.scrollHeight <= innerHeight"
 LOOKS = ((360, 780, "light"), (360, 780, "dark"), (768, 900, "light"), (1440, 900, "dark"), (1440, 900, "light"))
 ROWS = "document.querySelectorAll('.t-list [role=option]').length"
 DEGREES = "[...document.querySelectorAll('li')].map(item => item.textContent).join(' ')"
@@ -105,7 +103,17 @@ def test_by_keys_alone_an_app_is_found_shown_and_closed(browser: Browser, inspec
     browser.type("Lagos")
     browser.key("Control+Enter")
     assert browser.frame(f"{DEGREES}.startsWith('29°')")
-    browser.key("]")
+    # Into the view and on its button with the keyboard. What it calls is asked for in the page.
+    assert browser.page("document.querySelector('iframe').inert")
+    browser.page(
+        "[...document.querySelectorAll('.t-res .bar .btn')].find(each => each.innerText === 'Enter').focus() ?? true"
+    )
+    browser.key("Enter")
+    assert browser.page("document.activeElement.tagName === 'IFRAME'")
+    browser.key("Tab", "Enter")
+    assert browser.page(f"{DIALOG}?.includes('convert') && document.activeElement.innerText.startsWith('Deny')")
+    browser.key("Escape")
+    assert browser.page(f"!{DIALOG}")
     browser.page("document.querySelector('.t-res [role=tab]').focus() ?? true")
     browser.key("ArrowRight", "ArrowRight")
     assert browser.page(f"{STAGE}.includes('Content-Security-Policy') && {STAGE}.includes(\"connect-src 'none'\")")

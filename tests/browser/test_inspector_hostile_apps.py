@@ -233,3 +233,30 @@ def test_a_view_that_never_rests_does_not_hang_the_page(browser: Browser):
         assert browser.page("document.querySelectorAll('.t-res [role=row]').length > 3")
         browser.press(".t-res [aria-label='Close the view']")
         assert browser.page(f"{STAGE}.includes('The view is closed.') && !document.querySelector('iframe')")
+
+
+TRAP = "document.body.append(Object.assign(document.createElement('input'), {id: 'trap'}))"
+
+
+def test_a_view_that_takes_the_keyboard_gives_it_back_and_is_stopped_if_it_goes_on(browser: Browser):
+    with attacked(browser, hostile()):
+        browser.key("/")
+        field = "document.activeElement === document.querySelector('.t-list input')"
+        assert browser.page(field)
+        # Once may be a view that looks for its first field.
+        browser.frame("(addEventListener('blur', () => { window.lost = true; }), true)")
+        browser.frame(f"({TRAP}, document.querySelector('#trap').focus(), true)")
+        assert browser.frame("window.lost")
+        assert browser.page(field)
+        browser.type("what a person types")
+        assert browser.page("document.querySelector('.t-list input').value") == "what a person types"
+        assert browser.frame("document.querySelector('#trap').value === '' && 'nothing'") == "nothing"
+        # A question keeps the focus as well.
+        browser.frame("(host.call('count'), true)")
+        assert browser.page(f"!!{DIALOG} && document.activeElement.innerText.startsWith('Deny')")
+        browser.frame("(window.lost = false, document.querySelector('#trap').focus(), true)")
+        assert browser.page("document.activeElement.innerText?.startsWith('Deny')")
+        browser.key("Escape")
+        assert browser.page(f"!{DIALOG}")
+        browser.frame("(setInterval(() => { document.querySelector('#trap').focus(); }, 5), true)")
+        assert browser.page(f"{STAGE}.includes('It kept taking the keyboard') && !document.querySelector('iframe')")

@@ -16,15 +16,13 @@ from defserve.runner.memory import serving
 from tests.inspector.workshop import workshop
 
 from .accessibility import serious
-from .inspecting import InspectorBeside, inspector_of
+from .inspecting import FITS, PICTURES, InspectorBeside, inspector_of
 
 if TYPE_CHECKING:
     from .chromium import Browser
 
 pytestmark = pytest.mark.browser
 
-PICTURES = Path(__file__).parents[2] / "docs" / "pictures"
-FITS = "document.documentElement.scrollWidth <= innerWidth && document.documentElement.scrollHeight <= innerHeight"
 LOOKS = ((360, 780, "light"), (360, 780, "dark"), (768, 900, "light"), (1440, 900, "dark"), (1440, 900, "light"))
 DETAIL = "document.querySelector('.t-res')?.innerText"
 START = "document.querySelector('.t-form')?.innerText"

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.browser
 
 WIDTHS = (360, 719, 720, 1024, 1199, 1200, 1280, 1366, 1440, 1920)
-PANELS = ("Wire", "State", "Security", "Latency", "Prompts", "Resources")
+PANELS = ("Wire", "State", "Security", "Latency", "Prompts", "Resources", "Apps", "Tasks", "Skills")
 CALLED = "!document.querySelector('.t-res .spin') && document.querySelector('.t-res .progress b')?.textContent"
 BUTTON = "document.querySelector('.t-form .bar .pri')?.innerText"
 SETTLED = "!document.querySelector('main .loading')"

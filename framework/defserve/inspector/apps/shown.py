@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Mapping
 from typing import Any, Final
 from urllib.parse import urlsplit
@@ -54,6 +55,7 @@ class ShownApp:
         self._pending = 0
         self.has_begun = False
         app.modes, app.permit = MODES, self._permit
+        app.received = deque(maxlen=0)  # the page keeps them, up to a number of bytes
 
     async def answer(self, message: Any) -> list[Json]:
         """The messages to post to the view after one of its own. Raises BadMessage for one that is too long."""

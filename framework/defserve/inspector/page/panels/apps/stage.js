@@ -10,16 +10,20 @@ import { VirtualList } from "../../parts/lists.js";
 import { Empty, ErrorNote, Note } from "../../parts/notes.js";
 import { Pane } from "../../parts/panes.js";
 import { bridge } from "./bridge.js";
-import { close, show, store } from "./state.js";
+import { enter, guard } from "./focus.js";
+import { change, close, show, store } from "./state.js";
 
 const WISHES = { camera: "camera", microphone: "microphone", geolocation: "where you are", "clipboard-write": "writing to the clipboard" };
 
 // The sandbox gives the view no origin; the policy that its document comes with says what it may reach.
 function Frame({ open, allowed }) {
-  const own = useRef(null);
-  useLayoutEffect(() => bridge(open.n, open.app, own.current), []);
-  return html`<iframe ref=${own} class=${`view${open.border === false ? "" : " bordered"}`} title=${`View of ${open.tool}`} sandbox="allow-scripts" referrerpolicy="no-referrer" allow=${allowed.join("; ")} src=${open.url}
-    style=${open.mode === "fullscreen" ? {} : { height: `${open.height || 240}px` }}></iframe>`;
+  const own = useRef(null), around = useRef(null);
+  useLayoutEffect(() => {
+    const ends = [bridge(open.n, open.app, own.current), guard(around.current, own.current, reason => change(open.n, () => ({ state: "stopped", reason })))];
+    return () => ends.forEach(end => end());
+  }, []);
+  return html`<div class="framed" ref=${around}><iframe ref=${own} class=${`view${open.border === false ? "" : " bordered"}`} title=${`View of ${open.tool}`} sandbox="allow-scripts" referrerpolicy="no-referrer" allow=${allowed.join("; ")} src=${open.url}
+    style=${open.mode === "fullscreen" ? {} : { height: `${open.height || 240}px` }}></iframe></div>`;
 }
 
 function Calling({ open }) {
@@ -66,7 +70,7 @@ export function Stage({ head, onAgain }) {
   const again = html`<${Button} small onClick=${() => show(open.tool, open.arguments)}>Show again<//>`;
   const tabs = [["view", "View"], ["messages", html`Messages <span class="num faint">${number(open.count)}</span>`], ...(open.url ? [["policy", "Policy"], ["result", "Result"]] : [])];
   return html`<${Pane} label="View" class=${`t-res stage${whole ? " whole" : ""}`}>${head}<${Tabs} label="View" tabs=${tabs} value=${tab} onChange=${setTab}>
-      ${shown && html`<span class="tiny dim num no-m">${open.era}, ${duration(open.ms)}</span><${Button} small plain class="no-m" aria-pressed=${String(whole)} onClick=${() => bridged?.display(whole ? "inline" : "fullscreen")}>${whole ? "Inline" : "Full size"}<//><${Button} small plain icon="close" label="Close the view" onClick=${close} />`}<//>
+      ${shown && html`<${Button} small plain icon="close" label="Close the view" onClick=${close} />`}<//>
     ${open.state === "stopped" && html`<div class="pad"><${Note} tone="bad" role="alert" fact="The view was stopped." actions=${again}>${open.reason} Its last messages are kept.<//></div>`}
     ${open.state === "closed" && html`<div class="pad"><${Note} icon="window" fact="The view is closed." actions=${again} /></div>`}
     <div class=${`body viewbody${tab === "view" ? "" : " away"}`} role="tabpanel" aria-label="View">
@@ -74,5 +78,6 @@ export function Stage({ head, onAgain }) {
       ${open.state === "failed" && html`<${ErrorNote} error=${open.error} fact=${`${open.tool} has no view to show.`} onRetry=${() => show(open.tool, open.arguments)} />`}
       ${shown && html`<${Frame} key=${`${open.url} ${allowed.join()}`} open=${open} allowed=${allowed} />`}</div>
     ${tab === "messages" && html`<${Messages} open=${open} />`}${tab === "policy" && open.url && html`<${Policy} open=${open} allowed=${allowed} setAllowed=${setAllowed} />`}${tab === "result" && open.url && html`<${Result} open=${open} />`}
+    ${shown && html`<div class="bar no-m"><${Button} onClick=${() => { setTab("view"); enter(); }}>Enter<//><${Button} aria-pressed=${String(whole)} onClick=${() => bridged?.display(whole ? "inline" : "fullscreen")}>${whole ? "Inline" : "Full size"}<//><span class="grow"></span><span class="tiny faint num">${open.era}, ${duration(open.ms)}</span></div>`}
     <div class="vh" role="status" aria-live="polite">${shown ? `The view of ${open.tool} is shown.` : open.state === "stopped" ? "The view was stopped." : ""}</div><//>`;
 }
