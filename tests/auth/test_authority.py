@@ -86,17 +86,24 @@ MAY_ASK: dict[str, set[str]] = {
         "protocols/mcpl/peers.py",  # what is for one does not reach the others
         "protocols/mgp/streaming/streaming.py",  # an id that is easy to guess cancels nothing
         "protocols/mcp/tasks/run.py",  # hands the fact on
+        "transports/http/shared/sessions.py",  # limits of sessions
     },
     "is_loopback": {
         "guard/network/addresses.py",  # judges addresses that tools connect to
         "host/links/http_client/proxied.py", "transports/websocket/client.py",  # clients: proxies
         "serving/topics.py",  # a client: encryption
-        "cli/target/connection.py", "cli/commands/serve/dev.py",  # what to suggest; whether a key is published
+        "cli/target/connection.py", "cli/target/refusals.py",  # what to suggest
+        "cli/commands/serve/dev.py",  # whether a key is published
+        "host/signin/authorizer.py", "host/signin/clients.py",  # a client: which addresses it follows
+        "host/signin/fetching.py", "host/signin/reach.py",
+        "inspector/apps/reach.py",  # which addresses a view may reach
     },
     "kind": {
         "runner/connection.py", "runner/web_sessions.py",  # hands the fact on; counts sessions by address
         "protocols/mcp/authorization/message_tokens.py",  # a conversation that has an owner takes no other
         "protocols/mgp/audit/trail.py",  # names the key of a token
+        "transports/http/shared/sessions.py",  # counts sessions by address
+        "openapi/requests/auth.py",  # a stranger has no account elsewhere
     },
 }  # fmt: skip
 
