@@ -115,7 +115,7 @@ class SharedLink:
                 task.cancel()
             _, left = await asyncio.wait(left, timeout=FIRST_WAIT)
         self.is_up = False
-        with suppress(Refused, TimeoutError):
+        with suppress(Exception):  # others notice by the lease
             async with asyncio.timeout(LEAVING):
                 await self.run(scripts.LEAVE, self.worker, self._cursors.get("news", "0-0"))
         with suppress(Exception):

@@ -68,6 +68,13 @@ class Worker:
             await self.link._redis.delete(f"{self.link._prefix}{key}{self.link.worker}")
         self.link.is_up = False
 
+    async def lose_lease(self) -> None:
+        """It lives, and the others think that it is dead."""
+        beating = self.link._tasks[-1]
+        beating.cancel()
+        await asyncio.wait((beating,))
+        await self.link._redis.delete(f"{self.link._prefix}lease:{self.link.worker}")
+
     @property
     def link(self) -> Any:
         return self.app.streamable.link
