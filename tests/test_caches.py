@@ -110,7 +110,7 @@ CACHES: dict[str, tuple[str, str]] = {
     "stores/checkpoints/cache.py:_held": ("contents of checkpoints", "the bytes it is made with"),
     "stores/checkpoints/ids.py:_owner_bytes": ("who calls", "1024 principals of 256 bytes"),
     "stores/checkpoints/tree.py:_space": ("who calls", "4096 principals of 256 bytes"),
-    "stores/shared/link.py:_queue": ("messages while Redis is away", "16 MB; then only answers are kept"),
+    "stores/shared/link.py:_queue": ("messages while Redis is away", "32 MB; then only answers are kept"),
     "stores/sqlite/cache.py:_values": ("small stored values", "8192 values of 512 bytes"),
     "stores/stream_events.py:_droppable": ("how slowly it reads", "the bytes of a session's events"),
     "stores/stream_events.py:_finished": ("how slowly it reads", "the bytes of a session's events"),
