@@ -49,11 +49,11 @@ def _tools(prefix: Prefix, transform: Transform | None) -> Callable[[str, Tool],
     def renamed(name: str, tool: Tool) -> tuple[str, Tool] | None:
         if transform is None:
             there = prefix.name(name)
-            return there, tool.renamed(there)
+            return there, _moved(tool, there, prefix)
         if not transform.takes(name, tool.options.tags):
             return None
         there = prefix.name(transform.name(name))
-        made = tool.renamed(there)
+        made = _moved(tool, there, prefix)
         transform.apply(made, name)
         return there, made
 
@@ -65,8 +65,13 @@ def _mirror(
 ) -> Callable[[], None]:
     def renamed(name: str, item: Any) -> tuple[str, Any]:
         there = rename(name)
-        if hasattr(item, "mounted"):  # it has names of other items in it
-            return there, item.mounted(there, prefix)
-        return there, item.renamed(there) if hasattr(item, "renamed") else item
+        return there, _moved(item, there, prefix)
 
     return source.mirror(target, renamed)
+
+
+def _moved(item: Any, there: str, prefix: Prefix) -> Any:
+    """The item under its name in the parent."""
+    if hasattr(item, "mounted"):  # it has names of other items in it
+        return item.mounted(there, prefix)
+    return item.renamed(there) if hasattr(item, "renamed") else item

@@ -12,6 +12,7 @@ from defserve.auth.issuers.fetching import HttpAnswer, HttpRequest, Send, send
 from defserve.auth.metadata import well_known_paths
 from defserve.auth.urls import checked_url
 from defserve.errors import UsageError
+from defserve.protocols.mcp.versions import HANDSHAKE_VERSIONS
 from defserve.tooling.signin_check.documents import document_at
 from defserve.tooling.signin_check.issuer import issuer_steps
 from defserve.tooling.signin_check.steps import Step, texts
@@ -22,7 +23,7 @@ _OPENING: Final = {
     "id": 1,
     "method": "initialize",
     "params": {
-        "protocolVersion": "2025-11-25",
+        "protocolVersion": HANDSHAKE_VERSIONS[-1],
         "capabilities": {},
         "clientInfo": {"name": "defserve doctor", "version": "1"},
     },
@@ -30,7 +31,7 @@ _OPENING: Final = {
 _HEADERS: Final = {
     "accept": "application/json, text/event-stream",
     "content-type": "application/json",
-    "mcp-protocol-version": "2025-11-25",
+    "mcp-protocol-version": HANDSHAKE_VERSIONS[-1],
 }
 _FIELD: Final = re.compile(r'([a-zA-Z_]+)="((?:[^"\\]|\\.)*)"')
 

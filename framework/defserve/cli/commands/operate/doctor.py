@@ -34,6 +34,7 @@ EXTRAS: Final = {
     "auth": ("jwt", "cryptography"),
     "oauth": ("joserfc",),
     "keyring": ("keyring",),
+    "migrate": ("libcst",),
     "redis": ("redis",),
     "sandbox": ("pydantic_monty",),
     "telemetry": ("opentelemetry",),
