@@ -27,7 +27,8 @@ class Account:
     def __init__(self, url: str, push: Callable[[str, Any], object], reopen: Callable[[], object]) -> None:
         self._url, self._push, self._reopen = url, push, reopen
         self._attempt: asyncio.Task[None] | None = None
-        self._looking: asyncio.Task[None] | None = None
+        self._looks: set[asyncio.Task[None]] = set()
+        self._one_look = asyncio.Lock()
         self._told: Json = {"state": "idle"}
         self._kept: Json | None = None
         self._has_news = asyncio.Event()
@@ -73,13 +74,14 @@ class Account:
 
     def look_soon(self) -> None:
         """A conversation was opened or refused: tokens may have come, or ended."""
-        if self._url and (self._looking is None or self._looking.done()):
-            self._looking = asyncio.create_task(self._look(), name="defserve.inspector account")
+        if self._url:
+            look = asyncio.create_task(self._look(), name="defserve.inspector account")
+            self._looks.add(look)
+            look.add_done_callback(self._looks.discard)
 
     async def aclose(self) -> None:
         await self.cancel()
-        if self._looking is not None:
-            await asyncio.gather(self._looking, return_exceptions=True)
+        await asyncio.gather(*self._looks, return_exceptions=True)
 
     async def _try(self, scopes: Sequence[str]) -> None:
         from defserve.host.signin.account import sign_in
@@ -109,10 +111,11 @@ class Account:
         self._push(TOPIC, self.wire())
 
     async def _look(self) -> None:
-        kept = await asyncio.to_thread(_kept, self._url)
-        if kept != self._kept:
-            self._kept = kept
-            self._push(TOPIC, self.wire())
+        async with self._one_look:  # the last to look has the last word
+            kept = await asyncio.to_thread(_kept, self._url)
+            if kept != self._kept:
+                self._kept = kept
+                self._push(TOPIC, self.wire())
 
 
 def _kept(url: str) -> Json | None:

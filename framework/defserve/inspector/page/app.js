@@ -170,14 +170,14 @@ matchMedia("(prefers-color-scheme: dark)").addEventListener("change", event => {
 });
 listenToKeys(panels);
 on("connection", learn);
-on("account", learnAccount);
+on("account", account => learnAccount(account));
 on("status", status => app.set({ status }));
 startQuestions();
 loaded.get().tools.start();
 onOpen(async () => {
   const hello = await ask("hello");
   app.set(state => ({ target: hello.target, status: hello.status, questions: hello.questions, era: state.era || hello.era }));
-  learnAccount(hello.account);
+  learnAccount(hello.account, false);
   hello.connections.forEach(learn);
   loadAll();
 });

@@ -9,8 +9,9 @@ export const isUnderWay = account => ["starting", "waiting"].includes(account.st
 // An address of a peer: nothing else may ever be opened.
 export const opens = address => /^https?:\/\//.test(address ?? "");
 
-export function learnAccount(account) {
-  if (account.state === "done" && app.get().account.state !== "done") toast("You are signed in.");
+// `isNews`: not what a page is told first.
+export function learnAccount(account, isNews = true) {
+  if (isNews && account.state === "done" && app.get().account.state !== "done") toast("You are signed in.");
   app.set(state => ({ account: { ...account, doneAt: account.state !== "done" ? 0 : state.account.doneAt || Date.now() } }));
 }
 
@@ -18,7 +19,8 @@ export function learnAccount(account) {
 export async function signIn(scopes) {
   const tab = window.open("about:blank", "_blank");
   if (tab) {
-    tab.document.title = tab.document.body.textContent = "Looking for the page to sign in at…";
+    tab.document.title = "Looking for the page to sign in at…";
+    tab.document.body?.append(tab.document.title);
     tab.opener = null;
   }
   try {
