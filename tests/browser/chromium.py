@@ -88,6 +88,17 @@ class Browser:
         """Choose a file, as a person would in the dialog of the system."""
         self._do("upload", [selector, str(path)])
 
+    def tab(self) -> str:
+        """Go on in the tab that the page has opened, and give its address. `leave` closes it and goes back."""
+        return self._do("tab", "")
+
+    def leave(self) -> None:
+        self._do("leave", "")
+
+    def tabs(self) -> int:
+        """How many tabs are open that the page has opened."""
+        return self._do("tabs", "")
+
     def asked(self) -> list[str]:
         """The addresses that the page has asked for since it was opened."""
         return self._do("asked", "")

@@ -4,7 +4,9 @@ import puppeteer from "puppeteer-core";
 
 const [executablePath, ...args] = process.argv.slice(2);
 const browser = await puppeteer.launch({ executablePath, args, headless: true });
-const page = await browser.newPage();
+const first = await browser.newPage();
+let page = first;
+const known = await browser.pages();
 await page.setViewport({ width: 560, height: 330 });
 // What the browser complains of, such as something that a policy forbids.
 let complaints = [];
@@ -63,6 +65,18 @@ const commands = {
     await until(() => page.mainFrame(), "!document.querySelector('iframe').inert");
     return element.click().then(() => true);
   },
+  // The newest tab that the page has opened is driven from now on, until it is closed.
+  tab: async () => {
+    const deadline = Date.now() + 20000;
+    for (;;) {
+      const opened = (await browser.pages()).filter(one => !known.includes(one) && one.url().startsWith("http"));
+      if (opened.length > 0) return (page = opened.at(-1)).url();
+      if (Date.now() > deadline) throw new Error("no tab was opened");
+      await new Promise(resolve => setTimeout(resolve, 20));
+    }
+  },
+  leave: async () => (await page.close(), (page = first), await first.bringToFront(), true),
+  tabs: async () => (await browser.pages()).length - known.length,
   shot: async path => (await page.screenshot({ path }), true),
   whole: async path => (await page.screenshot({ path, fullPage: true }), true),
 };

@@ -23,6 +23,7 @@ from tests.conformance.suite_install import install, node
 from tests.host.signin.company import Company, company
 from tests.waiting import wait_until
 
+from .accessibility import serious
 from .chromium import FOLDER, HERE
 
 if TYPE_CHECKING:
@@ -191,6 +192,134 @@ def test_a_person_signs_in_calls_a_tool_gets_more_scopes_and_signs_out(
     with pytest.raises(urllib.error.HTTPError) as refused:
         urllib.request.urlopen(f"{issuer}/token", urlencode(form).encode(), timeout=30)
     assert json.loads(refused.value.read())["error"] == "invalid_grant"
+
+
+RESULT = "document.querySelector('.t-res .body')?.innerText"
+BANNER = "document.querySelector('.banner')?.innerText"
+READY = "document.querySelectorAll('[role=option]').length === 1 && !document.querySelector('.banner')"
+
+
+class InspectorPage:
+    """The inspector of a server, started by the command line."""
+
+    def __init__(self, browser: Browser, terminal: Terminal, there: Company) -> None:
+        self.browser, self._there = browser, there
+        self.process = terminal.start("inspect", there.url, "--web", "--no-browser")
+        assert self.process.stdout is not None
+        browser.look(1440, 900)
+        browser.open(self.process.stdout.readline().strip())
+
+    def has(self, where: str, text: str) -> bool:
+        return bool(self.browser.page(f"({where} ?? '').includes({json.dumps(text)})"))
+
+    def button(self, where: str, words: str) -> None:
+        """Press the button, or follow the link, with these words."""
+        find = (
+            f"[...document.querySelectorAll('{where} :is(button, a)')].find(one => one.innerText.includes('{words}'))"
+        )
+        assert self.browser.page(f"({find})?.setAttribute('data-pressed', '') ?? !!({find})"), words
+        self.browser.press("[data-pressed]")
+        self.browser.page("document.querySelector('[data-pressed]')?.removeAttribute('data-pressed') ?? true")
+
+    def sign_in(self, where: str, words: str = "Sign in") -> None:
+        """Sign in, with a person who says yes."""
+        self.button(where, words)
+        self.browser.tab()
+        assert self.browser.page("window.opener === null && document.referrer === ''")
+        _say_yes(self.browser)
+        assert self.browser.page("document.body.innerText.includes('Back to the inspector')")
+        self.browser.leave()
+
+    def call(self) -> None:
+        before = self.calls
+        self.browser.press("[role=option]")
+        self.button(".t-form", "Call")
+        wait_until(lambda: self.calls > before)
+        assert self.browser.page("!document.querySelector('.t-res .spin')")
+
+    @property
+    def calls(self) -> int:
+        return sum(each.method == "tools/call" for each in self._there.asked_for("/mcp"))
+
+
+@pytest.fixture
+def page(browser: Browser, terminal: Terminal, there: Company) -> Iterator[InspectorPage]:
+    made = InspectorPage(browser, terminal, there)
+    with made.process:
+        yield made
+        browser.open("about:blank")
+        made.process.terminate()
+
+
+def test_a_person_signs_in_from_the_inspector_until_they_sign_out(
+    page: InspectorPage, terminal: Terminal, there: Company, issuer: str, browser: Browser
+) -> None:
+    assert page.has(BANNER, "Sign in") and serious(browser) == []
+    page.sign_in(".banner")
+    assert browser.page(READY), "it connects by itself"
+    page.call()
+    assert page.has(RESULT, "3") and serious(browser) == []
+
+    # The access token ends: it is renewed, and nobody is asked.
+    before = terminal.store.read(there.url)
+    assert before is not None and before.tokens is not None
+    ended, keys = {before.tokens.access_token}, SignedTokens(issuer, there.url)
+    keys.get = lambda token, *_: None if token in ended else SignedTokens.get(keys, token)  # pyright: ignore
+    there.tokens = keys
+    page.call()
+    assert page.has(RESULT, "3") and browser.tabs() == 0
+    renewed = terminal.store.read(there.url)
+    assert renewed is not None and renewed.tokens is not None and renewed.tokens != before.tokens
+
+    # The tool wants more than was asked for. The call is repeated when the person says so.
+    there.wanted["tools/call"] = "write"
+    page.call()
+    calls = page.calls
+    page.sign_in(".t-res", "Sign in with more rights (write)")
+    assert page.has(RESULT, "You have signed in since.") and page.calls == calls
+    assert browser.page(READY) and serious(browser) == []
+    page.button(".t-res", "Try again")
+    assert page.has(RESULT, "3") and page.calls > calls
+
+    # Everything is revoked: the person is asked again.
+    last = terminal.store.read(there.url)
+    assert last is not None and last.tokens is not None and last.tokens.refresh_token is not None
+    form = {"token": last.tokens.refresh_token, "client_id": last.client.client_id}
+    urllib.request.urlopen(last.issuer.revocation_endpoint, urlencode(form).encode(), timeout=30).close()
+    ended.add(last.tokens.access_token)
+    page.call()
+    page.sign_in(".t-res")
+    assert page.has(RESULT, "You have signed in since.")
+    page.button(".t-res", "Try again")
+    assert page.has(RESULT, "3")
+
+    kept = terminal.store.read(there.url)
+    assert kept is not None and kept.tokens is not None
+    html = browser.page("document.documentElement.outerHTML")
+    assert all(secret and secret not in html for secret in (kept.tokens.access_token, kept.tokens.refresh_token))
+    browser.press(".top .menu button")
+    browser.press("[role=menuitem]")
+    assert page.has(BANNER, "Sign in") and terminal.store.read(there.url) is None
+    assert browser.complaints() == []
+
+
+def test_the_inspector_says_who_refused_or_gave_up(page: InspectorPage, issuer: str, browser: Browser) -> None:
+    page.button(".banner", "Sign in")
+    browser.tab()
+    browser.leave()
+    assert page.has(BANNER, f"Waiting for you to sign in at {issuer.partition('//')[2]}") and serious(browser) == []
+    assert browser.page("document.querySelector('.banner a').href").startswith(f"{issuer}/auth?")
+    page.button(".banner", "Cancel")
+    assert page.has(BANNER, "The sign-in was cancelled.") and serious(browser) == []
+
+    page.button(".banner", "Sign in again")
+    browser.tab()
+    browser.press("a[href$=abort]")
+    assert browser.page("document.body.innerText.includes('Back to the inspector')")
+    browser.leave()
+    assert page.has(BANNER, "You are not signed in.") and page.has(BANNER, "access_denied") and serious(browser) == []
+    page.button(".banner", "Close")
+    assert page.has(BANNER, "refuses the conversation") and browser.complaints() == []
 
 
 def _get(url: str) -> Any:

@@ -137,7 +137,8 @@ class EraConnection:
         told = error_of(error)
         if "challenge" in object_of(told.get("data")):
             address = masked_address(self._target.address, self._target.words)
-            told.setdefault("fix", f"sign in at a terminal: defserve login {address}; then try again")
+            here = "sign in here, or at a terminal" if self._target.sign_in_at else "sign in at a terminal"
+            told.setdefault("fix", f"{here}: defserve login {address}; then try again")
         return told
 
     async def _converse(self) -> None:

@@ -13,6 +13,7 @@ from defserve.host.client import Client
 from defserve.host.fields import object_of
 from defserve.host.mcpl.mcpl import Mcpl
 from defserve.host.mgp.mgp import ASKING, EXTENSIONS, Mgp
+from defserve.inspector.account import Account
 from defserve.inspector.apps.shown import ShownApps
 from defserve.inspector.apps.views import Views
 from defserve.inspector.connection import EraConnection
@@ -75,6 +76,7 @@ class Inspection:
         self.latencies = Latencies()
         self.recorder.subscribe(self.latencies.add)
         self.questions = Questions(self.push)
+        self.account = Account(target.sign_in_at, self.push, self.reopen)
         self.states = StateTrees(target.stored)
         self.live, self.playground = LiveFeed(self.push), Playground()
         self.seats: dict[int, TopicSeat] = {}
@@ -101,6 +103,7 @@ class Inspection:
         if self._status is not None:
             self._status.cancel()
         await self.tasks.aclose()
+        await self.account.aclose()
         for connection in self._known():
             await connection.aclose()
         self.recorder.close()
@@ -198,6 +201,8 @@ class Inspection:
     def _changed(self, connection: EraConnection) -> None:
         if connection.era:
             self.connections.setdefault(connection.era, connection)
+        if connection.state in ("open", "refused"):
+            self.account.look_soon()
         self.push("connection", self.told(connection))
 
     def told(self, connection: EraConnection) -> Json:
@@ -245,7 +250,9 @@ class Inspection:
                 "address": masked_address(target.address, target.words),
                 "words": masked_words(target.words),
                 "tracebacks": target.tracebacks,
+                "signs_in": bool(target.sign_in_at),
             },
+            "account": self.account.wire(),
             "connections": [self.told(each) for each in self.connections.values()] or [self.told(self._first)],
             "era": self._first.era,
             "questions": self.questions.open,

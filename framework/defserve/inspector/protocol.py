@@ -2,17 +2,21 @@
 
 Page to host: `{"id": 1, "do": "tools.call", "with": {…}}`, and `{"do": "cancel", "of": 1}`. Host to page: any number of
 `{"id": 1, "part": …}`, then `{"id": 1, "ok": …}` or `{"id": 1, "error": {"message", "fix"?, "code"?, "data"?}}`; and
-`{"on": "topic", "data": …}` at any time. A frame of the host is an array of such messages.
+`{"on": "topic", "data": …}` at any time. A frame of the host is an array of such messages. An error has `sign_in`, the
+scopes to sign in with, if that would help; with none, the server says which.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final, TypeAlias
 
 from pydantic_core import from_json
 
 from defserve.errors import BadArguments, DefserveError, PeerError, Refused, ToolError, UsageError
+from defserve.host.fields import object_of, text_of
+from defserve.host.signin.challenges import oauth_challenge
 from defserve.wire.jsonvalue import is_object
 
 Json: TypeAlias = dict[str, Any]
@@ -20,6 +24,9 @@ FIX: Final = "\n  fix: "
 CANCEL: Final = "cancel"
 LARGEST: Final = 2**53
 """The largest number that a page counts with exactly."""
+MOST_SCOPES: Final = 50
+LONGEST_SCOPE: Final = 200
+SCOPE: Final = re.compile(r"[!#-\[\]-~]+")
 INTERNAL: Final = "the inspector could not do this"
 
 
@@ -109,4 +116,24 @@ def error_of(error: BaseException) -> Json:
         told["fix"] = fix
     if data is not None:
         told["data"] = data
+    if (scopes := _missing_scopes(data)) is not None:
+        told["sign_in"] = scopes
     return told
+
+
+def _missing_scopes(data: Any) -> list[str] | None:
+    """The scopes to sign in with, if HTTP wants a token or a better one; None if it wants something else."""
+    about = object_of(data)
+    status, challenge = about.get("status"), text_of(about.get("challenge")) or ""
+    said = oauth_challenge(challenge)
+    if status == 401 and (said.scheme or not challenge):
+        return []
+    if status != 403 or said.error != "insufficient_scope":
+        return None
+    scopes = list(said.scopes)
+    return scopes if 0 < len(scopes) <= MOST_SCOPES and all(map(is_scope, scopes)) else None
+
+
+def is_scope(text: Any) -> bool:
+    """Whether something is a scope (RFC 6749 §3.3), and short enough to be shown."""
+    return isinstance(text, str) and len(text) <= LONGEST_SCOPE and SCOPE.fullmatch(text) is not None

@@ -23,6 +23,7 @@ class Target:
     kernel   how its operator reaches it, if it is a kernel of this user
     stored   finds the checkpoints of its feature sets in a store, if that can be read
     audit    gives its audit log, if that can be read; asked for when it is first looked at
+    sign_in_at  the address that a person can sign in to; "" if there is none, or if credentials were given
     tracebacks  a sentence that says where the tracebacks of its errors are; "" if that is unknown
     """
 
@@ -33,4 +34,5 @@ class Target:
     stored: Stored | None = None
     kernel: KernelControl | None = None
     audit: Callable[[], ReadableAuditLog | None] | None = None
+    sign_in_at: str = ""
     tracebacks: str = ""

@@ -12,18 +12,10 @@ from typing import Final, NamedTuple
 from defserve.cli.screen.blocks import Line
 from defserve.cli.screen.screen import prompt_for, tell
 from defserve.cli.target.refusals import explained
-from defserve.errors import PeerError
-from defserve.host.addresses import connect_url
-from defserve.host.client import Client
-from defserve.host.link import Auth, Authorizer
-from defserve.host.signin.authorizer import ServerAuthorizer
-from defserve.host.signin.keeping.files import user_store
-from defserve.host.signin.options import SignIn
+from defserve.host.signin import account
 from defserve.host.signin.redirects.browser import Browser, open_browser
 
 LONGEST_LINE: Final = 16_384
-SECONDS: Final = 60.0
-"""For each answer of the server. While somebody signs in, the clock stands still."""
 
 
 class LoginOptions(NamedTuple):
@@ -36,20 +28,8 @@ class LoginOptions(NamedTuple):
     port: int = 0
 
 
-class _Same:
-    """An `Auth` that gives one authorizer, to be looked at afterwards."""
-
-    def __init__(self, authorizer: ServerAuthorizer) -> None:
-        self._authorizer = authorizer
-
-    def authorizer(self, url: str) -> Authorizer:
-        return self._authorizer
-
-
 async def sign_in(url: str, options: LoginOptions) -> str:
     """Sign in to a server, and give its name. Raises PeerError, UsageError."""
-    known = await asyncio.to_thread(user_store().read, url)
-    scopes = (*(known.asked if known else ()), *options.scopes) if options.scopes else None
     is_typed = sys.stdin.isatty() or not options.opens_browser
     redirect = Browser(
         opens=open_browser if options.opens_browser else lambda url: False,
@@ -57,31 +37,9 @@ async def sign_in(url: str, options: LoginOptions) -> str:
         typed=_typed if is_typed else None,
         port=options.port,
     )
-    authorizer = SignIn(
-        scopes=scopes,
-        client_id=options.client_id,
-        client_secret=options.client_secret,
-        redirect=redirect,
-        anew=True,
-    ).authorizer(url)
+    client = {"client_id": options.client_id, "client_secret": options.client_secret}
     with explained(url):
-        name = await _visit(url, _Same(authorizer))
-        if authorizer.credential is None or authorizer.credential.tokens is None:
-            await authorizer.sign_in()
-            name = await _visit(url, _Same(authorizer))
-        return name
-
-
-async def _visit(url: str, auth: Auth) -> str:
-    """Look at the server, so that it asks for a token, and give its name."""
-    async with Client(await connect_url(url, auth=auth), timeout=SECONDS) as client:
-        if "tools" in client.capabilities:
-            try:
-                await client.request("tools/list", {})
-            except PeerError as error:
-                if error.data and "status" in error.data:
-                    raise
-        return str(client.server_info.get("title") or client.server_info.get("name") or url)
+        return await account.sign_in(url, redirect, scopes=options.scopes, **client)
 
 
 def _show(url: str, *, is_opened: bool) -> None:

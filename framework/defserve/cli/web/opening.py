@@ -13,7 +13,7 @@ from typing import Final
 
 from defserve.cli.state.opened import existing
 from defserve.cli.target.connection import link_to
-from defserve.cli.target.target import ServerTarget
+from defserve.cli.target.target import ServerTarget, headers_of
 from defserve.errors import UsageError
 from defserve.host.link import Link
 from defserve.inspector.inspection import ERAS
@@ -97,8 +97,16 @@ def inspected(target: ServerTarget, words: Sequence[str], options: Namespace) ->
         stored=_stored(server),
         kernel=_control(target),
         audit=lambda: _audited(server),
+        sign_in_at=_sign_in_at(target, options),
         tracebacks=_tracebacks(target, options),
     )
+
+
+def _sign_in_at(target: ServerTarget, options: Namespace) -> str:
+    """Where a person can sign in: at a server over HTTP, for which no credentials were given."""
+    given = {name.lower() for name in (*target.headers, *headers_of(options.header))}
+    is_open = options.token is None and "authorization" not in given
+    return target.address if is_open and target.address.startswith(("http://", "https://")) else ""
 
 
 def _tracebacks(target: ServerTarget, options: Namespace) -> str:

@@ -8,6 +8,8 @@ import { Button, Chip, Segments } from "./parts/controls.js";
 import { Icon } from "./parts/icons.js";
 import { Toasts } from "./parts/layers.js";
 import { Empty, ErrorNote, Loading, Note } from "./parts/notes.js";
+import { SignInButton, learnAccount } from "./parts/signing.js";
+import { SignInBanner, SignedIn, showsSignIn } from "./account.js";
 import { KeysTable, Palette } from "./overlays.js";
 import { QuestionDialogs, startQuestions, useOpenQuestions } from "./questions.js";
 import { GROUPS, PHONE, load, loadAll, loaded, panels } from "./panels/index.js";
@@ -53,7 +55,7 @@ function Top() {
     <${Button} icon="search" plain class="no-m find" onClick=${() => app.set({ overlay: "palette" })} keys="Ctrl K"><span class="faint">Find a tool, message, panel</span><//>
     <${Segments} label="Era" class="no-m" options=${ERAS} value=${state.era} onChange=${switchEra} />
     <${Button} icon="swap" small class="only-m" label=${`Era: ${state.era}. Switch`} onClick=${() => switchEra(OTHER[state.era])}>${ERAS.find(([id]) => id === state.era)?.[1] ?? "Era"}<//>
-    <${Button} icon=${dark ? "sun" : "moon"} plain label=${dark ? "Switch to light" : "Switch to dark"} onClick=${() => setTheme(dark ? "light" : "dark")} /></header>`;
+    <${SignedIn} /><${Button} icon=${dark ? "sun" : "moon"} plain label=${dark ? "Switch to light" : "Switch to dark"} onClick=${() => setTheme(dark ? "light" : "dark")} /></header>`;
 }
 
 // Drawn anew (by its key) when the module of its panel has come: that brings a hook.
@@ -106,11 +108,12 @@ function Banner() {
   if (state.socket === "lost") {
     return html`<div class="banner"><${Note} tone="warn" role="status" fact="The inspector went away.">Trying again. If it was ended, start it again and open its new address.<//></div>`;
   }
+  if (state.socket === "open" && showsSignIn(state.account)) return html`<div class="banner"><${SignInBanner} /></div>`;
   if (state.socket !== "open" || !["lost", "refused"].includes(told?.state)) return null;
   const away = told.state === "lost";
   const [first, ...rest] = String(told.message).split("\n");
   return html`<div class="banner"><${Note} tone=${away ? "warn" : "bad"} role="status" fact=${away ? `${serverName(state)} is not there.` : `${serverName(state)} refuses the conversation.`}
-    actions=${html`<${Button} small onClick=${() => ask("connection.retry", { era: state.era })}>Try now<//>`}>
+    actions=${html`<${SignInButton} error=${told} primary /><${Button} small onClick=${() => ask("connection.retry", { era: state.era })}>Try now<//>`}>
     ${first}${/[.!?]$/.test(first) ? "" : "."} ${away && told.next ? `Trying again in ${told.next} s.` : ""}${rest.length > 0 && html`<pre class="wraps">${rest.join("\n")}</pre>`}
     ${told.fix && html`<p class="fix"><b>fix:</b> ${told.fix}</p>`}<//></div>`;
 }
@@ -167,12 +170,14 @@ matchMedia("(prefers-color-scheme: dark)").addEventListener("change", event => {
 });
 listenToKeys(panels);
 on("connection", learn);
+on("account", account => learnAccount(account));
 on("status", status => app.set({ status }));
 startQuestions();
 loaded.get().tools.start();
 onOpen(async () => {
   const hello = await ask("hello");
   app.set(state => ({ target: hello.target, status: hello.status, questions: hello.questions, era: state.era || hello.era }));
+  learnAccount(hello.account, false);
   hello.connections.forEach(learn);
   loadAll();
 });

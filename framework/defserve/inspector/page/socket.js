@@ -10,7 +10,7 @@ let socket = null, lastId = 0, tries = 0, timer = null;
 export class Failure extends Error {
   constructor(error) {
     super(error.message);
-    Object.assign(this, { fix: error.fix, code: error.code, data: error.data, problems: error.problems, cancelled: !!error.cancelled });
+    Object.assign(this, { fix: error.fix, code: error.code, data: error.data, problems: error.problems, signIn: error.sign_in, at: Date.now(), cancelled: !!error.cancelled });
   }
 }
 

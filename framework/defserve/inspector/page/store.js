@@ -37,6 +37,7 @@ export const app = createStore({
   era: "", // the era that the page shows and calls in
   connections: {}, // era → what the host tells of its conversation
   status: {},
+  account: { state: "idle", kept: null, doneAt: 0 }, // the sign-in: how far it is, what is kept
   questions: [],
   route: { panel: "tools", rest: "" },
   theme: document.documentElement.dataset.theme,

@@ -7,9 +7,9 @@ from typing import Final
 
 from defserve.cli.parser import CommandParser
 from defserve.cli.screen.screen import show, tell
-from defserve.cli.signing.ending import sign_out
 from defserve.cli.signing.states import all_states
 from defserve.errors import UsageError
+from defserve.host.signin.account import sign_out
 
 EXAMPLES: Final = """  defserve logout https://mcp.example.com/mcp
   defserve logout --all

@@ -23,7 +23,7 @@ Typed: TypeAlias = Callable[[bool], Awaitable[str]]
 
 _PAGE: Final = """<!doctype html><html lang="en"><meta charset="utf-8"><title>defserve</title>
 <body style="font: 18px system-ui; margin: 20vh auto; max-width: 28em"><h1>{title}</h1><p>{text}</p></body></html>"""
-_DONE: Final = _PAGE.format(title="Back to your terminal", text="You can close this page.")
+_DONE: Final = "You can close this page."
 _OTHER: Final = _PAGE.format(title="Nothing here", text="This page belongs to a sign-in, and this address is not it.")
 _HEAD: Final = (
     "HTTP/1.1 {status}\r\nContent-Type: text/html; charset=utf-8\r\nContent-Length: {length}\r\nConnection: close\r\n"
@@ -39,6 +39,7 @@ class Browser:
     show     called with the address, so that a person can open it by hand
     typed    gives what a person types: the address that their browser, perhaps on another machine, was sent to.
              It is told whether what was typed before was something else
+    back_to  where the person goes on afterwards, as the page at the end calls it
     port     the port to listen on; by default whichever is free. Some issuers want one that they know
     """
 
@@ -48,16 +49,18 @@ class Browser:
         opens: Callable[[str], bool] | None = None,
         show: Callable[[str], object] | None = None,
         typed: Typed | None = None,
+        back_to: str = "your terminal",
         port: int = 0,
         seconds: float = SECONDS,
     ) -> None:
         self._opens, self._show, self._typed = opens or open_browser, show, typed
+        self._done = _PAGE.format(title=f"Back to {back_to}", text=_DONE)
         self._port, self._seconds = port, seconds
 
     @asynccontextmanager
     async def open(self, preferred: str, mark: str = "") -> AsyncGenerator[LoopbackVisit]:
         """See `Redirect`."""
-        visit = LoopbackVisit(self._opens, self._show, self._typed, self._seconds)
+        visit = LoopbackVisit(self._opens, self._show, self._typed, self._seconds, self._done)
         server = await self._listen(visit, preferred)
         path = f"{PATH}/{mark}" if mark else PATH
         visit.uri = f"http://{HOST}:{server.sockets[0].getsockname()[1]}{path}"
@@ -86,8 +89,9 @@ class LoopbackVisit:
         show: Callable[[str], object] | None,
         typed: Typed | None,
         seconds: float,
+        done: str,
     ) -> None:
-        self.uri = ""
+        self.uri, self._done = "", done
         self._opens, self._show, self._typed, self._seconds = opens, show, typed, seconds
         self._location: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         self._is_answer: Callable[[str], bool] = lambda location: False
@@ -133,7 +137,7 @@ class LoopbackVisit:
                 method, target, *_ = head.split(" ", 2)
                 is_ours = method == "GET" and target.partition("?")[0] == urlsplit(self.uri).path
                 taken = is_ours and self._take(self.uri + target[len(urlsplit(self.uri).path) :])
-                page = (_DONE if taken else _OTHER).encode()
+                page = (self._done if taken else _OTHER).encode()
                 status = "200 OK" if taken else "404 Not Found"
                 writer.write(_HEAD.format(status=status, length=len(page)).encode() + page)
                 await writer.drain()

@@ -2,6 +2,7 @@
 import { html, useEffect, useState } from "../vendor/preact.js";
 import { Button, Copy } from "./controls.js";
 import { Icon } from "./icons.js";
+import { SignInButton } from "./signing.js";
 
 const ICONS = { bad: "warning", warn: "warning", ok: "check" };
 
@@ -15,7 +16,7 @@ export function ErrorNote({ error, fact, onRetry, actions, detail }) {
   const [first, ...rest] = String(error.message ?? error).split("\n");
   const text = error.fix ? `${error.message}\nfix: ${error.fix}` : String(error.message ?? error);
   return html`<${Note} tone="bad" role="alert" fact=${fact ?? sentence(first)} actions=${html`
-      ${onRetry && html`<${Button} small onClick=${onRetry}>Try again<//>`}${actions}<${Copy} text=${text}>Copy<//>`}>
+      ${error.signIn && html`<${SignInButton} error=${error} />`}${onRetry && html`<${Button} small onClick=${onRetry}>Try again<//>`}${actions}<${Copy} text=${text}>Copy<//>`}>
     ${fact && html` ${sentence(first)}`}${rest.length > 0 && html`<pre class="wraps">${rest.join("\n")}</pre>`}
     ${error.fix && html`<p class="fix"><b>fix:</b> ${error.fix}</p>`}
     ${(error.code != null || detail) && html`<p class="tiny dim">${[error.code != null && error.code !== -32603 && `code ${error.code}`, detail].filter(Boolean).join(", ")}</p>`}<//>`;

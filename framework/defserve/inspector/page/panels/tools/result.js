@@ -75,13 +75,13 @@ function Asked({ era }) {
   return question && html`<${Note} tone="warn" icon="question" fact="The server asks something." actions=${html`<${Button} small onClick=${() => go("questions", String(question.id))}>Answer it<//>`}>${question.message ?? "It wants an answer of your model."}<//>`;
 }
 
-function Shown({ call, tool }) {
+function Shown({ call, tool, onRepeat }) {
   const failed = call.state === "failed" && failure(call);
   const [raw, setRaw] = useState(false);
   const { tracebacks } = useStore(app, state => state.target);
   const needs = failed && /not grant|permission/i.test(failed.message);
   return html`<div class="stream"><${Progress} call=${call} />${call.state === "running" && html`<${Asked} era=${call.era} />`}
-    ${failed && html`<${ErrorNote} error=${failed} detail=${[failed.detail, failed.logged && tracebacks].filter(Boolean).join(". ")} actions=${needs && html`<${Button} small onClick=${() => go("security")}>Go to Security<//>`} />`}
+    ${failed && html`<${ErrorNote} error=${failed} onRetry=${failed.signIn && onRepeat} detail=${[failed.detail, failed.logged && tracebacks].filter(Boolean).join(". ")} actions=${needs && html`<${Button} small onClick=${() => go("security")}>Go to Security<//>`} />`}
     ${call.state === "cancelled" && html`<${Note} tone="warn" fact="The call was cancelled.">${call.parts.length > 0 ? "These parts came before." : "Nothing had come."}<//>`}
     <${Parts} call=${call} schema=${tool?.output} />
     ${call.result && html`<div class="part"><${Button} small plain icon=${raw ? "down" : "right"} aria-expanded=${String(raw)} onClick=${() => setRaw(!raw)}>Whole result<//>${raw && html`<${Json} value=${call.result} copy label="Whole result" />`}</div>`}</div>`;
@@ -110,7 +110,7 @@ export function ToolResult({ tools, onRepeat, onBack, head }) {
   const onWire = () => go("wire", call.request ? `id:${call.request}` : `tool:${call.tool}`);
   return html`<${Pane} label="Result" class="t-res">${head}<${Tabs} label="Calls" class="no-m" tabs=${tabs} value=${call.n} onChange=${n => store.set({ shown: n })}>
       <button type="button" class="faint small comparebtn" aria-pressed=${String(comparing)} disabled=${!other || call.state === "running"} title=${other ? `with call ${other.n}` : "There is no earlier call of this tool."} onClick=${() => setComparing(!comparing)}>Compare</button><//>
-    <div class="body" role="tabpanel" aria-label=${`Call ${call.n} of ${call.tool}`}>${comparing && other ? html`<${Compared} call=${call} other=${other} />` : html`<${Shown} key=${call.n} call=${call} tool=${tool} />`}</div>
+    <div class="body" role="tabpanel" aria-label=${`Call ${call.n} of ${call.tool}`}>${comparing && other ? html`<${Compared} call=${call} other=${other} />` : html`<${Shown} key=${call.n} call=${call} tool=${tool} onRepeat=${onRepeat} />`}</div>
     <div class="bar no-m"><${Button} icon="repeat" keys="R" onClick=${onRepeat}>Repeat<//><${Button} icon="save" onClick=${() => saveTest(call)} disabled=${call.state === "running"}>Save as test<//><span class="grow"></span>
       <${Button} plain icon="wire" onClick=${onWire}>Show on the wire<//></div>
     <div class="vh" role="status" aria-live="polite">${call.state !== "running" ? `Call ${call.n} of ${call.tool}: ${call.state}.` : ""}</div><//>`;
