@@ -34,6 +34,7 @@ class LoginOptions(NamedTuple):
     client_secret: str | None = None
     opens_browser: bool = True
     port: int = 0
+    issuer: str | None = None
 
 
 class _Same:
@@ -62,6 +63,7 @@ async def sign_in(url: str, options: LoginOptions) -> str:
         client_id=options.client_id,
         client_secret=options.client_secret,
         redirect=redirect,
+        issuer=options.issuer,
         anew=True,
     ).authorizer(url)
     with explained(url):
