@@ -5,10 +5,11 @@ from __future__ import annotations
 import logging
 import secrets
 import time
-from collections.abc import Callable, Mapping
-from typing import Any, Final
+from collections.abc import Mapping
+from typing import Final
 
 from defserve.auth.principals import is_token_id
+from defserve.auth.proxy.allowing import Allows
 from defserve.auth.proxy.clients.directory import ClientDirectory
 from defserve.auth.proxy.consent.asking import SECONDS, Consent
 from defserve.auth.proxy.consent.page import leaving_page
@@ -29,8 +30,6 @@ _NO_CLIENT: Final = (
 )
 _NO_REDIRECT: Final = "The client that sent you here asks for an answer at an address that it did not register."
 _NOT_BEGUN: Final = "This sign-in was not begun in this browser, or has taken too long. Start again in your client."
-
-Allows = Callable[[Mapping[str, Any]], bool]
 
 
 class SigningIn:
@@ -137,7 +136,8 @@ class SigningIn:
         subject = str(user.claims.get(self._login.vendor.subject, ""))
         if not is_token_id(subject):
             raise OAuthError("access_denied", "the account has no usable id")
-        if not self._allows(user.claims):
+        claims = {**user.claims, "sub": subject}
+        if not self._allows(claims):
             log.warning("%s may not use this server: it is not on the list of OAuthProxy(allow=…)", subject)
             raise OAuthError("access_denied", "this account may not use this server")
         return Grant(
@@ -146,7 +146,7 @@ class SigningIn:
             subject,
             request.scopes,
             request.resource,
-            {**user.claims, "sub": subject},
+            claims,
             self._seals.seal("vendor", user.tokens),
             time.time() + self._seconds,
         )
