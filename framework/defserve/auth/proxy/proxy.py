@@ -36,10 +36,11 @@ LASTS_SECONDS: Final = 30 * 86400.0
 class OAuthProxy(Auth):
     """Lets MCP clients sign users in through a vendor such as Google, GitHub, Entra, Auth0, Okta or Keycloak.
 
-    `vendor` is a name of the table, or a `Vendor`. Register an application there, with `callback_url` as its redirect,
-    and give its `client_id` and `client_secret`. `url` is the public URL of this server's endpoint. `allow` says who
-    may come in: e-mail addresses, `@domains`, logins or ids, a function of the user's claims, or `"*"` for everybody
-    who has an account there. It is asked at the sign-in, at every renewal and while a token is used. Every token gets the `scopes`; clients may ask for `optional_scopes`.
+    `vendor` is a name of the table, or a `Vendor`. Register an application there, with `callback_url` as its
+    redirect, and give its `client_id` and `client_secret`. `url` is the public URL of this server's endpoint. `allow`
+    says who may come in: e-mail addresses, `@domains`, logins or ids, a function of the user's claims, or `"*"` for
+    everybody who has an account there. It is asked at the sign-in, at every renewal and while a token is used. Every
+    token gets the `scopes`; clients may ask for `optional_scopes`.
 
     Clients get tokens of this server; the vendor's stay here, sealed. With several processes, `store` is one that they
     share, and `secret` (or DEFSERVE_SECRET) the same text in each; of several secrets, the first seals.
