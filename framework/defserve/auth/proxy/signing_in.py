@@ -12,7 +12,7 @@ from defserve.auth.principals import is_token_id
 from defserve.auth.proxy.allowing import Allows
 from defserve.auth.proxy.clients.directory import ClientDirectory
 from defserve.auth.proxy.consent.asking import SECONDS, Consent
-from defserve.auth.proxy.consent.page import leaving_page
+from defserve.auth.proxy.consent.page import leaving_page, problem_page
 from defserve.auth.proxy.errors import OAuthError, Refusal
 from defserve.auth.proxy.fields import form_of, query_of
 from defserve.auth.proxy.grants import Grant, Grants, new_id
@@ -77,7 +77,10 @@ class SigningIn:
         except OAuthError as error:
             state = fields.get("state")
             known = AuthorizationRequest(client.key, redirect, state, "", (), self._offered.resource)
-            return redirected(known.location(self._issuer, **error.fields))
+            text = f"The client's request is not good: {error.description}."
+            if error.error == "temporarily_unavailable":
+                text = "The sign-in is not available at the moment."
+            return problem_page(text, known.location(self._issuer, **error.fields))
 
     async def decide(self, asked: SiteRequest) -> SiteAnswer:
         """The user has answered. Raises Refusal."""
