@@ -251,9 +251,12 @@ class ServerAuthorizer:
 
     @asynccontextmanager
     async def _locked(self) -> AsyncGenerator[None]:
+        from anyio import CapacityLimiter, to_thread
+
         lock = self._store.locked(self._url)
         try:
-            await asyncio.to_thread(lock.__enter__)
+            # A thread of its own: whoever holds the lock needs the usual ones to go on.
+            await to_thread.run_sync(lock.__enter__, abandon_on_cancel=True, limiter=CapacityLimiter(1))
         except OSError as error:
             raise SignInError(f"the sign-in to {self._url} cannot be renewed: {error}", fix="try again") from None
         try:
