@@ -242,6 +242,14 @@ async def test_an_id_token_that_is_not_for_this_sign_in_lets_nobody_in(claims: d
         assert said["error"] == "access_denied" and "code" not in said
 
 
+async def test_while_the_vendors_keys_cannot_be_read_nobody_is_refused_for_good() -> None:
+    async with visiting() as visit:
+        visit.vendor.metadata["jwks_uri"] = f"{visit.vendor.issuer}/nowhere"
+        await visit.register()
+        said = answer_of(await visit.come_back(await visit.decide(await visit.authorize())))
+        assert said["error"] == "temporarily_unavailable"
+
+
 async def test_an_answer_of_another_vendor_is_refused() -> None:
     async with visiting() as visit:
         await visit.register()

@@ -96,7 +96,11 @@ class VendorLogin:
 
     async def _claims(self, tokens: Mapping[str, Any], nonce: str) -> Mapping[str, Any]:
         if self._id_tokens is not None:
-            claims = await self._id_tokens.verify(str(tokens.get("id_token", "")), nonce)
+            try:
+                claims = await self._id_tokens.verify(str(tokens.get("id_token", "")), nonce)
+            except IssuerUnavailable as error:
+                log.error("%s", error)
+                raise OAuthError("temporarily_unavailable", "the sign-in is not available at the moment") from None
             if claims is None:
                 raise OAuthError("access_denied", "the ID token of the sign-in is not good")
         else:
