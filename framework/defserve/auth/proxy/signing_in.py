@@ -60,7 +60,7 @@ class SigningIn:
             raise Refusal("A sign-in has to be opened as a page of its own.", 403)
         try:
             fields = query_of(asked)
-            client = await self._clients.find(fields.get("client_id", ""))
+            client = await self._clients.find(fields.get("client_id", ""), asked.address)
         except OAuthError as error:
             raise Refusal(f"The request is not good: {error.description}.") from None
         if client is None:

@@ -94,7 +94,7 @@ class ProxyTokens:
     async def exchange(self, request: SiteRequest) -> dict[str, Any]:
         """The answer of the token endpoint. Raises OAuthError."""
         form = form_of(request)
-        client = await self._clients.authenticated(request.headers, form)
+        client = await self._clients.authenticated(request, form)
         match needed(form, "grant_type"):
             case "authorization_code":
                 return await self._by_code(client, form)
@@ -176,7 +176,7 @@ class ProxyTokens:
     async def revoke(self, request: SiteRequest) -> None:
         """Take back a token, and all that hang on the same grant (RFC 7009). An unknown token is no error."""
         form = form_of(request)
-        client = await self._clients.authenticated(request.headers, form)
+        client = await self._clients.authenticated(request, form)
         token = needed(form, "token")
         found = self._seals.open("refresh", token) or self._seals.open("access", token)
         grant = await self._grants.find(found[0]) if found is not None else None
