@@ -60,7 +60,7 @@ def test_servers_of_a_kernel_are_killed_and_no_client_is_cut_off_and_no_call_run
     assert kill_backends(1, runs).acknowledged > 0
 
 
-@kills(1, slow=3)
+@kills(1, slow=2)
 def test_no_call_fails_while_workers_are_replaced(runs: int):
     assert reload_workers(1, runs, rate=50, pause=0.5).acknowledged > 0
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -40,13 +41,18 @@ class Package:
         if done.exists() and done.read_text(encoding="utf-8") == wanted:
             return
         self.folder.mkdir(parents=True, exist_ok=True)
-        try:
-            _INSTALLERS[self.index](self)
-        except SystemExit as error:
-            raise NotInstalled(str(error)) from None
-        except subprocess.TimeoutExpired:
-            raise NotInstalled(f"it took longer than {INSTALL_SECONDS} s") from None
-        done.write_text(wanted, encoding="utf-8")
+        # Tests of several processes may want it at the same time: one installs, the others wait.
+        with (self.folder.parent / f"{self.folder.name}.lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            if done.exists() and done.read_text(encoding="utf-8") == wanted:
+                return
+            try:
+                _INSTALLERS[self.index](self)
+            except SystemExit as error:
+                raise NotInstalled(str(error)) from None
+            except subprocess.TimeoutExpired:
+                raise NotInstalled(f"it took longer than {INSTALL_SECONDS} s") from None
+            done.write_text(wanted, encoding="utf-8")
 
 
 def _pip(package: Package) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import closing
 from random import Random
 from typing import Any
 
@@ -18,14 +19,19 @@ GONE = (OSError, asyncio.IncompleteReadError, EOFError)
 
 
 class Response:
-    """The head of a response, and its body as far as it is read."""
+    """The head of a response, and its body as far as it is read. Close it: a stream has its connection for itself."""
 
-    def __init__(self, status: int, headers: Mapping[str, str], reader: asyncio.StreamReader) -> None:
-        self.status, self.headers, self._reader = status, headers, reader
+    def __init__(
+        self, status: int, headers: Mapping[str, str], reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
+        self.status, self.headers, self._reader, self._writer = status, headers, reader, writer
 
     @property
     def is_stream(self) -> bool:
         return self.headers.get("content-type", "").startswith("text/event-stream")
+
+    def close(self) -> None:
+        self._writer.close()
 
     async def json(self) -> Any:
         body = await self._reader.readexactly(int(self.headers.get("content-length", 0)))
@@ -50,7 +56,6 @@ class Client:
         self.name, self._random, self._places = name, random, places
         self.session: str | None = None
         self.last = 0
-        self._stream: asyncio.StreamWriter | None = None
         self.answered = self.told = self.cut = self.resumed = 0
 
     async def open(self) -> None:
@@ -75,17 +80,18 @@ class Client:
                     if not response.is_stream:
                         return self._result(request, body)
                     self.resumed += bool(last)
-                    async for id, message in response.events():
-                        if last and int(id.rpartition("-")[2]) <= int(last.rpartition("-")[2]) and message is not None:
-                            raise Broken(f"{self.name}: {id} came after {last}")
-                        last = id
-                        if message is None:
-                            continue
-                        if "method" not in message:
-                            return self._result(request, message)
-                        (seen if seen is not None else []).append(message)
-                        if "id" in message:
-                            await self._answer(message)
+                    with closing(response):
+                        async for id, message in response.events():
+                            if message is not None and last and _place(id) <= _place(last):
+                                raise Broken(f"{self.name}: {id} came after {last}")
+                            last = id
+                            if message is None:
+                                continue
+                            if "method" not in message:
+                                return self._result(request, message)
+                            (seen if seen is not None else []).append(message)
+                            if "id" in message:
+                                await self._answer(message)
                 except (*GONE, ValueError):
                     if not last:
                         self.cut += 1
@@ -119,9 +125,10 @@ class Client:
                 if response.status == 404 and last:
                     raise Broken(f"{self.name}: nothing is left after {last!r}")
                 if response.is_stream:
-                    async for id, _message in response.events():
-                        last = id
-                        events.append(id)
+                    with closing(response):
+                        async for id, _message in response.events():
+                            last = id
+                            events.append(id)
             except (*GONE, ValueError):
                 pass
             await asyncio.sleep(0.02)
@@ -166,9 +173,8 @@ class Client:
             while (line := await reader.readline()) not in (b"\r\n", b""):
                 name, _, value = line.decode().partition(":")
                 headers[name.lower()] = value.strip()
-            response = Response(int(status[1]), headers, reader)
+            response = Response(int(status[1]), headers, reader, writer)
             if response.is_stream:
-                self._keep(writer)
                 return response, None
             found = await response.json()
         except BaseException:
@@ -177,6 +183,6 @@ class Client:
         writer.close()
         return response, found
 
-    def _keep(self, writer: asyncio.StreamWriter) -> None:
-        """The connection of the stream that is read; the one before is over."""
-        self._stream = writer
+
+def _place(event_id: str) -> int:
+    return int(event_id.rpartition("-")[2])

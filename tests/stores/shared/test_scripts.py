@@ -276,7 +276,7 @@ def redis() -> Iterator[Any]:
     server.remove()
 
 
-@pytest.mark.parametrize("examples", [15, pytest.param(500, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("examples", [15, pytest.param(60, marks=pytest.mark.slow)])
 def test_no_order_of_processes_loses_or_doubles_anything(redis: Any, examples: int):
     SharedScripts.redis = redis
     checks = list(HealthCheck)
