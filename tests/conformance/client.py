@@ -28,7 +28,11 @@ from defserve.host import (
     WorkloadIdentity,
 )
 from defserve.host.link import Auth
+from defserve.host.signin.challenges import NO_CHALLENGE
+from defserve.host.signin.discovery import discover
+from defserve.host.signin.fetching import Fetcher
 from defserve.host.signin.keeping.memory import MemoryStore
+from defserve.host.signin.reach import Reach
 
 Json = dict[str, Any]
 Play = Callable[[Client, Json], Awaitable[None]]
@@ -139,15 +143,23 @@ class ObedientPerson:
         return connection.getresponse().headers["location"]
 
 
-def auth_for(scenario: str, data: Json) -> Auth | None:
+async def issuer_of(url: str, data: Json) -> str | None:
+    """The issuer that the client's secret is for. Few scenarios say so; then it is looked up, as a person would."""
+    if "issuer" in data or not data.keys() & {"client_secret", "private_key_pem", "valid_jwt"}:
+        return data.get("issuer")
+    return (await discover(url, NO_CHALLENGE, Fetcher(Reach.MACHINE))).issuer.issuer
+
+
+def auth_for(scenario: str, data: Json, issuer: str | None) -> Auth | None:
     """How the client signs in."""
     if not scenario.startswith("auth/"):
         return None
     given = data.get("client_id", "")
     if scenario == "auth/client-credentials-jwt":
-        return ClientCredentials(given, private_key=data["private_key_pem"], algorithm=data["signing_algorithm"])
+        key, algorithm = data["private_key_pem"], data["signing_algorithm"]
+        return ClientCredentials(given, private_key=key, algorithm=algorithm, issuer=issuer)
     if scenario == "auth/client-credentials-basic":
-        return ClientCredentials(given, data["client_secret"])
+        return ClientCredentials(given, data["client_secret"], issuer=issuer)
     if scenario == "auth/enterprise-managed-authorization":
         return CrossAppAccess(
             idp_token_endpoint=data["idp_token_endpoint"],
@@ -155,14 +167,16 @@ def auth_for(scenario: str, data: Json) -> Auth | None:
             idp_client_id=data["idp_client_id"],
             client_id=given,
             client_secret=data["client_secret"],
+            issuer=issuer,
         )
     if scenario == "auth/wif-jwt-bearer":
-        return WorkloadIdentity(data["valid_jwt"], client_id=given)
+        return WorkloadIdentity(data["valid_jwt"], client_id=given, issuer=issuer)
     return SignIn(
         client_id=given or URL_ID,
         client_secret=data.get("client_secret"),
         redirect=ObedientPerson(),
         store=MemoryStore(),
+        issuer=issuer,
         dpop=scenario.startswith("auth/dpop"),
     )
 
@@ -192,7 +206,8 @@ async def main(url: str) -> None:
     data = json.loads(os.environ.get("MCP_CONFORMANCE_CONTEXT") or "{}")
     answers = Answers(ask=lambda message, schema: Accept, sample=lambda params: "text", roots=["file:///tmp"])
     version = os.environ["MCP_CONFORMANCE_PROTOCOL_VERSION"]
-    async with Remote(url, auth=auth_for(scenario, data)).connect(version, answers=answers) as client:
+    auth = auth_for(scenario, data, await issuer_of(url, data))
+    async with Remote(url, auth=auth).connect(version, answers=answers) as client:
         await play(client, data)
 
 

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from typing import Any
 
 import pytest
@@ -8,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from defserve import Server
-from defserve.auth import JWT, Auth, Issuers, Principal, StaticTokens
+from defserve.auth import JWT, Auth, Introspection, Issuers, Principal, StaticTokens
+from defserve.auth.issuers.fetching import HttpAnswer, HttpRequest
 from defserve.auth.issuers.several import claimed_issuer
 from defserve.errors import UsageError
 from tests.auth.issuer import AUDIENCE, ISSUER, claims, pem, private_key, raw, signed
@@ -62,6 +64,28 @@ def test_the_token_s_issuer_chooses_and_no_other_verifier_sees_it() -> None:
 )
 def test_nobody_is_let_in_in_the_name_of_another_issuer(token: str) -> None:
     assert asyncio.run(two()[2].verify(token)) is None
+
+
+def test_opaque_tokens_go_to_the_only_verifier_that_can_read_them() -> None:
+    async def send(request: HttpRequest) -> HttpAnswer:
+        return HttpAnswer(200, {}, json.dumps({"active": True, "sub": "alice", "aud": AUDIENCE}).encode())
+
+    def asks(issuer: str) -> Introspection:
+        url = f"{issuer}/introspect"
+        return Introspection(url, client_id="me", client_secret="s", audience=AUDIENCE, issuer=issuer, send=send)
+
+    one = two()[0]
+    found = asyncio.run(Issuers([one, asks(OTHER)]).verify("opaque"))
+    assert found is not None and found.id == f"{OTHER}|alice"
+    assert asyncio.run(Issuers([one, asks(OTHER), asks("https://third.example")]).verify("opaque")) is None
+    assert asyncio.run(Issuers([one, asks(OTHER), StaticTokens({"other": "x"})]).verify("opaque")) is None
+
+
+def test_the_verifier_without_an_issuer_names_no_users_of_the_others() -> None:
+    keys = StaticTokens({"taken": f"{ISSUER}|alice", "free": "https://free.example|alice"})
+    both = Issuers([two()[0], keys])
+    assert asyncio.run(both.verify("taken")) is None
+    assert asyncio.run(both.verify("free")) is not None
 
 
 def test_a_list_of_verifiers_will_do_and_clients_are_told_of_all_issuers() -> None:

@@ -1,7 +1,9 @@
 from __future__ import annotations
 
+import html
 import re
 from typing import Any
+from urllib.parse import parse_qsl, urlsplit
 
 import httpx2
 import pytest
@@ -114,12 +116,16 @@ async def test_a_user_may_refuse() -> None:
         ({"state": "x" * 2000}, "invalid_request"),
     ],
 )
-async def test_a_request_that_is_not_good_is_told_to_its_client(changed: dict[str, Any], error: str) -> None:
+async def test_a_request_that_is_not_good_sends_nobody_away_and_has_a_link_to_its_client(
+    changed: dict[str, Any], error: str
+) -> None:
     async with visiting() as visit:
         await visit.register()
         answer = await visit.authorize(**changed)
-        assert answer.status_code == 302 and answer.headers["location"].startswith(visit.redirect)
-        assert answer_of(answer)["error"] == error and answer_of(answer)["iss"] == SITE
+        assert answer.status_code == 400 and "location" not in answer.headers and "refresh" not in answer.text
+        (link,) = re.findall(r'href="([^"]+)"', answer.text)
+        told = dict(parse_qsl(urlsplit(html.unescape(link)).query))
+        assert link.startswith(visit.redirect) and told["error"] == error and told["iss"] == SITE
 
 
 @for_each_row(
@@ -234,6 +240,14 @@ async def test_an_id_token_that_is_not_for_this_sign_in_lets_nobody_in(claims: d
         await visit.register()
         said = answer_of(await visit.come_back(await visit.decide(await visit.authorize())))
         assert said["error"] == "access_denied" and "code" not in said
+
+
+async def test_while_the_vendors_keys_cannot_be_read_nobody_is_refused_for_good() -> None:
+    async with visiting() as visit:
+        visit.vendor.metadata["jwks_uri"] = f"{visit.vendor.issuer}/nowhere"
+        await visit.register()
+        said = answer_of(await visit.come_back(await visit.decide(await visit.authorize())))
+        assert said["error"] == "temporarily_unavailable"
 
 
 async def test_an_answer_of_another_vendor_is_refused() -> None:

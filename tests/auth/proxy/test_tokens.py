@@ -82,6 +82,17 @@ async def test_a_vendor_that_is_away_ends_nothing() -> None:
         assert (await visit.refresh(tokens["refresh_token"])).status_code == 200
 
 
+async def test_who_is_not_allowed_any_more_is_out_at_once() -> None:
+    allowed = {"u-1"}
+    async with visiting(allow=lambda claims: claims["sub"] in allowed) as visit:
+        tokens = await visit.tokens()
+        allowed.clear()
+        assert not await is_in(visit, tokens["access_token"])
+        assert (await visit.refresh(tokens["refresh_token"])).json()["error"] == "invalid_grant"
+        allowed.add("u-1")
+        assert (await visit.refresh(tokens["refresh_token"])).json()["error"] == "invalid_grant", "the grant is ended"
+
+
 async def test_a_refresh_token_that_comes_back_ends_everything(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(grants, "KEPT_SECONDS", 0.0)
     async with visiting() as visit:

@@ -125,6 +125,31 @@ async def test_a_server_on_the_internet_cannot_send_us_elsewhere(url: str, said:
         await Fetcher(Reach.INTERNET).post(url, "the page", {"token": "t0ken"})
 
 
+@for_each_row(
+    ("url", "where"),
+    [
+        ("https://169.254.169.254/latest", Reach.INTERNET),
+        ("https://169.254.169.254/latest", Reach.NETWORK),
+        ("https://10.0.0.1/x", Reach.INTERNET),
+        ("https://[fd00::1]/x", Reach.INTERNET),
+        ("https://2130706433/x", Reach.INTERNET),
+        ("https://0x7f.1/x", Reach.INTERNET),
+        ("https://metadata/x", Reach.INTERNET),
+        ("https://metadata.google.internal/x", Reach.INTERNET),
+        ("https://printer.local/x", Reach.INTERNET),
+    ],
+)
+async def test_behind_a_proxy_addresses_are_judged_by_their_text(url: str, where: Reach) -> None:
+    with pytest.MonkeyPatch.context() as environment:
+        for name in ("no_proxy", "NO_PROXY"):
+            environment.delenv(name, raising=False)
+        environment.setenv("HTTPS_PROXY", "http://127.0.0.1:9")
+        for use in (Fetcher.get, Fetcher.check):
+            with pytest.raises(SignInError, match="must not send us to"):
+                await use(Fetcher(where), url, "the page")
+        assert await Fetcher(where).check("https://issuer.example/x", "the page")
+
+
 async def test_redirects_are_followed_within_an_origin_and_never_with_secrets() -> None:
     async def handle(exchange: Exchange) -> None:
         places = {"/near": "/page", "/far": "http://localhost:1/page", "/loop": "/loop", "/odd": "http://["}

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from defserve.errors import UsageError
+from defserve.host import SignInError
 from defserve.host.link import HttpChallenge
 from defserve.host.signin.authorizer import ServerAuthorizer
 from defserve.host.signin.clients import OAuthClient
@@ -19,6 +20,7 @@ from defserve.host.signin.credential import Credential
 from defserve.host.signin.documents import IssuerMetadata
 from defserve.host.signin.keeping.files import FileStore, user_store
 from defserve.host.signin.keeping.keyring import Keyring
+from defserve.host.signin.keeping.memory import MemoryStore
 from defserve.host.signin.keeping.places import canonical, file_of, is_kept
 from defserve.host.signin.proofs import ProofKey
 from defserve.host.signin.reach import Reach
@@ -195,3 +197,35 @@ async def test_two_that_renew_at_once_use_the_refresh_token_once(folder: Path) -
         assert len(there.forms) == 1
         found = FileStore(folder, None).read(there.url)
         assert found is not None and found.tokens is not None and found.tokens.refresh_token == "refresh-1"
+
+
+@pytest.mark.anyio
+async def test_many_that_share_a_store_in_memory_renew_once_and_do_not_wait_for_each_other_for_ever() -> None:
+    async with company() as there:
+        there.refreshing["r3fresh"] = "read"
+        issuer, kept = IssuerMetadata(there.origin), Tokens("old", refresh_token="r3fresh")
+        store = MemoryStore()
+        store.write(Credential(there.url, there.url, issuer, OAuthClient("me"), kept, reach=Reach.MACHINE))
+        # More than there are threads for the usual work of a loop.
+        all_of_them = [ServerAuthorizer(there.url, store, None) for _ in range(40)]
+        for each in all_of_them:
+            await each.headers("POST", there.url)
+        refusal = HttpChallenge(401, {}, "Bearer old", ["127.0.0.1"])
+        assert all(await asyncio.gather(*(each.refused(refusal) for each in all_of_them)))
+        assert len(there.forms) == 1
+
+
+@pytest.mark.anyio
+async def test_a_folder_that_cannot_be_made_is_an_error_of_the_sign_in(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    async with company() as there:
+        issuer, kept = IssuerMetadata(there.origin), Tokens("old", refresh_token="r3fresh", expires_at=1.0)
+        credential = Credential(there.url, there.url, issuer, OAuthClient("me"), kept, reach=Reach.MACHINE)
+
+        class Kept(FileStore):
+            def read(self, server: str) -> Credential | None:
+                return credential
+
+        authorizer = ServerAuthorizer(there.url, Kept(tmp_path / "file" / "kept", None), None)
+        with pytest.raises(SignInError, match="cannot be renewed"):
+            await authorizer.headers("POST", there.url)

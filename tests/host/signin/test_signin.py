@@ -285,6 +285,33 @@ async def test_several_issuers_and_one_is_preferred(there: Company) -> None:
     assert len(there.visits) == 1
 
 
+async def test_an_issuer_that_was_given_is_the_only_one(there: Company) -> None:
+    for change in (lambda: None, there.resource.clear):
+        change()
+        there.challenge = "" if not there.resource else None
+        with pytest.raises(SignInError, match="the issuer that was given"):
+            await call(there, issuer="https://trusted.example")
+    assert not there.visits and not there.forms
+
+
+async def test_a_server_does_not_decide_who_gets_a_secret(there: Company) -> None:
+    async with company() as other:
+        there.resource["authorization_servers"] = [other.origin]
+        secrets: list[Callable[..., Any]] = [
+            lambda **more: ClientCredentials("me", "secret", **more),
+            lambda **more: WorkloadIdentity("token", client_id="me", **more),
+            lambda **more: SignIn(redirect=other, store=MemoryStore(), client_id="me", client_secret="secret", **more),
+        ]
+        for made in secrets:
+            with pytest.raises(SignInError, match=r"nobody has said that the secret is for it"):
+                await call(there, made())
+        assert not other.forms and not other.visits
+        for made in secrets:
+            with pytest.raises(SignInError, match="refuses the tokens"):
+                await call(there, made(issuer=other.origin))
+        assert other.forms and not there.forms
+
+
 async def test_a_server_of_2025_03_26_is_its_own_issuer(there: Company) -> None:
     there.resource.clear()
     there.issuer.clear()

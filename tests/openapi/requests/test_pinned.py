@@ -81,6 +81,23 @@ async def test_two_values_in_one_part_of_the_path_are_no_dots() -> None:
         assert api.target == "/v1/x/12/y"
 
 
+@for_each_row(
+    "key",
+    ["limit", "LIMIT", " limit", "limit[]", "limit.x", "limit\0x", "api_key", "api key", "api.key", "action"],
+)
+def test_the_keys_of_an_object_name_no_other_parameter(key: str) -> None:
+    for place in ("query", "cookie"):
+        spread = {**parameter("more", place), "schema": {"type": "object"}, "style": "form", "explode": True}
+        paths = {"/users?action=list": {"get": operation(parameter("limit", place), spread)}}
+        references = References(document(paths))
+        (one,) = operations(references)
+        plan = RequestPlan(one, Schemas(references), ((place, "api_key"),))
+        build(one, plan, BASE, {"more": {"more": 1, "other": 2}}, ())
+        if (place, key) != ("cookie", "action"):
+            with pytest.raises(BadArguments, match="another parameter has it"):
+                build(one, plan, BASE, {"more": {key: "x"}}, ())
+
+
 @given(st.text(min_size=1, max_size=40), st.text(max_size=40))
 def test_no_text_changes_anything_but_its_own_part(name: str, query: str) -> None:
     paths = {"/users/{id}": {"get": operation(parameter("id", "path"), parameter("q"))}}

@@ -43,6 +43,8 @@ class Introspection:
     is the principal's id. `issuer` is also what clients are told, and what chooses among several verifiers.
     """
 
+    reads_opaque: Final = True
+
     def __init__(
         self,
         url: str,

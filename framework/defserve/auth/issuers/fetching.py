@@ -63,6 +63,15 @@ def basic(name: str, password: str) -> dict[str, str]:
 
 
 def _exchange(request: HttpRequest) -> HttpAnswer:
+    from http.client import HTTPException
+
+    try:
+        return _answer(request)
+    except HTTPException as error:
+        raise OSError(f"what it answers is not HTTP: {type(error).__name__}") from None
+
+
+def _answer(request: HttpRequest) -> HttpAnswer:
     from urllib.error import HTTPError
     from urllib.request import HTTPRedirectHandler, ProxyHandler, Request, build_opener
 

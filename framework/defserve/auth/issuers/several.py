@@ -15,7 +15,10 @@ from defserve.wire.jsonvalue import is_object
 
 
 class Verifier(Protocol):
-    """As `TokenVerifier`. It may have `issuers`, whose tokens it verifies, and `audiences`, which it accepts."""
+    """As `TokenVerifier`. It may have `issuers`, whose tokens it verifies, and `audiences`, which it accepts.
+
+    `reads_opaque` says that tokens of its issuer may be such as name none.
+    """
 
     async def verify(self, token: str) -> Principal | None: ...
 
@@ -23,8 +26,9 @@ class Verifier(Protocol):
 class Issuers:
     """Verifiers of different issuers. A token is shown to the one whose issuer it names (`iss`), and to no other.
 
-    At most one verifier may name no issuer: it gets the tokens that name none, such as API keys and opaque tokens. The
-    principals of a named issuer are called `issuer|subject`, because two issuers may give two people one subject.
+    At most one verifier may name no issuer: it gets the tokens that name none, such as API keys and opaque tokens. If
+    there is none, the only `Introspection(…, issuer=…)` gets them. The principals of a named issuer are called
+    `issuer|subject`, because two issuers may give two people one subject.
     """
 
     def __init__(self, verifiers: Sequence[Verifier]) -> None:
@@ -46,6 +50,8 @@ class Issuers:
         if not verifiers:
             raise UsageError("auth=[] lets nobody in", fix="give at least one verifier, or leave auth out")
         self.issuers = tuple(self._by_issuer)
+        opaque = [name for name, verifier in self._by_issuer.items() if getattr(verifier, "reads_opaque", False)]
+        self._opaque = opaque[0] if len(opaque) == 1 and self._other is None else None
         self.audiences = tuple(
             dict.fromkeys(text for verifier in verifiers for text in getattr(verifier, "audiences", ()))
         )
@@ -54,15 +60,21 @@ class Issuers:
         """What the verifier of the token's issuer says."""
         if not is_token(token):
             return None
-        issuer = claimed_issuer(token)
+        issuer = claimed_issuer(token) or self._opaque
         if issuer is None:
-            return await self._other.verify(token) if self._other is not None else None
+            return await self._unnamed(token)
         verifier = self._by_issuer.get(issuer)
         principal = await verifier.verify(token) if verifier is not None else None
         if principal is None:
             return None
         name = f"{issuer}|{principal.id}"
         return replace(principal, id=name) if is_token_id(name) else None
+
+    async def _unnamed(self, token: str) -> Principal | None:
+        """What the verifier says that names no issuer. It cannot speak for users of the others."""
+        principal = await self._other.verify(token) if self._other is not None else None
+        is_taken = principal is not None and any(principal.id.startswith(f"{issuer}|") for issuer in self.issuers)
+        return None if is_taken else principal
 
 
 def claimed_issuer(token: str) -> str | None:

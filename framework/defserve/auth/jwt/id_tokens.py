@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 from defserve.auth.issuers.discovery import metadata_urls
-from defserve.auth.issuers.fetching import Fetch
+from defserve.auth.issuers.fetching import Fetch, IssuerUnavailable
 from defserve.auth.jwt.jwks import KeySet
 from defserve.auth.jwt.oidc import published_keys
 from defserve.auth.jwt.signing_keys import ASYMMETRIC
@@ -29,12 +29,17 @@ class IdTokens:
         self._keys = KeySet(metadata_urls(issuer)[0], frozenset(ASYMMETRIC), fetch=keys)
 
     async def verify(self, token: str, nonce: str) -> dict[str, Any] | None:
-        """The claims; None if the token is not good, or was not made for the request with this nonce."""
+        """The claims; None if the token is not good, or was not made for the request with this nonce.
+
+        Raises IssuerUnavailable if there are no keys to tell by.
+        """
         import jwt
 
         try:
             header: dict[str, Any] = jwt.get_unverified_header(token)
             key = await self._keys.find(header.get("kid"), str(header.get("alg")))
+            if not self._keys.has_keys:
+                raise IssuerUnavailable(f"the keys of {self._issuer} cannot be read")
             if key is None or "crit" in header:
                 return None
             claims: dict[str, Any] = jwt.decode(
@@ -49,6 +54,8 @@ class IdTokens:
             # With several audiences, `azp` says which of them asked.
             is_ours = claims.get("azp", self._client_id) == self._client_id
             is_asked = hmac.compare_digest(str(claims.get("nonce")).encode(), nonce.encode())
+        except IssuerUnavailable:
+            raise
         except Exception as error:
             log.warning("an ID token is refused: %s", type(error).__name__)
             return None

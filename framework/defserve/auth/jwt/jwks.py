@@ -64,11 +64,16 @@ class KeySet:
             found = self._pick(kid, algorithm)
         return found
 
+    @property
+    def has_keys(self) -> bool:
+        """Whether there are keys that count. If not, their issuer has not answered."""
+        return bool(self._keys) and self._age() < self.ttl + GRACE
+
     def _age(self) -> float:
         return self._clock() - self._fetched
 
     def _pick(self, kid: str | None, algorithm: str) -> VerificationKey | None:
-        if self._age() >= self.ttl + GRACE:
+        if not self.has_keys:
             return None
         fitting = [entry for entry in self._keys if algorithm in entry.key.algorithms]
         if kid is None:

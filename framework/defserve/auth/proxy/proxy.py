@@ -11,6 +11,7 @@ from typing import Any, Final
 from defserve.auth.issuers.fetching import Send, send
 from defserve.auth.options import Auth
 from defserve.auth.principals import Principal, checked_scopes
+from defserve.auth.proxy.allowing import allows_of
 from defserve.auth.proxy.clients.directory import ClientDirectory
 from defserve.auth.proxy.clients.documents import ClientDocuments, FetchDocument
 from defserve.auth.proxy.consent.asking import Consent
@@ -29,17 +30,17 @@ from defserve.stores.open import open_store
 from defserve.stores.store import Store
 
 VARIABLE: Final = "DEFSERVE_SECRET"
-EVERYBODY: Final = "*"
 LASTS_SECONDS: Final = 30 * 86400.0
 
 
 class OAuthProxy(Auth):
     """Lets MCP clients sign users in through a vendor such as Google, GitHub, Entra, Auth0, Okta or Keycloak.
 
-    `vendor` is a name of the table, or a `Vendor`. Register an application there, with `callback_url` as its redirect,
-    and give its `client_id` and `client_secret`. `url` is the public URL of this server's endpoint. `allow` says who
-    may come in: e-mail addresses, `@domains`, logins or ids, a function of the user's claims, or `"*"` for everybody
-    who has an account there. Every token gets the `scopes`; clients may ask for `optional_scopes`.
+    `vendor` is a name of the table, or a `Vendor`. Register an application there, with `callback_url` as its
+    redirect, and give its `client_id` and `client_secret`. `url` is the public URL of this server's endpoint. `allow`
+    says who may come in: e-mail addresses, `@domains`, logins or ids, a function of the user's claims, or `"*"` for
+    everybody who has an account there. It is asked at the sign-in, at every renewal and while a token is used. Every
+    token gets the `scopes`; clients may ask for `optional_scopes`.
 
     Clients get tokens of this server; the vendor's stay here, sealed. With several processes, `store` is one that they
     share, and `secret` (or DEFSERVE_SECRET) the same text in each; of several secrets, the first seals.
@@ -83,7 +84,8 @@ class OAuthProxy(Auth):
         grants = Grants(kept)
         clients = ClientDirectory(seals, ClientDocuments(fetch))
         login = VendorLogin(known, client_id, client_secret, self.callback_url, send=send)
-        self._tokens = ProxyTokens(self.issuer, url, seals, grants, clients, login)
+        allows = allows_of(allow, known)
+        self._tokens = ProxyTokens(self.issuer, url, seals, grants, clients, login, allows)
         signing_in = SigningIn(
             self.issuer,
             offered,
@@ -93,7 +95,7 @@ class OAuthProxy(Auth):
             login=login,
             grants=grants,
             tokens=self._tokens,
-            allows=_allows(allow, known),
+            allows=allows,
             seconds=seconds,
         )
         super().__init__(
@@ -134,26 +136,3 @@ def _secrets(given: str | Sequence[str] | None, *, is_shared: bool) -> list[byte
             fix=f"set {VARIABLE}, or give secret=…: python -c 'import secrets; print(secrets.token_urlsafe(32))'",
         )
     return [secrets.token_bytes(32)]
-
-
-def _allows(
-    allow: str | Sequence[str] | Callable[[Mapping[str, Any]], bool], vendor: Vendor
-) -> Callable[[Mapping[str, Any]], bool]:
-    if callable(allow):
-        return allow
-    names = {text.lower() for text in ([allow] if isinstance(allow, str) else allow)}
-    if not names or not all(names):
-        raise UsageError("OAuthProxy(allow=…) lets nobody in", fix='name people, or give "*" for everybody')
-    if EVERYBODY in names:
-        return lambda claims: True
-    return lambda claims: not names.isdisjoint(_names(claims, vendor))
-
-
-def _names(claims: Mapping[str, Any], vendor: Vendor) -> set[str]:
-    """By which names a user may be on the list. Only a verified e-mail address counts, and its domain."""
-    found: set[str] = set()
-    for name in vendor.names:
-        value = str(claims.get(name) or "").lower()
-        if value and (name != "email" or claims.get("email_verified") is True):
-            found |= {value, *([f"@{value.rpartition('@')[2]}"] if "@" in value else [])}
-    return found

@@ -5,13 +5,14 @@ from __future__ import annotations
 import logging
 import secrets
 import time
-from collections.abc import Callable, Mapping
-from typing import Any, Final
+from collections.abc import Mapping
+from typing import Final
 
 from defserve.auth.principals import is_token_id
+from defserve.auth.proxy.allowing import Allows
 from defserve.auth.proxy.clients.directory import ClientDirectory
 from defserve.auth.proxy.consent.asking import SECONDS, Consent
-from defserve.auth.proxy.consent.page import leaving_page
+from defserve.auth.proxy.consent.page import leaving_page, problem_page
 from defserve.auth.proxy.errors import OAuthError, Refusal
 from defserve.auth.proxy.fields import form_of, query_of
 from defserve.auth.proxy.grants import Grant, Grants, new_id
@@ -29,8 +30,6 @@ _NO_CLIENT: Final = (
 )
 _NO_REDIRECT: Final = "The client that sent you here asks for an answer at an address that it did not register."
 _NOT_BEGUN: Final = "This sign-in was not begun in this browser, or has taken too long. Start again in your client."
-
-Allows = Callable[[Mapping[str, Any]], bool]
 
 
 class SigningIn:
@@ -61,7 +60,7 @@ class SigningIn:
             raise Refusal("A sign-in has to be opened as a page of its own.", 403)
         try:
             fields = query_of(asked)
-            client = await self._clients.find(fields.get("client_id", ""))
+            client = await self._clients.find(fields.get("client_id", ""), asked.address)
         except OAuthError as error:
             raise Refusal(f"The request is not good: {error.description}.") from None
         if client is None:
@@ -78,7 +77,10 @@ class SigningIn:
         except OAuthError as error:
             state = fields.get("state")
             known = AuthorizationRequest(client.key, redirect, state, "", (), self._offered.resource)
-            return redirected(known.location(self._issuer, **error.fields))
+            text = f"The client's request is not good: {error.description}."
+            if error.error == "temporarily_unavailable":
+                text = "The sign-in is not available at the moment."
+            return problem_page(text, known.location(self._issuer, **error.fields))
 
     async def decide(self, asked: SiteRequest) -> SiteAnswer:
         """The user has answered. Raises Refusal."""
@@ -137,7 +139,8 @@ class SigningIn:
         subject = str(user.claims.get(self._login.vendor.subject, ""))
         if not is_token_id(subject):
             raise OAuthError("access_denied", "the account has no usable id")
-        if not self._allows(user.claims):
+        claims = {**user.claims, "sub": subject}
+        if not self._allows(claims):
             log.warning("%s may not use this server: it is not on the list of OAuthProxy(allow=…)", subject)
             raise OAuthError("access_denied", "this account may not use this server")
         return Grant(
@@ -146,7 +149,7 @@ class SigningIn:
             subject,
             request.scopes,
             request.resource,
-            {**user.claims, "sub": subject},
+            claims,
             self._seals.seal("vendor", user.tokens),
             time.time() + self._seconds,
         )

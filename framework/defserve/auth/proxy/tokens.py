@@ -12,6 +12,7 @@ from typing import Any, Final
 from defserve.auth.bearer import credential_of, is_token
 from defserve.auth.issuers.fetching import IssuerUnavailable
 from defserve.auth.principals import Principal, is_scope, is_token_id
+from defserve.auth.proxy.allowing import Allows
 from defserve.auth.proxy.clients.client import OAuthClient
 from defserve.auth.proxy.clients.directory import ClientDirectory
 from defserve.auth.proxy.errors import OAuthError
@@ -36,15 +37,24 @@ class ProxyTokens:
     """Issues and verifies the tokens of one authorization server. `audiences` and `issuers` are its own."""
 
     def __init__(
-        self, issuer: str, resource: str, seals: Seals, grants: Grants, clients: ClientDirectory, login: VendorLogin
+        self,
+        issuer: str,
+        resource: str,
+        seals: Seals,
+        grants: Grants,
+        clients: ClientDirectory,
+        login: VendorLogin,
+        allows: Allows,
     ) -> None:
         self.audiences, self.issuers = (resource,), (issuer,)
         self._seals, self._grants, self._clients, self._login = seals, grants, clients, login
+        self._allows = allows
 
     # -- at the server -----------------------------------------------------------------------------------
 
     async def verify(self, token: str) -> Principal | None:
-        """The user who has signed in; None if the token is not good, or its grant was taken back.
+        """The user who has signed in; None if the token is not good, its grant was taken back, or the user is not
+        allowed in any more.
 
         Raises IssuerUnavailable if the store does not answer: then a client should not throw its token away.
         """
@@ -58,6 +68,8 @@ class ProxyTokens:
             log.error("grants cannot be read: %s", error)
             raise IssuerUnavailable("the store of grants does not answer") from None
         if grant is None or grant.generation == 0 or not is_token_id(grant.subject):
+            return None
+        if not self._allows(grant.claims):
             return None
         claims = {**grant.claims, "iss": self.issuers[0], "aud": grant.resource, "client_id": grant.client}
         more = {"scope": " ".join(scopes), "exp": ends, "grant": id}
@@ -82,7 +94,7 @@ class ProxyTokens:
     async def exchange(self, request: SiteRequest) -> dict[str, Any]:
         """The answer of the token endpoint. Raises OAuthError."""
         form = form_of(request)
-        client = await self._clients.authenticated(request.headers, form)
+        client = await self._clients.authenticated(request, form)
         match needed(form, "grant_type"):
             case "authorization_code":
                 return await self._by_code(client, form)
@@ -119,6 +131,10 @@ class ProxyTokens:
         if found[1] != grant.generation:
             # A refresh token came back that was used already: it, or what it was exchanged for, was stolen.
             log.warning("a refresh token was used twice; the grant of client %s is taken back", client.key)
+            await self._grants.end(grant.id)
+            raise _BAD_TOKEN
+        if not self._allows(grant.claims):
+            log.warning("%s may not use this server any more: OAuthProxy(allow=…)", grant.subject)
             await self._grants.end(grant.id)
             raise _BAD_TOKEN
         self._check_resource(form, grant)
@@ -160,7 +176,7 @@ class ProxyTokens:
     async def revoke(self, request: SiteRequest) -> None:
         """Take back a token, and all that hang on the same grant (RFC 7009). An unknown token is no error."""
         form = form_of(request)
-        client = await self._clients.authenticated(request.headers, form)
+        client = await self._clients.authenticated(request, form)
         token = needed(form, "token")
         found = self._seals.open("refresh", token) or self._seals.open("access", token)
         grant = await self._grants.find(found[0]) if found is not None else None

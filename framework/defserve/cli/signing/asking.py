@@ -26,6 +26,7 @@ class LoginOptions(NamedTuple):
     client_secret: str | None = None
     opens_browser: bool = True
     port: int = 0
+    issuer: str | None = None
 
 
 async def sign_in(url: str, options: LoginOptions) -> str:
@@ -37,7 +38,7 @@ async def sign_in(url: str, options: LoginOptions) -> str:
         typed=_typed if is_typed else None,
         port=options.port,
     )
-    client = {"client_id": options.client_id, "client_secret": options.client_secret}
+    client = {"client_id": options.client_id, "client_secret": options.client_secret, "issuer": options.issuer}
     with explained(url):
         return await account.sign_in(url, redirect, scopes=options.scopes, **client)
 

@@ -39,6 +39,7 @@ async def sign_in(
     scopes: Sequence[str] = (),
     client_id: str | None = None,
     client_secret: str | None = None,
+    issuer: str | None = None,
 ) -> str:
     """Sign in to a server, and give its name. The tokens are kept for this user. Raises PeerError, UsageError.
 
@@ -50,6 +51,7 @@ async def sign_in(
         client_id=client_id,
         client_secret=client_secret,
         redirect=redirect,
+        issuer=issuer,
         anew=True,
     ).authorizer(url)
     name = await _visit(url, _Same(authorizer))

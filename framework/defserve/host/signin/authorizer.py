@@ -15,7 +15,7 @@ from defserve.errors import PeerError, UsageError
 from defserve.host.link import HttpChallenge
 from defserve.host.signin.challenges import NO_CHALLENGE, Challenge, oauth_challenge
 from defserve.host.signin.credential import Credential
-from defserve.host.signin.discovery import Discovered, discover
+from defserve.host.signin.discovery import Discovered, discover, is_own_issuer
 from defserve.host.signin.errors import RefusedByIssuer, SignInError
 from defserve.host.signin.fetching import Fetcher
 from defserve.host.signin.grants import Grant, Wanted
@@ -35,7 +35,7 @@ log = logging.getLogger("defserve.host")
 
 
 class AuthorizerOptions(NamedTuple):
-    """issuer   which one to take, if the server names several
+    """issuer   the one to take; any other is refused
     dpop     bind tokens to a key of ours, even if the server does not ask for that
     anew     get new tokens, whatever was kept; the registration is used again
     """
@@ -116,7 +116,7 @@ class ServerAuthorizer:
         await self._load()
         host = urlsplit(self._url).hostname or ""
         fetcher = Fetcher(Reach.MACHINE if is_loopback(host) else Reach.INTERNET)
-        found = await discover(self._url, NO_CHALLENGE, fetcher, self._how.issuer)
+        found = await self._discover(NO_CHALLENGE, fetcher)
         if found.issuer.is_guessed:
             raise SignInError(f"{self._url} answers without a sign-in, and does not say where one could sign in")
         return await self._obtain(found, NO_CHALLENGE, (), fetcher)
@@ -158,7 +158,7 @@ class ServerAuthorizer:
             return True
         if self._grant is None and not (credential and credential.can_refresh and status == 401):
             return False
-        found = await discover(self._url, challenge, fetcher, self._how.issuer)
+        found = await self._discover(challenge, fetcher)
         # A new issuer is a new start: nothing of the old one is shown to it.
         is_same = credential is not None and credential.issuer.issuer == found.issuer.issuer
         if credential is not None and is_same and status == 401 and credential.can_refresh and not self._in_vain:
@@ -178,6 +178,18 @@ class ServerAuthorizer:
         self._in_vain += 1
         await self._obtain(found, challenge, before, fetcher)
         return True
+
+    async def _discover(self, challenge: Challenge, fetcher: Fetcher) -> Discovered:
+        """See `discover`. A server does not decide who gets a secret of ours: whoever gave the secret does."""
+        found = await discover(self._url, challenge, fetcher, self._how.issuer)
+        issuer, kept = found.issuer.issuer, self._credential and self._credential.issuer.issuer
+        is_given = self._how.issuer is not None or kept == issuer or is_own_issuer(self._url, issuer)
+        if self._grant is not None and self._grant.shows_secret and not is_given:
+            raise SignInError(
+                f"{self._url} names the issuer {issuer}, and nobody has said that the secret is for it",
+                fix=f"if the client is registered there, give issuer={issuer!r} (defserve login: --issuer)",
+            )
+        return found
 
     def _scopes(self, challenge: Challenge, found: Discovered, before: tuple[str, ...]) -> tuple[str, ...]:
         """The scopes to ask for: those given, or of the challenge, or of the metadata; never less than before."""
@@ -239,9 +251,12 @@ class ServerAuthorizer:
 
     @asynccontextmanager
     async def _locked(self) -> AsyncGenerator[None]:
+        from anyio import CapacityLimiter, to_thread
+
         lock = self._store.locked(self._url)
         try:
-            await asyncio.to_thread(lock.__enter__)
+            # A thread of its own: whoever holds the lock needs the usual ones to go on.
+            await to_thread.run_sync(lock.__enter__, abandon_on_cancel=True, limiter=CapacityLimiter(1))
         except OSError as error:
             raise SignInError(f"the sign-in to {self._url} cannot be renewed: {error}", fix="try again") from None
         try:

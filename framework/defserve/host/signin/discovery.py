@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
 from urllib.parse import urlsplit
 
@@ -35,19 +35,35 @@ class Discovered(NamedTuple):
 async def discover(server: str, challenge: Challenge, fetcher: Fetcher, trusted: str | None = None) -> Discovered:
     """Who issues tokens for the server at `server`, which gave this challenge. Raises SignInError.
 
-    Of several issuers it is the `trusted` one, if it is among them; else the first.
+    It is the `trusted` one, which must be among them; else the first.
     A server without metadata is its own issuer, as in 2025-03-26.
     """
     resource = await _resource(server, challenge, fetcher)
     if resource is None:
+        _chosen(server, (_origin(server),), trusted)
         issuer = await _issuer(_origin(server), fetcher, is_required=False)
         return Discovered(ResourceMetadata(server), issuer or guessed_issuer(_origin(server)))
     if not resource.issuers:
         raise SignInError(f"{server} does not say who issues its tokens", fix="tell who runs the server")
-    chosen = trusted if trusted in resource.issuers else resource.issuers[0]
-    found = await _issuer(chosen, fetcher, is_required=True)
+    found = await _issuer(_chosen(server, resource.issuers, trusted), fetcher, is_required=True)
     assert found is not None
     return Discovered(resource, found)
+
+
+def is_own_issuer(server: str, issuer: str) -> bool:
+    """Whether the issuer is at the very place that the server is at."""
+    return _origin(server) == _origin(issuer)
+
+
+def _chosen(server: str, issuers: Sequence[str], trusted: str | None) -> str:
+    if trusted is None:
+        return issuers[0]
+    if trusted not in issuers:
+        raise SignInError(
+            f"{server} takes tokens of {', '.join(issuers)[:500]}, not of {trusted}, the issuer that was given",
+            fix="check with who runs the server which issuer is right; the name must be the same text",
+        )
+    return trusted
 
 
 async def _resource(server: str, challenge: Challenge, fetcher: Fetcher) -> ResourceMetadata | None:

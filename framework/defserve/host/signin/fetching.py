@@ -11,13 +11,14 @@ from pydantic_core import from_json, to_json
 
 from defserve.auth.urls import checked_url, is_loopback
 from defserve.errors import Refused, UsageError
+from defserve.guard.network.urls import judge
 from defserve.host.fields import Json, object_of
 from defserve.host.links.http_client.address import Address
 from defserve.host.links.http_client.client import HttpClient
 from defserve.host.links.http_client.errors import Broken
 from defserve.host.links.http_client.proxied import ProxiedClient, is_proxied
 from defserve.host.signin.errors import SignInError
-from defserve.host.signin.reach import Reach, addresses_within
+from defserve.host.signin.reach import Reach, addresses_within, is_address, reach_of
 from defserve.version import VERSION
 
 LONGEST_DOCUMENT: Final = 256 * 1024
@@ -81,7 +82,9 @@ class Fetcher:
     async def check(self, url: str, what: str) -> str:
         """A URL that somebody else is going to open, such as a browser; judged as if it were opened here."""
         address = self._judged(url, what)
-        if not is_proxied(address):
+        if is_proxied(address):
+            self._judge_name(address, what)
+        else:
             try:
                 await self._resolve(*address.origin[1:])
             except Refused as error:
@@ -99,15 +102,29 @@ class Fetcher:
             raise SignInError(f"{what} {url} is on this machine, and the server is not")
         return Address(url)
 
+    def _judge_name(self, address: Address, what: str) -> None:
+        """Judge an address that only a proxy resolves, by its text: IP addresses, and names of a private network."""
+        host = address.origin[1]
+        if self.reach is Reach.INTERNET:
+            verdict = judge(address.url, schemes=("https",), ports=None)
+            problem = "" if verdict else verdict.violations[0].message
+        else:
+            problem = f"{host} is no place of an issuer" if is_address(host) and reach_of(host) > self.reach else ""
+        if problem:
+            raise SignInError(f"{what} {address} is not used: {problem}, which a server out there must not send us to")
+
     async def _resolve(self, host: str, port: int) -> Any:
         return await addresses_within(self.reach, host, port)
 
     async def _send(
         self, address: Address, what: str, method: str, headers: Mapping[str, str], content: bytes | None
     ) -> Fetched:
-        client = (
-            ProxiedClient(address, _HEADERS) if is_proxied(address) else HttpClient(address, _HEADERS, self._resolve)
-        )
+        client: ProxiedClient | HttpClient
+        if is_proxied(address):
+            self._judge_name(address, what)
+            client = ProxiedClient(address, _HEADERS)
+        else:
+            client = HttpClient(address, _HEADERS, self._resolve)
         try:
             async with asyncio.timeout(SECONDS):
                 response = await client.send(method, address.target, headers, content)

@@ -52,6 +52,11 @@ class Grant(Protocol):
         """The scopes to ask for; None for those that the server names."""
         ...
 
+    @property
+    def shows_secret(self) -> bool:
+        """Whether the issuer is shown a secret or an assertion that was given, and that others could use."""
+        ...
+
     def scopes_beside(self, issuer: IssuerMetadata) -> Sequence[str]:
         """Further scopes to ask this issuer for."""
         ...
@@ -70,6 +75,10 @@ class PersonGrant:
     url_id: str | None = None
     name: str = "defserve"
     scopes: Sequence[str] | None = None
+
+    @property
+    def shows_secret(self) -> bool:
+        return self.client is not None and self.client.client_secret is not None
 
     def scopes_beside(self, issuer: IssuerMetadata) -> Sequence[str]:
         return (OFFLINE,) if OFFLINE in issuer.scopes else ()
@@ -120,6 +129,7 @@ class ClientCredentialsGrant:
     client: OAuthClient
     signing_key: SigningKey | None = None
     scopes: Sequence[str] | None = None
+    shows_secret: bool = True
 
     def scopes_beside(self, issuer: IssuerMetadata) -> Sequence[str]:
         return ()
@@ -139,6 +149,7 @@ class AssertionGrant:
     assertion: Callable[[Wanted], Awaitable[str]] = field(repr=False)
     client: OAuthClient
     scopes: Sequence[str] | None = None
+    shows_secret: bool = True
 
     def scopes_beside(self, issuer: IssuerMetadata) -> Sequence[str]:
         return ()

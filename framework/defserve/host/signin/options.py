@@ -32,7 +32,8 @@ class SignIn:
     name           what the issuer's page calls us, if we register
     redirect       how the person gets to the issuer and back; a browser of this machine by default
     store          where tokens are kept; with those of `defserve login` by default
-    issuer         which issuer to take, if the server names several
+    issuer         the issuer to take, which the server must name; with a `client_secret`, an issuer that is not at the
+                   server's own origin must be given
     dpop           bind tokens to a key of ours; always done if the server says that it wants that
     anew           sign in even if there are tokens from before
     """
@@ -86,7 +87,10 @@ class StoredSignIn:
 
 
 class _Unattended:
-    """A way to get tokens in which no person takes part. They are kept in memory, unless a `store` is given."""
+    """A way to get tokens in which no person takes part. They are kept in memory, unless a `store` is given.
+
+    A server does not decide who gets the secret: give the `issuer`, unless it is at the server's own origin.
+    """
 
     def __init__(self, grant: Grant, issuer: str | None, dpop: bool, store: CredentialStore | None) -> None:
         self._grant, self._how = grant, AuthorizerOptions(issuer, dpop)
@@ -101,6 +105,7 @@ class ClientCredentials(_Unattended):
     """The client acts for itself, with a secret or with a private key (PEM or JWK) whose public half the issuer knows.
 
     algorithm   what the key signs with: ES256, RS256, PS256, EdDSA …
+    issuer      who knows the client; it must be given unless it is at the server's own origin
     """
 
     def __init__(
@@ -131,6 +136,7 @@ class CrossAppAccess(_Unattended):
     id_token             what the identity provider gave when the person signed in there
     idp_client_id        our client there
     client_id            our client at the issuer of the server, and its secret
+    issuer               that issuer; it must be given unless it is at the server's own origin
     """
 
     def __init__(
@@ -155,7 +161,8 @@ class CrossAppAccess(_Unattended):
 class WorkloadIdentity(_Unattended):
     """A workload shows the token that its platform gives it (Kubernetes, a cloud, SPIFFE).
 
-    token   the token, or a function that gives a fresh one; sync or async
+    token    the token, or a function that gives a fresh one; sync or async
+    issuer   who trusts the platform; it must be given unless it is at the server's own origin
     """
 
     def __init__(

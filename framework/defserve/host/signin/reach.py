@@ -28,6 +28,15 @@ class Reach(IntEnum):
     """Link-local, cloud metadata, multicast and other addresses where no issuer is."""
 
 
+def is_address(host: str) -> bool:
+    """Whether a host is an IP address, not a name."""
+    try:
+        ip_address(host)
+    except ValueError:
+        return False
+    return True
+
+
 def reach_of(address: str) -> Reach:
     """Where an IP address is."""
     try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from base64 import b64decode
 from binascii import Error as NotBase64
 from collections.abc import Collection
@@ -12,11 +13,12 @@ from urllib.parse import quote
 
 from defserve.errors import BadArguments, Problem, ToolError
 from defserve.openapi.documents.operations import VARIABLE, Operation
-from defserve.openapi.requests.plan import BodyArguments, RequestPlan
+from defserve.openapi.requests.plan import BodyArguments, ParameterArgument, RequestPlan
 from defserve.openapi.requests.styles import cookie_pairs, in_header, in_path, query_pairs, text_of
 from defserve.wire.jsonvalue import is_array, is_object
 
 _PATH_SAFE = "/:@!$&'()*+,;=~-._%"
+_MARKS = re.compile(r"[ .\[]")
 
 
 @dataclass(slots=True)
@@ -55,15 +57,31 @@ def build(
             allowed = parameter.name in slashes
             in_paths[parameter.name] = in_path(parameter, value, argument.name, slashes=allowed)
         elif parameter.place == "query":
+            _check_keys(plan, argument, value)
             request.query += query_pairs(parameter, value)
         elif parameter.place == "header":
             request.headers[parameter.name] = in_header(parameter, value, argument.name)
         else:
+            _check_keys(plan, argument, value)
             request.cookies += cookie_pairs(parameter, value)
     request.url = base + _path(operation.path, in_paths)
     if plan.body is not None:
         _add_body(request, plan.body, arguments)
     return request
+
+
+def _check_keys(plan: RequestPlan, argument: ParameterArgument, value: Any) -> None:
+    """The keys of an exploded object stand for names of parameters. Raises BadArguments for those of others."""
+    parameter = argument.parameter
+    is_spread = parameter.explode and parameter.style != "deepObject" and parameter.media is None
+    if not is_spread or not is_object(value):
+        return
+    for key in value:
+        # Many servers read `a[b]` and `a.b` as a part of `a`. Some read `a b` and `a.b` as `a_b`, and stop at NUL.
+        whole = key.partition("\0")[0].strip().lower()
+        names = {whole, *(whole.partition(mark)[0] for mark in "[."), _MARKS.sub("_", whole)} - {parameter.name.lower()}
+        if any((parameter.place, name) in plan.named for name in names):
+            raise BadArguments((Problem(argument.name, f"must not have the key {key!r}: another parameter has it"),))
 
 
 def _path(template: str, values: dict[str, str]) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any, Final, Literal, TypeAlias
+from urllib.parse import parse_qsl
 
 from defserve.openapi.documents.operations import Body, Operation, Parameter
 from defserve.openapi.naming.arguments import argument_name
@@ -60,6 +61,15 @@ class RequestPlan:
     def __init__(self, operation: Operation, schemas: Schemas, hidden: Collection[tuple[str, str]]) -> None:
         """`hidden` are parameters, by place and name in lower case, that the credentials fill in."""
         self.parameters: list[ParameterArgument] = []
+        fixed = parse_qsl(operation.path.partition("?")[2], keep_blank_values=True)
+        # By place and name in lower case: what no key of an object in another parameter may be called.
+        self.named = frozenset(
+            (
+                *hidden,
+                *((parameter.place, parameter.name.lower()) for parameter in operation.parameters),
+                *(("query", name.lower()) for name, _ in fixed),
+            )
+        )
         self.body: BodyArguments | None = None
         taken: set[str] = set()
         properties: dict[str, JsonSchema] = {}

@@ -6,7 +6,14 @@ from typing import Any
 import pytest
 
 from defserve.auth.proxy.clients import documents
-from defserve.auth.proxy.clients.documents import FETCHES, LARGEST, ClientDocuments, fetch_guarded, is_document_url
+from defserve.auth.proxy.clients.documents import (
+    ALL_FETCHES,
+    FETCHES,
+    LARGEST,
+    ClientDocuments,
+    fetch_guarded,
+    is_document_url,
+)
 from defserve.auth.proxy.errors import OAuthError
 from defserve.errors import DefserveError
 from tests.rows import for_each_row
@@ -81,13 +88,36 @@ async def test_not_every_url_is_the_id_of_a_client(url: str) -> None:
     assert not is_document_url(url) and await ClientDocuments(web.fetch).find(url) is None and not web.asked
 
 
-async def test_strangers_cannot_cause_many_fetches() -> None:
+async def test_a_document_that_does_not_come_in_time_is_asked_for_again() -> None:
+    class ReadTimeout(Exception):
+        """As httpx2 calls it."""
+
+    web = Web(TimeoutError())
+    known = ClientDocuments(web.fetch)
+    for late in (TimeoutError(), ReadTimeout()):
+        web.said = late
+        with pytest.raises(OAuthError) as caught:
+            await known.find(URL)
+        assert caught.value.error == "temporarily_unavailable"
+    web.said = GOOD
+    assert await known.find(URL) is not None
+
+
+async def test_strangers_cannot_cause_many_fetches_nor_stop_those_of_others() -> None:
     web = Web(OSError("away"))
     known = ClientDocuments(web.fetch)
     with pytest.raises(OAuthError, match="too many clients"):
         for number in range(FETCHES.burst * 3):
-            await known.find(f"https://app.example/{number}")
+            await known.find(f"https://app.example/{number}", "192.0.2.1")
     assert len(web.asked) <= FETCHES.burst * 2
+    web.said = GOOD
+    assert await known.find(URL, "192.0.2.2") is not None
+    web.said = OSError("away")
+    with pytest.raises(OAuthError, match="too many clients"):
+        for number in range(ALL_FETCHES.burst * 30):
+            await known.find(f"https://app.example/all/{number}", f"address {number}")
+    web.asked.clear()
+    assert await known.find(URL, "192.0.2.1") is not None and not web.asked, "bad documents drive out no good one"
 
 
 @for_each_row(

@@ -92,6 +92,36 @@ async def test_a_vendor_without_discovery_is_asked_who_the_user_is() -> None:
         await login.check_issuer("https://evil.example")
 
 
+@for_each_row(
+    "status, body, error",
+    [
+        (400, b'{"error": "invalid_grant"}', "invalid_grant"),
+        (200, b'{"error": "bad_refresh_token"}', "invalid_grant"),
+        (401, b'{"error": "invalid_client"}', "temporarily_unavailable"),
+        (200, b'{"error": "incorrect_client_credentials"}', "temporarily_unavailable"),
+        (200, b'{"error": ["invalid_grant"]}', "temporarily_unavailable"),
+        (429, b"slow down", "temporarily_unavailable"),
+        (403, b'{"message": "API rate limit exceeded"}', "temporarily_unavailable"),
+        (404, b"", "temporarily_unavailable"),
+        (503, b'{"error": "invalid_grant"}', "temporarily_unavailable"),
+        (200, b"[]", "temporarily_unavailable"),
+    ],
+    ids=range(10),
+)
+async def test_only_a_grant_that_has_ended_is_called_ended(status: int, body: bytes, error: str) -> None:
+    async def send(request: HttpRequest) -> HttpAnswer:
+        return HttpAnswer(status, {}, body)
+
+    login = VendorLogin(VENDORS["github"], "id", "secret", "https://x.example/callback", send=send)
+    with pytest.raises(OAuthError) as caught:
+        await login.still_signed_in({"refresh_token": "ghr_x"})
+    assert caught.value.error == error
+    if status not in (200, 400):
+        with pytest.raises(OAuthError) as caught:
+            await login.still_signed_in({"access_token": "gho_x"})
+        assert caught.value.error == ("invalid_grant" if status == 401 else error)
+
+
 async def test_a_user_of_such_a_vendor_comes_in_by_login() -> None:
     fake = FakeVendor()
     fake.user = {"id": 583231, "login": "octocat", "bio": "x" * 9000}

@@ -13,6 +13,7 @@ from defserve.auth.proxy.clients.client import GRANTS, OAuthClient, described
 from defserve.auth.proxy.clients.documents import ClientDocuments
 from defserve.auth.proxy.errors import OAuthError
 from defserve.auth.proxy.seals import Seals
+from defserve.auth.site import SiteRequest
 from defserve.wire.jsonvalue import is_object
 
 LONGEST_ID: Final = 4096
@@ -50,23 +51,23 @@ class ClientDirectory:
             **({"application_type": fields["application_type"]} if "application_type" in fields else {}),
         }
 
-    async def find(self, id: str) -> OAuthClient | None:
-        """The client with this id. Raises OAuthError if that cannot be found out."""
+    async def find(self, id: str, address: str = "") -> OAuthClient | None:
+        """The client with this id, asked for from this address. Raises OAuthError if that cannot be found out."""
         if id.startswith("https://"):
-            return await self._documents.find(id)
+            return await self._documents.find(id, address)
         found = self._seals.open("client", id) if len(id) <= LONGEST_ID else None
         if found is None:
             return None
         name, redirects, method = found
         return OAuthClient(id, name, tuple(redirects), method)
 
-    async def authenticated(self, headers: Mapping[str, str], form: Mapping[str, str]) -> OAuthClient:
+    async def authenticated(self, request: SiteRequest, form: Mapping[str, str]) -> OAuthClient:
         """The client that makes a request at the token endpoint. Raises OAuthError (RFC 6749 §2.3, §5.2)."""
-        shown = _basic(headers.get("authorization"))
+        shown = _basic(request.headers.get("authorization"))
         if shown is not None and ("client_secret" in form or form.get("client_id", shown[0]) != shown[0]):
             raise OAuthError("invalid_request", "the client authenticates in two ways")
         id, secret = shown or (form.get("client_id", ""), form.get("client_secret", ""))
-        client = await self.find(id)
+        client = await self.find(id, request.address)
         if client is None:
             raise OAuthError("invalid_client", _UNKNOWN)
         if client.method != "none" and not self._seals.has_marked("client secret", id, secret):

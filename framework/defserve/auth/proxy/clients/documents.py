@@ -23,9 +23,15 @@ LARGEST: Final = 16 * 1024
 SECONDS: Final = 5.0
 LONGEST_URL: Final = 512
 KEPT_BYTES: Final = 1024 * 1024
+# Of their own, so that strangers who name bad documents drive no good one out.
+BAD_BYTES: Final = 256 * 1024
 GOOD_SECONDS, BAD_SECONDS = 600.0, 30.0
-# Strangers cause these fetches, of all clients together.
-FETCHES: Final = Rate(per_second=2, burst=20)
+# Strangers cause these fetches: from one address, and in all. One address alone cannot use up what is for all.
+FETCHES: Final = Rate(per_second=1, burst=10)
+ALL_FETCHES: Final = Rate(per_second=20, burst=100)
+# Of the fetch and of httpx2: whoever has the document did not answer in time, or not yet.
+_LATE: Final = ("TimeoutError", "ConnectTimeout", "ReadTimeout", "WriteTimeout", "PoolTimeout")
+_AWAY: Final = OAuthError("temporarily_unavailable", "the client's document cannot be read at the moment; try again")
 
 FetchDocument = Callable[[str], Awaitable[bytes]]
 
@@ -41,23 +47,30 @@ class ClientDocuments:
     def __init__(self, fetch: FetchDocument | None = None) -> None:
         self._fetch = fetch or fetch_guarded
         self._kept: ByteCache[_Kept] = ByteCache(KEPT_BYTES)
-        self._fetches = Buckets(FETCHES, capacity=1)
+        self._bad: ByteCache[_Kept] = ByteCache(BAD_BYTES)
+        self._fetches, self._all_fetches = Buckets(FETCHES), Buckets(ALL_FETCHES, capacity=1)
 
-    async def find(self, url: str) -> OAuthClient | None:
-        """The client with this id; None if there is no such client. Raises OAuthError if that cannot be found out."""
+    async def find(self, url: str, address: str = "") -> OAuthClient | None:
+        """The client with this id; None if there is no such client. Raises OAuthError if that cannot be found out.
+
+        `address` is where the request comes from that names it.
+        """
         if not is_document_url(url):
             return None
-        kept = self._kept.get(url)
-        if kept is not None and time.monotonic() < kept.until:
-            return kept.client
-        if self._fetches.take("all"):
+        for kept in (self._kept.get(url), self._bad.get(url)):
+            if kept is not None and time.monotonic() < kept.until:
+                return kept.client
+        if self._fetches.take(address) or self._all_fetches.take("all"):
             raise OAuthError("temporarily_unavailable", "too many clients are being looked up; try again")
         client = await self._read(url)
-        seconds = GOOD_SECONDS if client is not None else BAD_SECONDS
-        self._kept.put(url, _Kept(client, time.monotonic() + seconds), 2 * LARGEST if client else 1024)
+        if client is not None:
+            self._kept.put(url, _Kept(client, time.monotonic() + GOOD_SECONDS), 2 * LARGEST)
+        else:
+            self._bad.put(url, _Kept(None, time.monotonic() + BAD_SECONDS), 1024)
         return client
 
     async def _read(self, url: str) -> OAuthClient | None:
+        """The client; None if the document is not good. Raises OAuthError if it did not come in time."""
         try:
             async with asyncio.timeout(SECONDS):
                 body = await self._fetch(url)
@@ -65,10 +78,14 @@ class ClientDocuments:
             if not is_object(found) or found.get("client_id") != url or "client_secret" in found:
                 raise ValueError("it is not the document of a client with this id")
             return described(found, url, url)
-        except (OAuthError, DefserveError, OSError, ValueError, RecursionError) as error:
-            log.warning("the client %s is refused: %s", url, error or type(error).__name__)
         except Exception as error:
             # httpx2 has errors of its own, and is not imported here.
+            if error is _AWAY or type(error).__name__ in _LATE:
+                log.warning("the client %s cannot be read at the moment: %s", url, type(error).__name__)
+                raise _AWAY from None
+            if isinstance(error, (OAuthError, DefserveError, OSError, ValueError, RecursionError)):
+                log.warning("the client %s is refused: %s", url, error or type(error).__name__)
+                return None
             log.warning("the client %s cannot be read: %s", url, type(error).__name__)
         return None
 
@@ -90,11 +107,13 @@ async def fetch_guarded(url: str) -> bytes:
     from defserve.net.client import GuardedClient
     from defserve.net.egress import Egress, refusal
 
-    egress = Egress(schemes=("https",), redirects=0, max_bytes=LARGEST, timeout=SECONDS)
+    egress = Egress(schemes=("https",), redirects=0, max_bytes=LARGEST, timeout=2 * SECONDS)
     if not (verdict := egress.judge(url)):
         raise refusal(verdict)  # before a client is made, which loads all certificates
     async with GuardedClient(egress) as http:
         answer = await http.get(url, headers={"accept": "application/json"})
+    if answer.status_code >= 500 or answer.status_code == 429:
+        raise _AWAY
     if answer.status_code != 200:
         raise OSError(f"it answered with status {answer.status_code}")
     return answer.content

@@ -81,6 +81,15 @@ def refusal_page(text: str, status: int = 400) -> SiteAnswer:
     return _page(status, "This sign-in cannot go on", f"<p>{escape(text)}</p>", ())
 
 
+def problem_page(text: str, url: str) -> SiteAnswer:
+    """Says what is wrong with a client's request, which the user can take back to the client.
+
+    Nobody is sent there at once: anybody can register any address, and make a link to this server that leads to it.
+    """
+    link = f'<p><a href="{escape(url)}">Go back to {escape(target(url))}</a></p>'
+    return _page(400, "This sign-in cannot go on", f"<p>{escape(text)}</p>{link}", ())
+
+
 def _page(status: int, title: str, body: str, cookies: Sequence[tuple[str, str]], head: str = "") -> SiteAnswer:
     html = (
         f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>{title}</title>{head}'

@@ -25,6 +25,9 @@ METADATA_SECONDS: Final = 600.0
 # Claims of a user that are kept; others may be long, and nobody needs them.
 KEPT_CLAIMS: Final = tuple("sub id oid tid hd login name email email_verified preferred_username groups roles".split())
 LONGEST_CLAIM: Final = 2048
+# What a token endpoint says of a code or refresh token that is of no use any more. The last two are GitHub's, which
+# says them with status 200. Other errors are about us, or about too many requests: they end nobody's access.
+_ENDED: Final = frozenset(("invalid_grant", "bad_verification_code", "bad_refresh_token"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +96,11 @@ class VendorLogin:
 
     async def _claims(self, tokens: Mapping[str, Any], nonce: str) -> Mapping[str, Any]:
         if self._id_tokens is not None:
-            claims = await self._id_tokens.verify(str(tokens.get("id_token", "")), nonce)
+            try:
+                claims = await self._id_tokens.verify(str(tokens.get("id_token", "")), nonce)
+            except IssuerUnavailable as error:
+                log.error("%s", error)
+                raise OAuthError("temporarily_unavailable", "the sign-in is not available at the moment") from None
             if claims is None:
                 raise OAuthError("access_denied", "the ID token of the sign-in is not good")
         else:
@@ -102,32 +109,37 @@ class VendorLogin:
         return {name: value for name, value in found.items() if len(json.dumps(value)) <= LONGEST_CLAIM}
 
     async def _user(self, token: str) -> dict[str, Any]:
-        return await self._asked(HttpRequest(self.vendor.user, headers={"authorization": f"Bearer {token}"}))
+        request = HttpRequest(self.vendor.user, headers={"authorization": f"Bearer {token}"})
+        status, found = await self._asked(request)
+        if status == 401:
+            raise _not_accepted(request, status, found)
+        if status != 200 or not found:
+            raise _not_available(request, f"status {status}")
+        return found
 
     async def _tokens(self, form: Mapping[str, str]) -> dict[str, Any]:
         url = await self._endpoint("token_endpoint", self.vendor.token)
         shown = {"client_id": self._id, "client_secret": self._secret} if self.vendor.method == "post" else {}
         headers = basic(self._id, self._secret) if self.vendor.method == "basic" else {}
-        found = await self._asked(HttpRequest(url, {**form, **shown}, headers))
-        if not isinstance(found.get("access_token"), str):
-            # GitHub answers 200 to a bad code, with an error in the body.
-            raise OAuthError("invalid_grant", "the sign-in was not accepted")
+        request = HttpRequest(url, {**form, **shown}, headers)
+        status, found = await self._asked(request)
+        if status < 500 and str(found.get("error")) in _ENDED:
+            raise _not_accepted(request, status, found)
+        if status != 200 or not isinstance(found.get("access_token"), str):
+            raise _not_available(request, f"status {status}, {str(found.get('error'))[:100]!r}")
         return found
 
-    async def _asked(self, request: HttpRequest) -> dict[str, Any]:
+    async def _asked(self, request: HttpRequest) -> tuple[int, dict[str, Any]]:
+        """The status, and the object in the body; empty if there is none. Raises OAuthError."""
         try:
             answer = await self._send(request)
+        except (OSError, ValueError) as error:
+            raise _not_available(request, str(error) or type(error).__name__) from None
+        try:
             found: Any = json.loads(answer.body)
-        except (OSError, ValueError, RecursionError) as error:
-            log.error("%s does not answer: %s", request.url, error or type(error).__name__)
-            raise OAuthError("temporarily_unavailable", "the sign-in is not available at the moment") from None
-        if answer.status >= 500 or not is_object(found):
-            log.error("%s answers with status %d", request.url, answer.status)
-            raise OAuthError("temporarily_unavailable", "the sign-in is not available at the moment")
-        if answer.status != 200:
-            log.warning("%s answers with status %d: %s", request.url, answer.status, str(found.get("error"))[:100])
-            raise OAuthError("invalid_grant", "the sign-in was not accepted")
-        return found
+        except (ValueError, RecursionError):
+            found = None
+        return answer.status, found if is_object(found) else {}
 
     async def _endpoint(self, name: str, fixed: str) -> str:
         if not self.vendor.issuer:
@@ -155,6 +167,16 @@ class VendorLogin:
         if answer.status != 200:
             raise OSError(f"it answered with status {answer.status}")
         return answer.body
+
+
+def _not_accepted(request: HttpRequest, status: int, found: Mapping[str, Any]) -> OAuthError:
+    log.warning("%s answers with status %d: %s", request.url, status, str(found.get("error"))[:100])
+    return OAuthError("invalid_grant", "the sign-in was not accepted")
+
+
+def _not_available(request: HttpRequest, why: str) -> OAuthError:
+    log.error("%s does not answer as it must: %s", request.url, why)
+    return OAuthError("temporarily_unavailable", "the sign-in is not available at the moment")
 
 
 def challenge_of(verifier: str) -> str:

@@ -18,7 +18,7 @@ from defserve.host.addresses import HTTP
 
 EXAMPLES: Final = """  defserve login https://mcp.example.com/mcp
   defserve login https://mcp.example.com/mcp --no-browser     type the address that you are sent to
-  defserve login https://mcp.example.com/mcp --client-id my-client --client-secret-file secret
+  defserve login https://mcp.example.com/mcp --client-id my-client --client-secret-file secret --issuer https://login.example.com
   defserve login https://mcp.example.com/mcp --scope "files:read files:write"
   defserve login --list
   defserve login --status https://mcp.example.com/mcp         asks the server whether it still takes the token
@@ -34,6 +34,7 @@ def main(argv: list[str]) -> int:
         "--client-id", metavar="ID", help="a client that you registered with the issuer, or the URL of its metadata"
     )
     parser.add_argument("--client-secret-file", type=_secret, metavar="FILE", help="the file that holds its secret")
+    parser.add_argument("--issuer", metavar="URL", help="the issuer that the client was registered with")
     parser.add_argument("--no-browser", action="store_true", help="open no browser: print the address, and read one")
     parser.add_argument("--port", type=_port, default=0, help="the local port to come back to (default: any)")
     parser.add_argument("--list", action="store_true", help="show where you are signed in")
@@ -48,7 +49,8 @@ def main(argv: list[str]) -> int:
     if url is None or url.partition("://")[0].lower() not in HTTP:
         raise UsageError("there is no address to sign in to", fix="defserve login https://mcp.example.com/mcp")
     scopes = [scope for given in options.scope for scope in given.split()]
-    how = LoginOptions(scopes, options.client_id, options.client_secret_file, not options.no_browser, options.port)
+    client, secret, issuer = options.client_id, options.client_secret_file, options.issuer
+    how = LoginOptions(scopes, client, secret, not options.no_browser, options.port, issuer)
     name = asyncio.run(sign_in(url, how))
     state = state_of(url)
     show(*((Data(state.shown()),) if options.json else signed_in_page(name, state)))

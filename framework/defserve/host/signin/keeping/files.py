@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 import logging
 import os
-from collections.abc import Iterator
-from contextlib import AbstractContextManager
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
@@ -14,6 +14,7 @@ from defserve.errors import UsageError
 from defserve.host.fields import Json, object_of, text_of
 from defserve.host.signin.credential import Credential, public_part, read_credential, secret_part
 from defserve.host.signin.keeping.keyring import Keyring
+from defserve.host.signin.keeping.memory import LOCK_SECONDS
 from defserve.host.signin.keeping.places import FOLDER, canonical, file_of
 from defserve.stores.files import config_file, locked, read_private, replace
 from defserve.stores.formats import newer_format
@@ -21,8 +22,6 @@ from defserve.stores.private_folder import is_private_folder
 
 FORMAT: Final = 1
 LONGEST_FILE: Final = 512 * 1024
-LOCK_SECONDS: Final = 60.0
-"""Longer than a renewal may take."""
 NAME: Final = "the sign-in"
 
 log = logging.getLogger("defserve.host")
@@ -80,9 +79,11 @@ class FileStore:
         path = file_of(server, self._folder)
         return "the system's keyring" if self._document(path).get("keyring") else str(path)
 
-    def locked(self, server: str) -> AbstractContextManager[None]:
+    @contextmanager
+    def locked(self, server: str) -> Generator[None]:
         self._make_folder()
-        return locked(file_of(server, self._folder).with_suffix(".lock"), LOCK_SECONDS)
+        with locked(file_of(server, self._folder).with_suffix(".lock"), LOCK_SECONDS):
+            yield
 
     def _make_folder(self) -> None:
         self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)

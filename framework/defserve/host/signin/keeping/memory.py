@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import AbstractContextManager, nullcontext
-from typing import Protocol
+import threading
+from collections.abc import Generator, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from typing import Final, Protocol
 
 from defserve.host.signin.credential import Credential
+
+LOCK_SECONDS: Final = 60.0
+"""Longer than a renewal may take."""
 
 
 class CredentialStore(Protocol):
@@ -29,7 +33,10 @@ class CredentialStore(Protocol):
         ...
 
     def locked(self, server: str) -> AbstractContextManager[None]:
-        """Whoever else wants to renew the credential of this server waits."""
+        """Whoever else wants to renew the credential of this server waits. Entering it raises OSError or UsageError.
+
+        It is entered in one thread and left in another.
+        """
         ...
 
 
@@ -38,6 +45,7 @@ class MemoryStore:
 
     def __init__(self) -> None:
         self._kept: dict[str, Credential] = {}
+        self._locks: dict[str, threading.Lock] = {}
 
     def read(self, server: str) -> Credential | None:
         return self._kept.get(server)
@@ -51,5 +59,12 @@ class MemoryStore:
     def servers(self) -> Iterator[str]:
         return iter(tuple(self._kept))
 
-    def locked(self, server: str) -> AbstractContextManager[None]:
-        return nullcontext()
+    @contextmanager
+    def locked(self, server: str) -> Generator[None]:
+        lock = self._locks.setdefault(server, threading.Lock())
+        if not lock.acquire(timeout=LOCK_SECONDS):
+            raise TimeoutError(f"another renewal takes more than {LOCK_SECONDS:g} s")
+        try:
+            yield
+        finally:
+            lock.release()

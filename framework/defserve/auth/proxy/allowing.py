@@ -1,0 +1,54 @@
+"""Who may come in: the list, or the function, of `OAuthProxy(allow=…)`."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Final
+
+from defserve.auth.proxy.vendors.table import Vendor
+from defserve.errors import UsageError
+
+Allows = Callable[[Mapping[str, Any]], bool]
+"""Whether a user with these claims may come in. `sub` is the id that never changes for a user of this vendor."""
+
+EVERYBODY: Final = "*"
+# Claims that hold an address, if the vendor's `names` have them.
+_ADDRESSES: Final = ("email", "preferred_username")
+# Numbers and UUIDs are ids. A login may look like one: GitHub lets users choose digits alone.
+_ID: Final = re.compile(r"[0-9]+|[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
+
+
+def allows_of(allow: str | Sequence[str] | Allows, vendor: Vendor) -> Allows:
+    """What `allow` means for the users of a vendor. Raises UsageError if it lets nobody in."""
+    if callable(allow):
+        return allow
+    given = [allow] if isinstance(allow, str) else list(allow)
+    if not given or not all(given):
+        raise UsageError("OAuthProxy(allow=…) lets nobody in", fix='name people, or give "*" for everybody')
+    if EVERYBODY in given:
+        return lambda claims: True
+    logins = tuple(name for name in vendor.names if name not in (vendor.subject, "email"))
+    # Each kind of name is compared with its own claims only: whoever may choose one kind must not get in as another.
+    addresses = {text.lower() for text in given if "@" in text}
+    plain = [text for text in given if "@" not in text]
+    ids = {text for text in plain if not logins or _ID.fullmatch(text)}
+    called = {text.lower() for text in plain if text not in ids}
+
+    def allows(claims: Mapping[str, Any]) -> bool:
+        return (
+            (vendor.subject in vendor.names and str(claims.get("sub", "")) in ids)
+            or not called.isdisjoint(str(claims.get(name) or "").lower() for name in logins)
+            or not addresses.isdisjoint(_addresses(claims, vendor))
+        )
+
+    return allows
+
+
+def _addresses(claims: Mapping[str, Any], vendor: Vendor) -> Iterator[str]:
+    """A user's addresses and their domains. An e-mail address counts only if the vendor has verified it."""
+    for name in _ADDRESSES:
+        value = str(claims.get(name) or "").lower()
+        is_sure = name in vendor.names and (name != "email" or claims.get("email_verified") is True)
+        if is_sure and "@" in value:
+            yield from (value, f"@{value.rpartition('@')[2]}")

@@ -1,0 +1,33 @@
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from defserve.auth.issuers.fetching import HttpRequest, send
+from tests.rows import for_each_row
+
+
+@for_each_row(
+    "answer",
+    [
+        b"what?\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\n" + b"a: b\r\n" * 200 + b"\r\n",
+        b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\nxyz\r\n",
+        b"",
+    ],
+    ids=range(4),
+)
+def test_an_answer_that_is_not_http_is_an_error_that_callers_expect(answer: bytes) -> None:
+    async def reply(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(answer)
+        writer.close()
+
+    async def ask() -> None:
+        async with await asyncio.start_server(reply, "127.0.0.1", 0) as server:
+            port = server.sockets[0].getsockname()[1]
+            with pytest.raises(OSError):
+                await send(HttpRequest(f"http://127.0.0.1:{port}/"))
+
+    asyncio.run(ask())
