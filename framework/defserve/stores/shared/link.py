@@ -30,8 +30,15 @@ QUEUED_BYTES: Final = 32 * 1024 * 1024
 STARTING: Final = 2.0
 LEAVING: Final = 2.0
 
-# Errors of Redis that end by themselves, or when somebody makes room.
-PASSING: Final = ("LOADING", "READONLY", "OOM", "MISCONF", "BUSY", "MASTERDOWN", "NOREPLICAS", "TRYAGAIN", "UNBLOCKED")
+# Errors of Redis that end by themselves, or when somebody makes room. redis-py has classes for some of them, and takes
+# the code out of their text.
+PASSING: Final = frozenset(
+    ("ConnectionError", "TimeoutError", "OutOfMemoryError", "ReadOnlyError", "TryAgainError", "ClusterDownError")
+)
+PASSING_CODES: Final = (
+    *("LOADING", "READONLY", "OOM", "MISCONF", "BUSY", "MASTERDOWN", "CLUSTERDOWN"),
+    *("NOREPLICAS", "TRYAGAIN", "UNBLOCKED"),
+)
 
 OUT_OF_ORDER: Final = -5
 
@@ -46,7 +53,7 @@ class _Write:
 
     def __init__(self, script: str, args: Sequence[Value], done: Callable[[Any], None] | None) -> None:
         self.script, self.args, self.done = script, args, done
-        self.size = sum(len(each) for each in args if isinstance(each, bytes))
+        self.size = sum(len(each) for each in args if not isinstance(each, int))
 
 
 class SharedLink:
@@ -221,11 +228,15 @@ class SharedLink:
         """Those that Redis has taken, up to the first that must be repeated."""
         for each, reply in zip(batch, replies, strict=True):
             if isinstance(reply, Exception):
-                if any(sign in f"{type(reply).__name__} {reply}" for sign in PASSING):
+                if _is_passing(reply):
                     return
                 log.error("the store refuses a script: %s", reply)
                 reply = None
             elif reply == [OUT_OF_ORDER]:
+                # All that was written before is taken: Redis has lost it since, or refused it. The rest goes on.
+                log.error("the store %s has lost events of a stream", self._address.where)
+                self._queue.appendleft(_Write(scripts.SKIP, each.args[:4], None))
+                self._queued += self._queue[0].size
                 return
             self._queue.popleft()
             self._queued -= each.size
@@ -333,6 +344,12 @@ class SharedLink:
         """What redis-py raises besides its own errors must not end a task that everything else waits for."""
         if not isinstance(error, Refused):
             log.error("the store %s is in trouble", self._address.where, exc_info=error)
+
+
+def _is_passing(error: Exception) -> bool:
+    """Whether a script that failed like this may be taken later."""
+    classes = {each.__name__ for each in type(error).__mro__}
+    return bool(classes & PASSING) or any(code in str(error) for code in PASSING_CODES)
 
 
 def _fields(found: Any) -> dict[str, bytes]:

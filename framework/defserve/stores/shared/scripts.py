@@ -238,6 +238,20 @@ return {seq, before, reader}
 """
 )
 
+# sid, name, producer, its number: what it has sent before that number is lost, and not given again
+SKIP: Final = (
+    _HEAD
+    + """
+local stream, field = P .. 'stream:' .. ARGV[2] .. ':' .. ARGV[3], 'n:' .. ARGV[4]
+if call('EXISTS', P .. 'session:' .. ARGV[2]) == 0 or call('HEXISTS', stream, 'done') == 1 then return 0 end
+local missing = tonumber(ARGV[5]) - 1 - tonumber(call('HGET', stream, field) or 0)
+if missing <= 0 then return 0 end
+call('HINCRBY', stream, field, missing)
+call('HINCRBY', stream, 'last', missing)
+return 1
+"""
+)
+
 # sid, name → [worker, request, owner, done, last, lost, reader, rights, read, skipped], is its worker alive, its reader
 LOOK: Final = (
     _HEAD
