@@ -74,6 +74,8 @@ class SharedLink:
         self._loop: asyncio.AbstractEventLoop | None = None
         self.missed: list[Callable[[], None]] = []
         """Called when news may have been missed for good: everything that is known may be old."""
+        self.unreached: list[Callable[[], None]] = []
+        """Called when others may have thought for a while that this worker is dead, and sent it no mail."""
         self._queue: deque[_Write] = deque()
         self._queued = 0
         self._wake = self._arrived = asyncio.Event()
@@ -178,6 +180,11 @@ class SharedLink:
         self.write("", done=lambda reply: done())
 
     @property
+    def is_written(self) -> bool:
+        """Whether everything written so far is in Redis."""
+        return not self._queue
+
+    @property
     def is_full(self) -> bool:
         """Whether so much waits to be written that what nobody waits for should be dropped."""
         return self._queued > QUEUED_BYTES
@@ -274,7 +281,7 @@ class SharedLink:
                     with self._address.raising_store_errors(quietly=True):
                         if not self.is_up:
                             await self._catch_up(redis, was_known)
-                            was_known = True
+                            was_known, pause = True, FIRST_WAIT
                         while True:
                             found = await self._read(redis, BLOCK)
                             await self._hear_all(found)
@@ -285,15 +292,13 @@ class SharedLink:
                     self.is_up, self.up_since = False, time.monotonic()
                     await asyncio.sleep(pause)
                     pause = min(2 * pause, LONGEST_WAIT)
-                else:
-                    pause = FIRST_WAIT
         finally:
             self.is_up = False
             with suppress(Exception):
                 await redis.aclose()
 
     async def _catch_up(self, redis: Any, was_known: bool) -> None:
-        await self.run(scripts.BEAT, self.worker, int(LEASE * 1000), self.read_news)
+        await self._renew()
         if not was_known:
             for stream in ("news", "signals"):
                 last = await redis.xrevrange(self._prefix + stream, "+", "-", count=1)
@@ -307,6 +312,8 @@ class SharedLink:
             await self._hear_all(found)
         self.is_up, self.up_since = True, time.monotonic()
         self._arrived.set()
+        for unreached in self.unreached:
+            unreached()
 
     async def _read(self, redis: Any, block: float | None) -> dict[str, list[tuple[str, dict[str, bytes]]]]:
         wanted = {self._prefix + stream: cursor for stream, cursor in self._cursors.items()}
@@ -334,11 +341,18 @@ class SharedLink:
         while True:
             wait = BEAT
             try:
-                await self.run(scripts.BEAT, self.worker, int(LEASE * 1000), self.read_news)
+                if not await self._renew():
+                    for unreached in self.unreached:
+                        unreached()
             except Exception as error:
                 self._note(error)
                 wait = FIRST_WAIT * 4
             await asyncio.sleep(wait)
+
+    async def _renew(self) -> bool:
+        """Renew the lease, and drop the mail that was read. False: the lease had ended."""
+        mail = self._cursors["mail:" + self.worker]
+        return bool(await self.run(scripts.BEAT, self.worker, int(LEASE * 1000), self.read_news, mail))
 
     def _note(self, error: Exception) -> None:
         """What redis-py raises besides its own errors must not end a task that everything else waits for."""
