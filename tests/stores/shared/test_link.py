@@ -90,3 +90,24 @@ async def test_text_counts_as_what_waits_to_be_written(link: SharedLink, monkeyp
     link.write(scripts.TELL, "t", "x" * 1001)
     assert link.is_full
     await until(lambda: not link.is_full)
+
+
+async def test_streams_of_cancelled_calls_are_forgotten_too(redis: Any, link: SharedLink):
+    bounds = (*BOUNDS[:3], 2)
+    for name in ("d", "e", "f"):
+        await link.run(scripts.BEGIN, "s1", name, link.worker, '"id"', "me", "", TTL)
+        await link.run(
+            *(scripts.APPEND, "s1", name, "me", 1, "end", "", "", b"", "", "", TTL, "", "", *bounds),
+        )
+    assert [redis.exists(f"p:shared:stream:s1:{name}") for name in ("c", "d", "e", "f")] == [1, 0, 1, 1]
+    assert not redis.hexists("p:shared:streams:s1", "d")
+
+
+async def test_mail_that_was_read_does_not_stay_in_redis(redis: Any, link: SharedLink):
+    heard: list[bytes] = []
+    link.hear("letter", lambda fields, id: heard.append(fields["d"]))
+    for number in range(5):
+        redis.xadd(f"p:shared:mail:{link.worker}", {"t": "letter", "d": str(number)})
+    await until(lambda: len(heard) == 5)
+    await link._renew()
+    assert redis.xlen(f"p:shared:mail:{link.worker}") <= 1

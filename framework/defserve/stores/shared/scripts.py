@@ -179,8 +179,8 @@ local function drop(place, entry)
   for at = 1, #entry, 2 do if entry[at] == 'd' then length = #entry[at + 1] end end
   call('XDEL', events, place)
   call('HINCRBY', stream, 'count', -1)
-  call('HINCRBY', stream, 'bytes', -length)
-  held(-length)
+  call('HINCRBY', stream, 'bytes', 0 - length)
+  held(0 - length)
 end
 if kind ~= 'end' then
   seq = before + 1
@@ -222,7 +222,7 @@ local function forget(other)
   call('DEL', P .. 'stream:' .. sid .. ':' .. other, P .. 'events:' .. sid .. ':' .. other)
   call('HDEL', streams, other)
   call('ZREM', ended, other)
-  call('HINCRBY', streams, '', -length)
+  call('HINCRBY', streams, '', 0 - length)  -- never -0, which is no integer for Redis
 end
 if kind == 'result' or kind == 'end' then
   call('HSET', stream, 'done', 1)
