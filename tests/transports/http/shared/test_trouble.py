@@ -64,13 +64,11 @@ async def test_a_session_that_could_not_move_in_does_so_the_next_time(group: Gro
     client = await group.client("one")
     await group["one"].kill()
     failing_once(monkeypatch, group["two"].link, "news_after")
-    group["two"].server.resource_updated("memo://z")
-    sessions_of_two = sessions(group["two"])
-    monkeypatch.setattr(type(group["two"].link), "read_news", property(lambda self: "9-9"))
+    table = sessions(group["two"])
     assert (await client.at("two").begin_call("who").ended()).status == 503
-    assert sessions_of_two.at_home() == []
+    assert table.at_home() == []
     assert await client.at("two").call("who") == "two"
-    assert sessions_of_two.at_home() == [session(group["two"], client)]
+    assert table.at_home() == [session(group["two"], client)]
 
 
 async def test_a_reader_that_could_not_begin_leaves_its_place(group: Group, monkeypatch: pytest.MonkeyPatch):
