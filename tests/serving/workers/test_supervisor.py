@@ -138,3 +138,17 @@ async def test_a_worker_that_hangs_says_where_and_is_replaced(tmp_path: Path, ca
             await hung
         assert int(await served.call("who")) == served.pids[0]
     assert "in block" in capfd.readouterr().err
+
+
+async def test_a_program_that_is_gone_for_a_while_ends_nobody(tmp_path: Path):
+    async with group(write_server(tmp_path), 1) as served:
+        plan, (old,) = served.supervisor.plan, served.pids
+        served.supervisor.plan = replace(plan, command=(str(tmp_path / "gone"),))
+        served.supervisor.reload()
+        await served.hear("not reloaded: worker 1 cannot be started: .*gone.*; the workers of before go on")
+        assert int(await served.call("who")) == old
+        os.kill(old, signal.SIGKILL)
+        await served.hear("^worker 1 cannot be started: .*gone.*; it is tried again")
+        served.supervisor.plan = plan
+        await served.hear(r"worker 1 \(process \d+\) started")
+        assert int(await served.call("who")) == served.pids[0]

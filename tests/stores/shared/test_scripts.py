@@ -59,7 +59,7 @@ class SharedScripts(RuleBasedStateMachine):
         self.prefix = f"{next(self.prefixes)}:"
         self.alive = set(WORKERS)
         for worker in WORKERS:
-            self.run(scripts.BEAT, worker, TTL, "0-0")
+            self.run(scripts.BEAT, worker, TTL, "0-0", "0-0")
         assert self.run(scripts.OPEN, "s1", "aa", TTL, "me", "3", "opener", "x") == 1
         self.home, self.is_over, self.made = "aa", False, count(1)
         self.own = Stream("s", "")
@@ -138,7 +138,7 @@ class SharedScripts(RuleBasedStateMachine):
 
     @rule(worker=st.sampled_from(WORKERS))
     def live(self, worker: str) -> None:
-        self.run(scripts.BEAT, worker, TTL, "0-0")
+        self.run(scripts.BEAT, worker, TTL, "0-0", "0-0")
         self.alive.add(worker)
 
     @rule(data=st.data())
@@ -209,14 +209,18 @@ class SharedScripts(RuleBasedStateMachine):
 
     @rule(worker=st.sampled_from(WORKERS))
     def load(self, worker: str) -> None:
-        found = self.run(scripts.LOAD, "s1", worker)
+        found = self.run(scripts.LOAD, "s1")
+        assert (found is None) == self.is_over
+        assert found is None or bool(found[1]) == (self.home in self.alive)
+        claims = [self.run(scripts.CLAIM, "s1", worker) for _ in range(2)]  # the first reply may get lost
+        assert claims[0] == claims[1]
         if self.is_over:
-            assert found is None
+            assert claims[0] == b""
         elif self.home != worker and self.home not in self.alive:
-            assert found[1]
+            assert claims[0]
             self.home = worker
-        else:
-            assert found[1] == b""
+        elif self.home != worker:
+            assert claims[0] == b""
 
     @precondition(lambda self: not self.is_over)
     @rule(data=st.data(), worker=st.sampled_from(WORKERS), is_new=st.booleans())

@@ -68,21 +68,20 @@ class WorkerProcess:
 
     @classmethod
     async def start(cls, plan: GroupPlan, number: int, asked: Asked) -> WorkerProcess:
+        """Raises OSError if the system has no room for a process, or cannot find its program."""
+        worker: WorkerProcess | None = None
         ours, theirs = socket.socketpair()
-        with theirs:
-            member = Membership.of(number, plan.count, theirs, plan.sockets)
-            process = await asyncio.create_subprocess_exec(
-                *plan.command,
-                stdin=DEVNULL,
-                env={**os.environ, VARIABLE: member.written()},
-                pass_fds=(theirs.fileno(), *plan.sockets),
-                # Ctrl-C is for the supervisor. As a second signal it would end a worker at once.
-                process_group=0,
-            )
-        worker = cls(number, process)
-        ours.sendall(plan.greeting.written())
-        ours.setblocking(False)
-        worker.link = await Link.over(ours, lambda what, about: asked(worker, what, about))
+        try:
+            with theirs:
+                worker = cls(number, await _run(plan, Membership.of(number, plan.count, theirs, plan.sockets), theirs))
+            ours.sendall(plan.greeting.written())
+            ours.setblocking(False)
+            worker.link = await Link.over(ours, lambda what, about: asked(worker, what, about))
+        except BaseException:
+            ours.close()
+            if worker is not None:
+                worker.send_signal(signal.SIGKILL)
+            raise
         worker._reading = worker._loop.create_task(worker.link.run())
         return worker
 
@@ -156,3 +155,14 @@ class WorkerProcess:
         if not self.exited.done():
             with suppress(ProcessLookupError):
                 self._process.send_signal(number)
+
+
+async def _run(plan: GroupPlan, member: Membership, theirs: socket.socket) -> Process:
+    return await asyncio.create_subprocess_exec(
+        *plan.command,
+        stdin=DEVNULL,
+        env={**os.environ, VARIABLE: member.written()},
+        pass_fds=(theirs.fileno(), *plan.sockets),
+        # Ctrl-C is for the supervisor. As a second signal it would end a worker at once.
+        process_group=0,
+    )

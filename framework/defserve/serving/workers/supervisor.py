@@ -120,7 +120,10 @@ class Supervisor:
 
     async def _start(self, number: int) -> WorkerProcess | str:
         """A worker that is ready, or why there is none."""
-        worker = await WorkerProcess.start(self.plan, number, self._asked)
+        try:
+            worker = await WorkerProcess.start(self.plan, number, self._asked)
+        except OSError as error:
+            return f"worker {number} cannot be started: {error}"
         self.running.add(worker)
         worker.exited.add_done_callback(lambda _: self.running.discard(worker))
         problem = await worker.until_ready(self.timing.start)

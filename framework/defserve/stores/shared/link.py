@@ -30,8 +30,15 @@ QUEUED_BYTES: Final = 32 * 1024 * 1024
 STARTING: Final = 2.0
 LEAVING: Final = 2.0
 
-# Errors of Redis that end by themselves, or when somebody makes room.
-PASSING: Final = ("LOADING", "READONLY", "OOM", "MISCONF", "BUSY", "MASTERDOWN", "NOREPLICAS", "TRYAGAIN", "UNBLOCKED")
+# Errors of Redis that end by themselves, or when somebody makes room. redis-py has classes for some of them, and takes
+# the code out of their text.
+PASSING: Final = frozenset(
+    ("ConnectionError", "TimeoutError", "OutOfMemoryError", "ReadOnlyError", "TryAgainError", "ClusterDownError")
+)
+PASSING_CODES: Final = (
+    *("LOADING", "READONLY", "OOM", "MISCONF", "BUSY", "MASTERDOWN", "CLUSTERDOWN"),
+    *("NOREPLICAS", "TRYAGAIN", "UNBLOCKED"),
+)
 
 OUT_OF_ORDER: Final = -5
 
@@ -46,7 +53,7 @@ class _Write:
 
     def __init__(self, script: str, args: Sequence[Value], done: Callable[[Any], None] | None) -> None:
         self.script, self.args, self.done = script, args, done
-        self.size = sum(len(each) for each in args if isinstance(each, bytes))
+        self.size = sum(len(each) for each in args if not isinstance(each, int))
 
 
 class SharedLink:
@@ -67,6 +74,8 @@ class SharedLink:
         self._loop: asyncio.AbstractEventLoop | None = None
         self.missed: list[Callable[[], None]] = []
         """Called when news may have been missed for good: everything that is known may be old."""
+        self.unreached: list[Callable[[], None]] = []
+        """Called when others may have thought for a while that this worker is dead, and sent it no mail."""
         self._queue: deque[_Write] = deque()
         self._queued = 0
         self._wake = self._arrived = asyncio.Event()
@@ -171,6 +180,11 @@ class SharedLink:
         self.write("", done=lambda reply: done())
 
     @property
+    def is_written(self) -> bool:
+        """Whether everything written so far is in Redis."""
+        return not self._queue
+
+    @property
     def is_full(self) -> bool:
         """Whether so much waits to be written that what nobody waits for should be dropped."""
         return self._queued > QUEUED_BYTES
@@ -221,11 +235,15 @@ class SharedLink:
         """Those that Redis has taken, up to the first that must be repeated."""
         for each, reply in zip(batch, replies, strict=True):
             if isinstance(reply, Exception):
-                if any(sign in f"{type(reply).__name__} {reply}" for sign in PASSING):
+                if _is_passing(reply):
                     return
                 log.error("the store refuses a script: %s", reply)
                 reply = None
             elif reply == [OUT_OF_ORDER]:
+                # All that was written before is taken: Redis has lost it since, or refused it. The rest goes on.
+                log.error("the store %s has lost events of a stream", self._address.where)
+                self._queue.appendleft(_Write(scripts.SKIP, each.args[:4], None))
+                self._queued += self._queue[0].size
                 return
             self._queue.popleft()
             self._queued -= each.size
@@ -263,7 +281,7 @@ class SharedLink:
                     with self._address.raising_store_errors(quietly=True):
                         if not self.is_up:
                             await self._catch_up(redis, was_known)
-                            was_known = True
+                            was_known, pause = True, FIRST_WAIT
                         while True:
                             found = await self._read(redis, BLOCK)
                             await self._hear_all(found)
@@ -274,15 +292,13 @@ class SharedLink:
                     self.is_up, self.up_since = False, time.monotonic()
                     await asyncio.sleep(pause)
                     pause = min(2 * pause, LONGEST_WAIT)
-                else:
-                    pause = FIRST_WAIT
         finally:
             self.is_up = False
             with suppress(Exception):
                 await redis.aclose()
 
     async def _catch_up(self, redis: Any, was_known: bool) -> None:
-        await self.run(scripts.BEAT, self.worker, int(LEASE * 1000), self.read_news)
+        await self._renew()
         if not was_known:
             for stream in ("news", "signals"):
                 last = await redis.xrevrange(self._prefix + stream, "+", "-", count=1)
@@ -296,6 +312,8 @@ class SharedLink:
             await self._hear_all(found)
         self.is_up, self.up_since = True, time.monotonic()
         self._arrived.set()
+        for unreached in self.unreached:
+            unreached()
 
     async def _read(self, redis: Any, block: float | None) -> dict[str, list[tuple[str, dict[str, bytes]]]]:
         wanted = {self._prefix + stream: cursor for stream, cursor in self._cursors.items()}
@@ -323,16 +341,29 @@ class SharedLink:
         while True:
             wait = BEAT
             try:
-                await self.run(scripts.BEAT, self.worker, int(LEASE * 1000), self.read_news)
+                if not await self._renew():
+                    for unreached in self.unreached:
+                        unreached()
             except Exception as error:
                 self._note(error)
                 wait = FIRST_WAIT * 4
             await asyncio.sleep(wait)
 
+    async def _renew(self) -> bool:
+        """Renew the lease, and drop the mail that was read. False: the lease had ended."""
+        mail = self._cursors["mail:" + self.worker]
+        return bool(await self.run(scripts.BEAT, self.worker, int(LEASE * 1000), self.read_news, mail))
+
     def _note(self, error: Exception) -> None:
         """What redis-py raises besides its own errors must not end a task that everything else waits for."""
         if not isinstance(error, Refused):
             log.error("the store %s is in trouble", self._address.where, exc_info=error)
+
+
+def _is_passing(error: Exception) -> bool:
+    """Whether a script that failed like this may be taken later."""
+    classes = {each.__name__ for each in type(error).__mro__}
+    return bool(classes & PASSING) or any(code in str(error) for code in PASSING_CODES)
 
 
 def _fields(found: Any) -> dict[str, bytes]:

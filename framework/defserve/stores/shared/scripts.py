@@ -2,8 +2,9 @@
 
 ARGV[1] is the prefix of the keys. Under it:
 
-- `session:ID`, a hash: the record of a session. `home` is the worker that tells it news, `told` the last news told
-- `streams:ID`, a hash: its streams and how many bytes each holds; `ended:ID`, a sorted set: those with a result
+- `session:ID`, a hash: the record of a session. `home` is the worker that tells it news (those after
+  `since`, when it began to), `told` the last news told
+- `streams:ID`, a hash: its streams and how many bytes each holds; `ended:ID`, a sorted set: those that are over
 - `stream:ID:NAME`, a hash: who runs, owns and reads a stream; `events:ID:NAME`, a Redis stream: its events
 - `questions:ID`, a hash: the open questions, each with its stream, its number there, and for whom it is
 - `account:NAME`, a sorted set: the sessions of one caller, by the time at which they end
@@ -48,20 +49,30 @@ return 1
 """
 )
 
-# sid, worker → the record, and the news after which its new home must tell it; or nothing
+# sid → the record, and whether its home lives; or nothing
 LOAD: Final = (
     _HEAD
     + """
 local key = P .. 'session:' .. ARGV[2]
 local record = call('HGETALL', key)
 if #record == 0 then return false end
-local home, since = call('HGET', key, 'home'), ''
-if home ~= ARGV[3] and not alive(home) then
-  since = home and home ~= '' and call('GET', P .. 'read:' .. home) or call('HGET', key, 'told') or '0-0'
-  call('HSET', key, 'home', ARGV[3])
-  news('t', 'home', 's', ARGV[2], 'w', ARGV[3])
-end
-return {record, since}
+return {record, alive(call('HGET', key, 'home')) and 1 or 0}
+"""
+)
+
+# sid, worker → the news after which this worker, as its new home, must tell it; '' if it has had one before it
+CLAIM: Final = (
+    _HEAD
+    + """
+local key = P .. 'session:' .. ARGV[2]
+if call('EXISTS', key) == 0 then return '' end
+local home = call('HGET', key, 'home')
+if home == ARGV[3] then return call('HGET', key, 'since') or '' end
+if alive(home) then return '' end
+local since = home and home ~= '' and call('GET', P .. 'read:' .. home) or call('HGET', key, 'told') or '0-0'
+call('HSET', key, 'home', ARGV[3], 'since', since)
+news('t', 'home', 's', ARGV[2], 'w', ARGV[3])
+return since
 """
 )
 
@@ -130,7 +141,7 @@ return 1
 )
 
 # sid, name, producer, its number or '', kind, key, audience, data, question, asker, ttl, news or '', dead worker or '',
-# most events of a stream, most bytes of them, most bytes of a session, most streams with a result
+# most events of a stream, most bytes of them, most bytes of a session, most streams that are over
 # → the event's number, the last one before it, who reads; or a reason (see `appending`)
 APPEND: Final = (
     _HEAD
@@ -168,8 +179,8 @@ local function drop(place, entry)
   for at = 1, #entry, 2 do if entry[at] == 'd' then length = #entry[at + 1] end end
   call('XDEL', events, place)
   call('HINCRBY', stream, 'count', -1)
-  call('HINCRBY', stream, 'bytes', -length)
-  held(-length)
+  call('HINCRBY', stream, 'bytes', 0 - length)
+  held(0 - length)
 end
 if kind ~= 'end' then
   seq = before + 1
@@ -201,33 +212,34 @@ if kind ~= 'end' then
       local is_kept = each[2][2] == 'result' or call('HEXISTS', stream, 'q:' .. place) == 1
       if not is_kept then
         drop(each[1], each[2])
-        if tonumber(place) > tonumber(call('HGET', stream, 'lost') or 0) then call('HSET', stream, 'lost', place) end
         break
       end
     end
   end
-  local function forget(other)
-    local length = tonumber(call('HGET', streams, other) or 0)
-    call('DEL', P .. 'stream:' .. sid .. ':' .. other, P .. 'events:' .. sid .. ':' .. other)
-    call('HDEL', streams, other)
-    call('ZREM', ended, other)
-    call('HINCRBY', streams, '', -length)
-  end
-  if kind == 'result' then call('ZADD', ended, now(), name) end
-  while call('ZCARD', ended) > tonumber(ARGV[18]) do forget(call('ZRANGE', ended, 0, 0)[1]) end
-  while tonumber(call('HGET', streams, '') or 0) > tonumber(ARGV[17]) do
-    local oldest = call('ZRANGE', ended, 0, 1)
-    local other = oldest[1] ~= name and oldest[1] or oldest[2]
-    if not other then
-      for _, each in ipairs(call('HKEYS', streams)) do
-        if each ~= '' and each ~= 's' and each ~= name then other = each break end
-      end
-    end
-    if not other then break end
-    forget(other)
-  end
 end
-if kind == 'result' or kind == 'end' then call('HSET', stream, 'done', 1) end
+local function forget(other)
+  local length = tonumber(call('HGET', streams, other) or 0)
+  call('DEL', P .. 'stream:' .. sid .. ':' .. other, P .. 'events:' .. sid .. ':' .. other)
+  call('HDEL', streams, other)
+  call('ZREM', ended, other)
+  call('HINCRBY', streams, '', 0 - length)  -- never -0, which is no integer for Redis
+end
+if kind == 'result' or kind == 'end' then
+  call('HSET', stream, 'done', 1)
+  call('ZADD', ended, now(), name)
+end
+while call('ZCARD', ended) > tonumber(ARGV[18]) do forget(call('ZRANGE', ended, 0, 0)[1]) end
+while tonumber(call('HGET', streams, '') or 0) > tonumber(ARGV[17]) do
+  local oldest = call('ZRANGE', ended, 0, 1)
+  local other = oldest[1] ~= name and oldest[1] or oldest[2]
+  if not other then
+    for _, each in ipairs(call('HKEYS', streams)) do
+      if each ~= '' and each ~= 's' and each ~= name then other = each break end
+    end
+  end
+  if not other then break end
+  forget(other)
+end
 for _, key in ipairs({stream, events, streams, ended}) do keep(key, ttl) end
 local reader = call('HGET', stream, 'reader') or ''
 local theirs = reader:match('^(%w+)/')
@@ -238,15 +250,29 @@ return {seq, before, reader}
 """
 )
 
-# sid, name → [worker, request, owner, done, last, lost, reader, rights, read, skipped], is its worker alive, its reader
+# sid, name, producer, its number: what it has sent before that number is lost, and not given again
+SKIP: Final = (
+    _HEAD
+    + """
+local stream, field = P .. 'stream:' .. ARGV[2] .. ':' .. ARGV[3], 'n:' .. ARGV[4]
+if call('EXISTS', P .. 'session:' .. ARGV[2]) == 0 or call('HEXISTS', stream, 'done') == 1 then return 0 end
+local missing = tonumber(ARGV[5]) - 1 - tonumber(call('HGET', stream, field) or 0)
+if missing <= 0 then return 0 end
+call('HINCRBY', stream, field, missing)
+call('HINCRBY', stream, 'last', missing)
+return 1
+"""
+)
+
+# sid, name → [worker, request, owner, done, last, reader, rights, read, skipped], is its worker alive, its reader
 LOOK: Final = (
     _HEAD
     + """
 local stream = P .. 'stream:' .. ARGV[2] .. ':' .. ARGV[3]
 local found = call('HMGET', stream,
-  'worker', 'request', 'owner', 'done', 'last', 'lost', 'reader', 'rights', 'read', 'skipped')
+  'worker', 'request', 'owner', 'done', 'last', 'reader', 'rights', 'read', 'skipped')
 if not found[5] then return false end
-local theirs = (found[7] or ''):match('^(%w+)/')
+local theirs = (found[6] or ''):match('^(%w+)/')
 return {found, alive(found[1]) and 1 or 0, alive(theirs) and 1 or 0}
 """
 )
@@ -343,13 +369,15 @@ return 1
 """
 )
 
-# worker, ttl of its lease, the last news it has read
+# worker, ttl of its lease, the last news and the last mail it has read → whether it had a lease
 BEAT: Final = (
     _HEAD
     + """
+local had = call('EXISTS', P .. 'lease:' .. ARGV[2])
 call('SET', P .. 'lease:' .. ARGV[2], 1, 'PX', ARGV[3])
 call('SET', P .. 'read:' .. ARGV[2], ARGV[4], 'PX', 604800000)
-return 1
+call('XTRIM', P .. 'mail:' .. ARGV[2], 'MINID', '=', ARGV[5])
+return had
 """
 )
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Generator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from defserve.auth.remembered import remembered
@@ -101,11 +102,15 @@ class StreamReader:
         """Deliver what is in the store."""
         link, id = self.session.link, self.session.id
         while not self.is_over:
-            found = await link.run(scripts.FETCH, id, self.name, self.cursor, PAGE)
+            after = self.cursor
+            found = await link.run(scripts.FETCH, id, self.name, after, PAGE)
             if found is None:
                 self.exchange.drop()
                 return
-            entries, _, is_done = found
+            entries, last, is_done = found
+            # A store that has lost events which this client has gives their numbers again.
+            if int(last) < after == self.cursor:
+                self.cursor = self.read = int(last)
             for place, fields in entries:
                 named = dict(zip(fields[::2], fields[1::2], strict=True))
                 self._deliver(int(place.partition(b"-")[0]), named)
@@ -177,6 +182,18 @@ class StreamReader:
     def over(self) -> None:
         """Nothing to end: a stream outlives who reads it."""
 
+    @contextmanager
+    def released_if_it_fails(self) -> Generator[None]:
+        """A reader that cannot begin leaves its place, and what it has not given its client, to the next one."""
+        try:
+            yield
+        except BaseException:
+            if self.session.reading.get(self.name) is self:
+                del self.session.reading[self.name]
+            self._mark("")
+            self.exchange.take()
+            raise
+
     async def _watch(self) -> None:
         while self.name != STANDALONE:
             await asyncio.sleep(LOOK_SECONDS)
@@ -203,5 +220,5 @@ class StreamReader:
 
 def standing(found: Any) -> tuple[int, set[int]]:
     """How far the session's own stream was read, and what was left for others, of what `LOOK` found."""
-    read, skipped = found[8], found[9]
+    read, skipped = found[7], found[8]
     return int(read or 0), set(json.loads(skipped) if skipped else ())

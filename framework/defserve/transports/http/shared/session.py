@@ -56,6 +56,8 @@ class SharedSession(HttpSession):
         self.known: dict[str, str] = {}
         self.credentials: dict[str, Principal] = {}
         self.is_stale = self.has_changed = False
+        self.changes = 0
+        """How often this process has changed the record."""
         self.home, self.touched = "", time.monotonic()
         self.reading = {}
         self._numbers: dict[str, int] = {}
@@ -98,6 +100,9 @@ class SharedSession(HttpSession):
         record = self.record()
         put = [part for name, value in record.items() if self.known.get(name) != value for part in (name, value)]
         drop = [name for name in self.known if name not in record]
+        if (put or drop) and self.link.is_full:
+            self.has_changed = True
+            raise StoreUnavailable("The store cannot be reached")
         if put or drop:
             self.known = record
             self.change(put, drop)
@@ -105,6 +110,7 @@ class SharedSession(HttpSession):
 
     def change(self, put: list[str], drop: list[str]) -> None:
         """Write names and values of the record, and tell the other processes."""
+        self.changes += 1
         self.link.write(scripts.CHANGE, self.id, self.link.worker, len(drop), *drop, *put)
 
     async def written(self) -> None:
@@ -188,33 +194,35 @@ class SharedSession(HttpSession):
                 return None
             else:
                 reader = StreamReader(self, name, exchange, after=after)
-            if await self._attach(reader, fields[6]):
-                if name != STANDALONE and not looked[1]:
-                    await self.interrupt_if_dead(name)
-                await reader.fetch()
-                return reader
+            with reader.released_if_it_fails():
+                if await self._attach(reader, fields[5]):
+                    if name != STANDALONE and not looked[1]:
+                        await self.interrupt_if_dead(name)
+                    await reader.fetch()
+                    return reader
         return None
 
     async def listen_shared(self, exchange: Exchange) -> StreamReader | None:
         """The reader of the session's own stream. None if another client reads it that cannot be replaced."""
         for _ in range(TRIES):
             looked = await self.link.run(scripts.LOOK, self.id, STANDALONE)
-            fields: list[bytes | None] = looked[0] if looked is not None else [None] * 10
+            fields: list[bytes | None] = looked[0] if looked is not None else [None] * 9
             if looked is not None and looked[2] and self._is_taken(fields, exchange.principal):
                 return None
             read, left = standing(fields)
             reader = StreamReader(self, STANDALONE, exchange, after=read, left=left)
-            if await self._attach(reader, fields[6]):
-                await reader.fetch() if looked is not None else None
-                return reader
+            with reader.released_if_it_fails():
+                if await self._attach(reader, fields[5]):
+                    await reader.fetch() if looked is not None else None
+                    return reader
         return None
 
     def _is_taken(self, fields: list[bytes | None], principal: Principal) -> bool:
-        token = (fields[6] or b"").decode()
+        token = (fields[5] or b"").decode()
         here = self.reading.get(STANDALONE)
         if token.startswith(f"{self.link.worker}/") and (here is None or here.token != token or here.is_over):
             return False
-        current = remembered(json.loads(fields[7] or b"null")) if fields[7] else self.opener
+        current = remembered(json.loads(fields[6])) if fields[6] else self.opener
         return current.covers(principal) or not principal.covers(current)
 
     async def _attach(self, reader: StreamReader, before: bytes | None) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import re
 import time
 from collections.abc import Callable
@@ -28,6 +29,8 @@ SESSION_ID = re.compile(r"[A-Za-z0-9_-]{32}")
 # While the store is away, what is known counts for so long before it is asked for again.
 UNCHECKED_SECONDS = 1.0
 
+log = logging.getLogger("defserve")
+
 
 class SharedSessions(HttpSessions):
     """A session that is known is found without asking anybody. `load` asks the store for others."""
@@ -35,7 +38,7 @@ class SharedSessions(HttpSessions):
     def __init__(self, provider: SessionProvider, link: SharedLink, primed: frozenset[str]) -> None:
         super().__init__(provider.limits.idle)
         self._provider, self._link, self._primed = provider, link, primed
-        self._loading: dict[str, asyncio.Task[None]] = {}
+        self._loading: dict[tuple[str, str], asyncio.Task[None]] = {}
         self._unchecked_until = 0.0
         self.replay: Callable[[SharedSession, list[tuple[str, dict[str, bytes]]] | None], None] | None = None
         """Tells a session news that it has missed; None: it is no longer known what that was."""
@@ -50,6 +53,7 @@ class SharedSessions(HttpSessions):
         ):
             link.hear(kind, heard)
         link.missed.append(self._hear_nothing)
+        link.unreached.append(self._look_everywhere)
 
     def new(self, id: str, opener: Principal) -> SharedSession:
         return SharedSession(id, opener, self._link, self.idle)
@@ -91,10 +95,11 @@ class SharedSessions(HttpSessions):
         """
         if SESSION_ID.fullmatch(id) is None:
             return
-        task = self._loading.get(id)
+        key = (id, principal.id)
+        task = self._loading.get(key)
         if task is None:
-            task = self._loading[id] = asyncio.create_task(self._load(id, principal))
-            task.add_done_callback(lambda task: self._loading.pop(id, None))
+            task = self._loading[key] = asyncio.create_task(self._load(id, principal))
+            task.add_done_callback(lambda task: self._loading.pop(key, None))
         await asyncio.wait((task,))
         task.result()
 
@@ -103,7 +108,10 @@ class SharedSessions(HttpSessions):
         try:
             if known is not None and known.has_changed:
                 await known.keep()
-            found = await self._link.run(scripts.LOAD, id, self._link.worker)
+            if known is not None and not self._link.is_written:
+                await known.written()  # what was changed here must not be read as it was before
+            changes = known.changes if known is not None else 0
+            found = await self._link.run(scripts.LOAD, id)
         except StoreUnavailable:
             if known is None:
                 raise
@@ -116,7 +124,7 @@ class SharedSessions(HttpSessions):
             return
         texts = [each.decode() for each in found[0]]
         record = dict(zip(texts[::2], texts[1::2], strict=True))
-        if known is not None and known.has_changed:
+        if known is not None and (known.has_changed or known.changes != changes):
             await self._load(id, principal)  # it was changed here meanwhile, and that must not be lost
             return
         if known is None:
@@ -125,10 +133,24 @@ class SharedSessions(HttpSessions):
                 return
         known.restore(record)
         known.used = time.monotonic()
-        if len(found) > 1 and (since := found[1].decode()):
-            await self._move_in(known, since)
-        elif known.home != self._link.worker:
-            known.home = record["home"]
+        if known.opener.id == principal.id:  # an id alone moves nothing
+            try:
+                await self._find_home(known, record["home"], bool(found[1]))
+            except BaseException:
+                known.is_stale = True  # to be tried again
+                raise
+
+    async def _find_home(self, session: SharedSession, home: str, is_alive: bool) -> None:
+        """Become the home of a session whose own is dead. A claim whose reply got lost is repeated."""
+        if session.home == self._link.worker == home:
+            return
+        since = b""
+        if home == self._link.worker or not is_alive:
+            since = await self._link.run(scripts.CLAIM, session.id, self._link.worker)
+        if since:
+            await self._move_in(session, since.decode())
+        elif session.home != self._link.worker:
+            session.home = home
 
     async def _move_in(self, session: SharedSession, since: str) -> None:
         """This process is the new home of a session: from here on it tells it news, beginning with what it missed."""
@@ -147,9 +169,11 @@ class SharedSessions(HttpSessions):
 
     async def refresh(self) -> None:
         """Load those at home that another process has changed."""
-        for session in self.at_home():
-            if session.is_stale:
-                await self.load(session.id, session.opener)
+        stale = [each for each in self.at_home() if each.is_stale]
+        loads = (self.load(each.id, each.opener) for each in stale)
+        for result in await asyncio.gather(*loads, return_exceptions=True):
+            if isinstance(result, Exception):  # the other sessions must hear of it all the same
+                log.error("a session could not be refreshed: %s", result)
 
     def _opened(self, id: str, record: dict[str, str], principal: Principal) -> SharedSession | None:
         opener = remembered(json.loads(record["opener"]))
@@ -232,6 +256,11 @@ class SharedSessions(HttpSessions):
     def _hear_nothing(self) -> None:
         for session in self:
             cast(SharedSession, session).is_stale = True
+
+    def _look_everywhere(self) -> None:
+        for session in map(_shared, self):
+            for reader in list(session.reading.values()):
+                reader.look(0)
 
     def _hear_changed(self, fields: dict[str, bytes], id: str) -> None:
         if (session := self._of(fields)) is not None and fields["w"].decode() != self._link.worker:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, cast
 
@@ -10,7 +11,6 @@ from defserve.auth.remembered import remembered, written
 from defserve.errors import LimitExceeded, Refused
 from defserve.stores.shared import scripts
 from defserve.stores.shared.link import SharedLink
-from defserve.stores.store import StoreUnavailable
 from defserve.transports.http.answering import RETRY, Attached, answer, run, stream
 from defserve.transports.http.exchange import Exchange
 from defserve.transports.http.session import HttpSession
@@ -32,6 +32,8 @@ from defserve.wire.messages import Id, Malformed, Message, Reply, Request
 
 FORBIDDEN = "Forbidden: this question is for a caller with more rights"
 LONGEST_QUESTION = 64
+
+log = logging.getLogger("defserve")
 
 
 class SharedStreamable(Streamable):
@@ -212,13 +214,17 @@ class SharedStreamable(Streamable):
 
 
 async def _then_keep(session: SharedSession, rest: Coroutine[Any, Any, None]) -> None:
-    """The rest of a call; what it has changed is in the store before it is answered, unless that is away."""
+    """The rest of a call; what it has changed is in the store before it is answered, if the store can take it.
+
+    A call that has run is answered in any case. What an absent store has not taken is written when it is back; what is
+    too much to remember is known in this process alone.
+    """
     await rest
     if session.has_changed:
         try:
             await session.keep()
-        except StoreUnavailable:
-            pass  # it is written as soon as the store is back
+        except Refused as error:
+            log.error("what a call has changed is not in the store: %s", error.message)
 
 
 async def _away(exchange: Exchange, error: Refused, id: Id | None = None) -> None:

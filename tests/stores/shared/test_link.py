@@ -1,0 +1,113 @@
+"""What is written through a link is in Redis in the end, and in order, whatever Redis says meanwhile."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterator
+from typing import Any
+
+import pytest
+from redis import Redis
+
+from defserve.stores.shared import link as links
+from defserve.stores.shared import scripts
+from defserve.stores.shared.link import SharedLink
+from tests.stores.redis_server import RedisServer
+from tests.waiting import until
+
+pytestmark = pytest.mark.anyio
+
+TTL = 600_000
+BOUNDS = (1000, 1_000_000, 10_000_000, 1000)
+
+
+@pytest.fixture
+def redis() -> Iterator[Any]:
+    server = RedisServer().start()
+    client = Redis(unix_socket_path=str(server.socket))
+    yield client
+    client.close()
+    server.remove()
+
+
+@pytest.fixture
+async def link(redis: Any) -> AsyncIterator[SharedLink]:
+    link = SharedLink(f"redis+unix://{redis.connection_pool.connection_kwargs['path']}?prefix=p:")
+    await link.start()
+    await link.run(scripts.OPEN, "s1", link.worker, TTL, "me", "3", "opener", "x")
+    await link.run(scripts.BEGIN, "s1", "c", link.worker, '"id"', "me", "", TTL)
+    yield link
+    await link.stop()
+
+
+def append(link: SharedLink, number: int, replies: list[Any], kind: str = "message") -> None:
+    link.write(
+        *(scripts.APPEND, "s1", "c", "me", number, kind, "", "", b"data", "", "", TTL, "", "", *BOUNDS),
+        done=replies.append,
+    )
+
+
+@pytest.mark.parametrize("trouble", ["it is full", "it is a replica", "it is cut off"])
+async def test_what_redis_cannot_take_for_a_while_is_written_later(
+    redis: Any, link: SharedLink, monkeypatch: pytest.MonkeyPatch, trouble: str
+):
+    failed: list[Exception] = []
+    is_passing = links._is_passing
+    monkeypatch.setattr(links, "_is_passing", lambda error: failed.append(error) or is_passing(error))
+    if trouble == "it is full":
+        redis.config_set("maxmemory", "1")
+    else:
+        redis.config_set("replica-serve-stale-data", "no" if trouble == "it is cut off" else "yes")
+        redis.execute_command("REPLICAOF", "127.0.0.1", "1")
+    replies: list[Any] = []
+    for number in (1, 2):
+        append(link, number, replies)
+    await until(lambda: len(failed) > 1)
+    assert replies == []
+    redis.config_set("maxmemory", "0")
+    redis.execute_command("REPLICAOF", "NO", "ONE")
+    await until(lambda: len(replies) == 2)
+    assert [reply[:2] for reply in replies] == [[1, 0], [2, 1]]
+
+
+async def test_events_that_redis_has_lost_stop_nothing(redis: Any, link: SharedLink):
+    replies: list[Any] = []
+    for number in (1, 2, 3):
+        append(link, number, replies)
+    await until(lambda: len(replies) == 3)
+    # As a replica that took over and had not heard of the last two.
+    redis.hset("p:shared:stream:s1:c", mapping={"last": 1, "n:me": 1})
+    redis.xdel("p:shared:events:s1:c", "2-0", "3-0")
+    redis.execute_command("XSETID", "p:shared:events:s1:c", "1-0")
+    for number in (4, 5):
+        append(link, number, replies)
+    await until(lambda: len(replies) == 5)
+    # They have the numbers that readers expect.
+    assert [reply[:2] for reply in replies[3:]] == [[4, 3], [5, 4]]
+
+
+async def test_text_counts_as_what_waits_to_be_written(link: SharedLink, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(links, "QUEUED_BYTES", 1000)
+    link.write(scripts.TELL, "t", "x" * 1001)
+    assert link.is_full
+    await until(lambda: not link.is_full)
+
+
+async def test_streams_of_cancelled_calls_are_forgotten_too(redis: Any, link: SharedLink):
+    bounds = (*BOUNDS[:3], 2)
+    for name in ("d", "e", "f"):
+        await link.run(scripts.BEGIN, "s1", name, link.worker, '"id"', "me", "", TTL)
+        await link.run(
+            *(scripts.APPEND, "s1", name, "me", 1, "end", "", "", b"", "", "", TTL, "", "", *bounds),
+        )
+    assert [redis.exists(f"p:shared:stream:s1:{name}") for name in ("c", "d", "e", "f")] == [1, 0, 1, 1]
+    assert not redis.hexists("p:shared:streams:s1", "d")
+
+
+async def test_mail_that_was_read_does_not_stay_in_redis(redis: Any, link: SharedLink):
+    heard: list[bytes] = []
+    link.hear("letter", lambda fields, id: heard.append(fields["d"]))
+    for number in range(5):
+        redis.xadd(f"p:shared:mail:{link.worker}", {"t": "letter", "d": str(number)})
+    await until(lambda: len(heard) == 5)
+    await link._renew()
+    assert redis.xlen(f"p:shared:mail:{link.worker}") <= 1

@@ -1,0 +1,165 @@
+"""The store fails in the middle of something: what was begun can be done again, and nobody else suffers."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from defserve.auth.principals import Principal
+from defserve.errors import LimitExceeded
+from defserve.stores.shared import link as links
+from defserve.stores.shared import scripts
+from defserve.stores.store import StoreUnavailable
+from defserve.transports.http.shared.reading import StreamReader
+from tests.asgi import Exchange, last, text
+from tests.transports.http.shared.group import Client, Group, Worker
+
+pytestmark = pytest.mark.anyio
+
+STRANGER = Principal("stranger")
+
+
+def sessions(worker: Worker) -> Any:
+    return worker.app.streamable.sessions
+
+
+def session(worker: Worker, client: Client) -> Any:
+    return next(each for each in sessions(worker) if each.id == client.session)
+
+
+async def home(worker: Worker, client: Client) -> str:
+    return (await worker.link._redis.hget(f"{worker.link._prefix}session:{client.session}", "home")).decode()
+
+
+async def leave(exchange: Exchange) -> None:
+    exchange.leave()
+    await exchange.ended()
+
+
+def failing_once(patch: pytest.MonkeyPatch, owner: Any, name: str) -> None:
+    real = getattr(owner, name)
+
+    async def fail(*args: Any) -> Any:
+        patch.setattr(owner, name, real)
+        raise StoreUnavailable("The store cannot be reached")
+
+    patch.setattr(owner, name, fail)
+
+
+async def test_a_stranger_who_knows_an_id_moves_nothing_and_stops_nobody(group: Group):
+    client = await group.client("one")
+    opener, one = session(group["one"], client).opener, group["one"].link.worker
+    await group["one"].kill()
+    two = sessions(group["two"])
+    await two.load(client.session, STRANGER)
+    assert await home(group["two"], client) == one and not group["two"].known
+    await asyncio.gather(two.load(client.session, STRANGER), two.load(client.session, opener))
+    assert group["two"].known == {client.session}
+    assert await home(group["two"], client) == group["two"].link.worker
+
+
+async def test_a_session_that_could_not_move_in_does_so_the_next_time(group: Group, monkeypatch: pytest.MonkeyPatch):
+    client = await group.client("one")
+    await group["one"].kill()
+    failing_once(monkeypatch, group["two"].link, "news_after")
+    table = sessions(group["two"])
+    assert (await client.at("two").begin_call("who").ended()).status == 503
+    assert table.at_home() == []
+    assert await client.at("two").call("who") == "two"
+    assert table.at_home() == [session(group["two"], client)]
+
+
+async def test_a_reader_that_could_not_begin_leaves_its_place(group: Group, monkeypatch: pytest.MonkeyPatch):
+    client = await group.client("one")
+    await client.at("two").call("who")
+    session(group["one"], client).conversation.notify("notifications/message", {"data": "early", "level": "info"})
+    await session(group["one"], client).written()
+    failing_once(monkeypatch, StreamReader, "fetch")
+    assert (await client.at("two").listen().ended()).status == 503
+    assert session(group["two"], client).reading == {}
+    await session(group["two"], client).written()
+    stream = client.at("one").listen()
+    await stream.until(lambda: bool(stream.messages))
+    assert [message["params"]["data"] for message in stream.messages] == ["early"]
+    await leave(stream)
+
+
+async def test_a_process_that_was_thought_dead_reads_what_nobody_told_it(group: Group):
+    client = await group.client("one")
+    stream = await client.at("two").listen().started()
+    two, one = group["two"].link, session(group["one"], client)
+    await two._redis.delete(f"{two._prefix}lease:{two.worker}")
+    one.conversation.notify("notifications/message", {"data": "missed", "level": "info"})
+    await one.written()
+    await stream.until(lambda: bool(stream.messages))
+    await leave(stream)
+
+
+async def test_a_session_that_cannot_be_refreshed_keeps_no_change_from_others(
+    group: Group, monkeypatch: pytest.MonkeyPatch
+):
+    broken, well = await group.client("one"), await group.client("one")
+    await well.at("one").ask("resources/subscribe", {"uri": "memo://a"})
+    stream = await well.at("one").listen().started()
+    table = sessions(group["one"])
+    real = table._load
+
+    async def load(id: str, principal: Principal) -> None:
+        if id == broken.session:
+            raise StoreUnavailable("The store cannot be reached")
+        await real(id, principal)
+
+    monkeypatch.setattr(table, "_load", load)
+    for client in (broken, well):
+        session(group["one"], client).is_stale = True
+    group["two"].server.resource_updated("memo://a")
+    await stream.until(lambda: bool(stream.messages))
+    await leave(stream)
+
+
+async def test_what_cannot_be_queued_is_refused_and_kept_later(group: Group, monkeypatch: pytest.MonkeyPatch):
+    client = await group.client("one")
+    with monkeypatch.context() as patch:
+        patch.setattr(links, "QUEUED_BYTES", -1)
+        refused = await client.at("one").begin_request("logging/setLevel", {"level": "debug"}).ended()
+        assert refused.status == 503 and session(group["one"], client).has_changed
+    await client.at("one").ask("resources/subscribe", {"uri": "memo://a"})
+    await client.knows("two", lambda session: "debug" in str(session.known))
+
+
+async def test_a_result_is_given_although_its_session_cannot_be_kept(group: Group, monkeypatch: pytest.MonkeyPatch):
+    client = await group.client("one")
+    one = session(group["one"], client)
+
+    def too_much() -> dict[str, str]:
+        raise LimitExceeded("too much to remember for this session", data={"limit": "session"})
+
+    monkeypatch.setattr(one, "record", too_much)
+    call = client.at("one").begin_call("wait")
+    await call.until(lambda: any(event.id for event in call.events))
+    one.kept_changed()
+    group["one"].go.set()
+    await call.ended()
+    assert text(last(call)) == "one waited"
+
+
+async def test_what_is_loaded_has_what_was_changed_here_before(group: Group, monkeypatch: pytest.MonkeyPatch):
+    client = await group.client("one")
+    one, link, gate = session(group["one"], client), group["one"].link, asyncio.Event()
+    real = link._send
+
+    async def send(batch: Any) -> Any:
+        await gate.wait()
+        return await real(batch)
+
+    monkeypatch.setattr(link, "_send", send)
+    one.credentials["k"] = one.opener
+    one.change(["credential:k", '{"id": "me", "kind": "token", "scopes": [], "claims": {}, "credential": "k"}'], [])
+    loading = asyncio.create_task(sessions(group["one"]).load(client.session, one.opener))
+    for _ in range(3):
+        await link.run(scripts.TOUCH, client.session, one.ttl)
+    gate.set()
+    await loading
+    assert "k" in one.credentials
