@@ -107,7 +107,7 @@ async def test_a_nonce_is_asked_for_and_accepted_by_every_process_of_one_secret(
     for bad in ("x" * 32, "", 7, DPoP(nonce=True, secret="t" * 32).new_nonce()):
         assert await checked(one, proof(TOKEN, URL, nonce=bad)) == "use_dpop_nonce"
     late = DPoP(nonce=True, secret="s" * 32, clock=lambda: time.time() + 61)
-    assert await checked(late, proof(TOKEN, URL, nonce=one.new_nonce(), iat=NOW + 61)) == "use_dpop_nonce"
+    assert await checked(late, proof(TOKEN, URL, nonce=one.new_nonce(), iat=int(time.time()) + 61)) == "use_dpop_nonce"
 
 
 @for_each_row(
