@@ -64,13 +64,19 @@ def read(browser: Browser, path: str) -> None:
     assert browser.page(f"document.querySelector('.t-res .toolname')?.textContent === {path!r}")
 
 
+def is_opened_by_key(browser: Browser) -> bool:
+    browser.key("Control+Enter")
+    return bool(browser.page(f"{FILE}.includes('Look the order up')"))
+
+
 @pytest.mark.parametrize("era", ["handshake", "stateless"])
 def test_files_are_read_when_asked_for_and_shown_verified(browser: Browser, inspector: InspectorBeside, era: str):
     open_at(browser, inspector, REFUNDS, era)
     assert browser.page(f"{FILE}?.includes('Nothing of it is read yet') && {SKILL}.includes('4 files')")
-    browser.key("Control+Enter")
+    # A key that comes before the page listens is pressed again.
+    assert any(is_opened_by_key(browser) for _ in range(3))
     # What looks like markup stays text.
-    assert browser.page(f"{FILE}.includes('Look the order up') && {FILE}.includes('<script>alert(1)</script>')")
+    assert browser.page(f"{FILE}.includes('<script>alert(1)</script>')")
     assert browser.page(f"{FILE}.includes('verified') && {FILE}.includes('sha256:')")
     read(browser, "assets/flow.png")
     assert browser.page("document.querySelector('.t-res img')?.naturalWidth === 520")
