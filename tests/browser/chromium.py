@@ -7,6 +7,7 @@ import json
 import os
 import shutil
 import subprocess
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
@@ -36,9 +37,17 @@ class Browser:
     """One page of a headless Chromium. Scripts are awaited until what they evaluate to is true."""
 
     def __init__(self, executable: str) -> None:
-        command = [str(node()), str(FOLDER / "drive.mjs"), executable, *FLAGS]
-        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-        self.version: str = self._answer()
+        self._command = [str(node()), str(FOLDER / "drive.mjs"), executable, *FLAGS]
+        self._start()
+
+    def begin(self) -> None:
+        """An empty page in a profile of its own. If the browser has ended, or hangs, it is another browser."""
+        try:
+            self._do("begin", "")
+        except (AssertionError, OSError):
+            self.close()
+            self._start()
+            self._do("begin", "")
 
     def open(self, url: str) -> None:
         self._do("open", url)
@@ -84,6 +93,14 @@ class Browser:
     def type(self, text: str) -> None:
         self._do("type", text)
 
+    def go(self, letter: str, arrived: str) -> None:
+        """Press G and the letter of a panel. On a busy machine the letter may come too late to belong to the G."""
+        for _ in range(5):
+            self.key("g", letter)
+            if self._do("soon", arrived):
+                return
+        raise AssertionError(f"G {letter} did not lead to {arrived}")
+
     def upload(self, selector: str, path: Path) -> None:
         """Choose a file, as a person would in the dialog of the system."""
         self._do("upload", [selector, str(path)])
@@ -112,25 +129,36 @@ class Browser:
         self._do("whole" if whole else "shot", str(path))
 
     def close(self) -> None:
-        assert self._process.stdin is not None
-        self._process.stdin.close()
-        self._process.wait(timeout=30)
-        if self._process.stdout is not None:
-            self._process.stdout.close()
+        with suppress(OSError):
+            self._stdin.close()
+        try:
+            self._process.wait(timeout=30)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        self._stdout.close()
+
+    def _start(self) -> None:
+        self._process = subprocess.Popen(self._command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        assert self._process.stdin is not None and self._process.stdout is not None
+        self._stdin, self._stdout = self._process.stdin, self._process.stdout
+        self._last = 0
+        self.version: str = self._answer()
 
     def _do(self, command: str, argument: Any) -> Any:
-        assert self._process.stdin is not None
-        self._process.stdin.write(json.dumps([command, argument]) + "\n")
-        self._process.stdin.flush()
+        self._last += 1
+        self._stdin.write(json.dumps([self._last, command, argument]) + "\n")
+        self._stdin.flush()
         return self._answer()
 
     def _answer(self) -> Any:
-        assert self._process.stdout is not None
-        line = self._process.stdout.readline()
-        answer = json.loads(line) if line else {"error": "the browser has ended"}
-        if "error" in answer:
-            raise AssertionError(answer["error"])
-        return answer["result"]
+        """The answer to the last command. Those before it may be left of a test that was cut off."""
+        while line := self._stdout.readline():
+            answer = json.loads(line)
+            if answer["id"] == self._last:
+                assert "error" not in answer, answer["error"]
+                return answer["result"]
+        raise AssertionError("the browser has ended")
 
 
 def found() -> str:
