@@ -101,11 +101,11 @@ soak: $(READY)  ## run the tests that take minutes by design
 
 e2e: $(READY)  ## every template from `defserve new` to an installed package, type-checked; the tutorial, step by step
 	@echo "== templates and tutorial, end to end"
-	@$(BIN)/python -m pytest -q -n auto -m e2e --timeout=300 $(ARGS)
+	@$(BIN)/python -m pytest -q -n auto -m e2e --timeout=300 $$(grep -rl --include='test_*.py' mark.e2e tests) $(ARGS)
 
 apps: $(READY)  ## the inspector, the page of a server and views of MCP apps, in a headless Chromium (Debian's chromium)
 	@echo "== pages and views in a browser"
-	@$(BIN)/python -m pytest -q -n 2 --dist loadfile -m browser --timeout=120 -rs $(ARGS)
+	@$(BIN)/python -m pytest -q -n 2 --dist loadfile -m browser --timeout=120 -rs tests/browser $(ARGS)
 
 clean:  ## remove what the other targets made
 	@rm -rf .venv .venvs .bench-venv .conformance .browser .peers bench-results build dist .requirements.json .pytest_cache .ruff_cache .hypothesis .coverage

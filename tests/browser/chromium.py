@@ -13,12 +13,18 @@ from typing import Any, Final
 
 import pytest
 
-from tests.conformance.suite_install import install, node
+from tests.conformance.suite_install import install_all, node
 
 HERE: Final = Path(__file__).parent
 FOLDER: Final = HERE.parents[1] / ".browser"
 EXT_APPS: Final = ("@modelcontextprotocol/ext-apps", "2.0.4")
-PACKAGES: Final = (EXT_APPS, ("esbuild", "0.28.2"), ("puppeteer-core", "24.43.1"), ("axe-core", "4.14.0"))
+PACKAGES: Final = (
+    EXT_APPS,
+    ("esbuild", "0.28.2"),
+    ("puppeteer-core", "24.43.1"),
+    ("axe-core", "4.14.0"),
+    ("oidc-provider", "9.13.3"),
+)
 SCRIPTS: Final = ("host.js", "view.js")
 NAMES: Final = ("chromium", "chromium-browser", "google-chrome")
 FLAGS: Final = (
@@ -187,11 +193,10 @@ def bundled() -> dict[str, str]:
     with open(FOLDER / "lock", "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)  # tests run in several processes
         try:
-            for package, version in PACKAGES:
-                install(package, version, FOLDER)
+            install_all(PACKAGES, FOLDER)
         except SystemExit as failed:
             pytest.skip(f"npm packages could not be installed: {failed}")
-        for name in ("drive.mjs", *SCRIPTS):  # beside the packages, where Node and esbuild look for them
+        for name in ("drive.mjs", "issuer.mjs", *SCRIPTS):  # beside the packages, where Node and esbuild look for them
             _copy(HERE / name, FOLDER / name)
         return {name: _bundle(name) for name in SCRIPTS}
 
