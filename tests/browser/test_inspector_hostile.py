@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.effort import slow
+
 if TYPE_CHECKING:
     from .chromium import Browser
 
@@ -30,7 +32,7 @@ def address() -> Iterator[str]:
         process.terminate()
 
 
-@pytest.mark.parametrize("tool", ["markup", "loops", "wrong", "types", "slow", "many_1999"])
+@pytest.mark.parametrize("tool", ["markup", *map(slow, ("loops", "wrong", "types", "slow", "many_1999"))])
 def test_whatever_a_server_says_is_text_and_the_page_stays(browser: Browser, address: str, tool: str):
     browser.look(1440, 900)
     browser.open("about:blank")
@@ -55,6 +57,7 @@ def test_whatever_a_server_says_is_text_and_the_page_stays(browser: Browser, add
     browser.open("about:blank")
 
 
+@pytest.mark.slow
 def test_of_very_many_tools_some_are_shown_and_all_are_found(browser: Browser, address: str):
     browser.look(1440, 900)
     browser.open(f"{address}#tools")

@@ -17,7 +17,8 @@ from .accessibility import serious
 if TYPE_CHECKING:
     from .chromium import Browser
 
-pytestmark = pytest.mark.browser
+# They are installed first.
+pytestmark = [pytest.mark.browser, pytest.mark.slow]
 
 ROOT, HERE = Path(__file__).parents[2], Path(__file__).parent
 EVERYTHING = Package("npm", "@modelcontextprotocol/server-everything", "2026.8.31")

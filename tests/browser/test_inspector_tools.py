@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from tests.effort import slow
+
 from .accessibility import serious
 from .inspecting import FITS, PICTURES
 
@@ -117,7 +119,7 @@ def survey(inspector: Inspector, *, hold: bool) -> None:
     grant(inspector)
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("scheme", ["light", slow("dark")])
 def test_a_call_shows_its_progress_table_picture_and_log_as_they_come(
     inspector: Inspector, tmp_path: Path, scheme: str
 ):
@@ -186,6 +188,7 @@ def test_by_keys_alone_a_tool_is_found_filled_in_called_and_repeated(inspector: 
     assert inspector.page("location.hash === '#tools/chime'")
 
 
+@pytest.mark.slow
 def test_the_form_and_its_json_are_one_value(inspector: Inspector):
     inspector.open()
     inspector.choose("add_plant")
@@ -214,6 +217,7 @@ def test_the_form_and_its_json_are_one_value(inspector: Inspector):
     assert '"count": 3' in inspector.page(RESULT)
 
 
+@pytest.mark.slow
 def test_a_refusal_is_told_at_its_field_with_its_fix(inspector: Inspector):
     inspector.open()
     inspector.choose("survey")
@@ -234,6 +238,7 @@ def test_a_refusal_is_told_at_its_field_with_its_fix(inspector: Inspector):
     assert serious(inspector.browser) == []
 
 
+@pytest.mark.slow
 def test_a_file_is_sent_and_named(inspector: Inspector, tmp_path: Path):
     (tmp_path / "mask.png").write_bytes(b"\x89PNG" + bytes(2000))
     inspector.open()
@@ -267,6 +272,7 @@ def test_a_dangerous_call_is_confirmed_and_escape_denies(inspector: Inspector):
     assert "fern is empty" in inspector.page(RESULT)
 
 
+@pytest.mark.slow
 def test_the_other_era_is_a_key_away(inspector: Inspector):
     inspector.open()
     inspector.choose("help")
@@ -279,6 +285,7 @@ def test_the_other_era_is_a_key_away(inspector: Inspector):
     assert inspector.page("document.querySelector('.top [role=radio][aria-checked=true]').innerText === 'Stateless'")
 
 
+@pytest.mark.slow
 def test_sounds_links_and_lists_are_shown(inspector: Inspector):
     inspector.open()
     inspector.choose("chime")
@@ -289,6 +296,7 @@ def test_sounds_links_and_lists_are_shown(inspector: Inspector):
     assert inspector.page("document.querySelector('.linkcard')?.innerText.includes('text://manual')")
 
 
+@pytest.mark.slow
 def test_a_call_is_saved_as_a_test_and_as_a_line(inspector: Inspector):
     inspector.open()
     inspector.choose("forecast")
@@ -326,6 +334,7 @@ def test_on_a_phone_one_pane_is_in_view(inspector: Inspector, tmp_path: Path):
     assert inspector.page(f"({shown}).includes('t-list')")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("width", [1024, 1200, 720])
 def test_nothing_overflows_in_between(inspector: Inspector, width: int, tmp_path: Path):
     inspector.open(width, 768)
@@ -334,6 +343,7 @@ def test_nothing_overflows_in_between(inspector: Inspector, width: int, tmp_path
     inspector.browser.shot(tmp_path / f"{width}.png")
 
 
+@pytest.mark.slow
 def test_lines_between_panes_move_by_keys_and_are_remembered(inspector: Inspector):
     inspector.open()
     before = inspector.page("document.querySelector('.t-list').getBoundingClientRect().width")
@@ -347,6 +357,7 @@ def test_lines_between_panes_move_by_keys_and_are_remembered(inspector: Inspecto
     )
 
 
+@pytest.mark.slow
 def test_the_inspector_going_away_is_told(browser: Browser):
     command = (sys.executable, "-m", "defserve", "inspect", "tests/inspector/greenhouse.py", "--web", "--no-browser")
     with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as process:

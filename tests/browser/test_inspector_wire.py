@@ -208,6 +208,7 @@ def test_what_is_not_safe_is_asked_about_before_it_is_sent_again(browser: Browse
     assert {each.era for each in calls} == set(ERAS)
 
 
+@pytest.mark.slow
 def test_a_message_of_one_era_is_sent_in_both(browser: Browser, panel: InspectorBeside):
     call(panel, ("forecast", {"days": 7}), eras=("stateless",))
     assert browser.page(f"{ends('forecast')} && {ROWS}.at(-1) && true")
@@ -231,6 +232,7 @@ def test_a_message_of_one_era_is_sent_in_both(browser: Browser, panel: Inspector
     assert browser.page("document.querySelector('.filter input').value === 'tool:forecast era:handshake'")
 
 
+@pytest.mark.slow
 def test_by_keyboard_alone(browser: Browser, panel: InspectorBeside):
     browser.key("/")
     assert browser.page("!!document.activeElement.closest('.filter')")
@@ -300,6 +302,7 @@ def test_the_timeline_is_saved_and_cleared(browser: Browser, panel: InspectorBes
     assert browser.page(f"{ends('forecast')} && true")
 
 
+@pytest.mark.slow
 def test_from_a_call_to_its_messages(browser: Browser, panel: InspectorBeside):
     browser.open(f"{panel.url}#wire/tool:survey")
     assert browser.page(f"{ROWS}.length === 2 && {DRAWER}?.innerText.includes('Answer')")
@@ -315,6 +318,7 @@ def test_from_a_call_to_its_messages(browser: Browser, panel: InspectorBeside):
     browser.key("Escape")
 
 
+@pytest.mark.slow
 def test_it_fits_every_window_in_both_themes(browser: Browser, panel: InspectorBeside):
     for look in looks(browser, f"{panel.url}#wire", f"{ROWS}.length > 8"):
         look.fits()
@@ -363,6 +367,7 @@ FILL = """(async () => {
 })()"""
 
 
+@pytest.mark.slow
 def test_with_100_000_messages_it_stays_responsive_and_small(
     browser: Browser, tmp_path: Path, record_property: Any, capsys: pytest.CaptureFixture[str]
 ):

@@ -139,6 +139,7 @@ def terminal(tmp_path: Path) -> Terminal:
     return Terminal(tmp_path)
 
 
+@pytest.mark.slow
 def test_a_person_signs_in_calls_a_tool_gets_more_scopes_and_signs_out(
     terminal: Terminal, there: Company, issuer: str, browser: Browser
 ) -> None:
@@ -291,6 +292,7 @@ def test_a_person_signs_in_from_the_inspector_until_they_sign_out(
     assert browser.complaints() == []
 
 
+@pytest.mark.slow
 def test_the_inspector_says_who_refused_or_gave_up(page: InspectorPage, issuer: str, browser: Browser) -> None:
     page.button(".banner", "Sign in")
     browser.tab()
