@@ -105,7 +105,7 @@ e2e: $(READY)  ## every template from `defserve new` to an installed package, ty
 
 apps: $(READY)  ## the inspector, the page of a server and views of MCP apps, in a headless Chromium (Debian's chromium)
 	@echo "== pages and views in a browser"
-	@$(BIN)/python -m pytest -q -n 2 --dist loadfile -m browser --timeout=120 -rs tests/browser $(ARGS)
+	@$(BIN)/python -m pytest -q -n 2 --dist loadfile -m browser --timeout=300 -rs tests/browser $(ARGS)
 
 clean:  ## remove what the other targets made
 	@rm -rf .venv .venvs .bench-venv .conformance .browser .peers bench-results build dist .requirements.json .pytest_cache .ruff_cache .hypothesis .coverage

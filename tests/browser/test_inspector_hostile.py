@@ -2,34 +2,29 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 from collections.abc import Iterator
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
 from tests.effort import slow
 
+from .inspecting import inspector_process
+
 if TYPE_CHECKING:
     from .chromium import Browser
 
 pytestmark = pytest.mark.browser
 
-ROOT = Path(__file__).parents[2]
 READY = "document.querySelectorAll('[role=option]').length > 3"
 UNHARMED = "window.pwned === undefined && !document.querySelector('main script, main img[src=x]') && 'unharmed'"
 
 
 @pytest.fixture(scope="module")
 def address() -> Iterator[str]:
-    server = (sys.executable, "tests/inspector/hostile.py")
-    command = (sys.executable, "-m", "defserve", "inspect", "--web", "--no-browser", "--", *server)
-    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as process:
-        assert process.stdout is not None
-        yield process.stdout.readline().strip()
-        process.terminate()
+    with inspector_process("--", sys.executable, "tests/inspector/hostile.py") as (address, _):
+        yield address
 
 
 @pytest.mark.parametrize("tool", ["markup", *map(slow, ("loops", "wrong", "types", "slow", "many_1999"))])

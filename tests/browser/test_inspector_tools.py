@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,14 +12,14 @@ import pytest
 from tests.effort import slow
 
 from .accessibility import serious
-from .inspecting import FITS, PICTURES
+from .inspecting import FITS, PICTURES, inspector_process
 
 if TYPE_CHECKING:
     from .chromium import Browser
 
 pytestmark = pytest.mark.browser
 
-ROOT = Path(__file__).parents[2]
+GREENHOUSE = "tests/inspector/greenhouse.py"
 READY = "document.querySelectorAll('[role=option]').length > 5"
 DONE = "!document.querySelector('.t-res .spin') && document.querySelector('.t-res .progress b')?.textContent"
 RESULT = "document.querySelector('.t-res .body').innerText"
@@ -36,11 +34,8 @@ SMALL = """[...document.querySelectorAll("button, a, input:not([type=file]), sel
 @pytest.fixture(scope="module")
 def address() -> Iterator[str]:
     """The inspector of the greenhouse."""
-    command = (sys.executable, "-m", "defserve", "inspect", "tests/inspector/greenhouse.py", "--web", "--no-browser")
-    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as process:
-        assert process.stdout is not None
-        yield process.stdout.readline().strip()
-        process.terminate()
+    with inspector_process(GREENHOUSE) as (address, _):
+        yield address
 
 
 class Inspector:
@@ -359,13 +354,8 @@ def test_lines_between_panes_move_by_keys_and_are_remembered(inspector: Inspecto
 
 @pytest.mark.slow
 def test_the_inspector_going_away_is_told(browser: Browser):
-    command = (sys.executable, "-m", "defserve", "inspect", "tests/inspector/greenhouse.py", "--web", "--no-browser")
-    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as process:
-        assert process.stdout is not None
+    with inspector_process(GREENHOUSE) as (address, _):
         browser.look(1440, 900)
-        browser.open(process.stdout.readline().strip())
+        browser.open(address)
         assert browser.page(READY)
-        process.terminate()
-        process.wait()
     assert browser.page("document.querySelector('.banner')?.innerText.includes('The inspector went away')")
-    browser.open("about:blank")

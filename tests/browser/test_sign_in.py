@@ -107,11 +107,14 @@ class Terminal:
     def login(self, browser: Browser, *words: str) -> str:
         """Sign in, with a person who says yes to everything in the browser. What the command says."""
         with self.start("login", *words) as process:
-            wait_until(lambda: self._opened.exists() or process.poll() is not None)
-            assert process.poll() is None, process.communicate()
-            browser.open(self._opened.read_text())
-            _say_yes(browser)
-            out, err = process.communicate(timeout=60)
+            try:
+                wait_until(lambda: self._opened.exists() or process.poll() is not None)
+                assert process.poll() is None, process.communicate()
+                browser.open(self._opened.read_text())
+                _say_yes(browser)
+                out, err = process.communicate(timeout=60)
+            finally:
+                process.kill()
             assert process.returncode == 0, err
             return out
 
