@@ -26,6 +26,9 @@ BLOCK = re.compile(r"\n\s*\n|\n(?=\s*(?:[-*]|\d+\.) )")
 SENTENCE = re.compile(r"(?<=[.!?])[\"')*_]*\s+")
 WORD = re.compile(r"[^\W\d_]+(?:['’][^\W\d_]+)*")
 VOWELS = re.compile(r"[aeiouy]+")
+# Vowels side by side that are two syllables: client, issuer, layer, being.
+APART = re.compile(r"ie[nt]|i[ao](?!n)|[uy]er|[aeouy]ing")
+SILENT = re.compile(r"[^aeiouyl]e$|[aeiou]les?$|[^aeiouytd]ed$|[^aeiouysxzcghl]es$")
 
 
 def prose(text: str) -> list[str]:
@@ -37,11 +40,11 @@ def prose(text: str) -> list[str]:
 
 
 def syllables(word: str) -> int:
-    """How many syllables an English word has, near enough."""
+    """How many syllables an English word has, near enough. Abbreviations are spelled out: HTTP has four."""
+    if word.isupper():
+        return len(word)
     word = word.lower()
-    count = len(VOWELS.findall(word))
-    if re.search(r"[^aeiouyl]e$|[^aeiouytd]ed$|[^aeiouysxzcgh]es$|[aeiou]le$", word) and count > 1:
-        count -= 1
+    count = len(VOWELS.findall(word)) + len(APART.findall(word)) - (SILENT.search(word) is not None)
     return max(count, 1)
 
 
