@@ -3,6 +3,7 @@
 import asyncio
 import os
 import sys
+from pathlib import Path
 
 from defserve import PeerError, ToolError
 from defserve.host import join_topic
@@ -19,4 +20,4 @@ async def settle(url: str, token: str, to: str, euros: float) -> str:
 
 if __name__ == "__main__":
     topic = os.environ.get("TOPIC_URL", "ws://127.0.0.1:8100/ws?topic=office")
-    print(asyncio.run(settle(topic, os.environ["AGENT_TOKEN"], sys.argv[1], float(sys.argv[2]))))
+    print(asyncio.run(settle(topic, Path("agent.token").read_text().strip(), sys.argv[1], float(sys.argv[2]))))

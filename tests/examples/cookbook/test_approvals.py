@@ -4,6 +4,7 @@ import asyncio
 import tomllib
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -20,10 +21,10 @@ CONFIG: dict[str, Any] = tomllib.loads((PROGRAMS / "approvals" / "gateway.toml")
 
 
 @asynccontextmanager
-async def office(monkeypatch: pytest.MonkeyPatch) -> AsyncGenerator[tuple[str, TopicClient]]:
+async def office(folder: Path) -> AsyncGenerator[tuple[str, TopicClient]]:
     """The gateway of the recipe, with the server and a person in its topic: the topic's address, and the person."""
-    for name in ("ANN", "PAYMENTS", "AGENT"):
-        monkeypatch.setenv(f"{name}_TOKEN", f"{name.lower()}-token-of-the-test")
+    for name in CONFIG["participants"]:
+        (folder / f"{name}.token").write_text(f"{name}-token-of-the-test\n")
     async with gateway(**CONFIG, admins={}) as running:
         url = running.topic("office")
         async with payments.server.join(f"mcpx+{url}", token="payments-token-of-the-test"):
@@ -37,9 +38,9 @@ async def proposed(person: TopicClient) -> Proposal:
 
 
 @pytest.mark.parametrize("agrees", [True, False])
-async def test_an_agent_pays_only_if_a_person_agrees(agrees: bool, monkeypatch: pytest.MonkeyPatch):
+async def test_an_agent_pays_only_if_a_person_agrees(agrees: bool, folder: Path):
     payments.paid.clear()
-    async with office(monkeypatch) as (url, ann):
+    async with office(folder) as (url, ann):
         waiting = asyncio.ensure_future(proposed(ann))
         await asyncio.sleep(0)
         settling = asyncio.create_task(agent.settle(url, "agent-token-of-the-test", "Bob", 20))

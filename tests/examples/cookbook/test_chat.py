@@ -8,6 +8,7 @@ import pytest
 
 from defserve.host import Mcpl
 from defserve.testing import SyncClient
+from tests.waiting import DEADLINE
 
 pytestmark = [pytest.mark.eras("handshake"), pytest.mark.serves(mcpl=Mcpl(audit=[]))]
 
@@ -53,7 +54,7 @@ def chat(monkeypatch: pytest.MonkeyPatch) -> Iterator[Chat]:
 def test_the_host_hears_the_room_and_the_room_hears_the_host(chat: Chat, client: SyncClient):
     assert [channel.id for channel in client.mcpl.refresh_channels()] == ["chat:room"]
     chat.write("Ada: Is anybody there?")
-    message = client.mcpl.next_message(within=30)
+    message = client.mcpl.next_message(within=DEADLINE)
     assert (message.channel_id, message.author.name) == ("chat:room", "Ada")
     assert [getattr(part, "text", "") for part in message.content] == ["Is anybody there?"]
     client.mcpl.publish("chat:room", "Yes,\nI am.")
