@@ -42,7 +42,7 @@ ALLOWED: dict[str, set[str]] = {
     "host": {"transports", "auth.challenges", "auth.oauth", "auth.urls", "guard", "stores", "core", "wire"} | PROTOCOLS,
     "gateway": {"protocols.mcpx", "transports", "auth", "wire"},
     "live": {"protocols.mcpl"},
-    "extending": {"core"},
+    "extending": {"core", "stores"},
     "observing": {"core", "protocols.mcp", "wire"},
     "proxying": UNDER_SERVER,
     "code_mode": UNDER_SERVER,

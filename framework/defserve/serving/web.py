@@ -98,7 +98,7 @@ def app_of(
     )
     served = HttpApp(provider, _rules(mcp, provider.composition, options), http)
     if sharing is not None:
-        sharing.follow(mcp.subscriptions, served.streamable)
+        sharing.follow(provider.composition, mcp.subscriptions, served.streamable)
     provider.hang_up = served.drain
     return served
 
