@@ -16,8 +16,8 @@ import time
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 
-from . import html, models
-from .pages import ASSETS, Pages
+from . import finding, html, models
+from .pages import Pages
 from .places import BUILD, ROOT, SITE, THEME
 from .settings import settings
 
@@ -43,13 +43,14 @@ def build(pages: Pages) -> list[str]:
     """Build the site. Returns what the generator complained of."""
     shutil.rmtree(BUILD, ignore_errors=True)
     pages.write()
-    shutil.copytree(THEME, BUILD / "theme", ignore=shutil.ignore_patterns(*ASSETS))
+    shutil.copytree(THEME, BUILD / "theme", ignore=shutil.ignore_patterns("*.css", "*.js", "*.toml"))
     (BUILD / "zensical.toml").write_text(settings(pages), encoding="utf-8")
     command = [sys.executable, "-m", "zensical", "build", "--strict", "--clean"]
     plain = {**os.environ, "NO_COLOR": "1"}
     done = subprocess.run(command, cwd=BUILD, env=plain, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     if done.returncode:
         return [re.sub(r"\x1b\[[\d;]*m", "", done.stdout).partition("Traceback (")[0]]
+    finding.write()
     models.write(pages)
     return []
 
