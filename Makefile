@@ -59,7 +59,7 @@ test: $(READY)  ## run the tests
 
 test-slow: $(READY)  ## run the rows of corpora and tables that `make test` leaves out
 	@echo "== tests, the slow ones ($$($(BIN)/python --version))"
-	@$(BIN)/python -m pytest -q -n auto -m slow $(ARGS)
+	@$(BIN)/python -m pytest -q -n auto -m 'slow and not browser and not e2e' $(ARGS)
 
 test-all:  ## run the tests on every Python 3.11 to 3.14 of this machine
 	@sh tests/every_python.sh $(ARGS)
@@ -116,11 +116,11 @@ soak: $(READY)  ## run the tests that take minutes by design
 
 e2e: $(READY)  ## every template from `defserve new` to an installed package, type-checked; the tutorial, step by step
 	@echo "== templates and tutorial, end to end"
-	@$(BIN)/python -m pytest -q -n auto -m e2e --timeout=0 $(ARGS)
+	@$(BIN)/python -m pytest -q -n auto -m e2e --timeout=300 $$(grep -rl --include='test_*.py' mark.e2e tests) $(ARGS)
 
 apps: $(READY)  ## the inspector, the page of a server and views of MCP apps, in a headless Chromium (Debian's chromium)
 	@echo "== pages and views in a browser"
-	@$(BIN)/python -m pytest -q -n 2 --dist loadfile -m browser --timeout=0 -rs $(ARGS)
+	@$(BIN)/python -m pytest -q -n 2 --dist loadfile -m browser --timeout=120 -rs tests/browser $(ARGS)
 
 docs: $(SITE)  ## build the site of the documentation and check its links (ARGS="--serve": read it on loopback)
 	@$(BIN)/python -m tests.site $(ARGS)
