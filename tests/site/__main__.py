@@ -1,7 +1,7 @@
 """The command `make docs`: the site, built and checked, in build/docs/site.
 
-It exits with 1 if a link leads nowhere or if a browser would ask anybody else for something. With `--serve` the site is
-then served on loopback, to be read.
+It exits with 1 if a link leads nowhere, if a browser would ask anybody else for something, or if the search does not
+lead questions to the pages that answer them. With `--serve` the site is then served on loopback, to be read.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import time
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 
-from . import finding, html, models
+from . import finding, html, models, questions
 from .pages import Pages
 from .places import BUILD, ROOT, SITE, THEME
 from .settings import settings
@@ -27,6 +27,9 @@ def main(arguments: list[str]) -> int:
     began = time.monotonic()
     pages = Pages()
     problems = build(pages) or html.problems(SITE)
+    missed = {} if problems else questions.missed()
+    if len(questions.QUESTIONS) - len(missed) < questions.ENOUGH:
+        problems += [f"the search for {question!r} gives {pages}" for question, pages in missed.items()]
     if problems:
         print("\n".join(problems), file=sys.stderr)
         print(f"{len(problems)} problems", file=sys.stderr)
@@ -34,6 +37,8 @@ def main(arguments: list[str]) -> int:
     count = sum(1 for _ in SITE.rglob("*.html"))
     took = f"{time.monotonic() - began:.1f} s"
     print(f"{count} pages in {SITE.relative_to(ROOT)}: no link is broken, nothing is loaded from elsewhere ({took})")
+    asked = len(questions.QUESTIONS)
+    print(f"the search leads {asked - len(missed)} of {asked} questions to their page")
     if options.serve is not None:
         serve(options.serve)
     return 0

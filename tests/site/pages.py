@@ -33,8 +33,8 @@ LANGUAGES: Final = {
     ".md": "markdown",
     ".conf": "nginx",
 }
-# What a reader does not look for: the map, what repeats other pages, and what is for those who change defserve.
-UNSEARCHED: Final = ("index.md", "readme.md", "reference/index.md", "project/", "tests/")
+# What a reader does not look for: the map, what other pages show as well, what is for those who change defserve.
+UNSEARCHED: Final = ("index.md", "readme.md", "reference/index.md", "project/", "examples/", "tests/")
 ASSETS: Final = ("site.css", "iframe-worker.js")
 PICTURES: Final = {".png", ".svg"}
 
