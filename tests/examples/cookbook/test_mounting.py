@@ -6,12 +6,14 @@ import pytest
 
 from defserve import PeerError, ToolError
 from defserve.testing import SyncClient
+from tests.waiting import wait_until
 
 
 @pytest.mark.eras("stateless")
 def test_only_the_chosen_tools_are_there_under_new_names(folder: Path, client: SyncClient):
     (folder / "keys.md").write_text("They are at the desk.")
     (folder / "notes.txt").touch()
+    wait_until(lambda: len(client.tools()) == 2)  # a list does not wait for a child that is slow to start
     assert {tool["name"]: list(tool["inputSchema"]["properties"]) for tool in client.tools()} == {
         "list_pages": [],
         "read_page": ["page"],
