@@ -1,0 +1,20 @@
+"""The command `make chaos`: bad roads, full disks, clocks that jump, paused processes, no descriptors, no memory.
+
+Every row of the table is a fault and what is expected under it. Nothing hangs, nothing acknowledged is lost, and the
+message says what happened. It exits with 1 if a row was not held. The seed is printed; `--seed` repeats a run.
+"""
+
+from __future__ import annotations
+
+import sys
+
+from tests.attack.__main__ import command
+from tests.chaos.families import faults
+
+
+def main(arguments: list[str] | None = None) -> int:
+    return command("chaos", __doc__ or "", faults(), arguments)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
