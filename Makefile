@@ -1,7 +1,7 @@
 # Everything a fresh machine needs is python3 (3.11 or newer) and make. `make` alone lists what there is.
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-slow test-all coverage check bench conformance requirements fuzz faults attack search peers soak e2e apps clean
+.PHONY: help demo test test-slow test-all coverage check bench conformance requirements fuzz faults chaos attack search peers soak e2e apps clean
 MAKEFLAGS += --no-print-directory
 
 # The first interpreter that is new enough and runs; `make PYTHON=/path/to/python …` overrules it.
@@ -85,6 +85,9 @@ fuzz: $(READY)  ## run the property tests for minutes
 faults: $(READY)  ## kill servers, Redis and a kernel's servers at random moments: nothing acknowledged is lost (ARGS="--runs 1000")
 	@echo "== faults"
 	@$(BIN)/python -m tests.faults $(ARGS)
+
+chaos: $(READY)  ## bad roads, full disks, jumping clocks, paused processes: nothing hangs or is lost (ARGS="--only HTTP --json FILE")
+	@$(BIN)/python -m tests.chaos $(ARGS)
 
 search: $(READY)  ## how well each strategy finds tools, on the corpus (ARGS="--split fresh": those of another author)
 	@$(BIN)/python -m tests.search.evaluation $(ARGS)

@@ -11,9 +11,12 @@ import sys
 from tests.attack.__main__ import command
 from tests.chaos.families import faults
 
+JOBS = 8
+"""Most rows wait most of the time."""
+
 
 def main(arguments: list[str] | None = None) -> int:
-    return command("chaos", __doc__ or "", faults(), arguments)
+    return command("chaos", __doc__ or "", faults(), arguments, JOBS)
 
 
 if __name__ == "__main__":
