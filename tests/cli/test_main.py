@@ -175,7 +175,9 @@ def test_a_reader_that_has_seen_enough_is_no_failure():
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="a disk that is always full, as Linux has it")
 @pytest.mark.parametrize("argv", [["--version"], ["--help"], ["doctor"]])
-def test_output_that_has_no_room_is_told(argv: list[str], monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]):
+def test_output_that_has_no_room_is_told(
+    argv: list[str], monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+):
     with monkeypatch.context() as patched, suppress(OSError), open("/dev/full", "w") as full:
         patched.setattr(sys, "stdout", full)
         assert main(argv) == 1

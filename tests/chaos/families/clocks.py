@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from defserve.errors import DefserveError
-from defserve.host import Accept, Answers, Client, ProcessLink
+from defserve.host import Answers, Client, ProcessLink
 from tests.attack.trial import MissingFeature, Trial
 from tests.chaos.fault import SERVERS, Faults
 from tests.faults.killing_tasks import PROGRAM, Worker
@@ -154,9 +154,9 @@ def questions(trial: Trial, seconds: float) -> None:
         env["DEFSERVE_AUDIT_KEY"] = "0123456789abcdef0123456789abcdef"
         link = await ProcessLink.spawn(sys.executable, [f"{SERVERS}/keeping.py"], env=env)
 
-        def answer(*_: Any) -> Accept:
+        def answer(message: str, schema: dict[str, Any]) -> dict[str, str]:
             clock.jump(seconds)
-            return Accept({"value": "Ada"})
+            return dict.fromkeys(schema["properties"], "Ada")
 
         async with Client(link, version="2026-07-28", timeout=20, answers=Answers(ask=answer)) as client:
             began = time.monotonic()

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import posixpath
+import socket
+from contextlib import suppress
+from ipaddress import ip_address
 from urllib.parse import urlsplit
 
 from defserve.errors import LimitExceeded
+from defserve.guard import code as python
 from defserve.guard import paths
-from defserve.guard.code.judgement import pronounce
-from defserve.guard.code.policy import CodePolicy
 from defserve.guard.network import urls
 from defserve.guard.shell import judgement as shell
 from defserve.guard.verdict import Verdict
@@ -67,8 +69,7 @@ def addresses(data: bytes) -> None:
 
 def code(data: bytes) -> None:
     """Code is refused with a reason, or allowed. Whatever it is, judging ends."""
-    verdict = pronounce(data, CodePolicy())
-    _explained(verdict)
+    _explained(python.judge(data))
 
 
 def checkpoints(data: bytes) -> None:
