@@ -49,8 +49,6 @@ class Inspector:
 
     def open(self, width: int = 1440, height: int = 900, scheme: str = "light", at: str = "tools") -> None:
         self.browser.look(width, height, scheme)
-        self.browser.open(self.address)
-        self.browser.page("localStorage.clear() || true")
         self.browser.open(f"{self.address}#{at}")
         assert self.page(READY)
 

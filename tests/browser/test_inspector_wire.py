@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import os
+import json
 import re
 import subprocess
 import sys
@@ -19,8 +19,7 @@ from defserve.host import HttpLink
 from defserve.inspector.inspection import Inspection
 from defserve.inspector.target import Target
 
-from .accessibility import serious
-from .inspecting import FITS, PICTURES, InspectorBeside, inspector_of
+from .inspecting import InspectorBeside, inspector_in, looks
 
 if TYPE_CHECKING:
     from .chromium import Browser
@@ -28,7 +27,6 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.browser
 
 ROOT = Path(__file__).parents[2]
-LOOKS = ((360, 780, "light"), (360, 780, "dark"), (768, 900, "light"), (1440, 900, "light"), (1440, 900, "dark"))
 ERAS = ("handshake", "stateless")
 ROWS = "[...document.querySelectorAll('.wrow')].filter(each => !each.querySelector('.skel'))"
 COUNTED = "document.querySelector('.wcounted').textContent"
@@ -84,21 +82,14 @@ def ends(words: str) -> str:
 
 
 @pytest.fixture(scope="module")
-def inspector(tmp_path_factory: pytest.TempPathFactory) -> Iterator[InspectorBeside]:
-    """An inspector of the greenhouse, which is served over HTTP by a process of its own."""
+def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """Where the greenhouse is served over HTTP, by a process of its own."""
     file = tmp_path_factory.mktemp("wire") / "greenhouse.py"
     file.write_text(SERVER, encoding="utf-8")
     command = (sys.executable, str(file), "--on", "http://127.0.0.1:0/mcp")
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
         assert process.stderr is not None
-        url = next(line for line in process.stderr if line.startswith("serving on ")).split()[-1]
-
-        @asynccontextmanager
-        async def link() -> AsyncGenerator[HttpLink]:
-            yield HttpLink(url)
-
-        with inspector_of(Target(url, (url,), link, "handshake")) as inspector:
-            yield inspector
+        yield next(line for line in process.stderr if line.startswith("serving on ")).split()[-1]
         process.terminate()
 
 
@@ -120,23 +111,25 @@ def call(inspector: InspectorBeside, *calls: tuple[str, dict[str, Any]], eras: t
 
 
 @pytest.fixture
-def panel(browser: Browser, inspector: InspectorBeside) -> Iterator[InspectorBeside]:
-    """The panel with some messages in both eras. At the end the browser has complained of nothing."""
+def panel(browser: Browser, url: str) -> Iterator[InspectorBeside]:
+    """The panel of an inspector, with some messages in both eras."""
+
+    @asynccontextmanager
+    async def link() -> AsyncGenerator[HttpLink]:
+        yield HttpLink(url)
 
     async def clear(inspection: Inspection) -> None:
         for era in ERAS:
             await inspection.client(era)
         inspection.timeline.clear()
 
-    inspector.run(clear)
-    call(inspector, ("list_sensors", {}), ("forecast", {"days": 99}), ("survey", {"beds": 3}), ("forecast", {}))
-    browser.look(1440, 900)
-    browser.open(f"{inspector.url}#wire")
-    assert browser.page(f"{ROWS}.length > 8")
-    yield inspector
-    assert browser.complaints() == []
-    assert [each for each in browser.asked() if not each.startswith((inspector.origin, "blob:"))] == []
-    browser.open("about:blank")
+    with inspector_in(browser, Target(url, (url,), link, "handshake"), "blob:") as inspector:
+        inspector.run(clear)
+        call(inspector, ("list_sensors", {}), ("forecast", {"days": 99}), ("survey", {"beds": 3}), ("forecast", {}))
+        browser.look(1440, 900)
+        browser.open(f"{inspector.url}#wire")
+        assert browser.page(f"{ROWS}.length > 8")
+        yield inspector
 
 
 def choose(browser: Browser, words: str) -> None:
@@ -290,11 +283,15 @@ def test_the_timeline_is_saved_and_cleared(browser: Browser, panel: InspectorBes
         "window.made = [], URL.createObjectURL = (make => blob => (made.push(blob), make(blob)))"
         "(URL.createObjectURL.bind(URL)), true"
     )
+    recorder = panel.inspection.recorder
+    # Messages go on while it is saved: all that were there before are in the file, each once.
+    first, before = recorder.first, recorder.count
     browser.press("[aria-label='Save as JSON lines']")
     text = browser.page("(async () => made.length > 0 && made.at(-1).text())()")
-    lines = [line for line in text.split("\n") if line]
-    assert len(lines) == panel.inspection.recorder.count - panel.inspection.recorder.first
-    assert '"body"' in lines[0]
+    lines = [json.loads(line) for line in text.split("\n") if line]
+    saved = [line["seq"] for line in lines]
+    assert len(set(saved)) == len(saved) and {*range(first, before)} <= set(saved)
+    assert "body" in lines[0]
     browser.page(
         "[...document.querySelectorAll('.wirebar .btn')].find(each => each.innerText === 'Clear').click() ?? true"
     )
@@ -319,22 +316,17 @@ def test_from_a_call_to_its_messages(browser: Browser, panel: InspectorBeside):
 
 
 def test_it_fits_every_window_in_both_themes(browser: Browser, panel: InspectorBeside):
-    for width, height, scheme in LOOKS:
-        browser.look(width, height, scheme)
-        browser.open("about:blank")
-        browser.open(f"{panel.url}#wire")
-        assert browser.page(f"{ROWS}.length > 8 && document.documentElement.dataset.theme === {scheme!r}")
-        assert browser.page(FITS), width
-        assert browser.page("(each => each.scrollWidth <= each.clientWidth)(document.querySelector('.virtual'))"), width
-        assert browser.page("document.querySelector('.wcounted').getBoundingClientRect().width > 20"), width
-        choose(browser, "list_sensors" if width > 700 else "tools/call")
+    for look in looks(browser, f"{panel.url}#wire", f"{ROWS}.length > 8"):
+        look.fits()
+        assert browser.page("(each => each.scrollWidth <= each.clientWidth)(document.querySelector('.virtual'))")
+        assert browser.page("document.querySelector('.wcounted').getBoundingClientRect().width > 20")
+        choose(browser, "tools/call" if look.is_phone else "list_sensors")
         for tab in (1, 2, 4, 3):
             browser.press(TAB.format(tab))
             assert browser.page(f"!!{DRAWER}.querySelector('.json, .headers, .code')"), tab
-            assert browser.page(FITS), (width, tab)
-        assert serious(browser) == []
-        if width == 1440 and os.environ.get("DEFSERVE_PICTURES"):
-            browser.shot(PICTURES / f"inspector-wire{'-dark' if scheme == 'dark' else ''}.png")
+            look.fits()
+        look.is_fine()
+        look.picture("wire")
 
 
 FLOOD = """

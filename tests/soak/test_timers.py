@@ -72,5 +72,5 @@ async def visit(app: Any) -> None:
     await turns()
     slow.leave()
     stateless = Peer(app, STATELESS)
-    begun = await stateless.ask("tools/call", {"name": "job", "arguments": {"seconds": 100}, "_meta": META})
+    begun = await stateless.ask("tools/call", {"name": "job", "arguments": {"seconds": 5}, "_meta": META})
     assert begun["result"]["status"] == "working", begun

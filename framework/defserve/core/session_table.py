@@ -21,7 +21,7 @@ class SessionHolder(Protocol):
         """Whether it was never used, and the seconds since its peer was heard. None while a call or stream is open."""
         ...
 
-    def give_way(self) -> None:
+    def evict(self) -> None:
         """End the session, because another one needs its place."""
 
 
@@ -102,7 +102,7 @@ class SessionTable:
                 if (holder := session.holder) is not None and (rank := holder.idle()) is not None
             ]
             if idle:
-                max(idle, key=lambda each: each[0])[1].give_way()
+                max(idle, key=lambda each: each[0])[1].evict()
                 return True
         return False
 

@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING, Any, cast
 
 from defserve.core.composition import Composition
 from defserve.core.extension import Extension
+from defserve.protocols.mcp.authorization.authorization import Authorization
 from defserve.stores.shared.link import SharedLink
+from defserve.stores.shared.rates import SharedRates
 from defserve.transports.http.streamable import Streamable
 
 if TYPE_CHECKING:
@@ -28,11 +30,14 @@ class Sharing(Extension):
     def __init__(self, address: str) -> None:
         self.link, self._is_used = SharedLink(address), False
 
-    def follow(self, subscriptions: Subscriptions, endpoint: Streamable) -> None:
-        """Share the sessions of an endpoint, and what subscriptions tell them."""
+    def follow(self, composition: Composition, subscriptions: Subscriptions, endpoint: Streamable) -> None:
+        """Share the sessions of an endpoint, what subscriptions tell them, and what extensions count and keep."""
         changes = SharedChanges(self.link, subscriptions, cast("SharedSessions", endpoint.sessions))
         if not self._is_used:
-            subscriptions.share, changes.is_first, self._is_used = changes.tell, True, True
+            subscriptions.share, changes.is_first, self._is_used = changes.publish, True, True
+            for extension in composition.extensions:
+                if isinstance(extension, Authorization):
+                    extension.counter = SharedRates(self.link)
 
     def lifespan(self) -> AbstractAsyncContextManager[Any]:
         return self._linked()
@@ -50,25 +55,25 @@ class Sharing(Extension):
 
 
 class SharedChanges:
-    """Changes that one process tells all: each session hears of one once, from its home."""
+    """Changes that one process tells all: each session hears of one once, from its owner."""
 
     def __init__(self, link: SharedLink, subscriptions: Subscriptions, sessions: SharedSessions) -> None:
         self._link, self._subscriptions, self._sessions = link, subscriptions, sessions
         self.is_first = False
         """Whether it also tells those whom only this process knows. A process may have several endpoints."""
         sessions.replay = self._replay
-        link.hear(CHANGE, self._hear)
+        link.receive(CHANGE, self._on_change)
 
-    def tell(self, what: str, name: str) -> None:
+    def publish(self, what: str, name: str) -> None:
         """From any thread."""
-        self._link.tell("t", CHANGE, "k", what, "v", name)
+        self._link.publish("t", CHANGE, "k", what, "v", name)
 
-    async def _hear(self, fields: dict[str, bytes], id: str) -> None:
+    async def _on_change(self, fields: dict[str, bytes], id: str) -> None:
         # What was subscribed to before the change was told must be known here.
         await self._sessions.refresh()
-        self._pass_on(self._sessions.at_home(), fields, id)
+        self._pass_on(self._sessions.owned(), fields, id)
         if self.is_first and fields["w"].decode() != self._link.worker:
-            self._subscriptions.heard_elsewhere(fields["k"].decode(), fields["v"].decode())
+            self._subscriptions.received_elsewhere(fields["k"].decode(), fields["v"].decode())
 
     def _replay(self, session: SharedSession, news: list[tuple[str, dict[str, bytes]]] | None) -> None:
         if news is None:
@@ -79,11 +84,11 @@ class SharedChanges:
 
     def _pass_on(self, sessions: list[SharedSession], fields: dict[str, bytes], id: str) -> None:
         told = [cast("Session", each.conversation) for each in sessions]
-        self._link.telling = id
+        self._link.delivering = id
         try:
-            self._subscriptions.heard(fields["k"].decode(), fields["v"].decode(), told)
+            self._subscriptions.received(fields["k"].decode(), fields["v"].decode(), told)
         finally:
-            self._link.telling = ""
+            self._link.delivering = ""
 
 
 def sharing_of(composition: Composition) -> Sharing | None:

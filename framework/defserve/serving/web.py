@@ -110,7 +110,7 @@ def app_of(
     )
     served = HttpApp(provider, rules, http)
     if sharing is not None:
-        sharing.follow(mcp.subscriptions, served.streamable)
+        sharing.follow(provider.composition, mcp.subscriptions, served.streamable)
     provider.hang_up = served.drain
     return served
 

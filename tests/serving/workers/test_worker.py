@@ -22,7 +22,7 @@ from defserve.errors import UsageError
 from defserve.runner.address import Address
 from defserve.serving.workers import worker as worker_module
 from defserve.serving.workers.link import Gone, Link
-from defserve.serving.workers.membership import VARIABLE, Greeting, Membership, join, membership
+from defserve.serving.workers.membership import VARIABLE, GroupSecrets, Membership, join, membership
 from defserve.serving.workers.running import address_of_group, serve_as_worker, supervised, worker_count
 from tests.rows import for_each_row
 
@@ -74,7 +74,7 @@ def work(server: Server, play: Callable[[Played], None]) -> int:
     ours, theirs = socket.socketpair()
     with socket.socket() as listener, ours:
         listener.bind(("127.0.0.1", 0))
-        ours.sendall(Greeting(None, "s" * 43).written())
+        ours.sendall(GroupSecrets(None, "s" * 43).written())
         played, problems = Played(ours, listener.getsockname()[1]), list[BaseException]()
 
         def run() -> None:
@@ -236,4 +236,4 @@ async def test_a_link_answers_both_sides_and_says_when_the_other_is_gone():
         await waiting
     await asyncio.wait(running, timeout=30)
     assert all(task.done() for task in running)
-    one.tell("nobody hears it")
+    one.send("nobody hears it")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from base64 import urlsafe_b64decode
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, Protocol
@@ -11,6 +10,7 @@ from typing import Any, Protocol
 from defserve.auth.bearer import is_token
 from defserve.auth.principals import Principal, is_token_id
 from defserve.errors import UsageError
+from defserve.wire import base64url
 from defserve.wire.jsonvalue import is_object
 
 
@@ -83,7 +83,7 @@ def claimed_issuer(token: str) -> str | None:
     if len(parts) != 3:
         return None
     try:
-        claims: Any = json.loads(urlsafe_b64decode(parts[1] + "=" * (-len(parts[1]) % 4)))
+        claims: Any = json.loads(base64url.decode(parts[1]))
     except (ValueError, RecursionError):
         return None
     issuer = claims.get("iss") if is_object(claims) else None

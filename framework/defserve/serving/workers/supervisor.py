@@ -192,8 +192,8 @@ class Supervisor:
             task.add_done_callback(self._tasks.discard)
 
     async def _retire(self, worker: WorkerProcess) -> None:
-        worker.link.tell("leave")
-        if not await worker.end(worker.patience + self.timing.farewell):
+        worker.link.send("leave")
+        if not await worker.end(worker.drain_seconds + self.timing.kill_after):
             self.say(f"{worker} did not leave in time and was killed")
 
     async def _end_all(self) -> None:
@@ -201,7 +201,7 @@ class Supervisor:
             task.cancel()
         left = [*self.running]
         for worker in left:
-            worker.link.tell("end")
+            worker.link.send("end")
         ends = asyncio.gather(*(self._end(worker) for worker in left))
         at_once = asyncio.ensure_future(self._at_once.wait())
         await asyncio.wait((ends, at_once), return_when=asyncio.FIRST_COMPLETED)
@@ -213,5 +213,5 @@ class Supervisor:
     async def _end(self, worker: WorkerProcess) -> None:
         if not worker.is_ready:  # it has no calls to finish, and cannot hear that it should end
             await worker.kill()
-        elif not await worker.end(worker.patience + self.timing.farewell) and not self._at_once.is_set():
+        elif not await worker.end(worker.drain_seconds + self.timing.kill_after) and not self._at_once.is_set():
             self.say(f"{worker} did not end in time and was killed")

@@ -266,14 +266,14 @@ class Subscriptions:
         """Call `updated` with every update that is for everybody. Used to tell the server this one is mounted on."""
         self._forwards.append(updated)
 
-    def heard(self, what: str, name: str, shared: Iterable[Session]) -> None:
+    def received(self, what: str, name: str, shared: Iterable[Session]) -> None:
         """A process has shared a change, of which these sessions are told."""
         if what == RESOURCE:
             self._tell_subscribers(self._told(shared), name)
         else:
             self._tell_list(self._told(shared), name)
 
-    def heard_elsewhere(self, what: str, name: str) -> None:
+    def received_elsewhere(self, what: str, name: str) -> None:
         """Another process has shared a change, of which those are told that only this process knows."""
         for forward in self._forwards if what == RESOURCE else ():
             forward(name)
