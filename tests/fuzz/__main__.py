@@ -74,7 +74,7 @@ def fuzz(name: str, seconds: float, seed: int) -> dict[str, Any]:
         run = _follow(process.stderr, began)
     run["seconds"] = round(time.monotonic() - began, 1)
     run["found"] = sorted(str(file.relative_to(ROOT)) for file in {*found.iterdir()} - before)
-    if process.returncode and not run["found"]:
+    if process.returncode and not run["found"] and not run["is_done"]:
         run["found"] = [f"exit code {process.returncode}"]
     quiet = run["seconds"] - run["last_new"]
     told = (
@@ -88,12 +88,14 @@ def fuzz(name: str, seconds: float, seed: int) -> dict[str, Any]:
 
 def _follow(lines: Any, began: float) -> dict[str, Any]:
     """What the fuzzer says while it runs, and when it last found something new."""
-    run: dict[str, Any] = {"runs": 0, "coverage": 0, "last_new": 0.0, "tail": []}
+    run: dict[str, Any] = {"runs": 0, "coverage": 0, "last_new": 0.0, "is_done": False, "tail": []}
     for line in lines:
         if status := _STATUS.search(line):
             run["runs"] = max(run["runs"], int(status[1]))
             if int(status[3]) > run["coverage"]:
                 run["coverage"], run["last_new"] = int(status[3]), round(time.monotonic() - began, 1)
+        elif line.startswith("Done "):
+            run["is_done"] = True  # its alarm clock may still go off while the interpreter ends
         else:
             run["tail"] = [*run["tail"][-24:], line.rstrip()[:300]]
     return run

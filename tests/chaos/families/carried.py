@@ -30,9 +30,9 @@ from tests.chaos.load import (
     words_for,
 )
 
-TALKERS = 3
-WORDS = 12
-WORDS_OF_PROCESSES = 6
+TALKERS, WORDS = 3, 12
+# A process takes a moment to start, and the official client to give up.
+FEW_TALKERS, FEW_WORDS = 2, 6
 
 
 class Way(NamedTuple):
@@ -79,7 +79,8 @@ async def _talk_through(
     async with proxied(served.place, trial.random, up=up, down=down) as proxy:
         open_one = client(way.url.format(port=proxy.port))
         name = f"{trial.random.randrange(1 << 40):x}"
-        said = [words_for(trial.random, f"{name}-{n}", WORDS) for n in range(TALKERS)]
+        talkers, many = (TALKERS, WORDS) if ours else (FEW_TALKERS, FEW_WORDS)
+        said = [words_for(trial.random, f"{name}-{n}", many) for n in range(talkers)]
         wait = PATIENT if _harm(up, down) is Harm.LATE else IMPATIENT
         await asyncio.gather(*(talk(open_one, words, tally, n, wait, is_ours=ours) for n, words in enumerate(said)))
     return tally
@@ -124,7 +125,7 @@ def over_pipes(trial: Trial, client: str, up: Road | None, down: Road | None) ->
         )
 
     async def talk_all() -> None:
-        said = [words_for(random, f"word-{n}", WORDS_OF_PROCESSES) for n in range(2)]
+        said = [words_for(random, f"word-{n}", FEW_WORDS) for n in range(FEW_TALKERS)]
         wait = PATIENT if harm is Harm.LATE else IMPATIENT
         await asyncio.gather(*(talk(open_one, words, tally, n, wait, is_ours=is_ours) for n, words in enumerate(said)))
 
