@@ -30,7 +30,7 @@ from defserve.inspector.server_log import ServerLog
 from defserve.inspector.skills import HeldSkills
 from defserve.inspector.states.states import StateTrees
 from defserve.inspector.target import Target
-from defserve.inspector.tasks.tasks import Tasks
+from defserve.inspector.tasks.tasks import FollowedTasks
 from defserve.inspector.topic import TopicSeat
 from defserve.inspector.watches import Watches
 
@@ -82,7 +82,7 @@ class Inspection:
         self.seats: dict[int, TopicSeat] = {}
         self.views, self.apps = Views(), ShownApps()
         self.watches, self.skills = Watches(), HeldSkills()
-        self.tasks = Tasks(self)
+        self.tasks = FollowedTasks(self)
         self.granted: dict[str, bool] = {}
         self.connections: dict[str, EraConnection] = {}
         self.pages: list[Push] = []

@@ -94,13 +94,18 @@ async def test_questions_inside_of_a_task_are_put_to_the_person(inspect: Inspect
 async def test_an_answer_that_does_not_arrive_is_asked_for_again(
     inspect: Inspect, do: Run, monkeypatch: pytest.MonkeyPatch
 ):
-    async def lost(self: ServerTask, given: Any) -> None:
-        monkeypatch.undo()
-        raise PeerError("lost")
+    answer, lost = ServerTask.answer, list[Any]()
 
+    async def lost_once(self: ServerTask, given: Any) -> None:
+        if not lost:
+            lost.append(given)
+            raise PeerError("lost")
+        await answer(self, given)
+
+    monkeypatch.setattr(followed, "AWAY_SECONDS", 0.01)
+    monkeypatch.setattr(ServerTask, "answer", lost_once)
     async with inspect(workshop()[0], "stateless") as inspection:
         number = (await do(inspection, "tasks.start", tool="clean", arguments={}))["task"]
-        monkeypatch.setattr(ServerTask, "answer", lost)
         for _ in range(2):
             await until(lambda: bool(inspection.questions.open))
             (question,) = inspection.questions.open

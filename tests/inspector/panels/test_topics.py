@@ -114,7 +114,7 @@ async def test_the_person_is_told_that_the_gateway_has_left():
     async with inspecting() as inspection:
         parts: list[Any] = []
 
-        async def take(part: Any) -> None:
+        def take(part: Any) -> None:
             parts.append(part)
 
         async with gateway() as here:

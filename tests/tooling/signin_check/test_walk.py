@@ -89,7 +89,16 @@ OPENID = f"{ISSUER}/.well-known/openid-configuration"
         ({"at": {METADATA: b"[]"}}, "resource metadata", "missing", "not a JSON object"),
         ({"at": {METADATA: OSError("away")}}, "resource metadata", "missing", "away"),
         ({"challenge": 'Bearer resource_metadata="file:///x"'}, "resource metadata", "ok", METADATA),
-        ({"resource": {"resource": "https://tools.example"}}, "names itself", "broken", "refuse to sign in"),
+        ({"resource": {"resource": "https://tools.example"}}, "names itself", "missing", "compare exactly"),
+        ({"resource": {"resource": "https://tools.example/other"}}, "names itself", "broken", "refuse to sign in"),
+        ({"resource": {"resource": 7}}, "names itself", "broken", "refuse to sign in"),
+        ({"challenge": f"Basic x, bearer resource_metadata={METADATA!r}"}, "says where to look", "missing", "usual"),
+        (
+            {"challenge": f'Basic realm="resource_metadata", Bearer resource_metadata="{METADATA}"'},
+            "says where to look",
+            "ok",
+            METADATA,
+        ),
         ({"resource": {"resource": f"{URL}/"}}, "names itself", "missing", "compare exactly"),
         ({"resource": {"authorization_servers": []}}, "names its issuers", "broken", "do not know where"),
         ({"resource": {"authorization_servers": ["http://login.example"]}}, "metadata", "broken", "only https"),
@@ -123,7 +132,7 @@ OPENID = f"{ISSUER}/.well-known/openid-configuration"
         ({"at": {KEYS: {"keys": []}}}, "keys", "ok", "empty set"),
         ({"at": {KEYS: b"{}"}}, "keys", "broken", "not a key set"),
     ],
-    ids=range(32),
+    ids=range(36),
 )
 def test_what_a_client_would_stumble_over_is_said(changed: Any, step: str, state: str, words: str) -> None:
     met = found(Web(**changed))[step]

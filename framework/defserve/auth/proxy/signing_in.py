@@ -15,7 +15,7 @@ from defserve.auth.proxy.consent.asking import SECONDS, Consent
 from defserve.auth.proxy.consent.page import leaving_page, problem_page
 from defserve.auth.proxy.errors import OAuthError, Refusal
 from defserve.auth.proxy.fields import form_of, query_of
-from defserve.auth.proxy.grants import Grant, Grants, new_id
+from defserve.auth.proxy.grants import Grants, UserGrant, new_id
 from defserve.auth.proxy.requests import AuthorizationRequest, Offered, checked_request
 from defserve.auth.proxy.seals import Seals
 from defserve.auth.proxy.tokens import ProxyTokens
@@ -135,7 +135,7 @@ class SigningIn:
         await self._grants.begin(grant)
         return self._tokens.code(grant, request)
 
-    def _grant(self, request: AuthorizationRequest, user: SignedIn) -> Grant:
+    def _grant(self, request: AuthorizationRequest, user: SignedIn) -> UserGrant:
         subject = str(user.claims.get(self._login.vendor.subject, ""))
         if not is_token_id(subject):
             raise OAuthError("access_denied", "the account has no usable id")
@@ -143,7 +143,7 @@ class SigningIn:
         if not self._allows(claims):
             log.warning("%s may not use this server: it is not on the list of OAuthProxy(allow=…)", subject)
             raise OAuthError("access_denied", "this account may not use this server")
-        return Grant(
+        return UserGrant(
             new_id(),
             request.client,
             subject,

@@ -35,7 +35,7 @@ async def follow(inspection: Inspection, request: Request) -> Any:
                 raise
         if found != told:
             told = found
-            await request.part(found)
+            request.part(found)
         if way is None:
             return None
         await asyncio.sleep(way.pause)
@@ -46,7 +46,7 @@ async def logs(inspection: Inspection, request: Request) -> Any:
     way = await _kernel(inspection, request)
     async with aclosing(way.logs(request.text("server"))) as lines:
         async for line in lines:
-            await request.part(line)
+            request.part(line)
 
 
 async def held(inspection: Inspection, request: Request) -> Any:

@@ -30,7 +30,7 @@ async def follow(inspection: Inspection, request: Request) -> Any:
             while not me.over.is_set():
                 if (found := seat.told()) != told:
                     told = found
-                    await request.part({"seat": number, **found})
+                    request.part({"seat": number, **found})
                 await seat.change()
         finally:
             del inspection.seats[number]

@@ -15,7 +15,7 @@ MOST_BYTES: Final = 32 * 1024 * 1024
 """Of results. Those of the oldest are forgotten first; the timeline has them still."""
 
 
-class Tasks:
+class FollowedTasks:
     """Started tools by number. If there are too many, the oldest of those that are over is dropped."""
 
     def __init__(self, host: TaskHost) -> None:

@@ -2,5 +2,5 @@
 
 It only reads: nothing is registered, nobody signs in. A step that depends on one that failed is left out.
 
-May import: `auth.issuers`, `auth.jwt`, `auth.metadata`, `auth.urls`, `protocols.mcp.versions`.
+May import: `auth.challenges`, `auth.issuers`, `auth.jwt`, `auth.oauth`, `auth.urls`, `protocols.mcp.versions`.
 """

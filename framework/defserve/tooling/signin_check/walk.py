@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import AsyncIterator, Mapping
 from typing import Any, Final
-from urllib.parse import urlsplit
 
+from defserve.auth.challenges import oauth_challenge
 from defserve.auth.issuers.fetching import HttpAnswer, HttpRequest, Send, send
-from defserve.auth.metadata import well_known_paths
+from defserve.auth.oauth.well_known import covers, origin_of, resource_places
 from defserve.auth.urls import checked_url
 from defserve.errors import UsageError
 from defserve.protocols.mcp.versions import HANDSHAKE_VERSIONS
@@ -33,7 +32,6 @@ _HEADERS: Final = {
     "content-type": "application/json",
     "mcp-protocol-version": HANDSHAKE_VERSIONS[-1],
 }
-_FIELD: Final = re.compile(r'([a-zA-Z_]+)="((?:[^"\\]|\\.)*)"')
 
 
 async def walk(url: str, ask: Send = send) -> AsyncIterator[Step]:
@@ -53,7 +51,7 @@ async def walk(url: str, ask: Send = send) -> AsyncIterator[Step]:
     yield step
     if answer.status != 401:
         return
-    said = dict(_FIELD.findall(answer.headers.get("www-authenticate", "")))
+    said = oauth_challenge(answer.headers.get("www-authenticate", "")).parameters
     yield _pointer(said)
     yield _scopes(said)
     document: Mapping[str, Any] | None = None
@@ -62,8 +60,7 @@ async def walk(url: str, ask: Send = send) -> AsyncIterator[Step]:
     servers = texts(document.get("authorization_servers")) if document is not None else []
     if document is None:
         # Clients of 2025-03-26 take the server itself for the issuer. Newer ones do so if there is no metadata.
-        parts = urlsplit(url)
-        servers = [f"{parts.scheme}://{parts.netloc}"]
+        servers = [origin_of(url)]
     for issuer in servers:
         async for step in issuer_steps(issuer, url, texts((document or {}).get("scopes_supported")), ask):
             yield step
@@ -108,8 +105,7 @@ def _scopes(said: Mapping[str, str]) -> Step:
 
 async def _metadata(url: str, named: str | None, ask: Send) -> AsyncIterator[tuple[Step, Mapping[str, Any] | None]]:
     """Looks for the metadata as clients do. The document of the last step is what was found."""
-    parts = urlsplit(url)
-    usual = [f"{parts.scheme}://{parts.netloc}{path}" for path in well_known_paths(parts.path)]
+    usual = resource_places(url)
     problems: list[str] = []
     for place in dict.fromkeys([named, *usual] if named else usual):
         found, problem = await document_at(place, ask)
@@ -134,6 +130,6 @@ def _resource(url: str, found: Mapping[str, Any]) -> Step:
         return Step(SERVER, "names itself", "ok", url)
     about = f"`resource` is {resource!r}, and clients that were given {url} refuse to sign in"
     fix = "publish exactly the URL that clients are given: scheme, host, port, path, no slash at the end"
-    if isinstance(resource, str) and resource.rstrip("/") == url.rstrip("/"):
-        return Step(SERVER, "names itself", "missing", f"{about}, if they compare exactly", fix)
+    if isinstance(resource, str) and covers(resource, url):
+        return Step(SERVER, "names itself", "missing", f"{about}, if they compare exactly (RFC 9728 §3.3)", fix)
     return Step(SERVER, "names itself", "broken", about, fix)

@@ -12,7 +12,7 @@ from pydantic_core import to_jsonable_python
 from defserve.errors import InvalidParams, UsageError
 from defserve.protocols.mcp.params import text
 from defserve.protocols.mcpl.content import Sendable, blocks
-from defserve.protocols.mcpl.instants import instant
+from defserve.protocols.mcpl.instants import instant_of
 from defserve.protocols.mcpl.push.tags import checked, closure
 from defserve.wire.jsonvalue import is_array, is_object
 from defserve.wire.messages import Params
@@ -126,7 +126,7 @@ class Message:
             described["threadId"] = self.thread
         described |= {
             "author": author.wire(),
-            "timestamp": instant(self.timestamp),
+            "timestamp": instant_of(self.timestamp),
             "content": blocks(self.content),
             "metadata": dict(self.metadata or {}),
         }

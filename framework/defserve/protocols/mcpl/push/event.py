@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from defserve.errors import PeerError, UsageError
 from defserve.protocols.mcpl import content
-from defserve.protocols.mcpl.instants import instant
+from defserve.protocols.mcpl.instants import instant_of
 from defserve.protocols.mcpl.push.tags import checked, closure
 from defserve.wire.jsonvalue import is_mapping, is_object
 from defserve.wire.messages import Params
@@ -70,7 +70,7 @@ def event_wire(name: str, event: Event) -> Params:
     id: Any = event.id if event.id is not None else new_event_id()
     if not isinstance(id, str) or not id:
         raise UsageError(f"push: id={id!r} is not a text", fix='give the event a stable name: id="evt_1"')
-    wire: Params = {"featureSet": name, "eventId": id, "timestamp": instant(event.timestamp)}
+    wire: Params = {"featureSet": name, "eventId": id, "timestamp": instant_of(event.timestamp)}
     if event.origin is not None:
         if not is_mapping(event.origin):
             raise UsageError(f"push: origin={event.origin!r} is not a mapping", fix='origin={"memoryId": "m1"}')
