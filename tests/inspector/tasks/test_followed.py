@@ -15,7 +15,7 @@ from defserve.host.tasks import ServerTask
 from defserve.inspector.questions import Questions
 from defserve.inspector.tasks import followed
 from defserve.inspector.tasks.followed import MOST_QUESTIONS, FollowedTask
-from defserve.inspector.tasks.record import TaskRecord
+from defserve.inspector.tasks.record import FollowedRecord
 from tests.waiting import until
 
 pytestmark = pytest.mark.anyio
@@ -54,7 +54,7 @@ class Asking:
 
 @asynccontextmanager
 async def following(server: Asking) -> AsyncIterator[FollowedTask]:
-    task = FollowedTask(server, TaskRecord(1, "stateless", "tool", {}))
+    task = FollowedTask(server, FollowedRecord(1, "stateless", "tool", {}))
     task.resume(ServerTask(server, "tool", {}, server.told))
     try:
         yield task
