@@ -21,7 +21,7 @@ from defserve.runner.network import NetworkOptions, listen
 from defserve.runner.sockets import bound
 from defserve.runner.web_sessions import WebSessions
 from defserve.serving.options import WebFields
-from defserve.serving.sharing import sharing_of
+from defserve.serving.sharing.extension import sharing_of
 from defserve.transports.http.app import HttpApp, HttpOptions, Probe
 from defserve.transports.http.page import PageContent, PageRules
 from defserve.transports.http.streamable import HttpRules

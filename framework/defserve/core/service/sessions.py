@@ -28,6 +28,16 @@ class SessionSharer(SessionHolder, Protocol):
     """A holder whose session other processes serve as well."""
 
     @property
+    def id(self) -> str:
+        """The name of the session in all processes."""
+        ...
+
+    @property
+    def is_owner(self) -> bool:
+        """Whether this process tells the session what happens. One process does."""
+        ...
+
+    @property
     def numbering(self) -> str:
         """How the ids of this process's requests to the peer begin."""
         ...
