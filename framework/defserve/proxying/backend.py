@@ -51,7 +51,7 @@ class Backend(MountedServer):
         changes = self._changes = Changes(self, state, conversations, catalogue, front.mcp.subscriptions)
         calls = Calls(self, state, conversations, room, parking, keep_task)
         self._supervision = BackendSupervision(self, state, conversations, catalogue, changes, room, policy)
-        conversations.ended, conversations.greet = lambda front: catalogue.forget(front.key), changes.listen_for
+        conversations.ended, conversations.opened = lambda front: catalogue.forget(front.key), changes.listen_for
         # Not methods that pass on: a call of a tool would pay for each.
         self.relay, self.ask_task, self.release_task = calls.relay, calls.ask_task, calls.release_task
         self.watch_resources, self.unwatch_resources = changes.watch_resources, changes.unwatch_resources
