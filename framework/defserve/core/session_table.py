@@ -11,7 +11,7 @@ from defserve.limits import Limits
 if TYPE_CHECKING:
     from defserve.core.identity import PeerIdentity
     from defserve.core.session import Session
-    from defserve.wire.messages import Id
+    from defserve.wire.messages import Id, Params
 
 
 class SessionHolder(Protocol):
@@ -42,6 +42,14 @@ class SessionSharer(SessionHolder, Protocol):
     def numbering(self) -> str:
         """How the ids of this process's requests to the peer begin."""
         ...
+
+    @property
+    def goes_on(self) -> bool:
+        """Whether only this process has ended the session, and others go on with it."""
+        ...
+
+    def notify_elsewhere(self, question: Id, method: str, params: Params, identity: PeerIdentity | None) -> None:
+        """A notification belongs to a question that another process has asked."""
 
     def cancel_elsewhere(self, id: Id, identity: PeerIdentity | None) -> None:
         """A call that does not run here is to be cancelled."""

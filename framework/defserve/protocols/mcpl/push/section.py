@@ -35,6 +35,7 @@ SOURCE_WAIT_SECONDS = 1.0
 DELAYS = (0.5, 1.0, 2.0, 4.0, 8.0)
 INTERNAL_ERROR: Final = -32603
 DUPLICATE: Final = "duplicate"
+PUSH: Final = "push"
 
 
 class SessionPushes:
@@ -79,6 +80,9 @@ class PushSection(Section):
         """Send an event. Events leave in the order of their pushes; a push waits while many are under way."""
         peers.check_declared(feature_set, "push", "pushEvents")
         wire = event_wire(feature_set.name, event)
+        await peers.find(self.server, to)
+        if to is peers.everyone and self.server.others is not None:
+            self.server.others.publish(PUSH, wire)
         try:
             found = peers.addressed(self.server, "push", to, lambda peer: _obstacle(peer, feature_set))
         except NoBackChannel:
@@ -90,6 +94,11 @@ class PushSection(Section):
             return await self._delivered(found[0], feature_set, wire)
         receipts = await asyncio.gather(*[self._outcome(peer, feature_set, wire) for peer in found])
         return receipts if feature_set.inbox is None else [*receipts, _kept(feature_set, wire, None)]
+
+    async def received(self, wire: Params) -> None:
+        """Another process pushes an event to everyone: it is sent to the sessions that this one owns."""
+        if (feature_set := self.server.sets.get(wire["featureSet"])) is not None:
+            await self._broadcast(feature_set, wire, None)
 
     def can(self, peer: peers.Peer) -> bool:
         """Whether some set can push to this peer, directly or through its inbox."""
