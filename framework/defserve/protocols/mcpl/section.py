@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from defserve.core.registry import Registry
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Awaitable, Callable
     from contextlib import AbstractAsyncContextManager
 
     from defserve.core.composition import Composition
@@ -22,6 +22,10 @@ class OtherProcesses(Protocol):
 
     async def find(self, principal: str) -> None:
         """Get to know the sessions of a principal, wherever they were opened."""
+
+    async def once(self, session: Session, key: str, work: Callable[[], Awaitable[tuple[str, bool]]]) -> str:
+        """The outcome of `work`, or of another process that did it for this session and key. The bool: keep it."""
+        ...
 
     def publish(self, verb: str, value: Any) -> None:
         """Have the others do this for the sessions that they own. `MCPL.received` gets it there."""

@@ -8,9 +8,11 @@ import logging
 from typing import TYPE_CHECKING, Any
 
 from defserve.serving.sharing.news import KIND, WORKER, Fields, SessionNews
+from defserve.stores.shared.once import SharedOnce, Work
 from defserve.stores.store import StoreUnavailable
 
 if TYPE_CHECKING:
+    from defserve.core.session import Session
     from defserve.protocols.mcpl.extension import MCPL
 
 VERB = "mcpl"
@@ -25,6 +27,7 @@ class SharedHosts:
     def __init__(self, news: SessionNews, mcpl: MCPL) -> None:
         self._news, self._mcpl = news, mcpl
         self._tasks: set[asyncio.Task[None]] = set()
+        self._once = SharedOnce(news.link)
         news.link.receive(VERB, self._on_verb)
         mcpl.server.others = self
 
@@ -35,6 +38,12 @@ class SharedHosts:
                 await self._news.sessions.load_all(principal)
             except StoreUnavailable as error:
                 logging.getLogger("defserve").warning("sessions of %s cannot be looked for: %s", principal, error)
+
+    async def once(self, session: Session, key: str, work: Work) -> str:
+        """What came of `work`, which one process does for this session and key."""
+        if session.sharer is None:
+            return (await work())[0]
+        return await self._once.run(f"{session.sharer.id}\n{key}", session.composition.limits.idle, work)
 
     def publish(self, verb: str, value: Any) -> None:
         """Have the other processes do this for the sessions that they own."""

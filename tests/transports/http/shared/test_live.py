@@ -194,3 +194,23 @@ async def test_a_source_runs_once_for_a_session_and_moves_on_when_its_process_di
     monkeypatch.setattr("defserve.stores.shared.link.LEASE", 0.01)
     await pair["two"].app.streamable.sessions._check_owners()
     await until(lambda: sorted(running) == ["one", "two"])  # the first is dead only for the others
+
+
+async def test_an_event_that_two_processes_push_is_sent_once_and_both_get_its_receipt(pair: Group):
+    client, lives = await started(pair, "one", "two")
+    stream = await client.at("one").listen().started()
+    pushes = [asyncio.create_task(lives[name].clock.push("now", id="e1", to="ada")) for name in ("one", "two")]
+    event = await asked(stream, "push/event")
+    await client.at("two").answer(event, {"accepted": True, "inferenceId": "i1"})
+    receipts: list[Any] = await asyncio.gather(*pushes)
+    assert [receipt.inference_id for receipt in receipts] == ["i1", "i1"]
+    # One that starts later has the receipt, too. A host that refuses is asked again.
+    again: Any = await lives["two"].clock.push("now", id="e1", to="ada")
+    assert again.inference_id == "i1"
+    for accepted in (False, True):
+        pushing = asyncio.create_task(lives["two"].clock.push("later", id="e2", to="ada"))
+        await client.at("one").answer(await asked(stream, "push/event"), {"accepted": accepted})
+        receipt: Any = await pushing
+        assert receipt.accepted is accepted
+    assert [message["method"] for message in stream.messages].count("push/event") == 3
+    await leave(stream)

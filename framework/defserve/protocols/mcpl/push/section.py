@@ -15,7 +15,7 @@ from defserve.errors import NoBackChannel, PeerError, PeerTimeout, Refused, Usag
 from defserve.protocols.mcpl import peers
 from defserve.protocols.mcpl.errors import CapabilityDenied, FeatureDisabled, UnknownFeatureSet
 from defserve.protocols.mcpl.push import claude_channel
-from defserve.protocols.mcpl.push.event import METHOD, Event, Receipt, event_wire
+from defserve.protocols.mcpl.push.event import METHOD, Event, Receipt, event_wire, is_new_id, remembered, written
 from defserve.protocols.mcpl.push.sources import EventSource, EventSources
 from defserve.protocols.mcpl.section import LiveServer, Section
 from defserve.wire.messages import Params
@@ -124,13 +124,25 @@ class PushSection(Section):
         decided = events.under_way[key] = asyncio.get_running_loop().create_future()
         try:
             async with events.room:
-                receipt = await self._send_until_answered(peer, feature_set, wire)
+                receipt = await self._send_once(peer, feature_set, wire)
             if receipt.accepted:
                 events.remember(key, receipt)
             return receipt
         finally:
             del events.under_way[key]
             decided.set_result(None)
+
+    async def _send_once(self, peer: peers.Peer, feature_set: Feature, wire: Params) -> Receipt:
+        """Send an event that no other process sends, or get the receipt that another process has got for it."""
+        others, id = self.server.others, wire["eventId"]
+        if others is None or peer.session.sharer is None or is_new_id(id):
+            return await self._send_until_answered(peer, feature_set, wire)
+
+        async def send() -> tuple[str, bool]:
+            receipt = await self._send_until_answered(peer, feature_set, wire)
+            return written(receipt), receipt.accepted
+
+        return remembered(await others.once(peer.session, f"push\n{feature_set.name}\n{id}", send), peer.session)
 
     async def _send_until_answered(self, peer: peers.Peer, feature_set: Feature, wire: Params) -> Receipt:
         """Send until there is an answer. The host's policy is checked each time, because it may have changed."""
