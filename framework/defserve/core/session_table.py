@@ -48,8 +48,9 @@ class SessionSharer(SessionHolder, Protocol):
         """Whether only this process has ended the session, and others go on with it."""
         ...
 
-    def notify_elsewhere(self, question: Id, method: str, params: Params, identity: PeerIdentity | None) -> None:
-        """A notification belongs to a question that another process has asked."""
+    def notify_elsewhere(self, question: Id, method: str, params: Params, identity: PeerIdentity | None) -> bool:
+        """A notification belongs to a question that another process has asked. False: no other process has."""
+        ...
 
     def cancel_elsewhere(self, id: Id, identity: PeerIdentity | None) -> None:
         """A call that does not run here is to be cancelled."""

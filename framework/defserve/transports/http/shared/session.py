@@ -271,12 +271,13 @@ class SharedSession(HttpSession):
 
     # -- elsewhere ---------------------------------------------------------------------------------------
 
-    def notify_elsewhere(self, question: Id, method: str, params: Params, identity: Any) -> None:
+    def notify_elsewhere(self, question: Id, method: str, params: Params, identity: Any) -> bool:
         worker = question.partition(".")[0] if isinstance(question, str) else ""
         if WORKER.fullmatch(worker) is None or worker == self.link.worker or identity is None or self.link.is_full:
-            return
+            return False
         data, who = json.dumps([method, params]), json.dumps(written(identity))
         self.link.write(workers.MAIL, worker, "t", "notification", "s", self.id, "d", data, "p", who)
+        return True
 
     def cancel_elsewhere(self, id: Id, identity: Any) -> None:
         text = json.dumps(id)
