@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from weakref import WeakKeyDictionary
 
     from defserve.core.composition import Composition
-    from defserve.core.service import Phase
+    from defserve.core.service.phases import Phase
     from defserve.net.client import GuardedClient
     from defserve.protocols.mcp.extension import MCP
     from defserve.protocols.mcp.tools.tools import Tool

@@ -81,10 +81,10 @@ class Delivery:
 
 
 class SharedLink:
-    """`worker` names this process from `start` on; every start has a new name.
+    """This process's connections to the Redis of its group. `worker` is its name there; each `start` makes a new one.
 
-    `is_up`: news and mail arrive. While it is False, what is known of sessions may be old. `up_since` is when that
-    last changed, in monotonic seconds.
+    `is_up` says whether news and mail arrive. While it is False, what is known of sessions may be out of date.
+    `up_since` is when `is_up` last changed, in monotonic seconds.
     """
 
     def __init__(self, address: str) -> None:
