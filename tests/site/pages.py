@@ -35,7 +35,7 @@ LANGUAGES: Final = {
 }
 # What a reader does not look for: the map, what other pages show as well, what is for those who change defserve.
 UNSEARCHED: Final = ("index.md", "readme.md", "reference/index.md", "project/", "examples/", "tests/")
-ASSETS: Final = ("site.css", "iframe-worker.js")
+ASSETS: Final = ("site.css", "site.js", "iframe-worker.js")
 PICTURES: Final = {".png", ".svg"}
 
 
