@@ -65,9 +65,11 @@ def test_the_search_works_in_a_folder_that_was_downloaded(browser: Browser, site
 
 @for_each_row("width, scheme", LOOKS, every=2)
 def test_everybody_can_read_it_and_nobody_else_is_asked(width: int, scheme: str, browser: Browser, site: Origin):
+    browser.begin()
     browser.look(width, 900, scheme)
     for page in KINDS:
         browser.open(f"{site.url}/{page}")
+        assert browser.page("document.body.dataset.mdColorScheme") == {"light": "default", "dark": "slate"}[scheme]
         assert serious(browser) == [], page
         assert browser.complaints() == [], page
         assert browser.page("document.documentElement.scrollWidth <= innerWidth"), f"{page} is wider than {width}"

@@ -17,6 +17,8 @@ _LINK: Final = re.compile(
 _FENCE: Final = re.compile(r"^(`{3,}|~{3,}).*?^\1`*$", re.DOTALL | re.MULTILINE)
 _HEADING: Final = re.compile(r"^(#{1,6}) (.+)$", re.MULTILINE)
 _PICTURE: Final = re.compile(r"!\[([^\]]*)\]\(([^)\s]+)\)")
+_ROW: Final = re.compile(r"^\|.*$", re.MULTILINE)
+_CODE: Final = re.compile(r"`[^`]+`")
 ELSEWHERE: Final = re.compile(r"[a-z][a-z0-9+.-]*:|//")
 
 
@@ -35,6 +37,15 @@ def with_links(text: str, change: Callable[[str], str]) -> str:
 def with_pictures(text: str, change: Callable[[str, str], str]) -> str:
     """The text with each picture replaced by what `change` makes of its description and path."""
     return _outside_code(text, lambda prose: _PICTURE.sub(lambda found: change(found[1], found[2]), prose))
+
+
+def with_plain_pipes(text: str) -> str:
+    """The text with the pipes in code in tables as they are. GitHub wants them escaped, the generator does not."""
+
+    def plain(row: re.Match[str]) -> str:
+        return _CODE.sub(lambda code: code[0].replace("\\|", "|"), row[0])
+
+    return _outside_code(text, lambda prose: _ROW.sub(plain, prose))
 
 
 def headings(text: str) -> Iterator[tuple[int, str, int]]:
