@@ -53,7 +53,7 @@ def headings(text: str) -> Iterator[tuple[int, str, int]]:
     hidden = [found.span() for found in _FENCE.finditer(text)]
     for found in _HEADING.finditer(text):
         if not any(begin <= found.start() < end for begin, end in hidden):
-            yield len(found[1]), found[2].strip(), found.start()
+            yield len(found[1]), found[2].strip().replace("\\_", "_"), found.start()
 
 
 def title(text: str, otherwise: str = "") -> str:
