@@ -73,6 +73,8 @@ BEFORE = {"defserve package": "cd weather-mcp", "defserve install weather-mcp": 
 # For those who have a checkout.
 CHECKOUT = ("make ", "git ")
 KEEPS_RUNNING = ("--web", "--on ")
+# The first line of a server, and of the inspector.
+RUNS = re.compile(r"127\.0\.0\.1|Its address")
 
 
 def test_the_readme_comes_true_with_a_release(reader: Reader) -> None:
@@ -93,7 +95,7 @@ def _done(reader: Reader, command: str) -> None:
         if command.startswith(words):
             reader.types(before)
     if any(option in command for option in KEEPS_RUNNING):
-        assert "127.0.0.1" in (said := reader.starts(command)), f"$ {command}\n{said}"
+        assert RUNS.search(said := reader.starts(command)), f"$ {command}\n{said}"
         return
     said = reader.types(f"{released(command)}; echo exit=$?")
     assert said.rstrip().endswith("exit=0"), f"$ {command}\n{said}"
