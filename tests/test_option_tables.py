@@ -15,7 +15,7 @@ from defserve.protocols.mcp.resources.resources import ResourceOptions
 from defserve.protocols.mcp.tools.tools import ToolOptions
 from defserve.protocols.mcpl.feature_sets import EventOptions, FeatureSet, InferenceOptions
 from defserve.protocols.mgp.security.vocabulary import PERMISSIONS
-from defserve.server.options import AppFields, MountFields
+from defserve.server.options import AppFields, FeatureSetFields, MountFields
 from tests.rows import for_each_row
 
 DOCS = Path(__file__).parents[1] / "docs"
@@ -27,6 +27,7 @@ TABLES: dict[tuple[str, str], tuple[Any, ...]] = {
     ("composing", "Option of `mount`"): (Server.mount, MountFields),
     ("composing", "Option of `Command(…)`"): (Command,),
     ("inference", "Option of `infer`"): (FeatureSet.infer, InferenceOptions),
+    ("live", "Option of `feature_set`"): (FeatureSetFields,),
     ("openapi", "Option"): (ImportFields,),
     ("permissions", "`Mgp(…)`"): (Mgp,),
     ("push", "Option of `push`"): (FeatureSet.push, EventOptions),
