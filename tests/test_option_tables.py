@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 from typing import Any, is_typeddict
 
-from defserve import Argument, Command, Search, Server, Shell, Transform
+from defserve import Argument, Command, Context, Search, Server, Shell, Transform
 from defserve.code_mode.options import CodeMode
 from defserve.host import Mgp
 from defserve.openapi.options import ImportFields
@@ -65,3 +65,10 @@ def test_every_permission_is_in_the_table_with_its_risk() -> None:
     text = (DOCS / "permissions.md").read_text("utf-8")
     rows = re.findall(r"^\| `([\w.]+)` \| (safe|moderate|dangerous) \|", text, re.MULTILINE)
     assert dict(rows) == PERMISSIONS
+
+
+def test_everything_that_a_context_has_is_in_the_table() -> None:
+    text = (DOCS / "context.md").read_text("utf-8")
+    cells = re.findall(r"^\| (`[^|]*)\|", text.partition("## Everything")[2].partition("\n## ")[0], re.MULTILINE)
+    named = {name for cell in cells[1:] for name in re.findall(r"`(?:await )?(\w+)", cell)}
+    assert named == {name for name in vars(Context) if not name.startswith("_")} - {"call"}
