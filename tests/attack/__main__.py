@@ -25,9 +25,11 @@ def main(arguments: list[str] | None = None) -> int:
     return command("attack", __doc__ or "", attacks(), arguments)
 
 
-def command(name: str, about: str, known: Sequence[Attack], arguments: list[str] | None) -> int:
+def command(
+    name: str, about: str, known: Sequence[Attack], arguments: list[str] | None, jobs: int = os.cpu_count() or 1
+) -> int:
     """The command line of a table of such rows: try those that were asked for, and print how they went."""
-    options = _parser(name, about).parse_args(arguments)
+    options = _parser(name, about, jobs).parse_args(arguments)
     chosen = [a for a in known if not options.only or any(_names(o, a.family, a.name) for o in options.only)]
     if options.list:
         print("\n".join(f"{attack.family}: {attack.name}" for attack in chosen))
@@ -63,12 +65,12 @@ def _names(pattern: str, family: str, name: str) -> bool:
     return fnmatchcase(family, wanted) and (not part or fnmatchcase(name, part) or part in name)
 
 
-def _parser(name: str, about: str) -> argparse.ArgumentParser:
+def _parser(name: str, about: str, jobs: int) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog=f"make {name}", description=about)
     parser.add_argument("--only", action="append", metavar="FAMILY[:ROW]", help="repeatable; patterns are allowed")
     parser.add_argument("--list", action="store_true", help="list the rows and stop")
     parser.add_argument("--seed", type=int, default=int(time.time()) % 1_000_000)
-    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="families side by side")
+    parser.add_argument("--jobs", type=int, default=jobs, help="families side by side")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write every row and failure there, too")
     return parser
 

@@ -6,14 +6,19 @@ message says what happened. It exits with 1 if a row was not held. The seed is p
 
 from __future__ import annotations
 
+import logging
 import sys
 
 from tests.attack.__main__ import command
 from tests.chaos.families import faults
 
+JOBS = 8
+"""Most rows wait most of the time."""
+
 
 def main(arguments: list[str] | None = None) -> int:
-    return command("chaos", __doc__ or "", faults(), arguments)
+    logging.disable()  # what clients of others log about broken messages
+    return command("chaos", __doc__ or "", faults(), arguments, JOBS)
 
 
 if __name__ == "__main__":

@@ -23,7 +23,7 @@ PATIENT, IMPATIENT = 20.0, 1.0
 """How long a call may take where every byte comes, and where some do not."""
 HANG_SECONDS = 30.0
 START_SECONDS = 5.0
-TRIES = 40
+TRIES = 30
 
 Call: TypeAlias = Callable[[str, dict[str, Any]], Awaitable[str]]
 Open: TypeAlias = Callable[[int, float], AbstractAsyncContextManager[Call]]

@@ -32,8 +32,8 @@ LOST = "the process that ran the task has died"
 class Worker(ServedProcess):
     """A process that runs tasks and tells of them."""
 
-    def __init__(self, store: str, log: Path) -> None:
-        super().__init__(quick_arguments(PROGRAM), {"JOBS_STORE": store, "JOBS_LOG": str(log)})
+    def __init__(self, store: str, log: Path, **environment: str) -> None:
+        super().__init__(quick_arguments(PROGRAM), {"JOBS_STORE": store, "JOBS_LOG": str(log), **environment})
 
     def start(self, tool: str, name: str, seconds: float) -> int:
         arguments = {"name": name, "seconds": seconds}

@@ -20,7 +20,7 @@ from defserve.host.addresses import connect_url
 from tests.bench import http_traffic, traffic
 from tests.faults.rolling import Connection
 from tests.soak.sampling import family
-from tests.soak.stage import ROOT, SERVER, Stage
+from tests.soak.stage import ROOT, SERVER, START_SECONDS, Stage
 from tests.waiting import until
 
 HTTP = "http://127.0.0.1:0/mcp"
@@ -34,6 +34,8 @@ def calls_over_pipes(stage: Stage) -> None:
     assert process.stdin is not None and process.stdout is not None
     server = _Pipes(process.stdin.fileno(), process.stdout.fileno())
     request = traffic.Request.call("add", {"a": 40, "b": 2}, stateless=True)
+    traffic.drive(server, request, window=1, seconds=0.01)  # type: ignore[arg-type]
+    stage.begin()
     while stage.is_going:
         _took(stage, traffic.drive(server, request, window=WINDOW, seconds=1))  # type: ignore[arg-type]
         stage.sample()
@@ -285,7 +287,8 @@ def dev_reloads(stage: Stage) -> None:
         command = ["-m", "defserve", "dev", str(file)]
         link = await ProcessLink.spawn(sys.executable, command, env=stage.environment)
         stage.watched.append(link.pid)
-        async with Client(link, version=HANDSHAKE) as client:
+        async with Client(link, version=HANDSHAKE, timeout=START_SECONDS) as client:
+            stage.begin()
 
             async def edit() -> None:
                 file.write_text(f"{text}\n# {stage.random.random()}\n")
@@ -340,9 +343,10 @@ def kernel(stage: Stage) -> None:
 
 
 def _entry(stage: Stage, id: str) -> str:
+    env = f'PYTHONPATH = "{ROOT / "framework"}"\nSOAK_VITALS = "{stage.folder / id}"'
     return (
         f'[[servers]]\nid = "{id}"\nprefix = "{id}"\ncommand = "{sys.executable}"\nargs = ["{SERVER}"]\n'
-        f'per = "shared"\n[servers.env]\nPYTHONPATH = "{ROOT / "framework"}"\nSOAK_VITALS = "{stage.folder / id}"\n[servers.mgp]\n'
+        f'per = "shared"\n[servers.env]\n{env}\n[servers.mgp]\n'
         'restart_policy = "on_failure"\nmax_restarts = 1000000\nbackoff_base_ms = 5\nbackoff_max_ms = 50\n'
     )
 

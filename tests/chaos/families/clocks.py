@@ -11,18 +11,18 @@ from pathlib import Path
 from typing import Any
 
 from defserve.errors import DefserveError
-from defserve.host import Accept, Answers, Client, ProcessLink
+from defserve.host import Answers, Client, ProcessLink
 from tests.attack.trial import MissingFeature, Trial
 from tests.chaos.fault import SERVERS, Faults
 from tests.faults.killing_tasks import PROGRAM, Worker
 from tests.faults.notebook import EXAMPLE
-from tests.faults.process import PATIENCE
+from tests.faults.process import PATIENCE, Broken, ServedProcess
 
 CLOCKS = Faults("clocks")
 FAMILIES = (CLOCKS,)
 
 DAY = 86400
-JUMPS = {"a day forward": DAY, "a day back": -DAY, "ten years forward": 3652 * DAY, "an hour back": -3600}
+JUMPS = {"half an hour forward": 1800, "a day forward": DAY, "ten years forward": 3652 * DAY, "a day back": -DAY}
 
 
 @cache
@@ -154,11 +154,11 @@ def questions(trial: Trial, seconds: float) -> None:
         env["DEFSERVE_AUDIT_KEY"] = "0123456789abcdef0123456789abcdef"
         link = await ProcessLink.spawn(sys.executable, [f"{SERVERS}/keeping.py"], env=env)
 
-        def answer(*_: Any) -> Accept:
+        def answer(message: str, schema: dict[str, Any]) -> dict[str, str]:
             clock.jump(seconds)
-            return Accept("Ada")
+            return dict.fromkeys(schema["properties"], "Ada")
 
-        async with Client(link, version="2026-07-28", timeout=20, answers=Answers(elicit=answer)) as client:
+        async with Client(link, version="2026-07-28", timeout=20, answers=Answers(ask=answer)) as client:
             began = time.monotonic()
             try:
                 said = await client.call("ask")
@@ -174,9 +174,7 @@ def questions(trial: Trial, seconds: float) -> None:
 
 class ClockedWorker(Worker):
     def __init__(self, store: str, log: Path, clock: FakeClock) -> None:
-        from tests.faults.process import ServedProcess
-
-        env = {"JOBS_STORE": store, "JOBS_LOG": str(log), **clock.environment}
+        env = {"JOBS_STORE": store, "JOBS_LOG": str(log), "JOBS_HEARTBEAT": "5", **clock.environment}
         ServedProcess.__init__(self, [str(PROGRAM)], env)
 
 
@@ -193,8 +191,13 @@ def tasks(trial: Trial, seconds: float) -> None:
         time.sleep(0.3)
         clock.jump(seconds)
         end = time.monotonic() + PATIENCE
-        while (task := other.tasks("tasks/get", [id])[id])["status"] == "working" and time.monotonic() < end:
-            time.sleep(0.02)
+        try:
+            while (task := other.tasks("tasks/get", [id])[id])["status"] == "working" and time.monotonic() < end:
+                time.sleep(0.02)
+        except Broken as gone:
+            # A task is kept for an hour.
+            trial.expect(seconds > 3600 and "none any more" in str(gone), str(gone))
+            return
         trial.expect(task["status"] == "completed", f"the task is {task['status']}: {task.get('statusMessage')}")
         lines = log.read_text().splitlines()
         trial.expect(lines == ["begin once", "end once"], f"it ran as {lines}")
@@ -207,4 +210,8 @@ _for_each_jump("a server of pipes", "every call is answered", sessions)
 _for_each_jump("a session over HTTP", "the session goes on", web_sessions)
 _for_each_jump("a state in SQLite", "nothing is lost, and the order stays", states)
 _for_each_jump("an open question", "it is answered, or the error says that it has expired", questions)
-_for_each_jump("a task of two processes", "it runs once, and to its end", tasks)
+_for_each_jump(
+    "a task of two processes",
+    "it runs once, and to its end; if its hour is over, it is gone, and the error says so",
+    tasks,
+)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from defserve import Context, Server, safe
+from defserve import Context, Server, dangerous, safe
 
 server = Server("keeping", "1", audit=os.environ["CHAOS_AUDIT"], granted=["memory.write"])
 
@@ -14,6 +14,13 @@ server = Server("keeping", "1", audit=os.environ["CHAOS_AUDIT"], granted=["memor
 def echo(text: str) -> str:
     """Say it again."""
     return text
+
+
+@server.tool
+@dangerous("memory.write")
+def wipe() -> str:
+    """What must be written down before it happens."""
+    return "wiped"
 
 
 @server.tool

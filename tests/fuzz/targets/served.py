@@ -65,7 +65,7 @@ class Connections:
         self.wrong: list[Any] = []
         self.loop.set_exception_handler(lambda loop, context: self.wrong.append(context))
         app = server.asgi()
-        address = Address("http", "127.0.0.1", 80, "/mcp")
+        address = Address("http", "127.0.0.1", 80, "/")
         self._listener: Any = make_listener(app, address, NetworkOptions("auto"), server.limits, lambda: None)
 
     def feed(self, parts: list[bytes]) -> bytes:
@@ -115,7 +115,7 @@ def http(data: bytes) -> None:
 
 
 UPGRADE = (
-    b"GET /mcp HTTP/1.1\r\nhost: localhost\r\nconnection: upgrade\r\nupgrade: websocket\r\n"
+    b"GET / HTTP/1.1\r\nhost: localhost\r\nconnection: upgrade\r\nupgrade: websocket\r\n"
     b"sec-websocket-version: 13\r\nsec-websocket-key: MDEyMzQ1Njc4OWFiY2RlZg==\r\n\r\n"
 )
 

@@ -7,7 +7,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from defserve import Context, Server
+from defserve.protocols.mcpx.envelope import PROTOCOL
 from tests.core.stepping import Talk
+from tests.gateway.in_memory import CAPABILITIES, topic_of_three
 from tests.strange_messages import ODD_IDS, changed, places
 
 META = "io.modelcontextprotocol/"
@@ -184,8 +186,34 @@ def mcpl(data: bytes) -> None:
     converse(data, (*CALLS, *MCPL_CALLS), {"experimental": {"mcpl": offer}})
 
 
-def mcpx(data: bytes) -> None:
-    """A topic of a gateway: three members say envelopes, of which parts are changed. The others hear whole ones."""
-    from tests.gateway.fuzzing import converse_in_topic
+ENVELOPES: tuple[dict[str, Any], ...] = tuple(
+    {"protocol": PROTOCOL, "id": "1", "from": sender, "kind": kind, "payload": {"text": "a"}, **more}
+    for sender in CAPABILITIES
+    for kind in ("chat", "mcp/request:tools/call", "mcp/proposal:tools/call:x", "mcp/response:ping", "system/welcome")
+    for more in ({}, {"to": ["mute"]}, {"correlation_id": "1"})
+)
 
-    converse_in_topic(Bytes(data), ODD, places, changed)
+
+def mcpx(data: bytes) -> None:
+    """A topic of three members, in memory. What is passed on is whole, and what its sender may say."""
+    given = Bytes(data)
+    made, members, ears = topic_of_three()
+    names = list(members)
+    for _ in range(MOST):
+        if not given:
+            break
+        name, said = names[given.below(len(names))], dict(ENVELOPES[given.below(len(ENVELOPES))])
+        for _ in range(given.below(3)):
+            where = places(said)
+            said = changed(said, where[given.below(len(where))], ODD[given.below(len(ODD))])
+        frame = json.dumps(said).encode()
+        before = {who: len(ear.heard) for who, ear in ears.items()}
+        made.receive(members[name], frame)
+        fresh = {who: ear.heard[before[who] :] for who, ear in ears.items()}
+        if all(heard == [frame] for heard in fresh.values()):
+            assert said["from"] == name and members[name].capabilities.allow(said["kind"])
+        else:
+            refusal = json.loads(fresh[name][0])
+            assert len(fresh[name]) == 1 and ("error" in refusal or refusal["kind"] == "system/error"), fresh
+            assert all(not heard for who, heard in fresh.items() if who != name), fresh
+    assert set(made.topics["demo"].members) == set(members)
