@@ -76,4 +76,7 @@ async def test_a_question_that_nobody_can_answer_is_told_and_asked_once() -> Non
     async with following(server) as task:
         await until(lambda: server.polls >= 10)
         assert server.updates == []
-        assert "asks for unheard/of" in task.record.wire()["message"] and "Cancel the task" in task.record.wire()["message"]
+        assert (
+            "asks for unheard/of" in task.record.wire()["message"]
+            and "Cancel the task" in task.record.wire()["message"]
+        )
