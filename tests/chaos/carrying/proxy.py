@@ -57,11 +57,11 @@ class Proxy:
                         _reset(to_server)
                     break
         finally:
+            for one in (writer, to_server):
+                one.close()
             for task in both:
                 task.cancel()
             await asyncio.gather(*both, return_exceptions=True)
-            for one in (writer, to_server):
-                one.close()
 
     async def _one_way(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, mangle: Mangle) -> End:
         """How this way ended."""
