@@ -131,7 +131,7 @@ e2e: $(READY)  ## every template from `defserve new` to an installed package, ty
 
 apps: $(READY)  ## the inspector, the page of a server and views of MCP apps, in a headless Chromium (Debian's chromium)
 	@echo "== pages and views in a browser"
-	@$(BIN)/python -m pytest -q -n 2 --dist loadfile -m browser --timeout=120 -rs tests/browser $(ARGS)
+	@$(BIN)/python -m pytest -q -n 2 --dist loadfile -m browser --timeout=300 -rs tests/browser $(ARGS)
 
 docs: $(SITE)  ## build the site of the documentation and check its links (ARGS="--serve": read it on loopback)
 	@$(BIN)/python -m tests.site $(ARGS)

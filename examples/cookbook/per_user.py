@@ -5,15 +5,15 @@ from collections.abc import Iterator
 from contextlib import closing
 from typing import Annotated, NamedTuple
 
-from defserve import Context, Depends, Server, ToolError
-from defserve.auth import ApiKeys
+from defserve import ApiKeys, Context, Depends, Server, ToolError
 
 server = Server("notes", "1.0.0", auth=ApiKeys("keys.json"))
 TABLE = "create table if not exists notes (id integer primary key, owner text not null, text text not null)"
 
 
-# The notes of one caller. Every statement names the owner, so no tool can forget it.
 class Notes(NamedTuple):
+    """The notes of one caller. Every statement names the owner, so no tool can forget it."""
+
     db: sqlite3.Connection
     owner: str
 

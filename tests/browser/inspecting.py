@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import os
+import subprocess
+import sys
 import threading
 from collections.abc import Awaitable, Callable, Generator
 from contextlib import contextmanager
@@ -25,8 +27,9 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 SECONDS = 30.0
+ROOT = Path(__file__).parents[2]
 # The pictures in docs/inspector.md: `DEFSERVE_PICTURES=1 make apps` takes them again.
-PICTURES = Path(__file__).parents[2] / "docs" / "pictures"
+PICTURES = ROOT / "docs" / "pictures"
 # Every kind of window, and both themes in the widest: colours do not depend on the size.
 LOOKS = ((360, 780, "dark"), (768, 900, "light"), (1440, 900, "light"), (1440, 900, "dark"))
 ROWS = "document.querySelectorAll('.t-list [role=option]').length"
@@ -88,6 +91,24 @@ def inspector_of(target: Target) -> Generator[InspectorBeside]:
     finally:
         made[0]._loop.call_soon_threadsafe(ending[0].set)  # pyright: ignore[reportPrivateUsage]
         thread.join(SECONDS)
+
+
+@contextmanager
+def inspector_process(*target: str, cwd: Path = ROOT) -> Generator[tuple[str, subprocess.Popen[str]]]:
+    """The address of `defserve inspect --web` in a process of its own, and that process. It ends with the block."""
+    command = (sys.executable, "-m", "defserve", "inspect", "--web", "--no-browser", *target)
+    process = subprocess.Popen(command, cwd=cwd, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+    assert process.stdout is not None
+    with process.stdout:
+        try:
+            yield process.stdout.readline().strip(), process
+        finally:
+            process.terminate()
+            try:
+                process.wait(SECONDS)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
 
 
 @contextmanager

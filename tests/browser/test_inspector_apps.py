@@ -9,6 +9,7 @@ import pytest
 
 from defserve import Server
 from tests.at_address import fresh
+from tests.effort import slow
 
 from .accessibility import serious
 from .inspecting import ROWS, InspectorBeside, inspector_in, inspector_of, looks, open_at, target_of
@@ -37,7 +38,7 @@ def shown_in(browser: Browser, city: str = "Oslo") -> None:
     assert browser.frame(f"{DEGREES}.includes('Mon') && {DEGREES}")
 
 
-@pytest.mark.parametrize("era", ["handshake", "stateless"])
+@pytest.mark.parametrize("era", [slow("handshake"), "stateless"])
 def test_a_view_is_shown_and_what_it_calls_is_confirmed_first(browser: Browser, inspector: InspectorBeside, era: str):
     open_at(browser, inspector, "apps/forecast", era)
     shown_in(browser)
@@ -63,6 +64,7 @@ def test_a_view_is_shown_and_what_it_calls_is_confirmed_first(browser: Browser, 
     assert serious(browser) == []
 
 
+@pytest.mark.slow
 def test_by_keys_alone_an_app_is_found_shown_and_closed(browser: Browser, inspector: InspectorBeside):
     open_at(browser, inspector, "tools")
     browser.go("a", "!!document.querySelector('.p-apps') && document.querySelector('#app-city')")
@@ -100,6 +102,7 @@ def test_by_keys_alone_an_app_is_found_shown_and_closed(browser: Browser, inspec
     assert browser.page("!document.querySelector('iframe') && document.querySelector('.t-res .note')?.innerText")
 
 
+@pytest.mark.slow
 def test_a_tool_that_fails_is_told_and_a_server_without_apps_says_so(browser: Browser, inspector: InspectorBeside):
     open_at(browser, inspector, "apps/forecast")
     shown_in(browser)
@@ -119,6 +122,7 @@ def test_a_tool_that_fails_is_told_and_a_server_without_apps_says_so(browser: Br
         browser.open("about:blank")
 
 
+@pytest.mark.slow
 def test_it_fits_every_window_in_both_themes(browser: Browser, inspector: InspectorBeside):
     for look in looks(browser, f"{inspector.url}#apps", f"{ROWS} > 1"):
         look.fits()

@@ -154,6 +154,7 @@ def test_an_operator_watches_and_operates_a_kernel(browser: Browser, tmp_path: P
         browser.open("about:blank")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("era", ["handshake", "stateless"])
 def test_a_kernel_at_an_address_is_shown_over_mgp(browser: Browser, tmp_path: Path, era: str):
     with kernel_beside(tmp_path, control=False, era=era) as (inspector, _):
@@ -166,6 +167,7 @@ def test_a_kernel_at_an_address_is_shown_over_mgp(browser: Browser, tmp_path: Pa
         browser.open("about:blank")
 
 
+@pytest.mark.slow
 def test_a_server_that_is_no_kernel_says_how_to_start_one(browser: Browser):
     with inspector_of(target_of(Server("plain"))) as inspector:
         browser.look(360, 780)

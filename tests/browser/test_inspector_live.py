@@ -103,6 +103,7 @@ def test_the_playground_the_sets_the_events_and_the_channel(browser: Browser):
             look.picture("live")
 
 
+@pytest.mark.slow
 def test_a_channel_is_opened_and_another_version_is_offered(browser: Browser):
     with inspector_in(browser, target_of(lively(), era="handshake")) as inspector:
         browser.look(1440, 900)
@@ -128,6 +129,7 @@ def test_a_channel_is_opened_and_another_version_is_offered(browser: Browser):
         assert serious(browser) == []
 
 
+@pytest.mark.slow
 def test_the_stateless_era_fetches_what_cannot_be_pushed(browser: Browser):
     with inspector_in(browser, target_of(lively())) as inspector:
         browser.look(1440, 900)
@@ -139,6 +141,7 @@ def test_the_stateless_era_fetches_what_cannot_be_pushed(browser: Browser):
         assert browser.page(f"{FEED}.includes('Frost tonight')")
 
 
+@pytest.mark.slow
 def test_a_server_without_mcpl_leads_on(browser: Browser):
     with inspector_in(browser, target_of(Server("plain"))) as inspector:
         browser.look(1440, 900)

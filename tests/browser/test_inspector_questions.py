@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from defserve.inspector.inspection import Inspection
+from tests.effort import slow
 from tests.inspector.library import library
 
 from .accessibility import serious
@@ -84,6 +85,7 @@ def test_by_keys_alone_a_form_is_filled_in_and_answered(browser: Browser, inspec
     assert has(browser, "answered")
 
 
+@pytest.mark.slow
 def test_in_a_session_a_form_may_come_field_by_field(browser: Browser, inspector: InspectorBeside):
     """A server that speaks MGP asks for one value at a time; each answer leads on to the next question."""
     browser.open(inspector.url + "#questions")
@@ -97,6 +99,7 @@ def test_in_a_session_a_form_may_come_field_by_field(browser: Browser, inspector
     assert ended(inspector, call) == "Ada, 36, reading"
 
 
+@pytest.mark.slow
 def test_a_call_in_tools_says_that_it_waits_for_an_answer(browser: Browser, inspector: InspectorBeside):
     browser.open(inspector.url + "#tools/enter")
     assert browser.page("document.querySelector('.t-form .toolname')?.textContent === 'enter'")
@@ -135,7 +138,7 @@ def press(browser: Browser, words: str) -> None:
     assert browser.page(f"{found} && ({found}.click(), true)")
 
 
-@pytest.mark.parametrize("era", ["handshake", "stateless"])
+@pytest.mark.parametrize("era", [slow("handshake"), "stateless"])
 def test_a_model_is_played_by_hand_refused_or_scripted(browser: Browser, inspector: InspectorBeside, era: str):
     browser.open(inspector.url + "#questions")
     call = begin(inspector, era, "summarize")
@@ -165,6 +168,7 @@ def test_a_model_is_played_by_hand_refused_or_scripted(browser: Browser, inspect
     assert serious(browser) == []
 
 
+@pytest.mark.slow
 def test_roots_are_edited_and_given_to_whoever_asks(browser: Browser, inspector: InspectorBeside):
     browser.open(inspector.url + "#questions/roots")
     assert has(browser, "There are no roots")
@@ -182,6 +186,7 @@ def test_roots_are_edited_and_given_to_whoever_asks(browser: Browser, inspector:
         assert ended(inspector, begin(inspector, era, "where")) == ["file:///home/me"]
 
 
+@pytest.mark.slow
 def test_it_fits_every_window_in_both_themes(browser: Browser, inspector: InspectorBeside):
     calls = [begin(inspector, "stateless", tool) for tool in ("summarize", "enter", "sign_in")]
     for look in looks(browser, f"{inspector.url}#questions", f"{ROWS} >= 5"):

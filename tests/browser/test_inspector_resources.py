@@ -9,6 +9,7 @@ import pytest
 
 from defserve import Server
 from defserve.inspector.inspection import Inspection
+from tests.effort import slow
 from tests.inspector.library import library
 
 from .accessibility import serious
@@ -36,7 +37,7 @@ def choose(browser: Browser, uri: str) -> None:
     assert browser.page(f"document.querySelector('.uriline code')?.textContent === {uri!r}")
 
 
-@pytest.mark.parametrize("era", ["handshake", "stateless"])
+@pytest.mark.parametrize("era", [slow("handshake"), "stateless"])
 def test_contents_are_shown_as_what_they_are(browser: Browser, inspector: InspectorBeside, era: str):
     open_at(browser, inspector, "resources", era)
     choose(browser, "library://hours")
@@ -51,7 +52,7 @@ def test_contents_are_shown_as_what_they_are(browser: Browser, inspector: Inspec
     assert serious(browser) == []
 
 
-@pytest.mark.parametrize("era", ["handshake", "stateless"])
+@pytest.mark.parametrize("era", [slow("handshake"), "stateless"])
 def test_a_watched_resource_shows_its_changes(browser: Browser, inspector: InspectorBeside, era: str):
     open_at(browser, inspector, "resources", era)
     choose(browser, "library://count")
@@ -71,6 +72,7 @@ def test_a_watched_resource_shows_its_changes(browser: Browser, inspector: Inspe
     assert browser.page("document.querySelector('.t-form [role=switch]').getAttribute('aria-checked') === 'false'")
 
 
+@pytest.mark.slow
 def test_by_keys_alone_a_template_is_found_completed_and_read(browser: Browser, inspector: InspectorBeside):
     open_at(browser, inspector, "tools")
     browser.go("r", f"{ROWS} === 6 && !!document.querySelector('.p-resources')")
@@ -95,7 +97,7 @@ def test_by_keys_alone_a_template_is_found_completed_and_read(browser: Browser, 
     assert browser.page("document.querySelector('.t-form .note.bad')?.innerText.includes('could not be read')")
 
 
-@pytest.mark.parametrize("era", ["handshake", "stateless"])
+@pytest.mark.parametrize("era", [slow("handshake"), "stateless"])
 def test_a_prompt_is_filled_in_with_suggestions_and_shown_as_messages(
     browser: Browser, inspector: InspectorBeside, era: str
 ):
@@ -123,6 +125,7 @@ def test_a_prompt_is_filled_in_with_suggestions_and_shown_as_messages(
     assert browser.page("document.querySelector('.t-res .note.bad')?.innerText.includes('pace')")
 
 
+@pytest.mark.slow
 def test_a_server_without_them_says_so_and_leads_on(browser: Browser):
     bare = Server("bare", "1")
 
@@ -142,6 +145,7 @@ def test_a_server_without_them_says_so_and_leads_on(browser: Browser):
         browser.open("about:blank")
 
 
+@pytest.mark.slow
 def test_resources_fit_every_window_in_both_themes(browser: Browser, inspector: InspectorBeside):
     for look in looks(browser, f"{inspector.url}#resources", f"{ROWS} > 1"):
         look.fits()
@@ -151,6 +155,7 @@ def test_resources_fit_every_window_in_both_themes(browser: Browser, inspector: 
         look.picture("resources")
 
 
+@pytest.mark.slow
 def test_prompts_fit_every_window_in_both_themes(browser: Browser, inspector: InspectorBeside):
     for look in looks(browser, f"{inspector.url}#prompts", f"{ROWS} > 1"):
         look.fits()

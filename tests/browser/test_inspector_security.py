@@ -102,6 +102,7 @@ def test_permissions_confirmation_access_and_the_chain(browser: Browser, tmp_pat
                     waiting.result()
 
 
+@pytest.mark.slow
 def test_a_broken_chain_is_cut_at_its_line_and_keys_alone_decide(browser: Browser, tmp_path: Path):
     with audited(tmp_path) as log, inspector_in(browser, target(guarded(log), "stateless", log)) as inspector:
         for number in range(5):

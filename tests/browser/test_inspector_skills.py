@@ -10,6 +10,7 @@ import pytest
 
 from defserve import Server
 from defserve.host.client import Client
+from tests.effort import slow
 from tests.inspector.manuals import manuals
 
 from .accessibility import serious
@@ -37,7 +38,7 @@ def read(browser: Browser, path: str) -> None:
     assert browser.page(f"document.querySelector('.t-res .toolname')?.textContent === {path!r}")
 
 
-@pytest.mark.parametrize("era", ["handshake", "stateless"])
+@pytest.mark.parametrize("era", [slow("handshake"), "stateless"])
 def test_files_are_read_when_asked_for_and_shown_verified(browser: Browser, inspector: InspectorBeside, era: str):
     open_at(browser, inspector, REFUNDS, era)
     assert browser.page(f"{FILE}?.includes('Nothing of it is read yet') && {SKILL}.includes('4 files')")
@@ -73,6 +74,7 @@ def test_a_file_that_differs_is_refused_and_nothing_of_it_is_shown(
     assert serious(browser) == []
 
 
+@pytest.mark.slow
 def test_by_keys_alone_a_skill_is_found_and_its_folders_are_walked(browser: Browser, inspector: InspectorBeside):
     open_at(browser, inspector, "skills")
     browser.page("(location.hash = '#tools') && true")
@@ -108,6 +110,7 @@ def test_by_keys_alone_a_skill_is_found_and_its_folders_are_walked(browser: Brow
     assert serious(browser) == []
 
 
+@pytest.mark.slow
 def test_a_server_without_skills_says_so_and_leads_on(browser: Browser):
     bare = Server("bare", "1")
     with inspector_of(target_of(bare)) as other:
@@ -120,6 +123,7 @@ def test_a_server_without_skills_says_so_and_leads_on(browser: Browser):
         browser.open("about:blank")
 
 
+@pytest.mark.slow
 def test_it_fits_every_window_in_both_themes(browser: Browser, inspector: InspectorBeside):
     for look in looks(browser, f"{inspector.url}#skills", f"{ROWS} === 2"):
         look.fits()

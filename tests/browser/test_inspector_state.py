@@ -117,6 +117,7 @@ def test_by_mouse_a_click_compares_and_another_rolls_back(browser: Browser):
         assert browser.page(f"{ROWS}[0].innerText.includes('+ beds/fern/plants/2 \"moss\"')")
 
 
+@pytest.mark.slow
 def test_by_keyboard_alone_with_a_refusal(browser: Browser):
     with inspector_in(browser, target(greenhouse(), "stateless", stored=False)) as inspector:
         plant(inspector)
@@ -154,6 +155,7 @@ def test_by_keyboard_alone_with_a_refusal(browser: Browser):
         assert browser.page(f"{ROWS}[0].innerText.includes('head')")
 
 
+@pytest.mark.slow
 def test_checkpoints_appear_and_what_is_in_view_stays(browser: Browser):
     with inspector_in(browser, target(greenhouse())) as inspector:
         show(browser, inspector)
@@ -176,7 +178,8 @@ def test_checkpoints_appear_and_what_is_in_view_stays(browser: Browser):
             + str(first)
         )
         assert browser.page(moved)
-        browser.press(".fresh .btn")
+        # Not by the pointer: on its way it may rest on a row, whose card then lies above.
+        browser.page("document.querySelector('.fresh .btn').click() ?? true")
         assert browser.page(f"document.querySelector('.graph').scrollTop === 0 && {ROWS}[0].innerText.includes('99')")
 
 
@@ -184,6 +187,7 @@ def _odd(number: int) -> dict[str, Any]:
     return {"plant": f"moss {number}"} if number % 2 else {"wanted": number}
 
 
+@pytest.mark.slow
 def test_twenty_thousand_checkpoints(browser: Browser):
     with inspector_in(browser, target(greenhouse(), "stateless", stored=False)) as inspector:
 
@@ -217,6 +221,7 @@ def test_the_layout_holds_for_trees_of_every_shape(browser: Browser):
         assert browser.page(LAYOUT.read_text(encoding="utf-8")) == "right"
 
 
+@pytest.mark.slow
 def test_a_server_without_state_says_so_and_leads_on(browser: Browser):
     with inspector_in(browser, target_of(fresh("hello"))) as inspector:
         show(browser, inspector)
@@ -225,6 +230,7 @@ def test_a_server_without_state_says_so_and_leads_on(browser: Browser):
         assert browser.page("location.hash.startsWith('#tools')")
 
 
+@pytest.mark.slow
 def test_it_fits_is_readable_and_has_its_picture(browser: Browser):
     with inspector_in(browser, target(greenhouse())) as inspector:
         plant(inspector)

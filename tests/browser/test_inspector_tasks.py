@@ -85,6 +85,7 @@ def test_a_question_inside_of_a_task_is_answered_where_it_is(browser: Browser, b
     assert browser.page(f"{DETAIL}.includes('12 deleted, because')")
 
 
+@pytest.mark.slow
 def test_a_task_is_cancelled_and_one_that_fails_says_why(browser: Browser, bench: Bench):
     begin(browser, bench)
     choose(browser, "clean")
@@ -99,6 +100,7 @@ def test_a_task_is_cancelled_and_one_that_fails_says_why(browser: Browser, bench
     assert browser.page("!document.querySelector('.t-list [role=option]')")
 
 
+@pytest.mark.slow
 def test_in_a_session_it_is_a_plain_call_and_the_panel_says_so(browser: Browser, bench: Bench):
     begin(browser, bench, "handshake")
     assert browser.page(f"{START}.includes('Sessions have no tasks.')")
@@ -112,6 +114,7 @@ def test_in_a_session_it_is_a_plain_call_and_the_panel_says_so(browser: Browser,
     assert browser.page(f"{DETAIL}.includes('412')")
 
 
+@pytest.mark.slow
 def test_a_server_without_tasks_says_so(browser: Browser, bench: Bench):
     bare = Server("bare", "1")
 
@@ -129,6 +132,7 @@ def test_a_server_without_tasks_says_so(browser: Browser, bench: Bench):
         browser.open("about:blank")
 
 
+@pytest.mark.slow
 def test_by_keys_alone_a_tool_is_started_and_followed_by_its_id(browser: Browser, bench: Bench):
     open_at(browser, bench.inspector, "tools")
     browser.go("j", f"!!{TOOL} && document.querySelector('main h1').textContent === 'Tasks'")
@@ -152,6 +156,7 @@ def test_by_keys_alone_a_tool_is_started_and_followed_by_its_id(browser: Browser
     assert browser.page("document.querySelector('.t-res .toolname').textContent === 'rebuild'")
 
 
+@pytest.mark.slow
 def test_it_fits_every_window_in_both_themes(browser: Browser, bench: Bench):
     async def start(inspection: Inspection) -> None:
         for tool, arguments in (("broken", {}), ("quick", {}), ("rebuild", {"index": "books"}), ("clean", {})):

@@ -10,6 +10,7 @@ import pytest
 from defserve.inspector.states.stored import stored_by
 from defserve.inspector.target import Target
 from defserve.runner.memory import serving
+from tests.effort import thinned
 from tests.inspector.beds import greenhouse
 
 from .inspecting import InspectorBeside, inspector_in
@@ -61,7 +62,7 @@ def opened(browser: Browser, inspector: InspectorBeside, tool: str, width: int =
     assert browser.page(f"document.querySelector('.t-form .toolname')?.textContent === {tool!r}")
 
 
-@pytest.mark.parametrize("width", WIDTHS)
+@pytest.mark.parametrize("width", thinned(WIDTHS, 5))
 def test_nothing_reaches_over_an_edge(browser: Browser, inspector: InspectorBeside, width: int):
     opened(browser, inspector, "add_bed", width)
     assert browser.page(OVER) == "none"
@@ -77,6 +78,7 @@ def test_nothing_reaches_over_an_edge(browser: Browser, inspector: InspectorBesi
     assert found == dict.fromkeys(PANELS, "none")
 
 
+@pytest.mark.slow
 def test_panes_that_were_dragged_in_a_wide_window_fit_a_small_one(browser: Browser, inspector: InspectorBeside):
     opened(browser, inspector, "add_bed")
     browser.page("(localStorage.setItem('defserve.panes.tools', '[500, 900]'), true)")
@@ -93,6 +95,7 @@ def test_a_form_that_nobody_touched_is_called_and_not_called_anyway(browser: Bro
     assert "Call anyway" in browser.page(BUTTON)
 
 
+@pytest.mark.slow
 def test_an_error_nobody_foresaw_has_one_id_and_says_where_its_traceback_is(
     browser: Browser, inspector: InspectorBeside
 ):

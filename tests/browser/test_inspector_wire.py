@@ -19,14 +19,13 @@ from defserve.host import HttpLink
 from defserve.inspector.inspection import Inspection
 from defserve.inspector.target import Target
 
-from .inspecting import InspectorBeside, inspector_in, looks
+from .inspecting import InspectorBeside, inspector_in, inspector_process, looks
 
 if TYPE_CHECKING:
     from .chromium import Browser
 
 pytestmark = pytest.mark.browser
 
-ROOT = Path(__file__).parents[2]
 ERAS = ("handshake", "stateless")
 ROWS = "[...document.querySelectorAll('.wrow')].filter(each => !each.querySelector('.skel'))"
 COUNTED = "document.querySelector('.wcounted').textContent"
@@ -208,6 +207,7 @@ def test_what_is_not_safe_is_asked_about_before_it_is_sent_again(browser: Browse
     assert {each.era for each in calls} == set(ERAS)
 
 
+@pytest.mark.slow
 def test_a_message_of_one_era_is_sent_in_both(browser: Browser, panel: InspectorBeside):
     call(panel, ("forecast", {"days": 7}), eras=("stateless",))
     assert browser.page(f"{ends('forecast')} && {ROWS}.at(-1) && true")
@@ -231,6 +231,7 @@ def test_a_message_of_one_era_is_sent_in_both(browser: Browser, panel: Inspector
     assert browser.page("document.querySelector('.filter input').value === 'tool:forecast era:handshake'")
 
 
+@pytest.mark.slow
 def test_by_keyboard_alone(browser: Browser, panel: InspectorBeside):
     browser.key("/")
     assert browser.page("!!document.activeElement.closest('.filter')")
@@ -300,6 +301,7 @@ def test_the_timeline_is_saved_and_cleared(browser: Browser, panel: InspectorBes
     assert browser.page(f"{ends('forecast')} && true")
 
 
+@pytest.mark.slow
 def test_from_a_call_to_its_messages(browser: Browser, panel: InspectorBeside):
     browser.open(f"{panel.url}#wire/tool:survey")
     assert browser.page(f"{ROWS}.length === 2 && {DRAWER}?.innerText.includes('Answer')")
@@ -315,6 +317,7 @@ def test_from_a_call_to_its_messages(browser: Browser, panel: InspectorBeside):
     browser.key("Escape")
 
 
+@pytest.mark.slow
 def test_it_fits_every_window_in_both_themes(browser: Browser, panel: InspectorBeside):
     for look in looks(browser, f"{panel.url}#wire", f"{ROWS}.length > 8"):
         look.fits()
@@ -363,19 +366,17 @@ FILL = """(async () => {
 })()"""
 
 
+@pytest.mark.slow
 def test_with_100_000_messages_it_stays_responsive_and_small(
     browser: Browser, tmp_path: Path, record_property: Any, capsys: pytest.CaptureFixture[str]
 ):
     (tmp_path / "flood.py").write_text(FLOOD, encoding="utf-8")
-    command = (sys.executable, "-m", "defserve", "inspect", "flood.py", "--web", "--no-browser")
-    with subprocess.Popen(
-        command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
-    ) as process:
-        assert process.stdout is not None
+    with inspector_process("flood.py", cwd=tmp_path) as (address, process):
         browser.look(1440, 900)
-        browser.open(f"{process.stdout.readline().strip()}#wire")
+        browser.open(f"{address}#wire")
         assert browser.page(f"{ROWS}.length > 0")
-        assert browser.page(FILL % MESSAGES)
+        for share in range(1, 11):
+            assert browser.page(FILL % (MESSAGES * share // 10))
         assert browser.page(f"parseInt({COUNTED}.replaceAll(',', '')) > {MESSAGES} * 0.95")
         took = list[float]()
         for step in range(STEPS):
@@ -391,7 +392,6 @@ def test_with_100_000_messages_it_stays_responsive_and_small(
         assert browser.page("/^[1-9][0-9,]* of/.test(document.querySelector('.wcounted').textContent)")
         assert browser.complaints() == []
         browser.open("about:blank")
-        process.terminate()
     told = f"median {median(took):.0f} ms, worst {max(took):.0f} ms a step of two frames; inspector {resident} MB"
     with capsys.disabled():
         print(f"\n{MESSAGES:,} messages: {told}")

@@ -107,11 +107,14 @@ class Terminal:
     def login(self, browser: Browser, *words: str) -> str:
         """Sign in, with a person who says yes to everything in the browser. What the command says."""
         with self.start("login", *words) as process:
-            wait_until(lambda: self._opened.exists() or process.poll() is not None)
-            assert process.poll() is None, process.communicate()
-            browser.open(self._opened.read_text())
-            _say_yes(browser)
-            out, err = process.communicate(timeout=60)
+            try:
+                wait_until(lambda: self._opened.exists() or process.poll() is not None)
+                assert process.poll() is None, process.communicate()
+                browser.open(self._opened.read_text())
+                _say_yes(browser)
+                out, err = process.communicate(timeout=60)
+            finally:
+                process.kill()
             assert process.returncode == 0, err
             return out
 
@@ -139,6 +142,7 @@ def terminal(tmp_path: Path) -> Terminal:
     return Terminal(tmp_path)
 
 
+@pytest.mark.slow
 def test_a_person_signs_in_calls_a_tool_gets_more_scopes_and_signs_out(
     terminal: Terminal, there: Company, issuer: str, browser: Browser
 ) -> None:
@@ -291,6 +295,7 @@ def test_a_person_signs_in_from_the_inspector_until_they_sign_out(
     assert browser.complaints() == []
 
 
+@pytest.mark.slow
 def test_the_inspector_says_who_refused_or_gave_up(page: InspectorPage, issuer: str, browser: Browser) -> None:
     page.button(".banner", "Sign in")
     browser.tab()

@@ -53,16 +53,19 @@ def site() -> Iterator[Origin]:
 
 def found(browser: Browser, question: str) -> list[str]:
     """The pages of the first results, each once, in their order."""
+    # It says how many results there are, and nothing while there is no question.
     ask = f"""(async () => {{
-        const root = {DIALOG}, input = root.querySelector("input"), status = () => root.querySelector("[role=status]");
+        const root = {DIALOG}, input = root.querySelector("input"), began = Date.now();
         const type = text => {{ input.value = text; input.dispatchEvent(new Event("input", {{ bubbles: true }})); }};
-        const until = async test => {{ while (!test()) await new Promise(done => setTimeout(done, 5)); }};
-        const links = () => [...root.querySelectorAll("[role=option]")].map(each => each.href);
+        const until = async pattern => {{
+            while (!pattern.test(root.querySelector("[role=status]")?.textContent ?? "") && Date.now() < began + 10000)
+                await new Promise(done => setTimeout(done, 5));
+        }};
         type("");
-        await until(() => links().length === 0);
+        await until(/^$/);
         type({json.dumps(question)});
-        await until(() => links().length > 0 || status()?.textContent.startsWith("0 "));
-        return JSON.stringify(links());
+        await until(/\\d|No results/);
+        return JSON.stringify([...root.querySelectorAll("[role=option]")].map(each => each.href));
     }})()"""
     links: list[str] = json.loads(browser.page(ask) or "[]")
     return list(dict.fromkeys(Path(link.partition("?")[0].partition("#")[0]).stem for link in links))

@@ -14,7 +14,7 @@ from tests.peers.trial import Outcome
 
 PAGE = ROOT / "docs" / "compatibility.md"
 _INTRO = """\
-# Compatibility
+# Compatibility: which clients work
 
 Which clients, hosts, bridges and servers work with defserve? `make peers` tries every feature with the real program.
 It also writes this page (`make peers ARGS=--write`). All of them talk over loopback only.

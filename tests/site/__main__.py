@@ -1,7 +1,7 @@
 """The command `make docs`: the site, built and checked, in build/docs/site.
 
-It exits with 1 if a link leads nowhere or if a browser would ask anybody else for something. With `--serve` the site is
-then served on loopback, to be read.
+It exits with 1 if a link leads nowhere, if a browser would ask anybody else for something, or if the search does not
+lead questions to the pages that answer them. With `--serve` the site is then served on loopback, to be read.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ import time
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 
-from . import html, models
-from .pages import ASSETS, Pages
+from . import finding, html, models, questions
+from .pages import Pages
 from .places import BUILD, ROOT, SITE, THEME
 from .settings import settings
 
@@ -27,6 +27,9 @@ def main(arguments: list[str]) -> int:
     began = time.monotonic()
     pages = Pages()
     problems = build(pages) or html.problems(SITE)
+    missed = {} if problems else questions.missed()
+    if len(questions.QUESTIONS) - len(missed) < questions.ENOUGH:
+        problems += [f"the search for {question!r} gives {pages}" for question, pages in missed.items()]
     if problems:
         print("\n".join(problems), file=sys.stderr)
         print(f"{len(problems)} problems", file=sys.stderr)
@@ -34,6 +37,8 @@ def main(arguments: list[str]) -> int:
     count = sum(1 for _ in SITE.rglob("*.html"))
     took = f"{time.monotonic() - began:.1f} s"
     print(f"{count} pages in {SITE.relative_to(ROOT)}: no link is broken, nothing is loaded from elsewhere ({took})")
+    asked = len(questions.QUESTIONS)
+    print(f"the search leads {asked - len(missed)} of {asked} questions to their page")
     if options.serve is not None:
         serve(options.serve)
     return 0
@@ -43,13 +48,14 @@ def build(pages: Pages) -> list[str]:
     """Build the site. Returns what the generator complained of."""
     shutil.rmtree(BUILD, ignore_errors=True)
     pages.write()
-    shutil.copytree(THEME, BUILD / "theme", ignore=shutil.ignore_patterns(*ASSETS))
+    shutil.copytree(THEME, BUILD / "theme", ignore=shutil.ignore_patterns("*.css", "*.js", "*.toml"))
     (BUILD / "zensical.toml").write_text(settings(pages), encoding="utf-8")
     command = [sys.executable, "-m", "zensical", "build", "--strict", "--clean"]
     plain = {**os.environ, "NO_COLOR": "1"}
     done = subprocess.run(command, cwd=BUILD, env=plain, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     if done.returncode:
         return [re.sub(r"\x1b\[[\d;]*m", "", done.stdout).partition("Traceback (")[0]]
+    finding.write()
     models.write(pages)
     return []
 

@@ -33,6 +33,8 @@ LANGUAGES: Final = {
     ".md": "markdown",
     ".conf": "nginx",
 }
+# What a reader does not look for: the map, what other pages show as well, what is for those who change defserve.
+UNSEARCHED: Final = ("index.md", "readme.md", "reference/index.md", "project/", "examples/", "tests/")
 ASSETS: Final = ("site.css", "iframe-worker.js")
 PICTURES: Final = {".png", ".svg"}
 
@@ -63,7 +65,8 @@ class Pages:
         """Write the pages and pictures where the generator reads them."""
         for place, text in self.texts.items():
             (folder / place).parent.mkdir(parents=True, exist_ok=True)
-            (folder / place).write_text(text, encoding="utf-8")
+            hidden = "---\nsearch:\n  exclude: true\n---\n\n" if place.startswith(UNSEARCHED) else ""
+            (folder / place).write_text(hidden + text, encoding="utf-8")
         for picture in filter(lambda path: path.suffix in PICTURES, DOCS.rglob("*")):
             target = folder / picture.relative_to(DOCS)
             target.parent.mkdir(parents=True, exist_ok=True)

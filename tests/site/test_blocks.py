@@ -35,7 +35,21 @@ WORD = re.compile(r"(?<!`)`([^`\n]+)`(?!`)")
 
 SHELL = {"", "sh", "bash", "console"}
 # Run by tests/test_docs.py, or of a language that nothing here can read.
-OTHERS = {"python", "py", "text", "markdown", "nginx", "html", "js", "javascript", "dockerfile", "sql", "diff", "http"}
+OTHERS = {
+    "python",
+    "py",
+    "text",
+    "markdown",
+    "nginx",
+    "html",
+    "js",
+    "javascript",
+    "docker",
+    "dockerfile",
+    "sql",
+    "diff",
+    "http",
+}
 
 
 class Block(NamedTuple):

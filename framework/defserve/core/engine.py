@@ -40,7 +40,7 @@ class Engine(Protocol):
         ...
 
     def start(self, call: Call, work: Coroutine[Any, Any, Any]) -> None:
-        """Run the handler of a call as a task, and settle the call with its result or error.
+        """Run the handler of a call as a task, and settle the call with its result or error. Perhaps at once.
 
         If notifications of the call have just been sent, it is settled a moment after they left.
         """

@@ -92,11 +92,14 @@ def _notified(session: Session, notification: Notification, sender: PeerIdentity
         listeners = terms.listeners.get(notification.method, ())
         if not session.engine.ready and any(map(is_coroutine_function, listeners)):
             return False
-        SENDER.set(sender or session.identity)
-        for listener in listeners:
-            work = listener(session, notification.params)
-            if work is not None:
-                session.engine.spawn(work)
+        token = SENDER.set(sender or session.identity)
+        try:
+            for listener in listeners:
+                work = listener(session, notification.params)
+                if work is not None:
+                    session.engine.spawn(work)
+        finally:
+            SENDER.reset(token)
     except ProtocolError:
         pass  # a broken notification is never answered
     except Exception:

@@ -18,13 +18,18 @@ def steps_left(steps: Generator[Any, Any, T] | Coroutine[Any, Any, T], waiting_f
             steps.close()
             raise
         except BaseException as error:
-            try:
-                waiting_for = steps.throw(error)
-            except StopIteration as done:
-                return done.value
+            thrown = error
         else:
             # Whoever runs coroutines sends nothing but None. From here on the interpreter steps them itself.
             return (yield from steps)  # pyright: ignore
+        # Not while it is being handled: it would become the `__context__` of whatever the coroutine raises, and anyio
+        # takes a cancellation with such a context for its own.
+        try:
+            waiting_for = steps.throw(thrown)
+        except StopIteration as done:
+            return done.value
+        finally:
+            del thrown
 
 
 rest = types.coroutine(steps_left)

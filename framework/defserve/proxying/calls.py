@@ -19,7 +19,8 @@ from defserve.proxying import failures, tasks
 from defserve.proxying.catalogue import uris
 from defserve.proxying.conversations.fronts import front_of
 from defserve.proxying.conversations.holding import HeldChannels
-from defserve.proxying.relay import RelayContext, RelayedCall, held_handle, shaped
+from defserve.proxying.conversations.passing import shaped
+from defserve.proxying.relay import RelayContext, RelayedCall, held_handle
 from defserve.proxying.room import CallRoom
 from defserve.wire.jsonvalue import is_object
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Collection, Hashable, Iterator, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from inspect import signature
 from typing import TYPE_CHECKING, Any, Final
 
 from defserve.core.extension import Extension, Listener
-from defserve.errors import UsageError
+from defserve.errors import UsageError, did_you_mean
 from defserve.protocols.mcp.asking.parking import Parking
 from defserve.protocols.mcp.tasks.elsewhere import TaskLost, TasksElsewhere
 from defserve.proxying.backend import Backend, summary
@@ -19,7 +20,7 @@ from defserve.proxying.catalogue.names import ToolChoice
 from defserve.proxying.conversations.fronts import front_of
 from defserve.proxying.mounted import BackendOptions
 from defserve.proxying.skills import RemoteSkills
-from defserve.proxying.targets import Target, target_of
+from defserve.proxying.targets import Command, Remote, Target, target_of
 
 if TYPE_CHECKING:
     from defserve.core.call import Call
@@ -57,12 +58,12 @@ class Mounts(Extension):
         """Read what `Server.mount` was given. Raises UsageError for what cannot work."""
         fields = dict(options)
         id, tools = fields.pop("id", None), ToolChoice.of(fields.pop("tools", None))
-        try:
-            about = BackendOptions(prefix=prefix, tools=tools, **fields)
-        except TypeError:
-            known = ", ".join(("id", *BackendOptions.__slots__))
-            raise UsageError(f"mount has no option {next(iter(fields))!r}", fix=f"use some of {known}") from None
-        return self.add(id, target_of(given), about)
+        known = ("id", *BackendOptions.__slots__)
+        if unknown := next((name for name in fields if name not in known), None):
+            raise UsageError(
+                f"mount has no option {unknown!r}", fix=_of_target(unknown) or did_you_mean(unknown, known)
+            )
+        return self.add(id, target_of(given), BackendOptions(prefix=prefix, tools=tools, **fields))
 
     def add(self, id: str | None, target: Target, options: BackendOptions) -> Backend:
         """Declare a backend. Raises UsageError if the name is taken. While serving, call its `start`."""
@@ -210,3 +211,9 @@ class Mounts(Extension):
             number += 1
             found = f"{name}-{number}"
         return found
+
+
+def _of_target(option: str) -> str:
+    """Where an option belongs that is not of the mount but of the server that is mounted."""
+    kinds = [kind.__name__ for kind in (Command, Remote) if option in signature(kind).parameters]
+    return "write " + " or ".join(f"{kind}(…, {option}=…)" for kind in kinds) if kinds else ""

@@ -14,6 +14,7 @@ from defserve.core.call import Call
 from defserve.core.engine import PendingAnswer, Task
 from defserve.core.stepping import rest, steps_left
 from defserve.errors import Draining, Suspended, TimedOut
+from defserve.runner.tasks.first_steps import FirstSteps
 from defserve.runner.threads.call_thread import CURRENT, GRACE, CallThread, current_thread, finish, run_to_the_end
 from defserve.runner.threads.pool import WorkerPool, do_afterwards
 
@@ -97,14 +98,16 @@ class AsyncioEngine:
         self.pool = WorkerPool(threads, self.loop.call_soon_threadsafe)
         self.tasks: set[asyncio.Task[Any]] = set()
         self._thread = threading.get_ident()
-        self._eager = hasattr(asyncio, "eager_task_factory")
+        self._first_steps = FirstSteps(self.loop)
+
+    async def close(self) -> None:
+        """Nothing is started any more."""
+        self.pool.close()
+        await self._first_steps.close()
 
     def start(self, call: Call, work: Coroutine[Any, Any, Any]) -> None:
         # The session's table of calls in flight keeps the task alive. A set of our own would cost 3 µs a call.
-        if self._eager:
-            asyncio.Task(self._settling(call, work), loop=self.loop, eager_start=True)  # pyright: ignore
-        else:
-            self.loop.create_task(self._settling(call, work))
+        self._first_steps.start(self._settling(call, work), copy_context())
 
     def begin(self, call: Call, work: Coroutine[Any, Any, Any]) -> Coroutine[Any, Any, None] | None:
         call.task = asyncio.current_task(self.loop)
@@ -120,6 +123,7 @@ class AsyncioEngine:
             self._fail(call, error)
         else:
             return self._settling(call, rest(work, waiting_for))
+        call.task = None  # it goes on to something else
         return None
 
     async def _settling(self, call: Call, work: Awaitable[Any]) -> None:
@@ -138,6 +142,7 @@ class AsyncioEngine:
                 await self._settle_apart(call, partial(self._settle, call, result))
             else:
                 self._settle(call, result)
+        call.task = None  # the task may go on to something else
 
     async def _settle_apart(self, call: Call, settle: Callable[[], None]) -> None:
         """Settle a call a moment after its last notification was written. Who cancels it does not wait."""

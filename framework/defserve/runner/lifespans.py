@@ -43,7 +43,7 @@ class LoopLifetime:
         try:
             await self.stack.aclose()
         finally:
-            self.engine.pool.close()
+            await self.engine.close()
 
 
 @asynccontextmanager

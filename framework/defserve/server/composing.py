@@ -51,7 +51,7 @@ def compose(server: Server) -> Composition:
     _add_tasks(server)
     _add_apps(server)
     if server.shared is not None:
-        from defserve.serving.sharing import Sharing
+        from defserve.serving.sharing.extension import Sharing
 
         server.extend(Sharing(server.shared))
     composition = Composition(server.extensions, limits=server.limits, around=_wrappers(server))

@@ -25,6 +25,7 @@ from tests.rows import for_each_row
 LONGEST_PROGRAM = 60
 PARTS = ("## The program", "## Run it", "## Why it is written so", "## Pitfalls", "## See also")
 FENCED = re.compile(r"^```.*?^```$", re.DOTALL | re.MULTILINE)
+TEST = re.compile(r"^```python[^\n]*\n((?:(?!```).)*?^def test_.*?)^```$", re.DOTALL | re.MULTILINE)
 LINK = re.compile(r"\]\((?!https?:)([^)#]+)(?:#([^)]*))?\)")
 
 
@@ -81,7 +82,8 @@ def test_a_program_passes_our_own_check(program: Path, capsys: pytest.CaptureFix
 @pytest.mark.parametrize("page", [page for page in recipes() if list(commands(page))], ids=lambda page: page.stem)
 def test_whoever_types_what_a_page_says_sees_what_it_shows(page: Path, tmp_path: Path):
     shutil.copytree(PROGRAMS, tmp_path / "work", ignore=shutil.ignore_patterns("__pycache__"))
-    shutil.copy(Path(__file__).with_name("test_clock.py"), tmp_path / "work")
+    for test in TEST.findall(page.read_text(encoding="utf-8")):
+        (tmp_path / "work" / f"test_{page.stem}.py").write_text(test)
     path = {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}", "PYTHONPATH": str(ROOT)}
     settings = {**os.environ, **path, "NO_COLOR": "1", "HOME": str(tmp_path)}
     typed = [*commands(page)]

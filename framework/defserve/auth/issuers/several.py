@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from dataclasses import replace
 from typing import Any, Protocol
 
@@ -55,6 +55,11 @@ class Issuers:
         self.audiences = tuple(
             dict.fromkeys(text for verifier in verifiers for text in getattr(verifier, "audiences", ()))
         )
+
+    @property
+    def revocations(self) -> Callable[[], AsyncGenerator[str]] | None:
+        """See `ApiKeys.revocations`."""
+        return getattr(self._other, "revocations", None)
 
     async def verify(self, token: str) -> Principal | None:
         """What the verifier of the token's issuer says."""

@@ -27,8 +27,8 @@ from defserve.protocols.mcp.tools.tools import Tool, ToolOptions
 from defserve.protocols.mcp.transforms.arguments import TransformedArguments
 from defserve.protocols.mgp.agreed import SECURITY_KEY
 from defserve.proxying.catalogue import uris
+from defserve.proxying.conversations.passing import shaped
 from defserve.proxying.failures import RelayedError
-from defserve.proxying.relay import shaped
 from defserve.proxying.tasks import must_be_task
 from defserve.wire.jsonvalue import is_array, is_object
 

@@ -21,7 +21,7 @@ class Gone(Exception):
     """The other side is gone, or does not answer in time."""
 
 
-class Link:
+class WorkerLink:
     """Asks and is asked. `run` reads until the other side is gone.
 
     `last_received` is the loop's time of its last line.
@@ -36,7 +36,7 @@ class Link:
         self.last_received = self._loop.time()
 
     @classmethod
-    async def over(cls, one: socket.socket, answers: Answers) -> Link:
+    async def over(cls, one: socket.socket, answers: Answers) -> WorkerLink:
         return cls(*await asyncio.open_connection(sock=one, limit=LONGEST_LINE), answers)
 
     def send(self, what: str, about: Any = None) -> None:

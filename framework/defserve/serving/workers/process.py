@@ -12,7 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
-from defserve.serving.workers.link import Link
+from defserve.serving.workers.link import WorkerLink
 from defserve.serving.workers.membership import VARIABLE, GroupSecrets, Membership
 
 Asked: TypeAlias = Callable[["WorkerProcess", str, Any], Awaitable[Any]]
@@ -53,7 +53,7 @@ class Timing:
 class WorkerProcess:
     """`is_ready` when it serves. `drain_seconds` is how long it may take to finish its calls, in its own words."""
 
-    link: Link
+    link: WorkerLink
 
     def __init__(self, number: int, process: Process) -> None:
         loop = asyncio.get_running_loop()
@@ -76,7 +76,7 @@ class WorkerProcess:
                 worker = cls(number, await _run(plan, Membership.of(number, plan.count, theirs, plan.sockets), theirs))
             ours.sendall(plan.secrets.written())
             ours.setblocking(False)
-            worker.link = await Link.over(ours, lambda what, about: asked(worker, what, about))
+            worker.link = await WorkerLink.over(ours, lambda what, about: asked(worker, what, about))
         except BaseException:
             ours.close()
             if worker is not None:

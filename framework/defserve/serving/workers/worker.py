@@ -15,7 +15,7 @@ from typing import Any, Final
 from defserve.runner.signals import end_unless
 from defserve.runner.web_sessions import WebSessions
 from defserve.serving.workers.figures import worker_figures
-from defserve.serving.workers.link import Gone, Link
+from defserve.serving.workers.link import Gone, WorkerLink
 from defserve.serving.workers.membership import Membership
 
 LINGER: Final = 10.0
@@ -37,7 +37,7 @@ class Worker:
     ) -> None:
         self.member, self._control, self._provider = member, control, provider
         self._measured, self._readiness = measured, readiness
-        self._link: Link | None = None
+        self._link: WorkerLink | None = None
         self._listener: Any = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._is_leaving = False
@@ -58,7 +58,7 @@ class Worker:
         self._spawn(self._attend())
 
     async def _attend(self) -> None:
-        self._link = link = await Link.over(self._control, self._asked)
+        self._link = link = await WorkerLink.over(self._control, self._asked)
         limits = self._provider.limits
         link.send("ready", limits.drain + limits.farewell + LINGER)
         _on_hang_up(self._control.fileno(), asyncio.get_running_loop(), self._orphaned, lambda: self._is_leaving)
@@ -101,11 +101,11 @@ class Worker:
         self._provider.ask()
 
     def _orphaned(self) -> None:
-        """The supervisor was killed. Nobody listens after this worker, so it ends as if nobody had taken over."""
+        """The supervisor was killed. End as if it had asked: accept no more, and finish the running calls."""
         self.leave()
 
     def _tell_end(self) -> None:
-        """If nobody told it to end, and no signal did, a client has: then the whole group ends."""
+        """Tell the supervisor if a client has ended this worker: then the whole group ends."""
         if self._link is not None and not (self._is_leaving or self._listener.signals):
             self._link.send("ended")
 

@@ -54,11 +54,37 @@ class _Write:
         self.size = sum(len(each) for each in args if not isinstance(each, int))
 
 
-class SharedLink:
-    """`worker` names this process from `start` on; every start has a new name.
+class Delivery:
+    """One piece of news that sessions are being told. Each message that tells a session has an id of its own.
 
-    `is_up`: news and mail arrive. While it is False, what is known of sessions may be old. `up_since` is when that
-    last changed, in monotonic seconds.
+    `record` is a field of the session's record that is kept together with the next message, and its value.
+    """
+
+    __slots__ = ("id", "record", "_counts")
+
+    def __init__(self, id: str) -> None:
+        self.id, self.record = id, ("", "")
+        self._counts: dict[str, int] = {}
+
+    def next_id(self, session: str) -> str:
+        count = self._counts[session] = self._counts.get(session, 0) + 1
+        return f"{self.id}-{count}"
+
+    def skip(self, session: str, delivered: str) -> bool:
+        """Whether the next message is there already: `delivered` is the id of the last one. Then it is left out."""
+        id, _, last = delivered.rpartition("-")
+        count = self._counts.get(session, 0) + 1
+        if self.id != id or count > int(last):
+            return False
+        self._counts[session] = count
+        return True
+
+
+class SharedLink:
+    """This process's connections to the Redis of its group. `worker` is its name there; each `start` makes a new one.
+
+    `is_up` says whether news and mail arrive. While it is False, what is known of sessions may be out of date.
+    `up_since` is when `is_up` last changed, in monotonic seconds.
     """
 
     def __init__(self, address: str) -> None:
@@ -67,8 +93,10 @@ class SharedLink:
         self.worker = ""
         self.is_up, self.up_since = False, 0.0
         self._receivers: dict[str, list[Receiver]] = {}
-        self.delivering = ""
-        """The id of the news that is being delivered to sessions."""
+        self.delivering: Delivery | None = None
+        """The news that sessions are being told."""
+        self.caught_up: list[Callable[[], Awaitable[None]]] = []
+        """Called when news arrives again: what is known of the store may be old."""
         self._loop: asyncio.AbstractEventLoop | None = None
         self.news_lost: list[Callable[[], None]] = []
         """Called when news may be lost for good: everything that is known may be old."""
@@ -79,6 +107,8 @@ class SharedLink:
         self._wake = self._arrived = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
         self._cursors: dict[str, str] = {}
+        self._handled_news = "0-0"
+        """The last news of which everything that follows from it is in Redis."""
         self._redis: Any = None
         self._shas: dict[str, str] = {}
         self._users = self._given = 0
@@ -136,9 +166,17 @@ class SharedLink:
         return self._address.client(socket_timeout=timeout, socket_connect_timeout=TIMEOUT, retry=once)
 
     @property
+    def loop(self) -> asyncio.AbstractEventLoop | None:
+        """The event loop that this link belongs to; None before it has started."""
+        return self._loop if self._users else None
+
+    @property
     def is_on_loop(self) -> bool:
         """Whether the running event loop is the one that this link belongs to."""
-        return self._loop is asyncio.get_running_loop()
+        try:
+            return self._loop is asyncio.get_running_loop()
+        except RuntimeError:
+            return False
 
     def new_name(self) -> str:
         """A name that nobody gives again: the worker's, a dot, and a number."""
@@ -173,17 +211,18 @@ class SharedLink:
         self._queued += write.size
         self._wake.set()
 
-    def publish(self, *fields: str) -> None:
+    def publish(self, *fields: str) -> bool:
         """Send every worker something: names and values. From any thread.
 
-        Nothing is sent before this worker has started.
+        False: it is not sent, because this worker has not started, or the store is away for too long.
         """
-        if self._loop is None or not self._users:
-            return
+        if (loop := self.loop) is None:
+            return False
         if self.is_full:
             log.error("the store %s is away for too long: the other processes miss a change", self._address.where)
-        else:
-            self._loop.call_soon_threadsafe(self.write, workers.PUBLISH, *fields, "w", self.worker)
+            return False
+        loop.call_soon_threadsafe(self.write, workers.PUBLISH, *fields, "w", self.worker)
+        return True
 
     def after(self, done: Callable[[], None]) -> None:
         """Call `done` when everything written so far is in Redis."""
@@ -320,6 +359,8 @@ class SharedLink:
                     news_lost()
         while found := await self._read(redis, None):
             await self._dispatch(found)
+        for caught_up in self.caught_up:
+            await caught_up()
         self.is_up, self.up_since = True, time.monotonic()
         self._arrived.set()
         for lease_lost in self.lease_lost:
@@ -362,7 +403,9 @@ class SharedLink:
     async def _renew(self) -> bool:
         """Renew the lease, and drop the mail that was read. False: the lease had ended."""
         mail = self._cursors["mail:" + self.worker]
-        return bool(await self.run(workers.RENEW, self.worker, int(LEASE * 1000), self.read_news, mail))
+        if not self._queue:
+            self._handled_news = self.read_news
+        return bool(await self.run(workers.RENEW, self.worker, int(LEASE * 1000), self._handled_news, mail))
 
     def _note(self, error: Exception) -> None:
         """What redis-py raises besides its own errors must not end a task that everything else waits for."""

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack
 from typing import Any
 
 import pytest
@@ -14,16 +12,9 @@ from defserve.stores.memory import MemoryStore
 from defserve.stores.shared.rates import TAKE
 from tests.asgi import Peer, last
 from tests.raw import STATELESS
-from tests.stores.redis_server import RedisServer
 from tests.transports.http.shared.group import Group
 
 pytestmark = pytest.mark.anyio
-
-
-@pytest.fixture
-async def pair(redis: RedisServer, request: pytest.FixtureRequest) -> AsyncIterator[Group]:
-    async with AsyncExitStack() as stack:
-        yield Group(f"{redis.address}?prefix={abs(hash(request.node.name))}:", stack)
 
 
 def caller(group: Group, at: str, token: str) -> Peer:

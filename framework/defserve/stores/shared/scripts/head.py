@@ -26,6 +26,18 @@ local function now() local t = call('TIME') return t[1] * 1000 + math.floor(t[2]
 local function alive(worker) return worker and worker ~= '' and call('EXISTS', P .. 'lease:' .. worker) == 1 end
 local function keep(key, ttl) call('PEXPIRE', key, ttl) end
 
+-- Three numbers: two of the news, and one for each message that delivers it.
+local function is_later(one, other)
+  local a, b = {}, {}
+  for each in one:gmatch('%d+') do a[#a + 1] = tonumber(each) end
+  for each in other:gmatch('%d+') do b[#b + 1] = tonumber(each) end
+  for at = 1, 3 do
+    local x, y = a[at] or 0, b[at] or 0
+    if x ~= y then return x > y end
+  end
+  return false
+end
+
 local function size_of(fields)
   local size = 0
   for _, each in ipairs(fields) do size = size + #tostring(each) end

@@ -45,8 +45,14 @@ if call('EXISTS', key) == 0 then return '' end
 local owner = call('HGET', key, 'owner')
 if owner == worker then return call('HGET', key, 'since') or '' end
 if alive(owner) then return '' end
-local since = owner and owner ~= '' and call('GET', P .. 'read:' .. owner) or call('HGET', key, 'delivered') or '0-0'
-since = since:match('%d+%-%d+')
+local since = owner and owner ~= '' and call('GET', P .. 'read:' .. owner) or '0-0'
+local delivered = call('HGET', key, 'delivered') or '0-0'
+if is_later(delivered, since) then
+  -- Of the last news only some messages may be there, so it is delivered again.
+  local time, place = delivered:match('(%d+)%-(%d+)')
+  since = place == '0' and string.format('%.0f-18446744073709551615', math.max(time - 1, 0))
+    or string.format('%s-%.0f', time, place - 1)
+end
 call('HSET', key, 'owner', worker, 'since', since)
 news('t', 'claimed', 's', ARGV[2], 'w', worker)
 return since

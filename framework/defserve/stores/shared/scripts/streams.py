@@ -16,8 +16,9 @@ def appending(data: bytes, **fields: Value) -> list[Value]:
 
     `session`, `stream`, `ttl`, `kind`: `message`, `progress`, `request`, `result`, or `end` for a call without one.
     `producer` and `number`: who adds it, and how many it has added to this stream. `news`: the news that this delivers,
-    instead of a number. `replaces`: which progress it replaces. `audience`: who may see it. `question` and `asker`: the
-    id of a request, and for whom it is. `dead`: add it only if this worker is dead. `most_events`, `most_bytes` of a
+    instead of a number; with it `record` and `record_value`, a field of the session's record. `replaces`: which
+    progress it replaces. `audience`: who may see it. `question` and `asker`: the id of a request, and for whom it is.
+    `dead`: add it only if this worker is dead. `most_events`, `most_bytes` of a
     stream, `most_held` bytes of a session and `most_ended` streams are the bounds.
     """
     return [data, *(part for name, value in fields.items() if value != "" for part in (name, value))]
@@ -46,18 +47,6 @@ local session, stream = P .. 'session:' .. id, P .. 'stream:' .. id .. ':' .. na
 local events, streams, ended = P .. 'events:' .. id .. ':' .. name, P .. 'streams:' .. id, P .. 'ended:' .. id
 local number = tonumber(A.number)
 
--- Three numbers: two of the news, and one for each message that delivers it.
-local function is_later(one, other)
-  local a, b = {}, {}
-  for each in one:gmatch('%d+') do a[#a + 1] = tonumber(each) end
-  for each in other:gmatch('%d+') do b[#b + 1] = tonumber(each) end
-  for at = 1, 3 do
-    local x, y = a[at] or 0, b[at] or 0
-    if x ~= y then return x > y end
-  end
-  return false
-end
-
 -- Why it cannot be added; nil if it can. Notes its number, so that it is added once.
 local function refusal()
   if call('EXISTS', session) == 0 then return 'session over' end
@@ -70,6 +59,7 @@ local function refusal()
   if A.news and not is_later(A.news, call('HGET', session, 'delivered') or '0-0') then return 'repeated' end
   if number then call('HSET', stream, 'n:' .. producer, number) end
   if A.news then call('HSET', session, 'delivered', A.news) end
+  if A.record then call('HSET', session, A.record, A.record_value) end
 end
 """
 

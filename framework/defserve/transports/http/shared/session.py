@@ -13,7 +13,7 @@ from typing import Any, cast
 from defserve.auth.principals import Principal
 from defserve.auth.remembered import remembered, written
 from defserve.errors import LimitExceeded
-from defserve.stores.shared.link import LEASE, SharedLink
+from defserve.stores.shared.link import LEASE, Delivery, SharedLink
 from defserve.stores.shared.scripts import questions, sessions, streams, workers
 from defserve.stores.store import StoreUnavailable
 from defserve.transports.http.exchange import Exchange
@@ -55,6 +55,8 @@ class SharedSession(HttpSession):
         self.changes = 0
         """How often this process has changed the record."""
         self.owner, self.touched = "", time.monotonic()
+        self.delivered = "0-0"
+        """The last news that was delivered when the record was loaded."""
         self.reading = {}
         self._numbers: dict[str, int] = {}
         # A session that was forgotten and found again must not begin to count as it did before.
@@ -62,6 +64,10 @@ class SharedSession(HttpSession):
         self.numbering = f"{self._producer}."
         self.forget: Callable[[], None] = self.close
         """Forgets the session in this process alone. Whoever lists it sets this."""
+
+    @property
+    def is_owner(self) -> bool:
+        return self.owner == self.link.worker
 
     def new_name(self) -> str:
         """A name for a stream that nobody else gives, here or in another process."""
@@ -85,6 +91,7 @@ class SharedSession(HttpSession):
         self.conversation.restore({name: json.loads(value) for name, value in self.known.items()})
         given = {name: value for name, value in record.items() if name.startswith(CREDENTIAL)}
         self.credentials = {name.removeprefix(CREDENTIAL): remembered(json.loads(v)) for name, v in given.items()}
+        self.delivered = record.get("delivered", "0-0")
         self.is_stale = False
 
     def kept_changed(self) -> None:
@@ -121,8 +128,11 @@ class SharedSession(HttpSession):
 
     # -- events ------------------------------------------------------------------------------------------
 
-    def append(self, name: str, message: OutboundMessage, *, news: str = "") -> None:
-        """Add a message to a stream. When the store has it, it goes to who reads the stream."""
+    def append(self, name: str, message: OutboundMessage, *, delivery: Delivery | None = None) -> None:
+        """Add a message to a stream. When the store has it, it goes to who reads the stream.
+
+        A message of a `delivery` is added once, whichever process adds it.
+        """
         kind = "message"
         if message.answers:
             kind = "result" if message.data else "end"
@@ -139,6 +149,7 @@ class SharedSession(HttpSession):
             message.release = partial(self._release, question)
         asker = message.audience[0] if message.audience else self.opener
         key = json.dumps(message.replaces, default=str) if message.replaces is not None else ""
+        news, record = ("", ("", "")) if delivery is None else (delivery.next_id(self.id), delivery.record)
         if not news:
             self._numbers[name] = self._numbers.get(name, 0) + 1
         args = streams.appending(
@@ -148,6 +159,8 @@ class SharedSession(HttpSession):
             producer=self._producer,
             number="" if news else self._numbers[name],
             news=news,
+            record=record[0],
+            record_value=record[1],
             kind=kind,
             replaces=key,
             audience=_audience(message) if name == STANDALONE else "",

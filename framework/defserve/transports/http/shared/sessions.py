@@ -163,6 +163,10 @@ class SharedSessions(HttpSessions):
         if self.replay is not None:
             self.replay(session, news)
 
+    def known(self, id: str) -> SharedSession | None:
+        """The session of this id, if this process knows it."""
+        return cast("SharedSession | None", self._open.get(id))
+
     def owned(self) -> list[SharedSession]:
         """The sessions that this process tells news."""
         return [each for each in map(_shared, self) if each.owner == self._link.worker]
@@ -228,7 +232,7 @@ class SharedSessions(HttpSessions):
     def _release(self, session: SharedSession) -> None:
         """Forget a session that goes on. If this process owns it, the next one that serves it will."""
         if session.owner == self._link.worker:
-            session.change(["owner", "", "delivered", self._link.read_news], [])
+            session.change(["owner", "", "delivered", f"{self._link.read_news}-{1 << 30}"], [])
         self.forget(session)
 
     def end_idle(self) -> None:

@@ -100,7 +100,7 @@ class SharedStandalone(StandaloneStream):
     session: SharedSession
 
     def push(self, message: OutboundMessage) -> None:
-        self.session.append(STANDALONE, message, news=self.session.link.delivering)
+        self.session.append(STANDALONE, message, delivery=self.session.link.delivering)
 
     def forget(self) -> None:
         """Nothing waits here."""

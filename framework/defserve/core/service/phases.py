@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from time import monotonic
-from typing import TYPE_CHECKING, Literal, TypeAlias
-
-if TYPE_CHECKING:
-    from defserve.core.composition import Composition
+from typing import Any, Literal, Protocol, TypeAlias
 
 Phase: TypeAlias = Literal["idle", "starting", "serving", "draining", "stopped", "failed"]
 Stop: TypeAlias = Callable[[float], None]
+
+
+class ServedComposition(Protocol):
+    """What changes with the phase: whether calls are refused, and who is told."""
+
+    draining: bool
+
+    @property
+    def phase_watchers(self) -> Sequence[Callable[[Any, Phase], None]]: ...
 
 
 class Service:
@@ -23,7 +29,7 @@ class Service:
 
     __slots__ = ("phase", "reason", "began", "_composition", "_runners")
 
-    def __init__(self, composition: Composition) -> None:
+    def __init__(self, composition: ServedComposition) -> None:
         self.phase: Phase = "idle"
         self.reason, self.began = "", monotonic()
         self._composition = composition

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
 from defserve.errors import LimitExceeded
 from defserve.limits import Limits
 
 if TYPE_CHECKING:
     from defserve.core.identity import PeerIdentity
-    from defserve.core.session import Session
     from defserve.wire.messages import Id
 
 
@@ -29,6 +28,16 @@ class SessionSharer(SessionHolder, Protocol):
     """A holder whose session other processes serve as well."""
 
     @property
+    def id(self) -> str:
+        """The name of the session in all processes."""
+        ...
+
+    @property
+    def is_owner(self) -> bool:
+        """Whether this process tells the session what happens. One process does."""
+        ...
+
+    @property
     def numbering(self) -> str:
         """How the ids of this process's requests to the peer begin."""
         ...
@@ -40,7 +49,29 @@ class SessionSharer(SessionHolder, Protocol):
         """What an extension keeps for the session has changed."""
 
 
-class SessionTable:
+class CountedSession(Protocol):
+    """What is counted of a session: its peer, and who holds it."""
+
+    @property
+    def address(self) -> str | None:
+        """Of a stranger; None for a peer that is known."""
+        ...
+
+    @property
+    def principal(self) -> str: ...
+    @property
+    def is_shared_identity(self) -> bool:
+        """Whether many peers have this principal."""
+        ...
+
+    @property
+    def holder(self) -> SessionHolder | None: ...
+
+
+S = TypeVar("S", bound=CountedSession)
+
+
+class SessionTable(Generic[S]):
     """The open sessions. Those of strangers are limited by address, all others by principal.
 
     A stranger's session gives way if it is idle: to another one from its address if that has too many, and to anybody
@@ -49,11 +80,11 @@ class SessionTable:
 
     def __init__(self, limits: Limits) -> None:
         self.limits = limits
-        self.open: set[Session] = set()
+        self.open: set[S] = set()
         self._of_principal: dict[str, int] = {}
-        self._of_address: dict[str, set[Session]] = {}
+        self._of_address: dict[str, set[S]] = {}
 
-    def admit(self, session: Session) -> None:
+    def admit(self, session: S) -> None:
         """Count a new session in, or raise LimitExceeded."""
         limits, address = self.limits, session.address
         mine = self._of_principal.get(session.principal, 0)
@@ -70,7 +101,7 @@ class SessionTable:
         else:
             self._of_principal[session.principal] = mine + 1
 
-    def dismiss(self, session: Session) -> None:
+    def dismiss(self, session: S) -> None:
         """Count a session out."""
         if session not in self.open:
             return
