@@ -1,7 +1,7 @@
 # Everything a fresh machine needs is python3 (3.11 or newer) and make. `make` alone lists what there is.
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-slow test-all coverage check bench conformance requirements fuzz faults attack search peers soak e2e apps clean
+.PHONY: help demo test test-slow test-all coverage check bench conformance requirements fuzz properties faults chaos attack search peers soak e2e apps docs site-check release-check clean
 MAKEFLAGS += --no-print-directory
 
 # The first interpreter that is new enough and runs; `make PYTHON=/path/to/python …` overrules it.
@@ -14,6 +14,11 @@ BIN := $(VENV)/bin
 RUNS := $(VENV)/.runs
 READY := $(VENV)/.tests
 INSTALL := $(BIN)/python -m pip install -qq --disable-pip-version-check --editable
+SITE := $(VENV)/.site
+RELEASE := $(VENV)/.release
+# Exact: what it makes of the pages is looked at before it is raised.
+ZENSICAL := zensical==0.0.73
+TWINE := twine>=6.1
 # Options for pytest: make test ARGS="-k stdio -n 0"
 ARGS ?=
 
@@ -35,6 +40,16 @@ $(READY): $(RUNS)
 	@$(INSTALL) '.[test]'
 	@touch $@
 
+$(SITE): $(READY)
+	@echo "== installing what builds the site"
+	@$(BIN)/python -m pip install -qq --disable-pip-version-check '$(ZENSICAL)'
+	@touch $@
+
+$(RELEASE): $(READY)
+	@echo "== installing what looks at a release"
+	@$(BIN)/python -m pip install -qq --disable-pip-version-check '$(TWINE)'
+	@touch $@
+
 demo: $(RUNS)  ## start an example server and talk to it, as a client of either era would
 	@$(BIN)/python examples/_demo.py
 
@@ -44,7 +59,7 @@ test: $(READY)  ## run the tests
 
 test-slow: $(READY)  ## run the rows of corpora and tables that `make test` leaves out
 	@echo "== tests, the slow ones ($$($(BIN)/python --version))"
-	@$(BIN)/python -m pytest -q -n auto -m slow $(ARGS)
+	@$(BIN)/python -m pytest -q -n auto -m 'slow and not browser and not e2e' $(ARGS)
 
 test-all:  ## run the tests on every Python 3.11 to 3.14 of this machine
 	@sh tests/every_python.sh $(ARGS)
@@ -78,13 +93,23 @@ requirements: $(READY)  ## show which requirements are proven, failing or open
 	@$(BIN)/python -m pytest -q --requirements-report .requirements.json $(ARGS) || true
 	@$(BIN)/python -m tests.conformance.report .requirements.json
 
-fuzz: $(READY)  ## run the property tests for minutes
+# The fuzzer is for these targets alone, and has no wheel for every Python.
+FUZZER := .fuzz/lib
+fuzz: $(READY)  ## a coverage-guided fuzzer on every parser, judge and protocol (ARGS="--minutes 30 --only codec"), then `make properties`
+	@test -d $(FUZZER) || $(BIN)/python -m pip install -qq --disable-pip-version-check --target $(FUZZER) 'atheris>=3' || mkdir -p $(FUZZER)
+	@PYTHONPATH=$(FUZZER) $(BIN)/python -m tests.fuzz $(ARGS)
+	@test -n "$(ARGS)" || $(MAKE) properties
+
+properties: $(READY)  ## run the property tests for minutes
 	@echo "== property tests, the long profile"
 	@$(BIN)/python -m pytest -q -n auto -m hypothesis --hypothesis-profile=long --timeout=0 $(ARGS)
 
 faults: $(READY)  ## kill servers, Redis and a kernel's servers at random moments: nothing acknowledged is lost (ARGS="--runs 1000")
 	@echo "== faults"
 	@$(BIN)/python -m tests.faults $(ARGS)
+
+chaos: $(READY)  ## bad roads, full disks, jumping clocks, paused processes: nothing hangs or is lost (ARGS="--only HTTP --json FILE")
+	@$(BIN)/python -m tests.chaos $(ARGS)
 
 search: $(READY)  ## how well each strategy finds tools, on the corpus (ARGS="--split fresh": those of another author)
 	@$(BIN)/python -m tests.search.evaluation $(ARGS)
@@ -95,18 +120,30 @@ attack: $(READY)  ## attack servers on loopback, over raw sockets; fails if one 
 peers: $(READY)  ## other people's clients, hosts, bridges and servers, on loopback (ARGS="--only claude", "--write" for the page)
 	@$(BIN)/python -m tests.peers $(ARGS)
 
-soak: $(READY)  ## run the tests that take minutes by design
-	@echo "== soak tests"
-	@$(BIN)/python -m pytest -q -m soak --timeout=0 $(ARGS) || { test $$? -eq 5 && echo "there are none yet"; }
+soak: $(READY)  ## servers under load for minutes or hours: nothing grows (ARGS="--minutes 30 --json FILE --svg FILE")
+	@echo "== soak"
+	@$(BIN)/python -m tests.soak $(ARGS)
+	@test -n "$(ARGS)" || $(BIN)/python -m pytest -q -m soak --timeout=0
 
 e2e: $(READY)  ## every template from `defserve new` to an installed package, type-checked; the tutorial, step by step
 	@echo "== templates and tutorial, end to end"
-	@$(BIN)/python -m pytest -q -n auto -m e2e --timeout=0 $(ARGS)
+	@$(BIN)/python -m pytest -q -n auto -m e2e --timeout=300 $$(grep -rl --include='test_*.py' mark.e2e tests) $(ARGS)
 
 apps: $(READY)  ## the inspector, the page of a server and views of MCP apps, in a headless Chromium (Debian's chromium)
 	@echo "== pages and views in a browser"
-	@$(BIN)/python -m pytest -q -n 2 --dist loadfile -m browser --timeout=0 -rs $(ARGS)
+	@$(BIN)/python -m pytest -q -n 2 --dist loadfile -m browser --timeout=300 -rs tests/browser $(ARGS)
+
+docs: $(SITE)  ## build the site of the documentation and check its links (ARGS="--serve": read it on loopback)
+	@$(BIN)/python -m tests.site $(ARGS)
+
+site-check: $(SITE)  ## the site in a headless Chromium: search, contrast, nothing from elsewhere
+	@echo "== the site in a browser"
+	@$(BIN)/python -m pytest -q -n 0 -m browser --timeout=0 -rs tests/browser/test_site.py $(ARGS)
+
+release-check: $(RELEASE)  ## build what would be released, install it from an index on loopback, follow README and tutorial
+	@echo "== what would be released"
+	@$(BIN)/python -m pytest -n 0 -m release --timeout=0 -v --no-header tests/release $(ARGS)
 
 clean:  ## remove what the other targets made
-	@rm -rf .venv .venvs .bench-venv .conformance .browser .peers bench-results build dist .requirements.json .pytest_cache .ruff_cache .hypothesis .coverage
+	@rm -rf .venv .venvs .bench-venv .conformance .browser .fuzz .peers bench-results build dist .requirements.json .pytest_cache .ruff_cache .hypothesis .coverage
 	@find framework tests examples cookiecutter -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -8,18 +8,17 @@ from collections.abc import (
     Awaitable,
     Callable,
     Coroutine,
-    Generator,
     Iterable,
     Mapping,
     Sequence,
 )
-from functools import wraps
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, overload
 
 from defserve.binding.packers import EmittedPart
 from defserve.core.call import Call
 from defserve.errors import UsageError
 from defserve.protocols.mcp import asking, reporting
+from defserve.protocols.mcp.asking.pending_question import gives_question
 from defserve.protocols.mcp.function import Emitted
 from defserve.protocols.mcp.trace import trace_id
 
@@ -103,71 +102,6 @@ class Log:
             raise UsageError("ctx.log is not called itself: it has a method for each level", fix=LOG["log"])
 
 
-class PendingAnswer(Coroutine[Any, Any, T]):
-    """What a verb of `Context` gives, to be awaited. Used as if it were the answer, it raises and says so.
-
-    Without this a forgotten `await` would be true in an `if`, and `<coroutine object …>` in a text.
-    """
-
-    __slots__ = ("_asking", "__name__", "__qualname__")
-
-    def __init__(self, asking: Coroutine[Any, Any, T], verb: str) -> None:
-        self._asking = asking
-        self.__name__ = self.__qualname__ = f"Context.{verb}"
-
-    def __bool__(self) -> bool:
-        raise self._forgotten()
-
-    def __str__(self) -> str:
-        raise self._forgotten()
-
-    def __format__(self, spec: str) -> str:
-        raise self._forgotten()
-
-    if not TYPE_CHECKING:  # a type checker would take every name for an attribute
-
-        def __getattr__(self, name):
-            if name.startswith(("_", "cr_", "gi_")):
-                raise AttributeError(name)  # asked for by whoever runs coroutines
-            raise AttributeError(f"{self._forgotten()}")
-
-    def __repr__(self) -> str:
-        return f"<{self._called}, not awaited>"
-
-    def _forgotten(self) -> UsageError:
-        self._asking.close()
-        return UsageError(
-            f"{self._called} was not awaited, so it is no answer yet",
-            fix=f"await {self._called}; in a plain def: ctx.wait({self._called})",
-        )
-
-    @property
-    def _called(self) -> str:
-        return f"{self.__name__.replace('Context', 'ctx')}(…)"
-
-    def __await__(self) -> Generator[Any, Any, T]:
-        return self._asking.__await__()
-
-    def send(self, value: Any) -> Any:
-        return self._asking.send(value)
-
-    def throw(self, *error: Any) -> Any:
-        return self._asking.throw(*error)
-
-    def close(self) -> None:
-        self._asking.close()
-
-
-def _awaited(verb: Callable[P, Coroutine[Any, Any, T]]) -> Callable[P, PendingAnswer[T]]:
-    """Has a verb give a `PendingAnswer`."""
-
-    @wraps(verb)
-    def ask(*args: P.args, **kwargs: P.kwargs) -> PendingAnswer[T]:
-        return PendingAnswer(verb(*args, **kwargs), verb.__name__)
-
-    return ask
-
-
 class Context:
     """Injected into a parameter annotated `Context`; it is not part of the schema.
 
@@ -248,7 +182,7 @@ class Context:
 
     # -- asking ------------------------------------------------------------------------------------------
 
-    @_awaited
+    @gives_question
     async def ask(self, message: str, kind: type[T], *, key: str | None = None) -> T:
         """Show a person a form made from a flat model, dataclass, TypedDict or primitive type; returns the value.
 
@@ -257,22 +191,22 @@ class Context:
         """
         return await asking.ask(self.call, message, kind, key=key)
 
-    @_awaited
+    @gives_question
     async def ask_url(self, message: str, url: str, *, key: str | None = None) -> None:
         """Send a person to a web page; returns when they have agreed to open it."""
         await asking.ask_url(self.call, message, url, key=key)
 
-    @_awaited
+    @gives_question
     async def confirm(self, message: str, *, key: str | None = None) -> bool:
         """Ask yes or no. The answer is False if the person declines or closes the question."""
         return await asking.confirm(self.call, message, key=key)
 
-    @_awaited
+    @gives_question
     async def choose(self, message: str, options: Sequence[str] | Mapping[str, str], *, key: str | None = None) -> str:
         """Let a person pick one option; a mapping gives each value a label."""
         return await asking.choose(self.call, message, options, key=key)
 
-    @_awaited
+    @gives_question
     async def sample(
         self,
         messages: str | Sequence[Message | str | Mapping[str, Any]] | SampleOptions,
@@ -287,22 +221,22 @@ class Context:
 
         return await asking.sample(self.call, read_options(messages, max_tokens, system, temperature), key=key)
 
-    @_awaited
+    @gives_question
     async def roots(self, *, key: str | None = None) -> list[Root]:
         """The places the client lets the server work in."""
         return await asking.roots(self.call, key=key)
 
-    @_awaited
+    @gives_question
     async def gather(self, *questions: Awaitable[Any]) -> list[Any]:
         """Several questions in one round: `name, age = await ctx.gather(ctx.ask(…), ctx.ask(…))`."""
         return await asking.gather(self.call, questions)
 
-    @_awaited
+    @gives_question
     async def once(self, key: str, effect: Callable[[], T | Awaitable[T]]) -> T:
         """Run an effect once, even if this function runs several times for one call. Its value is kept as JSON."""
         return await asking.once(self.call, key, effect)
 
-    @_awaited
+    @gives_question
     async def model_info(self, timeout: float = 5.0) -> ModelInfo:
         """The model behind an MCPL host.
 
@@ -312,7 +246,7 @@ class Context:
 
         return await model_info(self.call, timeout)
 
-    @_awaited
+    @gives_question
     async def chat(self, text: str, to: str | Sequence[str] | None = None, *, format: str = "plain") -> None:
         """Say something in the topic this call came from, to everyone or to some (MCPx).
 
@@ -326,7 +260,7 @@ class Context:
         """Wait for an awaitable of this context from a worker thread: `ctx.wait(ctx.ask(…))`."""
         return self.call.engine.wait_from_thread(self.call, question)
 
-    @_awaited
+    @gives_question
     async def read_resource(self, uri: str) -> list[dict[str, Any]]:
         """The contents of one of this server's own resources, as the peer of this call would read them."""
         from defserve.protocols.mcp.extension import MCP

@@ -1,10 +1,19 @@
-"""Everything that authors of extensions import. `Extension` says what an extension may contribute."""
+"""Everything that authors of extensions and stores import. `Extension` says what an extension may contribute."""
 
 from defserve.core.call import Call
 from defserve.core.extension import Extension, Handler, Listener, Next, Offer, Provider, Wrapper
 from defserve.core.profile import Profile
 from defserve.core.session import Session
 from defserve.core.stages import Stages
+from defserve.stores.store import (
+    Store,
+    StoreBusy,
+    StoreChange,
+    StoreCorrupt,
+    StoreFull,
+    StoreReadOnly,
+    StoreUnavailable,
+)
 
 __all__ = [
     "Call",
@@ -17,5 +26,12 @@ __all__ = [
     "Provider",
     "Session",
     "Stages",
+    "Store",
+    "StoreBusy",
+    "StoreChange",
+    "StoreCorrupt",
+    "StoreFull",
+    "StoreReadOnly",
+    "StoreUnavailable",
     "Wrapper",
 ]

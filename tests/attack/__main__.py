@@ -10,6 +10,7 @@ import argparse
 import os
 import sys
 import time
+from collections.abc import Sequence
 from fnmatch import fnmatchcase
 from pathlib import Path
 
@@ -17,17 +18,24 @@ from tests.attack.families import attacks
 from tests.attack.running import run
 from tests.attack.speaking.sockets import watch_connections
 from tests.attack.table import line, summary, table, write_json
-from tests.attack.trial import Row
+from tests.attack.trial import Attack, Row
 
 
 def main(arguments: list[str] | None = None) -> int:
-    options = _parser().parse_args(arguments)
-    chosen = [a for a in attacks() if not options.only or any(_names(o, a.family, a.name) for o in options.only)]
+    return command("attack", __doc__ or "", attacks(), arguments)
+
+
+def command(
+    name: str, about: str, known: Sequence[Attack], arguments: list[str] | None, jobs: int = os.cpu_count() or 1
+) -> int:
+    """The command line of a table of such rows: try those that were asked for, and print how they went."""
+    options = _parser(name, about, jobs).parse_args(arguments)
+    chosen = [a for a in known if not options.only or any(_names(o, a.family, a.name) for o in options.only)]
     if options.list:
         print("\n".join(f"{attack.family}: {attack.name}" for attack in chosen))
         return 0
     if not chosen:
-        print(f"no attack is called {', '.join(options.only)}; --list shows all", file=sys.stderr)
+        print(f"no row is called {', '.join(options.only)}; --list shows all", file=sys.stderr)
         return 2
     watch_connections()
     began, is_terminal = time.monotonic(), sys.stdout.isatty()
@@ -41,7 +49,7 @@ def main(arguments: list[str] | None = None) -> int:
         else:
             print(line(row), flush=True)
 
-    print(f"{len(chosen)} attacks, --seed {options.seed}", flush=True)
+    print(f"{len(chosen)} rows, --seed {options.seed}", flush=True)
     rows = run(chosen, options.seed, options.jobs, tell)
     print("\r\033[K" if is_terminal else "")
     print("\n".join(table(rows)))
@@ -57,12 +65,12 @@ def _names(pattern: str, family: str, name: str) -> bool:
     return fnmatchcase(family, wanted) and (not part or fnmatchcase(name, part) or part in name)
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="make attack", description=__doc__)
-    parser.add_argument("--only", action="append", metavar="FAMILY[:ATTACK]", help="repeatable; patterns are allowed")
-    parser.add_argument("--list", action="store_true", help="list the attacks and stop")
+def _parser(name: str, about: str, jobs: int) -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog=f"make {name}", description=about)
+    parser.add_argument("--only", action="append", metavar="FAMILY[:ROW]", help="repeatable; patterns are allowed")
+    parser.add_argument("--list", action="store_true", help="list the rows and stop")
     parser.add_argument("--seed", type=int, default=int(time.time()) % 1_000_000)
-    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="families side by side")
+    parser.add_argument("--jobs", type=int, default=jobs, help="families side by side")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write every row and failure there, too")
     return parser
 

@@ -42,7 +42,7 @@ def summary(rows: Sequence[Row], seconds: float) -> str:
     bad = [row for row in rows if not row.is_good]
     skipped = sum(row.untried is not None and row.is_good for row in rows)
     tried, held = sum(row.tried for row in rows), sum(row.held for row in rows)
-    said = f"{len(rows)} attacks, {tried:,} tries, {held:,} held, in {seconds:.0f} s"
+    said = f"{len(rows)} rows, {tried:,} tries, {held:,} held, in {seconds:.0f} s"
     if skipped:
         said += f"; {skipped} not tried, because this machine lacks what they need"
     return f"{said}; {len(bad)} NOT HELD" if bad else f"{said}; all held"
@@ -53,6 +53,7 @@ def write_json(rows: Sequence[Row], seed: int, path: Path) -> None:
         {
             "family": row.attack.family,
             "attack": row.attack.name,
+            **({"expected": row.attack.expected} if row.attack.expected else {}),
             "tried": row.tried,
             "held": row.held,
             "good": row.is_good,

@@ -398,7 +398,7 @@ async def test_what_the_hour_refuses_does_not_use_up_the_minute() -> None:
 
     authorization = Authorization(Rate())
     rates = KeyHolder("alice", key="k", per_minute=100, per_hour=1).rates
-    count: Any = authorization._count  # pyright: ignore[reportPrivateUsage]
+    count: Any = authorization._count_key  # pyright: ignore[reportPrivateUsage]
     count(rates)
     for _ in range(200):
         with pytest.raises(LimitExceeded) as caught:

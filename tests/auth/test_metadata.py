@@ -4,7 +4,8 @@ from typing import Any
 
 import pytest
 
-from defserve.auth.metadata import ProtectedResource, well_known_paths
+from defserve.auth.metadata import ProtectedResource
+from defserve.auth.oauth.well_known import resource_paths
 from defserve.errors import UsageError
 from tests.rows import for_each_row
 
@@ -23,7 +24,7 @@ SERVERS = ("https://login.example",)
     ],
 )
 def test_the_metadata_of_an_endpoint_is_at_its_well_known_paths(path: str, places: tuple[str, ...]) -> None:
-    assert well_known_paths(path) == places
+    assert resource_paths(path) == places
 
 
 def test_the_document_says_who_issues_tokens() -> None:

@@ -6,6 +6,7 @@ import shutil
 from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
+from time import sleep
 
 from tests.stores.redis_server import RedisServer
 
@@ -19,6 +20,8 @@ from .targets import SUBJECT
 
 COUNTS = (1, 2)
 PER_CONNECTION = 20
+IDLE_SECONDS = 0.5
+STARTING_SECONDS = 0.05
 SCRIPTS = {"bare": SERVERS / "bare_http.py", SUBJECT: SERVERS / "defserve_http.py"}
 
 
@@ -80,11 +83,20 @@ def _resident_of_all(server: HttpServer) -> float:
 def _ready(stack: ExitStack, name: str, count: int, run: Run) -> tuple[HttpServer, list[Connection], str, int]:
     arguments = (str(count),) if count > 1 else ()
     server = stack.enter_context(HttpServer(HttpContender(name, SCRIPTS[name], arguments), run.launch))
+    _wait_until_idle(server)
     connections = stack.enter_context(connected(server, CONNECTIONS * count))
     for connection in connections:
         connection.request = call(server, "add", ADDENDS, None)
     drive(server, connections, run.plan.burst)
     return server, connections, name, count
+
+
+def _wait_until_idle(server: HttpServer) -> None:
+    """Wait until no process starts up any more: the first one that listens would take all connections."""
+    before, now = -1.0, _cpu_of_all(server.pid)
+    while now - before > STARTING_SECONDS:
+        sleep(IDLE_SECONDS)
+        before, now = now, _cpu_of_all(server.pid)
 
 
 def _one_round(run: Run, server: HttpServer, connections: list[Connection], what: str, name: str) -> None:

@@ -7,17 +7,24 @@ import json
 import os
 import shutil
 import subprocess
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
 import pytest
 
-from tests.conformance.suite_install import install, node
+from tests.conformance.suite_install import install_all, node
 
 HERE: Final = Path(__file__).parent
 FOLDER: Final = HERE.parents[1] / ".browser"
 EXT_APPS: Final = ("@modelcontextprotocol/ext-apps", "2.0.4")
-PACKAGES: Final = (EXT_APPS, ("esbuild", "0.28.2"), ("puppeteer-core", "24.43.1"), ("axe-core", "4.14.0"))
+PACKAGES: Final = (
+    EXT_APPS,
+    ("esbuild", "0.28.2"),
+    ("puppeteer-core", "24.43.1"),
+    ("axe-core", "4.14.0"),
+    ("oidc-provider", "9.13.3"),
+)
 SCRIPTS: Final = ("host.js", "view.js")
 NAMES: Final = ("chromium", "chromium-browser", "google-chrome")
 FLAGS: Final = (
@@ -36,9 +43,17 @@ class Browser:
     """One page of a headless Chromium. Scripts are awaited until what they evaluate to is true."""
 
     def __init__(self, executable: str) -> None:
-        command = [str(node()), str(FOLDER / "drive.mjs"), executable, *FLAGS]
-        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-        self.version: str = self._answer()
+        self._command = [str(node()), str(FOLDER / "drive.mjs"), executable, *FLAGS]
+        self._start()
+
+    def begin(self) -> None:
+        """An empty page in a profile of its own. If the browser has ended, or hangs, it is another browser."""
+        try:
+            self._do("begin", "")
+        except (AssertionError, OSError):
+            self.close()
+            self._start()
+            self._do("begin", "")
 
     def open(self, url: str) -> None:
         self._do("open", url)
@@ -84,6 +99,14 @@ class Browser:
     def type(self, text: str) -> None:
         self._do("type", text)
 
+    def go(self, letter: str, arrived: str) -> None:
+        """Press G and the letter of a panel. On a busy machine the letter may come too late to belong to the G."""
+        for _ in range(5):
+            self.key("g", letter)
+            if self._do("soon", arrived):
+                return
+        raise AssertionError(f"G {letter} did not lead to {arrived}")
+
     def upload(self, selector: str, path: Path) -> None:
         """Choose a file, as a person would in the dialog of the system."""
         self._do("upload", [selector, str(path)])
@@ -112,25 +135,36 @@ class Browser:
         self._do("whole" if whole else "shot", str(path))
 
     def close(self) -> None:
-        assert self._process.stdin is not None
-        self._process.stdin.close()
-        self._process.wait(timeout=30)
-        if self._process.stdout is not None:
-            self._process.stdout.close()
+        with suppress(OSError):
+            self._stdin.close()
+        try:
+            self._process.wait(timeout=30)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        self._stdout.close()
+
+    def _start(self) -> None:
+        self._process = subprocess.Popen(self._command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        assert self._process.stdin is not None and self._process.stdout is not None
+        self._stdin, self._stdout = self._process.stdin, self._process.stdout
+        self._last = 0
+        self.version: str = self._answer()
 
     def _do(self, command: str, argument: Any) -> Any:
-        assert self._process.stdin is not None
-        self._process.stdin.write(json.dumps([command, argument]) + "\n")
-        self._process.stdin.flush()
+        self._last += 1
+        self._stdin.write(json.dumps([self._last, command, argument]) + "\n")
+        self._stdin.flush()
         return self._answer()
 
     def _answer(self) -> Any:
-        assert self._process.stdout is not None
-        line = self._process.stdout.readline()
-        answer = json.loads(line) if line else {"error": "the browser has ended"}
-        if "error" in answer:
-            raise AssertionError(answer["error"])
-        return answer["result"]
+        """The answer to the last command. Those before it may be left of a test that was cut off."""
+        while line := self._stdout.readline():
+            answer = json.loads(line)
+            if answer["id"] == self._last:
+                assert "error" not in answer, answer["error"]
+                return answer["result"]
+        raise AssertionError("the browser has ended")
 
 
 def found() -> str:
@@ -159,11 +193,10 @@ def bundled() -> dict[str, str]:
     with open(FOLDER / "lock", "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)  # tests run in several processes
         try:
-            for package, version in PACKAGES:
-                install(package, version, FOLDER)
+            install_all(PACKAGES, FOLDER)
         except SystemExit as failed:
             pytest.skip(f"npm packages could not be installed: {failed}")
-        for name in ("drive.mjs", *SCRIPTS):  # beside the packages, where Node and esbuild look for them
+        for name in ("drive.mjs", "issuer.mjs", *SCRIPTS):  # beside the packages, where Node and esbuild look for them
             _copy(HERE / name, FOLDER / name)
         return {name: _bundle(name) for name in SCRIPTS}
 

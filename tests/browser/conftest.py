@@ -45,10 +45,17 @@ def scripts() -> dict[str, str]:
 
 
 @pytest.fixture(scope="session")
-def browser(scripts: dict[str, str]) -> Iterator[Browser]:
+def chromium(scripts: dict[str, str]) -> Iterator[Browser]:
     browser = Browser(found())
     yield browser
     browser.close()
+
+
+@pytest.fixture
+def browser(chromium: Browser) -> Browser:
+    """A page with nothing in it: no storage, no cookies, no tabs, whatever the test before left."""
+    chromium.begin()
+    return chromium
 
 
 @pytest.fixture
@@ -68,7 +75,6 @@ def show(browser: Browser, scripts: dict[str, str]) -> Iterator[Show]:
             return app
 
         yield show
-        browser.open("about:blank")
 
 
 def _view(path: str, app: SyncApp) -> Reply | None:

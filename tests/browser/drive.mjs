@@ -1,23 +1,32 @@
-// Drives a headless Chromium: one command a line on stdin, one answer a line on stdout, both JSON.
+// Drives a headless Chromium: one command a line on stdin, one answer a line on stdout, both JSON. Each has a number, so
+// that an answer nobody waited for is not taken for that of the next command.
 import { createInterface } from "node:readline";
 import puppeteer from "puppeteer-core";
 
 const [executablePath, ...args] = process.argv.slice(2);
-const browser = await puppeteer.launch({ executablePath, args, headless: true });
-const first = await browser.newPage();
-let page = first;
-const known = await browser.pages();
-await page.setViewport({ width: 560, height: 330 });
-// What the browser complains of, such as something that a policy forbids.
-let complaints = [];
-page.on("console", message => ["error", "warn"].includes(message.type()) && complaints.push(message.text()));
-page.on("pageerror", error => complaints.push(String(error)));
-let asked = [], cdp = null;
-page.on("request", request => asked.push(request.url()));
+const SECONDS = 1000, LIMIT = 100 * SECONDS;
+const browser = await puppeteer.launch({ executablePath, args, headless: true, timeout: 60 * SECONDS });
+let context = null, first = null, page = null, complaints = [], asked = [], cdp = null;
 
+// A page in a profile of its own: nothing of what was before is in it.
+const begin = async () => {
+  const before = context;
+  context = await browser.createBrowserContext();
+  first = page = await context.newPage();
+  page.setDefaultTimeout(30 * SECONDS);
+  await page.setViewport({ width: 560, height: 330 });
+  const complained = complaints = [], requested = asked = [];
+  cdp = null;
+  // What the browser complains of, such as something that a policy forbids.
+  page.on("console", message => ["error", "warn"].includes(message.type()) && complained.push(message.text()));
+  page.on("pageerror", error => complained.push(String(error)));
+  page.on("request", request => requested.push(request.url()));
+  await before?.close();
+  return true;
+};
 const frame = () => page.frames().find(one => one.parentFrame() === page.mainFrame());
-const until = async (find, script) => {
-  const deadline = Date.now() + 20000;
+const until = async (find, script, limit = 30 * SECONDS) => {
+  const deadline = Date.now() + limit;
   for (;;) {
     // A frame that is still loading cannot be asked; it can the next time.
     const found = await Promise.resolve().then(() => find()?.evaluate(script)).catch(() => undefined);
@@ -26,7 +35,8 @@ const until = async (find, script) => {
   }
 };
 const commands = {
-  open: async url => (complaints = [], asked = [], await page.goto(url), true),
+  begin,
+  open: async url => (complaints.length = asked.length = 0, await page.goto(url), true),
   size: async ([width, height]) => (await page.setViewport({ width, height }), true),
   scheme: async value => (await page.emulateMediaFeatures([{ name: "prefers-color-scheme", value }]), true),
   scripts: async on => (await page.setJavaScriptEnabled(on), true),
@@ -54,9 +64,11 @@ const commands = {
     }
     return true;
   },
-  type: async text => (await page.keyboard.type(text), true),
+  // A long text comes in one piece, as if it were pasted: three messages a letter take seconds.
+  type: async text => (await (text.length > 12 ? page.keyboard.sendCharacter(text) : page.keyboard.type(text)), true),
   upload: async ([selector, path]) => (await (await page.waitForSelector(selector)).uploadFile(path), true),
   page: script => until(() => page.mainFrame(), script),
+  soon: script => until(() => page.mainFrame(), script, 5 * SECONDS),
   frame: script => until(frame, script),
   // The pointer is there first: a page may let events into a frame only then.
   click: async selector => {
@@ -67,27 +79,33 @@ const commands = {
   },
   // The newest tab that the page has opened is driven from now on, until it is closed.
   tab: async () => {
-    const deadline = Date.now() + 20000;
+    const deadline = Date.now() + 30 * SECONDS;
     for (;;) {
-      const opened = (await browser.pages()).filter(one => !known.includes(one) && one.url().startsWith("http"));
+      const opened = (await context.pages()).filter(one => one !== first && one.url().startsWith("http"));
       if (opened.length > 0) return (page = opened.at(-1)).url();
       if (Date.now() > deadline) throw new Error("no tab was opened");
       await new Promise(resolve => setTimeout(resolve, 20));
     }
   },
   leave: async () => (await page.close(), (page = first), await first.bringToFront(), true),
-  tabs: async () => (await browser.pages()).length - known.length,
+  tabs: async () => (await context.pages()).length - 1,
   shot: async path => (await page.screenshot({ path }), true),
   whole: async path => (await page.screenshot({ path, fullPage: true }), true),
 };
 
-console.log(JSON.stringify({ result: await browser.version() }));
+const within = work => {
+  let timer;
+  const over = new Promise((_, reject) => { timer = setTimeout(() => reject(new Error(`not done in ${LIMIT / SECONDS} s`)), LIMIT); });
+  return Promise.race([work, over]).finally(() => clearTimeout(timer));
+};
+
+console.log(JSON.stringify({ id: 0, result: await browser.version() }));
 for await (const line of createInterface({ input: process.stdin })) {
-  const [name, argument] = JSON.parse(line);
+  const [id, name, argument] = JSON.parse(line);
   try {
-    console.log(JSON.stringify({ result: await commands[name](argument) }));
+    console.log(JSON.stringify({ id, result: await within(commands[name](argument)) }));
   } catch (error) {
-    console.log(JSON.stringify({ error: String(error) }));
+    console.log(JSON.stringify({ id, error: `${name} ${JSON.stringify(argument).slice(0, 200)}: ${error}` }));
   }
 }
 await browser.close();

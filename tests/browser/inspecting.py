@@ -1,8 +1,11 @@
-"""An inspector on a loop of its own, in a thread beside the test and its browser."""
+"""An inspector on a loop of its own, in a thread beside the test and its browser; and how its panels are looked at."""
 
 from __future__ import annotations
 
 import asyncio
+import os
+import subprocess
+import sys
 import threading
 from collections.abc import Awaitable, Callable, Generator
 from contextlib import contextmanager
@@ -13,14 +16,23 @@ from defserve.errors import DefserveError
 from defserve.inspector.inspection import Inspection
 from defserve.inspector.running import inspecting
 from defserve.inspector.target import Target
+from defserve.runner.memory import serving
+
+from .accessibility import serious
 
 if TYPE_CHECKING:
+    from defserve import Server
+
     from .chromium import Browser
 
 T = TypeVar("T")
 SECONDS = 30.0
+ROOT = Path(__file__).parents[2]
 # The pictures in docs/inspector.md: `DEFSERVE_PICTURES=1 make apps` takes them again.
-PICTURES = Path(__file__).parents[2] / "docs" / "pictures"
+PICTURES = ROOT / "docs" / "pictures"
+# Every kind of window, and both themes in the widest: colours do not depend on the size.
+LOOKS = ((360, 780, "dark"), (768, 900, "light"), (1440, 900, "light"), (1440, 900, "dark"))
+ROWS = "document.querySelectorAll('.t-list [role=option]').length"
 FITS = "document.documentElement.scrollWidth <= innerWidth && document.documentElement.scrollHeight <= innerHeight"
 
 
@@ -82,13 +94,87 @@ def inspector_of(target: Target) -> Generator[InspectorBeside]:
 
 
 @contextmanager
-def inspector_in(browser: Browser, target: Target) -> Generator[InspectorBeside]:
-    """An inspector of `target`. At its end, the browser has complained of nothing, and asked nobody else."""
+def inspector_process(*target: str, cwd: Path = ROOT) -> Generator[tuple[str, subprocess.Popen[str]]]:
+    """The address of `defserve inspect --web` in a process of its own, and that process. It ends with the block."""
+    command = (sys.executable, "-m", "defserve", "inspect", "--web", "--no-browser", *target)
+    process = subprocess.Popen(command, cwd=cwd, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+    assert process.stdout is not None
+    with process.stdout:
+        try:
+            yield process.stdout.readline().strip(), process
+        finally:
+            process.terminate()
+            try:
+                process.wait(SECONDS)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+
+
+@contextmanager
+def inspector_in(browser: Browser, target: Target, *origins: str) -> Generator[InspectorBeside]:
+    """An inspector of `target`. At its end, the browser has complained of nothing, and asked nobody else.
+
+    `origins`: whom else it may ask, by how the addresses begin.
+    """
     with inspector_of(target) as inspector:
         yield inspector
         assert browser.complaints() == []
-        assert [each for each in browser.asked() if not each.startswith(inspector.origin)] == []
+        assert [each for each in browser.asked() if not each.startswith((inspector.origin, *origins))] == []
         browser.open("about:blank")
+
+
+def target_of(server: Server, name: str = "it.py", era: str = "stateless") -> Target:
+    """A server in this process, to be inspected."""
+    return Target(name, (name,), lambda: serving(server.composition), era)
+
+
+def open_at(
+    browser: Browser, inspector: InspectorBeside, place: str, era: str = "stateless", ready: str = f"{ROWS} > 1"
+) -> None:
+    """Open a panel in a wide window and wait until it is `ready`, in an era."""
+    browser.look(1440, 900)
+    browser.open(f"{inspector.url}#{place}")
+    assert browser.page(ready)
+    if era == "handshake":
+        browser.key("e")
+        assert browser.page("document.querySelector('.top .seg .on')?.textContent === 'Handshake'")
+        assert browser.page(ready)
+
+
+class Look:
+    """A panel in one window and theme."""
+
+    def __init__(self, browser: Browser, width: int, scheme: str) -> None:
+        self._browser, self.width, self.scheme = browser, width, scheme
+
+    @property
+    def is_phone(self) -> bool:
+        return self.width < 720
+
+    def fits(self) -> None:
+        assert self._browser.page(FITS), (self.width, self.scheme)
+
+    def is_fine(self) -> None:
+        """It fits its window, and axe finds nothing grave."""
+        self.fits()
+        assert serious(self._browser) == [], (self.width, self.scheme)
+
+    def picture(self, name: str) -> None:
+        """For the docs with `DEFSERVE_PICTURES=1` (wide windows), and into the folder `DEFSERVE_SHOTS` to look at."""
+        if os.environ.get("DEFSERVE_PICTURES") and self.width == 1440:
+            self._browser.shot(PICTURES / f"inspector-{name}{'-dark' if self.scheme == 'dark' else ''}.png")
+        elif shots := os.environ.get("DEFSERVE_SHOTS"):
+            self._browser.shot(Path(shots) / f"{name}-{self.width}-{self.scheme}.png")
+
+
+def looks(browser: Browser, url: str, ready: str = "true") -> Generator[Look]:
+    """Open an address in every window and theme, one after the other, and wait until it is `ready`."""
+    for width, height, scheme in LOOKS:
+        browser.look(width, height, scheme)
+        browser.open(url)
+        assert browser.page(f"document.documentElement.dataset.theme === {scheme!r} && ({ready})"), (width, scheme)
+        yield Look(browser, width, scheme)
 
 
 class Calling:

@@ -11,6 +11,7 @@ import pytest
 
 from defserve import Server
 from tests.at_address import fresh
+from tests.effort import slow
 
 from .origins import anything, origin
 
@@ -40,6 +41,7 @@ def test_a_view_shows_the_result_of_its_tool_and_a_click_calls_another(browser: 
     assert browser.page("seen.calls") == [{"name": "convert", "arguments": {"city": "Oslo", "unit": "F"}}]
 
 
+@pytest.mark.slow
 def test_a_view_that_is_mounted_under_a_prefix_finds_its_tools(browser: Browser, show: Show):
     parent = Server("parent", "1")
     parent.mount(fresh("weather_app"), prefix="home")
@@ -108,6 +110,7 @@ def test_a_policy_blocks_every_origin_that_a_view_does_not_name(browser: Browser
         assert {"/socket", "/fetch", "/image.svg", "/script.js", "/style.css"} <= set(named.asked)
 
 
+@pytest.mark.slow
 def test_a_view_that_names_nothing_reaches_nothing(browser: Browser, show: Show):
     with origin(anything) as other:
         show(reaching(), "show")
@@ -132,6 +135,7 @@ def test_a_view_cannot_call_a_tool_that_is_for_the_model_alone(browser: Browser,
     assert ran == []
 
 
+@pytest.mark.slow
 def test_a_host_can_end_a_view_and_the_view_hears_of_it(browser: Browser, show: Show):
     show(reaching(), "show")
     assert browser.frame("host.on('teardown', () => { window.ended = true }); true")
@@ -161,7 +165,7 @@ def counter(script: str | None) -> Server:
     return server
 
 
-@pytest.mark.parametrize("bridge", ["ours", "npm"])
+@pytest.mark.parametrize("bridge", [slow("ours"), "npm"])
 @pytest.mark.parametrize("host", ["ours", "npm"])
 def test_each_host_shows_each_kind_of_view(
     browser: Browser, show: Show, scripts: dict[str, str], bridge: str, host: str

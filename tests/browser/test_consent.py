@@ -67,6 +67,7 @@ def test_a_user_allows_a_client_signs_in_and_the_client_gets_its_code(browser: B
         assert fields["state"] == "the client's own" and fields["iss"] == server and fields["code"]
 
 
+@pytest.mark.slow
 def test_a_user_refuses(browser: Browser, server: str) -> None:
     with origin(anything) as client:
         browser.open(authorize(server, f"{client.url}/callback"))

@@ -2,59 +2,32 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
 from defserve import Server
-from defserve.inspector.target import Target
-from defserve.runner.memory import serving
 from tests.at_address import fresh
+from tests.effort import slow
 
 from .accessibility import serious
-from .inspecting import FITS, PICTURES, InspectorBeside, inspector_of
+from .inspecting import ROWS, InspectorBeside, inspector_in, inspector_of, looks, open_at, target_of
 
 if TYPE_CHECKING:
     from .chromium import Browser
 
 pytestmark = pytest.mark.browser
 
-LOOKS = ((360, 780, "light"), (360, 780, "dark"), (768, 900, "light"), (1440, 900, "dark"), (1440, 900, "light"))
-ROWS = "document.querySelectorAll('.t-list [role=option]').length"
 DEGREES = "[...document.querySelectorAll('li')].map(item => item.textContent).join(' ')"
 DIALOG = "document.querySelector('[role=alertdialog]')?.innerText"
 STAGE = "document.querySelector('.t-res')?.innerText"
 
 
-@pytest.fixture(scope="module")
-def inspector() -> Iterator[InspectorBeside]:
-    server = fresh("weather_app")
-    with inspector_of(
-        Target("weather_app.py", ("weather_app.py",), lambda: serving(server.composition), "stateless")
-    ) as beside:
+@pytest.fixture
+def inspector(browser: Browser) -> Iterator[InspectorBeside]:
+    with inspector_in(browser, target_of(fresh("weather_app")), "data:", "http://127.0.0.1:") as beside:
         yield beside
-
-
-@pytest.fixture(autouse=True)
-def quiet(browser: Browser, inspector: InspectorBeside) -> Iterator[None]:
-    yield
-    assert browser.complaints() == []
-    origins = (inspector.origin, "data:", "http://127.0.0.1:")
-    assert [each for each in browser.asked() if not each.startswith(origins)] == []
-    browser.open("about:blank")
-
-
-def open_at(browser: Browser, inspector: InspectorBeside, place: str = "apps", era: str = "stateless") -> None:
-    browser.look(1440, 900)
-    browser.open(f"{inspector.url}#{place}")
-    assert browser.page(f"{ROWS} > 1")
-    if era == "handshake":
-        browser.key("e")
-        assert browser.page("document.querySelector('.top .seg .on')?.textContent === 'Handshake'")
-        assert browser.page(f"{ROWS} > 1")
 
 
 def shown_in(browser: Browser, city: str = "Oslo") -> None:
@@ -65,7 +38,7 @@ def shown_in(browser: Browser, city: str = "Oslo") -> None:
     assert browser.frame(f"{DEGREES}.includes('Mon') && {DEGREES}")
 
 
-@pytest.mark.parametrize("era", ["handshake", "stateless"])
+@pytest.mark.parametrize("era", [slow("handshake"), "stateless"])
 def test_a_view_is_shown_and_what_it_calls_is_confirmed_first(browser: Browser, inspector: InspectorBeside, era: str):
     open_at(browser, inspector, "apps/forecast", era)
     shown_in(browser)
@@ -91,10 +64,10 @@ def test_a_view_is_shown_and_what_it_calls_is_confirmed_first(browser: Browser, 
     assert serious(browser) == []
 
 
+@pytest.mark.slow
 def test_by_keys_alone_an_app_is_found_shown_and_closed(browser: Browser, inspector: InspectorBeside):
     open_at(browser, inspector, "tools")
-    browser.key("g", "a")
-    assert browser.page("!!document.querySelector('.p-apps') && document.querySelector('#app-city')")
+    browser.go("a", "!!document.querySelector('.p-apps') && document.querySelector('#app-city')")
     browser.key("/")
     browser.type("next days")
     assert browser.page(f"{ROWS} === 1")
@@ -127,9 +100,9 @@ def test_by_keys_alone_an_app_is_found_shown_and_closed(browser: Browser, inspec
     browser.press(".top [aria-label='Switch to light']")
     browser.press(".t-res [aria-label='Close the view']")
     assert browser.page("!document.querySelector('iframe') && document.querySelector('.t-res .note')?.innerText")
-    browser.page("(localStorage.clear(), true)")
 
 
+@pytest.mark.slow
 def test_a_tool_that_fails_is_told_and_a_server_without_apps_says_so(browser: Browser, inspector: InspectorBeside):
     open_at(browser, inspector, "apps/forecast")
     shown_in(browser)
@@ -140,7 +113,7 @@ def test_a_tool_that_fails_is_told_and_a_server_without_apps_says_so(browser: Br
         return "hi"
 
     assert hi
-    with inspector_of(Target("bare.py", ("bare.py",), lambda: serving(bare.composition), "stateless")) as other:
+    with inspector_of(target_of(bare)) as other:
         browser.open(f"{other.url}#apps")
         assert browser.page("document.querySelector('.t-list .empty')?.innerText.includes('No apps')")
         browser.press(".t-list .empty button")
@@ -149,25 +122,15 @@ def test_a_tool_that_fails_is_told_and_a_server_without_apps_says_so(browser: Br
         browser.open("about:blank")
 
 
+@pytest.mark.slow
 def test_it_fits_every_window_in_both_themes(browser: Browser, inspector: InspectorBeside):
-    shots = os.environ.get("DEFSERVE_SHOTS")
-    for width, height, scheme in LOOKS:
-        browser.look(width, height, scheme)
-        browser.open(f"{inspector.url}#apps")
-        assert browser.page(f"{ROWS} > 1 && document.documentElement.dataset.theme === {scheme!r}")
-        assert browser.page(FITS), width
+    for look in looks(browser, f"{inspector.url}#apps", f"{ROWS} > 1"):
+        look.fits()
         browser.press(".t-list [role=option][id$='-0']")
         shown_in(browser)
         assert browser.page("document.querySelector('iframe').offsetHeight > 120")
-        assert browser.page(FITS), width
-        assert serious(browser) == []
-        if os.environ.get("DEFSERVE_PICTURES") and width == 1440:
-            browser.shot(PICTURES / f"inspector-apps{'-dark' if scheme == 'dark' else ''}.png")
-        elif shots:
-            browser.shot(Path(shots) / f"apps-{width}-{scheme}.png")
+        look.is_fine()
+        look.picture("apps")
         browser.press(".t-res [role=tab]:nth-child(2)")
         assert browser.page("document.querySelectorAll('.t-res [role=row]').length > 4")
-        assert browser.page(FITS), width
-        assert serious(browser) == []
-        if shots:
-            browser.shot(Path(shots) / f"apps-messages-{width}-{scheme}.png")
+        look.is_fine()

@@ -2,35 +2,32 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 from collections.abc import Iterator
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+
+from tests.effort import slow
+
+from .inspecting import inspector_process
 
 if TYPE_CHECKING:
     from .chromium import Browser
 
 pytestmark = pytest.mark.browser
 
-ROOT = Path(__file__).parents[2]
 READY = "document.querySelectorAll('[role=option]').length > 3"
 UNHARMED = "window.pwned === undefined && !document.querySelector('main script, main img[src=x]') && 'unharmed'"
 
 
 @pytest.fixture(scope="module")
 def address() -> Iterator[str]:
-    server = (sys.executable, "tests/inspector/hostile.py")
-    command = (sys.executable, "-m", "defserve", "inspect", "--web", "--no-browser", "--", *server)
-    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as process:
-        assert process.stdout is not None
-        yield process.stdout.readline().strip()
-        process.terminate()
+    with inspector_process("--", sys.executable, "tests/inspector/hostile.py") as (address, _):
+        yield address
 
 
-@pytest.mark.parametrize("tool", ["markup", "loops", "wrong", "types", "slow", "many_1999"])
+@pytest.mark.parametrize("tool", ["markup", *map(slow, ("loops", "wrong", "types", "slow", "many_1999"))])
 def test_whatever_a_server_says_is_text_and_the_page_stays(browser: Browser, address: str, tool: str):
     browser.look(1440, 900)
     browser.open("about:blank")
@@ -55,6 +52,7 @@ def test_whatever_a_server_says_is_text_and_the_page_stays(browser: Browser, add
     browser.open("about:blank")
 
 
+@pytest.mark.slow
 def test_of_very_many_tools_some_are_shown_and_all_are_found(browser: Browser, address: str):
     browser.look(1440, 900)
     browser.open(f"{address}#tools")

@@ -14,6 +14,7 @@ from defserve.inspector.apps.views import View
 from defserve.inspector.inspection import Inspection
 from defserve.inspector.target import Target
 from defserve.runner.memory import serving
+from tests.effort import thinned
 
 from .inspecting import InspectorBeside, inspector_of
 from .origins import Origin, anything, origin
@@ -155,6 +156,7 @@ def test_no_way_out_of_the_frame_is_open(browser: Browser, elsewhere: Origin):
         assert browser.page(WHOLE) == "whole"
 
 
+@pytest.mark.slow
 def test_even_without_a_policy_a_view_does_not_get_into_the_inspector(browser: Browser):
     with attacked(browser, hostile()) as inspector:
         script = ATTACKS.replace("PAGE", inspector.origin.rstrip("/"))
@@ -208,7 +210,7 @@ FLOODS = {
 }
 
 
-@pytest.mark.parametrize("kind", FLOODS)
+@pytest.mark.parametrize("kind", thinned(FLOODS, 5))
 def test_a_view_that_floods_the_page_is_stopped(browser: Browser, kind: str):
     many, message = FLOODS[kind]
     with attacked(browser, hostile()) as inspector:
@@ -226,6 +228,7 @@ def test_a_view_that_floods_the_page_is_stopped(browser: Browser, kind: str):
         assert browser.page(WHOLE) == "whole"
 
 
+@pytest.mark.slow
 def test_a_view_that_never_rests_does_not_hang_the_page(browser: Browser):
     with attacked(browser, hostile()):
         browser.frame("(setTimeout(() => { for (;;); }, 100), true)")
@@ -238,6 +241,7 @@ def test_a_view_that_never_rests_does_not_hang_the_page(browser: Browser):
 TRAP = "document.body.append(Object.assign(document.createElement('input'), {id: 'trap'}))"
 
 
+@pytest.mark.slow
 def test_a_view_that_takes_the_keyboard_gives_it_back_and_is_stopped_if_it_goes_on(browser: Browser):
     with attacked(browser, hostile()):
         browser.key("/")

@@ -11,7 +11,7 @@ import time
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -28,7 +28,7 @@ from tests.kernel.governance.governing import tool
 from tests.kernel.running import entry
 
 from .accessibility import serious
-from .inspecting import FITS, PICTURES, InspectorBeside, inspector_of
+from .inspecting import FITS, InspectorBeside, inspector_of, looks, target_of
 
 if TYPE_CHECKING:
     from .chromium import Browser
@@ -36,7 +36,6 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.browser
 
 ROWS = "[...document.querySelectorAll('.kt tbody tr')]"
-LOOKS = ((360, 780, "dark"), (768, 900, "light"), (1440, 900, "light"), (1440, 900, "dark"))
 
 
 @pytest.fixture(autouse=True)
@@ -136,18 +135,13 @@ def test_an_operator_watches_and_operates_a_kernel(browser: Browser, tmp_path: P
         # A server that cannot be started says why, where the button is.
         browser.press(".kt tbody tr:nth-child(3)")
         assert browser.page("document.querySelector('.kdrawer')?.innerText.includes('cannot start with')")
-        for width, height, scheme in LOOKS:
-            browser.look(width, height, scheme)
-            for hash in ("#kernel/search", "#kernel"):
-                browser.open(inspector.url + hash)
-                assert browser.page(f"{ROWS}.length === 5 && document.documentElement.dataset.theme === {scheme!r}")
-                if hash == "#kernel/search":
-                    assert browser.page("document.querySelector('.kdiff')?.innerText.includes('send them to me')")
-                assert browser.page(FITS), (width, hash)
-                assert serious(browser) == []
-                if (width, hash) == (1440, "#kernel/search") and os.environ.get("DEFSERVE_PICTURES"):
-                    name = f"inspector-kernel{'-dark' if scheme == 'dark' else ''}"
-                    browser.shot(PICTURES / f"{name}.png")
+        for look in looks(browser, inspector.url + "#kernel/search", f"{ROWS}.length === 5"):
+            assert browser.page("document.querySelector('.kdiff')?.innerText.includes('send them to me')")
+            look.is_fine()
+            look.picture("kernel")
+            browser.page("(location.hash = '#kernel') && true")
+            assert browser.page(f"{ROWS}.length === 5 && !document.querySelector('.kdrawer')")
+            look.is_fine()
         # What a probe says of a server that is well needs no look.
         for member in kernel.members.values():
             member.health = "answers"
@@ -160,6 +154,7 @@ def test_an_operator_watches_and_operates_a_kernel(browser: Browser, tmp_path: P
         browser.open("about:blank")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("era", ["handshake", "stateless"])
 def test_a_kernel_at_an_address_is_shown_over_mgp(browser: Browser, tmp_path: Path, era: str):
     with kernel_beside(tmp_path, control=False, era=era) as (inspector, _):
@@ -172,9 +167,9 @@ def test_a_kernel_at_an_address_is_shown_over_mgp(browser: Browser, tmp_path: Pa
         browser.open("about:blank")
 
 
+@pytest.mark.slow
 def test_a_server_that_is_no_kernel_says_how_to_start_one(browser: Browser):
-    server: Any = Server("plain")
-    with inspector_of(Target("it", ("it.py",), lambda: serving(server.composition))) as inspector:
+    with inspector_of(target_of(Server("plain"))) as inspector:
         browser.look(360, 780)
         browser.open(inspector.url + "#kernel")
         assert browser.page("document.querySelector('.empty')?.innerText.includes('defserve kernel --config')")

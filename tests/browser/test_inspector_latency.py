@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import os
 from typing import TYPE_CHECKING
 
 import pytest
 
 from defserve.inspector.inspection import Inspection
 from defserve.inspector.recording.recorder import Entry
-from defserve.inspector.target import Target
-from defserve.runner.memory import serving
 from tests.inspector.beds import greenhouse
 
-from .accessibility import serious
-from .inspecting import FITS, PICTURES, InspectorBeside, inspector_of
+from .inspecting import InspectorBeside, inspector_in, looks, target_of
 
 if TYPE_CHECKING:
     from .chromium import Browser
@@ -22,7 +18,6 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.browser
 
 ROWS = "[...document.querySelectorAll('.lattable .latrow')]"
-LOOKS = ((360, 780, "light"), (360, 780, "dark"), (768, 900, "light"), (1440, 900, "light"), (1440, 900, "dark"))
 
 
 def timed(inspector: InspectorBeside, tool: str, *times: float, failed: int = 0) -> None:
@@ -40,8 +35,7 @@ def timed(inspector: InspectorBeside, tool: str, *times: float, failed: int = 0)
 
 
 def test_calls_appear_as_bars_and_errors_in_red(browser: Browser):
-    server = greenhouse()
-    with inspector_of(Target("it", ("it.py",), lambda: serving(server.composition), "stateless")) as inspector:
+    with inspector_in(browser, target_of(greenhouse())) as inspector:
         browser.look(1440, 900)
         browser.open(inspector.url + "#latency")
         assert browser.page("document.querySelector('.empty')?.textContent.includes('No calls yet')")
@@ -63,16 +57,8 @@ def test_calls_appear_as_bars_and_errors_in_red(browser: Browser):
         assert browser.page(f"{ROWS}.length === 1 && {ROWS}[0].innerText.includes('read_sensor')")
         browser.key("Escape", "Escape")
         assert browser.page(f"{ROWS}.length === 4 && document.activeElement.className === 'lattable'")
-        for width, height, scheme in LOOKS:
-            browser.look(width, height, scheme)
-            browser.open(inspector.url + "#latency")
-            assert browser.page(f"{ROWS}.length === 4 && document.documentElement.dataset.theme === {scheme!r}")
+        for look in looks(browser, inspector.url + "#latency", f"{ROWS}.length === 4"):
             browser.press(".lattable .latrow:nth-child(4)")
             assert browser.page("document.querySelector('.l-detail h2').textContent === 'water_bed'")
-            assert browser.page(FITS), width
-            assert serious(browser) == []
-            if width == 1440 and os.environ.get("DEFSERVE_PICTURES"):
-                browser.shot(PICTURES / f"inspector-latency{'-dark' if scheme == 'dark' else ''}.png")
-        assert browser.complaints() == []
-        assert [each for each in browser.asked() if not each.startswith(inspector.origin)] == []
-        browser.open("about:blank")
+            look.is_fine()
+            look.picture("latency")

@@ -2,32 +2,24 @@
 
 from __future__ import annotations
 
-import os
 from typing import TYPE_CHECKING
 
 import pytest
 
 from defserve import Server
-from defserve.inspector.target import Target
-from defserve.runner.memory import serving
 from tests.inspector.lively import lively
 
 from .accessibility import serious
-from .inspecting import FITS, PICTURES, Calling, inspector_in
+from .inspecting import FITS, Calling, inspector_in, looks, target_of
 
 if TYPE_CHECKING:
     from .chromium import Browser
 
 pytestmark = pytest.mark.browser
 
-LOOKS = ((360, 780, "light"), (768, 900, "dark"), (1440, 900, "light"), (1440, 900, "dark"))
 INJECTED = "[...document.querySelectorAll('.slot .inj')]"
 PLAY = "document.querySelector('.v-play').innerText"
 FEED = "document.querySelector('.v-feed').innerText"
-
-
-def target_of(server: Server, era: str) -> Target:
-    return Target("greenhouse.py", ("greenhouse.py",), lambda: serving(server.composition), era)
 
 
 def play(browser: Browser, message: str, answer: str = "") -> None:
@@ -47,7 +39,7 @@ def switch(browser: Browser, name: str) -> None:
 
 
 def test_the_playground_the_sets_the_events_and_the_channel(browser: Browser):
-    with inspector_in(browser, target_of(lively(), "handshake")) as inspector:
+    with inspector_in(browser, target_of(lively(), era="handshake")) as inspector:
         browser.look(1440, 900)
         browser.open(inspector.url + "#live")
         assert browser.page("document.querySelectorAll('.v-sets .fs').length === 6")
@@ -104,22 +96,16 @@ def test_the_playground_the_sets_the_events_and_the_channel(browser: Browser):
         browser.type("I see vent 2 at 40 %. Shall I close it?")
         browser.key("Enter")
         assert browser.page(f"{FEED}.includes('delivered')")
-        for width, height, scheme in LOOKS:
-            browser.look(width, height, scheme)
-            browser.open(inspector.url + "#live")
-            assert browser.page(
-                f"document.documentElement.dataset.theme === {scheme!r} && !!document.querySelector('.v-play')"
-            )
+        for look in looks(browser, inspector.url + "#live", "!!document.querySelector('.v-play')"):
             play(browser, "Should Alice water the ferns tonight?", answer)
             assert browser.page(f"{INJECTED}.length === 3 && !!document.querySelector('.answers ins')")
-            assert browser.page(FITS), width
-            assert serious(browser) == []
-            if width == 1440 and os.environ.get("DEFSERVE_PICTURES"):
-                browser.shot(PICTURES / f"inspector-live{'-dark' if scheme == 'dark' else ''}.png")
+            look.is_fine()
+            look.picture("live")
 
 
+@pytest.mark.slow
 def test_a_channel_is_opened_and_another_version_is_offered(browser: Browser):
-    with inspector_in(browser, target_of(lively(), "handshake")) as inspector:
+    with inspector_in(browser, target_of(lively(), era="handshake")) as inspector:
         browser.look(1440, 900)
         browser.open(inspector.url + "#live")
         browser.press(".v-feed .opening .btn")
@@ -143,8 +129,9 @@ def test_a_channel_is_opened_and_another_version_is_offered(browser: Browser):
         assert serious(browser) == []
 
 
+@pytest.mark.slow
 def test_the_stateless_era_fetches_what_cannot_be_pushed(browser: Browser):
-    with inspector_in(browser, target_of(lively(), "stateless")) as inspector:
+    with inspector_in(browser, target_of(lively())) as inspector:
         browser.look(1440, 900)
         browser.open(inspector.url + "#live")
         play(browser, "The ferns?", "Alice knows.")
@@ -154,8 +141,9 @@ def test_the_stateless_era_fetches_what_cannot_be_pushed(browser: Browser):
         assert browser.page(f"{FEED}.includes('Frost tonight')")
 
 
+@pytest.mark.slow
 def test_a_server_without_mcpl_leads_on(browser: Browser):
-    with inspector_in(browser, target_of(Server("plain"), "handshake")) as inspector:
+    with inspector_in(browser, target_of(Server("plain"))) as inspector:
         browser.look(1440, 900)
         browser.open(inspector.url + "#live")
         assert browser.page("document.querySelector('.empty')?.innerText.includes('does not speak MCPL')")

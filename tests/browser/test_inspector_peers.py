@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -13,13 +11,15 @@ import pytest
 from tests.peers.packages import NotInstalled, Package
 
 from .accessibility import serious
+from .inspecting import inspector_process
 
 if TYPE_CHECKING:
     from .chromium import Browser
 
-pytestmark = pytest.mark.browser
+# They are installed first.
+pytestmark = [pytest.mark.browser, pytest.mark.slow]
 
-ROOT, HERE = Path(__file__).parents[2], Path(__file__).parent
+HERE = Path(__file__).parent
 EVERYTHING = Package("npm", "@modelcontextprotocol/server-everything", "2026.8.31")
 OFFICIAL = Package("pip", "mcp", "2.3.0")
 MAIN, RESULT = "document.querySelector('main')?.innerText", "document.querySelector('.t-res')?.innerText"
@@ -39,11 +39,8 @@ def inspected(package: Package, script: str, *about: object) -> Iterator[Served]
         package.install()
     except NotInstalled as error:
         pytest.skip(f"{package.name} {package.version} could not be installed: {error}")
-    command = (sys.executable, "-m", "defserve", "inspect", "--web", "--no-browser", "--", str(package.program), script)
-    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as process:
-        assert process.stdout is not None
-        yield Served(process.stdout.readline().strip(), *about)  # pyright: ignore[reportArgumentType]
-        process.terminate()
+    with inspector_process("--", str(package.program), script) as (address, _):
+        yield Served(address, *about)  # pyright: ignore[reportArgumentType]
 
 
 @pytest.fixture(scope="module", params=["everything", "official"])

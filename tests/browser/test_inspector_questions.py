@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-import os
 from collections.abc import Iterator
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from defserve.inspector.inspection import Inspection
-from defserve.inspector.target import Target
-from defserve.runner.memory import serving
+from tests.effort import slow
 from tests.inspector.library import library
 
 from .accessibility import serious
-from .inspecting import FITS, PICTURES, InspectorBeside, inspector_of
+from .inspecting import ROWS, InspectorBeside, inspector_in, looks, target_of
 
 if TYPE_CHECKING:
     from .chromium import Browser
@@ -25,15 +22,13 @@ pytestmark = pytest.mark.browser
 
 BADGE = "document.querySelector('.side a[href=\"#questions\"] .hot')?.textContent"
 DETAIL = "document.querySelector('.p-questions .t-form')?.innerText"
-LOOKS = ((360, 780, "light"), (360, 780, "dark"), (768, 900, "light"), (1440, 900, "dark"), (1440, 900, "light"))
 
 
-@pytest.fixture(scope="module")
-def inspector() -> Iterator[InspectorBeside]:
-    server = library()
-    with inspector_of(
-        Target("library.py", ("library.py",), lambda: serving(server.composition), "stateless")
-    ) as beside:
+@pytest.fixture
+def inspector(browser: Browser) -> Iterator[InspectorBeside]:
+    """An inspector that nobody has asked anything yet."""
+    browser.look(1440, 900)
+    with inspector_in(browser, target_of(library())) as beside:
         yield beside
 
 
@@ -59,14 +54,12 @@ def has(browser: Browser, words: str) -> bool:
 
 
 def test_by_keys_alone_a_form_is_filled_in_and_answered(browser: Browser, inspector: InspectorBeside):
-    browser.look(1440, 900)
     browser.open(inspector.url + "#tools")
     assert browser.page("document.querySelectorAll('[role=option]').length > 3")
     call = begin(inspector, "stateless", "enter")
     assert browser.page(f"{BADGE} === '1'")
     assert browser.page("document.querySelector('.toast')?.innerText.includes('Who are you?')")
-    browser.key("g", "q")
-    assert has(browser, "Who are you?")
+    browser.go("q", f"{DETAIL}?.includes('Who are you?')")
     name = "[id^=q][id$='-name']"
     assert browser.page("/^Answer(?! anyway)/.test(document.querySelector('.btn.pri').innerText)")
     # A try of an empty form says what is missing, and answers nothing.
@@ -90,14 +83,11 @@ def test_by_keys_alone_a_form_is_filled_in_and_answered(browser: Browser, inspec
     assert ended(inspector, call) == "Ada, 36, reading"
     assert browser.page(f"!({BADGE})")
     assert has(browser, "answered")
-    assert browser.complaints() == []
-    assert [each for each in browser.asked() if not each.startswith(inspector.origin)] == []
-    browser.open("about:blank")
 
 
+@pytest.mark.slow
 def test_in_a_session_a_form_may_come_field_by_field(browser: Browser, inspector: InspectorBeside):
     """A server that speaks MGP asks for one value at a time; each answer leads on to the next question."""
-    browser.look(1440, 900)
     browser.open(inspector.url + "#questions")
     call = begin(inspector, "handshake", "enter")
     for text in ("Ada", "36", "r"):
@@ -107,12 +97,10 @@ def test_in_a_session_a_form_may_come_field_by_field(browser: Browser, inspector
         browser.type(text)
         browser.key("Control+Enter")
     assert ended(inspector, call) == "Ada, 36, reading"
-    assert browser.complaints() == []
-    browser.open("about:blank")
 
 
+@pytest.mark.slow
 def test_a_call_in_tools_says_that_it_waits_for_an_answer(browser: Browser, inspector: InspectorBeside):
-    browser.look(1440, 900)
     browser.open(inspector.url + "#tools/enter")
     assert browser.page("document.querySelector('.t-form .toolname')?.textContent === 'enter'")
     browser.key("Control+Enter")
@@ -121,14 +109,10 @@ def test_a_call_in_tools_says_that_it_waits_for_an_answer(browser: Browser, insp
     assert has(browser, "Who are you?")
     press(browser, "Decline")
     assert has(browser, "declined")
-    browser.key("g", "t")
-    assert browser.page("/declin|refus/i.test(document.querySelector('.t-res .body')?.innerText)")
-    assert browser.complaints() == []
-    browser.open("about:blank")
+    browser.go("t", "/declin|refus/i.test(document.querySelector('.t-res .body')?.innerText)")
 
 
 def test_an_address_is_judged_before_it_is_opened(browser: Browser, inspector: InspectorBeside):
-    browser.look(1440, 900)
     call = begin(inspector, "stateless", "sign_in")
     browser.open(inspector.url + "#questions")
     assert has(browser, "https://town.example/sign-in?for=library")
@@ -147,8 +131,6 @@ def test_an_address_is_judged_before_it_is_opened(browser: Browser, inspector: I
     assert browser.page("!document.querySelector('.t-form a[href]')")
     press(browser, "Cancel")
     assert ended(inspector, asked) == {"action": "cancel"}
-    assert browser.complaints() == []
-    browser.open("about:blank")
 
 
 def press(browser: Browser, words: str) -> None:
@@ -156,9 +138,8 @@ def press(browser: Browser, words: str) -> None:
     assert browser.page(f"{found} && ({found}.click(), true)")
 
 
-@pytest.mark.parametrize("era", ["handshake", "stateless"])
+@pytest.mark.parametrize("era", [slow("handshake"), "stateless"])
 def test_a_model_is_played_by_hand_refused_or_scripted(browser: Browser, inspector: InspectorBeside, era: str):
-    browser.look(1440, 900)
     browser.open(inspector.url + "#questions")
     call = begin(inspector, era, "summarize")
     assert (
@@ -186,16 +167,9 @@ def test_a_model_is_played_by_hand_refused_or_scripted(browser: Browser, inspect
     assert browser.page("document.querySelector('.t-list').innerText.includes('by the script')")
     assert serious(browser) == []
 
-    async def off(inspection: Inspection) -> None:
-        inspection.questions.model.set(False, [])
 
-    inspector.run(off)
-    assert browser.complaints() == []
-    browser.open("about:blank")
-
-
+@pytest.mark.slow
 def test_roots_are_edited_and_given_to_whoever_asks(browser: Browser, inspector: InspectorBeside):
-    browser.look(1440, 900)
     browser.open(inspector.url + "#questions/roots")
     assert has(browser, "There are no roots")
     press(browser, "Add a root")
@@ -210,33 +184,23 @@ def test_roots_are_edited_and_given_to_whoever_asks(browser: Browser, inspector:
     assert browser.page("document.querySelector('.t-form .bar .pri').disabled")
     for era in ("handshake", "stateless"):
         assert ended(inspector, begin(inspector, era, "where")) == ["file:///home/me"]
-    assert browser.complaints() == []
-    browser.open("about:blank")
 
 
+@pytest.mark.slow
 def test_it_fits_every_window_in_both_themes(browser: Browser, inspector: InspectorBeside):
     calls = [begin(inspector, "stateless", tool) for tool in ("summarize", "enter", "sign_in")]
-    for width, height, scheme in LOOKS:
-        browser.look(width, height, scheme)
-        browser.open(inspector.url + "#questions")
-        assert browser.page("document.querySelectorAll('.t-list [role=option]').length >= 5")
-        assert browser.page(f"document.documentElement.dataset.theme === {scheme!r}")
-        assert browser.page(FITS), width
-        if width < 720:
+    for look in looks(browser, f"{inspector.url}#questions", f"{ROWS} >= 5"):
+        look.fits()
+        if look.is_phone:
             assert browser.page("document.querySelector('.tabs-m .hot')?.textContent.startsWith('3')")
         for row in (1, 2, 3):
-            if width < 720 and row > 1:
+            if look.is_phone and row > 1:
                 browser.press(".t-form [aria-label='Back to the list']")
             browser.press(f".t-list [role=group]:nth-of-type(1) [role=option]:nth-of-type({row + 1})")
             assert browser.page("!!document.querySelector('.t-form .bar .pri')?.offsetParent")
-            assert browser.page(FITS), (width, row)
-            assert serious(browser) == []
-            if os.environ.get("DEFSERVE_PICTURES") and row == 1 and width == 1440:
-                browser.shot(PICTURES / f"inspector-questions{'-dark' if scheme == 'dark' else ''}.png")
-            elif shots := os.environ.get("DEFSERVE_SHOTS"):
-                browser.shot(Path(shots) / f"questions-{width}-{scheme}-{row}.png")
-    assert browser.complaints() == []
-    browser.open("about:blank")
+            look.is_fine()
+            if row == 1:
+                look.picture("questions")
     for call in calls:
 
         async def end(_: Inspection, call: asyncio.Task[Any] = call) -> None:

@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
 from defserve import Server
 from defserve.inspector.inspection import Inspection
-from defserve.inspector.target import Target
-from defserve.runner.memory import serving
+from tests.effort import slow
 from tests.inspector.library import library
 
 from .accessibility import serious
-from .inspecting import FITS, PICTURES, InspectorBeside, inspector_of
+from .inspecting import ROWS, InspectorBeside, inspector_in, inspector_of, looks, open_at, target_of
 
 if TYPE_CHECKING:
     from .chromium import Browser
@@ -24,39 +21,15 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.browser
 
 FORM, RESULT = "document.querySelector('.t-form')?.innerText", "document.querySelector('.t-res')?.innerText"
-LOOKS = ((360, 780, "light"), (360, 780, "dark"), (768, 900, "light"), (1440, 900, "dark"), (1440, 900, "light"))
-ROWS = "document.querySelectorAll('.t-list [role=option]').length"
 SUGGESTED = (
     "[...document.querySelectorAll('.suggested:not([hidden]) [role=option]')].map(each => each.textContent).join()"
 )
 
 
-@pytest.fixture(scope="module")
-def inspector() -> Iterator[InspectorBeside]:
-    server = library()
-    with inspector_of(
-        Target("library.py", ("library.py",), lambda: serving(server.composition), "stateless")
-    ) as beside:
+@pytest.fixture
+def inspector(browser: Browser) -> Iterator[InspectorBeside]:
+    with inspector_in(browser, target_of(library()), "data:") as beside:
         yield beside
-
-
-@pytest.fixture(autouse=True)
-def quiet(browser: Browser, inspector: InspectorBeside) -> Iterator[None]:
-    yield
-    assert browser.complaints() == []
-    origins = (inspector.origin, "data:", "http://127.0.0.1:")
-    assert [each for each in browser.asked() if not each.startswith(origins)] == []
-    browser.open("about:blank")
-
-
-def open_at(browser: Browser, inspector: InspectorBeside, place: str, era: str = "stateless") -> None:
-    browser.look(1440, 900)
-    browser.open(f"{inspector.url}#{place}")
-    assert browser.page(f"{ROWS} > 1")
-    if era == "handshake":
-        browser.key("e")
-        assert browser.page("document.querySelector('.top .seg .on')?.textContent === 'Handshake'")
-        assert browser.page(f"{ROWS} > 1")
 
 
 def choose(browser: Browser, uri: str) -> None:
@@ -64,7 +37,7 @@ def choose(browser: Browser, uri: str) -> None:
     assert browser.page(f"document.querySelector('.uriline code')?.textContent === {uri!r}")
 
 
-@pytest.mark.parametrize("era", ["handshake", "stateless"])
+@pytest.mark.parametrize("era", [slow("handshake"), "stateless"])
 def test_contents_are_shown_as_what_they_are(browser: Browser, inspector: InspectorBeside, era: str):
     open_at(browser, inspector, "resources", era)
     choose(browser, "library://hours")
@@ -79,7 +52,7 @@ def test_contents_are_shown_as_what_they_are(browser: Browser, inspector: Inspec
     assert serious(browser) == []
 
 
-@pytest.mark.parametrize("era", ["handshake", "stateless"])
+@pytest.mark.parametrize("era", [slow("handshake"), "stateless"])
 def test_a_watched_resource_shows_its_changes(browser: Browser, inspector: InspectorBeside, era: str):
     open_at(browser, inspector, "resources", era)
     choose(browser, "library://count")
@@ -99,10 +72,10 @@ def test_a_watched_resource_shows_its_changes(browser: Browser, inspector: Inspe
     assert browser.page("document.querySelector('.t-form [role=switch]').getAttribute('aria-checked') === 'false'")
 
 
+@pytest.mark.slow
 def test_by_keys_alone_a_template_is_found_completed_and_read(browser: Browser, inspector: InspectorBeside):
     open_at(browser, inspector, "tools")
-    browser.key("g", "r")
-    assert browser.page(f"{ROWS} === 6 && !!document.querySelector('.p-resources')")
+    browser.go("r", f"{ROWS} === 6 && !!document.querySelector('.p-resources')")
     browser.key("/")
     browser.type("page of")
     assert browser.page(f"{ROWS} === 1")
@@ -124,7 +97,7 @@ def test_by_keys_alone_a_template_is_found_completed_and_read(browser: Browser, 
     assert browser.page("document.querySelector('.t-form .note.bad')?.innerText.includes('could not be read')")
 
 
-@pytest.mark.parametrize("era", ["handshake", "stateless"])
+@pytest.mark.parametrize("era", [slow("handshake"), "stateless"])
 def test_a_prompt_is_filled_in_with_suggestions_and_shown_as_messages(
     browser: Browser, inspector: InspectorBeside, era: str
 ):
@@ -152,6 +125,7 @@ def test_a_prompt_is_filled_in_with_suggestions_and_shown_as_messages(
     assert browser.page("document.querySelector('.t-res .note.bad')?.innerText.includes('pace')")
 
 
+@pytest.mark.slow
 def test_a_server_without_them_says_so_and_leads_on(browser: Browser):
     bare = Server("bare", "1")
 
@@ -160,7 +134,7 @@ def test_a_server_without_them_says_so_and_leads_on(browser: Browser):
         return "hi"
 
     assert hi
-    with inspector_of(Target("bare.py", ("bare.py",), lambda: serving(bare.composition), "stateless")) as inspector:
+    with inspector_of(target_of(bare)) as inspector:
         browser.look(1440, 900)
         for panel in ("resources", "prompts"):
             browser.open(f"{inspector.url}#{panel}")
@@ -171,32 +145,30 @@ def test_a_server_without_them_says_so_and_leads_on(browser: Browser):
         browser.open("about:blank")
 
 
-@pytest.mark.parametrize("panel", ["resources", "prompts"])
-def test_it_fits_every_window_in_both_themes(browser: Browser, inspector: InspectorBeside, panel: str):
-    shots = os.environ.get("DEFSERVE_SHOTS")
-    for width, height, scheme in LOOKS:
-        browser.look(width, height, scheme)
-        browser.open(f"{inspector.url}#{panel}")
-        assert browser.page(f"{ROWS} > 1 && document.documentElement.dataset.theme === {scheme!r}")
-        assert browser.page(FITS), width
-        row = "[role=option][id$='-1']" if panel == "resources" else "[role=option][id$='-0']"
-        browser.press(f".t-list {row}")
-        if panel == "prompts":
-            if width < 720:
-                browser.page(
-                    "document.querySelector('#arg-country') && (document.querySelector('#arg-country').focus(), true)"
-                )
-            assert browser.page("document.activeElement.id === 'arg-country'")
-            browser.type("Italy")
-            browser.key("Tab")
-            browser.type("Rome")
-            browser.key("Escape", "Control+Enter")
-            assert browser.page("document.querySelector('.message img')?.naturalWidth === 520")
-        else:
-            assert browser.page(f"{FORM}?.includes('read at')")
-        assert browser.page(FITS), width
-        assert serious(browser) == []
-        if os.environ.get("DEFSERVE_PICTURES") and width == 1440:
-            browser.shot(PICTURES / f"inspector-{panel}{'-dark' if scheme == 'dark' else ''}.png")
-        elif shots:
-            browser.shot(Path(shots) / f"{panel}-{width}-{scheme}.png")
+@pytest.mark.slow
+def test_resources_fit_every_window_in_both_themes(browser: Browser, inspector: InspectorBeside):
+    for look in looks(browser, f"{inspector.url}#resources", f"{ROWS} > 1"):
+        look.fits()
+        browser.press(".t-list [role=option][id$='-1']")
+        assert browser.page(f"{FORM}?.includes('read at')")
+        look.is_fine()
+        look.picture("resources")
+
+
+@pytest.mark.slow
+def test_prompts_fit_every_window_in_both_themes(browser: Browser, inspector: InspectorBeside):
+    for look in looks(browser, f"{inspector.url}#prompts", f"{ROWS} > 1"):
+        look.fits()
+        browser.press(".t-list [role=option][id$='-0']")
+        if look.is_phone:
+            browser.page(
+                "document.querySelector('#arg-country') && (document.querySelector('#arg-country').focus(), true)"
+            )
+        assert browser.page("document.activeElement.id === 'arg-country'")
+        browser.type("Italy")
+        browser.key("Tab")
+        browser.type("Rome")
+        browser.key("Escape", "Control+Enter")
+        assert browser.page("document.querySelector('.message img')?.naturalWidth === 520")
+        look.is_fine()
+        look.picture("prompts")

@@ -12,14 +12,13 @@ from defserve.errors import DefserveError
 from tests.inspector.guarded import audited, guarded, target
 
 from .accessibility import serious
-from .inspecting import FITS, PICTURES, Calling, inspector_in
+from .inspecting import Calling, inspector_in, looks
 
 if TYPE_CHECKING:
     from .chromium import Browser
 
 pytestmark = pytest.mark.browser
 
-LOOKS = ((360, 780, "light"), (768, 900, "dark"), (1440, 900, "light"), (1440, 900, "dark"))
 ROWS = "[...document.querySelectorAll('.sec-audit .vrow')]"
 VERDICT = "document.querySelector('.verdict').textContent"
 
@@ -86,28 +85,24 @@ def test_permissions_confirmation_access_and_the_chain(browser: Browser, tmp_pat
         inspector.call("list_sensors")
         assert browser.page("document.querySelector('.states').innerText.includes('connected')")
         assert browser.page("document.querySelector('.heard')?.innerText.includes('tool.completed')")
-        for width, height, scheme in LOOKS:
-            browser.look(width, height, scheme)
-            browser.open(inspector.url + "#security")
-            assert browser.page(f"document.documentElement.dataset.theme === {scheme!r}")
-            assert browser.page(f"{so_it_is('network.outbound')} === 'granted'")
-            assert browser.page(FITS), width
-            assert serious(browser) == []
-            if width == 1440 and os.environ.get("DEFSERVE_PICTURES"):
+        for look in looks(browser, inspector.url + "#security", f"{so_it_is('network.outbound')} === 'granted'"):
+            look.is_fine()
+            if look.width == 1440 and os.environ.get("DEFSERVE_PICTURES"):
                 browser.page("document.querySelector('.asks input').focus() || true")
                 browser.type("agent.helper")
                 browser.key("Tab")
                 browser.type("survey")
                 browser.key("Enter")
                 assert browser.page("document.querySelector('.sec-left').innerText.includes('entry for this tool')")
-                waiting = Calling(inspector, "open_vents", vent=2, percent=40) if scheme == "dark" else None
+                waiting = Calling(inspector, "open_vents", vent=2, percent=40) if look.scheme == "dark" else None
                 assert waiting is None or browser.page("!!document.querySelector('[role=alertdialog]')")
-                browser.shot(PICTURES / f"inspector-security{'-dark' if scheme == 'dark' else ''}.png")
+                look.picture("security")
                 if waiting is not None:
                     browser.key("Escape")
                     waiting.result()
 
 
+@pytest.mark.slow
 def test_a_broken_chain_is_cut_at_its_line_and_keys_alone_decide(browser: Browser, tmp_path: Path):
     with audited(tmp_path) as log, inspector_in(browser, target(guarded(log), "stateless", log)) as inspector:
         for number in range(5):

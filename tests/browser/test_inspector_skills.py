@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,50 +10,25 @@ import pytest
 
 from defserve import Server
 from defserve.host.client import Client
-from defserve.inspector.target import Target
-from defserve.runner.memory import serving
+from tests.effort import slow
 from tests.inspector.manuals import manuals
 
 from .accessibility import serious
-from .inspecting import FITS, PICTURES, InspectorBeside, inspector_of
+from .inspecting import ROWS, InspectorBeside, inspector_in, inspector_of, looks, open_at, target_of
 
 if TYPE_CHECKING:
     from .chromium import Browser
 
 pytestmark = pytest.mark.browser
 
-LOOKS = ((360, 780, "light"), (360, 780, "dark"), (768, 900, "light"), (1440, 900, "dark"), (1440, 900, "light"))
 SKILL, FILE = "document.querySelector('.t-form')?.innerText", "document.querySelector('.t-res')?.innerText"
-ROWS = "document.querySelectorAll('.t-list [role=option]').length"
 REFUNDS = "skills/skill%3A%2F%2Frefunds%2FSKILL.md"
 
 
-@pytest.fixture(scope="module")
-def inspector(tmp_path_factory: pytest.TempPathFactory) -> Iterator[InspectorBeside]:
-    server = manuals(tmp_path_factory.mktemp("skills"))
-    with inspector_of(
-        Target("manuals.py", ("manuals.py",), lambda: serving(server.composition), "stateless")
-    ) as beside:
+@pytest.fixture
+def inspector(browser: Browser, tmp_path: Path) -> Iterator[InspectorBeside]:
+    with inspector_in(browser, target_of(manuals(tmp_path)), "data:") as beside:
         yield beside
-
-
-@pytest.fixture(autouse=True)
-def quiet(browser: Browser, inspector: InspectorBeside) -> Iterator[None]:
-    yield
-    assert browser.complaints() == []
-    origins = (inspector.origin, "data:", "http://127.0.0.1:")
-    assert [each for each in browser.asked() if not each.startswith(origins)] == []
-    browser.open("about:blank")
-
-
-def open_at(browser: Browser, inspector: InspectorBeside, place: str, era: str = "stateless") -> None:
-    browser.look(1440, 900)
-    browser.open(f"{inspector.url}#{place}")
-    assert browser.page(f"{ROWS} === 2")
-    if era == "handshake":
-        browser.key("e")
-        assert browser.page("document.querySelector('.top .seg .on')?.textContent === 'Handshake'")
-        assert browser.page(f"{ROWS} === 2")
 
 
 def read(browser: Browser, path: str) -> None:
@@ -64,17 +38,12 @@ def read(browser: Browser, path: str) -> None:
     assert browser.page(f"document.querySelector('.t-res .toolname')?.textContent === {path!r}")
 
 
-def is_opened_by_key(browser: Browser) -> bool:
-    browser.key("Control+Enter")
-    return bool(browser.page(f"{FILE}.includes('Look the order up')"))
-
-
-@pytest.mark.parametrize("era", ["handshake", "stateless"])
+@pytest.mark.parametrize("era", [slow("handshake"), "stateless"])
 def test_files_are_read_when_asked_for_and_shown_verified(browser: Browser, inspector: InspectorBeside, era: str):
     open_at(browser, inspector, REFUNDS, era)
     assert browser.page(f"{FILE}?.includes('Nothing of it is read yet') && {SKILL}.includes('4 files')")
-    # A key that comes before the page listens is pressed again.
-    assert any(is_opened_by_key(browser) for _ in range(3))
+    browser.key("Control+Enter")
+    assert browser.page(f"{FILE}.includes('Look the order up')")
     # What looks like markup stays text.
     assert browser.page(f"{FILE}.includes('<script>alert(1)</script>')")
     assert browser.page(f"{FILE}.includes('verified') && {FILE}.includes('sha256:')")
@@ -105,12 +74,12 @@ def test_a_file_that_differs_is_refused_and_nothing_of_it_is_shown(
     assert serious(browser) == []
 
 
+@pytest.mark.slow
 def test_by_keys_alone_a_skill_is_found_and_its_folders_are_walked(browser: Browser, inspector: InspectorBeside):
     open_at(browser, inspector, "skills")
     browser.page("(location.hash = '#tools') && true")
     assert browser.page("document.querySelector('main h1').textContent === 'Tools'")
-    browser.key("g", "i")
-    assert browser.page("!!document.querySelector('.p-skills')")
+    browser.go("i", "!!document.querySelector('.p-skills')")
     browser.key("/")
     browser.type("money back")
     assert browser.page(f"{ROWS} === 1")
@@ -141,9 +110,10 @@ def test_by_keys_alone_a_skill_is_found_and_its_folders_are_walked(browser: Brow
     assert serious(browser) == []
 
 
+@pytest.mark.slow
 def test_a_server_without_skills_says_so_and_leads_on(browser: Browser):
     bare = Server("bare", "1")
-    with inspector_of(Target("bare.py", ("bare.py",), lambda: serving(bare.composition), "stateless")) as other:
+    with inspector_of(target_of(bare)) as other:
         browser.look(1440, 900)
         browser.open(f"{other.url}#skills")
         assert browser.page("document.querySelector('.t-list .empty')?.innerText.includes('No skills')")
@@ -153,21 +123,14 @@ def test_a_server_without_skills_says_so_and_leads_on(browser: Browser):
         browser.open("about:blank")
 
 
+@pytest.mark.slow
 def test_it_fits_every_window_in_both_themes(browser: Browser, inspector: InspectorBeside):
-    shots = os.environ.get("DEFSERVE_SHOTS")
-    for width, height, scheme in LOOKS:
-        browser.look(width, height, scheme)
-        browser.open(f"{inspector.url}#skills")
-        assert browser.page(f"{ROWS} === 2 && document.documentElement.dataset.theme === {scheme!r}")
-        assert browser.page(FITS), width
+    for look in looks(browser, f"{inspector.url}#skills", f"{ROWS} === 2"):
+        look.fits()
         browser.press(".t-list [role=option][id$='-1']")
         assert browser.page(f"{SKILL}.includes('Refunds') || {SKILL}.includes('refunds')")
-        assert browser.page(FITS), width
+        look.fits()
         browser.press(".t-form [role=option][id$='-0']")
         assert browser.page(f"{FILE}.includes('Look the order up')")
-        assert browser.page(FITS), width
-        assert serious(browser) == []
-        if os.environ.get("DEFSERVE_PICTURES") and width == 1440:
-            browser.shot(PICTURES / f"inspector-skills{'-dark' if scheme == 'dark' else ''}.png")
-        elif shots:
-            browser.shot(Path(shots) / f"skills-{width}-{scheme}.png")
+        look.is_fine()
+        look.picture("skills")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,8 +16,7 @@ from defserve.runner.memory import serving
 from tests.at_address import fresh
 from tests.inspector.beds import BEDS, greenhouse
 
-from .accessibility import serious
-from .inspecting import FITS, PICTURES, InspectorBeside, inspector_in
+from .inspecting import InspectorBeside, inspector_in, looks, target_of
 
 if TYPE_CHECKING:
     from .chromium import Browser
@@ -71,8 +69,8 @@ def plant(inspector: InspectorBeside) -> list[str]:
     return inspector.run(work)
 
 
-def show(browser: Browser, inspector: InspectorBeside, width: int = 1440, height: int = 900, scheme: str = "light"):
-    browser.look(width, height, scheme)
+def show(browser: Browser, inspector: InspectorBeside) -> None:
+    browser.look(1440, 900)
     browser.open(inspector.url + "#state")
 
 
@@ -119,6 +117,7 @@ def test_by_mouse_a_click_compares_and_another_rolls_back(browser: Browser):
         assert browser.page(f"{ROWS}[0].innerText.includes('+ beds/fern/plants/2 \"moss\"')")
 
 
+@pytest.mark.slow
 def test_by_keyboard_alone_with_a_refusal(browser: Browser):
     with inspector_in(browser, target(greenhouse(), "stateless", stored=False)) as inspector:
         plant(inspector)
@@ -156,6 +155,7 @@ def test_by_keyboard_alone_with_a_refusal(browser: Browser):
         assert browser.page(f"{ROWS}[0].innerText.includes('head')")
 
 
+@pytest.mark.slow
 def test_checkpoints_appear_and_what_is_in_view_stays(browser: Browser):
     with inspector_in(browser, target(greenhouse())) as inspector:
         show(browser, inspector)
@@ -178,7 +178,8 @@ def test_checkpoints_appear_and_what_is_in_view_stays(browser: Browser):
             + str(first)
         )
         assert browser.page(moved)
-        browser.press(".fresh .btn")
+        # Not by the pointer: on its way it may rest on a row, whose card then lies above.
+        browser.page("document.querySelector('.fresh .btn').click() ?? true")
         assert browser.page(f"document.querySelector('.graph').scrollTop === 0 && {ROWS}[0].innerText.includes('99')")
 
 
@@ -186,6 +187,7 @@ def _odd(number: int) -> dict[str, Any]:
     return {"plant": f"moss {number}"} if number % 2 else {"wanted": number}
 
 
+@pytest.mark.slow
 def test_twenty_thousand_checkpoints(browser: Browser):
     with inspector_in(browser, target(greenhouse(), "stateless", stored=False)) as inspector:
 
@@ -219,35 +221,27 @@ def test_the_layout_holds_for_trees_of_every_shape(browser: Browser):
         assert browser.page(LAYOUT.read_text(encoding="utf-8")) == "right"
 
 
+@pytest.mark.slow
 def test_a_server_without_state_says_so_and_leads_on(browser: Browser):
-    server = fresh("hello")
-    with inspector_in(browser, Target("hello.py", ("hello.py",), lambda: serving(server.composition))) as inspector:
+    with inspector_in(browser, target_of(fresh("hello"))) as inspector:
         show(browser, inspector)
         assert browser.page("document.querySelector('.empty')?.textContent.includes('does not speak MCPL')")
         browser.press(".empty .btn")
         assert browser.page("location.hash.startsWith('#tools')")
 
 
+@pytest.mark.slow
 def test_it_fits_is_readable_and_has_its_picture(browser: Browser):
     with inspector_in(browser, target(greenhouse())) as inspector:
         plant(inspector)
-        for width, height, scheme in (
-            (360, 780, "light"),
-            (360, 780, "dark"),
-            (768, 900, "light"),
-            (1440, 900, "light"),
-            (1440, 900, "dark"),
-        ):
-            show(browser, inspector, width, height, scheme)
-            assert browser.page(f"{ROWS}.length > 5 && {ROWS}[0].innerText.includes('18 → 24')")
-            assert browser.page(f"document.documentElement.dataset.theme === {scheme!r}")
-            if width == 360:
-                assert browser.page(FITS)
+        ready = f"{ROWS}.length > 5 && {ROWS}[0].innerText.includes('18 → 24')"
+        for look in looks(browser, inspector.url + "#state", ready):
+            if look.is_phone:
+                look.fits()
                 browser.press(".bar.only-m .btn")
             assert browser.page("!!document.querySelector('.s-diff .op')")
-            assert browser.page(FITS), width
-            assert serious(browser) == []
-            if width == 1440 and os.environ.get("DEFSERVE_PICTURES"):
+            look.is_fine()
+            if not look.is_phone:
                 browser.press(".graph [role=row]:nth-child(3)")
-                browser.page("document.querySelector('.way').textContent.startsWith('Both come from')")
-                browser.shot(PICTURES / f"inspector-state{'-dark' if scheme == 'dark' else ''}.png")
+                assert browser.page("document.querySelector('.way').textContent.startsWith('Both come from')")
+            look.picture("state")

@@ -2,28 +2,24 @@
 
 from __future__ import annotations
 
-import os
+import asyncio
 from collections.abc import Iterator
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
 from defserve import Server
 from defserve.inspector.inspection import Inspection
-from defserve.inspector.target import Target
-from defserve.runner.memory import serving
 from tests.inspector.workshop import workshop
 
 from .accessibility import serious
-from .inspecting import FITS, PICTURES, InspectorBeside, inspector_of
+from .inspecting import InspectorBeside, inspector_in, inspector_of, looks, open_at, target_of
 
 if TYPE_CHECKING:
     from .chromium import Browser
 
 pytestmark = pytest.mark.browser
 
-LOOKS = ((360, 780, "light"), (360, 780, "dark"), (768, 900, "light"), (1440, 900, "dark"), (1440, 900, "light"))
 DETAIL = "document.querySelector('.t-res')?.innerText"
 START = "document.querySelector('.t-form')?.innerText"
 LIST = "document.querySelector('.t-list')?.innerText"
@@ -31,47 +27,30 @@ TOOL = "document.querySelector('#task-tool')"
 
 
 class Bench:
-    """The inspector, and the switch that lets slow tools go on."""
+    """The inspector, and the switch that lets slow tools go on. They wait until then."""
 
-    def __init__(self, inspector: InspectorBeside, go_on: object) -> None:
+    def __init__(self, inspector: InspectorBeside, go_on: asyncio.Event) -> None:
         self.inspector, self._go_on = inspector, go_on
 
-    def go_on(self, on: bool = True) -> None:
-        async def switch(inspection: Inspection) -> None:
-            inspection.tasks.forget()
-            getattr(self._go_on, "set" if on else "clear")()
+    def go_on(self) -> None:
+        async def switch(_: Inspection) -> None:
+            self._go_on.set()
 
         self.inspector.run(switch)
 
 
-@pytest.fixture(scope="module")
-def bench() -> Iterator[Bench]:
+@pytest.fixture
+def bench(browser: Browser) -> Iterator[Bench]:
     server, go_on = workshop()
-    with inspector_of(
-        Target("workshop.py", ("workshop.py",), lambda: serving(server.composition), "stateless")
-    ) as beside:
-        yield Bench(beside, go_on)
+    with inspector_in(browser, target_of(server), "data:") as beside:
+        made = Bench(beside, go_on)
+        yield made
+        made.go_on()
 
 
-@pytest.fixture(autouse=True)
-def quiet(browser: Browser, bench: Bench) -> Iterator[None]:
-    bench.go_on(False)
-    yield
-    assert browser.complaints() == []
-    origins = (bench.inspector.origin, "data:", "http://127.0.0.1:")
-    assert [each for each in browser.asked() if not each.startswith(origins)] == []
-    browser.open("about:blank")
-    bench.go_on()
-
-
-def open_at(browser: Browser, bench: Bench, era: str = "stateless", place: str = "tasks/none") -> None:
-    browser.look(1440, 900)
-    browser.open(f"{bench.inspector.url}#{place}")
-    assert browser.page("document.querySelectorAll('#task-tool option, .t-list [role=option]').length > 3")
-    if era == "handshake":
-        browser.key("e")
-        assert browser.page("document.querySelector('.top .seg .on')?.textContent === 'Handshake'")
-        assert browser.page("document.querySelectorAll('#task-tool option').length > 3")
+def begin(browser: Browser, bench: Bench, era: str = "stateless") -> None:
+    """Open the panel on no task, ready to start one."""
+    open_at(browser, bench.inspector, "tasks/none", era, "document.querySelectorAll('#task-tool option').length > 3")
 
 
 def choose(browser: Browser, tool: str) -> None:
@@ -81,7 +60,7 @@ def choose(browser: Browser, tool: str) -> None:
 
 
 def test_a_task_runs_tells_and_gives_its_result(browser: Browser, bench: Bench):
-    open_at(browser, bench)
+    begin(browser, bench)
     choose(browser, "rebuild")
     browser.key("Tab")
     browser.type("books")
@@ -95,7 +74,7 @@ def test_a_task_runs_tells_and_gives_its_result(browser: Browser, bench: Bench):
 
 
 def test_a_question_inside_of_a_task_is_answered_where_it_is(browser: Browser, bench: Bench):
-    open_at(browser, bench)
+    begin(browser, bench)
     choose(browser, "clean")
     browser.key("Control+Enter")
     assert browser.page(f"{DETAIL}.includes('Delete 12 documents?') && {LIST}.includes('asks you')")
@@ -106,8 +85,9 @@ def test_a_question_inside_of_a_task_is_answered_where_it_is(browser: Browser, b
     assert browser.page(f"{DETAIL}.includes('12 deleted, because')")
 
 
+@pytest.mark.slow
 def test_a_task_is_cancelled_and_one_that_fails_says_why(browser: Browser, bench: Bench):
-    open_at(browser, bench)
+    begin(browser, bench)
     choose(browser, "clean")
     browser.key("Control+Enter")
     assert browser.page(f"{DETAIL}.includes('Delete 12 documents?')")
@@ -120,8 +100,9 @@ def test_a_task_is_cancelled_and_one_that_fails_says_why(browser: Browser, bench
     assert browser.page("!document.querySelector('.t-list [role=option]')")
 
 
+@pytest.mark.slow
 def test_in_a_session_it_is_a_plain_call_and_the_panel_says_so(browser: Browser, bench: Bench):
-    open_at(browser, bench, "handshake")
+    begin(browser, bench, "handshake")
     assert browser.page(f"{START}.includes('Sessions have no tasks.')")
     choose(browser, "rebuild")
     browser.key("Tab")
@@ -133,6 +114,7 @@ def test_in_a_session_it_is_a_plain_call_and_the_panel_says_so(browser: Browser,
     assert browser.page(f"{DETAIL}.includes('412')")
 
 
+@pytest.mark.slow
 def test_a_server_without_tasks_says_so(browser: Browser, bench: Bench):
     bare = Server("bare", "1")
 
@@ -141,7 +123,7 @@ def test_a_server_without_tasks_says_so(browser: Browser, bench: Bench):
         return "hi"
 
     assert hi
-    with inspector_of(Target("bare.py", ("bare.py",), lambda: serving(bare.composition), "stateless")) as other:
+    with inspector_of(target_of(bare)) as other:
         browser.open(f"{other.url}#tasks")
         assert browser.page(f"{START}?.includes('This server has no tasks.') && {TOOL}")
         browser.key("Control+Enter")
@@ -150,10 +132,10 @@ def test_a_server_without_tasks_says_so(browser: Browser, bench: Bench):
         browser.open("about:blank")
 
 
+@pytest.mark.slow
 def test_by_keys_alone_a_tool_is_started_and_followed_by_its_id(browser: Browser, bench: Bench):
-    open_at(browser, bench, place="tools")
-    browser.key("g", "j")
-    assert browser.page(f"!!{TOOL} && document.querySelector('main h1').textContent === 'Tasks'")
+    open_at(browser, bench.inspector, "tools")
+    browser.go("j", f"!!{TOOL} && document.querySelector('main h1').textContent === 'Tasks'")
     browser.page(f"{TOOL}.focus() ?? true")
     browser.type("reb")
     assert browser.page(f"{TOOL}.value === 'rebuild'")
@@ -174,11 +156,9 @@ def test_by_keys_alone_a_tool_is_started_and_followed_by_its_id(browser: Browser
     assert browser.page("document.querySelector('.t-res .toolname').textContent === 'rebuild'")
 
 
+@pytest.mark.slow
 def test_it_fits_every_window_in_both_themes(browser: Browser, bench: Bench):
-    shots = os.environ.get("DEFSERVE_SHOTS")
-
-    async def begin(inspection: Inspection) -> None:
-        inspection.tasks.forget()
+    async def start(inspection: Inspection) -> None:
         for tool, arguments in (("broken", {}), ("quick", {}), ("rebuild", {"index": "books"}), ("clean", {})):
             inspection.tasks.start("stateless", tool, arguments)
 
@@ -186,18 +166,11 @@ def test_it_fits_every_window_in_both_themes(browser: Browser, bench: Bench):
         for each in inspection.tasks.wire():
             await inspection.tasks[each["task"]].cancel()
 
-    bench.inspector.run(begin)
-    for width, height, scheme in LOOKS:
-        browser.look(width, height, scheme)
-        browser.open(f"{bench.inspector.url}#tasks")
-        assert browser.page(f"{LIST}?.includes('asks you') && document.documentElement.dataset.theme === {scheme!r}")
-        assert browser.page(FITS), width
+    bench.inspector.run(start)
+    for look in looks(browser, f"{bench.inspector.url}#tasks", f"{LIST}?.includes('asks you')"):
+        look.fits()
         browser.press(".t-list [role=option][id$='-0']")
         assert browser.page(f"{DETAIL}.includes('Delete 12 documents?') && {DETAIL}.includes('Steps')")
-        assert browser.page(FITS), width
-        assert serious(browser) == []
-        if os.environ.get("DEFSERVE_PICTURES") and width == 1440:
-            browser.shot(PICTURES / f"inspector-tasks{'-dark' if scheme == 'dark' else ''}.png")
-        elif shots:
-            browser.shot(Path(shots) / f"tasks-{width}-{scheme}.png")
+        look.is_fine()
+        look.picture("tasks")
     bench.inspector.run(over)

@@ -3,23 +3,23 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from tests.effort import slow
+
 from .accessibility import serious
-from .inspecting import FITS, PICTURES
+from .inspecting import FITS, PICTURES, inspector_process
 
 if TYPE_CHECKING:
     from .chromium import Browser
 
 pytestmark = pytest.mark.browser
 
-ROOT = Path(__file__).parents[2]
+GREENHOUSE = "tests/inspector/greenhouse.py"
 READY = "document.querySelectorAll('[role=option]').length > 5"
 DONE = "!document.querySelector('.t-res .spin') && document.querySelector('.t-res .progress b')?.textContent"
 RESULT = "document.querySelector('.t-res .body').innerText"
@@ -34,11 +34,8 @@ SMALL = """[...document.querySelectorAll("button, a, input:not([type=file]), sel
 @pytest.fixture(scope="module")
 def address() -> Iterator[str]:
     """The inspector of the greenhouse."""
-    command = (sys.executable, "-m", "defserve", "inspect", "tests/inspector/greenhouse.py", "--web", "--no-browser")
-    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as process:
-        assert process.stdout is not None
-        yield process.stdout.readline().strip()
-        process.terminate()
+    with inspector_process(GREENHOUSE) as (address, _):
+        yield address
 
 
 class Inspector:
@@ -49,8 +46,6 @@ class Inspector:
 
     def open(self, width: int = 1440, height: int = 900, scheme: str = "light", at: str = "tools") -> None:
         self.browser.look(width, height, scheme)
-        self.browser.open(self.address)
-        self.browser.page("localStorage.clear() || true")
         self.browser.open(f"{self.address}#{at}")
         assert self.page(READY)
 
@@ -119,7 +114,7 @@ def survey(inspector: Inspector, *, hold: bool) -> None:
     grant(inspector)
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("scheme", ["light", slow("dark")])
 def test_a_call_shows_its_progress_table_picture_and_log_as_they_come(
     inspector: Inspector, tmp_path: Path, scheme: str
 ):
@@ -188,6 +183,7 @@ def test_by_keys_alone_a_tool_is_found_filled_in_called_and_repeated(inspector: 
     assert inspector.page("location.hash === '#tools/chime'")
 
 
+@pytest.mark.slow
 def test_the_form_and_its_json_are_one_value(inspector: Inspector):
     inspector.open()
     inspector.choose("add_plant")
@@ -216,6 +212,7 @@ def test_the_form_and_its_json_are_one_value(inspector: Inspector):
     assert '"count": 3' in inspector.page(RESULT)
 
 
+@pytest.mark.slow
 def test_a_refusal_is_told_at_its_field_with_its_fix(inspector: Inspector):
     inspector.open()
     inspector.choose("survey")
@@ -236,6 +233,7 @@ def test_a_refusal_is_told_at_its_field_with_its_fix(inspector: Inspector):
     assert serious(inspector.browser) == []
 
 
+@pytest.mark.slow
 def test_a_file_is_sent_and_named(inspector: Inspector, tmp_path: Path):
     (tmp_path / "mask.png").write_bytes(b"\x89PNG" + bytes(2000))
     inspector.open()
@@ -269,6 +267,7 @@ def test_a_dangerous_call_is_confirmed_and_escape_denies(inspector: Inspector):
     assert "fern is empty" in inspector.page(RESULT)
 
 
+@pytest.mark.slow
 def test_the_other_era_is_a_key_away(inspector: Inspector):
     inspector.open()
     inspector.choose("help")
@@ -281,6 +280,7 @@ def test_the_other_era_is_a_key_away(inspector: Inspector):
     assert inspector.page("document.querySelector('.top [role=radio][aria-checked=true]').innerText === 'Stateless'")
 
 
+@pytest.mark.slow
 def test_sounds_links_and_lists_are_shown(inspector: Inspector):
     inspector.open()
     inspector.choose("chime")
@@ -291,6 +291,7 @@ def test_sounds_links_and_lists_are_shown(inspector: Inspector):
     assert inspector.page("document.querySelector('.linkcard')?.innerText.includes('text://manual')")
 
 
+@pytest.mark.slow
 def test_a_call_is_saved_as_a_test_and_as_a_line(inspector: Inspector):
     inspector.open()
     inspector.choose("forecast")
@@ -328,6 +329,7 @@ def test_on_a_phone_one_pane_is_in_view(inspector: Inspector, tmp_path: Path):
     assert inspector.page(f"({shown}).includes('t-list')")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("width", [1024, 1200, 720])
 def test_nothing_overflows_in_between(inspector: Inspector, width: int, tmp_path: Path):
     inspector.open(width, 768)
@@ -336,6 +338,7 @@ def test_nothing_overflows_in_between(inspector: Inspector, width: int, tmp_path
     inspector.browser.shot(tmp_path / f"{width}.png")
 
 
+@pytest.mark.slow
 def test_lines_between_panes_move_by_keys_and_are_remembered(inspector: Inspector):
     inspector.open()
     before = inspector.page("document.querySelector('.t-list').getBoundingClientRect().width")
@@ -349,14 +352,10 @@ def test_lines_between_panes_move_by_keys_and_are_remembered(inspector: Inspecto
     )
 
 
+@pytest.mark.slow
 def test_the_inspector_going_away_is_told(browser: Browser):
-    command = (sys.executable, "-m", "defserve", "inspect", "tests/inspector/greenhouse.py", "--web", "--no-browser")
-    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as process:
-        assert process.stdout is not None
+    with inspector_process(GREENHOUSE) as (address, _):
         browser.look(1440, 900)
-        browser.open(process.stdout.readline().strip())
+        browser.open(address)
         assert browser.page(READY)
-        process.terminate()
-        process.wait()
     assert browser.page("document.querySelector('.banner')?.innerText.includes('The inspector went away')")
-    browser.open("about:blank")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import threading
 from collections.abc import Generator
 from contextlib import contextmanager
@@ -13,19 +12,14 @@ import pytest
 
 from defserve import Server
 from defserve.host import join_topic
-from defserve.inspector.target import Target
-from defserve.runner.memory import serving
 from tests.gateway.topics import gateway
 
-from .accessibility import serious
-from .inspecting import FITS, PICTURES, SECONDS, inspector_of
+from .inspecting import LOOKS, SECONDS, Look, inspector_in, target_of
 
 if TYPE_CHECKING:
     from .chromium import Browser
 
 pytestmark = pytest.mark.browser
-
-LOOKS = ((360, 780, "light"), (768, 900, "dark"), (1440, 900, "light"), (1440, 900, "dark"))
 
 
 class TopicBeside:
@@ -80,9 +74,7 @@ def join(browser: Browser, url: str) -> None:
 
 
 def test_a_person_approves_and_declines_what_an_agent_proposes(browser: Browser):
-    server = Server("plain")
-    target = Target("it", ("it.py",), lambda: serving(server.composition))
-    with topic_beside() as topic, inspector_of(target) as inspector:
+    with topic_beside() as topic, inspector_in(browser, target_of(Server("plain"))) as inspector:
         browser.look(1440, 900)
         browser.open(inspector.url + "#topics")
         join(browser, topic.url)
@@ -112,17 +104,13 @@ def test_a_person_approves_and_declines_what_an_agent_proposes(browser: Browser)
         for width, height, scheme in LOOKS:
             browser.look(width, height, scheme)
             assert browser.page("document.querySelectorAll('.titem').length === 3")
-            assert browser.page(FITS), width
-            assert serious(browser) == []
-            if width == 360:
+            look = Look(browser, width, scheme)
+            look.is_fine()
+            if look.is_phone:
                 browser.press(".tp-detail .head button")
                 browser.press(".tp-list .only-m button")
                 assert browser.page("document.querySelector('.tsay').offsetParent !== null")
-                assert browser.page(FITS)
+                look.fits()
                 browser.key("Escape")
                 assert browser.page("document.querySelector('.tp-list').offsetParent !== null")
-            if width == 1440 and os.environ.get("DEFSERVE_PICTURES"):
-                browser.shot(PICTURES / f"inspector-topics{'-dark' if scheme == 'dark' else ''}.png")
-        assert browser.complaints() == []
-        assert [each for each in browser.asked() if not each.startswith(inspector.origin)] == []
-        browser.open("about:blank")
+            look.picture("topics")

@@ -10,9 +10,10 @@ import pytest
 from defserve.inspector.states.stored import stored_by
 from defserve.inspector.target import Target
 from defserve.runner.memory import serving
+from tests.effort import thinned
 from tests.inspector.beds import greenhouse
 
-from .inspecting import InspectorBeside, inspector_of
+from .inspecting import InspectorBeside, inspector_in
 
 if TYPE_CHECKING:
     from .chromium import Browser
@@ -32,8 +33,8 @@ OVER = """[document.documentElement, ...document.querySelectorAll(
   .map(each => `${each.className || each.tagName}: ${each.scrollWidth} > ${each.clientWidth}`).join('; ') || 'none'"""
 
 
-@pytest.fixture(scope="module")
-def inspector() -> Iterator[InspectorBeside]:
+@pytest.fixture
+def inspector(browser: Browser) -> Iterator[InspectorBeside]:
     server = greenhouse()
 
     @server.tool
@@ -50,19 +51,18 @@ def inspector() -> Iterator[InspectorBeside]:
         stored=stored_by(section),
         tracebacks="The traceback is in the terminal.",
     )
-    with inspector_of(target) as running:
+    with inspector_in(browser, target) as running:
         running.call("add_bed", name="north")
         yield running
 
 
 def opened(browser: Browser, inspector: InspectorBeside, tool: str, width: int = 1280) -> None:
     browser.look(width, 800)
-    browser.open("about:blank")
     browser.open(f"{inspector.url}#tools/{tool}")
     assert browser.page(f"document.querySelector('.t-form .toolname')?.textContent === {tool!r}")
 
 
-@pytest.mark.parametrize("width", WIDTHS)
+@pytest.mark.parametrize("width", thinned(WIDTHS, 5))
 def test_nothing_reaches_over_an_edge(browser: Browser, inspector: InspectorBeside, width: int):
     opened(browser, inspector, "add_bed", width)
     assert browser.page(OVER) == "none"
@@ -76,17 +76,15 @@ def test_nothing_reaches_over_an_edge(browser: Browser, inspector: InspectorBesi
         assert browser.page(SETTLED)
         found[panel] = browser.page(OVER)
     assert found == dict.fromkeys(PANELS, "none")
-    browser.open("about:blank")
 
 
+@pytest.mark.slow
 def test_panes_that_were_dragged_in_a_wide_window_fit_a_small_one(browser: Browser, inspector: InspectorBeside):
     opened(browser, inspector, "add_bed")
     browser.page("(localStorage.setItem('defserve.panes.tools', '[500, 900]'), true)")
     opened(browser, inspector, "add_bed")
     assert browser.page(OVER) == "none"
     assert browser.page("document.querySelector('.t-res').getBoundingClientRect().width >= 159")
-    browser.page("(localStorage.clear(), true)")
-    browser.open("about:blank")
 
 
 def test_a_form_that_nobody_touched_is_called_and_not_called_anyway(browser: Browser, inspector: InspectorBeside):
@@ -95,9 +93,9 @@ def test_a_form_that_nobody_touched_is_called_and_not_called_anyway(browser: Bro
     browser.key("Control+Enter")
     assert browser.page(CALLED) == "Failed"
     assert "Call anyway" in browser.page(BUTTON)
-    browser.open("about:blank")
 
 
+@pytest.mark.slow
 def test_an_error_nobody_foresaw_has_one_id_and_says_where_its_traceback_is(
     browser: Browser, inspector: InspectorBeside
 ):
@@ -107,4 +105,3 @@ def test_an_error_nobody_foresaw_has_one_id_and_says_where_its_traceback_is(
     note = browser.page("document.querySelector('.t-res .note').innerText")
     assert note.count("id ") == 1
     assert "The traceback is in the terminal." in note
-    browser.open("about:blank")

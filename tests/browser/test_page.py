@@ -128,6 +128,7 @@ def test_its_copy_buttons_copy_and_say_so(browser: Browser, address: str):
     assert browser.complaints() == []
 
 
+@pytest.mark.slow
 def test_where_the_clipboard_is_refused_the_text_is_selected(browser: Browser, address: str):
     browser.open(address)
     browser.page("navigator.clipboard.writeText = () => Promise.reject(), true")
@@ -161,6 +162,7 @@ def test_no_page_can_frame_it(browser: Browser, address: str):
     wait_until(lambda: any("frame-ancestors 'none'" in text for text in browser.complaints()))
 
 
+@pytest.mark.slow
 def test_hostile_and_long_words_stay_words_and_fit_a_phone(browser: Browser, tmp_path: Path):
     with served(tmp_path, SERVER.replace("Water a bed", f"<img src=x onerror=alert(1)>{'long' * 20}")) as address:
         browser.look(360, 800, "dark")

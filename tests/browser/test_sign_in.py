@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
-import shutil
 import subprocess
 import sys
 import urllib.error
@@ -19,34 +17,23 @@ import pytest
 from anyio.from_thread import start_blocking_portal
 
 from defserve.host.signin.keeping.files import FileStore
-from tests.conformance.suite_install import install, node
+from tests.conformance.suite_install import node
 from tests.host.signin.company import Company, company
 from tests.waiting import wait_until
 
 from .accessibility import serious
-from .chromium import FOLDER, HERE
+from .chromium import FOLDER
 
 if TYPE_CHECKING:
     from .chromium import Browser
 
 pytestmark = pytest.mark.browser
 
-PACKAGE = ("oidc-provider", "9.13.3")
-SCRIPT = "issuer.mjs"
-
 
 @pytest.fixture(scope="module")
-def issuer() -> Iterator[str]:
+def issuer(scripts: dict[str, str]) -> Iterator[str]:
     """The address of the issuer."""
-    FOLDER.mkdir(exist_ok=True)
-    with open(FOLDER / "lock", "w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)  # tests run in several processes
-        try:
-            install(*PACKAGE, FOLDER)
-        except SystemExit as failed:
-            pytest.skip(f"oidc-provider could not be installed: {failed}")
-        shutil.copy(HERE / SCRIPT, FOLDER / SCRIPT)
-    command = [str(node()), str(FOLDER / SCRIPT)]
+    command = [str(node()), str(FOLDER / "issuer.mjs")]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as process:
         assert process.stdout is not None
         yield process.stdout.readline().decode().strip()
@@ -120,11 +107,14 @@ class Terminal:
     def login(self, browser: Browser, *words: str) -> str:
         """Sign in, with a person who says yes to everything in the browser. What the command says."""
         with self.start("login", *words) as process:
-            wait_until(lambda: self._opened.exists() or process.poll() is not None)
-            assert process.poll() is None, process.communicate()
-            browser.open(self._opened.read_text())
-            _say_yes(browser)
-            out, err = process.communicate(timeout=60)
+            try:
+                wait_until(lambda: self._opened.exists() or process.poll() is not None)
+                assert process.poll() is None, process.communicate()
+                browser.open(self._opened.read_text())
+                _say_yes(browser)
+                out, err = process.communicate(timeout=60)
+            finally:
+                process.kill()
             assert process.returncode == 0, err
             return out
 
@@ -152,6 +142,7 @@ def terminal(tmp_path: Path) -> Terminal:
     return Terminal(tmp_path)
 
 
+@pytest.mark.slow
 def test_a_person_signs_in_calls_a_tool_gets_more_scopes_and_signs_out(
     terminal: Terminal, there: Company, issuer: str, browser: Browser
 ) -> None:
@@ -304,6 +295,7 @@ def test_a_person_signs_in_from_the_inspector_until_they_sign_out(
     assert browser.complaints() == []
 
 
+@pytest.mark.slow
 def test_the_inspector_says_who_refused_or_gave_up(page: InspectorPage, issuer: str, browser: Browser) -> None:
     page.button(".banner", "Sign in")
     browser.tab()

@@ -6,7 +6,6 @@ import json
 import os
 import re
 import signal
-import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -46,16 +45,9 @@ def own_folders(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     Path("shelf.py").write_text(SHELF)
 
 
-def free_port() -> int:
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        return one.getsockname()[1]
-
-
 @contextmanager
-def serving(*words: str, port: int | None = None) -> Iterator[tuple[str, subprocess.Popen[bytes]]]:
+def serving(*words: str, on: str = "http://127.0.0.1:0/mcp") -> Iterator[tuple[str, subprocess.Popen[bytes]]]:
     """The address of a server that a command line started, and its process."""
-    on = f"http://127.0.0.1:{port or free_port()}/mcp"
     command = [sys.executable, "-m", "defserve", words[0], "shelf.py", "--on", on, *words[1:]]
     log = Path("log.txt")
     with log.open("wb") as stderr:
@@ -65,7 +57,8 @@ def serving(*words: str, port: int | None = None) -> Iterator[tuple[str, subproc
     try:
         wait_until(lambda: b"serving on" in log.read_bytes() or process.poll() is not None)
         assert process.poll() is None, log.read_text()
-        yield on, process
+        (found,) = re.findall(rb"serving on (http://127\.0\.0\.1:\d+/mcp)", log.read_bytes())
+        yield found.decode(), process
     finally:
         if process.poll() is None:
             process.send_signal(signal.SIGTERM)
@@ -132,22 +125,20 @@ def test_dev_keeps_its_key_when_the_code_changes(defserve: Run, folder: Path):
 
 
 def test_a_server_that_was_killed_leaves_a_key_that_opens_nothing(defserve: Run, folder: Path):
-    port = free_port()
-    with serving("run", "--local-token", port=port) as (on, process):
+    with serving("run", "--local-token") as (on, process):
         (path,) = keys(folder)
         old = path.read_text()
         process.kill()
         process.wait(20)
     assert keys(folder) == [path]
-    with serving("run", "--local-token", port=port) as (on, _):
+    with serving("run", "--local-token", on=on):
         assert path.read_text() != old
         assert burns(defserve, on)
         assert httpx2.post(on, headers={"authorization": f"Bearer {old}"}, json={}).status_code == 401
 
 
 def test_install_gives_a_client_a_key_that_outlives_the_server(defserve: Run, folder: Path):
-    port = free_port()
-    with serving("run", "--local-token", port=port) as (on, _):
+    with serving("run", "--local-token") as (on, _):
         dry = defserve("install", on, "--client", "cursor", "--dry-run")
         (path,) = keys(folder)
         assert path.read_text() not in dry.out + dry.err and "(the local token)" in dry.out
@@ -157,7 +148,7 @@ def test_install_gives_a_client_a_key_that_outlives_the_server(defserve: Run, fo
     entry = json.loads((folder / "run" / ".cursor" / "mcp.json").read_text())["mcpServers"]["shelf"]
     assert entry["url"] == on
     assert re.fullmatch(r"Bearer [\w-]{43}", entry["headers"]["Authorization"])
-    with serving("run", "--local-token", port=port):
+    with serving("run", "--local-token", on=on):
         answer = httpx2.get(on, headers={**entry["headers"], "accept": "text/event-stream"})
         assert answer.status_code != 401
 

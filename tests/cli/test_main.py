@@ -3,11 +3,12 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
-from defserve.cli import COMMANDS
+from defserve.cli import COMMANDS, main
 from defserve.version import VERSION
 from tests.cli.goldens import FOLDER
 from tests.cli.running import Run
@@ -170,6 +171,17 @@ def test_a_reader_that_has_seen_enough_is_no_failure():
         assert process.stdout is not None and process.stderr is not None
         process.stdout.close()
         assert (process.stderr.read(), process.wait()) == (b"", 0)
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="a disk that is always full, as Linux has it")
+@pytest.mark.parametrize("argv", [["--version"], ["--help"], ["doctor"]])
+def test_output_that_has_no_room_is_told(
+    argv: list[str], monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+):
+    with monkeypatch.context() as patched, suppress(OSError), open("/dev/full", "w") as full:
+        patched.setattr(sys, "stdout", full)
+        assert main(argv) == 1
+    assert capfd.readouterr().err == "error: the output cannot be written: No space left on device\n"
 
 
 def test_running_a_server_imports_no_client(folder: Path):

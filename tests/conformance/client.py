@@ -16,6 +16,7 @@ from http.client import HTTPConnection
 from typing import Any
 from urllib.parse import urlsplit
 
+from defserve.auth.challenges import NO_CHALLENGE
 from defserve.host import (
     Accept,
     Answers,
@@ -28,10 +29,9 @@ from defserve.host import (
     WorkloadIdentity,
 )
 from defserve.host.link import Auth
-from defserve.host.signin.challenges import NO_CHALLENGE
 from defserve.host.signin.discovery import discover
 from defserve.host.signin.fetching import Fetcher
-from defserve.host.signin.keeping.memory import MemoryStore
+from defserve.host.signin.keeping.memory import MemoryCredentialStore
 from defserve.host.signin.reach import Reach
 
 Json = dict[str, Any]
@@ -175,7 +175,7 @@ def auth_for(scenario: str, data: Json, issuer: str | None) -> Auth | None:
         client_id=given or URL_ID,
         client_secret=data.get("client_secret"),
         redirect=ObedientPerson(),
-        store=MemoryStore(),
+        store=MemoryCredentialStore(),
         issuer=issuer,
         dpop=scenario.startswith("auth/dpop"),
     )

@@ -16,7 +16,6 @@ from __future__ import annotations
 import json
 import re
 import shutil
-import socket
 import subprocess
 import sys
 from argparse import ArgumentParser
@@ -205,14 +204,13 @@ def _kernel(road: str, **behind: Any) -> AbstractContextManager[str]:
 @contextmanager
 def _started(name: str, command: list[str]) -> Generator[str]:
     """The address of a server that a command serves."""
-    port = _free_port()
     FOLDER.mkdir(exist_ok=True)
     log = FOLDER / f"server-{name}.log"
-    command = [*command, "--on", f"http://127.0.0.1:{port}/mcp"]
+    command = [*command, "--on", "http://127.0.0.1:0/mcp"]
     with log.open("wb") as output:
         server = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, cwd=ROOT)
     try:
-        _wait_for(port, server, log)
+        port = _port_of(server, log)
         # By name: the check against DNS rebinding needs an address that says localhost.
         yield f"http://localhost:{port}/mcp"
         if server.poll() is not None:
@@ -277,23 +275,21 @@ def _report(found: Sequence[Scenario], run: str, listed: Sequence[str], results:
     return complaints
 
 
-def _wait_for(port: int, server: subprocess.Popen[bytes], log: Path) -> None:
-    def listens() -> bool:
+def _port_of(server: subprocess.Popen[bytes], log: Path) -> int:
+    """The port that a server was given. It says so as soon as it listens."""
+    found: list[bytes] = []
+
+    def serves() -> bool:
         if server.poll() is not None:
             raise NotServed(f"the server did not start\n{_tail(log)}")
-        with socket.socket() as trying:
-            return trying.connect_ex(("127.0.0.1", port)) == 0
+        found[:] = re.findall(rb"serving on http://127\.0\.0\.1:(\d+)/", log.read_bytes())
+        return bool(found)
 
     try:
-        wait_until(listens, START_SECONDS)
+        wait_until(serves, START_SECONDS)
     except TimeoutError as error:
-        raise NotServed(f"nothing listened on port {port} within {START_SECONDS} s\n{_tail(log)}") from error
-
-
-def _free_port() -> int:
-    with socket.socket() as any_port:
-        any_port.bind(("127.0.0.1", 0))
-        return any_port.getsockname()[1]
+        raise NotServed(f"it did not serve within {START_SECONDS} s\n{_tail(log)}") from error
+    return int(found[0])
 
 
 def _tail(log: Path, lines: int = 30) -> str:

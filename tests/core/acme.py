@@ -14,7 +14,7 @@ from defserve import Extension, Refused, ToolError
 from defserve.core.call import Call
 from defserve.core.composition import Composition
 from defserve.core.extension import CarriedMessage, Carrier, Handler, Listener, Next, Offer, Provider, Wrapper
-from defserve.core.service import Phase
+from defserve.core.service.phases import Phase
 from defserve.core.session import Session
 from defserve.core.stages import Stages
 

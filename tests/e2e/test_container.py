@@ -3,8 +3,8 @@ health."""
 
 from __future__ import annotations
 
+import re
 import shutil
-import socket
 import subprocess
 from pathlib import Path
 
@@ -16,6 +16,8 @@ from tests.tooling.scaffold.dockerfiles import instructions, the
 from tests.tooling.scaffold.packages import Environment, run
 
 pytestmark = [pytest.mark.e2e, pytest.mark.anyio]
+# Programs of the system listen on such ports, if any: here there are none.
+NOBODY = "1"
 
 
 async def test_what_it_copies_is_installed_and_healthy_when_it_serves(tmp_path: Path, user: Environment):
@@ -27,16 +29,17 @@ async def test_what_it_copies_is_installed_and_healthy_when_it_serves(tmp_path: 
     run(*user.pip, *install.replace('"', "").split()[1:], "-q", cwd=image, env=user.environ)
 
     (script,) = the("ENTRYPOINT", project).words
-    port = free_port()
-    on = ["--on", f"http://0.0.0.0:{port}/mcp", "--allow-host", "tools.example.com"]
+    on = ["--on", "http://0.0.0.0:0/mcp", "--allow-host", "tools.example.com"]
     async with await anyio.open_process([user.bin / script, *on], stdin=subprocess.DEVNULL) as serving:
         assert serving.stderr is not None
-        assert (await serving.stderr.receive()).startswith(b"serving on ")
+        line = (await serving.stderr.receive()).decode()
+        assert line.startswith("serving on ")
+        (port,) = re.findall(r":(\d+)/mcp", line)
         assert healthy(project, user, serving.pid, port)
-        assert not healthy(project, user, serving.pid, free_port())
+        assert not healthy(project, user, serving.pid, NOBODY)
         serving.terminate()
     async with await anyio.open_process([user.bin / script], stdin=subprocess.PIPE) as speaking:
-        assert healthy(project, user, speaking.pid, free_port())
+        assert healthy(project, user, speaking.pid, NOBODY)
         speaking.terminate()
 
 
@@ -48,14 +51,8 @@ def copy(project: Path, image: Path) -> None:
             shutil.copytree(found, target) if found.is_dir() else shutil.copy(found, target)
 
 
-def healthy(project: Path, environment: Environment, process: int, port: int) -> bool:
+def healthy(project: Path, environment: Environment, process: int, port: str) -> bool:
     """What the health check says of a process that is not the first one, on a port of its own."""
     command = the("HEALTHCHECK", project).text.removeprefix("CMD ")
-    command = command.replace("/proc/1/", f"/proc/{process}/").replace("8000", str(port))
+    command = command.replace("/proc/1/", f"/proc/{process}/").replace("8000", port)
     return subprocess.run(["sh", "-c", command], env=environment.environ, capture_output=True).returncode == 0
-
-
-def free_port() -> int:
-    with socket.socket() as it:
-        it.bind(("127.0.0.1", 0))
-        return it.getsockname()[1]

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from tests.effort import slow
 from tests.tooling.scaffold.packages import Environment, drive, run
 from tests.tooling.scaffold.workflows import commands
 
@@ -25,6 +26,8 @@ CALLS: dict[str, tuple[str, dict[str, Any], str]] = {
     "code-runner": ("evaluate", {"code": "1 + 2"}, "3"),
     "skill": ("find_tasks", {"notes": "TODO(Ada): write"}, "Ada"),
 }
+# One that only has tools, one with a view, one that keeps something.
+SAMPLE = ("minimal", "app", "stateful")
 # Those that keep something for each caller, whom only a session tells apart where nobody signs in.
 SESSIONS = ("stateful",)
 PARTS = (("tool", "one"), ("resource", "two"), ("prompt", "three"), ("feature-set", "four.five"))
@@ -35,7 +38,7 @@ def step(environment: Environment, project: Path, command: str, **variables: str
     run("bash", "-e", "-c", command, cwd=project, env={**environment.environ, **variables})
 
 
-@pytest.mark.parametrize("body", CALLS)
+@pytest.mark.parametrize("body", [body if body in SAMPLE else slow(body) for body in CALLS])
 async def test_from_new_to_an_installed_server(
     tmp_path: Path, author: Environment, user: Environment, mcpb: Callable[..., str], body: str
 ):

@@ -8,13 +8,10 @@ from __future__ import annotations
 import asyncio
 import os
 import shlex
-import shutil
 import signal
-import socket
-import subprocess
 import sys
 from collections.abc import AsyncGenerator, Generator
-from contextlib import asynccontextmanager, contextmanager, suppress
+from contextlib import AbstractContextManager, asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -22,13 +19,11 @@ import pytest
 import yaml
 
 from defserve.host import Client, connect_url
+from tests.examples.nginx import needs_nginx, nginx
 from tests.stores.redis_server import RedisServer
 from tests.waiting import until
 
-pytestmark = [
-    pytest.mark.anyio,
-    pytest.mark.skipif(shutil.which("nginx") is None, reason="there is no nginx (apt-get install nginx)"),
-]
+pytestmark = [pytest.mark.anyio, needs_nginx]
 
 CLUSTER = Path(__file__).parents[2] / "examples" / "cluster"
 SERVICES: dict[str, Any] = yaml.safe_load((CLUSTER / "compose.yaml").read_text())["services"]
@@ -62,42 +57,16 @@ async def workers(folder: Path, store: str) -> AsyncGenerator[tuple[asyncio.subp
             await process.wait()
 
 
-@contextmanager
-def proxy(folder: Path, upstream: Path) -> Generator[str]:
-    """The service `proxy`, at a port that was bound before: nginx takes over sockets that the variable names."""
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        port = listener.getsockname()[1]
-        written = (CLUSTER / "nginx.conf").read_text()
-        written = written.replace("server shelf:8000;", f"server unix:{upstream};")
-        written = written.replace("listen 80;", f"listen 127.0.0.1:{port};")
-        written = written.replace("http {", f"http {{ access_log off; {temporary_folders(folder)}")
-        (folder / "nginx.conf").write_text(f"daemon off; pid {folder}/nginx.pid; {as_this_user()}\n{written}")
-        command = ["nginx", "-e", str(folder / "nginx.log"), "-p", str(folder), "-c", str(folder / "nginx.conf")]
-        inherited = {**os.environ, "NGINX": f"{listener.fileno()};"}
-        with subprocess.Popen(command, env=inherited, pass_fds=[listener.fileno()]) as process:
-            try:
-                yield f"http://127.0.0.1:{port}/mcp"
-            finally:
-                process.terminate()
-                with suppress(subprocess.TimeoutExpired):
-                    process.wait(10)
-                process.kill()
-
-
-def temporary_folders(folder: Path) -> str:
-    kinds = ("client_body", "proxy", "fastcgi", "uwsgi", "scgi")
-    return " ".join(f"{kind}_temp_path {folder}/{kind};" for kind in kinds)
-
-
-def as_this_user() -> str:
-    return "user root;" if os.geteuid() == 0 else ""
+def proxy(folder: Path, upstream: Path) -> AbstractContextManager[str]:
+    """The service `proxy`."""
+    return nginx(folder, CLUSTER / "nginx.conf", {"server shelf:8000;": f"server unix:{upstream};"})
 
 
 async def test_three_workers_behind_nginx_share_what_is_in_redis(tmp_path: Path):
     with redis() as store:
         async with workers(tmp_path, store.address) as (process, at):
-            with proxy(tmp_path, at) as url:
-                await carry_out(process, url)
+            with proxy(tmp_path, at) as site:
+                await carry_out(process, f"{site}/mcp")
             process.send_signal(signal.SIGTERM)
             assert await process.wait() == 0, (tmp_path / "log").read_text()
 

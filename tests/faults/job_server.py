@@ -7,7 +7,7 @@ import os
 
 from defserve import Context, Limits, Server
 
-HEARTBEAT_SECONDS = 0.5
+HEARTBEAT_SECONDS = float(os.environ.get("JOBS_HEARTBEAT", "0.5"))
 RETRIES = 50
 
 server = Server(

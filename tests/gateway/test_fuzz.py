@@ -11,52 +11,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from defserve.gateway.gateway import Gateway
-from defserve.gateway.limits import GatewayLimits
-from defserve.gateway.policy import Admission
-from defserve.gateway.topic import TopicMember
 from defserve.protocols.mcpx.envelope import PROTOCOL
 from tests.effort import examples
+from tests.gateway.in_memory import CAPABILITIES, topic_of_three
 from tests.gateway.topics import envelope, gateway
 
 pytestmark = pytest.mark.hypothesis
-
-CAPABILITIES = {"full": ("mcp/*", "chat"), "agent": ("mcp/proposal:*", "chat"), "mute": ()}
-LIMITS = GatewayLimits(rate=1e9, burst=1_000_000, malformed_in_a_row=1_000_000)
-
-
-class Ear:
-    """A wire that keeps what is written to it."""
-
-    def __init__(self) -> None:
-        self.heard: list[bytes] = []
-        self.ended: int | None = None
-
-    def offer(self, frame: bytes, limit: float) -> bool:
-        self.heard.append(frame)
-        return True
-
-    def end(self, code: int, reason: str) -> None:
-        self.ended = code
-
-
-class Nobody:
-    async def admit(self, token: str | None, topic: str) -> Admission | None:
-        return None
-
-
-def topic_of_three() -> tuple[Gateway, dict[str, TopicMember], dict[str, Ear]]:
-    made = Gateway(Nobody(), LIMITS)
-    ears = {name: Ear() for name in CAPABILITIES}
-    members: dict[str, TopicMember] = {}
-    for name, held in CAPABILITIES.items():
-        member = made.join("demo", Admission(name, held), ears[name])
-        assert isinstance(member, TopicMember)
-        members[name] = member
-    for ear in ears.values():
-        ear.heard.clear()
-    return made, members, ears
-
 
 names = st.sampled_from([*CAPABILITIES, "system:gateway", "", "nobody"])
 kinds = st.sampled_from(

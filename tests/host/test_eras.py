@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from defserve.errors import PeerError, PeerGone, UsageError
+from defserve.errors import PeerError, PeerGone, PeerTimeout, UsageError
 from defserve.host import Answers, Client, eras
 from defserve.host.eras import PREFIX
 from defserve.host.links.stdio import ProcessLink
@@ -36,6 +36,18 @@ async def test_a_server_that_counters_a_pinned_version_is_refused():
         async with Client(server, version="2025-11-25"):
             pass
     assert server.closed
+
+
+async def test_opening_takes_no_longer_than_the_client_was_told():
+    class Stalled(PretendServer):
+        async def send(self, message: bytes) -> None:
+            if b"notifications/initialized" in message:
+                await asyncio.Event().wait()
+            await super().send(message)
+
+    with pytest.raises(PeerTimeout, match="did not take notifications/initialized within 0.01 s"):
+        async with Client(Stalled(), version="2025-11-25", timeout=0.01):
+            pass
 
 
 async def test_an_unknown_pinned_version_is_the_callers_mistake():

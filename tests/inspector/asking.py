@@ -17,7 +17,7 @@ async def do(inspection: Inspection, verb: str, /, **arguments: Any) -> Any:
     return await VERBS[verb](inspection, Request(arguments, _refused))
 
 
-async def _refused(part: Any) -> None:
+def _refused(part: Any) -> None:
     raise AssertionError(f"nobody takes {part}")
 
 
@@ -26,7 +26,7 @@ async def following(inspection: Inspection, verb: str, /, **arguments: Any) -> A
     """The parts of a verb, as they come. It is cancelled at the end of the block."""
     parts: list[Any] = []
 
-    async def take(part: Any) -> None:
+    def take(part: Any) -> None:
         parts.append(part)
 
     async def follow() -> None:

@@ -52,7 +52,7 @@ def do() -> Run:
     """`await do(inspection, "tools.list", era=…)`; parts go to the list `parts`."""
 
     async def do(inspection: Inspection, verb: str, parts: list[Any] | None = None, **arguments: Any) -> Any:
-        async def part(value: Any) -> None:
+        def part(value: Any) -> None:
             if parts is not None:
                 parts.append(value)
 

@@ -11,7 +11,7 @@ import pytest
 from defserve import Server
 from defserve.errors import PeerError, PeerGone
 from defserve.host import HttpLink, Link, ProcessLink, Remote, SignIn, StoredSignIn, connect_url
-from defserve.host.signin.keeping.memory import MemoryStore
+from defserve.host.signin.keeping.memory import MemoryCredentialStore
 from defserve.inspector import connection
 from defserve.inspector.inspection import Inspection
 from defserve.inspector.protocol import BadMessage
@@ -124,7 +124,7 @@ async def test_while_nobody_is_there_the_reason_is_told_and_a_retry_is_at_once(
 
 
 async def test_a_server_that_wants_a_sign_in_is_said_how_and_tried_again(do: Run):
-    store = MemoryStore()
+    store = MemoryCredentialStore()
     async with company() as there:
 
         @asynccontextmanager

@@ -10,7 +10,7 @@ from defserve.errors import PeerError, Refused, UsageError
 from defserve.inspector.protocol import BadMessage, Request, error_of, read
 
 
-async def _nowhere(part: object) -> None:
+def _nowhere(part: object) -> None:
     pass
 
 

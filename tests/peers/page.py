@@ -14,15 +14,19 @@ from tests.peers.trial import Outcome
 
 PAGE = ROOT / "docs" / "compatibility.md"
 _INTRO = """\
-# Compatibility
+# Compatibility: which clients work
 
-Which clients, hosts, bridges and servers work with defserve, feature by feature. Every cell was tried with the real
-program by `make peers`, which also writes this page (`make peers ARGS=--write`). All of them talk over loopback only.
+Which clients, hosts, bridges and servers work with defserve? `make peers` tries every feature with the real program.
+It also writes this page (`make peers ARGS=--write`). All of them talk over loopback only.
 
 Last run: {day}, defserve {version}, {system}, Python {python}. **macOS and Windows: untested.**
 
-yes: it works · [1]: it does not, by the peer's own fault, see the note · *failed*: it should work and does not · –: not
-tried, because the peer does not have it, it makes no sense there, or it needs an account (Claude Code without a login)
+| Cell | Meaning |
+|---|---|
+| yes | it works |
+| [1] | it does not work, and the fault is the peer's: see the note |
+| *failed* | it should work and does not |
+| – | not tried: the peer does not have it, it makes no sense there, or it needs an account (as Claude Code does) |
 """
 _ROLES = {
     "client": ("Clients", "The peer is the client. defserve serves."),
@@ -66,7 +70,7 @@ The server is [`tests/peers/servers/shop.py`](../tests/peers/servers/shop.py). A
 |---|---|
 """
 _CAVEAT = """
-The official TypeScript client handles a result before the progress that it reads together with it. The server therefore
+If the official TypeScript client reads a result together with progress, it handles the result first. So the server
 sends such a result a millisecond later. On a busy machine the client may still read both at once, so it has ten tries.
 """
 

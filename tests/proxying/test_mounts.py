@@ -120,6 +120,8 @@ def test_mistakes_are_named() -> None:
     server = Server("front")
     with pytest.raises(UsageError, match="no option 'prefxi'"):
         server.mount("some-server", prefxi="e")  # pyright: ignore
+    with pytest.raises(UsageError, match=r"no option 'per'(?s:.*)Command\(…, per=…\)"):
+        server.mount("some-server", timeout=1, per="shared")  # pyright: ignore
     with pytest.raises(UsageError, match="per='everyone'"):
         Remote("http://localhost/mcp", per="everyone")  # pyright: ignore
     with pytest.raises(UsageError, match="not an address"):

@@ -589,3 +589,14 @@ def test_a_batch_that_needs_the_loop_waits_for_it_whole(start: Start):
     answers = [server.read(), server.read()]
     (together,) = [answer for answer in answers if isinstance(answer, list)]
     assert {answer["id"] for answer in together} == {1, 2}
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="a disk that is always full, as Linux has it")
+def test_output_that_cannot_be_written_is_told_and_is_a_failure(tmp_path: Path):
+    script = write_script(tmp_path, 'server = Server("full")')
+    env = {**os.environ, "PYTHONPATH": str(FRAMEWORK)}
+    with open("/dev/full", "wb") as full:
+        ping = b'{"jsonrpc":"2.0","id":1,"method":"ping"}\n'
+        done = subprocess.run([sys.executable, script], input=ping, stdout=full, stderr=subprocess.PIPE, env=env)
+    told = "defserve: standard output cannot be written: No space left on device\n"
+    assert (done.returncode, done.stderr.decode()) == (1, told)

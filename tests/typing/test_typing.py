@@ -17,7 +17,7 @@ ROOT = HERE.parents[1]
 def complaints(*paths: Path) -> list[str]:
     """What pyright says about these files, with the project's settings and the interpreter of this run."""
     command = [sys.executable, "-m", "pyright", "--outputjson", "--pythonpath", sys.executable, *map(str, paths)]
-    shown = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=55)
+    shown = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=250)
     report: dict[str, Any] = json.loads(shown.stdout)
     assert report["summary"]["filesAnalyzed"] == len(paths)
     return [

@@ -10,8 +10,10 @@ import os
 import re
 import secrets
 import time
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Sequence
+from contextlib import aclosing, suppress
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from typing import Any, Final, NamedTuple, Protocol
 
 from defserve.auth.permissions import KeyHolder, scopes_of
@@ -110,7 +112,7 @@ class ApiKeys:
             key=key.id,
             per_minute=key.per_minute,
             per_hour=key.per_hour,
-            credential=f"key:{key.id}",
+            credential=_credential(key.id),
         )
 
     async def create(
@@ -157,7 +159,20 @@ class ApiKeys:
         """Delete a key, so that it is no longer accepted. Returns whether there was one."""
         if await self._find(id) is None:
             return False
-        return await self._store.change(StoreChange(API_KEYS, drop=(id,)))
+        was_there = await self._store.change(StoreChange(API_KEYS, drop=(id,)))
+        if (announce := getattr(self._store, "announce", None)) is not None:
+            with suppress(DefserveError):  # who is not told finds out a little later
+                await announce(API_KEYS, id)
+        return was_there
+
+    @property
+    def revocations(self) -> Callable[[], AsyncGenerator[str]] | None:
+        """Follows what is revoked in any process: names of credentials, or an empty one if some may have been missed.
+
+        None if the store tells nobody.
+        """
+        follow = getattr(self._store, "follow", None)
+        return partial(_revoked, follow) if follow is not None else None
 
     async def close(self) -> None:
         """Close a store that was opened here."""
@@ -197,6 +212,16 @@ def _opened(store: str | os.PathLike[str] | KeyStore) -> KeyStore:
 
         return KeyFile(store)
     return store
+
+
+async def _revoked(follow: Callable[[str], AsyncGenerator[str]]) -> AsyncGenerator[str]:
+    async with aclosing(follow(API_KEYS)) as announced:
+        async for id in announced:
+            yield _credential(id) if id else ""
+
+
+def _credential(id: str) -> str:
+    return f"key:{id}"
 
 
 def _packed(key: ApiKey) -> bytes:

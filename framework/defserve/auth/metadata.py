@@ -5,18 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
+from urllib.parse import urlsplit
 
+from defserve.auth.oauth.well_known import origin_of, resource_paths
 from defserve.auth.principals import checked_scopes
 from defserve.auth.urls import checked_url
 from defserve.errors import UsageError
-
-WELL_KNOWN = "/.well-known/oauth-protected-resource"
-
-
-def well_known_paths(path: str) -> tuple[str, ...]:
-    """The paths of the metadata for an endpoint at `path`: that of §3.1, then the root, where clients look next."""
-    below = path.rstrip("/")
-    return (f"{WELL_KNOWN}{below}", WELL_KNOWN) if below else (WELL_KNOWN,)
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,13 +49,12 @@ class ProtectedResource:
     @property
     def origin(self) -> str:
         """Scheme and host of the public address."""
-        parts = checked_url(self.url, "the resource")
-        return f"{parts.scheme}://{parts.netloc}"
+        return origin_of(self.url)
 
     @property
     def paths(self) -> tuple[str, ...]:
         """The paths of the document on the public host."""
-        return well_known_paths(checked_url(self.url, "the resource").path)
+        return resource_paths(urlsplit(self.url).path)
 
     def document(self) -> dict[str, Any]:
         """The document. Serve it without authentication, to any origin."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import hmac
-from collections.abc import Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping
 from dataclasses import replace
 from typing import Any, Protocol, runtime_checkable
 
@@ -24,6 +24,11 @@ class TokenVerifier(Protocol):
         Raises nothing but IssuerUnavailable: the issuer cannot be asked, so the caller should try again.
         """
         ...
+
+
+def revocations_of(verifier: object) -> Callable[[], AsyncGenerator[str]] | None:
+    """Follows the names of credentials that are revoked, where a verifier can; see `ApiKeys.revocations`."""
+    return getattr(verifier, "revocations", None)
 
 
 class StaticTokens:

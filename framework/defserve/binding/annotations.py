@@ -33,9 +33,10 @@ def kind_of(value: Any) -> type[Any]:
 
 
 def is_field(metadata: Any) -> bool:
-    """Whether this is what pydantic's `Field(…)` returns. If there is one, pydantic is already imported."""
-    kind = kind_of(metadata)
-    return kind.__name__ == "FieldInfo" and kind.__module__ == "pydantic.fields"
+    """Whether this is what pydantic's `Field(…)` returns, or FastAPI's `Path(…)`. Then pydantic is imported already."""
+    return any(
+        kind.__name__ == "FieldInfo" and kind.__module__ == "pydantic.fields" for kind in kind_of(metadata).__mro__
+    )
 
 
 def is_doc(metadata: Any) -> bool:

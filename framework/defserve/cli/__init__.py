@@ -8,6 +8,7 @@ May import: `runner.command_line`.
 
 from __future__ import annotations
 
+import errno
 import sys
 from collections.abc import Sequence
 from typing import Final
@@ -15,6 +16,9 @@ from typing import Final
 from defserve.cli.exits import INTERRUPTED, OK, TOOL_FAILED, UNREACHABLE, WRONG, complain
 from defserve.errors import DefserveError, PeerError, PeerGone, PeerTimeout, ToolError, did_you_mean
 from defserve.version import VERSION
+
+NO_ROOM: Final = frozenset((errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO))
+"""What a full disk answers, and a broken one."""
 
 # name -> (module with a `main(argv) -> int`, one line of help)
 COMMANDS: Final = {
@@ -87,6 +91,22 @@ def main(argv: Sequence[str] | None = None) -> int:
     0: done. 1: wrong usage or an unexpected error. 4: the server cannot be reached. 5: the tool failed or is unknown.
     """
     args = list(sys.argv[1:] if argv is None else argv)
+    try:
+        code = _main(args)
+        sys.stdout.flush()
+        return code
+    except BrokenPipeError:
+        # The reader has seen enough (`| head`). Without this the interpreter would try to write again when it exits.
+        sys.stdout = None
+        return OK
+    except OSError as error:
+        if error.errno not in NO_ROOM:
+            raise
+        sys.stdout = None
+        return complain(f"the output cannot be written: {error.strerror}", WRONG)
+
+
+def _main(args: list[str]) -> int:
     if not args or args[0] in ("-h", "--help"):
         from defserve.cli.screen.screen import help_lines, show
 
@@ -116,13 +136,7 @@ def _run(command: str, argv: list[str]) -> int:
     try:
         module = import_module(COMMANDS[command][0])
         # Completion is about all commands, so it is given the table: no command imports what starts it.
-        code = module.main(argv, COMMANDS) if command == "completion" else module.main(argv)
-        sys.stdout.flush()
-        return code
-    except BrokenPipeError:
-        # The reader has seen enough (`| head`). Without this the interpreter would try to write again when it exits.
-        sys.stdout = None
-        return OK
+        return module.main(argv, COMMANDS) if command == "completion" else module.main(argv)
     except SystemExit as stop:
         return stop.code if isinstance(stop.code, int) else WRONG if stop.code else OK
     except KeyboardInterrupt:

@@ -3,7 +3,5 @@
 It does no I/O, sets no timers, and knows no protocol by name. The runner implements `engine.Engine`; a protocol is an
 `extension.Extension`. Start with `session.py`. These files belong together: they may know each other's types.
 
-Many files: a conversation has many jobs, each small, and a folder would cut through what belongs together.
-
 May import: `wire`.
 """

@@ -20,8 +20,8 @@ from defserve.core.extension import (
     is_coroutine_function,
 )
 from defserve.core.profile import Profile
-from defserve.core.service import Service
-from defserve.core.session_table import SessionTable
+from defserve.core.service.phases import Service
+from defserve.core.service.sessions import SessionTable
 from defserve.core.stages import Pipeline, Stages
 from defserve.errors import TimedOut, UsageError
 from defserve.limits import Limits
@@ -108,7 +108,7 @@ class Composition:
     ) -> None:
         self.extensions = tuple(extensions)
         self.limits = limits or Limits()
-        self._session_table = SessionTable(self.limits)
+        self._session_table: SessionTable[Session] = SessionTable(self.limits)
         self.admit = self._session_table.admit
         self.sessions = self._session_table.open
         self.short_sessions: set[Session] = set()

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from defserve.core.call import Call
     from defserve.core.composition import Composition
     from defserve.core.identity import PeerIdentity
-    from defserve.core.service import Phase
+    from defserve.core.service.phases import Phase
     from defserve.core.session import Session
 
 Handler: TypeAlias = Callable[["Call", Params], Any]

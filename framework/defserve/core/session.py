@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from defserve.core.composition import Composition, Terms
     from defserve.core.engine import Engine
     from defserve.core.identity import PeerIdentity
-    from defserve.core.session_table import SessionHolder, SessionSharer
+    from defserve.core.service.sessions import SessionHolder, SessionSharer
 
 
 NO_REPLY: Replied = (b"", None)

@@ -5,6 +5,7 @@ No other module of the host tells protocol versions apart.
 
 from __future__ import annotations
 
+import asyncio
 import copy
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final, NamedTuple, TypeAlias
@@ -81,8 +82,16 @@ async def open_conversation(
     if prepare is not None:
         await prepare(agreement)
     if not agreement.stateless:
-        await conversation.notify("notifications/initialized", {})
+        await _say_ready(conversation, within)
     return agreement
+
+
+async def _say_ready(conversation: ClientConversation, within: float | None) -> None:
+    try:
+        async with asyncio.timeout(within):
+            await conversation.notify("notifications/initialized", {})
+    except TimeoutError:
+        raise PeerTimeout(f"the server did not take notifications/initialized within {within:g} s") from None
 
 
 async def _agree(

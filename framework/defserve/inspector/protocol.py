@@ -9,14 +9,14 @@ scopes to sign in with, if that would help; with none, the server says which.
 from __future__ import annotations
 
 import re
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Final, TypeAlias
 
 from pydantic_core import from_json
 
+from defserve.auth.challenges import oauth_challenge
 from defserve.errors import BadArguments, DefserveError, PeerError, Refused, ToolError, UsageError
 from defserve.host.fields import object_of, text_of
-from defserve.host.signin.challenges import oauth_challenge
 from defserve.wire.jsonvalue import is_object
 
 Json: TypeAlias = dict[str, Any]
@@ -37,14 +37,11 @@ class BadMessage(UsageError):
 class Request:
     """One request of the page."""
 
-    __slots__ = ("arguments", "_part")
+    __slots__ = ("arguments", "part")
 
-    def __init__(self, arguments: Mapping[str, Any], part: Callable[[Any], Awaitable[None]]) -> None:
-        self.arguments, self._part = arguments, part
-
-    async def part(self, value: Any) -> None:
-        """Send something before the answer."""
-        await self._part(value)
+    def __init__(self, arguments: Mapping[str, Any], part: Callable[[Any], None]) -> None:
+        self.arguments, self.part = arguments, part
+        """`part` sends something before the answer. It does not wait: a page that reads too slowly is disconnected."""
 
     def text(self, name: str, default: str | None = None) -> str:
         """The argument `name`, which is a string. Raises BadMessage if it is missing or something else."""

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import logging
+import os
+import select
+import stat
 import sys
 from datetime import UTC, datetime
 from typing import Any
@@ -27,6 +30,60 @@ class JsonLines(logging.Formatter):
         if record.exc_info:
             line["traceback"] = self.formatException(record.exc_info)
         return to_json(line, fallback=str, inf_nan_mode="strings").decode()
+
+
+class PatientLines(logging.StreamHandler[Any]):
+    """Writes to standard error without ever waiting for its reader. Lines that a full pipe cannot take are lost.
+
+    A client that starts a server and does not read its log would stop the server otherwise. When there is room again,
+    a line says how many are missing.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(sys.stderr)
+        self._pipe = _pipe_of(sys.stderr)
+        self._lost = 0
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Write a line, or count it as lost."""
+        if self._pipe is None:
+            super().emit(record)
+            return
+        try:
+            said = [_missing(self._lost), record] if self._lost else [record]
+            self._write(self._pipe, "".join(f"{self.format(one)}\n" for one in said).encode(errors="backslashreplace"))
+        except Exception:
+            self.handleError(record)
+
+    def _write(self, pipe: int, data: bytes) -> None:
+        # A pipe that can be written takes a piece of this size at once.
+        for start in range(0, len(data), select.PIPE_BUF):
+            if not _has_room(pipe):
+                self._lost += 1
+                return
+            os.write(pipe, data[start : start + select.PIPE_BUF])
+        self._lost = 0
+
+
+def _missing(lines: int) -> logging.LogRecord:
+    text = f"{lines} lines of the log are missing: nobody read standard error"
+    return logging.LogRecord("defserve", logging.WARNING, "", 0, text, None, None)
+
+
+def _pipe_of(stream: Any) -> int | None:
+    """The descriptor of a stream that a reader can make wait. None for files and terminals, and where none can tell."""
+    try:
+        number = stream.fileno()
+        mode = os.fstat(number).st_mode
+    except (OSError, ValueError, AttributeError):
+        return None
+    return number if hasattr(select, "poll") and (stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode)) else None
+
+
+def _has_room(pipe: int) -> bool:
+    poll = select.poll()
+    poll.register(pipe, select.POLLOUT)
+    return bool(poll.poll(0))
 
 
 def number_lines(worker: int) -> None:
@@ -55,7 +112,7 @@ class WorkerNumber(logging.Filter):
 
 def log_to_stderr(level: str | None, as_json: bool) -> bool:
     """Log to stderr from `level` (or `info`) on. Returns whether that includes the requests."""
-    handler = logging.StreamHandler(sys.stderr)
+    handler = PatientLines()
     handler.setFormatter(JsonLines() if as_json else logging.Formatter(TEXT))
     logging.basicConfig(handlers=[handler], level=(level or DEFAULT_LEVEL).upper(), force=True)
     return logging.getLogger().isEnabledFor(logging.INFO)

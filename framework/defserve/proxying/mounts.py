@@ -5,21 +5,22 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Collection, Hashable, Iterator, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from inspect import signature
 from typing import TYPE_CHECKING, Any, Final
 
 from defserve.core.extension import Extension, Listener
-from defserve.errors import UsageError
+from defserve.errors import UsageError, did_you_mean
 from defserve.protocols.mcp.asking.parking import Parking
 from defserve.protocols.mcp.tasks.elsewhere import TaskLost, TasksElsewhere
 from defserve.proxying.backend import Backend, summary
 from defserve.proxying.calls import SERVER
-from defserve.proxying.catalogue.catalogue import Shelf
+from defserve.proxying.catalogue.catalogue import FrontRegistries
 from defserve.proxying.catalogue.items import RemoteResource
 from defserve.proxying.catalogue.names import ToolChoice
 from defserve.proxying.conversations.fronts import front_of
 from defserve.proxying.mounted import BackendOptions
 from defserve.proxying.skills import RemoteSkills
-from defserve.proxying.targets import Target, target_of
+from defserve.proxying.targets import Command, Remote, Target, target_of
 
 if TYPE_CHECKING:
     from defserve.core.call import Call
@@ -40,36 +41,36 @@ class Mounts(Extension):
 
     name = "proxying"
 
-    def __init__(self, shelf: Shelf) -> None:
-        self._shelf = shelf
+    def __init__(self, front: FrontRegistries) -> None:
+        self._front = front
         self.backends: dict[str, Backend] = {}
         self._loop: asyncio.AbstractEventLoop | None = None
         self._opened_at = 0.0
         self._parking = Parking()
         self.tasks: TasksElsewhere | None = None
         """Who keeps the tasks of backends. Set before serving begins."""
-        shelf.mcp.resources.unlisted = self._unlisted
-        shelf.mcp.lifecycle.more_instructions = self._instructions
-        shelf.mcp.offer_elsewhere(self, self.before_list, self._states, self._late)
-        self.skills = shelf.mcp.need_skills().elsewhere = RemoteSkills(self, shelf.mcp.need_skills().registry)
+        front.mcp.resources.unlisted = self._unlisted
+        front.mcp.lifecycle.more_instructions = self._instructions
+        front.mcp.offer_elsewhere(self, self.before_list, self._states, self._late)
+        self.skills = front.mcp.need_skills().elsewhere = RemoteSkills(self, front.mcp.need_skills().registry)
 
     def declare(self, given: str | Target, prefix: str | None, options: Mapping[str, Any]) -> Backend:
         """Read what `Server.mount` was given. Raises UsageError for what cannot work."""
         fields = dict(options)
         id, tools = fields.pop("id", None), ToolChoice.of(fields.pop("tools", None))
-        try:
-            about = BackendOptions(prefix=prefix, tools=tools, **fields)
-        except TypeError:
-            known = ", ".join(("id", *BackendOptions.__slots__))
-            raise UsageError(f"mount has no option {next(iter(fields))!r}", fix=f"use some of {known}") from None
-        return self.add(id, target_of(given), about)
+        known = ("id", *BackendOptions.__slots__)
+        if unknown := next((name for name in fields if name not in known), None):
+            raise UsageError(
+                f"mount has no option {unknown!r}", fix=_of_target(unknown) or did_you_mean(unknown, known)
+            )
+        return self.add(id, target_of(given), BackendOptions(prefix=prefix, tools=tools, **fields))
 
     def add(self, id: str | None, target: Target, options: BackendOptions) -> Backend:
         """Declare a backend. Raises UsageError if the name is taken. While serving, call its `start`."""
         id = id or options.prefix or self._free(target.shown)
         if id in self.backends:
             raise UsageError(f"there are two mounted servers called {id!r}", fix="give one of them another prefix")
-        backend = Backend(id, target, self._shelf, options, self._parking, self._keep_task)
+        backend = Backend(id, target, self._front, options, self._parking, self._keep_task)
         self.backends[id] = backend
         return backend
 
@@ -148,7 +149,7 @@ class Mounts(Extension):
         if owner is None:
             return None
         found = RemoteResource(owner, uri, {"uri": uri, "name": uri})
-        self._shelf.declare(found)
+        self._front.declare(found)
         return found
 
     def _instructions(self, call: Call) -> Iterator[str]:
@@ -186,7 +187,7 @@ class Mounts(Extension):
         """The backends of these resources, each with its own."""
         owners: dict[Backend, list[str]] = {}
         for uri in uris:
-            found = self._shelf.mcp.resources.find(call, uri)
+            found = self._front.mcp.resources.find(call, uri)
             backend = found[0].backend if found is not None and isinstance(found[0], RemoteResource) else None
             if isinstance(backend, Backend):
                 owners.setdefault(backend, []).append(uri)
@@ -210,3 +211,9 @@ class Mounts(Extension):
             number += 1
             found = f"{name}-{number}"
         return found
+
+
+def _of_target(option: str) -> str:
+    """Where an option belongs that is not of the mount but of the server that is mounted."""
+    kinds = [kind.__name__ for kind in (Command, Remote) if option in signature(kind).parameters]
+    return "write " + " or ".join(f"{kind}(…, {option}=…)" for kind in kinds) if kinds else ""

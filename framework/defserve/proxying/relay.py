@@ -22,23 +22,16 @@ from defserve.host.fields import Json, number_of, object_of
 from defserve.protocols.mcp.asking.client_requests import ACCEPTABLE
 from defserve.protocols.mcp.asking.parking import ParkedWork, Parking, ask_parked, parked_work
 from defserve.protocols.mcp.asking.round_trips import RoundTrips
-from defserve.protocols.mcp.failures import ERROR_KEY, VENDOR, no_back_channel
+from defserve.protocols.mcp.failures import ERROR_KEY, no_back_channel
 from defserve.protocols.mcp.lifecycle import (
-    CAPABILITIES_KEY,
-    CLIENT_KEY,
-    LOG_LEVEL_KEY,
-    SERVER_KEY,
-    VERSION_KEY,
-    Dialect,
     dialect_of,
 )
 from defserve.protocols.mcp.reporting import log_threshold, pass_on_log, progress_token
-from defserve.protocols.mgp.agreed import EXTENSION_ID
 from defserve.proxying import failures
 from defserve.proxying.conversations.channel import NO_YES, QUESTIONS, Channel
 from defserve.proxying.conversations.fronts import is_confirmation
+from defserve.proxying.conversations.passing import ROUNDS, passed_meta
 from defserve.proxying.tasks import METHODS, has_tasks, id_of, needs_tasks, outcome, with_tasks
-from defserve.wire.jsonvalue import is_object
 from defserve.wire.messages import Encoded
 
 if TYPE_CHECKING:
@@ -48,12 +41,6 @@ if TYPE_CHECKING:
     from defserve.proxying.targets import Secrets
     from defserve.wire.messages import Reply, Request
 
-OURS: Final = frozenset({VERSION_KEY, CAPABILITIES_KEY, CLIENT_KEY, LOG_LEVEL_KEY})
-"""Members of `_meta` that concern the front's leg alone."""
-DECISIONS: Final = (VENDOR, EXTENSION_ID)
-"""How those members begin in which a front grants something, or says what it keeps of ours. They are meant for us."""
-ROUNDS: Final = ("resultType", "inputRequests", "requestState")
-STATELESS_ONLY: Final = frozenset({*ROUNDS, "ttlMs", "cacheScope"})
 COMPLETE: Final = "complete"
 NOTHING: Final[Json] = {}
 SERVER, STATE, ASKED, HELD = "server", "state", "asked", "held"
@@ -148,7 +135,7 @@ class RelayedCall:
     def _request(self, method: str, params: Json, level: str | None) -> Json | Encoded:
         """The params as the backend gets them; encoded, if they hold nothing that only this call has."""
         channel, front, call = self.channel, self.front, self.call
-        passed = _passed_meta(call.params["_meta"]) if "_meta" in call.params else NOTHING
+        passed = passed_meta(call.params["_meta"]) if "_meta" in call.params else NOTHING
         self.token = passed.get("progressToken")
         offers = self._offers(method) if front.takes_tasks else front.offers
         rounds = self._rounds
@@ -174,7 +161,7 @@ class RelayedCall:
     async def _as_task(self, method: str, params: Json) -> Json:
         """A call that can only be a task: we take the task, and give its result as that of the call."""
         channel, offers = self.channel, with_tasks(self.front.offers)
-        passed = _passed_meta(self.call.params.get("_meta"))
+        passed = passed_meta(self.call.params.get("_meta"))
         request = channel.dressed(params, passed, offers, log_threshold(self.call))
         result = self._result(await channel.forward(method, request, self))
         if result.get("resultType", COMPLETE) != COMPLETE:
@@ -363,21 +350,6 @@ class RelayedCall:
         return result  # pyright: ignore[reportUnknownVariableType]
 
 
-def shaped(result: Json, dialect: Dialect) -> Json:
-    """A result without what concerns the backend's leg, or what the front's version does not know."""
-    if "_meta" in result:
-        meta = result["_meta"]
-        if not is_object(meta) or (meta.pop(SERVER_KEY, None) and not meta):
-            del result["_meta"]
-    if not dialect.stateless:
-        if not STATELESS_ONLY.isdisjoint(result):
-            for member in STATELESS_ONLY.intersection(result):
-                del result[member]
-        if "structured" not in dialect.has:
-            result.pop("structuredContent", None)
-    return result
-
-
 def can_wait(call: Call) -> bool:
     """Whether a question can be answered while the call runs. Otherwise its request must end, and be repeated."""
     if not dialect_of(call).stateless or parked_work(call) is not None:
@@ -405,10 +377,3 @@ async def ask_front(call: Call, method: str, params: Json) -> Any:
         return await call.request(method, params, timeout=call.session.composition.limits.question)
     except PeerError as error:
         raise ProtocolError(error.message, code=error.code, data=error.data) from None
-
-
-def _passed_meta(meta: Any) -> Json:
-    if not isinstance(meta, dict):
-        return {}
-    passed: Json = meta  # pyright: ignore[reportUnknownVariableType]
-    return {name: value for name, value in passed.items() if name not in OURS and not name.startswith(DECISIONS)}

@@ -13,7 +13,7 @@ from defserve.protocols.mcp.lifecycle import dialect_cache_hints, dialect_of
 from defserve.protocols.mcp.skills.skills import EXTENSION, ListedSkill, manifests_above
 from defserve.proxying.catalogue import uris
 from defserve.proxying.catalogue.items import RemoteSkill
-from defserve.proxying.relay import shaped
+from defserve.proxying.conversations.passing import shaped
 
 if TYPE_CHECKING:
     from defserve.proxying.backend import Backend

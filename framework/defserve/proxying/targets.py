@@ -161,8 +161,8 @@ class Command:
 
     def __init__(
         self,
-        program: str,
-        *args: str,
+        program: str | os.PathLike[str],
+        *args: str | os.PathLike[str],
         env: Mapping[str, str] | None = None,
         cwd: str | os.PathLike[str] | None = None,
         per: Per | None = None,
@@ -170,7 +170,8 @@ class Command:
     ) -> None:
         if not program:
             raise UsageError("Command() names no program", fix='write Command("uvx", "some-server")')
-        self.program, self.args, self.env, self.cwd = program, args, dict(env or {}), cwd
+        self.program, self.args = os.fspath(program), tuple(os.fspath(arg) for arg in args)
+        self.env, self.cwd = dict(env or {}), cwd
         self.per: Per | None = _checked_per(per)
         self.version = version
 

@@ -85,7 +85,33 @@ def make_listener(app: Any, address: Address, options: NetworkOptions, limits: L
     except ImportError:
         raise _missing(f"serving on {address} needs uvicorn, which is not installed") from None
 
-    class Listener(uvicorn.Server):
+    if options.forwarded is not None:
+        app = ForwardedAddresses(app, options.forwarded)
+    limits = replace(limits, connections=min(limits.connections, most_connections()))
+    config = uvicorn.Config(app, **_settings(address, options, limits))
+    _load(config, options)
+    if config.ws_protocol_class is None and address.scheme in ("ws", "wss"):
+        raise _missing(f"serving on {address} needs websockets, which is not installed")
+    _tell(fit := install(config, limits), options)
+    if options.peer_user:
+        check_peer_user()
+        http: Any = config.http_protocol_class
+        config.http_protocol_class = type(http.__name__, (PeerUser, http), {})
+    listener = _listener_class(uvicorn.Server, address, options, end, can_retire=not fit.deadlines)
+    return listener(config)
+
+
+def _listener_class(
+    server: type[uvicorn.Server],
+    address: Address,
+    options: NetworkOptions,
+    end: Callable[[], None],
+    *,
+    can_retire: bool,
+) -> type[uvicorn.Server]:
+    """The class of listeners, made here because uvicorn is imported only to listen; see `make_listener`."""
+
+    class Listener(server):
         """Ends with an exit code. uvicorn's own server raises the signal again."""
 
         code = 0
@@ -123,26 +149,14 @@ def make_listener(app: Any, address: Address, options: NetworkOptions, limits: L
             """Accept no more; others listen on the same socket. The next response on a connection is its last."""
             for server in self.servers:
                 server.close()
-            if not fit.deadlines:
+            if can_retire:
                 cast(Any, self.config.http_protocol_class).retire()
 
         def leave(self, seconds: float) -> None:
             self.config.timeout_graceful_shutdown = max(int(seconds), 1)
             self.should_exit = True
 
-    if options.forwarded is not None:
-        app = ForwardedAddresses(app, options.forwarded)
-    limits = replace(limits, connections=min(limits.connections, most_connections()))
-    config = uvicorn.Config(app, **_settings(address, options, limits))
-    _load(config, options)
-    if config.ws_protocol_class is None and address.scheme in ("ws", "wss"):
-        raise _missing(f"serving on {address} needs websockets, which is not installed")
-    _tell(fit := install(config, limits), options)
-    if options.peer_user:
-        check_peer_user()
-        http: Any = config.http_protocol_class
-        config.http_protocol_class = type(http.__name__, (PeerUser, http), {})
-    return Listener(config)
+    return Listener
 
 
 def _tell(fit: Fit, options: NetworkOptions) -> None:

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 PATIENCE = 0.05
 POLL_SECONDS = 0.25
 END_SECONDS = 1.0
+UNWRITABLE = 1
+"""The exit code if the output cannot be written."""
 
 
 class StdioService:
@@ -57,6 +59,9 @@ class StdioService:
             for number, action in previous.items():
                 signal.signal(number, action)
             self.transport.release()
+            if (failure := self.transport.failure) is not None:
+                print(f"defserve: standard output cannot be written: {failure.strerror}", file=sys.stderr)
+                self.exit_code = self.exit_code or UNWRITABLE
             _do_not_wait_for(set(threading.enumerate()) - before, self.exit_code)
         return self.exit_code
 

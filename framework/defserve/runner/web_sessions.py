@@ -8,7 +8,7 @@ from collections.abc import Callable
 from defserve.core.composition import Composition
 from defserve.core.extension import OutgoingMessage
 from defserve.core.identity import PeerIdentity
-from defserve.core.service import Stop
+from defserve.core.service.phases import Stop
 from defserve.core.session import Session
 from defserve.limits import Limits
 from defserve.runner.connection import known_of

@@ -1,13 +1,14 @@
-"""Declaring: how functions become tools, resources, prompts and completions, before and while a server serves."""
+"""Declaring: how functions become tools, resources, prompts, completions, health checks and wrappers of methods."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from os import PathLike
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 from defserve.binding.annotations import peel
-from defserve.core.extension import Extension, Provider
+from defserve.binding.functions import name_of, where
+from defserve.core.extension import Extension, Provider, Wrapper, is_coroutine_function
 from defserve.errors import UsageError
 from defserve.limits import Limits
 from defserve.protocols.mcp.completion import Completion
@@ -21,20 +22,27 @@ from defserve.server.decorators import decorate, from_caller, need_uri, read_opt
 if TYPE_CHECKING:
     from typing import Unpack
 
+    from defserve.core.composition import Composition
+    from defserve.protocols.mgp.events.channel import EventChannel
+    from defserve.protocols.mgp.extension import MGP
     from defserve.server.options import AppFields, PromptFields, ResourceFields, ToolFields
 
 F = TypeVar("F", bound=Callable[..., Any])
+W = TypeVar("W", bound=Wrapper)
 
 
 class Declarations:
     """The functions that a server offers. They may change while it serves; clients are told of changes."""
 
     mcp: MCP
+    mgp: MGP
     limits: Limits
     extensions: tuple[Extension, ...]
     """Every protocol and part of one, in the order in which they act."""
     injectables: dict[Any, Provider]
     """Annotation → provider, of all extensions."""
+    wrappers: dict[str, list[Wrapper]]
+    _composition: Composition | None
 
     # used bare: @server.tool
     @overload
@@ -91,6 +99,57 @@ class Declarations:
     def skill(self, folder: str | PathLike[str], *, prefix: str = "", scopes: Sequence[str] = ()) -> None:
         """Serve one skill, a folder with a `SKILL.md`; see `skills`."""
         self.mcp.need_skills().add(from_caller(folder), prefix, scopes, self.add_resource, self)
+
+    # used bare: @server.health_check
+    @overload
+    def health_check(self, function: F, /) -> F: ...
+    # used with options: @server.health_check(timeout=1)
+    @overload
+    def health_check(
+        self, /, *, name: str | None = None, timeout: float = 5.0, critical: bool = False
+    ) -> Callable[[F], F]: ...
+    def health_check(
+        self, function: Any = None, /, *, name: str | None = None, timeout: float = 5.0, critical: bool = False
+    ) -> Any:
+        """Declare a health check: a function that says whether something this server needs works. Returns it unchanged.
+
+        None and True mean healthy. False, a text that says what is wrong, an exception, and no answer within `timeout`
+        seconds mean unhealthy. Sync functions run in a thread. A `critical` check makes the whole server unhealthy.
+        """
+
+        def declare(function: Any) -> None:
+            from defserve.protocols.mgp.lifecycle.checks import HealthCheck
+
+            check = HealthCheck(function, name or name_of(function), timeout, critical)
+            if check.name in self.mgp.checks:
+                raise UsageError(
+                    f"there are two health checks called {check.name!r}", where=where(function), fix="give one a name="
+                )
+            self.mgp.checks[check.name] = check
+
+        return decorate("server.health_check", declare, function)
+
+    def around(self, method: str, /) -> Callable[[W], W]:
+        """Wrap a method: `async (call, params, next)`. The first one declared is the outermost."""
+
+        def declare(wrapper: W) -> W:
+            self._refuse_after_start(f"around({method!r})")
+            if not (is_coroutine_function(wrapper) or is_coroutine_function(type(wrapper).__call__)):
+                raise UsageError(
+                    f"around({method!r}): {getattr(wrapper, '__name__', wrapper)!r} is not async",
+                    fix="write async def wrapper(call, params, next): return await next(call, params)",
+                )
+            self.wrappers.setdefault(method, []).append(wrapper)
+            return wrapper
+
+        return declare
+
+    def event_channel(self, name: str, kind: Any = None, /, *, scopes: str | Sequence[str] = ()) -> EventChannel:
+        """A channel of events: `usage = server.event_channel("model.token_usage", Usage)`, then `await usage.emit(…)`.
+
+        `kind` is the type of the emitted values; peers need all `scopes` to receive them.
+        """
+        return self.mgp.events.declare(name, kind, scopes=scopes)
 
     def include(self, *targets: Any) -> None:
         """Declare every marked function of modules, objects or functions: `server.include(weather)`."""
@@ -172,6 +231,13 @@ class Declarations:
         """Remove a prompt."""
         self.mcp.prompts.registry.remove(name)
 
+    def _add_bound_tool(self, function: Callable[..., Any], binding: Any, options: Mapping[str, Any]) -> None:
+        """Add a tool that belongs to a feature set."""
+        about = read_options(ToolOptions, options, function)
+        tool = Tool.of(function, about, find_provider=self.find_provider, owner=self)
+        tool.facets["mcpl"] = binding
+        self.add_tool(tool)
+
     def _declare(self, item: Item[Any]) -> None:
         """Set the owner of an item, and check it. Raises UsageError for one that an extension does not allow."""
         if item.owner is None:
@@ -179,6 +245,10 @@ class Declarations:
         item.check(self.limits)
         for extension in self.extensions:
             extension.declared(item)
+
+    def _refuse_after_start(self, what: str) -> None:
+        if self._composition is not None:
+            raise UsageError(f"{what} comes after serving began", fix="declare it where the server is made")
 
     # -- for the layers below ----------------------------------------------------------------------------
 

@@ -132,3 +132,29 @@ def refuse_unknown(
         if name not in known:
             fix = did_you_mean(name, known, f"use some of {', '.join(sorted(known))}")
             raise UsageError(f"{subject} has no option {name!r}", where=where, fix=elsewhere.get(name, fix))
+
+
+def refuse_unknown_fields(
+    given: Mapping[str, Any], fields: type[Any], function: Callable[..., Any], subject: str, where: str
+) -> None:
+    """Raises UsageError for an option that neither `fields`, a typed dictionary, nor the function itself has."""
+    from defserve.server.elsewhere import OPTIONS
+
+    known = [*fields.__annotations__, *(function.__kwdefaults__ or ())]
+    refuse_unknown(given, known, subject, where, OPTIONS)
+
+
+def check_server_options(shared: str | None, feature_sets: str, where: str) -> None:
+    """Raises UsageError for values of these options of `Server` that are not possible."""
+    if shared is not None and not shared.startswith(("redis:", "rediss:", "redis+unix:", "redis+sentinel:")):
+        raise UsageError(
+            f"Server(shared={shared!r}) is not the address of a Redis",
+            where=where,
+            fix="use 'redis://localhost:6379/0' or 'redis+sentinel://host:26379,host:26379/service/0'",
+        )
+    if feature_sets not in ("open", "strict"):
+        raise UsageError(
+            f"Server(feature_sets={feature_sets!r}) is not possible",
+            where=where,
+            fix='say "open" (a set is on until the host says otherwise) or "strict" (it is off until then)',
+        )

@@ -5,22 +5,20 @@ from __future__ import annotations
 import sys
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar
 
-from defserve.binding.functions import name_of, where
 from defserve.core.composition import Composition
-from defserve.core.extension import Extension, Wrapper, is_coroutine_function
+from defserve.core.extension import Extension, Wrapper
 from defserve.errors import UsageError
 from defserve.limits import Limits
 from defserve.protocols.mcp.asking.server_secret import ServerSecret
 from defserve.protocols.mcp.extension import MCP
 from defserve.protocols.mcp.identity import Identity
-from defserve.protocols.mcp.tools.tools import Tool, ToolOptions
 from defserve.protocols.mgp.extension import MGP
 from defserve.protocols.mgp.options import SecurityOptions
 from defserve.server.composing import AuthorExtension, compose
 from defserve.server.declaring import Declarations
-from defserve.server.decorators import caller, decorate, read_options
+from defserve.server.decorators import caller
 
 if TYPE_CHECKING:
     from typing import Unpack
@@ -34,7 +32,6 @@ if TYPE_CHECKING:
     from defserve.protocols.mcpl.feature_sets import FeatureSet
     from defserve.protocols.mcpx.extension import MCPX, ChatHandler, ProposalHandler
     from defserve.protocols.mcpx.participant import Participant
-    from defserve.protocols.mgp.events.channel import EventChannel
     from defserve.proxying.mounts import Mounts
     from defserve.proxying.targets import Command, Remote
     from defserve.search.options import Search
@@ -48,7 +45,6 @@ if TYPE_CHECKING:
     OnProposal = TypeVar("OnProposal", bound=ProposalHandler)
 
 F = TypeVar("F", bound=Callable[..., Any])
-W = TypeVar("W", bound=Wrapper)
 Lifespan = Callable[["Server"], AbstractAsyncContextManager[Any]]
 
 
@@ -81,12 +77,14 @@ class Server(Declarations):
         try:
             self.identity = Identity(name, version, distribution=module, **described)
         except TypeError:
-            from defserve.server.elsewhere import OPTIONS
-            from defserve.server.options import ServerFields, refuse_unknown
+            from defserve.server.options import ServerFields, refuse_unknown_fields
 
-            known = [*ServerFields.__annotations__, *(Server.__init__.__kwdefaults__ or ())]
-            refuse_unknown(about, known, "Server", caller(), OPTIONS)
+            refuse_unknown_fields(about, ServerFields, Server.__init__, "Server", caller())
             raise
+        if shared is not None or feature_sets != "open":
+            from defserve.server.options import check_server_options
+
+            check_server_options(shared, feature_sets, caller())
         self.limits = limits or Limits()
         if isinstance(store, str):
             from defserve.stores.open import open_store
@@ -95,12 +93,6 @@ class Server(Declarations):
         self.store = store
         self.shared: str | None = shared if shared is not None else getattr(store, "url", None)
         """The Redis through which processes share sessions."""
-        if shared is not None and not shared.startswith(("redis:", "rediss:", "redis+unix:", "redis+sentinel:")):
-            raise UsageError(
-                f"Server(shared={shared!r}) is not the address of a Redis",
-                where=caller(),
-                fix="use 'redis://localhost:6379/0' or 'redis+sentinel://host:26379,host:26379/service/0'",
-            )
         self._secret = ServerSecret(secret, store=self.store)
         self.mcp = MCP(self.identity, self._secret)
         self.lifespan_value: Any = None
@@ -108,7 +100,12 @@ class Server(Declarations):
         self._mounts: list[Mount] = []
         self._remote_mounts: Mounts | None = None
         self.wrappers: dict[str, list[Wrapper]] = {}
-        self.auth, authorization = _authorization(auth, self.limits)
+        self.auth: Auth | None = None
+        authorization: list[Extension] = []
+        if auth is not None:
+            from defserve.server.features import token_checks
+
+            self.auth, *authorization = token_checks(auth, self.limits)
         self.mgp = MGP(self.mcp.tools.registry, name, SecurityOptions(**security))
         self.search = self.mgp.searched(search, self.mcp, self) if search is not None else None
         listing = (self.search.list,) if self.search is not None else ()
@@ -116,16 +113,15 @@ class Server(Declarations):
         self.injectables = {k: v for e in self.extensions for k, v in e.injectables().items()}
         self._mcpl: MCPL | None = None
         self._mcpx: MCPX | None = None
-        if feature_sets not in ("open", "strict"):
-            raise UsageError(
-                f"Server(feature_sets={feature_sets!r}) is not possible",
-                where=caller(),
-                fix='say "open" (a set is on until the host says otherwise) or "strict" (it is off until then)',
-            )
         self._strict = feature_sets == "strict"
         self._composition: Composition | None = None
         if code_mode:
-            self._offer_code_mode(code_mode)
+            from defserve.server.features import code_mode_of
+
+            mode, tools = code_mode_of(code_mode, self.mcp.tools.registry, self.search)
+            self.extend(mode)
+            for tool in tools:
+                self.add_tool(tool)
 
     @classmethod
     def from_openapi(
@@ -182,35 +178,6 @@ class Server(Declarations):
 
     # -- declaring ---------------------------------------------------------------------------------------
 
-    # used bare: @server.health_check
-    @overload
-    def health_check(self, function: F, /) -> F: ...
-    # used with options: @server.health_check(timeout=1)
-    @overload
-    def health_check(
-        self, /, *, name: str | None = None, timeout: float = 5.0, critical: bool = False
-    ) -> Callable[[F], F]: ...
-    def health_check(
-        self, function: Any = None, /, *, name: str | None = None, timeout: float = 5.0, critical: bool = False
-    ) -> Any:
-        """Declare a health check: a function that says whether something this server needs works. Returns it unchanged.
-
-        None and True mean healthy. False, a text that says what is wrong, an exception, and no answer within `timeout`
-        seconds mean unhealthy. Sync functions run in a thread. A `critical` check makes the whole server unhealthy.
-        """
-
-        def declare(function: Any) -> None:
-            from defserve.protocols.mgp.lifecycle.checks import HealthCheck
-
-            check = HealthCheck(function, name or name_of(function), timeout, critical)
-            if check.name in self.mgp.checks:
-                raise UsageError(
-                    f"there are two health checks called {check.name!r}", where=where(function), fix="give one a name="
-                )
-            self.mgp.checks[check.name] = check
-
-        return decorate("server.health_check", declare, function)
-
     def feature_set(self, name: str, description: str, **options: Unpack[FeatureSetFields]) -> FeatureSet:
         """Declare a behaviour that hosts switch on and off as a whole. Its verbs say what it does."""
         return self.mcpl.feature_set(name, description, **options)
@@ -263,47 +230,6 @@ class Server(Declarations):
         self.mcpx.decisions.append(handler)
         return handler
 
-    def _offer_code_mode(self, options: bool | CodeMode) -> None:
-        from defserve.code_mode.extension import CodeModeExtension
-        from defserve.code_mode.options import read_code_mode
-
-        mode = CodeModeExtension(read_code_mode(options), self.mcp.tools.registry)
-        self.extend(mode)
-        for tool in mode.tools():
-            self.add_tool(tool)
-        if self.search is not None:
-            mode.discover = self.search.section.discover
-            self.search.section.always |= mode.names
-
-    def _add_bound_tool(self, function: Callable[..., Any], binding: Any, options: Mapping[str, Any]) -> None:
-        """Add a tool that belongs to a feature set."""
-        about = read_options(ToolOptions, options, function)
-        tool = Tool.of(function, about, find_provider=self.find_provider, owner=self)
-        tool.facets["mcpl"] = binding
-        self.add_tool(tool)
-
-    def around(self, method: str, /) -> Callable[[W], W]:
-        """Wrap a method: `async (call, params, next)`. The first one declared is the outermost."""
-
-        def declare(wrapper: W) -> W:
-            self._refuse_after_start(f"around({method!r})")
-            if not (is_coroutine_function(wrapper) or is_coroutine_function(type(wrapper).__call__)):
-                raise UsageError(
-                    f"around({method!r}): {getattr(wrapper, '__name__', wrapper)!r} is not async",
-                    fix="write async def wrapper(call, params, next): return await next(call, params)",
-                )
-            self.wrappers.setdefault(method, []).append(wrapper)
-            return wrapper
-
-        return declare
-
-    def event_channel(self, name: str, kind: Any = None, /, *, scopes: str | Sequence[str] = ()) -> EventChannel:
-        """A channel of events: `usage = server.event_channel("model.token_usage", Usage)`, then `await usage.emit(…)`.
-
-        `kind` is the type of the emitted values; peers need all `scopes` to receive them.
-        """
-        return self.mgp.events.declare(name, kind, scopes=scopes)
-
     def mount(
         self, other: Server | str | Remote | Command, *, prefix: str | None = None, **options: Unpack[MountFields]
     ) -> None:
@@ -330,9 +256,9 @@ class Server(Declarations):
     def mounts(self) -> Mounts:
         """The servers elsewhere that are mounted here, each a `Backend` by its id. Made before serving begins."""
         if self._remote_mounts is None:
-            from defserve.proxying.mounts import Mounts, Shelf
+            from defserve.proxying.mounts import FrontRegistries, Mounts
 
-            self._remote_mounts = Mounts(Shelf(self.mcp, self._declare))
+            self._remote_mounts = Mounts(FrontRegistries(self.mcp, self._declare))
             self.extend(self._remote_mounts)
         return self._remote_mounts
 
@@ -368,7 +294,7 @@ class Server(Declarations):
         on, every request has a line. Raises SystemExit(130) after Ctrl-C; returns after SIGTERM and at the end of
         input.
         """
-        self._refuse_unknown(web, Server.run)
+        _check_web_options(web, Server.run)
         self.observe(log_level=log_level, log_json=log_json, metrics=web.get("metrics", False))
         if workers is not None:
             from defserve.serving.workers.running import serve_group
@@ -380,17 +306,6 @@ class Server(Declarations):
             code = serve(self, on, token, token_file, web)
         if code:
             raise SystemExit(code)
-
-    def _refuse_unknown(self, given: Mapping[str, Any], method: Callable[..., Any]) -> None:
-        """Without it, an option that does not exist would do nothing, and nobody would know."""
-        from defserve.serving.options import WebFields
-
-        if unknown := given.keys() - WebFields.__annotations__.keys():
-            from defserve.server.elsewhere import OPTIONS
-            from defserve.server.options import refuse_unknown
-
-            known = [*WebFields.__annotations__, *(method.__kwdefaults__ or ())]
-            refuse_unknown(sorted(unknown), known, f"server.{method.__name__}", caller(), OPTIONS)
 
     if not TYPE_CHECKING:  # a type checker would take every name for an attribute
 
@@ -422,7 +337,7 @@ class Server(Declarations):
         """This server as a plain ASGI app, to mount in Starlette or FastAPI; its lifespan needs no wiring."""
         from defserve.serving import web
 
-        self._refuse_unknown(options, Server.asgi)
+        _check_web_options(options, Server.asgi)
         self.observe(metrics=options.get("metrics", False))
         return web.app(self.composition, self.mcp, self.auth, options)
 
@@ -459,10 +374,6 @@ class Server(Declarations):
             self._composition = composition
         return self._composition
 
-    def _refuse_after_start(self, what: str) -> None:
-        if self._composition is not None:
-            raise UsageError(f"{what} comes after serving began", fix="declare it where the server is made")
-
     # -- for the layers below ----------------------------------------------------------------------------
 
     def check_mounts(self) -> None:
@@ -477,14 +388,11 @@ class Server(Declarations):
         return [*found, self]
 
 
-def _authorization(
-    auth: Auth | TokenVerifier | Sequence[TokenVerifier] | None, limits: Limits
-) -> tuple[Auth | None, tuple[Extension, ...]]:
-    """How tokens are checked, and the extension for their scopes and rates. Servers without tokens have neither."""
-    if auth is None:
-        return None, ()
-    from defserve.auth.buckets import Rate
-    from defserve.auth.options import as_auth
-    from defserve.protocols.mcp.authorization.authorization import Authorization
+def _check_web_options(given: Mapping[str, Any], method: Callable[..., Any]) -> None:
+    """Raises UsageError for an option that does not exist. Otherwise it would do nothing, and nobody would know."""
+    from defserve.serving.options import WebFields
 
-    return as_auth(auth), (Authorization(Rate(limits.rate, limits.burst)),)
+    if given.keys() - WebFields.__annotations__.keys():
+        from defserve.server.options import refuse_unknown_fields
+
+        refuse_unknown_fields(given, WebFields, method, f"server.{method.__name__}", caller())

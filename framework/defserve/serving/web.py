@@ -21,7 +21,7 @@ from defserve.runner.network import NetworkOptions, listen
 from defserve.runner.sockets import bound
 from defserve.runner.web_sessions import WebSessions
 from defserve.serving.options import WebFields
-from defserve.serving.sharing import sharing_of
+from defserve.serving.sharing.extension import sharing_of
 from defserve.transports.http.app import HttpApp, HttpOptions, Probe
 from defserve.transports.http.page import PageContent, PageRules
 from defserve.transports.http.streamable import HttpRules
@@ -74,18 +74,6 @@ def app_of(
         return await readiness(provider.composition)
 
     metrics = partial(measured, provider.composition) if group is None else group.metrics
-    rules = HttpRules(
-        handshake_versions=HANDSHAKE_VERSIONS,
-        stateless_versions=STATELESS_VERSIONS,
-        opening="initialize",
-        version_key=VERSION_KEY,
-        capabilities_key=CAPABILITIES_KEY,
-        primed_versions=PRIMED_VERSIONS,
-        param_headers=mcp.tools.param_headers,
-        scopes=mcp.tools.scopes,
-        refusal=provider.composition.refusal,
-        no_sessions=NO_SESSIONS if options.get("stateless", False) else "",
-    )
     rest = None
     if options.get("rest", False):
         from defserve.serving.rest import rest_rules
@@ -108,11 +96,27 @@ def app_of(
         rest=rest,
         shared=sharing.link if sharing is not None else None,
     )
-    served = HttpApp(provider, rules, http)
+    served = HttpApp(provider, _rules(mcp, provider.composition, options), http)
     if sharing is not None:
-        sharing.follow(mcp.subscriptions, served.streamable)
+        sharing.follow(provider.composition, mcp.subscriptions, served.streamable)
     provider.hang_up = served.drain
     return served
+
+
+def _rules(mcp: MCP, composition: Composition, options: WebFields) -> HttpRules:
+    """What MCP says about HTTP."""
+    return HttpRules(
+        handshake_versions=HANDSHAKE_VERSIONS,
+        stateless_versions=STATELESS_VERSIONS,
+        opening="initialize",
+        version_key=VERSION_KEY,
+        capabilities_key=CAPABILITIES_KEY,
+        primed_versions=PRIMED_VERSIONS,
+        param_headers=mcp.tools.param_headers,
+        scopes=mcp.tools.scopes,
+        refusal=composition.refusal,
+        no_sessions=NO_SESSIONS if options.get("stateless", False) else "",
+    )
 
 
 def _page(mcp: MCP, auth: Auth | None, options: WebFields, *, is_unix: bool) -> PageRules | None:

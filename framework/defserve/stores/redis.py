@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Awaitable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Sequence
 from contextlib import suppress
 from typing import Any, Final, Protocol, cast
 
@@ -25,6 +25,8 @@ FORMAT: Final = 1
 """The format of the values under a prefix. Raise it whenever stored values change, and upgrade older ones."""
 TIMEOUT: Final = 5.0
 PAGE: Final = 256
+# Seconds until a broken connection is opened again.
+AGAIN: Final = 0.25
 
 log = logging.getLogger("defserve")
 
@@ -56,6 +58,7 @@ class _Client(Protocol):
     def register_script(self, script: str) -> _Script: ...
     def config_get(self, pattern: str) -> Awaitable[dict[Any, Any]]: ...
     def ping(self) -> Awaitable[Any]: ...
+    def publish(self, channel: str, message: str) -> Awaitable[Any]: ...
     def aclose(self) -> Awaitable[None]: ...
 
 
@@ -126,6 +129,33 @@ class RedisStore:
                 if key not in seen:
                     seen.add(key)
                     yield key.decode().removeprefix(self._address.prefix)
+
+    async def announce(self, space: str, about: str) -> None:
+        """Tell those who `follow` a space of a change in it."""
+        with self._address.raising_store_errors():
+            await (await self._redis()).publish(self._key(space), about)
+
+    async def follow(self, space: str) -> AsyncGenerator[str]:
+        """What is announced for a space, from here on. It never ends.
+
+        An empty text says that something may have been missed: at the beginning, and after each broken connection.
+        """
+        while True:
+            made = self._address.client(socket_connect_timeout=self._timeout, health_check_interval=self._timeout)
+            try:
+                with self._address.raising_store_errors(quietly=True):
+                    async with made.pubsub(ignore_subscribe_messages=True) as listening:
+                        await listening.subscribe(self._key(space))
+                        yield ""
+                        while True:
+                            found = await listening.get_message(timeout=self._timeout)
+                            if found is not None:
+                                yield found["data"].decode(errors="replace")
+            except StoreUnavailable:
+                await asyncio.sleep(AGAIN)
+            finally:
+                with suppress(Exception):
+                    await made.aclose()
 
     async def check(self) -> list[str]:
         with self._address.raising_store_errors():

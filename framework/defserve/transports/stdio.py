@@ -41,6 +41,8 @@ class StdioTransport:
         self._turn: threading.Event | None = None
         self._emptied: asyncio.Future[None] | None = None
         self.closed = self._ended_input = False
+        self.failure: OSError | None = None
+        """Why the output cannot be written, if its reader has not just left: the disk may be full."""
 
     # -- the process's pipes -----------------------------------------------------------------------------
 
@@ -143,7 +145,9 @@ class StdioTransport:
                 written = os.write(self._output, data)
             except BlockingIOError:
                 written = 0
-            except OSError:
+            except OSError as error:
+                if not isinstance(error, ConnectionError):
+                    self.failure = error
                 self._give_up()
                 return
             self.queued -= written

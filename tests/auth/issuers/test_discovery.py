@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from defserve.auth.issuers.discovery import discover, endpoint_of, metadata_urls
+from defserve.auth.issuers.discovery import endpoint_of, metadata_of, metadata_urls
 from defserve.auth.issuers.fetching import IssuerUnavailable
 from defserve.errors import UsageError
 from tests.rows import for_each_row
@@ -40,21 +40,21 @@ def documents(given: dict[str, Any]) -> Any:
 def test_metadata_is_looked_for_where_the_standards_say(issuer: str, urls: list[str]) -> None:
     assert list(metadata_urls(issuer)) == urls
     for url in urls:
-        found = asyncio.run(discover(issuer, documents({url: {"issuer": issuer, "x": 1}})))
+        found = asyncio.run(metadata_of(issuer, documents({url: {"issuer": issuer, "x": 1}})))
         assert found["x"] == 1
 
 
 def test_an_issuer_with_a_slash_at_its_end_is_another_issuer() -> None:
     url = f"{PLAIN}/.well-known/openid-configuration"
-    assert asyncio.run(discover(f"{PLAIN}/", documents({url: {"issuer": f"{PLAIN}/"}})))
+    assert asyncio.run(metadata_of(f"{PLAIN}/", documents({url: {"issuer": f"{PLAIN}/"}})))
     with pytest.raises(IssuerUnavailable, match="the metadata of 'https://login.example/'"):
-        asyncio.run(discover(PLAIN, documents({url: {"issuer": f"{PLAIN}/"}})))
+        asyncio.run(metadata_of(PLAIN, documents({url: {"issuer": f"{PLAIN}/"}})))
 
 
 @for_each_row("document", [b"", b"[]", b"{", b"null", {"issuer": "https://evil.example"}, {}, b"[" * 100_000, b"\xff"])
 def test_another_s_document_or_none_is_not_believed(document: Any) -> None:
     with pytest.raises(IssuerUnavailable, match="has no usable metadata"):
-        asyncio.run(discover(PLAIN, documents(dict.fromkeys(metadata_urls(PLAIN), document))))
+        asyncio.run(metadata_of(PLAIN, documents(dict.fromkeys(metadata_urls(PLAIN), document))))
 
 
 @for_each_row("url", ["http://login.example/keys", "ftp://login.example", "keys", 7, None, "https://u:p@login.example"])

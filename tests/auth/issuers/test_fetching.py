@@ -31,3 +31,17 @@ def test_an_answer_that_is_not_http_is_an_error_that_callers_expect(answer: byte
                 await send(HttpRequest(f"http://127.0.0.1:{port}/"))
 
     asyncio.run(ask())
+
+
+def test_headers_of_one_name_are_joined() -> None:
+    async def reply(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 401 No\r\nWWW-Authenticate: Basic\r\nwww-authenticate: Bearer\r\n\r\n")
+        writer.close()
+
+    async def ask() -> str:
+        async with await asyncio.start_server(reply, "127.0.0.1", 0) as server:
+            port = server.sockets[0].getsockname()[1]
+            return (await send(HttpRequest(f"http://127.0.0.1:{port}/"))).headers["www-authenticate"]
+
+    assert asyncio.run(ask()) == "Basic, Bearer"

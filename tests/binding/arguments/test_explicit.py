@@ -217,3 +217,15 @@ def test_a_schema_that_was_seen_before_is_checked_again_only_if_it_has_changed()
         ExplicitArguments({"type": "object", "required": 1}, where="where it is")
     with pytest.raises(UsageError, match="another place"):
         ExplicitArguments({"type": "object", "required": 1}, where="another place")
+
+
+def test_schemas_of_our_own_are_right_though_they_are_only_checked_at_the_first_call():
+    from defserve.protocols.mgp.discovery.operator_tools import TOOLS
+    from defserve.protocols.mgp.tool_discovery.meta_tools import SCHEMAS
+
+    for schema in (*(spec.schema for spec in TOOLS.values()), *SCHEMAS.values()):
+        ExplicitArguments(schema)
+    late = ExplicitArguments.of_our_own({"type": "object", "properties": {"id": {"type": "string"}}})
+    assert late.validate({"id": "a"}) == {"id": "a"}
+    with pytest.raises(BadArguments, match="id"):
+        late.validate({"id": 1})

@@ -6,6 +6,7 @@ import datetime
 from typing import Annotated, Any, Literal
 
 import pytest
+from fastapi import Path, Query
 from pydantic import AfterValidator, BaseModel, Field, SecretBytes, SecretStr, create_model, field_validator
 
 from defserve.binding.arguments.schema import Arguments
@@ -89,6 +90,8 @@ LINES: list[tuple[Any, Any, str]] = [
     (Literal["a", "b"], "c", 'x: expected "a" or "b", got "c"'),
     (Literal[True, "None", None], 2, 'x: expected true, "None" or null, got 2'),
     (Annotated[int, Field(ge=0)], -1, "x: must be at least 0, got -1"),
+    (Annotated[int, Path(ge=0)], -1, "x: must be at least 0, got -1"),
+    (Annotated[str, Query(max_length=1)], "ab", 'x: must have at most 1 character, got "ab"'),
     (Annotated[int, Field(gt=0)], 0, "x: must be greater than 0, got 0"),
     (Annotated[int, Field(le=9)], 10, "x: must be at most 9, got 10"),
     (Annotated[int, Field(lt=9)], 9, "x: must be less than 9, got 9"),

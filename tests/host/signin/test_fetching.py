@@ -12,7 +12,6 @@ import pytest
 from defserve.errors import Refused
 from defserve.host import SignInError
 from defserve.host.signin import fetching, reach
-from defserve.host.signin.documents import covers
 from defserve.host.signin.fetching import LONGEST_DOCUMENT, Fetcher
 from defserve.host.signin.reach import Reach, addresses_within, least_reach, reach_of
 from tests.host.web import Exchange, web
@@ -190,31 +189,6 @@ async def test_what_comes_back_is_bounded_in_bytes_and_time(monkeypatch: pytest.
         waiting.set()
     with pytest.raises(SignInError, match="cannot be reached|did not answer"):
         await fetcher.get(origin + "/gone", "the page")
-
-
-@for_each_row(
-    ("resource", "server", "is_covered"),
-    [
-        ("https://a.example/mcp", "https://a.example/mcp", True),
-        ("https://a.example/mcp/", "https://a.example/mcp", True),
-        ("https://a.example", "https://a.example/mcp", True),
-        ("https://a.example/", "https://a.example/mcp/deep", True),
-        ("https://A.example/mcp", "https://a.example/mcp", True),
-        ("https://a.example/mc", "https://a.example/mcp", False),
-        ("https://a.example/mcp/deep", "https://a.example/mcp", False),
-        ("https://b.example/mcp", "https://a.example/mcp", False),
-        ("https://a.example.evil/mcp", "https://a.example/mcp", False),
-        ("https://a.example:444/mcp", "https://a.example/mcp", False),
-        ("http://a.example/mcp", "https://a.example/mcp", False),
-        ("https://a.example/mcp#x", "https://a.example/mcp", False),
-        ("https://a.example/mcp?x=1", "https://a.example/mcp", False),
-        ("https://u@a.example/mcp", "https://a.example/mcp", False),
-        ("https://[/mcp", "https://a.example/mcp", False),
-        ("", "https://a.example/mcp", False),
-    ],
-)
-def test_which_tokens_are_for_a_server(resource: str, server: str, is_covered: bool) -> None:
-    assert covers(resource, server) is is_covered
 
 
 def test_resolving_has_a_limit() -> None:

@@ -15,12 +15,12 @@ from defserve.errors import UsageError
 from defserve.host import SignInError
 from defserve.host.link import HttpChallenge
 from defserve.host.signin.authorizer import ServerAuthorizer
-from defserve.host.signin.clients import OAuthClient
+from defserve.host.signin.clients import ClientRegistration
 from defserve.host.signin.credential import Credential
 from defserve.host.signin.documents import IssuerMetadata
 from defserve.host.signin.keeping.files import FileStore, user_store
 from defserve.host.signin.keeping.keyring import Keyring
-from defserve.host.signin.keeping.memory import MemoryStore
+from defserve.host.signin.keeping.memory import MemoryCredentialStore
 from defserve.host.signin.keeping.places import canonical, file_of, is_kept
 from defserve.host.signin.proofs import ProofKey
 from defserve.host.signin.reach import Reach
@@ -35,7 +35,7 @@ URL = "https://mcp.example/mcp"
 
 def made(url: str = URL, **tokens: Any) -> Credential:
     issuer = IssuerMetadata("https://i.example", token_endpoint="https://i.example/t", revocation_endpoint="https://r")
-    client = OAuthClient("me", "s3cret", "client_secret_basic", "http://127.0.0.1:1/callback", 99.5, ("a",))
+    client = ClientRegistration("me", "s3cret", "client_secret_basic", "http://127.0.0.1:1/callback", 99.5, ("a",))
     kept = Tokens("acc3ss", "DPoP", ("a", "b"), 12.5, "r3fresh", **tokens)
     return Credential(url, url, issuer, client, kept, ("a", "b"), ProofKey(), Reach.NETWORK)
 
@@ -178,7 +178,7 @@ async def test_two_that_renew_at_once_use_the_refresh_token_once(folder: Path) -
     async with company() as there:
         there.refreshing["r3fresh"] = "read"
         issuer, kept = IssuerMetadata(there.origin), Tokens("old", refresh_token="r3fresh")
-        credential = Credential(there.url, there.url, issuer, OAuthClient("me"), kept, reach=Reach.MACHINE)
+        credential = Credential(there.url, there.url, issuer, ClientRegistration("me"), kept, reach=Reach.MACHINE)
         FileStore(folder, None).write(credential)
         answer = there.token
 
@@ -204,8 +204,8 @@ async def test_many_that_share_a_store_in_memory_renew_once_and_do_not_wait_for_
     async with company() as there:
         there.refreshing["r3fresh"] = "read"
         issuer, kept = IssuerMetadata(there.origin), Tokens("old", refresh_token="r3fresh")
-        store = MemoryStore()
-        store.write(Credential(there.url, there.url, issuer, OAuthClient("me"), kept, reach=Reach.MACHINE))
+        store = MemoryCredentialStore()
+        store.write(Credential(there.url, there.url, issuer, ClientRegistration("me"), kept, reach=Reach.MACHINE))
         # More than there are threads for the usual work of a loop.
         all_of_them = [ServerAuthorizer(there.url, store, None) for _ in range(40)]
         for each in all_of_them:
@@ -220,7 +220,7 @@ async def test_a_folder_that_cannot_be_made_is_an_error_of_the_sign_in(tmp_path:
     (tmp_path / "file").write_text("")
     async with company() as there:
         issuer, kept = IssuerMetadata(there.origin), Tokens("old", refresh_token="r3fresh", expires_at=1.0)
-        credential = Credential(there.url, there.url, issuer, OAuthClient("me"), kept, reach=Reach.MACHINE)
+        credential = Credential(there.url, there.url, issuer, ClientRegistration("me"), kept, reach=Reach.MACHINE)
 
         class Kept(FileStore):
             def read(self, server: str) -> Credential | None:

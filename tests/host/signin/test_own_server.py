@@ -9,7 +9,7 @@ import pytest
 
 from defserve.auth import OAuthProxy
 from defserve.host import Remote, SignIn
-from defserve.host.signin.keeping.memory import MemoryStore
+from defserve.host.signin.keeping.memory import MemoryCredentialStore
 from tests.auth.browsing import REDIRECT, browse
 from tests.auth.served import served
 from tests.auth.vendor import CLIENT_ID, CLIENT_SECRET, vendor_at_address
@@ -55,7 +55,7 @@ def url() -> Iterator[str]:
 
 
 async def test_a_person_signs_in_and_again_for_a_tool_that_needs_more(url: str) -> None:
-    person, store = Person(), MemoryStore()
+    person, store = Person(), MemoryCredentialStore()
     async with Remote(url, auth=SignIn(redirect=person, store=store)).connect() as client:
         assert await client.call("who")
         assert len(person.visits) == 1

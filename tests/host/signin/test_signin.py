@@ -25,7 +25,7 @@ from defserve.host import (
 )
 from defserve.host.link import HttpChallenge
 from defserve.host.signin.authorizer import ServerAuthorizer
-from defserve.host.signin.keeping.memory import MemoryStore
+from defserve.host.signin.keeping.memory import MemoryCredentialStore
 from defserve.transports.client_errors import Challenged
 from tests.host.signin.company import Company, Person, basic_pair, company
 from tests.host.web import Exchange
@@ -41,15 +41,15 @@ async def there() -> AsyncIterator[Company]:
         yield made
 
 
-async def call(there: Company, auth: Any = None, store: MemoryStore | None = None, **options: Any) -> Any:
-    auth = auth or SignIn(redirect=there, store=store or MemoryStore(), **options)
+async def call(there: Company, auth: Any = None, store: MemoryCredentialStore | None = None, **options: Any) -> Any:
+    auth = auth or SignIn(redirect=there, store=store or MemoryCredentialStore(), **options)
     async with Remote(there.url, auth=auth).connect() as client:
         return await client.call("add")
 
 
 @pytest.mark.req("MCP-AUTH-1", "MCP-AUTH-2", "MCP-AUTH-3")
 async def test_a_person_signs_in_once_and_the_token_is_used_again(there: Company) -> None:
-    store = MemoryStore()
+    store = MemoryCredentialStore()
     assert await call(there, store=store) == "3"
     assert await call(there, store=store) == "3"
     (visit,), (registered,) = there.visits, there.registered
@@ -62,12 +62,12 @@ async def test_without_a_token_the_server_is_asked_as_ever_and_nobody_is_asked_f
     there: Company,
 ) -> None:
     with pytest.raises(Challenged):
-        await call(there, StoredSignIn(MemoryStore()))
+        await call(there, StoredSignIn(MemoryCredentialStore()))
     assert not there.visits and not there.asked_for("/.well-known/oauth-protected-resource/mcp")
 
 
 async def test_an_ending_token_is_renewed_before_it_is_sent(there: Company) -> None:
-    store = MemoryStore()
+    store = MemoryCredentialStore()
     there.token_fields["expires_in"] = 5
     await call(there, store=store)
     there.tokens.clear()
@@ -78,7 +78,7 @@ async def test_an_ending_token_is_renewed_before_it_is_sent(there: Company) -> N
 
 
 async def test_a_refused_token_is_renewed_by_its_refresh_token_and_else_by_the_person(there: Company) -> None:
-    store = MemoryStore()
+    store = MemoryCredentialStore()
     await call(there, store=store)
     there.tokens.clear()
     await call(there, store=store)
@@ -90,7 +90,7 @@ async def test_a_refused_token_is_renewed_by_its_refresh_token_and_else_by_the_p
 
 
 async def test_a_sign_in_that_has_ended_is_not_renewed_for_ever(there: Company) -> None:
-    store = MemoryStore()
+    store = MemoryCredentialStore()
     await call(there, store=store)
     there.tokens.clear()
     there.refreshing.clear()
@@ -151,7 +151,7 @@ async def test_requests_that_wait_for_a_person_do_not_time_out_and_open_one_page
             yield Slow(there.say_yes, mark)
 
     async def work() -> str:
-        auth = SignIn(redirect=Waiting(), store=MemoryStore())
+        auth = SignIn(redirect=Waiting(), store=MemoryCredentialStore())
         async with Remote(there.url, auth=auth).connect(timeout=0.05) as client:
             return client.version
 
@@ -164,7 +164,7 @@ async def test_requests_that_wait_for_a_person_do_not_time_out_and_open_one_page
 
 @pytest.mark.req("MCP-AUTH-7")
 async def test_a_new_issuer_sees_nothing_of_the_old_one(there: Company) -> None:
-    store = MemoryStore()
+    store = MemoryCredentialStore()
     await call(there, store=store)
     there.tokens.clear()
     async with company() as other:
@@ -227,7 +227,7 @@ async def test_what_is_not_right_ends_before_a_token_is_asked_for(change: Any, s
 async def test_a_token_that_cannot_be_sent_is_not_kept(fields: dict[str, Any], said: str) -> None:
     async with company() as there:
         there.token_fields.update(fields)
-        store = MemoryStore()
+        store = MemoryCredentialStore()
         with pytest.raises(SignInError, match=said):
             await call(there, store=store)
         assert list(store.servers()) == []
@@ -243,7 +243,7 @@ async def test_a_code_of_another_sign_in_is_of_no_use(there: Company) -> None:
 
 async def test_secrets_are_in_no_message_log_or_text(there: Company, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG)
-    store = MemoryStore()
+    store = MemoryCredentialStore()
     await call(there, store=store, client_id="me", client_secret="s3cret-s3cret")
     there.tokens.clear()
     described = "client_secret=s3cret-s3cret refresh_token=refresh-1 Bearer access-1-access-1"
@@ -300,7 +300,9 @@ async def test_a_server_does_not_decide_who_gets_a_secret(there: Company) -> Non
         secrets: list[Callable[..., Any]] = [
             lambda **more: ClientCredentials("me", "secret", **more),
             lambda **more: WorkloadIdentity("token", client_id="me", **more),
-            lambda **more: SignIn(redirect=other, store=MemoryStore(), client_id="me", client_secret="secret", **more),
+            lambda **more: SignIn(
+                redirect=other, store=MemoryCredentialStore(), client_id="me", client_secret="secret", **more
+            ),
         ]
         for made in secrets:
             with pytest.raises(SignInError, match=r"nobody has said that the secret is for it"):
@@ -409,11 +411,11 @@ async def test_a_workload_shows_its_own_token_and_does_not_try_again(there: Comp
 @pytest.mark.req("MCP-AUTH-8")
 async def test_a_token_is_not_sent_over_a_connection_that_others_can_read() -> None:
     with pytest.raises(UsageError, match="only https is safe"):
-        SignIn(store=MemoryStore()).authorizer("http://mcp.example/mcp")
+        SignIn(store=MemoryCredentialStore()).authorizer("http://mcp.example/mcp")
 
 
 async def test_a_token_that_cannot_be_renewed_yet_is_used_until_it_ends(there: Company) -> None:
-    store = MemoryStore()
+    store = MemoryCredentialStore()
     there.token_fields["expires_in"] = 20
     await call(there, store=store)
     there.token_errors += [{"error": "temporarily_unavailable"}] * 9
@@ -436,7 +438,7 @@ async def test_a_client_that_is_closed_gives_up_its_sign_in(there: Company) -> N
         async def open(self, preferred: str, mark: str) -> AsyncIterator[Person]:
             yield Absent(there.say_yes, mark)
 
-    authorizer = SignIn(redirect=Waiting(), store=MemoryStore()).authorizer(there.url)
+    authorizer = SignIn(redirect=Waiting(), store=MemoryCredentialStore()).authorizer(there.url)
     waiting = asyncio.create_task(authorizer.refused(HttpChallenge(401, {}, "", ["127.0.0.1"])))
     await until(lambda: bool(there.registered))
     assert authorizer.is_signing_in
@@ -444,11 +446,11 @@ async def test_a_client_that_is_closed_gives_up_its_sign_in(there: Company) -> N
     with pytest.raises(SignInError, match="was closed"):
         await waiting
     with pytest.raises(UsageError, match="both a token"):
-        await connect_url(there.url, token="t0ken", auth=SignIn(store=MemoryStore()))
+        await connect_url(there.url, token="t0ken", auth=SignIn(store=MemoryCredentialStore()))
 
 
 async def test_what_another_process_renewed_meanwhile_is_taken_from_the_store(there: Company) -> None:
-    store = MemoryStore()
+    store = MemoryCredentialStore()
     await call(there, store=store)
     mine = ServerAuthorizer(there.url, store, None)
     before = await mine.headers("POST", there.url)

@@ -94,13 +94,18 @@ async def test_questions_inside_of_a_task_are_put_to_the_person(inspect: Inspect
 async def test_an_answer_that_does_not_arrive_is_asked_for_again(
     inspect: Inspect, do: Run, monkeypatch: pytest.MonkeyPatch
 ):
-    async def lost(self: ServerTask, given: Any) -> None:
-        monkeypatch.undo()
-        raise PeerError("lost")
+    answer, lost = ServerTask.answer, list[Any]()
 
+    async def lost_once(self: ServerTask, given: Any) -> None:
+        if not lost:
+            lost.append(given)
+            raise PeerError("lost")
+        await answer(self, given)
+
+    monkeypatch.setattr(followed, "AWAY_SECONDS", 0.01)
+    monkeypatch.setattr(ServerTask, "answer", lost_once)
     async with inspect(workshop()[0], "stateless") as inspection:
         number = (await do(inspection, "tasks.start", tool="clean", arguments={}))["task"]
-        monkeypatch.setattr(ServerTask, "answer", lost)
         for _ in range(2):
             await until(lambda: bool(inspection.questions.open))
             (question,) = inspection.questions.open
@@ -207,7 +212,7 @@ async def test_what_is_kept_is_bounded(inspect: Inspect, do: Run, monkeypatch: p
             await do(inspection, "tasks.start", tool="clean", arguments={})
     monkeypatch.setattr(record, "LONGEST_RESULT", 5)
     monkeypatch.setattr(record, "LONGEST_ARGUMENTS", 5)
-    kept = record.TaskRecord(1, "stateless", "t", {"text": "long"})
+    kept = record.FollowedRecord(1, "stateless", "t", {"text": "long"})
     kept.step("working", "x" * 9_000)
     kept.told = {"ttlMs": True, "pollIntervalMs": 2**60, "createdAt": "y" * 500, "inputRequests": []}
     kept.end("completed", {"content": []})

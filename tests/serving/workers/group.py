@@ -15,7 +15,7 @@ from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any
 
-from defserve.serving.workers.membership import Greeting
+from defserve.serving.workers.membership import GroupSecrets
 from defserve.serving.workers.process import GroupPlan, Timing
 from defserve.serving.workers.supervisor import Supervisor
 from tests.listening import request
@@ -176,7 +176,7 @@ async def group(
     said: list[str] = []
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
-        plan = GroupPlan(command_of(file, count, *options), count, (listener.fileno(),), Greeting(None, "s" * 43))
+        plan = GroupPlan(command_of(file, count, *options), count, (listener.fileno(),), GroupSecrets(None, "s" * 43))
         supervisor = Supervisor(plan, said.append, timing)
         found = Group(supervisor, listener.getsockname()[1], said)
         found.ended = asyncio.create_task(supervisor.run(lambda: said.append("all serve")))

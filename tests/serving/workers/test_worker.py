@@ -21,8 +21,8 @@ from defserve import Server
 from defserve.errors import UsageError
 from defserve.runner.address import Address
 from defserve.serving.workers import worker as worker_module
-from defserve.serving.workers.link import Gone, Link
-from defserve.serving.workers.membership import VARIABLE, Greeting, Membership, join, membership
+from defserve.serving.workers.link import Gone, WorkerLink
+from defserve.serving.workers.membership import VARIABLE, GroupSecrets, Membership, join, membership
 from defserve.serving.workers.running import address_of_group, serve_as_worker, supervised, worker_count
 from tests.rows import for_each_row
 
@@ -74,7 +74,7 @@ def work(server: Server, play: Callable[[Played], None]) -> int:
     ours, theirs = socket.socketpair()
     with socket.socket() as listener, ours:
         listener.bind(("127.0.0.1", 0))
-        ours.sendall(Greeting(None, "s" * 43).written())
+        ours.sendall(GroupSecrets(None, "s" * 43).written())
         played, problems = Played(ours, listener.getsockname()[1]), list[BaseException]()
 
         def run() -> None:
@@ -223,7 +223,7 @@ async def test_a_link_answers_both_sides_and_says_when_the_other_is_gone():
         return [what, about]
 
     ours, theirs = socket.socketpair()
-    one, other = await Link.over(ours, answers), await Link.over(theirs, answers)
+    one, other = await WorkerLink.over(ours, answers), await WorkerLink.over(theirs, answers)
     running = [asyncio.create_task(link.run()) for link in (one, other)]
     assert await one.ask("a", 1, seconds=30) == ["a", 1]
     assert await other.ask("b", None, seconds=30) == ["b", None]
@@ -236,4 +236,4 @@ async def test_a_link_answers_both_sides_and_says_when_the_other_is_gone():
         await waiting
     await asyncio.wait(running, timeout=30)
     assert all(task.done() for task in running)
-    one.tell("nobody hears it")
+    one.send("nobody hears it")

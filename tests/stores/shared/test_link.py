@@ -9,15 +9,14 @@ import pytest
 from redis import Redis
 
 from defserve.stores.shared import link as links
-from defserve.stores.shared import scripts
 from defserve.stores.shared.link import SharedLink
+from defserve.stores.shared.scripts import questions, sessions, streams, workers
 from tests.stores.redis_server import RedisServer
 from tests.waiting import until
 
 pytestmark = pytest.mark.anyio
 
 TTL = 600_000
-BOUNDS = (1000, 1_000_000, 10_000_000, 1000)
 
 
 @pytest.fixture
@@ -33,17 +32,17 @@ def redis() -> Iterator[Any]:
 async def link(redis: Any) -> AsyncIterator[SharedLink]:
     link = SharedLink(f"redis+unix://{redis.connection_pool.connection_kwargs['path']}?prefix=p:")
     await link.start()
-    await link.run(scripts.OPEN, "s1", link.worker, TTL, "me", "3", "opener", "x")
-    await link.run(scripts.BEGIN, "s1", "c", link.worker, '"id"', "me", "", TTL)
+    await link.run(sessions.OPEN, "s1", link.worker, TTL, "me", "3", "opener", "x")
+    await link.run(streams.BEGIN, "s1", "c", link.worker, '"id"', "me", "", TTL)
     yield link
     await link.stop()
 
 
 def append(link: SharedLink, number: int, replies: list[Any], kind: str = "message") -> None:
-    link.write(
-        *(scripts.APPEND, "s1", "c", "me", number, kind, "", "", b"data", "", "", TTL, "", "", *BOUNDS),
-        done=replies.append,
+    args = streams.appending(
+        b"data", session="s1", stream="c", producer="me", number=number, kind=kind, ttl=TTL, most_events=1000
     )
+    link.write(streams.APPEND, *args, done=replies.append)
 
 
 @pytest.mark.parametrize("trouble", ["it is full", "it is a replica", "it is cut off"])
@@ -66,7 +65,7 @@ async def test_what_redis_cannot_take_for_a_while_is_written_later(
     redis.config_set("maxmemory", "0")
     redis.execute_command("REPLICAOF", "NO", "ONE")
     await until(lambda: len(replies) == 2)
-    assert [reply[:2] for reply in replies] == [[1, 0], [2, 1]]
+    assert [reply[1:3] for reply in replies] == [[1, 0], [2, 1]]
 
 
 async def test_events_that_redis_has_lost_stop_nothing(redis: Any, link: SharedLink):
@@ -74,7 +73,7 @@ async def test_events_that_redis_has_lost_stop_nothing(redis: Any, link: SharedL
     for number in (1, 2, 3):
         append(link, number, replies)
     await until(lambda: len(replies) == 3)
-    # As a replica that took over and had not heard of the last two.
+    # As a replica that took over and had not received of the last two.
     redis.hset("p:shared:stream:s1:c", mapping={"last": 1, "n:me": 1})
     redis.xdel("p:shared:events:s1:c", "2-0", "3-0")
     redis.execute_command("XSETID", "p:shared:events:s1:c", "1-0")
@@ -82,32 +81,60 @@ async def test_events_that_redis_has_lost_stop_nothing(redis: Any, link: SharedL
         append(link, number, replies)
     await until(lambda: len(replies) == 5)
     # They have the numbers that readers expect.
-    assert [reply[:2] for reply in replies[3:]] == [[4, 3], [5, 4]]
+    assert [reply[1:3] for reply in replies[3:]] == [[4, 3], [5, 4]]
 
 
 async def test_text_counts_as_what_waits_to_be_written(link: SharedLink, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(links, "QUEUED_BYTES", 1000)
-    link.write(scripts.TELL, "t", "x" * 1001)
+    link.write(workers.PUBLISH, "t", "x" * 1001)
     assert link.is_full
     await until(lambda: not link.is_full)
 
 
 async def test_streams_of_cancelled_calls_are_forgotten_too(redis: Any, link: SharedLink):
-    bounds = (*BOUNDS[:3], 2)
     for name in ("d", "e", "f"):
-        await link.run(scripts.BEGIN, "s1", name, link.worker, '"id"', "me", "", TTL)
-        await link.run(
-            *(scripts.APPEND, "s1", name, "me", 1, "end", "", "", b"", "", "", TTL, "", "", *bounds),
-        )
+        await link.run(streams.BEGIN, "s1", name, link.worker, '"id"', "me", "", TTL)
+        fields = {"session": "s1", "stream": name, "producer": "me", "number": 1, "kind": "end"}
+        await link.run(streams.APPEND, *streams.appending(b"", **fields, ttl=TTL, most_ended=2))
     assert [redis.exists(f"p:shared:stream:s1:{name}") for name in ("c", "d", "e", "f")] == [1, 0, 1, 1]
     assert not redis.hexists("p:shared:streams:s1", "d")
 
 
 async def test_mail_that_was_read_does_not_stay_in_redis(redis: Any, link: SharedLink):
-    heard: list[bytes] = []
-    link.hear("letter", lambda fields, id: heard.append(fields["d"]))
+    received: list[bytes] = []
+    link.receive("letter", lambda fields, id: received.append(fields["d"]))
     for number in range(5):
         redis.xadd(f"p:shared:mail:{link.worker}", {"t": "letter", "d": str(number)})
-    await until(lambda: len(heard) == 5)
+    await until(lambda: len(received) == 5)
     await link._renew()
     assert redis.xlen(f"p:shared:mail:{link.worker}") <= 1
+
+
+async def test_a_mailbox_takes_so_many_bytes_and_its_owner_learns_that_it_missed_some(redis: Any, link: SharedLink):
+    lost: list[bool] = []
+    link.lease_lost.append(lambda: lost.append(True))
+    absent, size = "absent", 8 * 1024 * 1024
+    sent = [await link.run(workers.MAIL, absent, "t", "letter", "d", b"x" * size) for _ in range(9)]
+    assert sent == [1] * 7 + [0, 0]
+    assert redis.xlen(f"p:shared:mail:{absent}") == 7
+    last = redis.xrevrange(f"p:shared:mail:{absent}", count=1)[0][0]
+    # It comes back, and has read all of it: there is room again, and it is told that something is missing.
+    assert await link.run(workers.RENEW, absent, TTL, "0-0", last) == 0
+    assert await link.run(workers.RENEW, absent, TTL, "0-0", last) == 1
+    assert await link.run(workers.MAIL, absent, "t", "letter", "d", b"x" * size) == 1
+
+
+async def test_news_is_kept_up_to_so_many_bytes(redis: Any, link: SharedLink):
+    for _ in range(10):
+        await link.run(workers.PUBLISH, "t", "x", "d", b"x" * 8 * 1024 * 1024)
+    assert redis.xlen("p:shared:news") == 8
+
+
+async def test_an_answer_that_finds_no_room_leaves_its_question_open(redis: Any, link: SharedLink):
+    fields = {"session": "s1", "stream": "c", "producer": "me", "number": 1, "kind": "request"}
+    await link.run(streams.APPEND, *streams.appending(b"?", **fields, question="absent.1", asker="me", ttl=TTL))
+    redis.hset("p:shared:size:mail:absent", "added", 64 * 1024 * 1024)
+    answer = (questions.ANSWER, "s1", "absent.1", "absent", b"yes", "me")
+    assert await link.run(*answer) == questions.FULL
+    redis.hset("p:shared:size:mail:absent", "read", 64 * 1024 * 1024)
+    assert [await link.run(*answer) for _ in range(2)] == [1, 0]

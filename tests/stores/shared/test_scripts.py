@@ -22,13 +22,12 @@ from hypothesis.stateful import (
 )
 from redis import Redis
 
-from defserve.stores.shared import scripts
+from defserve.stores.shared.scripts import questions, sessions, streams, workers
 from tests.stores.redis_server import RedisServer
 
 WORKERS = ("aa", "bb", "cc")
 TTL = 600_000
-BOUNDS = (1000, 1_000_000, 10_000_000, 1000)
-ENDED, LIVES, GONE, AHEAD = -2, -3, -1, -5
+BOUNDS = {"most_events": 1000, "most_bytes": 1_000_000, "most_held": 10_000_000, "most_ended": 1000}
 
 
 class Stream:
@@ -59,15 +58,15 @@ class SharedScripts(RuleBasedStateMachine):
         self.prefix = f"{next(self.prefixes)}:"
         self.alive = set(WORKERS)
         for worker in WORKERS:
-            self.run(scripts.BEAT, worker, TTL, "0-0", "0-0")
-        assert self.run(scripts.OPEN, "s1", "aa", TTL, "me", "3", "opener", "x") == 1
-        self.home, self.is_over, self.made = "aa", False, count(1)
+            self.run(workers.RENEW, worker, TTL, "0-0", "0-0")
+        assert self.run(sessions.OPEN, "s1", "aa", TTL, "me", "3", "opener", "x") == 1
+        self.owner, self.is_over, self.made = "aa", False, count(1)
         self.own = Stream("s", "")
         self.streams = [self.own]
         self.readers: list[Reader] = []
         self.questions: dict[str, bool] = {}
         self.answers: dict[str, list[str]] = {}
-        self.told: list[str] = []
+        self.delivered: list[str] = []
 
     def run(self, script: str, *args: Any) -> Any:
         return self.redis.eval(script, 0, self.prefix, *args)
@@ -76,21 +75,17 @@ class SharedScripts(RuleBasedStateMachine):
         self, stream: Stream, producer: str, number: Any, kind: str = "message", **more: str
     ) -> tuple[Any, bytes]:
         data = f"{stream.name} {next(self.made)}".encode()
-        question, told, dead = more.get("question", ""), more.get("told", ""), more.get("dead", "")
-        reply = self.run(
-            *(scripts.APPEND, "s1", stream.name, producer, number, kind, "", "", data),
-            *(question, "me", TTL, told, dead, *BOUNDS),
-        )
-        return reply, data
+        fields = {"session": "s1", "stream": stream.name, "producer": producer, "number": number, "kind": kind}
+        args = streams.appending(data, **fields, asker="me", ttl=TTL, **more, **BOUNDS)
+        return self.run(streams.APPEND, *args), data
 
     def expected(self, stream: Stream, reply: Any, data: bytes, kind: str) -> None:
         if self.is_over:
-            assert reply == [GONE]
+            assert reply == [streams.OVER]
         elif stream.result is not None:
-            assert reply == [ENDED]
+            assert reply == [streams.ENDED]
         else:
-            assert reply[0] == len(stream.events) + 1
-            assert reply[1] == len(stream.events)
+            assert reply[:3] == [streams.ADDED, len(stream.events) + 1, len(stream.events)]
             stream.events.append(data)
             if kind == "result":
                 stream.result = data
@@ -102,7 +97,7 @@ class SharedScripts(RuleBasedStateMachine):
     def begin_call(self, worker: str) -> None:
         stream = Stream(f"{worker}.{next(self.made)}", worker)
         for _ in range(2):
-            assert self.run(scripts.BEGIN, "s1", stream.name, worker, '"id"', "me", "", TTL) == 1
+            assert self.run(streams.BEGIN, "s1", stream.name, worker, '"id"', "me", "", TTL) == 1
         self.streams.append(stream)
 
     @rule(data=st.data(), kind=st.sampled_from(("message", "message", "result")), times=st.integers(1, 2))
@@ -120,7 +115,7 @@ class SharedScripts(RuleBasedStateMachine):
                 if was_taken:
                     stream.sent[producer] = number
             else:  # sent again, because the reply got lost
-                assert reply in ([0], [ENDED], [GONE])
+                assert reply in ([streams.REPEATED], [streams.ENDED], [streams.OVER])
 
     @rule(data=st.data())
     def say_too_early(self, data: Any) -> None:
@@ -128,7 +123,7 @@ class SharedScripts(RuleBasedStateMachine):
         stream = data.draw(st.sampled_from(self.streams))
         producer = stream.worker or "bb"
         reply, _ = self.append(stream, producer, stream.sent.get(producer, 0) + 2)
-        assert reply in ([AHEAD], [ENDED], [GONE])
+        assert reply[0] in (streams.OUT_OF_ORDER, streams.ENDED, streams.OVER)
 
     @rule(worker=st.sampled_from(WORKERS))
     def die(self, worker: str) -> None:
@@ -138,7 +133,7 @@ class SharedScripts(RuleBasedStateMachine):
 
     @rule(worker=st.sampled_from(WORKERS))
     def live(self, worker: str) -> None:
-        self.run(scripts.BEAT, worker, TTL, "0-0", "0-0")
+        self.run(workers.RENEW, worker, TTL, "0-0", "0-0")
         self.alive.add(worker)
 
     @rule(data=st.data())
@@ -150,7 +145,7 @@ class SharedScripts(RuleBasedStateMachine):
         stream = data.draw(st.sampled_from(calls))
         reply, said = self.append(stream, "", "", "result", dead=stream.worker)
         if not self.is_over and stream.worker in self.alive:
-            assert reply == [LIVES]
+            assert reply == [streams.ALIVE]
         else:
             self.expected(stream, reply, said, "result")
 
@@ -163,9 +158,9 @@ class SharedScripts(RuleBasedStateMachine):
         stream = data.draw(st.sampled_from(self.streams))
         seen = [0, *(reader.cursor for reader in self.readers if reader.stream is stream)]
         reader = Reader(stream, f"{worker}/{next(self.made)}", data.draw(st.sampled_from(seen)))
-        assert self.run(scripts.ATTACH, "s1", stream.name, "nobody", reader.token, "me", TTL) == 0
+        assert self.run(streams.ATTACH, "s1", stream.name, "nobody", reader.token, "me", TTL) == 0
         for _ in range(2):
-            assert self.run(scripts.ATTACH, "s1", stream.name, stream.reader, reader.token, "me", TTL) == 1
+            assert self.run(streams.ATTACH, "s1", stream.name, stream.reader, reader.token, "me", TTL) == 1
         stream.reader = reader.token
         self.readers.append(reader)
 
@@ -173,12 +168,12 @@ class SharedScripts(RuleBasedStateMachine):
     @rule(data=st.data(), most=st.integers(1, 3))
     def fetch(self, data: Any, most: int) -> None:
         reader = data.draw(st.sampled_from(self.readers))
-        entries, _, _ = self.run(scripts.FETCH, "s1", reader.stream.name, reader.cursor, most)
+        entries, _, _ = self.run(streams.FETCH, "s1", reader.stream.name, reader.cursor, most)
         for place, fields in entries:
             reader.cursor = int(place.partition(b"-")[0])
             reader.got.append(fields[5])
 
-    # -- questions, news, homes --------------------------------------------------------------------------
+    # -- questions, news, owners -------------------------------------------------------------------------
 
     @precondition(lambda self: not self.is_over)
     @rule(worker=st.sampled_from(WORKERS))
@@ -195,7 +190,7 @@ class SharedScripts(RuleBasedStateMachine):
         question = data.draw(st.sampled_from(sorted(self.questions)))
         worker = question.partition(".")[0]
         was_open = self.questions[question] and not self.is_over
-        assert self.run(scripts.ANSWER, "s1", question, worker, question, "me") == int(was_open)
+        assert self.run(questions.ANSWER, "s1", question, worker, question, "me") == int(was_open)
         if was_open:
             self.questions[question] = False
             self.answers.setdefault(worker, []).append(question)
@@ -204,42 +199,42 @@ class SharedScripts(RuleBasedStateMachine):
     @rule(data=st.data())
     def give_up(self, data: Any) -> None:
         question = data.draw(st.sampled_from(sorted(self.questions)))
-        self.run(scripts.RELEASE, "s1", question)
+        self.run(questions.RELEASE, "s1", question)
         self.questions[question] = False
 
     @rule(worker=st.sampled_from(WORKERS))
     def load(self, worker: str) -> None:
-        found = self.run(scripts.LOAD, "s1")
+        found = self.run(sessions.LOAD, "s1")
         assert (found is None) == self.is_over
-        assert found is None or bool(found[1]) == (self.home in self.alive)
-        claims = [self.run(scripts.CLAIM, "s1", worker) for _ in range(2)]  # the first reply may get lost
+        assert found is None or bool(found[1]) == (self.owner in self.alive)
+        claims = [self.run(sessions.CLAIM, "s1", worker) for _ in range(2)]  # the first reply may get lost
         assert claims[0] == claims[1]
         if self.is_over:
             assert claims[0] == b""
-        elif self.home != worker and self.home not in self.alive:
+        elif self.owner != worker and self.owner not in self.alive:
             assert claims[0]
-            self.home = worker
-        elif self.home != worker:
+            self.owner = worker
+        elif self.owner != worker:
             assert claims[0] == b""
 
     @precondition(lambda self: not self.is_over)
     @rule(data=st.data(), worker=st.sampled_from(WORKERS), is_new=st.booleans())
-    def tell_news(self, data: Any, worker: str, is_new: bool) -> None:
-        """Two processes may both think that they are its home. Each piece of news is told once, in order."""
-        id = f"{10 * len(self.told) + 10}-{worker == 'aa'}".replace("True", "2").replace("False", "10")
-        if self.told and not is_new:
-            id = data.draw(st.sampled_from(self.told))
-        reply, said = self.append(self.own, worker, "", told=id)
-        if id in self.told:
-            assert reply == [0]
+    def deliver_news(self, data: Any, worker: str, is_new: bool) -> None:
+        """Two processes may both think that they own it. Each piece of news is delivered once, in order."""
+        id = f"{10 * len(self.delivered) + 10}-{worker == 'aa'}".replace("True", "2").replace("False", "10")
+        if self.delivered and not is_new:
+            id = data.draw(st.sampled_from(self.delivered))
+        reply, said = self.append(self.own, worker, "", news=id)
+        if id in self.delivered:
+            assert reply == [streams.REPEATED]
         else:
-            self.told.append(id)
+            self.delivered.append(id)
             self.expected(self.own, reply, said, "message")
 
     @precondition(lambda self: len(self.streams) > 3)
     @rule()
     def end(self) -> None:
-        assert self.run(scripts.END, "s1") == int(not self.is_over)
+        assert self.run(sessions.END, "s1") == int(not self.is_over)
         self.is_over = True
         assert not [key for key in self.redis.keys(f"{self.prefix}*") if b":s1" in key.removeprefix(b"session")]
 
@@ -266,9 +261,9 @@ class SharedScripts(RuleBasedStateMachine):
             assert found == self.answers.get(worker, [])
 
     @invariant()
-    def a_session_has_one_home(self) -> None:
+    def a_session_has_one_owner(self) -> None:
         if not self.is_over:
-            assert self.redis.hget(f"{self.prefix}session:s1", "home") == self.home.encode()
+            assert self.redis.hget(f"{self.prefix}session:s1", "owner") == self.owner.encode()
 
 
 @pytest.fixture(scope="module")

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from defserve import Context, Limits, Server
-from defserve.transports.outbox import UNREAD
+from defserve.transports.http import session
 from tests.asgi import Exchange, Peer, last, living, text
 from tests.raw import HANDSHAKE, PREFIX, STATELESS, turns, until
 
@@ -315,18 +315,20 @@ async def test_a_thousand_events_survive_random_drops(tools: Tools, app: Any):
     assert drops > 20
 
 
-async def test_answers_nobody_came_back_for_are_bounded(tools: Tools, app: Any):
+async def test_answers_nobody_came_back_for_are_bounded(tools: Tools, app: Any, monkeypatch: pytest.MonkeyPatch):
+    most = 10
+    monkeypatch.setattr(session, "UNREAD", most)
     client = await Peer(app).open()
     (web,) = app.streamable.sessions
     ids: list[str | None] = []
-    for _ in range(UNREAD + 100):
+    for _ in range(most + 80):
         exchange = client.begin_call("poll")
         ids.append((await exchange.ended()).events[0].id)
         tools.steps.put_nowait(1)
         await until(lambda: not web.streams)
-    assert len(web.events._streams) <= UNREAD + 70
+    assert len(web.events._streams) <= most + 70
     assert (await client.listen(ids[0]).ended()).status == 404
-    assert text(last(await client.listen(ids[-UNREAD]).ended())) == "polled"
+    assert text(last(await client.listen(ids[-most]).ended())) == "polled"
 
 
 @pytest.mark.parametrize("hundreds", [2, pytest.param(10, marks=pytest.mark.soak)])

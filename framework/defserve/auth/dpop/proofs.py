@@ -8,7 +8,6 @@ import logging
 import os
 import secrets
 import time
-from base64 import urlsafe_b64encode
 from collections.abc import Callable, Mapping
 from hashlib import sha256
 from typing import Any, Final, Literal
@@ -21,6 +20,7 @@ from defserve.stores.memory import MemoryStore
 from defserve.stores.nonces import MemoryNonces, NonceStore, StoreNonces
 from defserve.stores.open import open_store
 from defserve.stores.store import Store
+from defserve.wire import base64url
 
 log = logging.getLogger("defserve.auth")
 
@@ -92,14 +92,12 @@ class DPoP:
     def new_nonce(self) -> str:
         """A nonce for the header DPoP-Nonce. It is good for as long as a proof."""
         moment = int(self._clock()).to_bytes(8, "big")
-        return _base64(moment + hmac.digest(self._key, moment, "sha256")[:16])
+        return base64url.encode(moment + hmac.digest(self._key, moment, "sha256")[:16])
 
     def _is_ours(self, nonce: object) -> bool:
         if not isinstance(nonce, str) or len(nonce) != 32:
             return False
-        from base64 import urlsafe_b64decode
-
-        raw = urlsafe_b64decode(nonce)
+        raw = base64url.decode(nonce)
         age = self._clock() - int.from_bytes(raw[:8], "big")
         good = hmac.compare_digest(hmac.digest(self._key, raw[:8], "sha256")[:16], raw[8:])
         return good and -AHEAD_SECONDS <= age <= self._seconds
@@ -115,14 +113,14 @@ class DPoP:
             and claims.get("htm") == shown.method
             and isinstance(url, str)
             and same_place(url, shown.url)
-            and hashed == _base64(sha256(token.encode()).digest())
+            and hashed == base64url.encode(sha256(token.encode()).digest())
         )
 
 
 def thumbprint_of(jwk: Mapping[str, Any]) -> str:
     """The SHA-256 thumbprint of a public key (RFC 7638). Raises KeyError for another kind of key."""
     members = {name: jwk[name] for name in _THUMBPRINT[jwk["kty"]]}
-    return _base64(sha256(json.dumps(members, separators=(",", ":"), sort_keys=True).encode()).digest())
+    return base64url.encode(sha256(json.dumps(members, separators=(",", ":"), sort_keys=True).encode()).digest())
 
 
 def same_place(one: str, other: str) -> bool:
@@ -152,7 +150,3 @@ def _verified(proof: str, thumbprint: str) -> dict[str, Any] | None:
         return None
     unchecked = {f"verify_{name}": False for name in ("exp", "nbf", "iat", "aud", "iss", "sub", "jti")}
     return jwt.decode(proof, key.material, algorithms=[algorithm], options=unchecked)  # type: ignore[arg-type]
-
-
-def _base64(data: bytes) -> str:
-    return urlsafe_b64encode(data).rstrip(b"=").decode()

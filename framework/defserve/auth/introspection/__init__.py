@@ -3,5 +3,5 @@
 Answers are kept for less than two seconds, so a token that is taken back ends what it opened within five seconds. An
 issuer that does not answer is no reason to call a token bad: `IssuerUnavailable` is raised.
 
-May import: `auth.bearer`, `auth.issuers`, `auth.principals`, `auth.urls`.
+May import: `auth.bearer`, `auth.issuers`, `auth.oauth`, `auth.principals`, `auth.urls`.
 """

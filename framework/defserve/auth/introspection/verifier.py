@@ -11,7 +11,8 @@ from hashlib import sha256
 from typing import Any, Final, Literal, NamedTuple
 
 from defserve.auth.bearer import credential_of, is_token
-from defserve.auth.issuers.fetching import TIMEOUT, HttpRequest, IssuerUnavailable, Send, basic, send
+from defserve.auth.issuers.fetching import TIMEOUT, HttpRequest, IssuerUnavailable, Send, send
+from defserve.auth.oauth.basic import client_basic
 from defserve.auth.principals import Principal, is_token_id, scopes_in
 from defserve.auth.urls import checked_url
 from defserve.caches import ByteCache
@@ -67,7 +68,7 @@ class Introspection:
         self.url, self.issuer, self.issuers = url, issuer, (issuer,) if issuer else ()
         secret = {"client_id": client_id, "client_secret": client_secret}
         self._form = secret if method == "post" else {}
-        self._headers = basic(client_id, client_secret) if method == "basic" else {}
+        self._headers = {"authorization": client_basic(client_id, client_secret)} if method == "basic" else {}
         self._send, self._clock = send, clock
         self._good: ByteCache[Introspected] = ByteCache(GOOD_BYTES)
         self._bad: ByteCache[Introspected] = ByteCache(BAD_BYTES)

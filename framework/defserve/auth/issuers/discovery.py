@@ -4,25 +4,23 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Any
 
 from defserve.auth.issuers.fetching import Fetch, IssuerUnavailable
+from defserve.auth.oauth.well_known import issuer_places
 from defserve.auth.urls import checked_url
 from defserve.errors import UsageError
 from defserve.wire.jsonvalue import is_object
 
-OPENID: Final = "/.well-known/openid-configuration"
-OAUTH: Final = "/.well-known/oauth-authorization-server"
-
 
 def metadata_urls(issuer: str) -> tuple[str, ...]:
-    """Where an issuer's metadata may be: beside its path first, because nearly every OpenID provider has it there."""
-    parts = checked_url(issuer, "the issuer")
-    origin, path = f"{parts.scheme}://{parts.netloc}", parts.path.rstrip("/")
-    return tuple(dict.fromkeys((f"{origin}{path}{OPENID}", f"{origin}{OAUTH}{path}", f"{origin}{OPENID}{path}")))
+    """Where an issuer's metadata may be: below its path first, because nearly every OpenID provider has it there."""
+    checked_url(issuer, "the issuer")
+    *others, below = issuer_places(issuer)
+    return (below, *others)
 
 
-async def discover(issuer: str, fetch: Fetch) -> Mapping[str, Any]:
+async def metadata_of(issuer: str, fetch: Fetch) -> Mapping[str, Any]:
     """The metadata of an issuer. Raises IssuerUnavailable if no address has a document of exactly this issuer."""
     reasons: list[str] = []
     for url in metadata_urls(issuer):

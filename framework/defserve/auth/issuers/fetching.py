@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import time
-from base64 import b64encode
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final, NamedTuple
-from urllib.parse import quote_plus, urlencode
+from urllib.parse import urlencode
 
 Fetch = Callable[[str], Awaitable[bytes]]
 """Gives the bytes of the document at a URL, or raises."""
@@ -29,7 +28,7 @@ class HttpRequest(NamedTuple):
 
 
 class HttpAnswer(NamedTuple):
-    """The status, headers with names in lower case, and the body."""
+    """The status, headers with names in lower case (those of one name joined with commas), and the body."""
 
     status: int
     headers: Mapping[str, str]
@@ -54,12 +53,6 @@ async def download(url: str) -> bytes:
     if answer.status != 200:
         raise OSError(f"it answered with status {answer.status}")
     return answer.body
-
-
-def basic(name: str, password: str) -> dict[str, str]:
-    """The header of a client that shows its id and secret (RFC 6749 §2.3.1: both are form-encoded first)."""
-    pair = f"{quote_plus(name)}:{quote_plus(password)}"
-    return {"authorization": f"Basic {b64encode(pair.encode()).decode()}"}
 
 
 def _exchange(request: HttpRequest) -> HttpAnswer:
@@ -100,6 +93,5 @@ def _answer(request: HttpRequest) -> HttpAnswer:
                 raise TimeoutError("the answer came too slowly")
     if len(body) > LARGEST:
         raise OSError(f"the answer is larger than {LARGEST} bytes")
-    return HttpAnswer(
-        response.status or 0, {name.lower(): value for name, value in response.headers.items()}, bytes(body)
-    )
+    values = {name.lower(): response.headers.get_all(name, ()) for name in response.headers}
+    return HttpAnswer(response.status or 0, {name: ", ".join(found) for name, found in values.items()}, bytes(body))

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import json
-from base64 import urlsafe_b64decode
-from collections.abc import Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from dataclasses import replace
 from typing import Any, Protocol
 
 from defserve.auth.bearer import is_token
 from defserve.auth.principals import Principal, is_token_id
 from defserve.errors import UsageError
+from defserve.wire import base64url
 from defserve.wire.jsonvalue import is_object
 
 
@@ -56,6 +56,11 @@ class Issuers:
             dict.fromkeys(text for verifier in verifiers for text in getattr(verifier, "audiences", ()))
         )
 
+    @property
+    def revocations(self) -> Callable[[], AsyncGenerator[str]] | None:
+        """See `ApiKeys.revocations`."""
+        return getattr(self._other, "revocations", None)
+
     async def verify(self, token: str) -> Principal | None:
         """What the verifier of the token's issuer says."""
         if not is_token(token):
@@ -83,7 +88,7 @@ def claimed_issuer(token: str) -> str | None:
     if len(parts) != 3:
         return None
     try:
-        claims: Any = json.loads(urlsafe_b64decode(parts[1] + "=" * (-len(parts[1]) % 4)))
+        claims: Any = json.loads(base64url.decode(parts[1]))
     except (ValueError, RecursionError):
         return None
     issuer = claims.get("iss") if is_object(claims) else None

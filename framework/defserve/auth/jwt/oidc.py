@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from defserve.auth.issuers.discovery import discover, endpoint_of, metadata_urls
+from defserve.auth.issuers.discovery import endpoint_of, metadata_of, metadata_urls
 from defserve.auth.issuers.fetching import Fetch, download
 from defserve.auth.jwt.signing_keys import ASYMMETRIC
 from defserve.auth.jwt.verifier import JWT
@@ -59,4 +59,4 @@ async def _keys(issuer: str, fetch: Fetch, url: str) -> bytes:
 
 async def published_keys(issuer: str, fetch: Fetch) -> bytes:
     """The key set of an issuer. Its metadata is read anew each time, so it may move its keys."""
-    return await fetch(endpoint_of(await discover(issuer, fetch), "jwks_uri"))
+    return await fetch(endpoint_of(await metadata_of(issuer, fetch), "jwks_uri"))

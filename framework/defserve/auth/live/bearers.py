@@ -8,6 +8,7 @@ from typing import Any
 from defserve.auth.live.credentials import LiveCredentials
 from defserve.auth.options import Auth
 from defserve.auth.principals import Principal
+from defserve.auth.verifiers import revocations_of
 
 
 class BearerCredential:
@@ -36,7 +37,7 @@ class LiveBearers(LiveCredentials):
 
     def __init__(self, auth: Auth) -> None:
         super().__init__()
-        self._auth = auth
+        self._auth, self.revocations = auth, revocations_of(auth.verifier)
 
     def shown(self, principal: Principal, headers: Iterable[tuple[bytes, bytes]]) -> tuple[BearerCredential, ...]:
         """The credential of a request with these headers, if it is a token that has proved `principal`."""

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import AsyncGenerator, Callable, Hashable, Iterable, Sequence
+from contextlib import aclosing
 from typing import Any, Final, Protocol
 
 log = logging.getLogger("defserve.auth")
@@ -56,6 +57,9 @@ class LiveCredentials:
         self._unsure: set[Hashable] = set()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._sweeping: asyncio.TimerHandle | asyncio.Task[None] | None = None
+        self.revocations: Callable[[], AsyncGenerator[Hashable]] | None = None
+        """Follows the keys of credentials that are revoked. An empty one: some may have been missed."""
+        self._following: asyncio.Task[None] | None = None
 
     def hold(self, holder: CredentialHolder) -> None:
         """Verify its credentials from here on."""
@@ -64,6 +68,8 @@ class LiveCredentials:
         if self._sweeping is None or self._loop is not loop:
             self._loop = loop
             self._sweep_later()
+            if self.revocations is not None:
+                self._following = loop.create_task(self._follow(self.revocations))
 
     def release(self, holder: CredentialHolder) -> None:
         """It is closed."""
@@ -80,6 +86,20 @@ class LiveCredentials:
         if self._sweeping is not None:
             self._sweeping.cancel()
             self._sweeping = None
+        self._unfollow()
+
+    def _unfollow(self) -> None:
+        if self._following is not None:
+            self._following.cancel()
+            self._following = None
+
+    async def _follow(self, revocations: Callable[[], AsyncGenerator[Hashable]]) -> None:
+        async with aclosing(revocations()) as revoked:
+            async for key in revoked:
+                try:
+                    await self.sweep(key or None)
+                except Exception:
+                    log.exception("a credential that was revoked could not be ended")
 
     def _sweep_later(self) -> None:
         assert self._loop is not None
@@ -88,6 +108,8 @@ class LiveCredentials:
     def _sweep_now(self) -> None:
         assert self._loop is not None
         self._sweeping = self._loop.create_task(self._sweep_and_go_on()) if self._holders else None
+        if self._sweeping is None:
+            self._unfollow()
 
     async def _sweep_and_go_on(self) -> None:
         try:
@@ -96,13 +118,15 @@ class LiveCredentials:
             log.exception("credentials in use could not be verified")
         self._sweep_later()
 
-    async def sweep(self) -> None:
-        """Verify every credential once, and end what was opened with those that are no longer good."""
+    async def sweep(self, only: Hashable = None) -> None:
+        """Verify every credential once, or `only` that one, and end what was opened with those no longer good."""
         uses: dict[Hashable, list[tuple[ShownCredential, CredentialHolder]]] = {}
         for holder in tuple(self._holders):
             for shown in holder.shown():
-                uses.setdefault(shown.key, []).append((shown, holder))
-        self._unsure &= uses.keys()
+                if only is None or shown.key == only:
+                    uses.setdefault(shown.key, []).append((shown, holder))
+        if only is None:
+            self._unsure &= uses.keys()
         each = list(uses.values())
         for first in range(0, len(each), AT_ONCE):
             await asyncio.gather(*map(self._check, each[first : first + AT_ONCE]))

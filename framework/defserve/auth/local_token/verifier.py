@@ -6,6 +6,7 @@ import copy
 import hashlib
 import hmac
 import os
+from collections.abc import AsyncGenerator, Callable
 from typing import TYPE_CHECKING
 
 from defserve.auth.options import Auth
@@ -22,6 +23,11 @@ class LocalTokenVerifier:
 
     def __init__(self, key: str, others: TokenVerifier | None = None) -> None:
         self._digest, self._others = _digest(key), others
+
+    @property
+    def revocations(self) -> Callable[[], AsyncGenerator[str]] | None:
+        """See `ApiKeys.revocations`."""
+        return getattr(self._others, "revocations", None)
 
     async def verify(self, token: str) -> Principal | None:
         """The local user for the key, else what the other verifier says. Compared in constant time."""

@@ -12,7 +12,7 @@ httpx2 for clients that are known by a URL.
 | `signing_in.py` | the way of a browser |
 | `tokens.py`, `grants.py` | what comes of it |
 
-May import: `auth.bearer`, `auth.buckets`, `auth.issuers`, `auth.jwt`, `auth.options`, `auth.principals`, `auth.site`,
-`auth.urls`, `net.client`, `net.egress`, `stores.memory`, `stores.nonces`, `stores.open`, `stores.spaces`,
+May import: `auth.bearer`, `auth.buckets`, `auth.issuers`, `auth.jwt`, `auth.oauth`, `auth.options`, `auth.principals`,
+`auth.site`, `auth.urls`, `net.client`, `net.egress`, `stores.memory`, `stores.nonces`, `stores.open`, `stores.spaces`,
 `stores.store`.
 """

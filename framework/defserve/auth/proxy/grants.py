@@ -22,7 +22,7 @@ PENDING_SECONDS: Final = 120.0
 
 
 @dataclass(frozen=True, slots=True)
-class Grant:
+class UserGrant:
     """A user's yes. `generation` counts its refresh tokens; 0 until the code was exchanged. `vendor` is sealed."""
 
     id: str
@@ -42,19 +42,19 @@ class Grants:
     def __init__(self, store: Store, clock: Callable[[], float] = time.time) -> None:
         self._store, self._clock = store, clock
         self._nonces = StoreNonces(store)
-        self._kept: ByteCache[tuple[Grant | None, float]] = ByteCache(KEPT_BYTES)
+        self._kept: ByteCache[tuple[UserGrant | None, float]] = ByteCache(KEPT_BYTES)
 
-    async def begin(self, grant: Grant) -> None:
+    async def begin(self, grant: UserGrant) -> None:
         """Keep a new grant until its code is exchanged."""
         await self._store.change(StoreChange(OAUTH_GRANTS.of(grant.id), {_RECORD: _packed(grant)}, ttl=PENDING_SECONDS))
 
-    async def find(self, id: str) -> Grant | None:
+    async def find(self, id: str) -> UserGrant | None:
         """The grant as it is now."""
         found = (await self._store.get(OAUTH_GRANTS.of(id), (_RECORD,))).get(_RECORD)
         grant = None if found is None else _unpacked(found)
         return grant if grant is not None and self._clock() < grant.until else None
 
-    async def find_lately(self, id: str) -> Grant | None:
+    async def find_lately(self, id: str) -> UserGrant | None:
         """The grant as it was less than two seconds ago."""
         kept, now = self._kept.get(id), time.monotonic()
         if kept is not None and now < kept[1]:
@@ -64,7 +64,7 @@ class Grants:
         self._kept.put(id, (grant, now + KEPT_SECONDS), size)
         return grant
 
-    async def renew(self, grant: Grant, vendor: str) -> Grant | None:
+    async def renew(self, grant: UserGrant, vendor: str) -> UserGrant | None:
         """The grant with its next refresh token. None: another request was first, or the grant is gone."""
         after = replace(grant, generation=grant.generation + 1, vendor=vendor)
         change = StoreChange(
@@ -89,15 +89,15 @@ def new_id() -> str:
     return secrets.token_urlsafe(24)
 
 
-def _packed(grant: Grant) -> bytes:
+def _packed(grant: UserGrant) -> bytes:
     return json.dumps(asdict(grant), sort_keys=True).encode()
 
 
-def _unpacked(value: bytes) -> Grant:
+def _unpacked(value: bytes) -> UserGrant:
     """Raises StoreCorrupt."""
     try:
         kept: dict[str, Any] = json.loads(value)
         kept["scopes"] = tuple(kept["scopes"])
-        return Grant(**kept)
+        return UserGrant(**kept)
     except (ValueError, TypeError, KeyError):
         raise StoreCorrupt("a grant in the store cannot be read") from None

@@ -8,11 +8,11 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final, NamedTuple
 from urllib.parse import urlsplit
 
-from defserve.auth.issuers.discovery import OAUTH, OPENID
+from defserve.auth.oauth.well_known import ISSUER, OPENID
 from defserve.auth.proxy.clients.client import GRANTS, METHODS
 from defserve.auth.proxy.clients.directory import ClientDirectory
 from defserve.auth.proxy.consent.page import refusal_page
-from defserve.auth.proxy.errors import OAuthError, Refusal
+from defserve.auth.proxy.errors import OAuthError, SignInRefused
 from defserve.auth.proxy.requests import Offered
 from defserve.auth.proxy.signing_in import SigningIn
 from defserve.auth.proxy.tokens import ProxyTokens
@@ -35,7 +35,7 @@ _ANY_ORIGIN: Final = (
 Handler = Callable[[SiteRequest], Awaitable[SiteAnswer]]
 
 
-class Place(NamedTuple):
+class Endpoint(NamedTuple):
     """What is served at a path: for which method, and whether pages of any site may ask."""
 
     method: str
@@ -52,34 +52,34 @@ class ProxySite:
         self._issuer, self._offered = issuer, offered
         self._clients, self._signing_in, self._tokens = clients, signing_in, tokens
         base = urlsplit(issuer).path
-        places = {
-            AUTHORIZE: Place("GET", signing_in.authorize, False),
-            CONSENT: Place("POST", signing_in.decide, False),
-            CALLBACK: Place("GET", signing_in.come_back, False),
-            TOKEN: Place("POST", self._token, True),
-            REGISTER: Place("POST", self._register, True),
-            REVOKE: Place("POST", self._revoke, True),
-            KEYS: Place("GET", self._keys, True),
-            OAUTH: Place("GET", self._metadata, True),
-            OPENID: Place("GET", self._metadata, True),
+        endpoints = {
+            AUTHORIZE: Endpoint("GET", signing_in.authorize, False),
+            CONSENT: Endpoint("POST", signing_in.decide, False),
+            CALLBACK: Endpoint("GET", signing_in.come_back, False),
+            TOKEN: Endpoint("POST", self._token, True),
+            REGISTER: Endpoint("POST", self._register, True),
+            REVOKE: Endpoint("POST", self._revoke, True),
+            KEYS: Endpoint("GET", self._keys, True),
+            ISSUER: Endpoint("GET", self._metadata, True),
+            OPENID: Endpoint("GET", self._metadata, True),
         }
-        self._places = {**places, **{base + path: place for path, place in places.items()}}
-        self._places |= {f"{path}{base}": places[path] for path in (OAUTH, OPENID)}
+        self._endpoints = {**endpoints, **{base + path: endpoint for path, endpoint in endpoints.items()}}
+        self._endpoints |= {f"{path}{base}": endpoints[path] for path in (ISSUER, OPENID)}
 
     def serves(self, path: str) -> bool:
-        return path in self._places
+        return path in self._endpoints
 
     async def answer(self, request: SiteRequest) -> SiteAnswer:
-        place = self._places[request.path]
-        shared = _ANY_ORIGIN if place.for_any_origin else ()
-        if request.method == "OPTIONS" and place.for_any_origin:
+        endpoint = self._endpoints[request.path]
+        shared = _ANY_ORIGIN if endpoint.for_any_origin else ()
+        if request.method == "OPTIONS" and endpoint.for_any_origin:
             return SiteAnswer(204, b"", shared)
-        if request.method != place.method:
-            words = f"Method not allowed: this path takes {place.method}".encode()
-            return SiteAnswer(405, words, [("allow", place.method), ("content-type", "text/plain"), *shared])
+        if request.method != endpoint.method:
+            words = f"Method not allowed: this path takes {endpoint.method}".encode()
+            return SiteAnswer(405, words, [("allow", endpoint.method), ("content-type", "text/plain"), *shared])
         try:
-            answer = await place.handler(request)
-        except Refusal as refusal:
+            answer = await endpoint.handler(request)
+        except SignInRefused as refusal:
             return refusal_page(refusal.text, refusal.status)
         except OAuthError as error:
             more = (("www-authenticate", "Basic"),) if error.status == 401 else ()

@@ -11,16 +11,17 @@ from typing import Any, Final
 
 from defserve.auth.bearer import credential_of, is_token
 from defserve.auth.issuers.fetching import IssuerUnavailable
+from defserve.auth.oauth.pkce import challenge_of
 from defserve.auth.principals import Principal, is_scope, is_token_id
 from defserve.auth.proxy.allowing import Allows
 from defserve.auth.proxy.clients.client import OAuthClient
 from defserve.auth.proxy.clients.directory import ClientDirectory
 from defserve.auth.proxy.errors import OAuthError
 from defserve.auth.proxy.fields import form_of, needed
-from defserve.auth.proxy.grants import PENDING_SECONDS, Grant, Grants
+from defserve.auth.proxy.grants import PENDING_SECONDS, Grants, UserGrant
 from defserve.auth.proxy.requests import AuthorizationRequest, same_resource
 from defserve.auth.proxy.seals import Seals
-from defserve.auth.proxy.vendors.login import VendorLogin, challenge_of
+from defserve.auth.proxy.vendors.login import VendorLogin
 from defserve.auth.site import SiteRequest
 from defserve.errors import DefserveError
 
@@ -81,13 +82,13 @@ class ProxyTokens:
         grant = await self._grants.find(id) if isinstance(id, str) else None
         return self._vendor_tokens(grant).get("access_token") if grant is not None else None
 
-    def _vendor_tokens(self, grant: Grant) -> dict[str, str]:
+    def _vendor_tokens(self, grant: UserGrant) -> dict[str, str]:
         found: dict[str, str] | None = self._seals.open("vendor", grant.vendor)
         return found or {}
 
     # -- at the token endpoint ---------------------------------------------------------------------------
 
-    def code(self, grant: Grant, request: AuthorizationRequest) -> str:
+    def code(self, grant: UserGrant, request: AuthorizationRequest) -> str:
         """A code for a grant, which only the client that made the request can use."""
         return self._seals.seal("code", [grant.id, request.challenge, request.redirect], seconds=CODE_SECONDS)
 
@@ -147,7 +148,7 @@ class ProxyTokens:
             raise _BAD_TOKEN
         return self._issued(renewed, scopes)
 
-    async def _renewed_at_vendor(self, grant: Grant) -> str:
+    async def _renewed_at_vendor(self, grant: UserGrant) -> str:
         """The vendor's tokens, sealed again. Raises OAuthError; a user whom the vendor has shut out is shut out."""
         try:
             return self._seals.seal("vendor", await self._login.still_signed_in(self._vendor_tokens(grant)))
@@ -156,11 +157,11 @@ class ProxyTokens:
                 await self._grants.end(grant.id)
             raise
 
-    def _check_resource(self, form: Mapping[str, str], grant: Grant) -> None:
+    def _check_resource(self, form: Mapping[str, str], grant: UserGrant) -> None:
         if "resource" in form and not same_resource(form["resource"], grant.resource):
             raise OAuthError("invalid_target", "tokens are issued here for this server only")
 
-    def _issued(self, grant: Grant, scopes: tuple[str, ...]) -> dict[str, Any]:
+    def _issued(self, grant: UserGrant, scopes: tuple[str, ...]) -> dict[str, Any]:
         ends = int(min(grant.until, time.time() + ACCESS_SECONDS))
         access = self._seals.seal("access", [grant.id, scopes, ends], seconds=ACCESS_SECONDS)
         return {

@@ -33,7 +33,7 @@ class ExplicitArguments:
     `names` are the parameters of the function; others are refused, whatever the schema says. None: it takes any.
     """
 
-    __slots__ = ("schema", "_validator", "_names")
+    __slots__ = ("schema", "_made", "_names")
 
     may_annotate = True
 
@@ -51,7 +51,14 @@ class ExplicitArguments:
         def wrong(problem: str, fix: str) -> UsageError:
             return UsageError(f"{subject}: {problem}", where=where, fix=fix)
 
-        self._validator = _checked(schema, wrong)
+        self._made = _checked(schema, wrong)
+
+    @classmethod
+    def of_our_own(cls, schema: JsonSchema) -> ExplicitArguments:
+        """A schema that this framework has written. It is checked at the first call: jsonschema takes 5 MB."""
+        made = cls.__new__(cls)
+        made.schema, made._names, made._made = schema, None, None
+        return made
 
     @classmethod
     def of(cls, signature: Signature, schema: JsonSchema) -> ExplicitArguments:
@@ -91,6 +98,12 @@ class ExplicitArguments:
         if problems:
             raise BadArguments(tuple(problems))
         return dict(given)
+
+    @property
+    def _validator(self) -> Any:
+        if self._made is None:
+            self._made = _checked(self.schema, lambda problem, fix: UsageError(problem, fix=fix))
+        return self._made
 
     def _problems(self, given: dict[str, Any]) -> list[Problem]:
         problems: dict[Problem, None] = {}

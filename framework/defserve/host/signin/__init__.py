@@ -8,6 +8,7 @@ log or the text of an object.
 By hand, because Authlib's clients are made for sessions of requests and httpx, and know neither resource metadata nor
 URL ids: what is left of them are query strings. What is signed, joserfc signs (extra `oauth`).
 
-May import: `auth.urls`, `guard.network`, `host.addresses`, `host.client`, `host.fields`, `host.link`,
-`host.links.http_client`, `stores.files`, `stores.formats`, `stores.private_folder`, `transports.client_errors`.
+May import: `auth.challenges`, `auth.oauth`, `auth.urls`, `guard.network`, `host.addresses`, `host.client`,
+`host.fields`, `host.link`, `host.links.http_client`, `stores.files`, `stores.formats`, `stores.private_folder`,
+`transports.client_errors`.
 """

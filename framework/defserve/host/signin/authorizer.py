@@ -10,15 +10,15 @@ from dataclasses import replace
 from typing import Any, Final, NamedTuple, TypeAlias
 from urllib.parse import urlsplit
 
+from defserve.auth.challenges import NO_CHALLENGE, Challenge, oauth_challenge
 from defserve.auth.urls import checked_url, is_loopback
 from defserve.errors import PeerError, UsageError
 from defserve.host.link import HttpChallenge
-from defserve.host.signin.challenges import NO_CHALLENGE, Challenge, oauth_challenge
 from defserve.host.signin.credential import Credential
 from defserve.host.signin.discovery import Discovered, discover, is_own_issuer
 from defserve.host.signin.errors import RefusedByIssuer, SignInError
 from defserve.host.signin.fetching import Fetcher
-from defserve.host.signin.grants import Grant, Wanted
+from defserve.host.signin.grants import TokenGrant, Wanted
 from defserve.host.signin.keeping.memory import CredentialStore
 from defserve.host.signin.proofs import ProofKey
 from defserve.host.signin.reach import Reach, least_reach
@@ -52,7 +52,7 @@ class ServerAuthorizer:
     """
 
     def __init__(
-        self, url: str, store: CredentialStore, grant: Grant | None, how: AuthorizerOptions | None = None
+        self, url: str, store: CredentialStore, grant: TokenGrant | None, how: AuthorizerOptions | None = None
     ) -> None:
         checked_url(url, "the address to sign in to", query=True)
         self._url, self._store, self._grant, self._how = url, store, grant, how or AuthorizerOptions()

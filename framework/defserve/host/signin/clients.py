@@ -20,7 +20,7 @@ LONGEST_ID: Final = 4_096
 
 
 @dataclass(frozen=True, slots=True)
-class OAuthClient:
+class ClientRegistration:
     """A client as one issuer knows it. `method` is how it proves itself at the token endpoint."""
 
     client_id: str
@@ -38,7 +38,7 @@ class OAuthClient:
         return self.expires_at is not None and self.expires_at <= time.time()
 
 
-def method_for(client: OAuthClient, issuer: IssuerMetadata) -> OAuthClient:
+def method_for(client: ClientRegistration, issuer: IssuerMetadata) -> ClientRegistration:
     """A client whose credentials were given, with the best method that its issuer takes."""
     offered = issuer.auth_methods or DEFAULT_METHODS
     wanted = (BASIC, POST) if client.client_secret else (NONE,)
@@ -52,7 +52,7 @@ def is_url_id(client_id: str) -> bool:
 
 async def register(
     issuer: IssuerMetadata, name: str, redirect_uris: Sequence[str], scopes: Sequence[str], fetcher: Fetcher
-) -> OAuthClient:
+) -> ClientRegistration:
     """Register with an issuer. Raises SignInError if it takes no registrations or refuses this one."""
     if not issuer.registration_endpoint:
         raise SignInError(
@@ -76,7 +76,7 @@ async def register(
     ends = number_of(document.get("client_secret_expires_at")) or None
     method = text_of(document.get("token_endpoint_auth_method"))
     ends = ends if secret else None
-    client = OAuthClient(client_id, secret, NONE, redirect_uris[0], ends, tuple(scopes))
+    client = ClientRegistration(client_id, secret, NONE, redirect_uris[0], ends, tuple(scopes))
     if method in (NONE, BASIC, POST) and (method == NONE or secret):
         return replace(client, method=method)
     return method_for(client, issuer)

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import base64
-import hashlib
 import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final
 from urllib.parse import parse_qsl, urlencode, urlsplit
 
-from defserve.host.signin.clients import OAuthClient
+from defserve.auth.oauth.pkce import challenge_of
+from defserve.host.signin.clients import ClientRegistration
 from defserve.host.signin.discovery import Discovered
 from defserve.host.signin.documents import IssuerMetadata
 from defserve.host.signin.errors import RefusedByIssuer, SignInError, quoted
@@ -51,7 +50,7 @@ class Attempt:
     """One try to sign in. Its state and its verifier are used for nothing else, and belong to one issuer."""
 
     found: Discovered
-    client: OAuthClient
+    client: ClientRegistration
     redirect_uri: str
     scopes: Sequence[str]
     state: str = field(default_factory=lambda: secrets.token_urlsafe(32), repr=False)
@@ -60,13 +59,12 @@ class Attempt:
     @property
     def url(self) -> str:
         """Where the person says yes."""
-        digest = hashlib.sha256(self.verifier.encode()).digest()
         fields = {
             "response_type": "code",
             "client_id": self.client.client_id,
             "redirect_uri": self.redirect_uri,
             "state": self.state,
-            "code_challenge": base64.urlsafe_b64encode(digest).rstrip(b"=").decode(),
+            "code_challenge": challenge_of(self.verifier),
             "code_challenge_method": "S256",
             "resource": self.found.resource.resource,
         }

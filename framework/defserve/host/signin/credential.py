@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any, Final
 
 from defserve.host.fields import Json, number_of, object_of, text_of, texts_of
-from defserve.host.signin.clients import OAuthClient
+from defserve.host.signin.clients import ClientRegistration
 from defserve.host.signin.documents import IssuerMetadata
 from defserve.host.signin.proofs import ProofKey
 from defserve.host.signin.reach import Reach
@@ -27,7 +27,7 @@ class Credential:
     server: str
     resource: str
     issuer: IssuerMetadata
-    client: OAuthClient
+    client: ClientRegistration
     tokens: Tokens | None = None
     asked: tuple[str, ...] = ()
     key: ProofKey | None = None
@@ -93,7 +93,7 @@ def read_credential(public: Json, secret: Json) -> Credential | None:
             token_endpoint=text_of(issuer.get("token_endpoint")) or "",
             revocation_endpoint=text_of(issuer.get("revocation_endpoint")) or "",
         ),
-        OAuthClient(
+        ClientRegistration(
             client_id,
             text_of(secret.get("client_secret")),
             text_of(client.get("method")) or "none",

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Sequence
-from typing import Final, NamedTuple
-from urllib.parse import urlsplit
+from collections.abc import Sequence
+from typing import NamedTuple
 
-from defserve.host.signin.challenges import Challenge
+from defserve.auth.challenges import Challenge
+from defserve.auth.oauth.well_known import issuer_places, origin_of, resource_places
 from defserve.host.signin.documents import (
     IssuerMetadata,
     ResourceMetadata,
@@ -17,10 +17,6 @@ from defserve.host.signin.documents import (
 )
 from defserve.host.signin.errors import SignInError
 from defserve.host.signin.fetching import Fetched, Fetcher
-
-RESOURCE: Final = "/.well-known/oauth-protected-resource"
-ISSUER: Final = "/.well-known/oauth-authorization-server"
-OPENID: Final = "/.well-known/openid-configuration"
 
 log = logging.getLogger("defserve.host")
 
@@ -40,9 +36,9 @@ async def discover(server: str, challenge: Challenge, fetcher: Fetcher, trusted:
     """
     resource = await _resource(server, challenge, fetcher)
     if resource is None:
-        _chosen(server, (_origin(server),), trusted)
-        issuer = await _issuer(_origin(server), fetcher, is_required=False)
-        return Discovered(ResourceMetadata(server), issuer or guessed_issuer(_origin(server)))
+        _chosen(server, (origin_of(server),), trusted)
+        issuer = await _issuer(origin_of(server), fetcher, is_required=False)
+        return Discovered(ResourceMetadata(server), issuer or guessed_issuer(origin_of(server)))
     if not resource.issuers:
         raise SignInError(f"{server} does not say who issues its tokens", fix="tell who runs the server")
     found = await _issuer(_chosen(server, resource.issuers, trusted), fetcher, is_required=True)
@@ -52,7 +48,7 @@ async def discover(server: str, challenge: Challenge, fetcher: Fetcher, trusted:
 
 def is_own_issuer(server: str, issuer: str) -> bool:
     """Whether the issuer is at the very place that the server is at."""
-    return _origin(server) == _origin(issuer)
+    return origin_of(server) == origin_of(issuer)
 
 
 def _chosen(server: str, issuers: Sequence[str], trusted: str | None) -> str:
@@ -88,28 +84,6 @@ async def _issuer(issuer: str, fetcher: Fetcher, *, is_required: bool) -> Issuer
     if is_required:
         raise SignInError(f"the issuer {issuer} publishes no metadata", fix="tell who runs it; see RFC 8414")
     return None
-
-
-def resource_places(server: str) -> Iterator[str]:
-    """Where the metadata of a server may be: that of its path first, then that of its host."""
-    path = urlsplit(server).path.rstrip("/")
-    if path:
-        yield f"{_origin(server)}{RESOURCE}{path}"
-    yield f"{_origin(server)}{RESOURCE}"
-
-
-def issuer_places(issuer: str) -> Iterator[str]:
-    """Where the metadata of an issuer may be, in the order to look."""
-    origin, path = _origin(issuer), urlsplit(issuer).path.rstrip("/")
-    yield f"{origin}{ISSUER}{path}"
-    yield f"{origin}{OPENID}{path}"
-    if path:
-        yield f"{origin}{path}{OPENID}"
-
-
-def _origin(url: str) -> str:
-    parts = urlsplit(url)
-    return f"{parts.scheme}://{parts.netloc}"
 
 
 def _note(url: str, found: Fetched) -> None:

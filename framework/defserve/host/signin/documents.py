@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Final
-from urllib.parse import urlsplit
 
+from defserve.auth.oauth.well_known import covers
 from defserve.host.fields import Json, text_of, texts_of
 from defserve.host.signin.errors import SignInError, quoted
 
@@ -98,19 +98,6 @@ def guessed_issuer(origin: str) -> IssuerMetadata:
         pkce_methods=("S256",),
         is_guessed=True,
     )
-
-
-def covers(resource: str, server: str) -> bool:
-    """Whether a token for `resource` is one for `server`: the same origin, and the same path or one above it."""
-    try:
-        mine, theirs = urlsplit(server), urlsplit(resource)
-        same = (mine.scheme, mine.hostname, mine.port) == (theirs.scheme, theirs.hostname, theirs.port)
-    except ValueError:
-        return False
-    if not same or theirs.fragment or theirs.username is not None or (theirs.query and theirs.query != mine.query):
-        return False
-    below, above = (parts.path.rstrip("/") + "/" for parts in (mine, theirs))
-    return below.startswith(above)
 
 
 def _list(document: Json, name: str) -> tuple[str, ...]:

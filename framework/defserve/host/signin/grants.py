@@ -10,7 +10,7 @@ from typing import Final, NamedTuple, Protocol
 
 from defserve.errors import UsageError
 from defserve.host.fields import text_of
-from defserve.host.signin.clients import NONE, SIGNED, OAuthClient, is_url_id, method_for, register
+from defserve.host.signin.clients import NONE, SIGNED, ClientRegistration, is_url_id, method_for, register
 from defserve.host.signin.code_flow import OFFLINE, Attempt, check_issuer
 from defserve.host.signin.credential import Credential
 from defserve.host.signin.discovery import Discovered
@@ -38,13 +38,13 @@ class Wanted(NamedTuple):
     key: ProofKey | None
     known: Credential | None
 
-    def credential(self, client: OAuthClient) -> Credential:
+    def credential(self, client: ClientRegistration) -> Credential:
         """What will be kept, without its tokens."""
         resource, reach = self.found.resource.resource, self.fetcher.reach
         return Credential(self.server, resource, self.found.issuer, client, None, self.scopes, self.key, reach)
 
 
-class Grant(Protocol):
+class TokenGrant(Protocol):
     """A way to get tokens."""
 
     @property
@@ -71,7 +71,7 @@ class PersonGrant:
     """A person says yes in a browser."""
 
     redirect: Redirect
-    client: OAuthClient | None = None
+    client: ClientRegistration | None = None
     url_id: str | None = None
     name: str = "defserve"
     scopes: Sequence[str] | None = None
@@ -102,7 +102,7 @@ class PersonGrant:
         """Whether somebody else decided which addresses the client may be sent back to."""
         return self.client is not None or (self.url_id is not None and issuer.takes_url_ids)
 
-    def _registered(self, wanted: Wanted) -> OAuthClient | None:
+    def _registered(self, wanted: Wanted) -> ClientRegistration | None:
         """The client that was registered before, with this very issuer, for as much as is wanted now."""
         known = wanted.known
         if self.client or known is None or known.issuer.issuer != wanted.found.issuer.issuer or known.client.is_expired:
@@ -110,13 +110,13 @@ class PersonGrant:
         is_enough = set(wanted.scopes) <= set(known.client.scopes)
         return known.client if known.client.redirect_uri and is_enough else None
 
-    async def _client(self, wanted: Wanted, known: OAuthClient | None, uri: str) -> OAuthClient:
+    async def _client(self, wanted: Wanted, known: ClientRegistration | None, uri: str) -> ClientRegistration:
         """In the order of the specification: what was given, a URL id, a registration."""
         issuer = wanted.found.issuer
         if self.client is not None:
             return method_for(self.client, issuer)
         if self.url_id is not None and issuer.takes_url_ids:
-            return OAuthClient(self.url_id, None, NONE)
+            return ClientRegistration(self.url_id, None, NONE)
         if known is not None and known.redirect_uri == uri:
             return known
         return await register(issuer, self.name, [uri], wanted.scopes, wanted.fetcher)
@@ -126,7 +126,7 @@ class PersonGrant:
 class ClientCredentialsGrant:
     """The client acts for itself."""
 
-    client: OAuthClient
+    client: ClientRegistration
     signing_key: SigningKey | None = None
     scopes: Sequence[str] | None = None
     shows_secret: bool = True
@@ -147,7 +147,7 @@ class AssertionGrant:
     """A signed statement of somebody whom the issuer trusts (RFC 7523): `assertion` gives it, for an issuer."""
 
     assertion: Callable[[Wanted], Awaitable[str]] = field(repr=False)
-    client: OAuthClient
+    client: ClientRegistration
     scopes: Sequence[str] | None = None
     shows_secret: bool = True
 
@@ -172,7 +172,7 @@ class IdentityProvider:
 
     token_endpoint: str
     id_token: str = field(repr=False)
-    client: OAuthClient | None = None
+    client: ClientRegistration | None = None
 
     async def assertion(self, wanted: Wanted) -> str:
         """The identity assertion (ID-JAG) for the issuer of a server."""
@@ -186,7 +186,7 @@ class IdentityProvider:
             **_scope(wanted),
         }
         provider = IssuerMetadata(self.token_endpoint, token_endpoint=self.token_endpoint)
-        client = self.client or OAuthClient("")
+        client = self.client or ClientRegistration("")
         # It was given, not named by a peer: it may be anywhere that its user can reach.
         answer = (await TokenEndpoint(provider, client, Fetcher(Reach.MACHINE)).ask(form)).document
         made = text_of(answer.get("access_token"))
@@ -199,7 +199,7 @@ def _scope(wanted: Wanted) -> dict[str, str]:
     return {"scope": " ".join(wanted.scopes)} if wanted.scopes else {}
 
 
-def given_client(client_id: str | None, client_secret: str | None) -> tuple[OAuthClient | None, str | None]:
+def given_client(client_id: str | None, client_secret: str | None) -> tuple[ClientRegistration | None, str | None]:
     """A client and a URL id, of which at most one is given. Raises UsageError."""
     if client_id is None:
         if client_secret is not None:
@@ -207,4 +207,4 @@ def given_client(client_id: str | None, client_secret: str | None) -> tuple[OAut
         return None, None
     if client_secret is None and is_url_id(client_id):
         return None, client_id
-    return OAuthClient(client_id, client_secret), None
+    return ClientRegistration(client_id, client_secret), None

@@ -7,17 +7,17 @@ from inspect import isawaitable
 
 from defserve.errors import UsageError
 from defserve.host.signin.authorizer import AuthorizerOptions, ServerAuthorizer
-from defserve.host.signin.clients import OAuthClient
+from defserve.host.signin.clients import ClientRegistration
 from defserve.host.signin.grants import (
     AssertionGrant,
     ClientCredentialsGrant,
-    Grant,
     IdentityProvider,
     PersonGrant,
+    TokenGrant,
     Wanted,
     given_client,
 )
-from defserve.host.signin.keeping.memory import CredentialStore, MemoryStore
+from defserve.host.signin.keeping.memory import CredentialStore, MemoryCredentialStore
 from defserve.host.signin.redirects.redirect import Redirect
 from defserve.host.signin.tokens import SigningKey
 
@@ -92,9 +92,9 @@ class _Unattended:
     A server does not decide who gets the secret: give the `issuer`, unless it is at the server's own origin.
     """
 
-    def __init__(self, grant: Grant, issuer: str | None, dpop: bool, store: CredentialStore | None) -> None:
+    def __init__(self, grant: TokenGrant, issuer: str | None, dpop: bool, store: CredentialStore | None) -> None:
         self._grant, self._how = grant, AuthorizerOptions(issuer, dpop)
-        self._store = MemoryStore() if store is None else store
+        self._store = MemoryCredentialStore() if store is None else store
 
     def authorizer(self, url: str) -> ServerAuthorizer:
         """See `Auth`. Raises UsageError for an address that is neither https nor on this machine."""
@@ -125,7 +125,7 @@ class ClientCredentials(_Unattended):
                 "ClientCredentials needs a client secret or a private key", fix="give one: client_secret, private_key"
             )
         key = None if private_key is None else SigningKey(private_key, algorithm)
-        grant = ClientCredentialsGrant(OAuthClient(client_id, client_secret), key, scopes)
+        grant = ClientCredentialsGrant(ClientRegistration(client_id, client_secret), key, scopes)
         super().__init__(grant, issuer, dpop, store)
 
 
@@ -154,7 +154,7 @@ class CrossAppAccess(_Unattended):
     ) -> None:
         there, _ = given_client(idp_client_id, idp_client_secret)
         provider = IdentityProvider(idp_token_endpoint, id_token, there)
-        grant = AssertionGrant(provider.assertion, OAuthClient(client_id, client_secret), scopes)
+        grant = AssertionGrant(provider.assertion, ClientRegistration(client_id, client_secret), scopes)
         super().__init__(grant, issuer, False, store)
 
 
@@ -179,4 +179,4 @@ class WorkloadIdentity(_Unattended):
             given = token if isinstance(token, str) else token()
             return await given if isawaitable(given) else given
 
-        super().__init__(AssertionGrant(assertion, OAuthClient(client_id), scopes), issuer, dpop, store)
+        super().__init__(AssertionGrant(assertion, ClientRegistration(client_id), scopes), issuer, dpop, store)

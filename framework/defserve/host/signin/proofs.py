@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import hashlib
 import secrets
 import time
@@ -11,6 +10,7 @@ from urllib.parse import urlsplit
 
 from defserve.errors import UsageError
 from defserve.host.fields import Json
+from defserve.wire import base64url
 
 ALGORITHM: Final = "ES256"
 TYPE: Final = "dpop+jwt"
@@ -43,8 +43,7 @@ class ProofKey:
             "iat": int(time.time()),
         }
         if token is not None:
-            digest = hashlib.sha256(token.encode("ascii")).digest()
-            claims["ath"] = base64.urlsafe_b64encode(digest).rstrip(b"=").decode()
+            claims["ath"] = base64url.encode(hashlib.sha256(token.encode("ascii")).digest())
         if nonce is not None:
             claims["nonce"] = nonce
         header = {"typ": TYPE, "alg": ALGORITHM, "jwk": self._public}

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import base64
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
-from urllib.parse import quote
 
+from defserve.auth.oauth.basic import client_basic
 from defserve.host.fields import Json, number_of, text_of
-from defserve.host.signin.clients import BASIC, POST, SIGNED, OAuthClient
+from defserve.host.signin.clients import BASIC, POST, SIGNED, ClientRegistration
 from defserve.host.signin.documents import IssuerMetadata
 from defserve.host.signin.errors import RefusedByIssuer, SignInError, quoted
 from defserve.host.signin.fetching import Fetched, Fetcher
@@ -59,7 +58,7 @@ class TokenEndpoint:
     def __init__(
         self,
         issuer: IssuerMetadata,
-        client: OAuthClient,
+        client: ClientRegistration,
         fetcher: Fetcher,
         *,
         proof_key: ProofKey | None = None,
@@ -110,9 +109,7 @@ class TokenEndpoint:
         """The form and the headers with what proves who the client is."""
         client, fields = self._client, dict(form)
         if client.method == BASIC and client.client_secret is not None:
-            # Both are encoded as in a form before they are joined (RFC 6749 §2.3.1).
-            pair = f"{quote(client.client_id, safe='')}:{quote(client.client_secret, safe='')}"
-            return fields, {"authorization": f"Basic {base64.b64encode(pair.encode()).decode()}"}
+            return fields, {"authorization": client_basic(client.client_id, client.client_secret)}
         fields["client_id"] = client.client_id
         if client.method == POST and client.client_secret is not None:
             fields["client_secret"] = client.client_secret

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections.abc import Mapping
 from typing import Any, Final
@@ -28,8 +27,6 @@ class RunningCall:
         self._order = ChunkOrder()
         self._began = time.perf_counter()
         self.first: float | None = None
-        self._parts: asyncio.Queue[Json] = asyncio.Queue()
-        self._sending = asyncio.create_task(self._send(), name="defserve.inspector parts")
 
     @property
     def streams(self) -> bool:
@@ -47,13 +44,11 @@ class RunningCall:
     def log(self, params: Json) -> None:
         self._part({"log": {name: params.get(name) for name in ("level", "logger", "data")}})
 
-    async def finish(self) -> None:
-        """Every part that came is sent before the answer is."""
+    def finish(self) -> None:
+        """Send what still waited for an earlier chunk: every part goes before the answer."""
         if self._streams is not None:
             self._streams.pop(self.id, None)
         self._chunks(self._order.rest())
-        await self._parts.join()
-        self._sending.cancel()
 
     # -- the observer of the request ---------------------------------------------------------------------
 
@@ -92,15 +87,7 @@ class RunningCall:
 
     def _part(self, part: Json) -> None:
         self.first = self.first or self.ms
-        self._parts.put_nowait({**part, "ms": self.ms})
-
-    async def _send(self) -> None:
-        while True:
-            part = await self._parts.get()
-            try:
-                await self._request.part(part)
-            finally:
-                self._parts.task_done()
+        self._request.part({**part, "ms": self.ms})
 
 
 async def call(inspection: Inspection, request: Request, client: Client) -> Json:
@@ -126,6 +113,6 @@ async def call(inspection: Inspection, request: Request, client: Client) -> Json
         )
     finally:
         inspection.notices.remove(heard)
-        await running.finish()
+        running.finish()
     about = {"era": spoken, "ms": running.ms, "first": running.first, "request": running.id}
     return {**about, "result": result, "failed": object_of(result).get("isError") is True}

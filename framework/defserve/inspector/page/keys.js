@@ -1,16 +1,17 @@
 // Keys. Single letters work only while no field has the focus, and can be switched off.
-import { useEffect, useRef } from "./vendor/preact.js";
+import { useLayoutEffect, useRef } from "./vendor/preact.js";
 import { app, go } from "./store.js";
 
 const layers = []; // the newest first to be asked
 let leader = 0; // when G was pressed
 
 // `useKeys({ "/": focusSearch, "ctrl+enter": call, r: repeat, escape: cancel })` while the component is shown. A handler
-// that gives false has not used the key. With `active` false nothing is heard.
+// that gives false has not used the key. With `active` false nothing is heard. Keys are heard as soon as the component is
+// seen: an effect after the paint would lose those of somebody who is quick.
 export function useKeys(table, active = true) {
   const current = useRef(table);
   current.current = table;
-  useEffect(() => {
+  useLayoutEffect(() => {
     if (!active) return undefined;
     const layer = { get: key => current.current[key] };
     layers.push(layer);

@@ -1,5 +1,5 @@
 // Ctrl K, which finds anything, and the table of keys.
-import { html, useEffect, useMemo, useRef, useState } from "./vendor/preact.js";
+import { html, useEffect, useLayoutEffect, useMemo, useRef, useState } from "./vendor/preact.js";
 import { app, go, useStore } from "./store.js";
 import { useKeys } from "./keys.js";
 import { Icon } from "./parts/icons.js";
@@ -24,7 +24,7 @@ export function Palette({ panels, loaded }) {
     const here = all.filter(Array.isArray).flat();
     return { now: words ? [...here, ...own] : [...own, ...here], coming: all.filter(each => !Array.isArray(each)) };
   }, [words, turn]);
-  useEffect(() => {
+  useLayoutEffect(() => {
     setAt(0);
     const timers = AGAIN.map(after => setTimeout(() => setTurn(count => count + 1), after));
     return () => timers.forEach(clearTimeout);

@@ -1,6 +1,6 @@
 // State that several parts of the page share. A store holds one object; who uses a part of it is drawn anew when that
 // part changes.
-import { useEffect, useState } from "./vendor/preact.js";
+import { useLayoutEffect, useState } from "./vendor/preact.js";
 
 export function createStore(initial) {
   let state = initial;
@@ -19,10 +19,11 @@ export function createStore(initial) {
   };
 }
 
-// `select` must give the same value (===) while nothing has changed.
+// `select` must give the same value (===) while nothing has changed. Subscribed before the paint: what somebody types into
+// a field that is seen must not be drawn over with what was there before.
 export function useStore(store, select = state => state) {
   const [value, setValue] = useState(() => select(store.get()));
-  useEffect(() => {
+  useLayoutEffect(() => {
     const look = () => setValue(() => select(store.get()));
     look();
     return store.subscribe(look);

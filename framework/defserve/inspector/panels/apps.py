@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections.abc import Mapping
 from typing import Any, Final
@@ -60,12 +59,10 @@ def _text(item: Json, name: str) -> str:
 async def show(inspection: Inspection, request: Request) -> Any:
     """Call a tool as a model would, and get its view ready for a frame. Parts: the progress of the call."""
     tool, arguments = request.text("tool"), request.object("arguments")
-    began, sending = time.perf_counter(), set[asyncio.Task[None]]()
+    began = time.perf_counter()
 
     def progress(progress: float, total: float | None, message: str | None) -> None:
-        part = request.part({"progress": progress, "total": total, "message": message})
-        sending.add(task := asyncio.create_task(part))
-        task.add_done_callback(sending.discard)
+        request.part({"progress": progress, "total": total, "message": message})
 
     async with asking(inspection, request) as client:
         app = await render(PatientClient(client, progress), tool, arguments)

@@ -21,7 +21,7 @@ async def follow(inspection: Inspection, request: Request) -> Any:
         figures = inspection.latencies.told(connection.era)
         if figures != told:
             told = figures
-            await request.part(figures)
+            request.part(figures)
         await asyncio.sleep(PAUSE)
 
 

@@ -158,10 +158,10 @@ async def health(inspection: Inspection, request: Request) -> Any:
 async def events(inspection: Inspection, request: Request) -> Any:
     """The events of the channels that fit a pattern, as parts until it is cancelled. The first names the channels."""
     async with _events(inspection, request) as stream:
-        await request.part({"channels": list(stream.subscribed), "unknown": list(stream.unsupported)})
+        request.part({"channels": list(stream.subscribed), "unknown": list(stream.unsupported)})
         async for event in stream:
             told = {"channel": event.channel, "data": event.data, "severity": event.severity, "missed": event.missed}
-            await request.part({"event": {**told, "sequence": event.sequence, "at": time.time()}})
+            request.part({"event": {**told, "sequence": event.sequence, "at": time.time()}})
 
 
 @asynccontextmanager

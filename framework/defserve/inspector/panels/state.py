@@ -51,12 +51,12 @@ async def follow(inspection: Inspection, request: Request) -> Any:
     """A tree, and whatever is new in it, as parts until it is cancelled. The first says what is known around it."""
     era, client = await _client(inspection, request)
     view, name = _view(inspection, request, era), request.text("set")
-    await request.part({"facts": view.facts()})
+    request.part({"facts": view.facts()})
     async with aclosing(inspection.states.follow(view)) as parts:
         async for part in parts:
             mcpl = client.mcpl
             at = mcpl.state(name).checkpoint if mcpl is not None and name in mcpl.feature_sets else None
-            await request.part({**part, "at": at})
+            request.part({**part, "at": at})
 
 
 async def changes(inspection: Inspection, request: Request) -> Any:

@@ -59,7 +59,7 @@ async def follow(inspection: Inspection, request: Request) -> Any:
                 "overview": inspection.timeline.overview.bars(),
             }
             if told != last:
-                await request.part(told)
+                request.part(told)
                 last = told
             await asyncio.sleep(BATCH_SECONDS)
     finally:

@@ -85,7 +85,7 @@ class PageSocket:
         task.add_done_callback(lambda _: self._running.pop(id, None))
 
     async def _run(self, id: int, verb: str, arguments: Json) -> None:
-        async def part(value: Any) -> None:
+        def part(value: Any) -> None:
             self._say({"id": id, "part": value})
 
         try:

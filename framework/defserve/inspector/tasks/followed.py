@@ -13,7 +13,7 @@ from defserve.host.client import Client
 from defserve.host.fields import Json, object_of, texts_of
 from defserve.host.tasks import ServerTask, StartedCall
 from defserve.inspector.questions import Questions
-from defserve.inspector.tasks.record import LONGEST_TEXT, TaskRecord
+from defserve.inspector.tasks.record import LONGEST_TEXT, FollowedRecord
 
 LONGEST_CALL: Final = 24 * 3600.0
 LONGEST_ID: Final = 4_096
@@ -40,7 +40,7 @@ class TaskHost(Protocol):
 class FollowedTask:
     """Begins with `begin`, or with `resume` for a task that is known by its id. `record` is what is known of it."""
 
-    def __init__(self, host: TaskHost, record: TaskRecord) -> None:
+    def __init__(self, host: TaskHost, record: FollowedRecord) -> None:
         self._host, self.record = host, record
         self._started: StartedCall | None = None
         self._asked: dict[str, asyncio.Task[None]] = {}
@@ -227,21 +227,35 @@ class FollowedTask:
         wanted = object_of(task.told.get("inputRequests")) if task.status == "input_required" else {}
         for key in self._asked.keys() - wanted.keys():
             self._asked.pop(key).cancel()
-        for key, request in list(wanted.items())[:MOST_QUESTIONS]:
-            if key not in self._asked:
-                self._asked[key] = asyncio.create_task(self._answer(task, key, request))
+        new = [key for key in wanted if key not in self._asked]
+        for key in new[: MOST_QUESTIONS - sum(not asked.done() for asked in self._asked.values())]:
+            self._asked[key] = asyncio.create_task(self._answer(key, wanted[key]))
 
-    async def _answer(self, task: ServerTask, key: str, request: Any) -> None:
+    async def _answer(self, key: str, request: Any) -> None:
         # The key stays in `_asked`: an answer may not show in the task yet, and must not be given twice.
         try:
-            await task.answer(await responses({"inputRequests": {key: request}}, self._answers))
-            await self.refresh()
+            given = await responses({"inputRequests": {key: request}}, self._answers)
         except ProtocolError:
-            self.record.message = "You did not let the model answer. Cancel the task if it waits for that."
+            self._explain("You did not let the model answer. Cancel the task if it waits for that.")
+            return
+        except Exception as error:
+            self._explain(f"A question cannot be answered: {error or type(error).__name__}. Cancel the task.")
+            return
+        try:
+            if isinstance(task := self._started, ServerTask):
+                await task.answer(given)
+                self.record.unanswered = ""
+                await self.refresh()
         except DefserveError as error:
-            self._asked.pop(key, None)  # it is asked again
+            self._explain(f"The answer did not reach the server: {error}")
+            # It is asked again, but not at once: some answers need no person, and a server may refuse each of them.
+            await asyncio.sleep(AWAY_SECONDS)
+            self._asked.pop(key, None)
             self._news.set()
-            self.record.message = f"The answer did not reach the server: {error}"[:LONGEST_TEXT]
+
+    def _explain(self, message: str) -> None:
+        """Tell the pages why the task waits."""
+        self.record.unanswered = message[:LONGEST_TEXT]
         self._push()
 
     # -- telling -----------------------------------------------------------------------------------------

@@ -20,7 +20,7 @@ LONGEST_ARGUMENTS: Final = 64 * 1024
 MOST_STEPS: Final = 100
 
 
-class TaskRecord:
+class FollowedRecord:
     """The facts. `steps` are its states so far, newest last; `result` is None while it has none, or a too long one."""
 
     def __init__(self, number: int, era: str, tool: str, arguments: Json) -> None:
@@ -30,6 +30,8 @@ class TaskRecord:
         self.id: str | None = None
         self.told: Json = {}
         self.status, self.message = "starting", ""
+        self.unanswered = ""
+        """Why a question of its has no answer. It is shown while the task waits for one, whatever the server says."""
         self.progress: Json | None = None
         self.by = ""
         self.since = time.time()
@@ -70,7 +72,7 @@ class TaskRecord:
             "kind": self.kind,
             "id": self.id,
             "status": self.status,
-            "message": self.message,
+            "message": (self.status == "input_required" and self.unanswered) or self.message,
             "progress": self.progress,
             "by": self.by,
             "since": self.since,

@@ -8,14 +8,14 @@ from defserve.host.client import Client
 from defserve.host.fields import Json
 from defserve.inspector.protocol import BadMessage
 from defserve.inspector.tasks.followed import FollowedTask, TaskHost
-from defserve.inspector.tasks.record import TaskRecord
+from defserve.inspector.tasks.record import FollowedRecord
 
 MOST_TASKS: Final = 100
 MOST_BYTES: Final = 32 * 1024 * 1024
 """Of results. Those of the oldest are forgotten first; the timeline has them still."""
 
 
-class Tasks:
+class FollowedTasks:
     """Started tools by number. If there are too many, the oldest of those that are over is dropped."""
 
     def __init__(self, host: TaskHost) -> None:
@@ -39,7 +39,7 @@ class Tasks:
     def _add(self, era: str, tool: str, arguments: Json) -> FollowedTask:
         self._make_room()
         self._last += 1
-        task = self._tasks[self._last] = FollowedTask(self._host, TaskRecord(self._last, era, tool, arguments))
+        task = self._tasks[self._last] = FollowedTask(self._host, FollowedRecord(self._last, era, tool, arguments))
         return task
 
     def _make_room(self) -> None:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from base64 import b64encode
 from collections.abc import Awaitable, Callable, Collection
 from inspect import isawaitable
 from typing import TYPE_CHECKING, Any, Literal
 from urllib.parse import quote
 
+from defserve.auth.oauth.basic import basic
 from defserve.auth.principals import LOCAL, Principal
 from defserve.errors import ToolError, UsageError
 
@@ -53,9 +53,8 @@ class Basic(Credentials):
 
     def add_to(self, request: ApiRequest) -> tuple[str, ...]:
         user, password = self._pair
-        coded = b64encode(f"{user}:{password}".encode()).decode()
-        request.headers["authorization"] = f"Basic {coded}"
-        return (coded, password)
+        shown = request.headers["authorization"] = basic(user, password)
+        return (shown.partition(" ")[2], password)
 
 
 class ApiKey(Credentials):

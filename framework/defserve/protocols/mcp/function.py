@@ -76,7 +76,7 @@ class Function:
         find_provider: FindProvider,
         *,
         inline: bool = False,
-        schema: Mapping[str, Any] | None = None,
+        schema: Mapping[str, Any] | ExplicitArguments | None = None,
         plain: bool = False,
     ) -> None:
         self.signature: Signature = read(function, find_provider, explicit=plain or schema is not None)
@@ -116,14 +116,16 @@ class Function:
             return await self._begin(call, self.signature.function, kwargs)
 
 
-def _arguments(signature: Signature, schema: Mapping[str, Any] | None, plain: bool) -> Arguments | ExplicitArguments:
+def _arguments(
+    signature: Signature, schema: Mapping[str, Any] | ExplicitArguments | None, plain: bool
+) -> Arguments | ExplicitArguments:
     if plain:
         return Arguments((), ())
     if schema is None:
         return Arguments.of(signature)
     from defserve.binding.arguments.explicit import ExplicitArguments
 
-    return ExplicitArguments.of(signature, dict(schema))
+    return schema if isinstance(schema, ExplicitArguments) else ExplicitArguments.of(signature, dict(schema))
 
 
 def _async(call: Call, function: Callable[..., Any], kwargs: dict[str, Any]) -> Coroutine[Any, Any, Any]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from base64 import urlsafe_b64decode, urlsafe_b64encode
 from collections.abc import Callable
 from time import monotonic
 from typing import Any, Generic, Protocol, TypeVar
@@ -87,15 +86,19 @@ class Listing(Generic[T]):
 
 def cursor_at(member: str, position: int) -> str:
     """The cursor that stands behind a position of a list."""
-    return urlsafe_b64encode(f"{member}:{position}".encode()).decode().rstrip("=")
+    from defserve.wire import base64url
+
+    return base64url.encode(f"{member}:{position}".encode())
 
 
 def position_of(member: str, cursor: Any) -> int:
     """The position that a cursor stands behind; -1 without a cursor. Raises InvalidParams for one that is not ours."""
     if cursor is None:
         return -1
+    from defserve.wire import base64url
+
     try:
-        text = urlsafe_b64decode(cursor + "=" * (-len(cursor) % 4)).decode()
+        text = base64url.decode(cursor).decode()
         named, _, position = text.partition(":")
         if named == member and position.isdecimal() and cursor_at(member, int(position)) == cursor:
             return int(position)

@@ -5,10 +5,11 @@ from __future__ import annotations
 from datetime import UTC, datetime
 
 from defserve.errors import UsageError
+from defserve.wire.instants import instant
 
 
-def instant(when: datetime | str | None = None) -> str:
-    """An instant in the form of the wire, with milliseconds if it has a fraction. Without an argument: now."""
+def instant_of(when: datetime | str | None = None) -> str:
+    """An instant that an author gives, in the form of the wire. None is now. Raises UsageError."""
     if when is None:
         when = datetime.now(UTC)
     if isinstance(when, str):
@@ -16,5 +17,4 @@ def instant(when: datetime | str | None = None) -> str:
             when = datetime.fromisoformat(when)
         except ValueError:
             raise UsageError(f"timestamp {when!r} is not ISO 8601", fix='write "2026-01-23T10:30:00Z"') from None
-    timespec = "milliseconds" if when.microsecond else "seconds"
-    return when.astimezone(UTC).isoformat(timespec=timespec).replace("+00:00", "Z")
+    return instant(when)

@@ -119,9 +119,11 @@ def new_id() -> str:
 
 def now() -> str:
     """This moment, as RFC 3339 in UTC with milliseconds."""
-    from datetime import UTC, datetime
+    import time
 
-    return datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    from defserve.wire.instants import instant_at
+
+    return instant_at(time.time(), "milliseconds")
 
 
 def _problem(fields: dict[str, Any]) -> str | None:

@@ -229,6 +229,6 @@ def is_about(kind: MessageKind | None, proposal: Proposal) -> bool:
 
 
 def _instant(seconds: float) -> str:
-    from datetime import UTC, datetime
+    from defserve.wire.instants import instant_at
 
-    return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
+    return instant_at(seconds, "seconds")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import AsyncGenerator, Awaitable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from weakref import WeakKeyDictionary
 
     from defserve.core.composition import Composition
-    from defserve.core.service import Phase
+    from defserve.core.service.phases import Phase
     from defserve.net.client import GuardedClient
     from defserve.protocols.mcp.extension import MCP
     from defserve.protocols.mcp.tools.tools import Tool
@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from defserve.protocols.mgp.audit.trail import AuditTrail
     from defserve.protocols.mgp.callbacks.callbacks import CallbackSection
     from defserve.protocols.mgp.discovery.discovery import DiscoverySection
+    from defserve.protocols.mgp.events.channel import MgpEvent
     from defserve.protocols.mgp.events.events import EventSection
     from defserve.protocols.mgp.lifecycle.checks import HealthCheck
     from defserve.protocols.mgp.lifecycle.health import HealthSection
@@ -88,6 +89,9 @@ AT_ONCE: Mapping[str, tuple[str, str, str]] = {
 }
 
 
+GRANT = "grant:"
+
+
 class MGP(Extension):
     """Security that tools declare, enforced for every peer and shown to those that speak MGP."""
 
@@ -107,6 +111,8 @@ class MGP(Extension):
         self.discovery: DiscoverySection | None = None
         self._callbacks: CallbackSection | None = None
         self._events: EventSection | None = None
+        self.share_events: Callable[[MgpEvent], bool] | None = None
+        """Sends an event to all processes; False if it cannot."""
         self.hides = options.access is not None
         if options.access is not None:
             from defserve.protocols.mgp.access.access import AccessSection
@@ -174,7 +180,7 @@ class MGP(Extension):
         if self._events is None:
             from defserve.protocols.mgp.events.events import EventSection
 
-            self._events = EventSection()
+            self._events = EventSection(lambda event: self.share_events is not None and self.share_events(event))
         return self._events
 
     def pushes_events(self, call: Call) -> bool:
@@ -254,6 +260,9 @@ class MGP(Extension):
             "notifications/mgp.stream.pace": lambda session, params: self.streaming.pace(session, params),
             "notifications/mgp.stream.gap": lambda session, params: self.streaming.gap(session, params),
             "notifications/initialized": self._opened,
+            "notifications/dev.defserve.callback_answered": lambda session, params: self.callbacks.answered(
+                session, params
+            ),
             "notifications/mgp.lifecycle": self._told_state,
         }
 
@@ -371,6 +380,17 @@ class MGP(Extension):
             self._callbacks.closed(session)
         if self._events is not None:
             self._events.closed(session)
+
+    def kept(self, session: Session) -> Params:
+        grants = {f"{GRANT}{name}": value for name, value in self.permissions.kept(session).items()}
+        return grants if self._events is None else grants | self._events.kept(session)
+
+    def restore(self, session: Session, kept: Mapping[str, Any]) -> None:
+        grants = {name.removeprefix(GRANT): value for name, value in kept.items() if name.startswith(GRANT)}
+        self.permissions.restore(session, grants)
+        others = {name: value for name, value in kept.items() if not name.startswith(GRANT)}
+        if others or self._events is not None:
+            self.events.restore(session, others)
 
     def credential_ended(self, session: Session, credential: str) -> None:
         if self._events is not None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime
 
 from defserve.errors import InvalidParams
+from defserve.wire.instants import instant
 
 
 def now() -> datetime:
@@ -25,9 +26,6 @@ def read(value: object, name: str) -> datetime | None:
     raise InvalidParams(f"Invalid params: {name} must be ISO 8601 with an offset, like 2026-03-01T00:00:00Z")
 
 
-def wire(instant: datetime | None) -> str | None:
-    """An instant as it is sent: with milliseconds if it has a fraction, otherwise without."""
-    if instant is None:
-        return None
-    timespec = "milliseconds" if instant.microsecond else "seconds"
-    return instant.astimezone(UTC).isoformat(timespec=timespec).replace("+00:00", "Z")
+def wire(when: datetime | None) -> str | None:
+    """An instant as it is sent; None for none."""
+    return None if when is None else instant(when)

@@ -21,8 +21,11 @@ class Gone(Exception):
     """The other side is gone, or does not answer in time."""
 
 
-class Link:
-    """Asks and is asked. `run` reads until the other side is gone; `heard` is the loop's time of its last line."""
+class WorkerLink:
+    """Asks and is asked. `run` reads until the other side is gone.
+
+    `last_received` is the loop's time of its last line.
+    """
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, answers: Answers) -> None:
         self._reader, self._writer, self._answers = reader, writer, answers
@@ -30,13 +33,13 @@ class Link:
         self._waiting: dict[int, asyncio.Future[Any]] = {}
         self._ids = count(1)
         self._tasks: set[asyncio.Task[None]] = set()
-        self.heard = self._loop.time()
+        self.last_received = self._loop.time()
 
     @classmethod
-    async def over(cls, one: socket.socket, answers: Answers) -> Link:
+    async def over(cls, one: socket.socket, answers: Answers) -> WorkerLink:
         return cls(*await asyncio.open_connection(sock=one, limit=LONGEST_LINE), answers)
 
-    def tell(self, what: str, about: Any = None) -> None:
+    def send(self, what: str, about: Any = None) -> None:
         """Ask without waiting for the answer."""
         self._send({"ask": next(self._ids), "what": what, "about": about})
 
@@ -58,7 +61,7 @@ class Link:
             # A line that is too long is a ValueError; nothing can be read behind it.
             with suppress(ConnectionError, ValueError):
                 while line := await self._reader.readline():
-                    self.heard = self._loop.time()
+                    self.last_received = self._loop.time()
                     self._take(json.loads(line))
         finally:
             self.close()

@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any, Final
 
 VARIABLE: Final = "DEFSERVE_WORKER"
-LONGEST_GREETING: Final = 64 * 1024
+LONGEST_SECRETS: Final = 64 * 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +36,7 @@ class Membership:
 
 
 @dataclass(frozen=True, slots=True)
-class Greeting:
+class GroupSecrets:
     """The first line that a supervisor sends. The environment is no place for secrets.
 
     `key` is the local token of the address, if it has one. `secret` seals questions, if the server has no secret.
@@ -62,8 +62,8 @@ def membership(environment: Mapping[str, str] = os.environ) -> Membership | None
     return None
 
 
-def join(member: Membership) -> tuple[socket.socket, Greeting]:
-    """Take the control socket and read the greeting. Raises EOFError if the supervisor is gone.
+def join(member: Membership) -> tuple[socket.socket, GroupSecrets]:
+    """Take the control socket and read the secrets. Raises EOFError if the supervisor is gone.
 
     After that, processes of this worker cannot take themselves for one.
     """
@@ -74,10 +74,10 @@ def join(member: Membership) -> tuple[socket.socket, Greeting]:
     control.setblocking(True)
     line = b""
     # One byte at a time: what follows belongs to the loop.
-    while not line.endswith(b"\n") and len(line) < LONGEST_GREETING:
+    while not line.endswith(b"\n") and len(line) < LONGEST_SECRETS:
         piece = control.recv(1)
         if not piece:
             control.close()
             raise EOFError("the supervisor is gone")
         line += piece
-    return control, Greeting(**json.loads(line))
+    return control, GroupSecrets(**json.loads(line))

@@ -12,8 +12,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
-from defserve.serving.workers.link import Link
-from defserve.serving.workers.membership import VARIABLE, Greeting, Membership
+from defserve.serving.workers.link import WorkerLink
+from defserve.serving.workers.membership import VARIABLE, GroupSecrets, Membership
 
 Asked: TypeAlias = Callable[["WorkerProcess", str, Any], Awaitable[Any]]
 """Answers what a worker asks."""
@@ -29,15 +29,15 @@ class GroupPlan:
     command: tuple[str, ...]
     count: int
     sockets: tuple[int, ...]
-    greeting: Greeting
+    secrets: GroupSecrets
 
 
 @dataclass(frozen=True, slots=True)
 class Timing:
     """Seconds. A worker that is not ready after `start`, or misses the pings of `hang`, is replaced.
 
-    One that died sooner than `proven` is started again after a wait, which doubles from `base` to `cap`. `farewell` is
-    for a worker that should have ended: then it is killed.
+    One that died sooner than `proven` is started again after a wait, which doubles from `base` to `cap`. One that
+    should have ended is killed `kill_after` so many seconds more.
     """
 
     start: float = 120.0
@@ -46,19 +46,19 @@ class Timing:
     proven: float = 10.0
     base: float = 0.5
     cap: float = 30.0
-    farewell: float = 5.0
+    kill_after: float = 5.0
     answer: float = 2.0
 
 
 class WorkerProcess:
-    """`is_ready` when it serves. `patience` is how long it may take to finish its calls, in its own words."""
+    """`is_ready` when it serves. `drain_seconds` is how long it may take to finish its calls, in its own words."""
 
-    link: Link
+    link: WorkerLink
 
     def __init__(self, number: int, process: Process) -> None:
         loop = asyncio.get_running_loop()
         self.number, self.pid, self.began = number, process.pid, loop.time()
-        self.patience = 0.0
+        self.drain_seconds = 0.0
         self._process, self._loop = process, loop
         self._ready: asyncio.Future[None] = loop.create_future()
         self._reading: asyncio.Task[None] | None = None
@@ -74,9 +74,9 @@ class WorkerProcess:
         try:
             with theirs:
                 worker = cls(number, await _run(plan, Membership.of(number, plan.count, theirs, plan.sockets), theirs))
-            ours.sendall(plan.greeting.written())
+            ours.sendall(plan.secrets.written())
             ours.setblocking(False)
-            worker.link = await Link.over(ours, lambda what, about: asked(worker, what, about))
+            worker.link = await WorkerLink.over(ours, lambda what, about: asked(worker, what, about))
         except BaseException:
             ours.close()
             if worker is not None:
@@ -92,8 +92,8 @@ class WorkerProcess:
     def is_ready(self) -> bool:
         return self._ready.done() and not self.exited.done()
 
-    def ready(self, patience: float) -> None:
-        self.patience = patience
+    def ready(self, drain_seconds: float) -> None:
+        self.drain_seconds = drain_seconds
         if not self._ready.done():
             self._ready.set_result(None)
 
@@ -110,15 +110,15 @@ class WorkerProcess:
 
     async def over(self, timing: Timing) -> str:
         """Wait until it has ended, hangs or is replaced. Says how it ended, or that it hangs."""
-        unanswered, heard = 0, self.link.heard
+        unanswered, received = 0, self.link.last_received
         while not self.exited.done():
-            self.link.tell("ping")
+            self.link.send("ping")
             await asyncio.wait((self.exited, self.replaced), timeout=timing.ping, return_when=asyncio.FIRST_COMPLETED)
             if self.replaced.done():
                 return ""
             # Pings are counted, not seconds: a machine that slept has done nothing wrong.
-            unanswered = unanswered + 1 if heard == self.link.heard else 0
-            heard = self.link.heard
+            unanswered = unanswered + 1 if received == self.link.last_received else 0
+            received = self.link.last_received
             if unanswered * timing.ping >= timing.hang and not self.exited.done():
                 return f"has not answered for {timing.hang:g} s"
         return self.end_in_words()

@@ -23,7 +23,7 @@ from defserve.runner.signals import INTERRUPTED
 from defserve.runner.sockets import bound
 from defserve.runner.web_sessions import WebSessions
 from defserve.serving import web
-from defserve.serving.workers.membership import Greeting, Membership, join, membership
+from defserve.serving.workers.membership import GroupSecrets, Membership, join, membership
 from defserve.serving.workers.process import GroupPlan, Timing
 from defserve.serving.workers.rules import SharingServer, check_sharing
 from defserve.serving.workers.supervisor import Supervisor, counted
@@ -82,7 +82,7 @@ def supervise(
             tuple(command) or _own_command(),
             count,
             tuple(one.fileno() for one in sockets),
-            Greeting(key, secrets.token_urlsafe(32)),
+            GroupSecrets(key, secrets.token_urlsafe(32)),
         )
         return asyncio.run(_supervise(plan, str(actual(address, sockets[0])), _teller(log_json), timing))
 
@@ -184,14 +184,14 @@ def serve_as_worker(server: ServedInGroup, address: Address, member: Membership,
     """Serve on the sockets of the group until the supervisor or a signal ends it. Returns the exit code."""
     number_lines(member.number)
     try:
-        control, greeting = join(member)
+        control, group = join(member)
     except EOFError:
         return 1
-    server.mcp.secret.of_group = greeting.secret.encode()
+    server.mcp.secret.of_group = group.secret.encode()
     composition = server.composition
     provider = WebSessions(composition)
     worker = Worker(member, control, provider, partial(web.measured, composition), partial(web.readiness, composition))
-    app = web.app_of(provider, server.mcp, server.auth, options, address, greeting.key, worker)
+    app = web.app_of(provider, server.mcp, server.auth, options, address, group.key, worker)
     network = replace(web.network_options(options), started=worker.started)
     sockets = [socket.socket(fileno=number) for number in member.sockets]
     with control:

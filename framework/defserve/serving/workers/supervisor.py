@@ -21,7 +21,7 @@ def counted(workers: int) -> str:
 
 
 @dataclass(slots=True)
-class Place:
+class WorkerPlace:
     """One of the numbers that workers have. `turn` is held by who starts a worker for it."""
 
     number: int
@@ -36,7 +36,7 @@ class Supervisor:
 
     def __init__(self, plan: GroupPlan, say: Callable[[str], None], timing: Timing | None = None) -> None:
         self.plan, self.timing, self.say = plan, timing or Timing(), say
-        self.places = [Place(number) for number in range(1, plan.count + 1)]
+        self.places = [WorkerPlace(number) for number in range(1, plan.count + 1)]
         self.running: set[WorkerProcess] = set()
         """All processes that have not ended, with those that start or leave."""
         self._gathering = Gathering(self)
@@ -138,7 +138,7 @@ class Supervisor:
                 place.worker.replaced.set_result(None)
             place.worker = worker
 
-    async def _keep(self, place: Place) -> None:
+    async def _keep(self, place: WorkerPlace) -> None:
         """Start the worker of a place again, whenever it has ended or hangs."""
         while True:
             worker = place.worker
@@ -156,7 +156,7 @@ class Supervisor:
                 if place.worker is worker:
                     await self._start_again(place)
 
-    def _wait_before(self, place: Place) -> float:
+    def _wait_before(self, place: WorkerPlace) -> float:
         """How long a place stays empty. A crash loop is told each time."""
         if not place.quick_deaths:
             return 0
@@ -167,7 +167,7 @@ class Supervisor:
             )
         return seconds
 
-    async def _start_again(self, place: Place) -> None:
+    async def _start_again(self, place: WorkerPlace) -> None:
         place.restarts += 1
         found = await self._start(place.number)
         place.worker = found if isinstance(found, WorkerProcess) else None
@@ -192,8 +192,8 @@ class Supervisor:
             task.add_done_callback(self._tasks.discard)
 
     async def _retire(self, worker: WorkerProcess) -> None:
-        worker.link.tell("leave")
-        if not await worker.end(worker.patience + self.timing.farewell):
+        worker.link.send("leave")
+        if not await worker.end(worker.drain_seconds + self.timing.kill_after):
             self.say(f"{worker} did not leave in time and was killed")
 
     async def _end_all(self) -> None:
@@ -201,7 +201,7 @@ class Supervisor:
             task.cancel()
         left = [*self.running]
         for worker in left:
-            worker.link.tell("end")
+            worker.link.send("end")
         ends = asyncio.gather(*(self._end(worker) for worker in left))
         at_once = asyncio.ensure_future(self._at_once.wait())
         await asyncio.wait((ends, at_once), return_when=asyncio.FIRST_COMPLETED)
@@ -213,5 +213,5 @@ class Supervisor:
     async def _end(self, worker: WorkerProcess) -> None:
         if not worker.is_ready:  # it has no calls to finish, and cannot hear that it should end
             await worker.kill()
-        elif not await worker.end(worker.patience + self.timing.farewell) and not self._at_once.is_set():
+        elif not await worker.end(worker.drain_seconds + self.timing.kill_after) and not self._at_once.is_set():
             self.say(f"{worker} did not end in time and was killed")

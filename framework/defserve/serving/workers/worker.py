@@ -15,7 +15,7 @@ from typing import Any, Final
 from defserve.runner.signals import end_unless
 from defserve.runner.web_sessions import WebSessions
 from defserve.serving.workers.figures import worker_figures
-from defserve.serving.workers.link import Gone, Link
+from defserve.serving.workers.link import Gone, WorkerLink
 from defserve.serving.workers.membership import Membership
 
 LINGER: Final = 10.0
@@ -24,7 +24,7 @@ others the next response says that it is the last."""
 LOOK_SECONDS: Final = 0.1
 SECONDS: Final = 4.0
 """How long a worker waits for what its supervisor gathers."""
-LONELY_SECONDS: Final = 5.0
+ORPHAN_SECONDS: Final = 5.0
 
 State = Callable[[], Awaitable[tuple[int, bytes]]]
 
@@ -37,7 +37,7 @@ class Worker:
     ) -> None:
         self.member, self._control, self._provider = member, control, provider
         self._measured, self._readiness = measured, readiness
-        self._link: Link | None = None
+        self._link: WorkerLink | None = None
         self._listener: Any = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._is_leaving = False
@@ -58,10 +58,10 @@ class Worker:
         self._spawn(self._attend())
 
     async def _attend(self) -> None:
-        self._link = link = await Link.over(self._control, self._asked)
+        self._link = link = await WorkerLink.over(self._control, self._asked)
         limits = self._provider.limits
-        link.tell("ready", limits.drain + limits.farewell + LINGER)
-        _on_hang_up(self._control.fileno(), asyncio.get_running_loop(), self._alone, lambda: self._is_leaving)
+        link.send("ready", limits.drain + limits.farewell + LINGER)
+        _on_hang_up(self._control.fileno(), asyncio.get_running_loop(), self._orphaned, lambda: self._is_leaving)
         await link.run()
 
     async def _asked(self, what: str, about: Any) -> Any:
@@ -100,14 +100,14 @@ class Worker:
         self._is_leaving = True
         self._provider.ask()
 
-    def _alone(self) -> None:
-        """The supervisor was killed. Nobody listens after this worker, so it ends as if nobody had taken over."""
+    def _orphaned(self) -> None:
+        """The supervisor was killed. End as if it had asked: accept no more, and finish the running calls."""
         self.leave()
 
     def _tell_end(self) -> None:
-        """If nobody told it to end, and no signal did, a client has: then the whole group ends."""
+        """Tell the supervisor if a client has ended this worker: then the whole group ends."""
         if self._link is not None and not (self._is_leaving or self._listener.signals):
-            self._link.tell("ended")
+            self._link.send("ended")
 
     # -- for callers -------------------------------------------------------------------------------------
 
@@ -161,6 +161,6 @@ def _on_hang_up(
         poll.poll()
         with suppress(RuntimeError):  # the loop has ended
             loop.call_soon_threadsafe(action)
-            end_unless(happened, LONELY_SECONDS, 1)
+            end_unless(happened, ORPHAN_SECONDS, 1)
 
     start_new_thread(wait, ())

@@ -15,7 +15,8 @@ from typing import Any, Final, TypeAlias, cast
 
 from defserve.errors import Refused
 from defserve.stores.redis_address import RedisAddress
-from defserve.stores.shared import scripts
+from defserve.stores.shared.scripts import streams, workers
+from defserve.stores.shared.scripts.head import Value
 from defserve.stores.store import StoreUnavailable
 
 LEASE: Final = 8.0
@@ -27,8 +28,8 @@ BATCH: Final = 64
 CONNECTIONS: Final = 16
 PAGE: Final = 256
 QUEUED_BYTES: Final = 32 * 1024 * 1024
-STARTING: Final = 2.0
-LEAVING: Final = 2.0
+START_TIMEOUT: Final = 2.0
+STOP_TIMEOUT: Final = 2.0
 
 # Errors of Redis that end by themselves, or when somebody makes room. redis-py has classes for some of them, and takes
 # the code out of their text.
@@ -40,10 +41,7 @@ PASSING_CODES: Final = (
     *("NOREPLICAS", "TRYAGAIN", "UNBLOCKED"),
 )
 
-OUT_OF_ORDER: Final = -5
-
-Value: TypeAlias = str | bytes | int
-Heard: TypeAlias = Callable[[dict[str, bytes], str], Awaitable[None] | None]
+Receiver: TypeAlias = Callable[[dict[str, bytes], str], Awaitable[None] | None]
 
 log = logging.getLogger("defserve")
 
@@ -56,11 +54,37 @@ class _Write:
         self.size = sum(len(each) for each in args if not isinstance(each, int))
 
 
-class SharedLink:
-    """`worker` names this process from `start` on; every start has a new name.
+class Delivery:
+    """One piece of news that sessions are being told. Each message that tells a session has an id of its own.
 
-    `is_up`: news and mail arrive. While it is False, what is known of sessions may be old. `up_since` is when that
-    last changed, in monotonic seconds.
+    `record` is a field of the session's record that is kept together with the next message, and its value.
+    """
+
+    __slots__ = ("id", "record", "_counts")
+
+    def __init__(self, id: str) -> None:
+        self.id, self.record = id, ("", "")
+        self._counts: dict[str, int] = {}
+
+    def next_id(self, session: str) -> str:
+        count = self._counts[session] = self._counts.get(session, 0) + 1
+        return f"{self.id}-{count}"
+
+    def skip(self, session: str, delivered: str) -> bool:
+        """Whether the next message is there already: `delivered` is the id of the last one. Then it is left out."""
+        id, _, last = delivered.rpartition("-")
+        count = self._counts.get(session, 0) + 1
+        if self.id != id or count > int(last):
+            return False
+        self._counts[session] = count
+        return True
+
+
+class SharedLink:
+    """This process's connections to the Redis of its group. `worker` is its name there; each `start` makes a new one.
+
+    `is_up` says whether news and mail arrive. While it is False, what is known of sessions may be out of date.
+    `up_since` is when `is_up` last changed, in monotonic seconds.
     """
 
     def __init__(self, address: str) -> None:
@@ -68,19 +92,25 @@ class SharedLink:
         self._prefix = f"{self._address.prefix}shared:"
         self.worker = ""
         self.is_up, self.up_since = False, 0.0
-        self._heard: dict[str, list[Heard]] = {}
-        self.telling = ""
-        """The id of the news that sessions are being told."""
+        self._receivers: dict[str, list[Receiver]] = {}
+        self.delivering: Delivery | None = None
+        """The news that sessions are being told."""
+        self.caught_up: list[Callable[[], Awaitable[None]]] = []
+        """Called when news arrives again: what is known of the store may be old."""
         self._loop: asyncio.AbstractEventLoop | None = None
-        self.missed: list[Callable[[], None]] = []
-        """Called when news may have been missed for good: everything that is known may be old."""
-        self.unreached: list[Callable[[], None]] = []
-        """Called when others may have thought for a while that this worker is dead, and sent it no mail."""
+        self.news_lost: list[Callable[[], None]] = []
+        """Called when news may be lost for good: everything that is known may be old."""
+        self.lease_lost: list[Callable[[], None]] = []
+        """Called when the lease had ended: others took this worker for dead, and may have sent it no mail."""
+        self.renewed: list[Callable[[], Awaitable[None]]] = []
+        """Called after each renewal of the lease, a few times for the length of a lease."""
         self._queue: deque[_Write] = deque()
         self._queued = 0
         self._wake = self._arrived = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
         self._cursors: dict[str, str] = {}
+        self._handled_news = "0-0"
+        """The last news of which everything that follows from it is in Redis."""
         self._redis: Any = None
         self._shas: dict[str, str] = {}
         self._users = self._given = 0
@@ -101,10 +131,10 @@ class SharedLink:
         self._queued = 0
         self._running = asyncio.Semaphore(CONNECTIONS)
         self._redis = self._client()
-        self._tasks = [asyncio.create_task(work()) for work in (self._listen, self._write, self._beat)]
+        self._tasks = [asyncio.create_task(work()) for work in (self._listen, self._write, self._keep_lease)]
         self._arrived = arrived = asyncio.Event()
         with suppress(TimeoutError):
-            async with asyncio.timeout(STARTING):
+            async with asyncio.timeout(START_TIMEOUT):
                 await arrived.wait()
 
     async def stop(self) -> None:
@@ -116,7 +146,7 @@ class SharedLink:
             written = asyncio.Event()
             self.after(written.set)
             with suppress(TimeoutError):
-                async with asyncio.timeout(LEAVING):
+                async with asyncio.timeout(STOP_TIMEOUT):
                     await written.wait()
         left = set(self._tasks)
         while left:  # redis-py sometimes takes a cancellation for itself
@@ -125,8 +155,8 @@ class SharedLink:
             _, left = await asyncio.wait(left, timeout=FIRST_WAIT)
         self.is_up = False
         with suppress(Exception):  # others notice by the lease
-            async with asyncio.timeout(LEAVING):
-                await self.run(scripts.LEAVE, self.worker, self._cursors.get("news", "0-0"))
+            async with asyncio.timeout(STOP_TIMEOUT):
+                await self.run(workers.LEAVE, self.worker, self._cursors.get("news", "0-0"))
         with suppress(Exception):
             await self._redis.aclose()
 
@@ -137,6 +167,24 @@ class SharedLink:
         once = Retry(NoBackoff(), 0)  # repeating is up to this file, which knows what comes after what
         return self._address.client(socket_timeout=timeout, socket_connect_timeout=TIMEOUT, retry=once)
 
+    @property
+    def lease(self) -> float:
+        """How many seconds a worker that died is taken for alive."""
+        return LEASE
+
+    @property
+    def loop(self) -> asyncio.AbstractEventLoop | None:
+        """The event loop that this link belongs to; None before it has started."""
+        return self._loop if self._users else None
+
+    @property
+    def is_on_loop(self) -> bool:
+        """Whether the running event loop is the one that this link belongs to."""
+        try:
+            return self._loop is asyncio.get_running_loop()
+        except RuntimeError:
+            return False
+
     def new_name(self) -> str:
         """A name that nobody gives again: the worker's, a dot, and a number."""
         self._given += 1
@@ -144,7 +192,7 @@ class SharedLink:
 
     @property
     def read_news(self) -> str:
-        """The id of the last news that was heard."""
+        """The id of the last news that was received."""
         return self._cursors.get("news", "0-0")
 
     # -- out ---------------------------------------------------------------------------------------------
@@ -170,10 +218,18 @@ class SharedLink:
         self._queued += write.size
         self._wake.set()
 
-    def tell(self, *fields: str) -> None:
-        """Tell every worker something: names and values. From any thread; nobody hears it while this worker starts."""
-        if self._loop is not None and self._users:
-            self._loop.call_soon_threadsafe(self.write, scripts.TELL, *fields, "w", self.worker)
+    def publish(self, *fields: str) -> bool:
+        """Send every worker something: names and values. From any thread.
+
+        False: it is not sent, because this worker has not started, or the store is away for too long.
+        """
+        if (loop := self.loop) is None:
+            return False
+        if self.is_full:
+            log.error("the store %s is away for too long: the other processes miss a change", self._address.where)
+            return False
+        loop.call_soon_threadsafe(self.write, workers.PUBLISH, *fields, "w", self.worker)
+        return True
 
     def after(self, done: Callable[[], None]) -> None:
         """Call `done` when everything written so far is in Redis."""
@@ -239,10 +295,10 @@ class SharedLink:
                     return
                 log.error("the store refuses a script: %s", reply)
                 reply = None
-            elif reply == [OUT_OF_ORDER]:
+            elif isinstance(reply, list) and reply[:1] == [streams.OUT_OF_ORDER]:
                 # All that was written before is taken: Redis has lost it since, or refused it. The rest goes on.
                 log.error("the store %s has lost events of a stream", self._address.where)
-                self._queue.appendleft(_Write(scripts.SKIP, each.args[:4], None))
+                self._queue.appendleft(_Write(streams.SKIP, cast("list[Value]", reply[1:]), None))
                 self._queued += self._queue[0].size
                 return
             self._queue.popleft()
@@ -256,12 +312,12 @@ class SharedLink:
 
     # -- in ----------------------------------------------------------------------------------------------
 
-    def hear(self, kind: str, heard: Heard) -> None:
-        """Call `heard(fields, id)` for mail, news and signals of this kind, in their order."""
-        self._heard.setdefault(kind, []).append(heard)
+    def receive(self, kind: str, receiver: Receiver) -> None:
+        """Call `receiver(fields, id)` for mail, news and signals of this kind, in their order."""
+        self._receivers.setdefault(kind, []).append(receiver)
 
     async def news_after(self, id: str) -> list[tuple[str, dict[str, bytes]]] | None:
-        """The news after this id that this worker has heard already. None if some of it is no longer kept."""
+        """The news after this id that this worker has received already. None if some of it is no longer kept."""
         if not _is_before(id, self.read_news):
             return []
         with self._address.raising_store_errors(quietly=True):
@@ -284,7 +340,7 @@ class SharedLink:
                             was_known, pause = True, FIRST_WAIT
                         while True:
                             found = await self._read(redis, BLOCK)
-                            await self._hear_all(found)
+                            await self._dispatch(found)
                 except Exception as error:
                     self._note(error)
                     if self.is_up:
@@ -306,14 +362,16 @@ class SharedLink:
         else:
             at = self.read_news
             if at != "0-0" and not await redis.xrange(self._prefix + "news", at, at):
-                for missed in self.missed:
-                    missed()
+                for news_lost in self.news_lost:
+                    news_lost()
         while found := await self._read(redis, None):
-            await self._hear_all(found)
+            await self._dispatch(found)
+        for caught_up in self.caught_up:
+            await caught_up()
         self.is_up, self.up_since = True, time.monotonic()
         self._arrived.set()
-        for unreached in self.unreached:
-            unreached()
+        for lease_lost in self.lease_lost:
+            lease_lost()
 
     async def _read(self, redis: Any, block: float | None) -> dict[str, list[tuple[str, dict[str, bytes]]]]:
         wanted = {self._prefix + stream: cursor for stream, cursor in self._cursors.items()}
@@ -326,24 +384,26 @@ class SharedLink:
             for key, entries in pairs
         }
 
-    async def _hear_all(self, found: dict[str, list[tuple[str, dict[str, bytes]]]]) -> None:
+    async def _dispatch(self, found: dict[str, list[tuple[str, dict[str, bytes]]]]) -> None:
         for stream, entries in found.items():
             for id, fields in entries:
                 self._cursors[stream] = id
-                for heard in self._heard.get(fields.get("t", b"").decode(), ()):
+                for receiver in self._receivers.get(fields.get("t", b"").decode(), ()):
                     try:
-                        if (work := heard(fields, id)) is not None:
+                        if (work := receiver(fields, id)) is not None:
                             await work
                     except Exception:
-                        log.exception("%s could not be heard", fields.get("t"))
+                        log.exception("%s could not be handled", fields.get("t"))
 
-    async def _beat(self) -> None:
+    async def _keep_lease(self) -> None:
         while True:
             wait = BEAT
             try:
                 if not await self._renew():
-                    for unreached in self.unreached:
-                        unreached()
+                    for lease_lost in self.lease_lost:
+                        lease_lost()
+                for renewed in self.renewed:
+                    await renewed()
             except Exception as error:
                 self._note(error)
                 wait = FIRST_WAIT * 4
@@ -352,7 +412,9 @@ class SharedLink:
     async def _renew(self) -> bool:
         """Renew the lease, and drop the mail that was read. False: the lease had ended."""
         mail = self._cursors["mail:" + self.worker]
-        return bool(await self.run(scripts.BEAT, self.worker, int(LEASE * 1000), self.read_news, mail))
+        if not self._queue:
+            self._handled_news = self.read_news
+        return bool(await self.run(workers.RENEW, self.worker, int(LEASE * 1000), self._handled_news, mail))
 
     def _note(self, error: Exception) -> None:
         """What redis-py raises besides its own errors must not end a task that everything else waits for."""

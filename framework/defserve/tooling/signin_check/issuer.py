@@ -6,10 +6,10 @@ import json
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from typing import Any, Final
 
-from defserve.auth.issuers.discovery import OAUTH, OPENID
 from defserve.auth.issuers.fetching import HttpRequest, Send
 from defserve.auth.jwt.jwks import parse_key_set
 from defserve.auth.jwt.signing_keys import ASYMMETRIC
+from defserve.auth.oauth.well_known import issuer_places
 from defserve.auth.urls import checked_url
 from defserve.errors import UsageError
 from defserve.tooling.signin_check.documents import document_at
@@ -23,12 +23,12 @@ async def issuer_steps(issuer: str, url: str, scopes: Sequence[str], ask: Send) 
     """Every step at an issuer, for a server at `url` that names these scopes."""
     part = f"Issuer {issuer}"
     try:
-        places = _places(issuer)
+        checked_url(issuer, "the issuer")
     except UsageError as error:
         yield Step(part, "metadata", "broken", error.problem, error.fix)
         return
     found, problems = None, list[str]()
-    for place in places:
+    for place in issuer_places(issuer):
         found, problem = await document_at(place, ask)
         if found is not None:
             yield Step(part, "metadata", "ok", place)
@@ -44,13 +44,6 @@ async def issuer_steps(issuer: str, url: str, scopes: Sequence[str], ask: Send) 
         yield _scopes(part, scopes, found)
     yield _resource(part, url, found)
     yield await _keys(part, found, ask)
-
-
-def _places(issuer: str) -> list[str]:
-    """Where clients look, in their order."""
-    parts = checked_url(issuer, "the issuer")
-    origin, path = f"{parts.scheme}://{parts.netloc}", parts.path.rstrip("/")
-    return list(dict.fromkeys([f"{origin}{OAUTH}{path}", f"{origin}{OPENID}{path}", f"{origin}{path}{OPENID}"]))
 
 
 def _issuer(part: str, issuer: str, found: Mapping[str, Any]) -> Step:

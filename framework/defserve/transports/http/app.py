@@ -12,7 +12,7 @@ from defserve.auth.challenges import HOW_TO_SEND, Denied
 from defserve.auth.dpop.shown import ShownProof
 from defserve.auth.failures import FailedTokens
 from defserve.auth.live.bearers import LiveBearers
-from defserve.auth.metadata import WELL_KNOWN
+from defserve.auth.oauth.well_known import RESOURCE
 from defserve.auth.options import Auth
 from defserve.auth.principals import Principal
 from defserve.auth.site import AuthSite
@@ -238,7 +238,7 @@ class HttpApp:
         resource = self.auth.resource if self.auth is not None else None
         if resource is not None and (root := self._root(scope)):
             # The paths of the standard belong to the app in which this one is mounted.
-            denied = denied.naming(resource.metadata_url, f"{resource.origin}{root}{WELL_KNOWN}")
+            denied = denied.naming(resource.metadata_url, f"{resource.origin}{root}{RESOURCE}")
         said = [("www-authenticate", denied.challenge), *denied.more]
         headers = [(name.encode(), value.encode("latin-1")) for name, value in said if value]
         await exchange.refuse(denied.status, denied.text, headers)

@@ -128,7 +128,7 @@ class HttpSession:
         """Whether nothing is running, and the client has sent nothing for so many seconds."""
         return not (self.readers or self.streams) and time.monotonic() - self.used > seconds
 
-    def give_way(self) -> None:
+    def evict(self) -> None:
         self.end()
 
     def idle(self) -> tuple[bool, float] | None:

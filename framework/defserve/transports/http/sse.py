@@ -56,7 +56,7 @@ class Feed:
         """As a `SessionHolder`: whether its client was never heard, and for how long it is silent."""
         return None if self.conversation.in_flight else (self.heard == self._opened, time.monotonic() - self.heard)
 
-    def give_way(self) -> None:
+    def evict(self) -> None:
         """Its session ends at once, because another one takes its place."""
         self.conversation.close()
         self.exchange.drop()

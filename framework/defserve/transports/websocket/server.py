@@ -129,7 +129,7 @@ class WebSocket(ClientOutbox):
             return None
         return self._heard == self._opened, time.monotonic() - self._heard
 
-    def give_way(self) -> None:
+    def evict(self) -> None:
         """Its session ends at once, because another one takes its place."""
         self.conversation.close()
         self._end(GIVES_WAY)

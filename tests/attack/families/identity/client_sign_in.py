@@ -14,7 +14,7 @@ from defserve.errors import PeerError
 from defserve.host import Remote, SignIn, SignInError
 from defserve.host.signin.fetching import Fetcher
 from defserve.host.signin.keeping.files import FileStore
-from defserve.host.signin.keeping.memory import MemoryStore
+from defserve.host.signin.keeping.memory import MemoryCredentialStore
 from defserve.host.signin.keeping.places import file_of
 from defserve.host.signin.reach import Reach
 from tests.attack.trial import Family, Trial
@@ -27,7 +27,7 @@ Change = Callable[[Company, Company], Any]
 
 async def signed_in(server: Company, person: Company, store: Any = None) -> str:
     """What comes of a call: `done`, or the error."""
-    auth = SignIn(redirect=person, store=store or MemoryStore(), client_id="me", client_secret="the-secret")
+    auth = SignIn(redirect=person, store=store or MemoryCredentialStore(), client_id="me", client_secret="the-secret")
     try:
         async with Remote(server.url, auth=auth).connect() as client:
             await client.call("add")
@@ -65,7 +65,7 @@ def _(trial: Trial) -> None:
     async def run() -> None:
         for name, change in MIXED_UP.items():
             async with company() as honest, company() as evil:
-                store = MemoryStore()
+                store = MemoryCredentialStore()
                 trial.expect(await signed_in(honest, honest, store) == "done", "the honest server: no sign-in")
                 change(evil, honest)
                 said = await signed_in(evil, evil, store)
@@ -124,7 +124,7 @@ def _(trial: Trial) -> None:
         ):
             for status in (301, 302, 303, 307, 308):
                 async with company() as there, company() as evil:
-                    store = MemoryStore()
+                    store = MemoryCredentialStore()
                     if path == "/mcp":
                         trial.expect(await signed_in(there, there, store) == "done", "no sign-in")
                     handle = there.handle
@@ -166,7 +166,7 @@ def _(trial: Trial) -> None:
                 trial.expect("refresh-1" not in told(evil), "a renamed file gave the refresh token to another server")
         for path in ("/mcp", "/mcp/", "/other", "/mcp2", "/mcp/deep", "/%6dcp"):
             async with company() as honest:
-                store = MemoryStore()
+                store = MemoryCredentialStore()
                 await signed_in(honest, honest, store)
                 before = len(honest.web.seen)
                 auth = SignIn(redirect=honest, store=store, client_id="me", client_secret="the-secret")

@@ -2,10 +2,11 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from defserve.host.mgp.streaming.ordering import MOST_EARLY, MOST_WANTED, ChunkOrder
+from defserve.host.mgp.streaming.ordering import MOST_EARLY, MOST_EARLY_BYTES, MOST_WANTED, ChunkOrder
 
 
 @given(st.permutations(range(12)), st.data())
@@ -68,3 +69,15 @@ def test_a_hole_is_given_up_when_too_much_waits_behind_it():
     given_out = [order.take(index, index) for index in range(1, MOST_EARLY + 2)]
     assert given_out[-1] == list(range(1, MOST_EARLY + 2))
     assert order.missed == 1
+
+
+@pytest.mark.parametrize("deep", [False, True])
+def test_a_hole_is_given_up_when_too_many_bytes_wait_behind_it(deep: bool):
+    text = "x" * (MOST_EARLY_BYTES // 4)
+    part: Any = {"type": "odd", "a": [{"b": text}]} if deep else text
+    order = ChunkOrder()
+    given_out = [order.take(index, part) for index in range(1, 5)]
+    assert [len(parts) for parts in given_out] == [0, 0, 0, 4]
+    # What was given out waits no longer.
+    assert [order.take(index, part) for index in (6, 7, 8)] == [[], [], []]
+    assert len(order.take(5, part)) == 4

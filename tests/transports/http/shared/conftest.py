@@ -33,3 +33,10 @@ async def group(redis: RedisServer, request: pytest.FixtureRequest) -> AsyncIter
         yield group
         for worker in group.workers.values():
             worker.go.set()
+
+
+@pytest.fixture
+async def pair(redis: RedisServer, request: pytest.FixtureRequest) -> AsyncIterator[Group]:
+    """A group without processes: the test starts them as it needs them."""
+    async with AsyncExitStack() as stack:
+        yield Group(f"{redis.address}?prefix={abs(hash(request.node.name))}:", stack)

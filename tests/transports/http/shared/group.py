@@ -14,9 +14,10 @@ from tests.asgi import Peer, living
 class Worker:
     """One of the processes. `steps` lets `count` go on; `go` lets `wait` end."""
 
-    def __init__(self, name: str, address: str, auth: Any = None, **limits: Any) -> None:
+    def __init__(self, name: str, address: str, auth: Any = None, options: Any = None, **limits: Any) -> None:
         self.name = name
-        self.server = Server("web", "1", shared=address, secret="s" * 32, limits=Limits(**limits), auth=auth)
+        made = {"secret": "s" * 32, "limits": Limits(**limits), "auth": auth, **(options or {})}
+        self.server = Server("web", "1", shared=address, **made)
         self.extras = self.server.feature_set("extras", "More")
         self.steps: asyncio.Queue[int] = asyncio.Queue()
         self.go = asyncio.Event()
@@ -90,8 +91,10 @@ class Group:
         self.workers: dict[str, Worker] = {}
         self._lives: dict[str, AsyncExitStack] = {}
 
-    async def start(self, name: str, **limits: Any) -> Worker:
+    async def start(self, name: str, *, declare: Callable[[Server], None] | None = None, **limits: Any) -> Worker:
         worker = self.workers[name] = Worker(name, self.address, **limits)
+        if declare is not None:
+            declare(worker.server)
         self._lives[name] = AsyncExitStack()
         self._stack.push_async_callback(self._lives[name].aclose)
         worker.app = await self._lives[name].enter_async_context(living(worker.server.asgi()))

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from defserve.stores.shared import scripts
+from defserve.stores.shared.scripts import workers
 from tests.asgi import Peer
 from tests.transports.http.shared.group import Group
 from tests.waiting import until
@@ -34,7 +34,7 @@ async def test_a_session_that_is_known_costs_no_round_trip(group: Group, monkeyp
             patch.setattr(worker.link, "write", ask)
         said = [await client.at(name).call("who") for name in ("one", "two", "one")]
     assert said == ["one", "two", "one"]
-    asked = [each for each in asked if each[0] != scripts.BEAT]
+    asked = [each for each in asked if each[0] != workers.RENEW]
     assert asked == []
 
 

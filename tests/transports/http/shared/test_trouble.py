@@ -10,7 +10,7 @@ import pytest
 from defserve.auth.principals import Principal
 from defserve.errors import LimitExceeded
 from defserve.stores.shared import link as links
-from defserve.stores.shared import scripts
+from defserve.stores.shared.scripts.sessions import TOUCH
 from defserve.stores.store import StoreUnavailable
 from defserve.transports.http.shared.reading import StreamReader
 from tests.asgi import Exchange, last, text
@@ -29,8 +29,8 @@ def session(worker: Worker, client: Client) -> Any:
     return next(each for each in sessions(worker) if each.id == client.session)
 
 
-async def home(worker: Worker, client: Client) -> str:
-    return (await worker.link._redis.hget(f"{worker.link._prefix}session:{client.session}", "home")).decode()
+async def owner(worker: Worker, client: Client) -> str:
+    return (await worker.link._redis.hget(f"{worker.link._prefix}session:{client.session}", "owner")).decode()
 
 
 async def leave(exchange: Exchange) -> None:
@@ -54,10 +54,10 @@ async def test_a_stranger_who_knows_an_id_moves_nothing_and_stops_nobody(group: 
     await group["one"].kill()
     two = sessions(group["two"])
     await two.load(client.session, STRANGER)
-    assert await home(group["two"], client) == one and not group["two"].known
+    assert await owner(group["two"], client) == one and not group["two"].known
     await asyncio.gather(two.load(client.session, STRANGER), two.load(client.session, opener))
     assert group["two"].known == {client.session}
-    assert await home(group["two"], client) == group["two"].link.worker
+    assert await owner(group["two"], client) == group["two"].link.worker
 
 
 async def test_a_session_that_could_not_move_in_does_so_the_next_time(group: Group, monkeypatch: pytest.MonkeyPatch):
@@ -66,9 +66,9 @@ async def test_a_session_that_could_not_move_in_does_so_the_next_time(group: Gro
     failing_once(monkeypatch, group["two"].link, "news_after")
     table = sessions(group["two"])
     assert (await client.at("two").begin_call("who").ended()).status == 503
-    assert table.at_home() == []
+    assert table.owned() == []
     assert await client.at("two").call("who") == "two"
-    assert table.at_home() == [session(group["two"], client)]
+    assert table.owned() == [session(group["two"], client)]
 
 
 async def test_a_reader_that_could_not_begin_leaves_its_place(group: Group, monkeypatch: pytest.MonkeyPatch):
@@ -159,7 +159,7 @@ async def test_what_is_loaded_has_what_was_changed_here_before(group: Group, mon
     one.change(["credential:k", '{"id": "me", "kind": "token", "scopes": [], "claims": {}, "credential": "k"}'], [])
     loading = asyncio.create_task(sessions(group["one"]).load(client.session, one.opener))
     for _ in range(3):
-        await link.run(scripts.TOUCH, client.session, one.ttl)
+        await link.run(TOUCH, client.session, one.ttl)
     gate.set()
     await loading
     assert "k" in one.credentials

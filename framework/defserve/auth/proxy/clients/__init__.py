@@ -2,6 +2,6 @@
 
 A registration is sealed into the client's id, so nothing is kept, and nobody can fill a store by registering.
 
-May import: `auth.buckets`, `auth.proxy.errors`, `auth.proxy.seals`, `auth.site`, `auth.urls`, `net.client`,
-`net.egress`.
+May import: `auth.buckets`, `auth.oauth`, `auth.proxy.errors`, `auth.proxy.seals`, `auth.site`, `auth.urls`,
+`net.client`, `net.egress`.
 """

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import json
 import time
-from base64 import b64decode
 from collections.abc import Mapping
 from typing import Any, Final
-from urllib.parse import unquote_plus
 
+from defserve.auth.oauth.basic import read_client_basic
 from defserve.auth.proxy.clients.client import GRANTS, OAuthClient, described
 from defserve.auth.proxy.clients.documents import ClientDocuments
 from defserve.auth.proxy.errors import OAuthError
@@ -79,13 +78,7 @@ def _basic(authorization: str | None) -> tuple[str, str] | None:
     """Id and secret of an Authorization header; None if there is none. Raises OAuthError."""
     if authorization is None:
         return None
-    scheme, _, rest = authorization.partition(" ")
     try:
-        if scheme.lower() != "basic":
-            raise ValueError
-        id, colon, secret = b64decode(rest.strip(), validate=True).decode().partition(":")
+        return read_client_basic(authorization)
     except ValueError:
         raise OAuthError("invalid_client", "Authorization holds no id and secret of a client") from None
-    if not colon:
-        raise OAuthError("invalid_client", "Authorization holds no secret of a client")
-    return unquote_plus(id), unquote_plus(secret)

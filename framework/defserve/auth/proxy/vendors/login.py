@@ -5,16 +5,16 @@ from __future__ import annotations
 import json
 import logging
 import time
-from base64 import urlsafe_b64encode
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from hashlib import sha256
 from typing import Any, Final
 from urllib.parse import urlencode
 
-from defserve.auth.issuers.discovery import discover, endpoint_of
-from defserve.auth.issuers.fetching import HttpRequest, IssuerUnavailable, Send, basic
+from defserve.auth.issuers.discovery import endpoint_of, metadata_of
+from defserve.auth.issuers.fetching import HttpRequest, IssuerUnavailable, Send
 from defserve.auth.jwt.id_tokens import IdTokens
+from defserve.auth.oauth.basic import client_basic
+from defserve.auth.oauth.pkce import challenge_of
 from defserve.auth.proxy.errors import OAuthError
 from defserve.auth.proxy.vendors.table import Vendor
 from defserve.wire.jsonvalue import is_object
@@ -120,7 +120,7 @@ class VendorLogin:
     async def _tokens(self, form: Mapping[str, str]) -> dict[str, Any]:
         url = await self._endpoint("token_endpoint", self.vendor.token)
         shown = {"client_id": self._id, "client_secret": self._secret} if self.vendor.method == "post" else {}
-        headers = basic(self._id, self._secret) if self.vendor.method == "basic" else {}
+        headers = {"authorization": client_basic(self._id, self._secret)} if self.vendor.method == "basic" else {}
         request = HttpRequest(url, {**form, **shown}, headers)
         status, found = await self._asked(request)
         if status < 500 and str(found.get("error")) in _ENDED:
@@ -155,7 +155,7 @@ class VendorLogin:
         if not self.vendor.issuer or time.monotonic() - self._read_at < METADATA_SECONDS:
             return self._metadata
         try:
-            self._metadata = await discover(self.vendor.issuer, self._fetch)
+            self._metadata = await metadata_of(self.vendor.issuer, self._fetch)
         except IssuerUnavailable as error:
             log.error("%s", error)
             raise OAuthError("temporarily_unavailable", "the sign-in is not available at the moment") from None
@@ -177,11 +177,6 @@ def _not_accepted(request: HttpRequest, status: int, found: Mapping[str, Any]) -
 def _not_available(request: HttpRequest, why: str) -> OAuthError:
     log.error("%s does not answer as it must: %s", request.url, why)
     return OAuthError("temporarily_unavailable", "the sign-in is not available at the moment")
-
-
-def challenge_of(verifier: str) -> str:
-    """The S256 challenge of a verifier (RFC 7636 §4.2)."""
-    return urlsafe_b64encode(sha256(verifier.encode()).digest()).rstrip(b"=").decode()
 
 
 def _kept(tokens: Mapping[str, Any]) -> dict[str, str]:

@@ -5,5 +5,5 @@ whoever reads them, and nothing is read ahead of a slow reader. A request is sen
 caller says that it may be, and only if a kept connection ended before one byte of the response came.
 Where the environment names a proxy for the address, httpx2 does the same work (`proxied`).
 
-May import: `auth.urls`, `host.link`.
+May import: `auth.oauth.basic`, `auth.urls`, `host.link`.
 """

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import re
 from typing import Final
 from urllib.parse import quote, unquote, urljoin, urlsplit
@@ -41,8 +40,9 @@ class Address:
         self.target = f"{path}?{quote(parts.query, safe=PLAIN)}" if parts.query else path
         self.userinfo: str | None = None
         if parts.username is not None:
-            pair = f"{unquote(parts.username)}:{unquote(parts.password or '')}"
-            self.userinfo = "Basic " + base64.b64encode(pair.encode()).decode()
+            from defserve.auth.oauth.basic import basic
+
+            self.userinfo = basic(unquote(parts.username), unquote(parts.password or ""))
         self._shown = f"{scheme}://{named}{f':{port}' if port else ''}{path}"
 
     def __str__(self) -> str:

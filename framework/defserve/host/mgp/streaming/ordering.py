@@ -4,7 +4,12 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+from pydantic_core import to_json
+
 MOST_EARLY: Final = 1_000
+MOST_EARLY_BYTES: Final = 16 * 1024 * 1024
+AROUND_BYTES: Final = 128
+"""What a part takes besides its content, about."""
 MOST_WANTED: Final = 256
 """How many missing chunks are asked for at a time. The server chooses the indices, so a gap may be huge."""
 
@@ -14,19 +19,23 @@ _LOST: Final = object()
 class ChunkOrder:
     """`next` is the index of the next chunk to give out. `missed` counts chunks that will never come."""
 
-    __slots__ = ("next", "missed", "_early", "_asked")
+    __slots__ = ("next", "missed", "_early", "_early_bytes", "_asked")
 
     def __init__(self) -> None:
         self.next = self.missed = 0
-        self._early: dict[int, Any] = {}
+        self._early: dict[int, tuple[Any, int]] = {}
+        self._early_bytes = 0
         self._asked: set[int] = set()
 
     def take(self, index: int, content: Any) -> list[Any]:
         """Take one more chunk; returns the chunks that are next in order. A repeated chunk is ignored."""
         if index < self.next or index in self._early:
             return []
-        self._early[index] = content
-        if len(self._early) > MOST_EARLY:
+        # What can be given out at once does not wait, so it need not be measured.
+        size = part_size(content) if index > self.next else 0
+        self._early[index] = (content, size)
+        self._early_bytes += size
+        if len(self._early) > MOST_EARLY or self._early_bytes > MOST_EARLY_BYTES:
             self._skip_to(min(self._early))
         return self._due()
 
@@ -45,6 +54,7 @@ class ChunkOrder:
     def repeat(self) -> None:
         """The chunks start again from the first. Those that were given out are not given out twice."""
         self._early.clear()
+        self._early_bytes = 0
         self._asked.clear()
 
     def rest(self) -> list[Any]:
@@ -62,10 +72,17 @@ class ChunkOrder:
     def _due(self) -> list[Any]:
         found: list[Any] = []
         while self.next in self._early:
-            content = self._early.pop(self.next)
+            content, size = self._early.pop(self.next)
+            self._early_bytes -= size
             self.next += 1
             if content is _LOST:
                 self.missed += 1
             else:
                 found.append(content)
         return found
+
+
+def part_size(part: Any) -> int:
+    """The bytes that a part takes, about."""
+    size = len(part) if isinstance(part, str) else len(to_json(part, fallback=str, inf_nan_mode="null"))
+    return AROUND_BYTES + size

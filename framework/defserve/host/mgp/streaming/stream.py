@@ -12,7 +12,7 @@ from defserve.errors import PeerError
 from defserve.host.caller import Caller
 from defserve.host.conversation import Progress
 from defserve.host.fields import object_of
-from defserve.host.mgp.streaming.ordering import ChunkOrder
+from defserve.host.mgp.streaming.ordering import ChunkOrder, part_size
 from defserve.host.tool_value import value_of
 
 if TYPE_CHECKING:
@@ -23,7 +23,6 @@ FASTEST: Final = 1_000_000
 PAUSE_AT: Final = 256 * 1024
 RESUME_AT: Final = 64 * 1024
 MOST_UNREAD: Final = 16 * 1024 * 1024
-AROUND_BYTES: Final = 128
 LATE_SECONDS: Final = 1.0
 
 
@@ -89,7 +88,7 @@ class Stream:
             self._news.clear()
             await self._news.wait()
         part = self._ready.popleft()
-        self._unread -= _size(part)
+        self._unread -= part_size(part)
         if self._paused and self._unread <= RESUME_AT:
             await self._resume()
         return part
@@ -220,7 +219,7 @@ class Stream:
                 self._dropped += 1
             else:
                 self._ready.append(part)
-                self._unread += _size(part)
+                self._unread += part_size(part)
         if parts:
             self._news.set()
         if self._unread > PAUSE_AT and not (self._paused or self._is_awaited or self._outcome.done()):
@@ -245,10 +244,3 @@ class Stream:
 def _part(content: Any) -> Any:
     block = object_of(content)
     return block["text"] if block.get("type") == "text" and isinstance(block.get("text"), str) else block
-
-
-def _size(part: Any) -> int:
-    """The approximate bytes of a part. If a block is large, one of its texts is."""
-    if isinstance(part, str):
-        return AROUND_BYTES + len(part)
-    return AROUND_BYTES + sum(len(value) for value in object_of(part).values() if isinstance(value, str))

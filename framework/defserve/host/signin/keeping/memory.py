@@ -40,7 +40,7 @@ class CredentialStore(Protocol):
         ...
 
 
-class MemoryStore:
+class MemoryCredentialStore:
     """A `CredentialStore` that ends with the process."""
 
     def __init__(self) -> None:

@@ -1,5 +1,5 @@
 // Topics: a seat in a topic of a gateway. Who is there, what is proposed, and to approve or decline it.
-import { html, useEffect, useRef, useState } from "../vendor/preact.js";
+import { html, useLayoutEffect, useRef, useState } from "../vendor/preact.js";
 import { ask } from "../socket.js";
 import { app, createStore, toast, useStore } from "../store.js";
 import { useKeys } from "../keys.js";
@@ -101,7 +101,7 @@ function Seat({ state }) {
   const { told, where, chosen, busy, failed, able } = state;
   const [reason, setReason] = useState(""), [show, setShow] = useState("");
   const list = useRef(null);
-  useEffect(() => setReason(""), [chosen]);
+  useLayoutEffect(() => setReason(""), [chosen]);
   const all = [...told.proposals].reverse(), waiting = all.filter(each => each.status === "pending"), over = all.filter(each => each.status !== "pending");
   const current = all.find(each => each.proposalId === chosen);
   const key = verb => () => { if (current?.status !== "pending") return false; decide(verb, current.proposalId, verb === "decline" ? { reason } : {}); return true; };

@@ -1,12 +1,12 @@
 // What lies above the page: dialogs, menus, toasts. Each gives the focus back when it closes.
-import { html, useEffect, useRef, useState } from "../vendor/preact.js";
+import { html, useLayoutEffect, useRef, useState } from "../vendor/preact.js";
 import { useKeys } from "../keys.js";
 import { app, useStore } from "../store.js";
 import { Button } from "./controls.js";
 import { Icon } from "./icons.js";
 
 function useFocus(element, first) {
-  useEffect(() => {
+  useLayoutEffect(() => {
     const before = document.activeElement;
     (element.current.querySelector(first ?? "[autofocus]") ?? element.current.querySelector("button, input, [tabindex='0']"))?.focus();
     return () => before?.focus?.();
@@ -42,7 +42,7 @@ export function Menu({ children, items, label, ...rest }) {
   const own = useRef(null);
   const close = () => { setOpen(false); own.current?.querySelector("button")?.focus(); };
   useKeys({ escape: close }, open);
-  useEffect(() => {
+  useLayoutEffect(() => {
     if (!open) return undefined;
     own.current.querySelector("[role=menuitem]")?.focus();
     const away = event => { if (!own.current?.contains(event.target)) setOpen(false); };

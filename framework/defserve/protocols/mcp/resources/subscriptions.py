@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
+import threading
+from collections.abc import Awaitable, Callable, Collection, Generator, Iterable, Mapping
+from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, cast
 
@@ -114,6 +116,16 @@ class Subscriptions:
         self._follows: dict[str, Follow] = {}
         self.share: Callable[[str, str], None] | None = None
         """Tells other processes, and sessions that they share, of a change: a list or a resource, and which."""
+        self._told_elsewhere = threading.local()
+
+    @contextmanager
+    def told_elsewhere(self) -> Generator[None]:
+        """What changes here, in this thread, is told to the other processes by another one."""
+        self._told_elsewhere.is_on = True
+        try:
+            yield
+        finally:
+            self._told_elsewhere.is_on = False
 
     def follow(self, member: str, follow: Follow) -> None:
         """Let a listener's filter have a further member, which `follow` reads. It may raise to refuse the request."""
@@ -233,7 +245,7 @@ class Subscriptions:
 
     def changed(self, kind: str) -> None:
         """The list of tools, prompts or resources has changed. From any thread."""
-        if self.share is not None:
+        if self.share is not None and not getattr(self._told_elsewhere, "is_on", False):
             self.share(LIST, kind)
         for engine in self._engines():
             kinds = self._changed.setdefault(engine, set())
@@ -266,14 +278,14 @@ class Subscriptions:
         """Call `updated` with every update that is for everybody. Used to tell the server this one is mounted on."""
         self._forwards.append(updated)
 
-    def heard(self, what: str, name: str, shared: Iterable[Session]) -> None:
+    def received(self, what: str, name: str, shared: Iterable[Session]) -> None:
         """A process has shared a change, of which these sessions are told."""
         if what == RESOURCE:
             self._tell_subscribers(self._told(shared), name)
         else:
             self._tell_list(self._told(shared), name)
 
-    def heard_elsewhere(self, what: str, name: str) -> None:
+    def received_elsewhere(self, what: str, name: str) -> None:
         """Another process has shared a change, of which those are told that only this process knows."""
         for forward in self._forwards if what == RESOURCE else ():
             forward(name)

@@ -9,5 +9,5 @@ as often as its author allows. What is kept is bounded in number and bytes for e
 
 May import: `auth.authority`, `auth.principals`, `core`, `protocols.mcp.asking`, `protocols.mcp.authorization`,
 `protocols.mcp.lifecycle`, `protocols.mcp.params`, `protocols.mcp.reporting`, `protocols.mcp.resources.subscriptions`,
-`protocols.mcp.tools`, `stores.memory`, `stores.spaces`, `stores.store`, `wire.messages`.
+`protocols.mcp.tools`, `stores.memory`, `stores.spaces`, `stores.store`, `wire.instants`, `wire.messages`.
 """

@@ -104,6 +104,6 @@ class StoredTask(NamedTuple):
 
 
 def _iso(milliseconds: int) -> str:
-    from datetime import UTC, datetime
+    from defserve.wire.instants import instant_at
 
-    return datetime.fromtimestamp(milliseconds / 1000, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    return instant_at(milliseconds / 1000, "milliseconds")

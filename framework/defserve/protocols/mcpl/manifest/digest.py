@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 from defserve.protocols.mcpl.manifest.canonical import canonical
+from defserve.wire import base64url
 from defserve.wire.jsonvalue import is_array, is_object
 from defserve.wire.messages import Params
 
@@ -25,10 +26,9 @@ class NoDigest(ValueError):
 
 def revision(manifest: Any) -> str:
     """The digest: `sha256:` and 43 characters. Raises NoDigest."""
-    from base64 import urlsafe_b64encode
     from hashlib import sha256
 
-    return f"sha256:{urlsafe_b64encode(sha256(canonical_manifest(manifest)).digest()).decode().rstrip('=')}"
+    return f"sha256:{base64url.encode(sha256(canonical_manifest(manifest)).digest())}"
 
 
 def canonical_manifest(manifest: Any) -> bytes:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -9,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from defserve.errors import PeerError, UsageError
 from defserve.protocols.mcpl import content
-from defserve.protocols.mcpl.instants import instant
+from defserve.protocols.mcpl.instants import instant_of
 from defserve.protocols.mcpl.push.tags import checked, closure
 from defserve.wire.jsonvalue import is_mapping, is_object
 from defserve.wire.messages import Params
@@ -65,12 +66,22 @@ class Receipt:
         )
 
 
+def written(receipt: Receipt) -> str:
+    """A receipt as JSON, for another process."""
+    return json.dumps([receipt.event_id, receipt.accepted, receipt.inference_id, receipt.reason])
+
+
+def remembered(text: str, session: Session) -> Receipt:
+    """The receipt that was `written`."""
+    return Receipt(*json.loads(text), session=session)
+
+
 def event_wire(name: str, event: Event) -> Params:
     """The params of `push/event` (§9.2), for a feature set's name. Raises UsageError for a broken event."""
     id: Any = event.id if event.id is not None else new_event_id()
     if not isinstance(id, str) or not id:
         raise UsageError(f"push: id={id!r} is not a text", fix='give the event a stable name: id="evt_1"')
-    wire: Params = {"featureSet": name, "eventId": id, "timestamp": instant(event.timestamp)}
+    wire: Params = {"featureSet": name, "eventId": id, "timestamp": instant_of(event.timestamp)}
     if event.origin is not None:
         if not is_mapping(event.origin):
             raise UsageError(f"push: origin={event.origin!r} is not a mapping", fix='origin={"memoryId": "m1"}')
@@ -85,3 +96,8 @@ def new_event_id() -> str:
     import secrets
 
     return f"evt_{secrets.token_hex(12)}"
+
+
+def is_new_id(id: str) -> bool:
+    """Whether an id has the form of those that are made here: no event has it twice."""
+    return len(id) == 28 and id.startswith("evt_")

@@ -81,6 +81,18 @@ class EntryStore(Protocol):
     def remove(self, entry: Entry) -> None: ...
 
 
+class SharedDecisions(Protocol):
+    """What the processes of one server have decided while they served. When `put` or `remove` returns in a thread, the
+    change is safe. Each change, by whomever, is followed by `AccessPolicy.reload`."""
+
+    def decisions(self) -> Iterable[tuple[str, str | None, Entry | None]]:
+        """Each agent and tool (None: the server) that was decided about, and the entry. None: it was removed."""
+        ...
+
+    def put(self, entry: Entry) -> None: ...
+    def remove(self, entry: Entry) -> None: ...
+
+
 # An agent has at most one entry for each tool, and one for the server, under None.
 _Entries: TypeAlias = Mapping[str, Mapping[str | None, Entry]]
 
@@ -108,6 +120,7 @@ class AccessPolicy:
         self.admins = _checked_admins(admins)
         self._fallback = AccessDecision("deny" if default == "opt-in" else "allow", "default_policy")
         self._store, self._lock = store, Lock()
+        self._shared: SharedDecisions | None = None
         self._watchers: tuple[Callable[[], None], ...] = ()
         self._entries: _Entries = {}
         for entry in entries:
@@ -122,11 +135,21 @@ class AccessPolicy:
         found = self._declared
         for entry in self._store.load() if self._store is not None else ():
             found = _with(found, entry)
+        for agent_id, tool_name, entry in self._shared.decisions() if self._shared is not None else ():
+            if entry is not None:
+                found = _with(found, entry)
+            elif (removed := found.get(agent_id, {}).get(tool_name)) is not None:
+                found = _without(found, removed)
         return found
+
+    def share(self, shared: SharedDecisions) -> None:
+        """Decide together with other processes, from here on."""
+        with self._lock:
+            self._shared, self._declared = shared, self._entries
 
     def reload(self) -> None:
         """Take over what others have put into the store, or removed from it."""
-        if self._store is None:
+        if self._store is None and self._shared is None:
             return
         with self._lock:
             before, self._entries = self._entries, self._stored()
@@ -163,6 +186,8 @@ class AccessPolicy:
 
     def grant(self, entry: Entry) -> None:
         """Set an entry. It replaces the one the agent had for that tool or server."""
+        if self._shared is not None:
+            self._shared.put(entry)  # not while the lock is held: `reload` waits for it on the loop
         with self._lock:
             if self._store is not None:
                 self._store.put(entry)
@@ -171,6 +196,8 @@ class AccessPolicy:
 
     def revoke(self, agent_id: str, tool_name: str | None = None) -> Entry | None:
         """Remove an agent's entry for a tool, or for the server. Returns it, or None if there was none."""
+        if self._shared is not None and (shared := self.entry(agent_id, tool_name)) is not None:
+            self._shared.remove(shared)
         with self._lock:
             if (entry := self.entry(agent_id, tool_name)) is None:
                 return None

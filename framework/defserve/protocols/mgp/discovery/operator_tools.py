@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import Any, Final, NamedTuple, TypeAlias
 
+from defserve.binding.arguments.explicit import ExplicitArguments
 from defserve.binding.packers import PackedResult
 from defserve.binding.results import Returns
 from defserve.core.call import Call
@@ -96,7 +97,8 @@ def operator_tool(name: str, spec: OperatorToolSpec, answer: Answer, owner: Any,
         annotations={"destructiveHint": True} if spec.changes else {"readOnlyHint": True},
         meta={VENDOR + "source": "kernel"},
     )
-    function = Function(run, lambda annotation: _itself if annotation is Call else None, schema=options.schema)
+    arguments = ExplicitArguments.of_our_own(spec.schema)
+    function = Function(run, lambda annotation: _itself if annotation is Call else None, schema=arguments)
     return OperatorTool(name, options, function, Returns(lambda value: PackedResult(told(value), value)), owner)
 
 

@@ -2,5 +2,6 @@
 
 Emitting never waits for a reader. If a reader is too slow, the oldest events are dropped, and it is told which.
 
-May import: `core`, `wire`, `auth.authority`, `auth.principals`, `protocols.mcp`, `protocols.mgp.instants`.
+May import: `core`, `wire`, `auth.authority`, `auth.principals`, `auth.remembered`, `protocols.mcp`,
+`protocols.mgp.instants`.
 """

@@ -12,6 +12,7 @@ from pydantic_core import to_jsonable_python
 
 from defserve.auth.authority import is_stranger
 from defserve.auth.principals import Principal, checked_scopes
+from defserve.auth.remembered import written
 from defserve.core.session import Session
 from defserve.errors import UsageError
 from defserve.protocols.mcp.lifecycle import LOG_LEVELS
@@ -61,6 +62,26 @@ class MgpEvent:
         if is_stranger(caller):
             return False
         return caller.covers(self._to) if isinstance(self._to, Principal) else self._to == caller.id
+
+    def written(self) -> list[Any]:
+        """The event as JSON, for another process; without whom it is for."""
+        return [self.channel.name, self.id, self.at.isoformat(), self.data, self.severity]
+
+    def audience_written(self) -> dict[str, Any] | None:
+        """Whom it is for, as JSON. None: for a session that only this process knows."""
+        if isinstance(self._to, Session):
+            return {"session": self._to.sharer.id} if self._to.sharer is not None else None
+        if isinstance(self._to, Principal):
+            return {"principal": written(self._to)}
+        return {"name": self._to}
+
+    @classmethod
+    def remembered(cls, channel: EventChannel, value: list[Any], to: Audience) -> MgpEvent:
+        """The event that was `written`."""
+        _, id, at, data, severity = value
+        event = cls(channel, datetime.fromisoformat(at), data, severity, to)
+        event.id = id
+        return event
 
     def wire(self) -> Params:
         return {

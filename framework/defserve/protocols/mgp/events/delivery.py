@@ -43,7 +43,7 @@ class EventBuffer:
 class EventSubscription:
     """What `caller` wants to hear in one session, from severity `least` up.
 
-    Call all but `wants` on the session's own loop.
+    Call all but `fits` and `wants` on the session's own loop.
     """
 
     __slots__ = ("id", "session", "caller", "patterns", "least", "_last", "_sent", "_waiting", "_under_way", "_ended")
@@ -53,8 +53,15 @@ class EventSubscription:
         self._last = self._sent = self._under_way = 0
         self._waiting, self._ended = EventBuffer(), False
 
-    def wants(self, channel: EventChannel) -> bool:
+    def fits(self, channel: EventChannel) -> bool:
         return not channel.patterns.isdisjoint(self.patterns)
+
+    def wants(self, event: MgpEvent) -> bool:
+        return self.fits(event.channel) and event.severity >= self.least
+
+    def takes(self, event: MgpEvent) -> bool:
+        """Whether it wants the event, and may be told."""
+        return self.wants(event) and not self._ended and event.concerns(self.session, self.caller)
 
     def offer(self, event: MgpEvent) -> None:
         """Send an event once the reader has taken those before it. If too many wait, the oldest are dropped."""
@@ -64,11 +71,21 @@ class EventSubscription:
         self._waiting.append(self._last, event)
         self._send()
 
+    @property
+    def sequence(self) -> int:
+        """The number of the last event."""
+        return self._last
+
+    def continue_after(self, sequence: int) -> None:
+        """Another process has sent events, up to this number."""
+        self._last, self._sent = max(self._last, sequence), max(self._sent, sequence)
+
     def end(self) -> None:
         self._ended, self._waiting = True, EventBuffer()
 
     def _send(self) -> None:
-        while self._waiting.events and self._under_way < UNDER_WAY:
+        # The store of a shared session keeps what its reader has not taken.
+        while self._waiting.events and (self._under_way < UNDER_WAY or self.session.sharer is not None):
             sequence, event = self._waiting.popleft()
             params = {"subscription_id": self.id, **event.wire(), "sequence": sequence}
             if sequence != self._sent + 1:

@@ -7,12 +7,13 @@ events of a server's own channels are read with `mgp/events/replay`, an addition
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from functools import partial
 from secrets import token_urlsafe
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from defserve.auth.authority import is_stranger
+from defserve.auth.remembered import remembered, written
 from defserve.core.call import Call
 from defserve.core.session import Session
 from defserve.errors import InvalidParams, LimitExceeded, MethodNotFound, UsageError
@@ -44,6 +45,14 @@ SECURITY_EVENTS: Mapping[str, str] = {
 }
 
 
+# How what is kept of a session is named.
+SUBSCRIPTION, SEQUENCE = "subscription:", "sequence:"
+
+
+Note: TypeAlias = Callable[[Session, str, str], bool]
+"""Keeps how many events a session was told, by name. False: it was told this one by another process."""
+
+
 class SessionSubscriptions(dict[str, EventSubscription]):
     """The subscriptions of one session, by id."""
 
@@ -51,7 +60,8 @@ class SessionSubscriptions(dict[str, EventSubscription]):
 class EventSection:
     """The channels of a server, their subscriptions, and the latest events."""
 
-    def __init__(self) -> None:
+    def __init__(self, share: Callable[[MgpEvent], bool] = lambda event: False) -> None:
+        self._share = share
         self.channels: dict[str, EventChannel] = {}
         self.recent = RecentEvents()
         self._watchers = 0
@@ -107,6 +117,7 @@ class EventSection:
         mine[id] = subscription = EventSubscription(id, call.session, identity(call), wanted, least)
         self._subscriptions.add(subscription)
         self._watchers += self._watches(subscription)
+        call.session.kept_changed()
         return {"subscribed": names, "unsupported": unsupported, "subscription_id": id}
 
     def unsubscribe(self, call: Call, params: Params) -> Params:
@@ -119,6 +130,7 @@ class EventSection:
                 "Invalid params: this session has no such subscription", data={"error_type": "unknown_subscription"}
             )
         self._end(subscription)
+        call.session.kept_changed()
         return {"unsubscribed": True, "subscription_id": id}
 
     def replay(self, call: Call, params: Params) -> Params:
@@ -153,6 +165,31 @@ class EventSection:
         for id, subscription in list(mine.items()):
             if subscription.caller.credential == credential:
                 self._end(mine.pop(id))
+                session.kept_changed()
+
+    def kept(self, session: Session) -> Params:
+        """The subscriptions of a session and how many events each was told, for another process."""
+        found: Params = {}
+        for id, each in (session.peek(SessionSubscriptions) or SessionSubscriptions()).items():
+            found[f"{SUBSCRIPTION}{id}"] = [sorted(each.patterns), each.least, written(each.caller)]
+            found[f"{SEQUENCE}{id}"] = each.sequence
+        return found
+
+    def restore(self, session: Session, kept: Mapping[str, Any]) -> None:
+        """What another process has `kept`."""
+        wanted = {name.removeprefix(SUBSCRIPTION): kept[name] for name in kept if name.startswith(SUBSCRIPTION)}
+        mine = session.peek(SessionSubscriptions)
+        if mine is None and not wanted:
+            return
+        mine = session.local(SessionSubscriptions)
+        for id in mine.keys() - wanted.keys():
+            self._end(mine.pop(id))
+        for id, (patterns, least, caller) in wanted.items():
+            if id not in mine:
+                mine[id] = made = EventSubscription(id, session, remembered(caller), frozenset(patterns), least)
+                self._subscriptions.add(made)
+                self._watchers += self._watches(made)
+            mine[id].continue_after(kept.get(f"{SEQUENCE}{id}", 0))
 
     def _end(self, subscription: EventSubscription) -> None:
         subscription.end()
@@ -171,7 +208,7 @@ class EventSection:
         return self._watchers > 0
 
     def _watches(self, subscription: EventSubscription) -> bool:
-        return any(subscription.wants(channel) for channel in self.channels.values() if channel.standard)
+        return any(subscription.fits(channel) for channel in self.channels.values() if channel.standard)
 
     def _fitting(self, call: Call, patterns: list[str], *, kept_only: bool = False) -> tuple[list[str], list[str]]:
         """The matching channels that are open to this caller, and the patterns that match none of them."""
@@ -184,11 +221,41 @@ class EventSection:
     # -- sending -----------------------------------------------------------------------------------------
 
     def publish(self, event: MgpEvent) -> None:
-        """Send an event to the subscribers that it concerns. From any thread."""
+        """Send an event to the subscribers that it concerns, in all processes. From any thread."""
+        is_shared = self._share(event)
+        if not is_shared:
+            self._keep(event)
+        self._offer(event, [each for each in list(self._subscriptions) if not (is_shared and each.session.sharer)])
+
+    def received(self, event: MgpEvent, sessions: Iterable[Session], note: Note) -> None:
+        """A process has shared an event, of which these sessions are told."""
+        for session in sessions:
+            for id, subscription in sorted((session.peek(SessionSubscriptions) or SessionSubscriptions()).items()):
+                if subscription.takes(event) and note(session, f"{SEQUENCE}{id}", str(subscription.sequence + 1)):
+                    subscription.offer(event)
+
+    def received_elsewhere(self, event: MgpEvent, *, is_own: bool) -> None:
+        """A process has shared an event: all remember it, and tell the sessions that only they know."""
+        self._keep(event)
+        if not is_own:
+            self._offer(event, [each for each in list(self._subscriptions) if each.session.sharer is None])
+
+    def _keep(self, event: MgpEvent) -> None:
         if event.is_kept:
             self.recent.keep(event)
-        for subscription in list(self._subscriptions):
-            if subscription.wants(event.channel) and event.severity >= subscription.least:
+
+    def remembered(self, value: list[Any], session: Callable[[str], Session | None]) -> MgpEvent | None:
+        """The event that another process has written, with whom it is for. None if it concerns nobody here."""
+        *event, to = value
+        channel = self.channels.get(event[0])
+        audience: Audience = remembered(to["principal"]) if "principal" in to else to.get("name")
+        if "session" in to and (audience := session(to["session"])) is None:
+            return None
+        return MgpEvent.remembered(channel, event, audience) if channel is not None else None
+
+    def _offer(self, event: MgpEvent, subscriptions: Iterable[EventSubscription]) -> None:
+        for subscription in subscriptions:
+            if subscription.wants(event):
                 engine = subscription.session.engine
                 if engine.on_loop():
                     subscription.offer(event)

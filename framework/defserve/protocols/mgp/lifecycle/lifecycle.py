@@ -10,7 +10,7 @@ from defserve.auth.principals import LOCAL, Principal
 from defserve.core.call import Call
 from defserve.core.composition import Composition
 from defserve.core.identity import SENDER
-from defserve.core.service import Phase, Service
+from defserve.core.service.phases import Phase, Service
 from defserve.core.session import Session
 from defserve.errors import DefserveError, InvalidParams
 from defserve.protocols.mcp.authorization.authorization import identity

@@ -45,6 +45,18 @@ WHY: Mapping[PermissionDecision, str] = {
 }
 
 
+def written(status: PermissionStatus) -> list[Any]:
+    """A status as JSON, for another process."""
+    until = status.expires_at
+    return [status.decision, status.by, until.isoformat() if until is not None else None, status.why]
+
+
+def remembered(value: Any) -> PermissionStatus:
+    """The status that was `written`."""
+    decision, by, until, why = value
+    return PermissionStatus(decision, by, datetime.fromisoformat(until) if until is not None else None, why)
+
+
 def meant_by(name: str) -> tuple[str, ...]:
     """The permissions that a name from a peer stands for. Empty for an unknown name."""
     return FAMILIES.get(name) or ((name,) if is_permission(name) else ())

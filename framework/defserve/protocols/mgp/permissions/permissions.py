@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime
-from typing import TYPE_CHECKING, get_args
+from typing import TYPE_CHECKING, Any, get_args
 
 from defserve.auth.authority import REMEDY, is_stranger
 from defserve.core.call import Call
@@ -35,7 +35,9 @@ from defserve.protocols.mgp.permissions.grants import (
     check_size,
     decision_in,
     meant_by,
+    remembered,
     request_id,
+    written,
 )
 from defserve.protocols.mgp.security.vocabulary import FAMILIES, checked_permission
 from defserve.wire.jsonvalue import is_object
@@ -121,14 +123,30 @@ class PermissionSection:
             raise LimitExceeded(f"more than {MOST_NAMES} permissions in one session", data={"limit": "permissions"})
         before = self.statuses(call, decisions)
         kept.update(decisions)
+        call.session.kept_changed()
         after = self.statuses(call, decisions)
         self._report_changes(call, before, after)
         return repeated | answer(after, sent)
 
     def credential_ended(self, session: Session, credential: str) -> None:
         """Forget what was granted with a key or token that is no longer good."""
-        if (kept := session.peek(SessionGrants)) is not None:
-            kept.pop(credential, None)
+        if (kept := session.peek(SessionGrants)) is not None and kept.pop(credential, None) is not None:
+            session.kept_changed()
+
+    def kept(self, session: Session) -> Params:
+        """What the client of a session has decided, for another process: a name for each decision."""
+        grants = session.peek(SessionGrants) or SessionGrants()
+        return {f"{name}\n{who}": written(each) for who, mine in grants.items() for name, each in mine.items()}
+
+    def restore(self, session: Session, kept: Mapping[str, Any]) -> None:
+        """What another process has `kept`."""
+        if not kept and session.peek(SessionGrants) is None:
+            return
+        grants = session.local(SessionGrants)
+        grants.clear()
+        for name, value in kept.items():
+            permission, _, credential = name.partition("\n")
+            grants.setdefault(credential, {})[permission] = remembered(value)
 
     # -- who says what -----------------------------------------------------------------------------------
 

@@ -6,8 +6,6 @@ listed. So it needs no seal, and no memory here.
 
 from __future__ import annotations
 
-from base64 import urlsafe_b64decode, urlsafe_b64encode
-
 from defserve.core.call import Call
 from defserve.errors import InvalidParams
 from defserve.protocols.mcp.failures import VENDOR
@@ -15,6 +13,7 @@ from defserve.protocols.mcp.lifecycle import dialect_of
 from defserve.protocols.mcp.params import meta
 from defserve.protocols.mgp.tool_discovery.catalogue import DIGEST_BYTES, Catalogue, digest
 from defserve.search.budget import LoadedTools
+from defserve.wire import base64url
 from defserve.wire.messages import Params
 
 HANDLE_KEY = VENDOR + "tools"
@@ -58,7 +57,7 @@ def told(call: Call, loaded: LoadedTools, before: frozenset[str]) -> Params:
         if not loaded and HANDLE_KEY not in meta(call.params):
             return {}
         names = loaded.names[-MOST_IN_HANDLE:]
-        return {HANDLE_KEY: urlsafe_b64encode(FORMAT + b"".join(map(digest, names))).decode().rstrip("=")}
+        return {HANDLE_KEY: base64url.encode(FORMAT + b"".join(map(digest, names)))}
     if call.session.ready and call.session.local(LastList).level == "L3" and before != frozenset(loaded.names):
         call.session.notify(LIST_CHANGED, {}, audience=())
     return {}
@@ -71,7 +70,7 @@ def _digests(handle: object) -> list[bytes]:
     try:
         if not isinstance(handle, str) or len(handle) > 2 * most:
             raise ValueError
-        raw = urlsafe_b64decode(handle + "=" * (-len(handle) % 4))
+        raw = base64url.decode(handle)
         if not raw.startswith(FORMAT) or len(raw) > most or (len(raw) - len(FORMAT)) % DIGEST_BYTES:
             raise ValueError
     except ValueError:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import Any, TypeAlias
 
+from defserve.binding.arguments.explicit import ExplicitArguments
 from defserve.binding.packers import PackedResult
 from defserve.binding.results import Returns
 from defserve.core.call import Call
@@ -115,7 +116,8 @@ def _made(name: str, answer: Answer, text: Callable[[Params], str], owner: Any, 
         annotations={"destructiveHint": True} if changes else {"readOnlyHint": True},
         meta={SOURCE_KEY: "kernel"},
     )
-    function = Function(run, lambda annotation: _itself if annotation is Call else None, schema=options.schema)
+    arguments = ExplicitArguments.of_our_own(SCHEMAS[name])
+    function = Function(run, lambda annotation: _itself if annotation is Call else None, schema=arguments)
     return MetaTool(name, options, function, Returns(pack), owner)
 
 

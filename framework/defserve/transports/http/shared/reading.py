@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from defserve.auth.remembered import remembered
 from defserve.errors import Refused
-from defserve.stores.shared import scripts
+from defserve.stores.shared.scripts import streams
 from defserve.transports.http.exchange import Exchange
 from defserve.transports.outbox import OutboundMessage, UnreadMessage
 
@@ -103,7 +103,7 @@ class StreamReader:
         link, id = self.session.link, self.session.id
         while not self.is_over:
             after = self.cursor
-            found = await link.run(scripts.FETCH, id, self.name, after, PAGE)
+            found = await link.run(streams.FETCH, id, self.name, after, PAGE)
             if found is None:
                 self.exchange.drop()
                 return
@@ -215,7 +215,7 @@ class StreamReader:
         self._is_marking = False
         skipped = [*sorted(self.skipped), *(number for number in unread if number <= self.read)]
         text = json.dumps(sorted(set(skipped)))
-        self.session.link.write(scripts.READ, self.session.id, self.name, self.token, self.read, text, is_on)
+        self.session.link.write(streams.READ, self.session.id, self.name, self.token, self.read, text, is_on)
 
 
 def standing(found: Any) -> tuple[int, set[int]]:

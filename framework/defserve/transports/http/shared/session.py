@@ -13,8 +13,8 @@ from typing import Any, cast
 from defserve.auth.principals import Principal
 from defserve.auth.remembered import remembered, written
 from defserve.errors import LimitExceeded
-from defserve.stores.shared import scripts
-from defserve.stores.shared.link import LEASE, SharedLink
+from defserve.stores.shared.link import LEASE, Delivery, SharedLink
+from defserve.stores.shared.scripts import questions, sessions, streams, workers
 from defserve.stores.store import StoreUnavailable
 from defserve.transports.http.exchange import Exchange
 from defserve.transports.http.session import HttpSession
@@ -22,28 +22,25 @@ from defserve.transports.http.shared.reading import STANDALONE, StoredMessage, S
 from defserve.transports.http.shared.streams import SharedStandalone
 from defserve.transports.outbox import OutboundMessage
 from defserve.wire.codec import encode
-from defserve.wire.messages import Id
+from defserve.wire.messages import Id, Params
 
-# As `stores.stream_events.MemoryEvents` has it.
-MOST_EVENTS, MOST_BYTES, MOST_HELD, MOST_ENDED = 256, 1024 * 1024, 16 * 1024 * 1024, 256
 MOST_RECORD = 1024 * 1024
 LONGEST_ID = 256
 CREDENTIAL = "credential:"
-# How long an answer waits for the store, and how long if that is known to be away.
-PATIENCE, IMPATIENCE = 5.0, 0.5
+# Seconds that an answer waits for the store, and if the store is known to be away.
+WRITE_TIMEOUT, AWAY_TIMEOUT = 5.0, 0.5
 TRIES = 5
 INTERNAL_ERROR = -32603
 DIED = "the process that ran this call died; send it again"
 
-SESSION_ENDED, ENDED, UNKNOWN = -1, -2, -4
-
+WORKER = re.compile(r"[0-9a-f]{12}")
 _EVENT = re.compile(r"([0-9a-z.]{1,40})-([0-9]{1,15})")
 
 
 class SharedSession(HttpSession):
     """`known` is its record as the store has it. `is_stale`: another process has changed it since.
 
-    `home` is the process that tells it news. `reading` are the responses of this process that read a stream, by its
+    `owner` is the process that tells it news. `reading` are the responses of this process that read a stream, by its
     name; `streams` are the calls of this process that have one.
     """
 
@@ -55,10 +52,12 @@ class SharedSession(HttpSession):
         self.standalone = SharedStandalone(self)
         self.known: dict[str, str] = {}
         self.credentials: dict[str, Principal] = {}
-        self.is_stale = self.has_changed = False
+        self.is_stale = self.has_changed = self.goes_on = False
         self.changes = 0
         """How often this process has changed the record."""
-        self.home, self.touched = "", time.monotonic()
+        self.owner, self.touched = "", time.monotonic()
+        self.delivered = "0-0"
+        """The last news that was delivered when the record was loaded."""
         self.reading = {}
         self._numbers: dict[str, int] = {}
         # A session that was forgotten and found again must not begin to count as it did before.
@@ -66,6 +65,10 @@ class SharedSession(HttpSession):
         self.numbering = f"{self._producer}."
         self.forget: Callable[[], None] = self.close
         """Forgets the session in this process alone. Whoever lists it sets this."""
+
+    @property
+    def is_owner(self) -> bool:
+        return self.owner == self.link.worker
 
     def new_name(self) -> str:
         """A name for a stream that nobody else gives, here or in another process."""
@@ -89,6 +92,7 @@ class SharedSession(HttpSession):
         self.conversation.restore({name: json.loads(value) for name, value in self.known.items()})
         given = {name: value for name, value in record.items() if name.startswith(CREDENTIAL)}
         self.credentials = {name.removeprefix(CREDENTIAL): remembered(json.loads(v)) for name, v in given.items()}
+        self.delivered = record.get("delivered", "0-0")
         self.is_stale = False
 
     def kept_changed(self) -> None:
@@ -111,22 +115,25 @@ class SharedSession(HttpSession):
     def change(self, put: list[str], drop: list[str]) -> None:
         """Write names and values of the record, and tell the other processes."""
         self.changes += 1
-        self.link.write(scripts.CHANGE, self.id, self.link.worker, len(drop), *drop, *put)
+        self.link.write(sessions.CHANGE, self.id, self.link.worker, len(drop), *drop, *put)
 
     async def written(self) -> None:
         """Wait until the store has everything. Raises StoreUnavailable if that takes too long."""
         done = asyncio.get_running_loop().create_future()
         self.link.after(lambda: None if done.done() else done.set_result(None))
         try:
-            async with asyncio.timeout(PATIENCE if self.link.is_up else IMPATIENCE):
+            async with asyncio.timeout(WRITE_TIMEOUT if self.link.is_up else AWAY_TIMEOUT):
                 await done
         except TimeoutError:
             raise StoreUnavailable("The store cannot be reached") from None
 
     # -- events ------------------------------------------------------------------------------------------
 
-    def append(self, name: str, message: OutboundMessage, *, told: str = "") -> None:
-        """Add a message to a stream. When the store has it, it goes to who reads the stream."""
+    def append(self, name: str, message: OutboundMessage, *, delivery: Delivery | None = None) -> None:
+        """Add a message to a stream. When the store has it, it goes to who reads the stream.
+
+        A message of a `delivery` is added once, whichever process adds it.
+        """
         kind = "message"
         if message.answers:
             kind = "result" if message.data else "end"
@@ -143,37 +150,48 @@ class SharedSession(HttpSession):
             message.release = partial(self._release, question)
         asker = message.audience[0] if message.audience else self.opener
         key = json.dumps(message.replaces, default=str) if message.replaces is not None else ""
-        if not told:
+        news, record = ("", ("", "")) if delivery is None else (delivery.next_id(self.id), delivery.record)
+        if not news:
             self._numbers[name] = self._numbers.get(name, 0) + 1
-        self.link.write(
-            *(scripts.APPEND, self.id, name, self._producer, "" if told else self._numbers[name], kind, key),
-            *(_audience(message) if name == STANDALONE else "", message.data),
-            *(question, json.dumps(written(asker)) if question else "", self.ttl, told, ""),
-            *(MOST_EVENTS, MOST_BYTES, MOST_HELD, MOST_ENDED),
-            done=partial(self._appended, name, message),
+        args = streams.appending(
+            message.data,
+            session=self.id,
+            stream=name,
+            producer=self._producer,
+            number="" if news else self._numbers[name],
+            news=news,
+            record=record[0],
+            record_value=record[1],
+            kind=kind,
+            replaces=key,
+            audience=_audience(message) if name == STANDALONE else "",
+            question=question,
+            asker=json.dumps(written(asker)) if question else "",
+            ttl=self.ttl,
         )
+        self.link.write(streams.APPEND, *args, done=partial(self._appended, name, message))
         if message.answers:
             self.streams.pop(name, None)
             self._numbers.pop(name, None)
 
     def _appended(self, name: str, message: OutboundMessage, reply: Any) -> None:
         reader = self.reading.get(name)
-        number = reply[0] if reply else SESSION_ENDED
-        is_unread = reader is None or number <= 0 or not message.data
+        outcome = reply[0] if reply else streams.OVER
+        is_unread = reader is None or outcome != streams.ADDED or not message.data
         if is_unread and message.taken is not None:
             message.taken()
         if reader is None:
             return
-        if number in (SESSION_ENDED, UNKNOWN):
+        if outcome in (streams.OVER, streams.UNKNOWN):
             reader.exchange.drop()
-        elif number <= 0 or not message.data:
+        elif outcome != streams.ADDED or not message.data:
             # It was there already, or somebody else has ended the stream: the store knows what the client gets.
             reader.look(0)
         else:
-            reader.appended(number, reply[1], message)
+            reader.appended(reply[1], reply[2], message)
 
     def _release(self, question: str) -> None:
-        self.link.write(scripts.RELEASE, self.id, question)
+        self.link.write(questions.RELEASE, self.id, question)
 
     # -- reading -----------------------------------------------------------------------------------------
 
@@ -184,7 +202,7 @@ class SharedSession(HttpSession):
             return None
         name, place = found[1], int(found[2])
         for _ in range(TRIES):
-            looked = await self.link.run(scripts.LOOK, self.id, name)
+            looked = await self.link.run(streams.LOOK, self.id, name)
             if looked is None or place > int(looked[0][4]):
                 return None
             fields, after = looked[0], place
@@ -205,7 +223,7 @@ class SharedSession(HttpSession):
     async def listen_shared(self, exchange: Exchange) -> StreamReader | None:
         """The reader of the session's own stream. None if another client reads it that cannot be replaced."""
         for _ in range(TRIES):
-            looked = await self.link.run(scripts.LOOK, self.id, STANDALONE)
+            looked = await self.link.run(streams.LOOK, self.id, STANDALONE)
             fields: list[bytes | None] = looked[0] if looked is not None else [None] * 9
             if looked is not None and looked[2] and self._is_taken(fields, exchange.principal):
                 return None
@@ -229,7 +247,7 @@ class SharedSession(HttpSession):
         rights = json.dumps(written(reader.exchange.principal))
         old = self.reading.get(reader.name)
         if not await self.link.run(
-            *(scripts.ATTACH, self.id, reader.name, before or b"", reader.token, rights, self.ttl)
+            *(streams.ATTACH, self.id, reader.name, before or b"", reader.token, rights, self.ttl)
         ):
             return False
         if old is not None:
@@ -242,22 +260,30 @@ class SharedSession(HttpSession):
         # A store that was away forgets leases. Whoever lives has renewed its own soon after.
         if not self.link.is_up or time.monotonic() - self.link.up_since < LEASE:
             return
-        looked = await self.link.run(scripts.LOOK, self.id, name)
+        looked = await self.link.run(streams.LOOK, self.id, name)
         if looked is None or looked[1] or looked[0][3] or not looked[0][0]:
             return
         data = _died_all(json.loads(looked[0][1] or b"null"))
-        await self.link.run(
-            *(scripts.APPEND, self.id, name, "", "", "result", "", "", data, "", "", self.ttl, "", looked[0][0]),
-            *(MOST_EVENTS, MOST_BYTES, MOST_HELD, MOST_ENDED),
+        args = streams.appending(
+            data, session=self.id, stream=name, kind="result", ttl=self.ttl, dead=looked[0][0].decode()
         )
+        await self.link.run(streams.APPEND, *args)
 
     # -- elsewhere ---------------------------------------------------------------------------------------
+
+    def notify_elsewhere(self, question: Id, method: str, params: Params, identity: Any) -> bool:
+        worker = question.partition(".")[0] if isinstance(question, str) else ""
+        if WORKER.fullmatch(worker) is None or worker == self.link.worker or identity is None or self.link.is_full:
+            return False
+        data, who = json.dumps([method, params]), json.dumps(written(identity))
+        self.link.write(workers.MAIL, worker, "t", "notification", "s", self.id, "d", data, "p", who)
+        return True
 
     def cancel_elsewhere(self, id: Id, identity: Any) -> None:
         text = json.dumps(id)
         if len(text) <= LONGEST_ID and identity is not None:
             who = json.dumps(written(identity))
-            self.link.write(scripts.SIGNAL, "t", "cancel", "s", self.id, "i", text, "p", who, "w", self.link.worker)
+            self.link.write(workers.SIGNAL, "t", "cancel", "s", self.id, "i", text, "p", who, "w", self.link.worker)
 
     # -- credentials -------------------------------------------------------------------------------------
 
@@ -286,7 +312,7 @@ class SharedSession(HttpSession):
             request = getattr(stream, "request", None)
             self.append(name, StoredMessage(_died_all(request), "result"))
 
-    def give_way(self) -> None:
+    def evict(self) -> None:
         self.forget()
 
     def close(self) -> None:

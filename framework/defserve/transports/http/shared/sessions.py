@@ -8,14 +8,15 @@ import logging
 import re
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from typing import Any, cast
 
 from defserve.auth.principals import Principal
 from defserve.auth.remembered import remembered, written
-from defserve.errors import LimitExceeded
-from defserve.stores.shared import scripts
+from defserve.errors import LimitExceeded, Refused
 from defserve.stores.shared.link import SharedLink
+from defserve.stores.shared.scripts import sessions, workers
 from defserve.stores.store import StoreUnavailable
 from defserve.transports.http.session import HttpSession
 from defserve.transports.http.sessions import HttpSessions
@@ -23,7 +24,7 @@ from defserve.transports.http.shared.session import SharedSession
 from defserve.transports.networks import network_of
 from defserve.transports.session_provider import SessionProvider, TransportSession
 from defserve.wire.codec import decode
-from defserve.wire.messages import Reply
+from defserve.wire.messages import Notification, Reply
 
 SESSION_ID = re.compile(r"[A-Za-z0-9_-]{32}")
 # While the store is away, what is known counts for so long before it is asked for again.
@@ -42,18 +43,21 @@ class SharedSessions(HttpSessions):
         self._unchecked_until = 0.0
         self.replay: Callable[[SharedSession, list[tuple[str, dict[str, bytes]]] | None], None] | None = None
         """Tells a session news that it has missed; None: it is no longer known what that was."""
-        for kind, heard in (
-            ("changed", self._hear_changed),
-            ("ended", self._hear_ended),
-            ("home", self._hear_home),
-            ("event", self._hear_event),
-            ("replaced", self._hear_replaced),
-            ("answer", self._hear_answer),
-            ("cancel", self._hear_cancel),
+        for kind, receiver in (
+            ("changed", self._on_changed),
+            ("ended", self._on_ended),
+            ("claimed", self._on_claimed),
+            ("event", self._on_event),
+            ("replaced", self._on_replaced),
+            ("answer", self._on_answer),
+            ("notification", self._on_notification),
+            ("cancel", self._on_cancel),
         ):
-            link.hear(kind, heard)
-        link.missed.append(self._hear_nothing)
-        link.unreached.append(self._look_everywhere)
+            link.receive(kind, receiver)
+        self._tasks: set[asyncio.Task[None]] = set()
+        link.renewed.append(self._check_owners)
+        link.news_lost.append(self._on_news_lost)
+        link.lease_lost.append(self._on_lease_lost)
 
     def new(self, id: str, opener: Principal) -> SharedSession:
         return SharedSession(id, opener, self._link, self.idle)
@@ -61,7 +65,7 @@ class SharedSessions(HttpSessions):
     def add(self, session: HttpSession) -> None:
         super().add(session)
         assert isinstance(session, SharedSession)
-        session.forget = partial(self._leave, session)
+        session.forget = partial(self._release, session)
 
     # -- finding -----------------------------------------------------------------------------------------
 
@@ -86,7 +90,7 @@ class SharedSessions(HttpSessions):
 
     def _touch(self, session: SharedSession) -> None:
         session.touched = time.monotonic()
-        self._link.write(scripts.TOUCH, session.id, session.ttl)
+        self._link.write(sessions.TOUCH, session.id, session.ttl)
 
     async def load(self, id: str, principal: Principal) -> None:
         """Ask the store for a session of this principal. Raises StoreUnavailable, and LimitExceeded.
@@ -111,7 +115,7 @@ class SharedSessions(HttpSessions):
             if known is not None and not self._link.is_written:
                 await known.written()  # what was changed here must not be read as it was before
             changes = known.changes if known is not None else 0
-            found = await self._link.run(scripts.LOAD, id)
+            found = await self._link.run(sessions.LOAD, id)
         except StoreUnavailable:
             if known is None:
                 raise
@@ -135,41 +139,47 @@ class SharedSessions(HttpSessions):
         known.used = time.monotonic()
         if known.opener.id == principal.id:  # an id alone moves nothing
             try:
-                await self._find_home(known, record["home"], bool(found[1]))
+                if await self._find_owner(known, record.get("owner", ""), bool(found[1])):
+                    known.restore(record)  # what only an owner does begins
             except BaseException:
                 known.is_stale = True  # to be tried again
                 raise
 
-    async def _find_home(self, session: SharedSession, home: str, is_alive: bool) -> None:
-        """Become the home of a session whose own is dead. A claim whose reply got lost is repeated."""
-        if session.home == self._link.worker == home:
-            return
+    async def _find_owner(self, session: SharedSession, owner: str, is_alive: bool) -> bool:
+        """Become the owner of a session whose own is dead. A claim whose reply got lost is repeated."""
+        if session.owner == self._link.worker == owner:
+            return False
         since = b""
-        if home == self._link.worker or not is_alive:
-            since = await self._link.run(scripts.CLAIM, session.id, self._link.worker)
+        if owner == self._link.worker or not is_alive:
+            since = await self._link.run(sessions.CLAIM, session.id, self._link.worker)
         if since:
-            await self._move_in(session, since.decode())
-        elif session.home != self._link.worker:
-            session.home = home
+            await self._take_over(session, since.decode())
+        elif session.owner != self._link.worker:
+            session.owner = owner
+        return bool(since)
 
-    async def _move_in(self, session: SharedSession, since: str) -> None:
-        """This process is the new home of a session: from here on it tells it news, beginning with what it missed."""
-        heard = ""
+    async def _take_over(self, session: SharedSession, since: str) -> None:
+        """This process is the new owner of a session: from here on it tells it news, beginning with what it missed."""
+        received = ""
         news: list[tuple[str, dict[str, bytes]]] | None = []
-        while heard != self._link.read_news:
-            heard = self._link.read_news
+        while received != self._link.read_news:
+            received = self._link.read_news
             news = await self._link.news_after(since)
-        session.home = self._link.worker
+        session.owner = self._link.worker
         if self.replay is not None:
             self.replay(session, news)
 
-    def at_home(self) -> list[SharedSession]:
+    def known(self, id: str) -> SharedSession | None:
+        """The session of this id, if this process knows it."""
+        return cast("SharedSession | None", self._open.get(id))
+
+    def owned(self) -> list[SharedSession]:
         """The sessions that this process tells news."""
-        return [each for each in map(_shared, self) if each.home == self._link.worker]
+        return [each for each in map(_shared, self) if each.owner == self._link.worker]
 
     async def refresh(self) -> None:
-        """Load those at home that another process has changed."""
-        stale = [each for each in self.at_home() if each.is_stale]
+        """Load those it owns that another process has changed."""
+        stale = [each for each in self.owned() if each.is_stale]
         loads = (self.load(each.id, each.opener) for each in stale)
         for result in await asyncio.gather(*loads, return_exceptions=True):
             if isinstance(result, Exception):  # the other sessions must hear of it all the same
@@ -197,38 +207,44 @@ class SharedSessions(HttpSessions):
 
     # -- the life of a session ---------------------------------------------------------------------------
 
+    async def load_all(self, principal: str) -> None:
+        """Ask the store for all sessions of a principal, so that it can be spoken to from here."""
+        for id in await self._link.run(sessions.OF_ACCOUNT, _account(principal)):
+            await self.load(id.decode(), Principal(principal))
+
     async def keep(self, session: SharedSession) -> None:
         """Write down a session that was opened. Raises StoreUnavailable, and LimitExceeded past a limit."""
         limits, opener = self._provider.limits, session.opener
         if opener.kind == "anonymous":
             account, most = f"at {network_of(opener.id.partition(':')[2])}", limits.sessions_per_address
         else:
-            account, most = f"of {opener.id}", limits.sessions_per_principal
+            account, most = _account(opener.id), limits.sessions_per_principal
         record = session.record()
         fields = {"opener": json.dumps(written(opener)), **record}
         pairs = [part for pair in fields.items() for part in pair]
         limit = "" if opener.is_shared_identity else str(most)
         if not await self._link.run(
-            *(scripts.OPEN, session.id, self._link.worker, session.ttl, account, limit, *pairs)
+            *(sessions.OPEN, session.id, self._link.worker, session.ttl, account, limit, *pairs)
         ):
             raise LimitExceeded("too many sessions", data={"limit": "sessions", "retry_after_ms": 1000})
-        session.known, session.home = record, self._link.worker
+        session.known, session.owner = record, self._link.worker
         self.add(session)
 
     def end(self, session: HttpSession) -> None:
         if self._open.pop(session.id, None) is not None:
             session.close()
-            self._link.write(scripts.END, session.id)
+            self._link.write(sessions.END, session.id)
 
     def forget(self, session: SharedSession) -> None:
         """Forget a session in this process. Others may go on with it."""
+        session.goes_on = True
         if self._open.pop(session.id, None) is not None:
             session.close()
 
-    def _leave(self, session: SharedSession) -> None:
-        """Forget a session that goes on. If this process is its home, the next one that serves it will be."""
-        if session.home == self._link.worker:
-            session.change(["home", "", "told", self._link.read_news], [])
+    def _release(self, session: SharedSession) -> None:
+        """Forget a session that goes on. If this process owns it, the next one that serves it will."""
+        if session.owner == self._link.worker:
+            session.change(["owner", "", "delivered", f"{self._link.read_news}-{1 << 30}"], [])
         self.forget(session)
 
     def end_idle(self) -> None:
@@ -236,7 +252,7 @@ class SharedSessions(HttpSessions):
         for each in self:
             session = cast(SharedSession, each)
             if session.is_idle(self.idle):
-                self._leave(session)
+                self._release(session)
             elif session.readers or session.streams:
                 self._touch(session)
 
@@ -253,40 +269,63 @@ class SharedSessions(HttpSessions):
     def _of(self, fields: dict[str, bytes]) -> SharedSession | None:
         return cast("SharedSession | None", self._open.get(fields["s"].decode()))
 
-    def _hear_nothing(self) -> None:
+    def _on_news_lost(self) -> None:
         for session in self:
             cast(SharedSession, session).is_stale = True
 
-    def _look_everywhere(self) -> None:
+    def _on_lease_lost(self) -> None:
         for session in map(_shared, self):
             for reader in list(session.reading.values()):
                 reader.look(0)
 
-    def _hear_changed(self, fields: dict[str, bytes], id: str) -> None:
-        if (session := self._of(fields)) is not None and fields["w"].decode() != self._link.worker:
-            session.is_stale = True
+    def _on_changed(self, fields: dict[str, bytes], id: str) -> None:
+        if (session := self._of(fields)) is None or fields["w"].decode() == self._link.worker:
+            return
+        session.is_stale = True
+        if session.is_owner:  # what it does for the session by itself follows from the record
+            self._load_soon(session)
 
-    def _hear_ended(self, fields: dict[str, bytes], id: str) -> None:
+    def _load_soon(self, session: SharedSession) -> None:
+        task = asyncio.create_task(self._loaded(session))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _loaded(self, session: SharedSession) -> None:
+        with suppress(Refused):  # it stays stale, and is loaded when it is used
+            await self.load(session.id, session.opener)
+
+    async def _check_owners(self) -> None:
+        """Take over the sessions whose owner died. They may be read here without another request."""
+        owners = {each.owner for each in map(_shared, self)} - {"", self._link.worker}
+        if not owners or not self._link.is_up or time.monotonic() - self._link.up_since < self._link.lease:
+            return  # a store that was away forgets leases
+        with suppress(Refused):
+            found: list[int] = await self._link.run(workers.ALIVE, *owners)
+            dead = {owner for owner, is_alive in zip(owners, found, strict=True) if not is_alive}
+            for session in [each for each in map(_shared, self) if each.owner in dead]:
+                await self._loaded(session)
+
+    def _on_ended(self, fields: dict[str, bytes], id: str) -> None:
         if (session := self._of(fields)) is not None:
             self.forget(session)
 
-    def _hear_home(self, fields: dict[str, bytes], id: str) -> None:
-        home = fields["w"].decode()
-        if (session := self._of(fields)) is not None and home != self._link.worker:
-            session.home = home
+    def _on_claimed(self, fields: dict[str, bytes], id: str) -> None:
+        owner = fields["w"].decode()
+        if (session := self._of(fields)) is not None and owner != self._link.worker:
+            session.owner = owner
 
-    def _hear_event(self, fields: dict[str, bytes], id: str) -> None:
+    def _on_event(self, fields: dict[str, bytes], id: str) -> None:
         session = self._of(fields)
         if session is not None and (reader := session.reading.get(fields["n"].decode())) is not None:
             reader.look(int(fields["q"]))
 
-    def _hear_replaced(self, fields: dict[str, bytes], id: str) -> None:
+    def _on_replaced(self, fields: dict[str, bytes], id: str) -> None:
         session = self._of(fields)
         reader = session.reading.get(fields["n"].decode()) if session is not None else None
         if reader is not None and reader.token == fields["r"].decode():
             reader.exchange.drop()
 
-    def _hear_answer(self, fields: dict[str, bytes], id: str) -> None:
+    def _on_answer(self, fields: dict[str, bytes], id: str) -> None:
         if (session := self._of(fields)) is None:
             return
         who, data = json.loads(fields["p"]), fields["d"]
@@ -295,10 +334,19 @@ class SharedSessions(HttpSessions):
         if isinstance(reply, Reply):
             session.conversation.answered(reply, remembered(who))
 
-    def _hear_cancel(self, fields: dict[str, bytes], id: str) -> None:
+    def _on_notification(self, fields: dict[str, bytes], id: str) -> None:
+        if (session := self._of(fields)) is not None:
+            method, params = json.loads(fields["d"])
+            session.conversation.take(Notification(method, params, {}), None, remembered(json.loads(fields["p"])))
+
+    def _on_cancel(self, fields: dict[str, bytes], id: str) -> None:
         session, call = self._of(fields), json.loads(fields["i"])
         if session is not None and fields["w"].decode() != self._link.worker and call in session.conversation.in_flight:
             session.conversation.cancel(call, remembered(json.loads(fields["p"])))
+
+
+def _account(principal: str) -> str:
+    return f"of {principal}"
 
 
 def _shared(session: HttpSession) -> SharedSession:

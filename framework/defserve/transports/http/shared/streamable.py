@@ -9,8 +9,9 @@ from typing import Any, cast
 
 from defserve.auth.remembered import remembered, written
 from defserve.errors import LimitExceeded, Refused
-from defserve.stores.shared import scripts
 from defserve.stores.shared.link import SharedLink
+from defserve.stores.shared.scripts import questions
+from defserve.stores.store import StoreUnavailable
 from defserve.transports.http.answering import RETRY, Attached, answer, run, stream
 from defserve.transports.http.exchange import Exchange
 from defserve.transports.http.session import HttpSession
@@ -156,14 +157,18 @@ class SharedStreamable(Streamable):
         question = reply.id
         if not isinstance(question, str) or len(question) > LONGEST_QUESTION or question.startswith(session.numbering):
             return True  # it was asked here, or by nobody
-        found = await self.link.run(scripts.QUESTION, session.id, question)
+        found = await self.link.run(questions.QUESTION, session.id, question)
         if found is None:
             return True  # nobody waits for it any more
         if not exchange.principal.covers(remembered(json.loads(found.split(b"\n", 2)[2]))):
             return False
         body = {"result": reply.result} if reply.error is None else {"error": reply.error}
         data, who = encode({"jsonrpc": "2.0", "id": question, **body}), json.dumps(written(exchange.principal))
-        await self.link.run(scripts.ANSWER, session.id, question, question.partition(".")[0], data, who)
+        if not self.link.is_written:
+            await session.written()  # what came before the answer comes first
+        taken = await self.link.run(questions.ANSWER, session.id, question, question.partition(".")[0], data, who)
+        if taken == questions.FULL:
+            raise StoreUnavailable("The process that asks is behind with its answers")
         return True
 
     async def _list(self, session: HttpSession, exchange: Exchange, request: Request) -> bool:

@@ -8,7 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from defserve.auth.remembered import written
-from defserve.stores.shared import scripts
+from defserve.stores.shared.scripts import streams
 from defserve.transports.http.exchange import Exchange
 from defserve.transports.http.session import RETRY_MS, ResponseStream, StandaloneStream
 from defserve.transports.http.shared.reading import STANDALONE, StreamReader
@@ -58,7 +58,7 @@ class SharedStream(ResponseStream):
         owner, request = json.dumps(written(exchange.principal)), json.dumps(self.request)
         done = partial(self._begun, reader)
         session.link.write(
-            *(scripts.BEGIN, session.id, name, session.link.worker, request, owner, reader.token, session.ttl),
+            *(streams.BEGIN, session.id, name, session.link.worker, request, owner, reader.token, session.ttl),
             done=done,
         )
         waiting = list(exchange.unread)
@@ -100,7 +100,7 @@ class SharedStandalone(StandaloneStream):
     session: SharedSession
 
     def push(self, message: OutboundMessage) -> None:
-        self.session.append(STANDALONE, message, told=self.session.link.telling)
+        self.session.append(STANDALONE, message, delivery=self.session.link.delivering)
 
     def forget(self) -> None:
         """Nothing waits here."""

@@ -1,5 +1,5 @@
 // The right pane: the view in its frame, its messages, what it may reach, and the result that it shows.
-import { html, useEffect, useLayoutEffect, useRef, useState } from "../../vendor/preact.js";
+import { html, useLayoutEffect, useRef, useState } from "../../vendor/preact.js";
 import { bytes, clock, duration, number, plural } from "../../format.js";
 import { useStore } from "../../store.js";
 import { Block } from "../../parts/content.js";
@@ -64,7 +64,7 @@ export function Stage({ head, onAgain }) {
   const open = useStore(store, state => state.open), bridged = useStore(store, state => state.bridge);
   const [tab, setTab] = useState("view");
   const [allowed, setAllowed] = useState([]);
-  useEffect(() => { setTab("view"); setAllowed([]); }, [open?.n]);
+  useLayoutEffect(() => { setTab("view"); setAllowed([]); }, [open?.n]);
   if (!open) return html`<${Pane} label="View" class="t-res">${head}<div class="body"><${Empty} icon="window" title="No view is shown">Fill in the form and show the app. It runs here, in a frame that cannot reach this page.<//></div><//>`;
   const shown = open.state === "shown", whole = open.mode === "fullscreen";
   const again = html`<${Button} small onClick=${() => show(open.tool, open.arguments)}>Show again<//>`;

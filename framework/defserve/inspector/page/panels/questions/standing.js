@@ -1,5 +1,5 @@
 // The answers that stand: the roots that servers may ask for, and a model made of rules.
-import { html, useEffect, useState } from "../../vendor/preact.js";
+import { html, useLayoutEffect, useState } from "../../vendor/preact.js";
 import { ask } from "../../socket.js";
 import { useKeys } from "../../keys.js";
 import { useStore } from "../../store.js";
@@ -12,7 +12,7 @@ function useEdited(kept, save) {
   const [edited, setEdited] = useState(kept);
   const [error, setError] = useState(null);
   const key = JSON.stringify(kept);
-  useEffect(() => { setEdited(kept); setError(null); }, [key]);
+  useLayoutEffect(() => { setEdited(kept); setError(null); }, [key]);
   const changed = JSON.stringify(edited) !== key;
   const keep = () => { if (changed) save(edited).then(told => { store.set(told); setError(null); }, setError); };
   useKeys({ "ctrl+enter": keep });

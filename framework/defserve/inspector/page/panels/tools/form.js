@@ -1,5 +1,5 @@
 // The middle pane: one tool, its form, and the call.
-import { html, useEffect, useMemo, useState } from "../../vendor/preact.js";
+import { html, useEffect, useLayoutEffect, useMemo, useState } from "../../vendor/preact.js";
 import { ask } from "../../socket.js";
 import { cut, number } from "../../format.js";
 import { app, go, toast, useStore } from "../../store.js";
@@ -35,7 +35,7 @@ export function Facts({ tool }) {
 function Raw({ value, onChange }) {
   const [text, setText] = useState(() => JSON.stringify(value, null, 2));
   const [bad, setBad] = useState("");
-  useEffect(() => {
+  useLayoutEffect(() => {
     try { if (JSON.stringify(JSON.parse(text)) === JSON.stringify(value)) return; } catch { /* typed over */ }
     setText(JSON.stringify(value, null, 2));
     setBad("");

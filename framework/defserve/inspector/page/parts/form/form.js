@@ -1,5 +1,5 @@
 // A form made from a JSON Schema. The form and its JSON are one value: every change gives a new value to `onChange`.
-import { html, useEffect, useRef, useState } from "../../vendor/preact.js";
+import { html, useLayoutEffect, useRef, useState } from "../../vendor/preact.js";
 import { bytes, decodedSize } from "../../format.js";
 import { Button, Segments, Switch } from "../controls.js";
 import { Icon } from "../icons.js";
@@ -89,7 +89,7 @@ function Text({ schema, value, onChange, id, err, described, required, kind }) {
 // A text field, so that a wrong number can be sent too: refusals are worth testing.
 function Figure({ schema, value, onChange, id, err, described }) {
   const [text, setText] = useState(value === undefined ? "" : String(value));
-  useEffect(() => { if (parsed(text) !== value) setText(value === undefined || value === null ? "" : String(value)); }, [value]);
+  useLayoutEffect(() => { if (parsed(text) !== value) setText(value === undefined || value === null ? "" : String(value)); }, [value]);
   const parsed = given => (given.trim() === "" ? undefined : Number.isFinite(Number(given)) ? Number(given) : given);
   const set = given => { setText(given); onChange(parsed(given)); };
   const limits = [schema.minimum ?? schema.exclusiveMinimum, schema.maximum ?? schema.exclusiveMaximum];

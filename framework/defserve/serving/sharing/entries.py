@@ -1,0 +1,55 @@
+"""MGP's access entries: granted or revoked in one process, they hold in all, and outlive them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from dataclasses import asdict
+from datetime import datetime
+from typing import Any
+
+from defserve.protocols.mcp.resources.subscriptions import Subscriptions
+from defserve.protocols.mgp.access.policy import AccessPolicy, Entry
+from defserve.stores.shared.link import SharedLink
+from defserve.stores.shared.tables import SharedTable
+
+TABLE = "access"
+INSTANTS = ("granted_at", "expires_at")
+
+
+class SharedEntries:
+    """The decisions of a policy that were made while it was served. An entry that was removed is kept as None."""
+
+    def __init__(self, link: SharedLink, policy: AccessPolicy, subscriptions: Subscriptions) -> None:
+        def reload() -> None:
+            # The process that decided tells all sessions that their lists have changed.
+            with subscriptions.told_elsewhere():
+                policy.reload()
+
+        self._table = SharedTable(link, TABLE, reload)
+        policy.share(self)
+
+    def decisions(self) -> Iterable[tuple[str, str | None, Entry | None]]:
+        for name, value in self._table.values.items():
+            agent, tool = json.loads(name)
+            yield agent, tool, _entry(json.loads(value))
+
+    def put(self, entry: Entry) -> None:
+        written = asdict(entry) | {name: _text(getattr(entry, name)) for name in INSTANTS}
+        self._table.put(json.dumps([entry.agent_id, entry.tool_name]), json.dumps(written))
+
+    def remove(self, entry: Entry) -> None:
+        self._table.put(json.dumps([entry.agent_id, entry.tool_name]), json.dumps(None))
+
+
+def _text(instant: datetime | None) -> str | None:
+    return instant.isoformat() if instant is not None else None
+
+
+def _entry(written: Any) -> Entry | None:
+    if written is None:
+        return None
+    given: dict[str, Any] = {**written}
+    for name in INSTANTS:
+        given[name] = datetime.fromisoformat(given[name]) if given[name] is not None else None
+    return Entry(**given)

@@ -1,0 +1,78 @@
+"""Has the link to the other processes, and connects to it what they share."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from typing import TYPE_CHECKING, Any, cast
+
+from defserve.core.composition import Composition
+from defserve.core.extension import Extension
+from defserve.protocols.mcp.authorization.authorization import Authorization
+from defserve.protocols.mgp.extension import MGP
+from defserve.serving.sharing.changes import share_changes
+from defserve.serving.sharing.news import SessionNews
+from defserve.stores.shared.link import SharedLink
+from defserve.stores.shared.rates import SharedRates
+from defserve.transports.http.streamable import Streamable
+
+if TYPE_CHECKING:
+    from defserve.protocols.mcp.resources.subscriptions import Subscriptions
+    from defserve.protocols.mcpl.extension import MCPL
+    from defserve.transports.http.shared.sessions import SharedSessions
+
+
+LIVE = "mcpl"
+
+
+class Sharing(Extension):
+    """The link is up while the server serves, if something is shared through it."""
+
+    name = "sharing"
+
+    def __init__(self, address: str) -> None:
+        self.link, self._is_used = SharedLink(address), False
+
+    def follow(self, composition: Composition, subscriptions: Subscriptions, endpoint: Streamable) -> None:
+        """Share the sessions of an endpoint, what they are told, and what extensions count and keep."""
+        # A process may have several endpoints. Only the first one tells those whom only this process knows.
+        news = SessionNews(self.link, cast("SharedSessions", endpoint.sessions), is_first=not self._is_used)
+        share_changes(news, subscriptions)
+        for extension in composition.extensions:
+            if isinstance(extension, Authorization):
+                extension.counter = SharedRates(self.link)
+            elif isinstance(extension, MGP):
+                self._share_security(news, extension, subscriptions)
+            elif extension.name == LIVE and news.is_first:
+                from defserve.serving.sharing.live import SharedHosts
+
+                SharedHosts(news, cast("MCPL", extension))
+        self._is_used = True
+
+    def _share_security(self, news: SessionNews, mgp: MGP, subscriptions: Subscriptions) -> None:
+        from defserve.serving.sharing.events import share_events
+
+        share_events(news, mgp)
+        if mgp.access is not None and news.is_first:
+            from defserve.serving.sharing.entries import SharedEntries
+
+            SharedEntries(self.link, mgp.access.policy, subscriptions)
+
+    def lifespan(self) -> AbstractAsyncContextManager[Any]:
+        return self._linked()
+
+    @asynccontextmanager
+    async def _linked(self) -> AsyncGenerator[None]:
+        if not self._is_used:
+            yield
+            return
+        await self.link.start()
+        try:
+            yield
+        finally:
+            await self.link.stop()
+
+
+def sharing_of(composition: Composition) -> Sharing | None:
+    """What a server shares with other processes, if it does."""
+    return next((each for each in composition.extensions if isinstance(each, Sharing)), None)

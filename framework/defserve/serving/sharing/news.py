@@ -1,0 +1,88 @@
+"""News that sessions are told: each session by the process that owns it, once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, cast
+
+from defserve.stores.shared.link import Delivery, SharedLink
+
+if TYPE_CHECKING:
+    from defserve.core.session import Session
+    from defserve.transports.http.shared.session import SharedSession
+    from defserve.transports.http.shared.sessions import SharedSessions
+
+Fields: TypeAlias = dict[str, bytes]
+KIND, WORKER = "t", "w"
+
+
+class NewsKind(NamedTuple):
+    """What is done with one kind of news.
+
+    `deliver` tells sessions. `others` tells those whom only this process knows; it gets whether the news is its own.
+    `lost` tells a session that news is no longer known.
+    """
+
+    deliver: Callable[[list[Session], Fields], None]
+    others: Callable[[Fields, bool], None]
+    lost: Callable[[Session], None]
+
+
+class SessionNews:
+    """The news for the sessions of one endpoint."""
+
+    def __init__(self, link: SharedLink, sessions: SharedSessions, *, is_first: bool) -> None:
+        self.link, self.sessions, self.is_first = link, sessions, is_first
+        self._kinds: dict[str, NewsKind] = {}
+        sessions.replay = self._replay
+
+    def add(self, name: str, kind: NewsKind) -> None:
+        self._kinds[name] = kind
+        self.link.receive(name, self._on_news)
+
+    def publish(self, name: str, **fields: str) -> bool:
+        """Send news to all processes, this one too. From any thread. False: there is no way to them."""
+        return self.link.publish(KIND, name, *(part for pair in fields.items() for part in pair))
+
+    def session(self, id: str) -> Session | None:
+        """The session of this id, if this process knows it."""
+        found = self.sessions.known(id)
+        return _conversation(found) if found is not None else None
+
+    def note(self, session: Session, field: str, value: str) -> bool:
+        """Keep this in a session's record together with the message that is delivered next.
+
+        False: that message was delivered already, by another process, and is to be left out.
+        """
+        delivery, shared = self.link.delivering, cast("SharedSession", session.sharer)
+        if delivery is None or delivery.skip(shared.id, shared.delivered):
+            return False
+        delivery.record = field, value
+        return True
+
+    async def _on_news(self, fields: Fields, id: str) -> None:
+        # What was subscribed to before the news was published must be known here.
+        await self.sessions.refresh()
+        kind = self._kinds[fields[KIND].decode()]
+        self._deliver(kind, self.sessions.owned(), fields, id)
+        if self.is_first:
+            kind.others(fields, fields[WORKER].decode() == self.link.worker)
+
+    def _replay(self, session: SharedSession, news: list[tuple[str, Fields]] | None) -> None:
+        if news is None:
+            for kind in self._kinds.values():
+                kind.lost(_conversation(session))
+        for id, fields in news or ():
+            if (kind := self._kinds.get(fields[KIND].decode())) is not None:
+                self._deliver(kind, [session], fields, id)
+
+    def _deliver(self, kind: NewsKind, sessions: Iterable[SharedSession], fields: Fields, id: str) -> None:
+        self.link.delivering = Delivery(id)
+        try:
+            kind.deliver([_conversation(each) for each in sessions], fields)
+        finally:
+            self.link.delivering = None
+
+
+def _conversation(session: SharedSession) -> Session:
+    return cast("Session", cast(Any, session.conversation))

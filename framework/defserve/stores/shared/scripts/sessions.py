@@ -1,0 +1,111 @@
+"""Sessions: their records, who owns them, and how many a caller has."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from defserve.stores.shared.scripts.head import HEAD
+
+# session, worker, ttl, account, its limit or '', field, value, … → whether there was room
+OPEN: Final = (
+    HEAD
+    + """
+local id, worker, ttl, limit = ARGV[2], ARGV[3], ARGV[4], tonumber(ARGV[6])
+local key, account, time = P .. 'session:' .. id, P .. 'account:' .. ARGV[5], now()
+if call('EXISTS', key) == 1 then return 1 end
+call('ZREMRANGEBYSCORE', account, '-inf', time)
+if limit and call('ZCARD', account) >= limit then return 0 end
+call('ZADD', account, time + ttl, id)
+keep(account, ttl)
+local last = call('XREVRANGE', P .. 'news', '+', '-', 'COUNT', 1)
+call('HSET', key, 'owner', worker, 'account', ARGV[5], 'delivered', last[1] and last[1][1] or '0-0')
+for at = 7, #ARGV, 2 do call('HSET', key, ARGV[at], ARGV[at + 1]) end
+keep(key, ttl)
+return 1
+"""
+)
+
+# account → its sessions
+OF_ACCOUNT: Final = HEAD + "return call('ZRANGEBYSCORE', P .. 'account:' .. ARGV[2], now(), '+inf')"
+
+# session → the record, and whether its owner lives; or nothing
+LOAD: Final = (
+    HEAD
+    + """
+local key = P .. 'session:' .. ARGV[2]
+local record = call('HGETALL', key)
+if #record == 0 then return false end
+return {record, alive(call('HGET', key, 'owner')) and 1 or 0}
+"""
+)
+
+# session, worker → the news after which this worker, as its new owner, must deliver; '' if another one owns it
+CLAIM: Final = (
+    HEAD
+    + """
+local key, worker = P .. 'session:' .. ARGV[2], ARGV[3]
+if call('EXISTS', key) == 0 then return '' end
+local owner = call('HGET', key, 'owner')
+if owner == worker then return call('HGET', key, 'since') or '' end
+if alive(owner) then return '' end
+local since = owner and owner ~= '' and call('GET', P .. 'read:' .. owner) or '0-0'
+local delivered = call('HGET', key, 'delivered') or '0-0'
+if is_later(delivered, since) then
+  -- Of the last news only some messages may be there, so it is delivered again.
+  local time, place = delivered:match('(%d+)%-(%d+)')
+  since = place == '0' and string.format('%.0f-18446744073709551615', math.max(time - 1, 0))
+    or string.format('%s-%.0f', time, place - 1)
+end
+call('HSET', key, 'owner', worker, 'since', since)
+news('t', 'claimed', 's', ARGV[2], 'w', worker)
+return since
+"""
+)
+
+# session, worker, how many fields are dropped, those fields, then field, value, …
+CHANGE: Final = (
+    HEAD
+    + """
+local key, drops = P .. 'session:' .. ARGV[2], tonumber(ARGV[4])
+if call('EXISTS', key) == 0 then return 0 end
+for at = 5, 4 + drops do call('HDEL', key, ARGV[at]) end
+for at = 5 + drops, #ARGV, 2 do call('HSET', key, ARGV[at], ARGV[at + 1]) end
+news('t', 'changed', 's', ARGV[2], 'w', ARGV[3])
+return 1
+"""
+)
+
+# session, ttl → whether the session is there
+TOUCH: Final = (
+    HEAD
+    + """
+local id, key, ttl = ARGV[2], P .. 'session:' .. ARGV[2], ARGV[3]
+if call('PEXPIRE', key, ttl) == 0 then return 0 end
+for _, name in ipairs(call('HKEYS', P .. 'streams:' .. id)) do
+  keep(P .. 'stream:' .. id .. ':' .. name, ttl)
+  keep(P .. 'events:' .. id .. ':' .. name, ttl)
+end
+for _, each in ipairs({'streams:', 'ended:', 'questions:'}) do keep(P .. each .. id, ttl) end
+local account = P .. 'account:' .. call('HGET', key, 'account')
+call('ZADD', account, 'XX', now() + ttl, id)
+keep(account, ttl)
+return 1
+"""
+)
+
+# session → whether there was one to end
+END: Final = (
+    HEAD
+    + """
+local id, key = ARGV[2], P .. 'session:' .. ARGV[2]
+local account = call('HGET', key, 'account')
+if not account then return 0 end
+call('ZREM', P .. 'account:' .. account, id)
+for _, name in ipairs(call('HKEYS', P .. 'streams:' .. id)) do
+  call('DEL', P .. 'stream:' .. id .. ':' .. name, P .. 'events:' .. id .. ':' .. name)
+end
+call('DEL', key, P .. 'streams:' .. id, P .. 'ended:' .. id, P .. 'questions:' .. id)
+news('t', 'ended', 's', id)
+return 1
+"""
+)

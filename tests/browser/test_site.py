@@ -1,0 +1,76 @@
+"""The site of the documentation in a browser: search, contrast, and nothing asked from anybody else."""
+
+from __future__ import annotations
+
+import mimetypes
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.rows import for_each_row
+from tests.site.__main__ import build
+from tests.site.pages import Pages
+from tests.site.places import SITE
+
+from .accessibility import serious
+from .chromium import Browser
+from .origins import Origin, Reply, origin
+
+pytestmark = pytest.mark.browser
+
+# One of each kind: the map, a guide with code, wide tables, pictures, a part of the reference.
+KINDS = ("index.html", "tutorial.html", "compatibility.html", "inspector.html", "reference/a-server.html")
+LOOKS = [(360, "light"), (360, "dark"), (1440, "dark"), (1440, "light")]
+# The dialog of the search is in a shadow root.
+DIALOG = "[...document.querySelectorAll('*')].find(each => each.shadowRoot?.querySelector('dialog')).shadowRoot"
+
+
+@pytest.fixture(scope="module")
+def site() -> Iterator[Origin]:
+    pytest.importorskip("zensical", reason="the site needs its generator: make docs installs it")
+    assert build(Pages()) == []
+
+    def reply(path: str, _: bytes) -> Reply | None:
+        file = SITE / path.partition("?")[0].lstrip("/")
+        kind = mimetypes.guess_type(file.name)[0] or "text/plain"
+        return (kind, file.read_bytes(), {}) if file.is_file() else None
+
+    with origin(reply) as served:
+        yield served
+
+
+def found(browser: Browser, question: str) -> list[str]:
+    """The pages of the first results for what somebody types into the field, in their order."""
+    browser.press(".md-search__button")
+    assert browser.page(f"!!{DIALOG}.querySelector('input')")
+    browser.type(question)
+    links = browser.page(f"[...{DIALOG}.querySelectorAll('[role=option]')].map(each => each.href).join(' ')")
+    return list(dict.fromkeys(Path(link.partition("?")[0].partition("#")[0]).stem for link in (links or "").split()))
+
+
+def test_the_search_takes_a_question(browser: Browser, site: Origin):
+    browser.look(1440, 900)
+    browser.open(f"{site.url}/index.html")
+    assert "asking" in found(browser, "How do I ask the user a question?")
+    assert browser.complaints() == []
+
+
+def test_the_search_works_in_a_folder_that_was_downloaded(browser: Browser, site: Origin):
+    browser.look(1440, 900)
+    browser.open(f"{SITE.as_uri()}/index.html")
+    assert "inspector" in found(browser, "inspector")
+    assert [url for url in browser.asked() if not url.startswith(("file:", "data:", "blob:", "about:"))] == []
+
+
+@for_each_row("width, scheme", LOOKS, every=2)
+def test_everybody_can_read_it_and_nobody_else_is_asked(width: int, scheme: str, browser: Browser, site: Origin):
+    browser.begin()
+    browser.look(width, 900, scheme)
+    for page in KINDS:
+        browser.open(f"{site.url}/{page}")
+        assert browser.page("document.body.dataset.mdColorScheme") == {"light": "default", "dark": "slate"}[scheme]
+        assert serious(browser) == [], page
+        assert browser.complaints() == [], page
+        assert browser.page("document.documentElement.scrollWidth <= innerWidth"), f"{page} is wider than {width}"
+        assert [url for url in browser.asked() if not url.startswith((site.url, "data:"))] == [], page

@@ -1,0 +1,78 @@
+"""The log on standard error, when nobody reads it."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import select
+from collections.abc import Iterator
+
+import pytest
+
+from defserve.observing.logs import JsonLines, PatientLines
+
+
+class Piped:
+    """A handler whose standard error is a pipe."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.reader, writer = os.pipe()
+        self._stream = os.fdopen(writer, "w")
+        monkeypatch.setattr("sys.stderr", self._stream)
+        self.handler = PatientLines()
+
+    def log(self, text: str) -> None:
+        self.handler.emit(logging.LogRecord("test", logging.INFO, "", 0, text, None, None))
+
+    def read(self) -> str:
+        found = b""
+        while select.select([self.reader], [], [], 0)[0]:
+            found += os.read(self.reader, 1 << 20)
+        return found.decode()
+
+    def close(self) -> None:
+        os.close(self.reader)
+        self._stream.close()
+
+
+@pytest.fixture
+def piped(monkeypatch: pytest.MonkeyPatch) -> Iterator[Piped]:
+    made = Piped(monkeypatch)
+    yield made
+    made.close()
+
+
+def test_a_pipe_that_nobody_reads_stops_nobody_and_what_is_missing_is_told(piped: Piped):
+    for number in range(5000):
+        piped.log(f"{number} {'x' * 100}")
+    kept = piped.read().splitlines()
+    assert kept[0].startswith("0 ") and 100 < len(kept) < 5000
+    piped.log("after")
+    assert piped.read() == f"{5000 - len(kept)} lines of the log are missing: nobody read standard error\nafter\n"
+    piped.log("later")
+    assert piped.read() == "later\n"
+
+
+def test_a_line_longer_than_the_pipe_is_cut_and_counted(piped: Piped):
+    piped.log("x" * 1_000_000)
+    assert set(piped.read()) == {"x"}
+    piped.log("after")
+    assert piped.read() == "1 lines of the log are missing: nobody read standard error\nafter\n"
+
+
+def test_a_log_of_json_lines_stays_one(piped: Piped):
+    piped.handler.setFormatter(JsonLines())
+    for _ in range(2000):
+        piped.log("x" * 100)
+    piped.read()
+    piped.log("after")
+    told, after = map(json.loads, piped.read().splitlines())
+    assert told["message"].endswith("lines of the log are missing: nobody read standard error")
+    assert (told["level"], after["message"]) == ("warning", "after")
+
+
+def test_a_reader_that_has_left_is_no_failure(piped: Piped, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(logging, "raiseExceptions", False)
+    os.dup2(os.open(os.devnull, os.O_RDONLY), piped.reader)
+    piped.log("nobody hears this")

@@ -1,0 +1,44 @@
+"""Extras are small, and each is named for what one does with it."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+
+from .artifacts import ROOT
+
+EXTRAS: dict[str, list[str]] = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"][
+    "optional-dependencies"
+]
+# What one does with it. `all` is the sum of them, `test` is for those who change defserve.
+TASKS = {
+    "http": "serve over HTTP and WebSocket",
+    "client": "call other servers and APIs over HTTP",
+    "auth": "verify tokens of an issuer",
+    "oauth": "sign in where requests must be signed",
+    "keyring": "keep tokens in the keyring of the system",
+    "redis": "share state between processes",
+    "sandbox": "run code of strangers",
+    "semantic": "find tools by meaning",
+    "telemetry": "send traces",
+    "dev": "make, reload and package projects",
+    "migrate": "rewrite servers of other frameworks",
+}
+MOST = 5
+
+
+def names(extra: str) -> set[str]:
+    return {re.split(r"[\[<>=;! ]", requirement)[0] for requirement in EXTRAS[extra]}
+
+
+def test_each_extra_has_a_task() -> None:
+    assert set(EXTRAS) - {"all", "test"} == set(TASKS)
+
+
+def test_each_extra_is_small() -> None:
+    assert {extra: len(names(extra)) for extra in TASKS if len(names(extra)) > MOST} == {}
+
+
+def test_all_is_the_sum_of_them() -> None:
+    (requirement,) = EXTRAS["all"]
+    assert set(re.findall(r"\w+", requirement.partition("[")[2])) == set(TASKS)

@@ -1,0 +1,145 @@
+"""The site has every page, in the right place, with links that lead to pages of the site."""
+
+from __future__ import annotations
+
+import posixpath
+import re
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from defserve.version import VERSION
+
+from .diagrams import files
+from .finding import keywords, words
+from .html import problems
+from .markdown import anchor, headings, with_links, with_plain_pipes
+from .models import full, short
+from .pages import Pages
+from .places import DOCS
+from .questions import QUESTIONS
+from .reference import parts
+from .settings import settings
+
+
+@pytest.fixture(scope="module")
+def pages() -> Pages:
+    return Pages()
+
+
+def nav(pages: Pages) -> dict[str, list[str]]:
+    groups = tomllib.loads(settings(pages))["project"]["nav"]
+    return {name: listed for group in groups for name, listed in group.items()}
+
+
+def test_every_page_is_in_one_group_of_the_navigation(pages: Pages):
+    listed = [place for places in nav(pages).values() for place in places]
+    assert len(listed) == len(set(listed))
+    assert set(listed) <= set(pages.texts)
+    assert {path.relative_to(DOCS).as_posix() for path in DOCS.rglob("*.md")} - {"reference.md"} <= set(listed)
+
+
+def test_the_groups_are_those_that_a_reader_looks_for(pages: Pages):
+    assert list(nav(pages)) == ["Start", "Guides", "Cookbook", "Protocols", "Operations", "Reference", "Project"]
+
+
+def test_no_link_leaves_the_site(pages: Pages):
+    lost: list[tuple[str, str]] = []
+    for place, text in pages.texts.items():
+
+        def look(link: str, place: str = place) -> str:
+            path = link.partition("#")[0]
+            target = posixpath.normpath(posixpath.join(posixpath.dirname(place), path)) if path else place
+            if target not in {*pages.texts, "llms.txt"} and not (DOCS / target).is_file():
+                lost.append((place, link))
+            return link
+
+        with_links(text, look)
+    assert lost == []
+
+
+def test_the_reference_is_in_parts_and_nothing_of_it_is_lost():
+    whole = (DOCS / "reference.md").read_text("utf-8")
+    found = parts(whole)
+    assert len({part.name for part in found}) == len(found) > 20
+    assert max(part.text.count("\n") for part in found) < whole.count("\n") / 3
+    names = [heading for level, heading, _ in headings(whole) if level == 4]
+    shown = [heading for part in found for level, heading, _ in headings(part.text) if level == 2]
+    assert shown == names
+    assert all(f"defserve {VERSION}" in part.text for part in found)
+
+
+def test_a_link_into_the_reference_leads_to_its_part(pages: Pages):
+    assert pages.place("docs/reference.md", "server") == "reference/a-server.md"
+    assert pages.place("docs/reference.md", anchor("defserve.auth")) == "reference/defserve-auth.md"
+    assert pages.place("docs/reference.md") == "reference/index.md"
+
+
+def test_links_in_code_are_left_alone():
+    text = "[a](b.md) `[a](b.md)`\n```\n[a](b.md)\n```\n"
+    assert with_links(text, str.upper) == "[a](B.MD) `[a](b.md)`\n```\n[a](b.md)\n```\n"
+
+
+def test_pipes_in_code_in_tables_need_no_escape():
+    table = "| a | `x \\| y` \\| z |\n`x \\| y`\n"
+    assert with_plain_pipes(table) == "| a | `x | y` \\| z |\n`x \\| y`\n"
+
+
+def test_a_picture_is_shown_in_the_scheme_of_the_reader(pages: Pages):
+    shown = re.findall(r"inspector-tools-\w+\.png#only-\w+", pages.texts["inspector.md"])
+    assert shown == ["inspector-tools-light.png#only-light", "inspector-tools-dark.png#only-dark"]
+
+
+def test_the_diagrams_are_up_to_date():
+    stale = [path.name for path, text in files().items() if not path.exists() or path.read_text("utf-8") != text]
+    assert stale == [], "run: python -m tests.site.diagrams"
+
+
+def test_no_page_wants_a_diagram_drawn_in_the_browser():
+    drawn = [path.name for path in DOCS.rglob("*.md") if "```mermaid" in path.read_text("utf-8")]
+    assert drawn == [], "the site loads no script for diagrams: add it to tests/site/diagrams.py"
+
+
+def test_a_model_gets_a_list_of_pages_and_one_text_with_all(pages: Pages):
+    brief = short(pages)
+    assert brief.startswith("# defserve\n\n> ")
+    links = re.findall(r"^- \[[^]]+\]\(([^)]+)\): \S", brief, re.MULTILINE)
+    assert "tools.html.md" in links and "reference/a-server.html.md" in links
+    places = {f"{place.removesuffix('.md')}.html.md" for place in pages.texts}
+    assert [link for link in links if link not in places] == []
+    assert "[A server](reference/a-server.html.md): Server, Limits, " in brief
+    assert [line for line in brief.splitlines() if line.startswith("## ")][-1] == "## Optional"
+    whole = full(pages, brief)
+    assert all(f"\n{pages.texts[place].splitlines()[0]}\n" in whole for place in ("tools.md", "reference/a-server.md"))
+
+
+def test_what_a_browser_would_load_from_elsewhere_is_found(tmp_path: Path):
+    (tmp_path / "a.html").write_text(
+        '<link rel="stylesheet" href="https://a/x.css"><link rel="canonical" href="https://b/">'
+        '<script src="//c/x.js"></script><a href="https://d/">d</a><style>@import "https://f/";</style>'
+    )
+    (tmp_path / "b.css").write_text('@font-face { src: url("https://g/font.woff2"), url(h.woff2) }')
+    assert problems(tmp_path) == [
+        "a.html: https://a/x.css",
+        "a.html: //c/x.js",
+        "a.html: https://f/",
+        "b.css: https://g/font.woff2",
+    ]
+
+
+def test_a_link_that_leads_nowhere_is_found(tmp_path: Path):
+    (tmp_path / "a.html").write_text(
+        '<p id="here"><a href="#here"></a><a href="b.html#there"></a><a href="c.html"></a>'
+    )
+    (tmp_path / "b.html").write_text('<a href="a.html#here"></a><a href="https://elsewhere/"></a><img src="gone.png">')
+    assert problems(tmp_path) == ["a.html: b.html#there", "a.html: c.html", "b.html: gone.png"]
+
+
+def test_words_for_the_search_are_of_pages_that_there_are(pages: Pages):
+    assert {f"{page}.md" for page in keywords()} <= set(pages.texts)
+    assert words()["tools"].startswith("How do arguments") and words()["tools"].endswith(keywords()["tools"])
+
+
+def test_the_pages_that_questions_lead_to_are_there(pages: Pages):
+    assert {f"{page}.md" for answer in QUESTIONS.values() for page in answer.split()} <= set(pages.texts)

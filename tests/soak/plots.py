@@ -1,0 +1,57 @@
+"""Samples drawn as one SVG picture: a row a scenario, a curve a measure. Written by hand, so nothing is installed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+from xml.sax.saxutils import escape
+
+MEASURES = ("memory", "descriptors", "threads", "tasks", "p50", "p99", "calls")
+UNITS = {"memory": " MB", "p50": " ms", "p99": " ms", "calls": "/s"}
+WIDTH, HEIGHT, GAP, NAME, TOP = 150, 46, 14, 130, 40
+MOST_POINTS = 300
+
+
+def picture(runs: Mapping[str, Mapping[str, Any]]) -> str:
+    """`runs` are the results of scenarios, as the JSON file has them."""
+    wide, high = NAME + len(MEASURES) * (WIDTH + GAP), TOP + len(runs) * (HEIGHT + GAP)
+    parts = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="{wide}" height="{high}" font-family="sans-serif" '
+        'font-size="11">',
+        "<style>text{fill:#777}.name{font-weight:bold}path{fill:none;stroke:#3b7dd8;stroke-width:1.2}"
+        "rect{fill:none;stroke:#7776}.bad{stroke:#d33}</style>",
+    ]
+    for column, measure in enumerate(MEASURES):
+        parts.append(f'<text class="name" x="{NAME + column * (WIDTH + GAP)}" y="20">{measure}</text>')
+    for row, (name, run) in enumerate(runs.items()):
+        top = TOP + row * (HEIGHT + GAP)
+        parts.append(f'<text class="name" x="4" y="{top + HEIGHT / 2}">{escape(name)}</text>')
+        for column, measure in enumerate(MEASURES):
+            values = run["values"].get(measure)
+            if values:
+                is_bad = measure in run["growing"]
+                parts += _curve(
+                    NAME + column * (WIDTH + GAP), top, run["times"], values, UNITS.get(measure, ""), is_bad
+                )
+    return "\n".join([*parts, "</svg>\n"])
+
+
+def _curve(
+    left: float, top: float, times: Sequence[float], values: Sequence[float], unit: str, is_bad: bool
+) -> list[str]:
+    step = max(1, len(times) // MOST_POINTS)
+    times, values = times[::step], values[::step]
+    most, end = max(*values, 1e-9, 0), max(times[-1], 1e-9)
+    points = " L".join(
+        f"{left + WIDTH * at / end:.1f},{top + HEIGHT - HEIGHT * max(value, 0) / most:.1f}"
+        for at, value in zip(times, values, strict=True)
+    )
+    return [
+        f'<rect x="{left}" y="{top}" width="{WIDTH}" height="{HEIGHT}"/>',
+        f'<path{" class=" + chr(34) + "bad" + chr(34) if is_bad else ""} d="M{points}"/>',
+        f'<text x="{left + 3}" y="{top + 11}">{_short(most)}{unit}</text>',
+    ]
+
+
+def _short(value: float) -> str:
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
