@@ -508,8 +508,8 @@ def test_what_a_peer_asked_before_it_left_is_answered_after_a_slow_start(start: 
 
 # -- before the event loop ---------------------------------------------------------------------------------
 
-# Tells, at each write to the peer, whether asyncio, or what pydantic's encoder needs, has been imported; imports nothing
-# that would.
+# Tells, at each write to the peer, whether asyncio, or what pydantic's encoder needs, has been imported. It imports
+# nothing that would.
 PLAIN = """
 import os, sys
 from defserve import Server
