@@ -9,10 +9,11 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from defserve.runner.tasks.first_steps import EAGER, FirstSteps
+from tests.effort import examples
 from tests.runner.tasks.programs import PROGRAMS, VARIABLE, Program, Run, settled
 
 STRANGE: contextvars.ContextVar[Any] = contextvars.ContextVar("strange")
@@ -57,6 +58,7 @@ async def told_by(programs: list[Program], cancelled: int, *, plainly: bool, at_
     return told
 
 
+@settings(max_examples=examples(12))
 @given(st.lists(PROGRAMS, min_size=1, max_size=3), st.integers(0, 5))
 def test_programs_tell_the_same_as_in_tasks_of_their_own(programs: list[Program], cancelled: int) -> None:
     plain, stepped = (asyncio.run(told_by(programs, cancelled, plainly=plainly)) for plainly in (True, False))
