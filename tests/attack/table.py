@@ -53,6 +53,7 @@ def write_json(rows: Sequence[Row], seed: int, path: Path) -> None:
         {
             "family": row.attack.family,
             "attack": row.attack.name,
+            **({"expected": row.attack.expected} if row.attack.expected else {}),
             "tried": row.tried,
             "held": row.held,
             "good": row.is_good,

@@ -49,12 +49,13 @@ Run = Callable[[Trial], None]
 
 @dataclass(frozen=True)
 class Attack:
-    """A row of the table. `growth` is what the servers it uses may grow by, in MB."""
+    """A row of the table. `growth` is what the servers it uses may grow by, in MB; `expected` is for people."""
 
     family: str
     name: str
     run: Run
     growth: float = 40.0
+    expected: str = ""
 
 
 @dataclass

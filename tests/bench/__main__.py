@@ -45,6 +45,8 @@ GROUPS = {
     "workers": WORKERS,
 }
 ALL_NAMES = list(dict.fromkeys(each.name for each in (CONTENDERS[0], *HTTP_CONTENDERS, *CONTENDERS)))
+PAGE_NAMES = [DIRECT, *ALL_NAMES, MCP_PROXY, RAW, REPLAY]
+"""Every column of the report, in order."""
 T = TypeVar("T", Contender, HttpContender)
 
 
@@ -74,7 +76,7 @@ def _bench(options: argparse.Namespace, plan: Plan, launch: Launch) -> int:
     verdicts = judge(results)
     facts = _facts(began, plan, launch)
     facts.update({f"{name} did not run": reason for name, reason in failed.items()})
-    text = report.as_markdown(results, verdicts, facts, [DIRECT, *ALL_NAMES, MCP_PROXY, RAW, REPLAY])
+    text = report.as_markdown(results, verdicts, facts, PAGE_NAMES)
     print(text)
     _write(options.markdown, text)
     _write(options.json, json.dumps(report.as_json(results, verdicts, facts), indent=2) + "\n")

@@ -6,7 +6,6 @@ Trying, judging and counting are those of the attacks: `Trial.expect` says of ea
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 
 from tests.attack.arena import Kind, Served
@@ -16,19 +15,12 @@ from tests.waiting import wait_until
 SERVERS = Path(__file__).parent / "servers"
 
 
-@dataclass(frozen=True)
-class Fault(Attack):
-    """`expected` is a sentence for people."""
-
-    expected: str = ""
-
-
 class Faults:
     """Faults of one kind, gathered by a decorator: `@faults.row("a full disk", "the call fails, and says why")`."""
 
     def __init__(self, name: str) -> None:
         self.name = name
-        self.rows: list[Fault] = []
+        self.rows: list[Attack] = []
 
     def row(self, name: str, expected: str, *, growth: float = 40.0) -> Callable[[Run], Run]:
         def add(run: Run) -> Run:
@@ -38,7 +30,7 @@ class Faults:
         return add
 
     def add(self, name: str, expected: str, run: Run, *, growth: float = 40.0) -> None:
-        self.rows.append(Fault(self.name, name, run, growth, expected))
+        self.rows.append(Attack(self.name, name, run, growth, expected))
 
 
 def kind(file: str = "marking", *options: str, on: str = "http://127.0.0.1:0/mcp", **env: str) -> Kind:

@@ -124,7 +124,7 @@ async def _say(call: Call, left: list[str], tally: Tally, is_ours: bool) -> None
         in_a_row = 0
         tally.answered.append(word)
         if answer != f"marked {word}":
-            tally.wrong.append(f"{word[:20]} was answered with {answer[:60]!r}")
+            tally.wrong.append(f"{word[:20]} was answered with {str(answer)[:60]!r}")
 
 
 def _note(error: Exception, tally: Tally, is_ours: bool) -> None:

@@ -30,10 +30,11 @@ LOST = "the process that ran the task has died"
 
 
 class Worker(ServedProcess):
-    """A process that runs tasks and tells of them."""
+    """A process that runs tasks and tells of them. `fresh`: an interpreter of its own, which can be stopped."""
 
-    def __init__(self, store: str, log: Path, **environment: str) -> None:
-        super().__init__(quick_arguments(PROGRAM), {"JOBS_STORE": store, "JOBS_LOG": str(log), **environment})
+    def __init__(self, store: str, log: Path, *, fresh: bool = False, **environment: str) -> None:
+        arguments = [str(PROGRAM)] if fresh else quick_arguments(PROGRAM)
+        super().__init__(arguments, {"JOBS_STORE": store, "JOBS_LOG": str(log), **environment})
 
     def start(self, tool: str, name: str, seconds: float) -> int:
         arguments = {"name": name, "seconds": seconds}

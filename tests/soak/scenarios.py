@@ -255,7 +255,7 @@ def reloads(stage: Stage) -> None:
     """Two workers that are replaced every second, amid calls."""
 
     async def main() -> None:
-        url = stage.serve(HTTP, "--workers", "2", "--stateless")
+        url = stage.serve(HTTP, "--workers", "2", "--stateless", SOAK_STORE=f"sqlite:///{stage.folder / 'tasks.db'}")
         supervisor = stage.watched[0]
 
         async def reload() -> None:
@@ -347,7 +347,8 @@ def _entry(stage: Stage, id: str) -> str:
     return (
         f'[[servers]]\nid = "{id}"\nprefix = "{id}"\ncommand = "{sys.executable}"\nargs = ["{SERVER}"]\n'
         f'per = "shared"\n[servers.env]\n{env}\n[servers.mgp]\n'
-        'restart_policy = "on_failure"\nmax_restarts = 1000000\nbackoff_base_ms = 5\nbackoff_max_ms = 50\n'
+        'restart_policy = "on_failure"\nmax_restarts = 1000\nrestart_window_secs = 1\n'
+        "backoff_base_ms = 5\nbackoff_max_ms = 50\n"
     )
 
 

@@ -21,16 +21,11 @@ class Proxy:
     def __init__(self, to: Place, random: Random, up: Road | None, down: Road | None) -> None:
         self._to, self._random, self._up, self._down = to, random, up, down
         self.port = 0
-        self.connections = 0
-        self.is_open = True
-        """While it is False, who connects is hung up on."""
+        self.struck = 0
+        """How often bytes were harmed."""
         self._carrying: set[asyncio.Task[None]] = set()
 
     async def accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self.connections += 1
-        if not self.is_open:
-            _reset(writer)
-            return
         task = asyncio.current_task()
         assert task is not None
         self._carrying.add(task)
@@ -50,8 +45,8 @@ class Proxy:
             from_server, to_server = await asyncio.open_connection(self._to.host, self._to.port)
         up, down = (road.make(self._random) if road else clear(self._random) for road in (self._up, self._down))
         both = [
-            asyncio.ensure_future(_one_way(reader, to_server, up)),
-            asyncio.ensure_future(_one_way(from_server, writer, down)),
+            asyncio.ensure_future(self._one_way(reader, to_server, up)),
+            asyncio.ensure_future(self._one_way(from_server, writer, down)),
         ]
         try:
             for done in asyncio.as_completed(both):
@@ -62,11 +57,29 @@ class Proxy:
                         _reset(to_server)
                     break
         finally:
+            for one in (writer, to_server):
+                one.close()
             for task in both:
                 task.cancel()
             await asyncio.gather(*both, return_exceptions=True)
-            for one in (writer, to_server):
-                one.close()
+
+    async def _one_way(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, mangle: Mangle) -> End:
+        """How this way ended."""
+        while data := await reader.read(READ):
+            for step in mangle(data):
+                self.struck += step != data
+                if isinstance(step, End):
+                    if step is End.HALF:
+                        writer.write_eof()
+                    return step
+                if isinstance(step, float):
+                    await asyncio.sleep(step)
+                else:
+                    writer.write(step)
+                    await writer.drain()
+        if writer.can_write_eof():
+            writer.write_eof()
+        return End.HALF
 
     async def end(self) -> None:
         """Cut whatever is still carried."""
@@ -74,24 +87,6 @@ class Proxy:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-
-
-async def _one_way(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, mangle: Mangle) -> End:
-    """How this way ended."""
-    while data := await reader.read(READ):
-        for step in mangle(data):
-            if isinstance(step, End):
-                if step is End.HALF:
-                    writer.write_eof()
-                return step
-            if isinstance(step, float):
-                await asyncio.sleep(step)
-            else:
-                writer.write(step)
-                await writer.drain()
-    if writer.can_write_eof():
-        writer.write_eof()
-    return End.HALF
 
 
 def _reset(writer: asyncio.StreamWriter) -> None:

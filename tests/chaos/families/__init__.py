@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from importlib import import_module
 
-from tests.chaos.fault import Fault
+from tests.attack.trial import Attack
 
 MODULES = ("carried", "paused", "clocks", "disks", "scarce")
 
 
-def faults() -> list[Fault]:
+def faults() -> list[Attack]:
     """Every row, family by family."""
     return [row for name in MODULES for family in import_module(f"{__name__}.{name}").FAMILIES for row in family.rows]

@@ -83,6 +83,7 @@ async def _talk_through(
         said = [words_for(trial.random, f"{name}-{n}", many) for n in range(talkers)]
         wait = PATIENT if _harm(up, down) is Harm.LATE else IMPATIENT
         await asyncio.gather(*(talk(open_one, words, tally, n, wait, is_ours=ours) for n, words in enumerate(said)))
+        trial.expect(proxy.struck, "nothing was harmed: the row shows nothing")
     return tally
 
 

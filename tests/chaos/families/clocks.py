@@ -14,9 +14,9 @@ from defserve.errors import DefserveError
 from defserve.host import Answers, Client, ProcessLink
 from tests.attack.trial import MissingFeature, Trial
 from tests.chaos.fault import SERVERS, Faults
-from tests.faults.killing_tasks import PROGRAM, Worker
+from tests.faults.killing_tasks import Worker
 from tests.faults.notebook import EXAMPLE
-from tests.faults.process import PATIENCE, Broken, ServedProcess
+from tests.faults.process import PATIENCE, Broken
 
 CLOCKS = Faults("clocks")
 FAMILIES = (CLOCKS,)
@@ -172,17 +172,12 @@ def questions(trial: Trial, seconds: float) -> None:
     asyncio.run(run())
 
 
-class ClockedWorker(Worker):
-    def __init__(self, store: str, log: Path, clock: FakeClock) -> None:
-        env = {"JOBS_STORE": store, "JOBS_LOG": str(log), "JOBS_HEARTBEAT": "5", **clock.environment}
-        ServedProcess.__init__(self, [str(PROGRAM)], env)
-
-
 def tasks(trial: Trial, seconds: float) -> None:
     folder = _folder(trial, "tasks")
     clock = FakeClock(folder)
     store, log = f"sqlite:///{folder / 'tasks.db'}", folder / "log"
-    runner, other = ClockedWorker(store, log, clock), ClockedWorker(store, log, clock)
+    environment = {"JOBS_HEARTBEAT": "5", **clock.environment}
+    runner, other = (Worker(store, log, fresh=True, **environment) for _ in range(2))
     try:
         runner.start("once", "once", 3.0)
         answer = runner.receive(time.monotonic() + PATIENCE)

@@ -282,7 +282,7 @@ def paused_tasks(trial: Trial) -> None:
     with tempfile.TemporaryDirectory(prefix="paused") as name:
         folder = Path(name)
         store, log = f"sqlite:///{folder / 'tasks.db'}", folder / "log"
-        sleeper, other = (Worker(store, log, JOBS_HEARTBEAT="2") for _ in range(2))
+        sleeper, other = (Worker(store, log, fresh=True, JOBS_HEARTBEAT="2") for _ in range(2))
         try:
             ids = {}
             for tool in ("once", "again"):
