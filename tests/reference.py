@@ -17,6 +17,8 @@ from defserve.runner.command_line import add_serving
 
 PAGE: Final = Path(__file__).parents[1] / "docs" / "reference.md"
 WIDE: Final = 100
+# Two underscores would make what is between them bold.
+ESCAPED: Final = r"\_\_"
 LONGEST_DEFAULT: Final = 200
 
 HEAD: Final = """# Reference
@@ -144,7 +146,7 @@ def given() -> Iterator[str]:
 
 def entry(name: str, value: Any, *, made_by_hand: bool = True) -> Iterator[str]:
     """Heading, signature, first paragraph, and the public methods of a class."""
-    yield f"#### {name}\n"
+    yield f"#### {name.replace('__', ESCAPED)}\n"
     if name not in SAID and made_by_hand and (shown := signatures(name, value)):
         yield "\n".join(["```py", *(each.text for each in shown), "```"]) + "\n"
     if text := SAID.get(name) or paragraph(value):

@@ -68,7 +68,7 @@ CACHES: dict[str, tuple[str, str]] = {
     "proxying/mounted.py:stderr": ("lines of a child", "200 of 2,000 characters a backend"),
     "proxying/restarts.py:_known": ("sessions whose process failed", "1000 keys, until they leave"),
     "proxying/restarts.py:_times": ("nothing", "1000 times"),
-    "proxying/room.py:times": ("nothing", "1000 times a backend"),
+    "proxying/slots.py:times": ("nothing", "1000 times a backend"),
     "host/mcpl/channels/channels.py:_known": ("the channels of a server", "one message for each list"),
     "host/mcpl/inbox.py:_items": ("events", "the room of an inbox, in messages"),
     "host/mcpl/inference/routing.py:_pins": ("ids of conversations", "1000 ids of 1 KB"),

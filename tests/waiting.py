@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from defserve import Server
 
-DEADLINE = 30.0
+DEADLINE = 60.0
 POLL = 0.001
 
 

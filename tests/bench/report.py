@@ -94,7 +94,17 @@ def rounded(value: float) -> str:
     return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
 
 
-SECTIONS: tuple[tuple[str, str, Callable[[Figure], str]], ...] = (
+Section = tuple[str, str, Callable[[Figure], str]]
+
+
+def _of_calls(what: str, section: str, whose: str) -> Iterable[Section]:
+    """The sections about single calls over a network."""
+    for part in ("p50", "p99"):
+        yield f"{what}, latency, {part}, in µs", f"{section}-{part}", _median_only
+    yield f"{what}, processor time of {whose} for each call, in µs", f"{section}-cpu", _median_only
+
+
+SECTIONS: tuple[Section, ...] = (
     ("Start: spawn, initialize, first tools/list, in ms: median (least–most)", "start", _with_range),
     ("Calls per second: median (least–most)", "calls", _with_range),
     ("Latency, p50, in µs", "p50", _median_only),
@@ -104,19 +114,11 @@ SECTIONS: tuple[tuple[str, str, Callable[[Figure], str]], ...] = (
     ("First tools/list of many tools, from spawn, in ms: median (least–most)", "list", _with_range),
     ("The same tools/list again, per second", "relist", _median_only),
     ("HTTP, 32 connections, calls of add per second: median (least–most)", "http", _with_range),
-    ("HTTP latency, p50, in µs", "http-p50", _median_only),
-    ("HTTP latency, p99, in µs", "http-p99", _median_only),
-    ("HTTP, processor time of the server for each call, in µs", "http-cpu", _median_only),
+    *_of_calls("HTTP", "http", "the server"),
     ("HTTP, resident memory of a session, of 10,000 that idle, in bytes", "http-memory", _with_range),
     ("Workers, 32 connections each, stateless calls of add per second: median (least–most)", "workers", _with_range),
-    ("Workers, processor time of all processes for each call, in µs", "workers-cpu", _median_only),
-    (
-        "Workers, resident memory of a session, of 10,000 over 4 workers, in bytes",
-        "workers-memory",
-        _with_range,
-    ),
-    ("Workers, latency, p50, in µs", "workers-p50", _median_only),
-    ("Workers, latency, p99, in µs", "workers-p99", _median_only),
+    *_of_calls("Workers", "workers", "all processes"),
+    ("Workers, resident memory of a session, of 10,000 over 4 workers, in bytes", "workers-memory", _with_range),
     ("mgp/health/ping while every worker thread sleeps, p99 in ms", "health-p99", _with_range),
     ("add over HTTP while a slow reader streams in the same session, p99 in ms", "stream-p99", _with_range),
     (

@@ -246,7 +246,7 @@ def test_teardown_waits_for_an_opening_that_was_cancelled() -> None:
 
     def slow() -> Iterator[str]:
         entered.set()
-        assert go_on.wait(5)
+        assert go_on.wait(30)
         try:
             yield "slow"
         finally:

@@ -55,6 +55,23 @@ def test_what_a_server_prints_is_kept_out_of_the_result(defserve: Run, tmp_path:
     assert defserve("call", str(file), "one") == (0, "1\n", "loading\nworking\n")
 
 
+def test_a_server_whose_lifespan_fails_shows_the_author_s_line_and_nothing_of_ours(defserve: Run, tmp_path: Path):
+    file = tmp_path / "unset.py"
+    file.write_text(
+        "from contextlib import asynccontextmanager\nfrom defserve import Server\n@asynccontextmanager\n"
+        "async def life(server):\n    yield {}['ADDRESS']\nserver = Server('unset', lifespan=life)\n"
+    )
+    code, _, err = defserve("call", str(file), "one")
+    assert (code, err.splitlines()[:2]) == (
+        1,
+        ["error: the server did not start", "Traceback (most recent call last):"],
+    )
+    assert "KeyError: 'ADDRESS'\nThe lifespan of server 'unset' failed, so it does not serve.\n" in err
+    assert re.findall(r'File "([^"]+)"', err) == [str(file)]
+    with pytest.raises(KeyError, match="ADDRESS"):
+        defserve("call", str(file), "one", "-v")
+
+
 def test_a_tool_that_asks_where_nobody_is_says_what_to_do(defserve: Run):
     code, _, err = defserve("call", CALCULATOR, "greet")
     assert code == 1

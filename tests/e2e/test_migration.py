@@ -9,7 +9,8 @@ import pytest
 from tests import migration
 from tests.tooling.scaffold.packages import ROOT, Environment
 
-pytestmark = pytest.mark.e2e
+# FastMCP is installed for it.
+pytestmark = [pytest.mark.e2e, pytest.mark.slow]
 
 
 def test_the_programs_of_fastmcp_do_what_the_page_says(tmp_path: Path):

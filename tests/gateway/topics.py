@@ -19,7 +19,7 @@ from defserve.runner.address import Address
 from defserve.runner.sockets import bound
 
 Json = dict[str, Any]
-PATIENCE = 5.0
+PATIENCE = 25.0
 
 PEOPLE: Json = {
     "admin": {"token": "t-admin", "profile": "full"},

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from defserve.errors import DefserveError
 from defserve.kernel.figures import STEP_SECONDS, STEPS, figures, history
-from defserve.proxying.room import TIMES_KEPT, CallRoom
+from defserve.proxying.slots import TIMES_KEPT, CallSlots
 from tests.kernel.running import entry, running
 
 pytestmark = pytest.mark.anyio
@@ -22,9 +22,9 @@ def anyio_backend() -> str:
     return "asyncio"
 
 
-def room_of(*calls: tuple[float, float, bool]) -> CallRoom:
+def room_of(*calls: tuple[float, float, bool]) -> CallSlots:
     """A room whose calls ended so many seconds ago, took so many ms, and failed or did not."""
-    room, now = CallRoom("a", 8), perf_counter()
+    room, now = CallSlots("a", 8), perf_counter()
     for ago, ms, failed in calls:
         room.times.append((now - ago - ms / 1000, now - ago, failed))
         room.errors += failed
@@ -32,13 +32,13 @@ def room_of(*calls: tuple[float, float, bool]) -> CallRoom:
 
 
 def test_without_calls_there_are_no_times():
-    assert figures(CallRoom("a", 8)) == {
+    assert figures(CallSlots("a", 8)) == {
         "errors_total": 0,
         "calls_per_second": 0.0,
         "median_ms": None,
         "p95_ms": None,
     }
-    assert history(CallRoom("a", 8))["steps"] == [[0, 0, None]] * STEPS
+    assert history(CallSlots("a", 8))["steps"] == [[0, 0, None]] * STEPS
 
 
 def test_calls_a_second_are_those_of_the_last_ten():

@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from defserve.errors import UsageError
-from defserve.kernel.config.changes import changes
-from defserve.kernel.config.entries import Launch, ServerEntry, ToolFilter
+from defserve.kernel.config.changes import ConfigChanges, changes
+from defserve.kernel.config.entries import ServerEntry, ServerLaunch, ToolFilter
 from defserve.proxying.restarts import RestartPolicy
 from tests.kernel.running import entry, running
 from tests.waiting import until
@@ -166,7 +166,8 @@ async def test_the_kernel_hears_of_a_change(tmp_path: Path, how: str) -> None:
 ENTRIES = st.builds(
     ServerEntry,
     st.sampled_from("abc"),
-    st.builds(Launch, command=st.sampled_from(["x", "y"])) | st.builds(Launch, url=st.sampled_from(["x", "y"])),
+    st.builds(ServerLaunch, command=st.sampled_from(["x", "y"]))
+    | st.builds(ServerLaunch, url=st.sampled_from(["x", "y"])),
     restart=st.sampled_from([RestartPolicy(), RestartPolicy("never")]),
     prefix=st.sampled_from([None, "p"]),
     tools=st.sampled_from([ToolFilter(), ToolFilter(deny=("x",))]),
@@ -186,4 +187,4 @@ def test_every_server_gets_exactly_what_its_change_needs(
     for id in found.adjusted:
         assert old[id].launch == new[id].launch
         assert old[id].prefix == new[id].prefix
-    assert changes(new, new).is_empty
+    assert changes(new, new) == ConfigChanges(unchanged=list(new))

@@ -17,7 +17,7 @@ from typing import Any
 import defserve
 from tests.forking.processes import start
 
-PATIENCE = 20.0
+PATIENCE = 50.0
 FRAMEWORK = Path(defserve.__file__).parent.parent
 
 OPENING = """

@@ -73,14 +73,19 @@ DIAGRAMS: Final = {
             "new": Box(20, 98, 200, "New clients", ("each request stands alone",)),
             "hosts": Box(20, 176, 200, "Hosts with extensions", ("MGP, MCPL, MCPx",)),
             "defserve": Box(
-                360, 71, 210, "defserve", ("checks who calls", "checks arguments", "asks, logs, limits"), True
+                330,
+                80,
+                230,
+                "defserve",
+                ("stdio, HTTP, WebSocket", "who calls, with what", "questions, limits, logs"),
+                True,
             ),
-            "yours": Box(680, 80, 160, "Your functions", ("ordinary Python,", "typed")),
+            "yours": Box(670, 89, 170, "Your functions", ("ordinary Python", "with types")),
         },
         (
-            ("old", "defserve", "stdio"),
-            ("new", "defserve", "HTTP"),
-            ("hosts", "defserve", "WebSocket"),
+            ("old", "defserve", ""),
+            ("new", "defserve", ""),
+            ("hosts", "defserve", ""),
             ("defserve", "yours", "a call"),
         ),
     ),
@@ -90,7 +95,7 @@ DIAGRAMS: Final = {
         250,
         {
             "client": Box(20, 89, 170, "Client", ("one entry", "in its settings")),
-            "kernel": Box(330, 71, 210, "Kernel", ("one list of tools", "permissions, audit", "restarts, logs"), True),
+            "kernel": Box(330, 80, 210, "Kernel", ("one list of tools", "permissions, audit", "restarts, logs"), True),
             "files": Box(660, 20, 180, "files", ("a command on stdio",)),
             "search": Box(660, 98, 180, "search", ("an address over HTTP",)),
             "yours": Box(660, 176, 180, "yours", ("a server with defserve",)),
@@ -103,16 +108,16 @@ DIAGRAMS: Final = {
         ),
     ),
     "asking": Diagram(
-        "A tool asks; the client shows the question to a person; the answer comes back to the tool",
+        "A tool asks, the client shows the question, a person answers, and the tool goes on",
         860,
-        190,
+        112,
         {
-            "tool": Box(20, 52, 190, "Your tool", ("await ctx.ask(…)",), True),
-            "client": Box(335, 52, 190, "Client", ("shows the question",)),
-            "person": Box(650, 20, 190, "Person", ("answers or declines",)),
-            "again": Box(650, 110, 190, "Answer", ("the same call goes on, or", "the function runs again")),
+            "tool": Box(20, 29, 160, "Your tool", ("await ctx.ask(…)",), True),
+            "client": Box(230, 29, 160, "Client", ("shows the question",)),
+            "person": Box(440, 29, 160, "Person", ("answers or declines",)),
+            "again": Box(650, 20, 190, "Your tool", ("the call goes on, or the", "function runs again"), True),
         },
-        (("tool", "client", "a question"), ("client", "person", ""), ("client", "again", "")),
+        (("tool", "client", ""), ("client", "person", ""), ("person", "again", "")),
     ),
 }
 

@@ -17,6 +17,8 @@ _LINK: Final = re.compile(
 _FENCE: Final = re.compile(r"^(`{3,}|~{3,}).*?^\1`*$", re.DOTALL | re.MULTILINE)
 _HEADING: Final = re.compile(r"^(#{1,6}) (.+)$", re.MULTILINE)
 _PICTURE: Final = re.compile(r"!\[([^\]]*)\]\(([^)\s]+)\)")
+_ROW: Final = re.compile(r"^\|.*$", re.MULTILINE)
+_CODE: Final = re.compile(r"`[^`]+`")
 ELSEWHERE: Final = re.compile(r"[a-z][a-z0-9+.-]*:|//")
 
 
@@ -37,12 +39,21 @@ def with_pictures(text: str, change: Callable[[str, str], str]) -> str:
     return _outside_code(text, lambda prose: _PICTURE.sub(lambda found: change(found[1], found[2]), prose))
 
 
+def with_plain_pipes(text: str) -> str:
+    """The text with the pipes in code in tables as they are. GitHub wants them escaped, the generator does not."""
+
+    def plain(row: re.Match[str]) -> str:
+        return _CODE.sub(lambda code: code[0].replace("\\|", "|"), row[0])
+
+    return _outside_code(text, lambda prose: _ROW.sub(plain, prose))
+
+
 def headings(text: str) -> Iterator[tuple[int, str, int]]:
     """The level and the text of each heading, and where in the text it begins."""
     hidden = [found.span() for found in _FENCE.finditer(text)]
     for found in _HEADING.finditer(text):
         if not any(begin <= found.start() < end for begin, end in hidden):
-            yield len(found[1]), found[2].strip(), found.start()
+            yield len(found[1]), found[2].strip().replace("\\_", "_"), found.start()
 
 
 def title(text: str, otherwise: str = "") -> str:

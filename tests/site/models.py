@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-from .markdown import title, with_links
+from .markdown import headings, title, with_links
 from .pages import Pages
 from .places import ROOT, SITE
 
@@ -35,15 +35,16 @@ def short(pages: Pages) -> str:
         "Cookbook": [place for place in more if place.startswith("cookbook/")],
         "Reference, by area": [place for place in more if place.startswith("reference/")],
     }
-    return text.rstrip() + "\n" + "".join(_section(name, places, pages) for name, places in sections.items() if places)
+    ours = "".join(_section(name, places, pages) for name, places in sections.items() if places)
+    before, optional, after = text.partition("\n## Optional\n")
+    return f"{before.rstrip()}\n{ours}{optional}{after}"
 
 
 def full(pages: Pages, brief: str) -> str:
-    """What `short` lists before its optional part and in the sections after it, one text after the other."""
+    """What `short` lists before its optional part, one text after the other."""
     head = brief.partition("\n## ")[0].strip()
-    optional = set(ENTRY.findall(brief.partition("\n## Optional")[2].partition("\n## ")[0]))
     places = {address(place): place for place in pages.texts}
-    texts = [pages.texts[places[link]].strip() for link in ENTRY.findall(brief) if link not in optional]
+    texts = [pages.texts[places[link]].strip() for link in ENTRY.findall(brief.partition("\n## Optional\n")[0])]
     return "\n\n---\n\n".join([head, *texts]) + "\n"
 
 
@@ -58,10 +59,11 @@ def _section(name: str, places: list[str], pages: Pages) -> str:
 def _entries(places: list[str], pages: Pages) -> Iterator[str]:
     for place in places:
         text = pages.texts[place]
-        yield f"- [{title(text, place)}]({address(place)}): {_first_sentence(text)}"
+        yield f"- [{title(text, place)}]({address(place)}): {_about(place, text)}"
 
 
-def _first_sentence(text: str) -> str:
-    """The first line of prose below the title."""
-    lines = (line.strip("* ") for line in text.partition("\n")[2].splitlines())
-    return next((line for line in lines if line and line[0].isalnum()), "")
+def _about(place: str, text: str) -> str:
+    """The names of a part of the reference; of any other page the first line of prose."""
+    if place.startswith("reference/"):
+        return ", ".join(heading for level, heading, _ in headings(text) if level == 2)
+    return next((line for line in text.splitlines()[1:] if line and line[0].isalnum()), "")

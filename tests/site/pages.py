@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 from typing import Final
 
-from .markdown import with_links, with_pictures
+from .markdown import with_links, with_pictures, with_plain_pipes
 from .places import DOCS, PAGES, ROOT, THEME
 from .reference import Part, index, parts
 
@@ -35,7 +35,7 @@ LANGUAGES: Final = {
 }
 # What a reader does not look for: the map, what other pages show as well, what is for those who change defserve.
 UNSEARCHED: Final = ("index.md", "readme.md", "reference/index.md", "project/", "examples/", "tests/")
-ASSETS: Final = ("site.css", "iframe-worker.js")
+ASSETS: Final = ("site.css", "site.js", "iframe-worker.js")
 PICTURES: Final = {".png", ".svg"}
 
 
@@ -66,7 +66,7 @@ class Pages:
         for place, text in self.texts.items():
             (folder / place).parent.mkdir(parents=True, exist_ok=True)
             hidden = "---\nsearch:\n  exclude: true\n---\n\n" if place.startswith(UNSEARCHED) else ""
-            (folder / place).write_text(hidden + text, encoding="utf-8")
+            (folder / place).write_text(hidden + with_plain_pipes(text), encoding="utf-8")
         for picture in filter(lambda path: path.suffix in PICTURES, DOCS.rglob("*")):
             target = folder / picture.relative_to(DOCS)
             target.parent.mkdir(parents=True, exist_ok=True)

@@ -14,7 +14,7 @@ from .places import SITE
 # How many of the first results may be the page.
 TOP: Final = 3
 # How many questions have to lead to their page.
-ENOUGH: Final = 42
+ENOUGH: Final = 68
 
 # Question to pages, any of which will do.
 QUESTIONS: Final = {
@@ -62,6 +62,34 @@ QUESTIONS: Final = {
     "error message": "troubleshooting",
     "which clients work": "compatibility",
     "run many servers behind one": "kernel",
+    "getting started": "tutorial",
+    "hello world example": "tutorial",
+    "structured output": "tools",
+    "raise an error to the model": "tools limits-and-errors",
+    "pydantic model arguments": "tools",
+    "stream partial results": "tools",
+    "cancel a running call": "tasks tools limits-and-errors",
+    "sqlite": "state cookbook/sqlite own-store",
+    "redis": "state deployment",
+    "rate limit": "limits-and-errors auth security",
+    "cors": "serving",
+    "https certificate": "deployment serving",
+    "run behind a proxy": "deployment cookbook/nginx",
+    "kubernetes": "deployment",
+    "logging": "operations",
+    "audit log": "security",
+    "jwt": "auth",
+    "per user data": "cookbook/per_user",
+    "websocket": "serving",
+    "vs code": "shipping",
+    "skills": "skills",
+    "sandbox": "code-mode security cookbook/code_runner",
+    "memory server": "cookbook/memory live",
+    "mock the clock in tests": "cookbook/clock testing",
+    "unit test without network": "testing",
+    "multiple workers": "deployment serving",
+    "difference to fastmcp": "comparison migration",
+    "is it fast": "benchmarks comparison",
 }
 
 

@@ -12,11 +12,13 @@ import pytest
 from defserve.version import VERSION
 
 from .diagrams import files
+from .finding import keywords, words
 from .html import problems
-from .markdown import anchor, headings, with_links
+from .markdown import anchor, headings, with_links, with_plain_pipes
 from .models import full, short
 from .pages import Pages
 from .places import DOCS
+from .questions import QUESTIONS
 from .reference import parts
 from .settings import settings
 
@@ -79,6 +81,11 @@ def test_links_in_code_are_left_alone():
     assert with_links(text, str.upper) == "[a](B.MD) `[a](b.md)`\n```\n[a](b.md)\n```\n"
 
 
+def test_pipes_in_code_in_tables_need_no_escape():
+    table = "| a | `x \\| y` \\| z |\n`x \\| y`\n"
+    assert with_plain_pipes(table) == "| a | `x | y` \\| z |\n`x \\| y`\n"
+
+
 def test_a_picture_is_shown_in_the_scheme_of_the_reader(pages: Pages):
     shown = re.findall(r"inspector-tools-\w+\.png#only-\w+", pages.texts["inspector.md"])
     assert shown == ["inspector-tools-light.png#only-light", "inspector-tools-dark.png#only-dark"]
@@ -101,6 +108,8 @@ def test_a_model_gets_a_list_of_pages_and_one_text_with_all(pages: Pages):
     assert "tools.html.md" in links and "reference/a-server.html.md" in links
     places = {f"{place.removesuffix('.md')}.html.md" for place in pages.texts}
     assert [link for link in links if link not in places] == []
+    assert "[A server](reference/a-server.html.md): Server, Limits, " in brief
+    assert [line for line in brief.splitlines() if line.startswith("## ")][-1] == "## Optional"
     whole = full(pages, brief)
     assert all(f"\n{pages.texts[place].splitlines()[0]}\n" in whole for place in ("tools.md", "reference/a-server.md"))
 
@@ -125,3 +134,12 @@ def test_a_link_that_leads_nowhere_is_found(tmp_path: Path):
     )
     (tmp_path / "b.html").write_text('<a href="a.html#here"></a><a href="https://elsewhere/"></a><img src="gone.png">')
     assert problems(tmp_path) == ["a.html: b.html#there", "a.html: c.html", "b.html: gone.png"]
+
+
+def test_words_for_the_search_are_of_pages_that_there_are(pages: Pages):
+    assert {f"{page}.md" for page in keywords()} <= set(pages.texts)
+    assert words()["tools"].startswith("How do arguments") and words()["tools"].endswith(keywords()["tools"])
+
+
+def test_the_pages_that_questions_lead_to_are_there(pages: Pages):
+    assert {f"{page}.md" for answer in QUESTIONS.values() for page in answer.split()} <= set(pages.texts)

@@ -120,7 +120,11 @@ class Session(Locals):
         if data is None:
             refuse(self, f"Invalid request: longer than {limits.message} bytes", envelope)
             return True
-        return self.take(decode(data, depth=limits.depth, keys=limits.keys), envelope)
+        message = decode(data, depth=limits.depth, keys=limits.keys)
+        if type(message) is not Request:
+            return self.take(message, envelope)
+        self.malformed_in_a_row = 0
+        return self.take_request(message, envelope)
 
     def take(
         self, message: Message | list[Message], envelope: object | None = None, identity: PeerIdentity | None = None

@@ -31,7 +31,7 @@ from defserve.inspector.skills import HeldSkills
 from defserve.inspector.states.states import StateTrees
 from defserve.inspector.target import Target
 from defserve.inspector.tasks.tasks import FollowedTasks
-from defserve.inspector.topic import TopicSeat
+from defserve.inspector.topic import JoinedTopic
 from defserve.inspector.watches import Watches
 
 ERAS: Final = ("handshake", "stateless")
@@ -79,7 +79,7 @@ class Inspection:
         self.account = Account(target.sign_in_at, self.push, self.reopen)
         self.states = StateTrees(target.stored)
         self.live, self.playground = LiveFeed(self.push), Playground()
-        self.seats: dict[int, TopicSeat] = {}
+        self.seats: dict[int, JoinedTopic] = {}
         self.views, self.apps = Views(), ShownApps()
         self.watches, self.skills = Watches(), HeldSkills()
         self.tasks = FollowedTasks(self)

@@ -36,7 +36,7 @@ def address_of(url: str, topic: str) -> str:
     return urlunsplit((*parts[:3], query, ""))
 
 
-class TopicSeat:
+class JoinedTopic:
     """What one participant of a topic knows, for the page."""
 
     def __init__(self, me: TopicClient) -> None:

@@ -6,14 +6,14 @@ from collections.abc import Sequence
 from time import perf_counter
 from typing import Any, Final
 
-from defserve.proxying.room import CallRoom, CallTime
+from defserve.proxying.slots import CallSlots, CallTime
 
 RATE_SECONDS: Final = 10.0
 STEP_SECONDS: Final = 15
 STEPS: Final = 40
 
 
-def figures(room: CallRoom) -> dict[str, Any]:
+def figures(room: CallSlots) -> dict[str, Any]:
     """Calls a second are those of the last ten seconds; times are those of the last calls that the room remembers."""
     now, times = perf_counter(), tuple(room.times)
     lasted = sorted(ended - began for began, ended, _ in times)
@@ -25,7 +25,7 @@ def figures(room: CallRoom) -> dict[str, Any]:
     }
 
 
-def history(room: CallRoom) -> dict[str, Any]:
+def history(room: CallSlots) -> dict[str, Any]:
     """`steps` of the last ten minutes, the newest last: calls, errors, median in ms. None: not remembered."""
     now, times = perf_counter(), tuple(room.times)
     found: list[list[CallTime]] = [[] for _ in range(STEPS)]

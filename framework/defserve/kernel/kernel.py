@@ -162,7 +162,7 @@ class Kernel:
         async with self.server.connect() as client:
             found = await client.call_raw(DISCOVER, {"query": query, "max_results": top})
         if found.get("isError"):
-            raise UsageError(f"the search failed: {found['content'][0].get('text')}")
+            raise UsageError(f"the search failed: {found['content'][0].get('text')}", fix="use other words")
         return [{"risk_level": tool["security"]["risk_level"], **tool} for tool in found["structuredContent"]["tools"]]
 
     async def health(self, id: str | None = None) -> list[dict[str, Any]]:

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from defserve.errors import DefserveError, UsageError
 from defserve.host.link import Resolve
 from defserve.host.mgp.said import SaidMgp
-from defserve.kernel.config.entries import Launch, ServerEntry
+from defserve.kernel.config.entries import ServerEntry, ServerLaunch
 from defserve.kernel.figures import figures
 from defserve.kernel.journal import Journal
 from defserve.protocols.mgp import instants
@@ -200,7 +200,7 @@ def _told_itself(params: Mapping[str, Any]) -> str:
     return "it says: {} → {}: {}".format(*words)
 
 
-def _shown(launch: Launch) -> str:
+def _shown(launch: ServerLaunch) -> str:
     """The command line or address as the file has it. Literal secrets in it are not shown."""
     from defserve.redaction import redact_text
 

@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Any, Final
 
 from defserve.errors import PeerGone
 from defserve.proxying.calls import Calls, KeepTask
-from defserve.proxying.catalogue.catalogue import Catalogue, Shelf
+from defserve.proxying.catalogue.catalogue import BackendCatalogue, FrontRegistries
 from defserve.proxying.changes import Changes
 from defserve.proxying.conversations.conversations import Conversations
 from defserve.proxying.mounted import BackendOptions, MountedServer
 from defserve.proxying.restarts import Restarts
-from defserve.proxying.room import CallRoom
+from defserve.proxying.slots import CallSlots
 from defserve.proxying.states import ASLEEP, TOLD, BackendState, State, Transition
-from defserve.proxying.supervision import DRAIN_SECONDS, Supervision, usual_policy
+from defserve.proxying.supervision import DRAIN_SECONDS, BackendSupervision, usual_policy
 
 HEALTH: Final = ("healthy", "degraded", "unhealthy")
 
@@ -36,7 +36,7 @@ class Backend(MountedServer):
         self,
         id: str,
         target: Target,
-        shelf: Shelf,
+        front: FrontRegistries,
         options: BackendOptions,
         parking: Parking,
         keep_task: KeepTask,
@@ -44,14 +44,14 @@ class Backend(MountedServer):
         super().__init__(id, target, options)
         state = self._state = BackendState(id)
         policy = self.policy = Restarts(options.restarts or usual_policy(target))
-        room = self.room = CallRoom(id, options.in_flight)
-        catalogue = self.catalogue = Catalogue(self, shelf, options.tools, options.transform)
+        room = self.room = CallSlots(id, options.in_flight)
+        catalogue = self.catalogue = BackendCatalogue(self, front, options.tools, options.transform)
         state.watch(lambda change: catalogue.touch())
         conversations = self._conversations = Conversations(self, state, self, lambda: policy.policy)
-        changes = self._changes = Changes(self, state, conversations, catalogue, shelf.mcp.subscriptions)
+        changes = self._changes = Changes(self, state, conversations, catalogue, front.mcp.subscriptions)
         calls = Calls(self, state, conversations, room, parking, keep_task)
-        self._supervision = Supervision(self, state, conversations, catalogue, changes, room, policy)
-        conversations.ended, conversations.greet = lambda front: catalogue.forget(front.key), changes.listen_for
+        self._supervision = BackendSupervision(self, state, conversations, catalogue, changes, room, policy)
+        conversations.ended, conversations.opened = lambda front: catalogue.forget(front.key), changes.listen_for
         # Not methods that pass on: a call of a tool would pay for each.
         self.relay, self.ask_task, self.release_task = calls.relay, calls.ask_task, calls.release_task
         self.watch_resources, self.unwatch_resources = changes.watch_resources, changes.unwatch_resources
@@ -127,7 +127,7 @@ class Backend(MountedServer):
         """Wait until it is connected, or has failed; at most so many seconds."""
         await self._state.ready(seconds)
 
-    # -- its life: see `Supervision` ---------------------------------------------------------------------
+    # -- its life: see `BackendSupervision` ---------------------------------------------------------------------
 
     async def start(self) -> None:
         """Begin to connect, if it has not begun. Returns at once: `state` tells what became of it."""

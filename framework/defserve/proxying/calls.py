@@ -21,7 +21,7 @@ from defserve.proxying.conversations.fronts import front_of
 from defserve.proxying.conversations.holding import HeldChannels
 from defserve.proxying.conversations.passing import shaped
 from defserve.proxying.relay import RelayContext, RelayedCall, held_handle
-from defserve.proxying.room import CallRoom
+from defserve.proxying.slots import CallSlots
 from defserve.wire.jsonvalue import is_object
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ class Calls:
         server: MountedServer,
         state: BackendState,
         conversations: Conversations,
-        room: CallRoom,
+        room: CallSlots,
         parking: Parking,
         keep_task: KeepTask,
     ) -> None:

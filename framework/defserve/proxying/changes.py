@@ -14,7 +14,7 @@ from defserve.errors import DefserveError, PeerError
 from defserve.host.fields import Json, object_of
 from defserve.host.listening import KINDS as NEWS_KINDS
 from defserve.proxying import failures
-from defserve.proxying.catalogue.catalogue import Catalogue
+from defserve.proxying.catalogue.catalogue import BackendCatalogue
 from defserve.proxying.catalogue.listing import KINDS
 from defserve.proxying.conversations.channel import Channel
 from defserve.proxying.conversations.conversations import Conversations
@@ -49,7 +49,7 @@ class Changes:
         server: MountedServer,
         state: BackendState,
         conversations: Conversations,
-        catalogue: Catalogue,
+        catalogue: BackendCatalogue,
         subscriptions: Subscriptions,
     ) -> None:
         self._server, self._state, self._conversations = server, state, conversations

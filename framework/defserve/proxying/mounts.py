@@ -14,7 +14,7 @@ from defserve.protocols.mcp.asking.parking import Parking
 from defserve.protocols.mcp.tasks.elsewhere import TaskLost, TasksElsewhere
 from defserve.proxying.backend import Backend, summary
 from defserve.proxying.calls import SERVER
-from defserve.proxying.catalogue.catalogue import Shelf
+from defserve.proxying.catalogue.catalogue import FrontRegistries
 from defserve.proxying.catalogue.items import RemoteResource
 from defserve.proxying.catalogue.names import ToolChoice
 from defserve.proxying.conversations.fronts import front_of
@@ -41,18 +41,18 @@ class Mounts(Extension):
 
     name = "proxying"
 
-    def __init__(self, shelf: Shelf) -> None:
-        self._shelf = shelf
+    def __init__(self, front: FrontRegistries) -> None:
+        self._front = front
         self.backends: dict[str, Backend] = {}
         self._loop: asyncio.AbstractEventLoop | None = None
         self._opened_at = 0.0
         self._parking = Parking()
         self.tasks: TasksElsewhere | None = None
         """Who keeps the tasks of backends. Set before serving begins."""
-        shelf.mcp.resources.unlisted = self._unlisted
-        shelf.mcp.lifecycle.more_instructions = self._instructions
-        shelf.mcp.offer_elsewhere(self, self.before_list, self._states, self._late)
-        self.skills = shelf.mcp.need_skills().elsewhere = RemoteSkills(self, shelf.mcp.need_skills().registry)
+        front.mcp.resources.unlisted = self._unlisted
+        front.mcp.lifecycle.more_instructions = self._instructions
+        front.mcp.offer_elsewhere(self, self.before_list, self._states, self._late)
+        self.skills = front.mcp.need_skills().elsewhere = RemoteSkills(self, front.mcp.need_skills().registry)
 
     def declare(self, given: str | Target, prefix: str | None, options: Mapping[str, Any]) -> Backend:
         """Read what `Server.mount` was given. Raises UsageError for what cannot work."""
@@ -70,7 +70,7 @@ class Mounts(Extension):
         id = id or options.prefix or self._free(target.shown)
         if id in self.backends:
             raise UsageError(f"there are two mounted servers called {id!r}", fix="give one of them another prefix")
-        backend = Backend(id, target, self._shelf, options, self._parking, self._keep_task)
+        backend = Backend(id, target, self._front, options, self._parking, self._keep_task)
         self.backends[id] = backend
         return backend
 
@@ -149,7 +149,7 @@ class Mounts(Extension):
         if owner is None:
             return None
         found = RemoteResource(owner, uri, {"uri": uri, "name": uri})
-        self._shelf.declare(found)
+        self._front.declare(found)
         return found
 
     def _instructions(self, call: Call) -> Iterator[str]:
@@ -187,7 +187,7 @@ class Mounts(Extension):
         """The backends of these resources, each with its own."""
         owners: dict[Backend, list[str]] = {}
         for uri in uris:
-            found = self._shelf.mcp.resources.find(call, uri)
+            found = self._front.mcp.resources.find(call, uri)
             backend = found[0].backend if found is not None and isinstance(found[0], RemoteResource) else None
             if isinstance(backend, Backend):
                 owners.setdefault(backend, []).append(uri)

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Final
 
 from defserve.errors import PeerError, PeerGone
 from defserve.protocols.mgp.lifecycle.lifecycle import DEFAULT_REASON, REASONS
-from defserve.proxying.catalogue.catalogue import Catalogue, Clash
+from defserve.proxying.catalogue.catalogue import BackendCatalogue, Clash
 from defserve.proxying.conversations.conversations import CLEAN_EXIT, Conversations
-from defserve.proxying.conversations.heartbeat import Heartbeat
+from defserve.proxying.conversations.heartbeat import BackendHeartbeat
 from defserve.proxying.mounted import MountedServer
 from defserve.proxying.restarts import Exit, RestartPolicy, RestartRefusal, Restarts
 from defserve.proxying.states import ASLEEP, BackendState
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from defserve.proxying.changes import Changes
     from defserve.proxying.conversations.channel import Channel
     from defserve.proxying.conversations.pool import Pool
-    from defserve.proxying.room import CallRoom
+    from defserve.proxying.slots import CallSlots
     from defserve.proxying.targets import Target
 
 DRAIN_SECONDS: Final = 30.0
@@ -32,7 +32,7 @@ SHUTDOWN: Final = "mgp/lifecycle/shutdown"
 log = logging.getLogger("defserve.proxying")
 
 
-class Supervision:
+class BackendSupervision:
     """The life of one backend. Everything here runs on one event loop, that of `start`.
 
     `is_known` says whether what it offers was ever read, `restarts` how often it was started again.
@@ -43,9 +43,9 @@ class Supervision:
         server: MountedServer,
         state: BackendState,
         conversations: Conversations,
-        catalogue: Catalogue,
+        catalogue: BackendCatalogue,
         changes: Changes,
-        room: CallRoom,
+        room: CallSlots,
         policy: Restarts,
     ) -> None:
         self._server, self._state, self._conversations = server, state, conversations
@@ -240,7 +240,7 @@ class Supervision:
         if self._server.target.isolates:
             await self.main_gone.wait()
             return
-        beating = asyncio.create_task(Heartbeat(self._conversations, self._silent).run())
+        beating = asyncio.create_task(BackendHeartbeat(self._conversations, self._silent).run())
         try:
             await self.main_gone.wait()
         finally:

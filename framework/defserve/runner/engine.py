@@ -140,8 +140,10 @@ class AsyncioEngine:
         else:
             if call.notified:
                 await self._settle_apart(call, partial(self._settle, call, result))
+            elif call.suspension is None:
+                call.session.settle(call, result)
             else:
-                self._settle(call, result)
+                self._suspended(call)
         call.task = None  # the task may go on to something else
 
     async def _settle_apart(self, call: Call, settle: Callable[[], None]) -> None:

@@ -42,7 +42,11 @@ async def _lifetime(servers: Sequence[Server]) -> AsyncGenerator[None]:
         for server in servers:
             if server.lifespan is not None:
                 stack.callback(setattr, server, "lifespan_value", None)
-                server.lifespan_value = await stack.enter_async_context(server.lifespan(server))
+                try:
+                    server.lifespan_value = await stack.enter_async_context(server.lifespan(server))
+                except Exception as error:
+                    error.add_note(f"The lifespan of server {server.name!r} failed, so it does not serve.")
+                    raise
         yield
 
 

@@ -256,9 +256,9 @@ class Server(Declarations):
     def mounts(self) -> Mounts:
         """The servers elsewhere that are mounted here, each a `Backend` by its id. Made before serving begins."""
         if self._remote_mounts is None:
-            from defserve.proxying.mounts import Mounts, Shelf
+            from defserve.proxying.mounts import FrontRegistries, Mounts
 
-            self._remote_mounts = Mounts(Shelf(self.mcp, self._declare))
+            self._remote_mounts = Mounts(FrontRegistries(self.mcp, self._declare))
             self.extend(self._remote_mounts)
         return self._remote_mounts
 

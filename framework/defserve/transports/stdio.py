@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 CHUNK = 64 * 1024
 HIGH_WATER = 4 * 1024 * 1024
+MOST_JOINED = HIGH_WATER // 16
 Received: TypeAlias = Callable[[list[bytes | None]], None]
 
 
@@ -267,9 +268,13 @@ class StdioTransport:
 
     def _piece(self) -> bytes | memoryview:
         """As much of the queue as one write may take. Small messages are joined, large ones are not copied."""
+        if self.queued <= MOST_JOINED:
+            joined = b"".join(self._out)
+            self._out.clear()
+            return joined
         size, count = 0, 0
         for part in self._out:
-            if count and size + len(part) > HIGH_WATER // 16:
+            if count and size + len(part) > MOST_JOINED:
                 break
             size, count = size + len(part), count + 1
         if count == 1:

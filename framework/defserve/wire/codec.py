@@ -13,6 +13,7 @@ from defserve.wire.messages import Encoded, Id, Malformed, Message, Notification
 PARSE_ERROR, INVALID_REQUEST, INVALID_PARAMS = -32700, -32600, -32602
 
 ID_BYTES, METHOD_BYTES = 256, 128
+LARGE = 1 << 62
 
 
 def decode(data: bytes, *, depth: int = 64, keys: int = 10_000) -> Message | list[Message]:
@@ -43,7 +44,7 @@ def message(raw: Any) -> Message:
         method.__class__ is str
         and params.__class__ is dict
         and raw.get("jsonrpc") == "2.0"
-        and is_id(id)
+        and (id.__class__ is int and 0 <= id < LARGE or is_id(id))
         and 0 < len(method) <= METHOD_BYTES
     ):
         return Request(id, method, params, raw)

@@ -222,7 +222,7 @@ def test_a_large_refusal_costs_little_time_and_memory(case: str) -> None:
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     run = subprocess.run([sys.executable, __file__, case], env=environment, capture_output=True, text=True, check=True)
     seconds, mebibytes = map(float, run.stdout.split())
-    assert seconds < 3 and mebibytes < 20
+    assert seconds < 10 and mebibytes < 20
 
 
 if __name__ == "__main__":

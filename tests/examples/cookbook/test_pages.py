@@ -5,6 +5,7 @@ import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -70,9 +71,21 @@ def test_every_file_of_the_cookbook_is_shown_and_none_is_long():
     assert {path.name: n for path in files if (n := len(path.read_text().splitlines())) > LONGEST_PROGRAM} == {}
 
 
+@pytest.fixture
+def loading(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A command may load programs as `python FILE` does, under short names; afterwards nobody else finds them."""
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    before = {*sys.modules}
+    yield
+    for name in {*sys.modules} - before:
+        if str(getattr(sys.modules[name], "__file__", "")).startswith(str(PROGRAMS)):
+            del sys.modules[name]
+
+
 PYTHON = [file for file in sorted(PROGRAMS.rglob("*.py")) if file.name != "agent.py"]
 
 
+@pytest.mark.usefixtures("loading")
 @for_each_row("program", PYTHON, ids=lambda file: file.stem)
 def test_a_program_passes_our_own_check(program: Path, capsys: pytest.CaptureFixture[str]):
     assert main(["check", str(program), "--strict"]) == 0, capsys.readouterr().out

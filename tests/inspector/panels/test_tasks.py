@@ -212,7 +212,7 @@ async def test_what_is_kept_is_bounded(inspect: Inspect, do: Run, monkeypatch: p
             await do(inspection, "tasks.start", tool="clean", arguments={})
     monkeypatch.setattr(record, "LONGEST_RESULT", 5)
     monkeypatch.setattr(record, "LONGEST_ARGUMENTS", 5)
-    kept = record.TaskRecord(1, "stateless", "t", {"text": "long"})
+    kept = record.FollowedRecord(1, "stateless", "t", {"text": "long"})
     kept.step("working", "x" * 9_000)
     kept.told = {"ttlMs": True, "pollIntervalMs": 2**60, "createdAt": "y" * 500, "inputRequests": []}
     kept.end("completed", {"content": []})

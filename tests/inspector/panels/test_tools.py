@@ -10,8 +10,9 @@ from defserve import Server
 from defserve.errors import DefserveError, PeerError
 from defserve.host.link import Link
 from defserve.inspector.inspection import Inspection
-from defserve.inspector.protocol import error_of
+from defserve.inspector.protocol import Request, error_of
 from defserve.inspector.target import Target
+from defserve.inspector.verbs import VERBS
 from defserve.runner.memory import serving
 from tests.inspector.conftest import Inspect, Run
 from tests.waiting import until
@@ -37,6 +38,18 @@ async def test_the_list_says_what_each_tool_costs_and_needs(inspect: Inspect, do
 async def test_a_server_without_tools_lists_none(inspect: Inspect, do: Run):
     async with inspect(Server("empty", "1")) as inspection:
         assert (await do(inspection, "tools.list"))["tools"] == []
+
+
+@eras
+async def test_a_call_ends_though_its_parts_cannot_be_sent(inspect: Inspect, era: str):
+    def refuse(part: Any) -> None:
+        raise ValueError("this cannot be sent")
+
+    async with inspect() as inspection:
+        inspection.granted["network.outbound"] = True
+        arguments = {"era": era, "tool": "survey", "arguments": {"where": ["fern"], "draw": True}}
+        told = await VERBS["tools.call"](inspection, Request(arguments, refuse))
+        assert len(told["result"]["content"]) == 4 and not inspection.notices
 
 
 @eras

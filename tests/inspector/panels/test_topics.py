@@ -16,7 +16,7 @@ from defserve.inspector.inspection import Inspection
 from defserve.inspector.panels.topics import MOST_SEATS, VERBS
 from defserve.inspector.protocol import Request
 from defserve.inspector.target import Target
-from defserve.inspector.topic import TopicSeat, address_of
+from defserve.inspector.topic import JoinedTopic, address_of
 from defserve.runner.memory import serving
 from tests.gateway.topics import Running, gateway
 from tests.inspector.asking import do, following
@@ -105,7 +105,7 @@ async def test_leaving_frees_the_seat_and_strangers_are_refused():
             await do(inspection, "topics.say", seat=seat, text="hello")
         with pytest.raises(PeerError):
             await do(inspection, "topics.follow", url=here.url, topic="demo", token="t-nobody")
-        inspection.seats |= dict.fromkeys(range(MOST_SEATS), TopicSeat.__new__(TopicSeat))
+        inspection.seats |= dict.fromkeys(range(MOST_SEATS), JoinedTopic.__new__(JoinedTopic))
         with pytest.raises(UsageError, match="8 topics are open"):
             await do(inspection, "topics.follow", url=here.url, topic="demo", token="t-admin")
 

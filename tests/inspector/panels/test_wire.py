@@ -11,7 +11,7 @@ import pytest
 from defserve import Context, Server, ToolError, dangerous, safe
 from defserve.errors import DefserveError
 from defserve.inspector.inspection import Inspection
-from defserve.inspector.recording.recorder import Exchange
+from defserve.inspector.recording.recorder import RecordedExchange
 from tests.inspector.conftest import Inspect, Run
 from tests.waiting import until
 
@@ -298,7 +298,7 @@ def test_headers_are_compared_by_name(anyio_backend: str):
     common = {"accept": "x", "Content-Type": "application/json"}
     for era, own in (("handshake", {"mcp-session-id": "s" * 30}), ("stateless", {"Mcp-Method": "ping"})):
         seq = recorder.append(era, "sent", b'{"id": 1, "method": "ping"}').seq
-        recorder.attach(seq, Exchange("POST", "http://x/mcp", {**common, **own}, 200, {}))
+        recorder.attach(seq, RecordedExchange("POST", "http://x/mcp", {**common, **own}, 200, {}))
     first = recorder.entry(0)
     assert first is not None
     told = both_eras(recorder, first)

@@ -18,7 +18,7 @@ from defserve.inspector.recording.masking import (
     masked_text,
     masked_words,
 )
-from defserve.inspector.recording.recorder import Exchange, Recorder
+from defserve.inspector.recording.recorder import RecordedExchange, Recorder
 from defserve.inspector.recording.words import about
 from defserve.redaction import MASK
 from tests.effort import cpu_within, examples
@@ -114,7 +114,7 @@ def test_a_header_of_any_name_is_masked_by_its_look(value: str):
     recorder = Recorder()
     recorder.append("stateless", "sent", b"{}")
     address = f"http://h/mcp?x=1&sig={quote(value)}"
-    recorder.attach(0, Exchange("POST", address, {"X-Custom": value}, 200, {"x-other": value}))
+    recorder.attach(0, RecordedExchange("POST", address, {"X-Custom": value}, 200, {"x-other": value}))
     assert "SECRET" not in json.dumps(recorder.message(0))
 
 

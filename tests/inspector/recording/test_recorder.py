@@ -8,7 +8,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from defserve.inspector.recording.bodies import Bodies
-from defserve.inspector.recording.recorder import Entry, Exchange, Recorder
+from defserve.inspector.recording.recorder import Entry, RecordedExchange, Recorder
 
 
 def sent(recorder: Recorder, **message: Any) -> Entry:
@@ -66,7 +66,7 @@ def test_a_message_is_shown_with_secrets_masked_and_its_exchange():
     )
     recorder.attach(
         0,
-        Exchange(
+        RecordedExchange(
             "POST",
             "http://x/mcp?api_key=s3cr3tvalue",
             {"authorization": "Bearer abcdefghijklmnopqrstuvwxyz", "accept": "a"},
@@ -137,7 +137,7 @@ def test_what_follows_a_message_cannot_stop_it():
     recorder.subscribe(fails)
     recorder.subscribe(heard.append)
     assert heard == [sent(recorder, id=1, method="ping")]
-    recorder.attach(0, Exchange("POST", "http://x/\ud800", {}, 200, {}))
+    recorder.attach(0, RecordedExchange("POST", "http://x/\ud800", {}, 200, {}))
     assert "body" not in recorder.message(0)
 
 

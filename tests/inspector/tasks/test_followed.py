@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 
 from defserve.errors import PeerError
-from defserve.host.answers import Answers
+from defserve.host.answers import Answers, responses
 from defserve.host.client import Client
 from defserve.host.tasks import ServerTask
 from defserve.inspector.questions import Questions
 from defserve.inspector.tasks import followed
 from defserve.inspector.tasks.followed import MOST_QUESTIONS, FollowedTask
-from defserve.inspector.tasks.record import TaskRecord
+from defserve.inspector.tasks.record import FollowedRecord
 from tests.waiting import until
 
 pytestmark = pytest.mark.anyio
@@ -54,7 +54,7 @@ class Asking:
 
 @asynccontextmanager
 async def following(server: Asking) -> AsyncIterator[FollowedTask]:
-    task = FollowedTask(server, TaskRecord(1, "stateless", "tool", {}))
+    task = FollowedTask(server, FollowedRecord(1, "stateless", "tool", {}))
     task.resume(ServerTask(server, "tool", {}, server.told))
     try:
         yield task
@@ -71,11 +71,18 @@ async def test_answers_that_are_refused_are_not_repeated_at_once(monkeypatch: py
         assert "did not reach the server: no" in task.record.wire()["message"]
 
 
-async def test_a_question_that_nobody_can_answer_is_told_and_asked_once() -> None:
+async def test_a_question_that_nobody_can_answer_is_told_and_asked_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = list[str]()
+
+    async def counted(result: dict[str, Any], answers: Answers) -> dict[str, Any]:
+        asked.extend(result["inputRequests"])
+        return await responses(result, answers)
+
+    monkeypatch.setattr(followed, "responses", counted)
     server = Asking("unheard/of")
     async with following(server) as task:
         await until(lambda: server.polls >= 10)
-        assert server.updates == []
+        assert server.updates == [] and len(asked) == len(set(asked)) >= MOST_QUESTIONS
         assert (
             "asks for unheard/of" in task.record.wire()["message"]
             and "Cancel the task" in task.record.wire()["message"]

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from defserve.kernel.config.entries import Launch
+from defserve.kernel.config.entries import ServerLaunch
 from defserve.kernel.config.variables import Hidden, UnsetVariable, fill, unset_in
 
 ENVIRON = {"A": "alpha", "EMPTY": ""}
@@ -43,15 +43,15 @@ def test_an_unset_variable_is_named() -> None:
 
 
 def test_every_text_of_a_launch_is_filled() -> None:
-    launch = Launch("${A}", ("${A}",), "/${A}", {"K": "${A}"}, "http://${A}", "${A}", {"H": "${A}"}, "call", 1, 2)
-    expected = Launch(
+    launch = ServerLaunch("${A}", ("${A}",), "/${A}", {"K": "${A}"}, "http://${A}", "${A}", {"H": "${A}"}, "call", 1, 2)
+    expected = ServerLaunch(
         "alpha", ("alpha",), "/alpha", {"K": "alpha"}, "http://alpha", "alpha", {"H": "alpha"}, "call", 1, 2
     )
     assert launch.filled(ENVIRON) == expected
 
 
 def test_literal_secrets_of_the_file_are_hidden_too() -> None:
-    launch = Launch("x", env={"API_TOKEN": "hunter22", "MODE": "debug"})
+    launch = ServerLaunch("x", env={"API_TOKEN": "hunter22", "MODE": "debug"})
     assert launch.hidden({})("hunter22 in debug") == "[redacted] in debug"
 
 

@@ -13,7 +13,7 @@ import pytest
 
 from defserve import Server, dangerous, moderate
 from defserve.host.mgp.said import SaidMgp
-from defserve.kernel.config.entries import Launch, MgpEntry, ServerEntry
+from defserve.kernel.config.entries import MgpEntry, ServerEntry, ServerLaunch
 from defserve.kernel.governance.said import contradictions, governed, true_extensions
 from defserve.kernel.governance.trust import level_of
 from defserve.tooling.export.mgp_entry import mgp_entry
@@ -218,7 +218,7 @@ async def test_a_session_that_clients_share_is_plain(tmp_path: Path) -> None:
 
 
 def server_entry(mgp: MgpEntry | None = None) -> ServerEntry:
-    return ServerEntry("s", Launch("x"), mgp=mgp)
+    return ServerEntry("s", ServerLaunch("x"), mgp=mgp)
 
 
 @pytest.mark.parametrize(

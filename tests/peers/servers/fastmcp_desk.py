@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
-
+from desk_items import NAMES, declare, drawer
 from fastmcp import Context, FastMCP
 from mcp_types import (
     CreateMessageRequest,
@@ -18,57 +17,15 @@ from mcp_types import (
 )
 
 server = FastMCP("desk")
-gone: list[str] = []
 NAME = {"type": "object", "properties": {"name": {"type": "string"}}, "required": ["name"]}
 
 
-@server.tool
-def double(number: int) -> int:
-    """Twice as much."""
-    return 2 * number
-
-
-@server.tool
-async def steps(ctx: Context) -> str:
-    """Three steps of progress."""
-    for step in (1, 2, 3):
-        await ctx.report_progress(step, 3)
-    return "done"
-
-
-@server.tool
-async def clean(ctx: Context) -> str:
-    """Write into the log what was cleaned."""
-    await ctx.info("the desk is clean")
-    return "done"
-
-
-@server.tool
-async def wait(guest: str, ctx: Context) -> str:
-    """Wait until the client gives up."""
-    await ctx.report_progress(1)
-    try:
-        await asyncio.sleep(3600)
-    except asyncio.CancelledError:
-        gone.append(guest)
-        raise
-    return "never"
-
-
-@server.tool
-def gave_up() -> str:
-    """Whose calls of `wait` were cancelled."""
-    return " ".join(gone)
+declare(server, Context)
 
 
 @server.tool
 async def add_drawer(ctx: Context) -> str:
     """Add a tool; its name."""
-
-    def drawer() -> str:
-        """What is in the drawer."""
-        return "pens"
-
     server.add_tool(drawer)
     await ctx.send_notification(ToolListChangedNotification())
     return "drawer"
@@ -101,27 +58,9 @@ async def places(ctx: Context) -> str | InputRequiredResult:
     return " ".join(str(root.uri) for root in ctx.input_responses["roots"].roots)
 
 
-@server.resource("desk://lamp")
-def lamp() -> str:
-    """The lamp."""
-    return "it is on"
-
-
-@server.resource("desk://drawers/{number}")
-def drawers(number: str) -> str:
-    """A drawer by its number."""
-    return f"drawer {number}"
-
-
-@server.prompt
-def letter(to: str) -> str:
-    """Write a letter."""
-    return f"Write to {to}."
-
-
 @server.completion
 def complete(ref: object, argument: object, context: object) -> list[str]:
-    return [name for name in ("Ann", "Anton", "Bob") if name.startswith(argument.value)]
+    return [name for name in NAMES if name.startswith(argument.value)]
 
 
 server.run(show_banner=False)

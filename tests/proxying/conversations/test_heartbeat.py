@@ -11,7 +11,7 @@ import pytest
 from defserve import Remote, Server
 from defserve.errors import MethodNotFound
 from defserve.extending import Call, Next
-from defserve.proxying.conversations.heartbeat import Heartbeat
+from defserve.proxying.conversations.heartbeat import BackendHeartbeat
 from defserve.proxying.restarts import RestartPolicy
 from tests.at_address import at_address
 from tests.waiting import until
@@ -23,7 +23,7 @@ SOON = RestartPolicy("always", None, 300, 0.01, 0.02)
 
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Heartbeat.__init__, "__defaults__", (0.5,))
+    monkeypatch.setattr(BackendHeartbeat.__init__, "__defaults__", (0.5,))
 
 
 class Behind:

@@ -35,7 +35,7 @@ class Blocking:
 
     def __call__(self) -> str:
         self.running.set()
-        assert self.free.wait(5)
+        assert self.free.wait(30)
         return "done"
 
 
@@ -66,7 +66,7 @@ def test_many_results_wake_the_loop_once(loop: Loop):
     last = Blocking()
     pool.submit(last, ignore)
     first.free.set()
-    assert last.running.wait(5)
+    assert last.running.wait(30)
     loop.turn()
     assert outcomes == list(range(10)) and loop.woken.empty()
     last.free.set()
@@ -93,7 +93,7 @@ def test_a_job_does_not_wait_behind_a_thread_that_is_taken(loop: Loop):
         for job in jobs:
             pool.submit(job, ignore)
         for job in jobs:
-            assert job.running.wait(5), "a job was queued behind a busy thread although another was allowed"
+            assert job.running.wait(30), "a job was queued behind a busy thread although another was allowed"
         for job in jobs:
             job.free.set()
 
@@ -103,10 +103,10 @@ def test_no_more_threads_work_at_once_than_allowed(loop: Loop):
     jobs = [Blocking() for _ in range(3)]
     for job in jobs:
         pool.submit(job, ignore)
-    assert jobs[0].running.wait(5) and jobs[1].running.wait(5)
+    assert jobs[0].running.wait(30) and jobs[1].running.wait(30)
     assert not jobs[2].running.wait(0.05)
     jobs[0].free.set()
-    assert jobs[2].running.wait(5)
+    assert jobs[2].running.wait(30)
     jobs[1].free.set()
     jobs[2].free.set()
 
@@ -116,16 +116,16 @@ def test_an_abandoned_job_makes_room_for_one_that_waits_already(loop: Loop):
     stuck, waiting = Blocking(), Blocking()
     job = pool.submit(stuck, ignore)
     pool.submit(waiting, ignore)
-    assert stuck.running.wait(5) and not waiting.running.is_set()
+    assert stuck.running.wait(30) and not waiting.running.is_set()
     pool.abandon(job)
     pool.abandon(job)
-    assert waiting.running.wait(5)
+    assert waiting.running.wait(30)
     later = Blocking()
     pool.submit(later, ignore)
     assert not later.running.wait(0.05), "abandoning twice made room twice"
     stuck.free.set()
     waiting.free.set()
-    assert later.running.wait(5)
+    assert later.running.wait(30)
     later.free.set()
 
 
@@ -133,12 +133,12 @@ def test_a_job_abandoned_before_its_turn_is_never_begun(loop: Loop):
     pool, began = WorkerPool(1, loop.wake), []
     first, last = Blocking(), Blocking()
     pool.submit(first, ignore)
-    assert first.running.wait(5)
+    assert first.running.wait(30)
     pool.abandon(pool.submit(lambda: began.append(1), ignore))
     pool.submit(last, ignore)
     assert not last.running.wait(0.05), "a job that was not begun holds no thread"
     first.free.set()
-    assert last.running.wait(5) and began == []
+    assert last.running.wait(30) and began == []
     last.free.set()
 
 
@@ -147,13 +147,13 @@ def test_threads_that_hang_are_replaced_only_so_often(loop: Loop):
     stuck = [Blocking() for _ in range(1 + ABANDONED_PER_THREAD)]
     for job in stuck:
         handle = pool.submit(job, ignore)
-        assert job.running.wait(5)
+        assert job.running.wait(30)
         pool.abandon(handle)
     one_more = Blocking()
     pool.submit(one_more, ignore)
     assert not one_more.running.wait(0.05)
     stuck[0].free.set()
-    assert one_more.running.wait(5)
+    assert one_more.running.wait(30)
     for job in [*stuck, one_more]:
         job.free.set()
 
@@ -161,7 +161,7 @@ def test_threads_that_hang_are_replaced_only_so_often(loop: Loop):
 def test_a_result_that_finds_no_loop_is_dropped_quietly(loop: Loop):
     pool, job = WorkerPool(1, loop.wake), Blocking()
     pool.submit(job, ignore)
-    assert job.running.wait(5)
+    assert job.running.wait(30)
     loop.closed = True
     job.free.set()
     assert pool.post(lambda: None) is False
@@ -173,11 +173,11 @@ def test_closing_lets_the_idle_threads_go(loop: Loop):
     jobs = [Blocking() for _ in range(3)]
     for job in jobs:
         pool.submit(job, ignore)
-        assert job.running.wait(5)
+        assert job.running.wait(30)
         job.free.set()
     pool.close()
     for thread in set(threading.enumerate()) - before:
-        thread.join(5)
+        thread.join(30)
         assert not thread.is_alive()
 
 

@@ -23,7 +23,7 @@ class OAuthError(Exception):
         return {"error": self.error, "error_description": self.description}
 
 
-class Refusal(Exception):
+class SignInRefused(Exception):
     """A refusal that must not be sent to the client, because it is not certain who the client is. A page says it."""
 
     def __init__(self, text: str, status: int = 400) -> None:

@@ -13,7 +13,7 @@ from defserve.auth.proxy.allowing import Allows
 from defserve.auth.proxy.clients.directory import ClientDirectory
 from defserve.auth.proxy.consent.asking import SECONDS, Consent
 from defserve.auth.proxy.consent.page import leaving_page, problem_page
-from defserve.auth.proxy.errors import OAuthError, Refusal
+from defserve.auth.proxy.errors import OAuthError, SignInRefused
 from defserve.auth.proxy.fields import form_of, query_of
 from defserve.auth.proxy.grants import Grants, UserGrant, new_id
 from defserve.auth.proxy.requests import AuthorizationRequest, Offered, checked_request
@@ -54,20 +54,20 @@ class SigningIn:
         self._allows, self._seconds = allows, seconds
 
     async def authorize(self, asked: SiteRequest) -> SiteAnswer:
-        """A client has sent a user here. Raises Refusal."""
+        """A client has sent a user here. Raises SignInRefused."""
         if asked.headers.get("sec-fetch-dest", "document") != "document":
             # Frames and pictures of other pages could only fill the browser with cookies.
-            raise Refusal("A sign-in has to be opened as a page of its own.", 403)
+            raise SignInRefused("A sign-in has to be opened as a page of its own.", 403)
         try:
             fields = query_of(asked)
             client = await self._clients.find(fields.get("client_id", ""), asked.address)
         except OAuthError as error:
-            raise Refusal(f"The request is not good: {error.description}.") from None
+            raise SignInRefused(f"The request is not good: {error.description}.") from None
         if client is None:
-            raise Refusal(_NO_CLIENT)
+            raise SignInRefused(_NO_CLIENT)
         redirect = client.redirect(fields.get("redirect_uri"))
         if redirect is None:
-            raise Refusal(_NO_REDIRECT)
+            raise SignInRefused(_NO_REDIRECT)
         try:
             request = checked_request(client, redirect, fields, self._offered)
             if fields.get("prompt") != "consent" and self._consent.is_remembered(asked, client, request):
@@ -83,11 +83,11 @@ class SigningIn:
             return problem_page(text, known.location(self._issuer, **error.fields))
 
     async def decide(self, asked: SiteRequest) -> SiteAnswer:
-        """The user has answered. Raises Refusal."""
+        """The user has answered. Raises SignInRefused."""
         try:
             form = form_of(asked)
         except OAuthError as error:
-            raise Refusal(f"The answer is not good: {error.description}.") from None
+            raise SignInRefused(f"The answer is not good: {error.description}.") from None
         request, is_allowed, cookies = self._consent.decision(asked, form)
         if not is_allowed:
             said = {"error": "access_denied", "error_description": "the user has refused"}
@@ -99,17 +99,17 @@ class SigningIn:
         return leaving_page(url, [*cookies, cookie])
 
     async def come_back(self, asked: SiteRequest) -> SiteAnswer:
-        """The vendor has sent the user back. Raises Refusal."""
+        """The vendor has sent the user back. Raises SignInRefused."""
         try:
             fields = query_of(asked)
         except OAuthError as error:
-            raise Refusal(f"The answer is not good: {error.description}.") from None
+            raise SignInRefused(f"The answer is not good: {error.description}.") from None
         id = fields.get("state", "")
         name = f"{_COOKIE}{id[:16]}"
         found = self._seals.open("signin", self._consent.cookies.read(asked.headers, name))
         # The cookie shows that this browser's user has said yes. Anybody can have the address with the state.
         if found is None or not id or found[0] != id or not await self._grants.is_first("signin", id, SECONDS):
-            raise Refusal(_NOT_BEGUN, 403)
+            raise SignInRefused(_NOT_BEGUN, 403)
         request, cookies = AuthorizationRequest.opened(found[1]), [self._consent.cookies.dropped(name)]
         try:
             code = await self._code(request, id, fields)

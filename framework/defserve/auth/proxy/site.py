@@ -12,7 +12,7 @@ from defserve.auth.oauth.well_known import ISSUER, OPENID
 from defserve.auth.proxy.clients.client import GRANTS, METHODS
 from defserve.auth.proxy.clients.directory import ClientDirectory
 from defserve.auth.proxy.consent.page import refusal_page
-from defserve.auth.proxy.errors import OAuthError, Refusal
+from defserve.auth.proxy.errors import OAuthError, SignInRefused
 from defserve.auth.proxy.requests import Offered
 from defserve.auth.proxy.signing_in import SigningIn
 from defserve.auth.proxy.tokens import ProxyTokens
@@ -79,7 +79,7 @@ class ProxySite:
             return SiteAnswer(405, words, [("allow", endpoint.method), ("content-type", "text/plain"), *shared])
         try:
             answer = await endpoint.handler(request)
-        except Refusal as refusal:
+        except SignInRefused as refusal:
             return refusal_page(refusal.text, refusal.status)
         except OAuthError as error:
             more = (("www-authenticate", "Basic"),) if error.status == 401 else ()

@@ -4,6 +4,6 @@ Code of this environment is loaded; a client connects to everything else. Errors
 PeerTimeout, and name the option that helps.
 
 May import: `auth.local_token`, `auth.urls`, `cli.answers`, `cli.option_types`, `cli.screen`,
-`core.composition`, `host`, `kernel`, `protocols.mcp.versions`, `tooling.clients`, `tooling.listing`,
+`cli.tracebacks`, `core.composition`, `host`, `kernel`, `protocols.mcp.versions`, `tooling.clients`, `tooling.listing`,
 `tooling.scaffold.locating`, `transports.client_errors`.
 """

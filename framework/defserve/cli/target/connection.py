@@ -5,7 +5,8 @@ from __future__ import annotations
 import sys
 from argparse import ArgumentParser, Namespace
 from collections.abc import AsyncGenerator, Mapping
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from traceback import format_exception
 from typing import Any
 
 from defserve.auth.local_token.client import with_local_key
@@ -13,7 +14,8 @@ from defserve.cli.option_types import token as token_type
 from defserve.cli.screen.progress import Working
 from defserve.cli.target.refusals import explained
 from defserve.cli.target.target import ServerTarget, headers_of
-from defserve.errors import PeerTimeout
+from defserve.cli.tracebacks import brief
+from defserve.errors import DefserveError, PeerTimeout, UsageError
 from defserve.host.addresses import connect_url
 from defserve.host.answers import Answers
 from defserve.host.client import Client
@@ -63,14 +65,28 @@ async def connect(
     try:
         with explained(target.address):
             if target.server is not None:
-                async with target.server.connect(**chosen) as client:
-                    yield client
+                async with AsyncExitStack() as stack:
+                    starting = target.server.connect(**chosen)
+                    yield await _started(stack, starting, options)
             else:
                 async with Client(await link_to(target, options), **chosen) as client:
                     yield client
     except PeerTimeout as error:
         look = "-v shows what it writes to stderr; " if target.command and not options.verbose else ""
         raise PeerTimeout(f"{error.message}\n  fix: {look}--timeout waits longer") from None
+
+
+async def _started(stack: AsyncExitStack, starting: AbstractAsyncContextManager[Client], options: Namespace) -> Client:
+    """A client of a server of this process. Raises UsageError with the author's frames if its lifespan fails."""
+    try:
+        return await stack.enter_async_context(starting)
+    except DefserveError:
+        raise
+    except Exception as error:
+        if options.verbose:
+            raise
+        shown = brief("".join(format_exception(error)))
+    raise UsageError(f"the server did not start\n{shown}")
 
 
 async def link_to(target: ServerTarget, options: Namespace) -> Link:

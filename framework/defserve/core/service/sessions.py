@@ -10,7 +10,7 @@ from defserve.limits import Limits
 
 if TYPE_CHECKING:
     from defserve.core.identity import PeerIdentity
-    from defserve.wire.messages import Id
+    from defserve.wire.messages import Id, Params
 
 
 class SessionHolder(Protocol):
@@ -40,6 +40,15 @@ class SessionSharer(SessionHolder, Protocol):
     @property
     def numbering(self) -> str:
         """How the ids of this process's requests to the peer begin."""
+        ...
+
+    @property
+    def goes_on(self) -> bool:
+        """Whether only this process has ended the session, and others go on with it."""
+        ...
+
+    def notify_elsewhere(self, question: Id, method: str, params: Params, identity: PeerIdentity | None) -> bool:
+        """A notification belongs to a question that another process has asked. False: no other process has."""
         ...
 
     def cancel_elsewhere(self, id: Id, identity: PeerIdentity | None) -> None:

@@ -94,7 +94,7 @@ class Fetcher:
     def _judged(self, url: str, what: str) -> Address:
         try:
             if len(url) > LONGEST_URL:
-                raise UsageError(f"{what} has more than {LONGEST_URL} characters")
+                raise UsageError(f"{what} has more than {LONGEST_URL} characters", fix="use a shorter address")
             parts = checked_url(url, what, query=True)
         except UsageError as error:
             raise SignInError(error.problem, fix="tell who runs the server; this address comes from it") from None

@@ -8,7 +8,7 @@ from contextlib import aclosing
 from pathlib import Path
 from typing import Any, Final
 
-from defserve.inspector.kernels.way import COMMANDS
+from defserve.inspector.kernels.inspected import COMMANDS
 from defserve.inspector.protocol import Json
 from defserve.kernel.control.asking import asking
 

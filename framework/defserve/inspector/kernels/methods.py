@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from defserve.errors import DefserveError, PeerGone
 from defserve.host.client import Client
-from defserve.inspector.kernels.way import COMMANDS
+from defserve.inspector.kernels.inspected import COMMANDS
 from defserve.inspector.protocol import BadMessage, Json
 from defserve.wire.jsonvalue import is_array, is_object
 
@@ -23,7 +23,7 @@ NO_OPERATOR: Final = (
 )
 
 
-class KernelMethods:
+class KernelByMethods:
     """What a client may know of the kernel that it talks to."""
 
     name, pause = "mgp", PAUSE

@@ -9,8 +9,8 @@ from typing import Any, Final
 
 from defserve.errors import PeerError
 from defserve.inspector.inspection import Inspection
-from defserve.inspector.kernels.methods import KernelMethods
-from defserve.inspector.kernels.way import COMMANDS, KernelWay
+from defserve.inspector.kernels.inspected import COMMANDS, InspectedKernel
+from defserve.inspector.kernels.methods import KernelByMethods
 from defserve.inspector.panels.verb import Verb, era_of
 from defserve.inspector.protocol import BadMessage, Request
 
@@ -70,23 +70,23 @@ async def do(inspection: Inspection, request: Request) -> Any:
         raise
 
 
-async def _way(inspection: Inspection, request: Request) -> KernelWay | None:
+async def _way(inspection: Inspection, request: Request) -> InspectedKernel | None:
     if (control := inspection.target.kernel) is not None:
         # Its socket is there as soon as the first conversation is.
         await inspection.client()
         return control
     client = await inspection.client(era_of(request))
-    return KernelMethods(client) if KernelMethods.is_kernel(client) else None
+    return KernelByMethods(client) if KernelByMethods.is_kernel(client) else None
 
 
-async def _kernel(inspection: Inspection, request: Request) -> KernelWay:
+async def _kernel(inspection: Inspection, request: Request) -> InspectedKernel:
     if (way := await _way(inspection, request)) is None:
         raise BadMessage("this server is no kernel", fix="start one: defserve kernel --config mgp.toml")
     return way
 
 
-def _failed(inspection: Inspection, request: Request, way: KernelWay, error: PeerError) -> None:
-    if isinstance(way, KernelMethods):
+def _failed(inspection: Inspection, request: Request, way: InspectedKernel, error: PeerError) -> None:
+    if isinstance(way, KernelByMethods):
         inspection.failed(era_of(request), error)
 
 

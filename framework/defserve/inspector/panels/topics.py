@@ -11,7 +11,7 @@ from defserve.host.mcpx.participant import join_topic
 from defserve.inspector.inspection import Inspection
 from defserve.inspector.panels.verb import Verb
 from defserve.inspector.protocol import BadMessage, Request
-from defserve.inspector.topic import TopicSeat, address_of
+from defserve.inspector.topic import JoinedTopic, address_of
 
 MOST_SEATS: Final = 8
 MOST_TEXT: Final = 4_000
@@ -24,7 +24,7 @@ async def follow(inspection: Inspection, request: Request) -> Any:
         raise UsageError(f"{MOST_SEATS} topics are open", fix="leave one of them")
     async with join_topic(address, token=token) as me:
         number = max(inspection.seats, default=0) + 1
-        seat = inspection.seats[number] = TopicSeat(me)
+        seat = inspection.seats[number] = JoinedTopic(me)
         listening, told = asyncio.create_task(seat.listen(), name="defserve.inspector topic"), None
         try:
             while not me.over.is_set():
@@ -53,7 +53,7 @@ async def say(inspection: Inspection, request: Request) -> Any:
     _seat(inspection, request).me.chat(request.text("text")[:MOST_TEXT])
 
 
-def _seat(inspection: Inspection, request: Request) -> TopicSeat:
+def _seat(inspection: Inspection, request: Request) -> JoinedTopic:
     if (seat := inspection.seats.get(request.whole("seat"))) is None:
         raise BadMessage("you are not in this topic any more", fix="join it again")
     return seat

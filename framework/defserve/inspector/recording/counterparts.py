@@ -9,7 +9,6 @@ from pydantic_core import from_json
 from defserve.host.fields import Json, object_of
 from defserve.inspector.recording.recorder import Entry, Recorder
 
-OTHER_ERA: Final = {"handshake": "stateless", "stateless": "handshake"}
 SAME: Final = {"initialize": "server/discover", "server/discover": "initialize"}
 """Methods that do in one era what another does in the other."""
 OF_THE_CALL: Final = ("_meta", "_mgp", "_mcpl", "state", "requestState", "inputResponses", "trace_id", "request_id")

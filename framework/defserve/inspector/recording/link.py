@@ -11,7 +11,7 @@ from defserve.errors import PeerError, PeerGone
 from defserve.host.link import ExchangingLink, Hear, Link, Lost, PushingLink, ReopenableLink
 from defserve.host.links.endpoint import HttpExchange
 from defserve.host.links.http import HttpLink
-from defserve.inspector.recording.recorder import Direction, Entry, Exchange, Recorder
+from defserve.inspector.recording.recorder import Direction, Entry, RecordedExchange, Recorder
 from defserve.wire.codec import encode
 from defserve.wire.messages import Id, Message, Reply, Request
 
@@ -136,5 +136,7 @@ class ObservedExchanges(ObservedLink):
             response = exchange.response
             self._recorder.attach(
                 seq,
-                Exchange(exchange.method, exchange.address, exchange.headers, response.status, dict(response.headers)),
+                RecordedExchange(
+                    exchange.method, exchange.address, exchange.headers, response.status, dict(response.headers)
+                ),
             )

@@ -69,7 +69,7 @@ class Entry:
         return {name: value for name in self.__slots__ if (value := getattr(self, name)) not in (None, "")}
 
 
-class Exchange(NamedTuple):
+class RecordedExchange(NamedTuple):
     """The HTTP request that carried a message, and the head of its response."""
 
     method: str
@@ -126,7 +126,7 @@ class Recorder:
             entry.era = entry.era or era
         self._open = {(entry.era, entry.direction, id): entry for (_, _, id), entry in self._open.items()}
 
-    def attach(self, seq: int, exchange: Exchange) -> None:
+    def attach(self, seq: int, exchange: RecordedExchange) -> None:
         """Add the HTTP exchange that carried a message. Never raises."""
         if seq >= self.first:
             with suppress(ValueError, OSError):
@@ -157,7 +157,7 @@ class Recorder:
             if len(body) < entry.size:
                 shown["cut"] = len(body)
         if (kept := self._exchanges.get(seq)) is not None:
-            exchange = Exchange(*from_json(kept))
+            exchange = RecordedExchange(*from_json(kept))
             shown["exchange"] = {
                 **exchange._asdict(),
                 "address": masked_text(exchange.address),

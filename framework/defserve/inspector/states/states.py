@@ -119,7 +119,10 @@ class StateTrees:
             return found
         state = self._stored(feature_set) if self._stored is not None else None
         if state is None:
-            raise UsageError(f"the inspector cannot read the store of {feature_set!r}")
+            raise UsageError(
+                f"the inspector cannot read the store of {feature_set!r}",
+                fix="start the inspector with the file of the server: then it can read the store",
+            )
         if len(self._read) >= MOST_TREES:
             del self._read[next(iter(self._read))]
         found = self._read[key] = StoredTree(state, key, self._seen)

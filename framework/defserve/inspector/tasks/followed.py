@@ -13,7 +13,7 @@ from defserve.host.client import Client
 from defserve.host.fields import Json, object_of, texts_of
 from defserve.host.tasks import ServerTask, StartedCall
 from defserve.inspector.questions import Questions
-from defserve.inspector.tasks.record import LONGEST_TEXT, TaskRecord
+from defserve.inspector.tasks.record import LONGEST_TEXT, FollowedRecord
 
 LONGEST_CALL: Final = 24 * 3600.0
 LONGEST_ID: Final = 4_096
@@ -40,7 +40,7 @@ class TaskHost(Protocol):
 class FollowedTask:
     """Begins with `begin`, or with `resume` for a task that is known by its id. `record` is what is known of it."""
 
-    def __init__(self, host: TaskHost, record: TaskRecord) -> None:
+    def __init__(self, host: TaskHost, record: FollowedRecord) -> None:
         self._host, self.record = host, record
         self._started: StartedCall | None = None
         self._asked: dict[str, asyncio.Task[None]] = {}

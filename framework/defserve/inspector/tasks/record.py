@@ -20,7 +20,7 @@ LONGEST_ARGUMENTS: Final = 64 * 1024
 MOST_STEPS: Final = 100
 
 
-class TaskRecord:
+class FollowedRecord:
     """The facts. `steps` are its states so far, newest last; `result` is None while it has none, or a too long one."""
 
     def __init__(self, number: int, era: str, tool: str, arguments: Json) -> None:

@@ -8,7 +8,7 @@ from defserve.host.client import Client
 from defserve.host.fields import Json
 from defserve.inspector.protocol import BadMessage
 from defserve.inspector.tasks.followed import FollowedTask, TaskHost
-from defserve.inspector.tasks.record import TaskRecord
+from defserve.inspector.tasks.record import FollowedRecord
 
 MOST_TASKS: Final = 100
 MOST_BYTES: Final = 32 * 1024 * 1024
@@ -39,7 +39,7 @@ class FollowedTasks:
     def _add(self, era: str, tool: str, arguments: Json) -> FollowedTask:
         self._make_room()
         self._last += 1
-        task = self._tasks[self._last] = FollowedTask(self._host, TaskRecord(self._last, era, tool, arguments))
+        task = self._tasks[self._last] = FollowedTask(self._host, FollowedRecord(self._last, era, tool, arguments))
         return task
 
     def _make_room(self) -> None:

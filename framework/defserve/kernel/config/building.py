@@ -11,10 +11,10 @@ from defserve.kernel.config import settings
 from defserve.kernel.config.entries import (
     HealthRules,
     KernelSettings,
-    Launch,
     MgpEntry,
     RegisterRules,
     ServerEntry,
+    ServerLaunch,
     ToolFilter,
     ToolMarks,
 )
@@ -57,7 +57,7 @@ def server_entry(
         given |= {"command": program_path(read["command"], folder), "cwd": str(folder / read.get("cwd", ""))}
     return ServerEntry(
         read["id"],
-        Launch(**given),
+        ServerLaunch(**given),
         restart,
         tools=ToolFilter(**read.get("tools", {})),
         health=HealthRules(**read.get("health", {})),

@@ -23,10 +23,6 @@ class ConfigChanges:
     adjusted: list[str] = field(default_factory=list[str])
     unchanged: list[str] = field(default_factory=list[str])
 
-    @property
-    def is_empty(self) -> bool:
-        return not (self.added or self.removed or self.replaced or self.relaunched or self.adjusted)
-
 
 def changes(old: Mapping[str, ServerEntry], new: Mapping[str, ServerEntry]) -> ConfigChanges:
     """What has to be done so that the servers are as `new` says."""

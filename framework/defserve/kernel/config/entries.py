@@ -20,7 +20,7 @@ def _nothing() -> Mapping[str, str]:
 
 
 @dataclass(frozen=True, slots=True)
-class Launch:
+class ServerLaunch:
     """How a server is reached: a `command` or a `url`. If two are equal, nothing has to be started again."""
 
     command: str = ""
@@ -40,13 +40,13 @@ class Launch:
         plain = (self.command, *self.args, self.cwd, self.url, self.auth_token)
         return [*plain, *self.env.values(), *self.headers.values()]
 
-    def filled(self, environ: Mapping[str, str]) -> Launch:
+    def filled(self, environ: Mapping[str, str]) -> ServerLaunch:
         """The same with its variables filled in. Raises UnsetVariable. Show this to nobody."""
 
         def each(values: Mapping[str, str]) -> dict[str, str]:
             return {name: fill(value, environ) for name, value in values.items()}
 
-        return Launch(
+        return ServerLaunch(
             fill(self.command, environ),
             tuple(fill(word, environ) for word in self.args),
             fill(self.cwd, environ),
@@ -121,7 +121,7 @@ class ServerEntry:
     """One server of the file. `mgp` is None for plain MCP. `where` is its place in the file, for people."""
 
     id: str
-    launch: Launch
+    launch: ServerLaunch
     restart: RestartPolicy = field(default_factory=RestartPolicy)
     display_name: str = ""
     prefix: str | None = None

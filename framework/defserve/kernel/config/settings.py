@@ -106,6 +106,8 @@ class Number(Setting):
 
 @dataclass(frozen=True, slots=True)
 class Flag(Setting):
+    """True or false."""
+
     def read(self, value: Any, path: Path, report: Report) -> Any:
         if not isinstance(value, bool):
             return self._wrong(path, report, f"cannot be {_shown(value)}", "write true or false")

@@ -92,7 +92,7 @@ async def _request(reader: asyncio.StreamReader) -> Any:
         async with asyncio.timeout(REQUEST_SECONDS):
             line = await reader.readline()
     except ValueError:
-        raise UsageError(f"a request has at most {LONGEST_REQUEST} bytes") from None
+        raise UsageError(f"a request has at most {LONGEST_REQUEST} bytes", fix="send less at a time") from None
     try:
         return json.loads(line) if line.strip() else None
     except (ValueError, RecursionError):

@@ -73,7 +73,7 @@ def answers(kernel: Operations, request: Any) -> AsyncIterator[Any]:
     for field, (kind, default) in known.items():
         value = fields.pop(field, default)
         if value is ... or (value is not default and type(value) is not kind):
-            raise UsageError(f"{name} needs {field}, which is a {kind.__name__}")
+            raise UsageError(f"{name} needs {field}", fix=f"give {field}: a {kind.__name__}")
         given[field] = value
     if fields:
         raise UsageError(f"{name} has no {min(fields)!r}", fix=f"it takes {', '.join(known) or 'nothing'}")

@@ -74,7 +74,9 @@ class Governance(Extension):
             return
         member = self._kernel.members.get(item.backend.id)
         if member is None:
-            raise UsageError(f"server {item.backend.id!r} is not one of this kernel's")
+            raise UsageError(
+                f"server {item.backend.id!r} is not one of this kernel's", fix="add it to the file, or register it"
+            )
         if is_reserved(item.name) or is_reserved(item.inner):
             self._record(CONFLICT, member, "BLOCKED", {"tool_name": item.inner})
             raise UsageError(f"{CONFLICT}: its name is reserved for the kernel", fix="rename it in [servers.tools]")

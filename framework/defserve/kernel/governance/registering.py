@@ -11,7 +11,7 @@ from typing import Final
 from defserve.errors import InvalidParams, Rejected, UsageError
 from defserve.host.link import Resolve
 from defserve.kernel.config.building import program_path
-from defserve.kernel.config.entries import Launch, MgpEntry, RegisterRules, ServerEntry
+from defserve.kernel.config.entries import MgpEntry, RegisterRules, ServerEntry, ServerLaunch
 from defserve.kernel.governance.trust import SANDBOXED
 from defserve.net.egress import Egress, refusal
 from defserve.net.resolve import check, judged_addresses
@@ -91,9 +91,9 @@ def _check_command(words: list[str], rules: RegisterRules) -> None:
 def entry_of(wanted: Registration, folder: Path, caller: str) -> ServerEntry:
     """The entry as if it stood in the file. Its tools are prefixed with its id."""
     launch = (
-        Launch(url=wanted.url)
+        ServerLaunch(url=wanted.url)
         if wanted.url
-        else Launch(program_path(wanted.command, folder), wanted.args, cwd=str(folder))
+        else ServerLaunch(program_path(wanted.command, folder), wanted.args, cwd=str(folder))
     )
     level = wanted.trust_level if wanted.trust_level in SANDBOXED else LEVEL
     return ServerEntry(

@@ -62,7 +62,9 @@ class PermissionVerbs:
         kernel, section = self._kernel, self._kernel.governance.permissions
         kernel.member(id)
         if len(reason) > LONGEST_REASON or not reason.isprintable():
-            raise UsageError(f"a reason is a line of at most {LONGEST_REASON} printable characters")
+            raise UsageError(
+                f"a reason is a line of at most {LONGEST_REASON} printable characters", fix="write a shorter reason"
+            )
         await kernel.governance.refresh()
         needed = self._needed().get(id, {})
         names = [permission] if permission else [name for name in needed if not section.decision(id, name)]

@@ -27,6 +27,7 @@ def cleaned(text: str, most: int) -> str:
 
 
 def cut(text: str, most: int) -> str:
+    """At most so many characters of a text: whole sentences if they are a third of it, else whole words and `…`."""
     if len(text) <= most:
         return text
     head = text[:most]

@@ -226,11 +226,13 @@ class MCPL(Extension):
 
     def _chunk(self, session: Session, params: Params) -> None:
         live, inference = agreed(session.terms), self.sections.inference
-        if live is None or inference is None:
+        if live is None:
             return
         # Many of these come: no call is made for each.
-        if live.vocabulary.closed_gate("inference/chunk", live.policy.grants) is None:
-            inference.chunk(session, params)
+        if live.vocabulary.closed_gate("inference/chunk", live.policy.grants) is not None:
+            return
+        if not (inference is not None and inference.chunk(session, params)) and session.sharer is not None:
+            session.sharer.notify_elsewhere(params.get("requestId", ""), "inference/chunk", params, SENDER.get())
 
     def session_closed(self, session: Session) -> None:
         for section in self.sections:
@@ -238,11 +240,23 @@ class MCPL(Extension):
 
     def kept(self, session: Session) -> Params:
         live = agreed(session.terms)
-        return {"policy": policy} if live is not None and (policy := live.kept()) else {}
+        found: Params = {"policy": policy} if live is not None and (policy := live.kept()) else {}
+        return found if self.sections.channels is None else found | self.sections.channels.kept(session)
 
     def restore(self, session: Session, kept: Mapping[str, Any]) -> None:
-        if (live := agreed(session.terms)) is not None:
-            live.restore(kept.get("policy", {}))
+        if (live := agreed(session.terms)) is None:
+            return
+        live.restore(kept.get("policy", {}))
+        if self.sections.channels is not None:
+            self.sections.channels.restore(session, kept)
+        if self.sections.push is not None and session.ready:
+            self.sections.push.session_changed(session)  # its sources run in the process that owns it
+
+    async def received(self, verb: str, value: Any) -> None:
+        """Another process says something to everyone, by `OtherProcesses.publish`."""
+        section = self.sections.need_push() if verb == "push" else self.sections.channels
+        if section is not None:
+            await section.received(value)
 
     def lifespan(self) -> AbstractAsyncContextManager[None] | None:
         found = [lifespan for section in self.sections if (lifespan := section.lifespan()) is not None]

@@ -140,12 +140,23 @@ def addressed(server: LiveServer, verb: str, to: To, obstacle: Obstacle) -> list
     asked = [Peer(session) for session in _sessions(server, to)]
     found = [peer for peer in asked if obstacle(peer) is None]
     if to is everyone:
-        return found
+        return [peer for peer in found if is_ours(peer.session)]
     if len(found) > 1:
         raise AmbiguousPeer(verb, len(found))
     if not found:
         raise NoBackChannel(f"{verb}: {_why(asked, to, obstacle, verb)}")
     return found
+
+
+async def find(server: LiveServer, to: To) -> None:
+    """Get to know the sessions of a principal that other processes have opened, before it is spoken to."""
+    if isinstance(to, str) and server.others is not None:
+        await server.others.find(to)
+
+
+def is_ours(session: Session) -> bool:
+    """Whether this process does what concerns a session by itself. Of several that share it, one does."""
+    return session.sharer is None or session.sharer.is_owner
 
 
 async def on_its_loop(session: Session, work: Coroutine[Any, Any, T]) -> T:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Protocol
 
 from defserve.core.registry import Registry
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Awaitable, Callable
     from contextlib import AbstractAsyncContextManager
 
     from defserve.core.composition import Composition
@@ -17,15 +17,30 @@ if TYPE_CHECKING:
     from defserve.protocols.mcpl.feature import Feature
 
 
+class OtherProcesses(Protocol):
+    """The other processes that serve the same sessions."""
+
+    async def find(self, principal: str) -> None:
+        """Get to know the sessions of a principal, wherever they were opened."""
+
+    async def once(self, session: Session, key: str, work: Callable[[], Awaitable[tuple[str, bool]]]) -> str:
+        """The outcome of `work`, or of another process that did it for this session and key. The bool: keep it."""
+        ...
+
+    def publish(self, verb: str, value: Any) -> None:
+        """Have the others do this for the sessions that they own. `MCPL.received` gets it there."""
+
+
 class LiveServer:
     """What the sections know of their server, which is the `owner`. `composition` is None until it is composed."""
 
-    __slots__ = ("composition", "find_provider", "owner", "sets")
+    __slots__ = ("composition", "find_provider", "owner", "sets", "others")
 
     def __init__(self, find_provider: FindProvider, owner: object) -> None:
         self.find_provider, self.owner = find_provider, owner
         self.sets: Registry[Feature] = Registry("feature set")
         self.composition: Composition | None = None
+        self.others: OtherProcesses | None = None
 
     @property
     def sessions(self) -> list[Session]:

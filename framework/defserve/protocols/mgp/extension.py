@@ -260,6 +260,9 @@ class MGP(Extension):
             "notifications/mgp.stream.pace": lambda session, params: self.streaming.pace(session, params),
             "notifications/mgp.stream.gap": lambda session, params: self.streaming.gap(session, params),
             "notifications/initialized": self._opened,
+            "notifications/dev.defserve.callback_answered": lambda session, params: self.callbacks.answered(
+                session, params
+            ),
             "notifications/mgp.lifecycle": self._told_state,
         }
 

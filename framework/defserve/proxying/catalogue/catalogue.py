@@ -37,7 +37,7 @@ TAGS_KEYS: Final = (TAGS_KEY, "fastmcp", "_fastmcp")
 log = logging.getLogger("defserve.proxying")
 
 
-class Shelf(NamedTuple):
+class FrontRegistries(NamedTuple):
     """The server that a backend's items are shown in. `declare` lets its extensions look at an item.
 
     It raises UsageError for an item that is not allowed.
@@ -51,12 +51,14 @@ class Clash(UsageError):
     """Two servers offer something of the same name."""
 
 
-class Catalogue:
+class BackendCatalogue:
     """The items of one backend. `problems` says which of them are left out, and why."""
 
-    def __init__(self, backend: Relays, shelf: Shelf, choice: ToolChoice, transform: Transform | None = None) -> None:
-        self._backend, self._shelf, self._choice, self._transform = backend, shelf, choice, transform
-        mcp = shelf.mcp
+    def __init__(
+        self, backend: Relays, front: FrontRegistries, choice: ToolChoice, transform: Transform | None = None
+    ) -> None:
+        self._backend, self._front, self._choice, self._transform = backend, front, choice, transform
+        mcp = front.mcp
         self._registries: dict[str, Registry[Any]] = {
             "tools": mcp.tools.registry,
             "prompts": mcp.prompts.registry,
@@ -187,7 +189,7 @@ class Catalogue:
             item = MAKERS[kind](self._backend, outer, raw)
             if kind == "tools" and self._transform is not None:
                 self._transform.apply(item, str(raw["name"]))
-            self._shelf.declare(item)
+            self._front.declare(item)
         except UsageError as error:
             return error.problem
         if kind in ("tools", "prompts") and (is_reserved(outer) or is_reserved(str(raw.get("name")))):
@@ -242,7 +244,7 @@ class Catalogue:
             registry.add(name, item, where=item.where, replace=taken is not None)
             shown[name] = item
         if kind in ("resources", "templates"):
-            self._shelf.mcp.resources.cache.forget()
+            self._front.mcp.resources.cache.forget()
 
     def _show_to(self, key: Hashable, kind: str, items: dict[str, Any]) -> None:
         """Show one front what its own conversation has beyond the rest."""

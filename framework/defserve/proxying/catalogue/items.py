@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Coroutine, Hashable, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from defserve.binding.arguments.schema import Arguments
 from defserve.binding.docs import Docs
@@ -145,9 +145,9 @@ class RemoteTool(OfBackend, Tool):
         if is_array(visible_to) and "model" not in visible_to:
             self.facets[APPS] = FOR_VIEWS
         if "security" in raw or SECURITY_KEY in object_of(raw.get("_meta")):
-            from defserve.proxying.catalogue.warnings import heed
+            from defserve.proxying.catalogue.warnings import apply_warnings
 
-            heed(self)
+            apply_warnings(self)
 
     def _send(self, call: Call, arguments: Json) -> Coroutine[Any, Any, Json]:
         params: Json = {"name": self.inner, "arguments": arguments}
@@ -295,9 +295,6 @@ class RemoteSkill(RemoteResource):
 
     def renamed(self, uri: str) -> RemoteSkill:
         return RemoteSkill(self.backend, uri, self.raw)
-
-
-RemoteItem: TypeAlias = RemoteTool | RemotePrompt | RemoteResource
 
 
 async def complete(backend: Relays, call: Call, params: Json) -> Json:

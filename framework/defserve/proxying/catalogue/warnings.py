@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from defserve.proxying.catalogue.items import RemoteTool
 
 
-def heed(tool: RemoteTool) -> None:
+def apply_warnings(tool: RemoteTool) -> None:
     """Treat a tool as one of ours that says the same. Raises UsageError if it contradicts itself."""
     listed = tool_security(tool.inner, tool.raw)
     permissions = tuple(name for name in listed.permissions or () if is_permission(name))

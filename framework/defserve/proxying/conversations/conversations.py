@@ -31,7 +31,7 @@ log = logging.getLogger("defserve.proxying")
 class Conversations:
     """`main` is the backend's own conversation, while it is connected. `pool` has those that belong to a front each.
 
-    `greet` is called with each new conversation of a front; a backend that sleeps is woken by `wake`.
+    `opened` is called with each new conversation of a front; a backend that sleeps is woken by `wake`.
     """
 
     def __init__(
@@ -43,7 +43,7 @@ class Conversations:
         self.pool = self._new_pool()
         self.ended: Callable[[Front], None] = lambda front: None
         """Called with the front of each conversation that ends."""
-        self.greet: Callable[[Channel, Front], Awaitable[None]]
+        self.opened: Callable[[Channel, Front], Awaitable[None]]
         self.wake: Callable[[], Awaitable[None]] | None = None
 
     @property
@@ -143,7 +143,7 @@ class Conversations:
             log.warning("server %r did not open for a client: %s", self._server.id, self._server.hidden(error.message))
             raise failures.not_connected(self._server.id, "error") from None
         try:
-            await self.greet(channel, front)
+            await self.opened(channel, front)
         except BaseException:
             # Who asked for it may have left meanwhile, and nobody else knows of it.
             await channel.aclose()

@@ -20,7 +20,7 @@ HEARTBEAT_SECONDS: Final = 15.0
 SILENCE: Final = "it did not answer a ping within {:g} s"
 
 
-class Heartbeat:
+class BackendHeartbeat:
     """Pings the sessions of one backend. `lost` is called with each conversation that has ended."""
 
     def __init__(

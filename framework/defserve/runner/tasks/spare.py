@@ -22,59 +22,50 @@ NOTHING: Any = object()
 """Stands for what work waits for that does not wait."""
 
 
-class Handover(asyncio.Future[None]):
-    """What a spare task waits for. While the task has work and does not know it yet, it stands for what that waits for.
+class SpareTask(asyncio.Future[None]):
+    """What the `task` waits for until it has work. Work begins in the context `before`.
 
-    Who cancels the task cancels that. anyio asks whether it is done.
+    It is free until work waits, or leaves a trace on the task. While the task has work and does not know it yet, this
+    stands for what that work waits for: who cancels the task cancels that, and anyio asks whether it is done.
     """
 
-    is_stepping = False
-    asked: tuple[Any] | None = None
-    waiting_for: Any = NOTHING
-
-    def cancel(self, msg: Any = None) -> bool:
-        if self.is_stepping:
-            self.asked = (msg,)
-            return True
-        if self.waiting_for is NOTHING:
-            return super().cancel(msg)
-        return isinstance(self.waiting_for, asyncio.Future) and self.waiting_for.cancel(msg)
-
-    def done(self) -> bool:
-        if self.waiting_for is NOTHING:
-            return super().done()
-        return isinstance(self.waiting_for, asyncio.Future) and self.waiting_for.done()
-
-
-class SpareTask:
-    """`before` is the context in which work begins. The task is free until work waits, or leaves a trace on it."""
-
-    __slots__ = ("task", "before", "is_free", "_context", "_handover", "_work", "_name")
-
     def __init__(self, loop: asyncio.AbstractEventLoop, before: Context) -> None:
+        super().__init__(loop=loop)
         self.before, self._context = before, before.copy()
-        self._handover = Handover(loop=loop)
         self._work: Coroutine[Any, Any, None] | None = None
-        self.is_free = False
+        self._waiting_for = NOTHING
+        self._asked_to_cancel: tuple[Any] | None = None
+        self.is_free = self._is_stepping = False
         self.task = loop.create_task(self._stand_by(), context=self._context)
         self._name = self.task.get_name()
 
     def fits(self, context: Context) -> bool:
         """Whether work that must begin in this context can begin here."""
-        return self.is_free and not self._handover.done() and _are_same(context, self.before)
+        return self.is_free and _are_same(context, self.before)
 
     def takes(self, work: Coroutine[Any, Any, None]) -> bool:
         """Take the first step of `work` as this task. Whether there is a rest of it, which the task takes over."""
-        task, handover = self.task, self._handover
+        task, loop, outer = self.task, self.get_loop(), None
         references, weak_references = getrefcount(task), getweakrefcount(task)
-        handover.is_stepping = True
         try:
-            waiting_for = self._step(work)
+            _enter_task(loop, task)
+        except RuntimeError:  # another task starts this one
+            outer = asyncio.current_task(loop)
+            assert outer is not None
+            _leave_task(loop, outer)
+            _enter_task(loop, task)
+        self._is_stepping, waiting_for = True, NOTHING
+        try:
+            waiting_for = self._context.run(work.send, None)
         except StopIteration:
-            waiting_for = NOTHING
+            pass
         except BaseException as error:
             work, waiting_for = _failing(error), None
-        handover.is_stepping = False
+        finally:
+            self._is_stepping = False
+            _leave_task(loop, task)
+            if outer is not None:
+                _enter_task(loop, outer)
         if waiting_for is not NOTHING:
             self._hand_over(work, waiting_for)
             return True
@@ -82,7 +73,7 @@ class SpareTask:
         if (
             getrefcount(task) != references
             or getweakrefcount(task) != weak_references
-            or handover.asked is not None
+            or self._asked_to_cancel is not None
             or task._callbacks is not None  # pyright: ignore
             or task.get_name() is not self._name
             or not _are_same(self._context, self.before)
@@ -90,32 +81,18 @@ class SpareTask:
             self._end()
         return False
 
-    def _step(self, work: Coroutine[Any, Any, None]) -> Any:
-        task, loop = self.task, self._handover.get_loop()
-        outer = asyncio.current_task(loop)
-        if outer is not None:
-            _leave_task(loop, outer)
-        _enter_task(loop, task)
-        try:
-            return self._context.run(work.send, None)
-        finally:
-            _leave_task(loop, task)
-            if outer is not None:
-                _enter_task(loop, outer)
-
     def _hand_over(self, work: Coroutine[Any, Any, None], waiting_for: Any) -> None:
-        handover = self._handover
-        self.is_free, self._work, handover.waiting_for = False, work, waiting_for
-        handover.set_result(None)
-        if handover.asked is not None and not handover.cancel(*handover.asked):
-            self._cancel_in_next_step(handover.asked)
+        self.is_free, self._work, self._waiting_for = False, work, waiting_for
+        self.set_result(None)
+        if self._asked_to_cancel is not None and not self.cancel(*self._asked_to_cancel):
+            self._cancel_in_next_step(self._asked_to_cancel)
 
     def _end(self) -> None:
         self.is_free = False
-        if self._handover.asked is not None:
-            self._handover.cancel(*self._handover.asked)
+        if self._asked_to_cancel is not None:
+            self.cancel(*self._asked_to_cancel)
         else:
-            self._handover.set_result(None)
+            self.set_result(None)
 
     def _cancel_in_next_step(self, message: tuple[Any, ...]) -> None:
         """As `cancel` does if there is nothing to cancel that the work waits for. It was counted already."""
@@ -124,16 +101,34 @@ class SpareTask:
 
     async def _stand_by(self) -> None:
         self.is_free = True
-        handover = self._handover
         try:
-            await handover
+            await self
         except asyncio.CancelledError as error:
-            self.is_free = False
             if self._work is None:
                 raise
             self._cancel_in_next_step(error.args)
         if self._work is not None:
-            await rest(self._work, handover.waiting_for)
+            await rest(self._work, self._waiting_for)
+
+    # -- as a future, for who cancels the task -----------------------------------------------------------
+
+    def cancel(self, msg: Any = None) -> bool:
+        if self._is_stepping:
+            self._asked_to_cancel = (msg,)
+            return True
+        if self._waiting_for is NOTHING:
+            self.is_free = False
+            return super().cancel(msg)
+        return (future := self._awaited) is not None and future.cancel(msg)
+
+    def done(self) -> bool:
+        if self._waiting_for is NOTHING:
+            return super().done()
+        return (future := self._awaited) is not None and future.done()
+
+    @property
+    def _awaited(self) -> asyncio.Future[Any] | None:
+        return self._waiting_for if asyncio.isfuture(self._waiting_for) else None
 
 
 async def _failing(error: BaseException) -> None:
@@ -144,4 +139,7 @@ def _are_same(one: Context, other: Context) -> bool:
     """Whether two contexts hold the same objects. `==` would ask the objects."""
     if len(one) != len(other):
         return False
-    return not one or all(variable in other and other[variable] is value for variable, value in one.items())
+    for variable, value in one.items():  # noqa: SIM110  `all(…)` costs a frame of its own for each variable
+        if variable not in other or other[variable] is not value:
+            return False
+    return True

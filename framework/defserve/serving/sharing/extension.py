@@ -18,7 +18,11 @@ from defserve.transports.http.streamable import Streamable
 
 if TYPE_CHECKING:
     from defserve.protocols.mcp.resources.subscriptions import Subscriptions
+    from defserve.protocols.mcpl.extension import MCPL
     from defserve.transports.http.shared.sessions import SharedSessions
+
+
+LIVE = "mcpl"
 
 
 class Sharing(Extension):
@@ -39,6 +43,10 @@ class Sharing(Extension):
                 extension.counter = SharedRates(self.link)
             elif isinstance(extension, MGP):
                 self._share_security(news, extension, subscriptions)
+            elif extension.name == LIVE and news.is_first:
+                from defserve.serving.sharing.live import SharedHosts
+
+                SharedHosts(news, cast("MCPL", extension))
         self._is_used = True
 
     def _share_security(self, news: SessionNews, mgp: MGP, subscriptions: Subscriptions) -> None:

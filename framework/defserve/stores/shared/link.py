@@ -102,6 +102,8 @@ class SharedLink:
         """Called when news may be lost for good: everything that is known may be old."""
         self.lease_lost: list[Callable[[], None]] = []
         """Called when the lease had ended: others took this worker for dead, and may have sent it no mail."""
+        self.renewed: list[Callable[[], Awaitable[None]]] = []
+        """Called after each renewal of the lease, a few times for the length of a lease."""
         self._queue: deque[_Write] = deque()
         self._queued = 0
         self._wake = self._arrived = asyncio.Event()
@@ -164,6 +166,11 @@ class SharedLink:
 
         once = Retry(NoBackoff(), 0)  # repeating is up to this file, which knows what comes after what
         return self._address.client(socket_timeout=timeout, socket_connect_timeout=TIMEOUT, retry=once)
+
+    @property
+    def lease(self) -> float:
+        """How many seconds a worker that died is taken for alive."""
+        return LEASE
 
     @property
     def loop(self) -> asyncio.AbstractEventLoop | None:
@@ -395,6 +402,8 @@ class SharedLink:
                 if not await self._renew():
                     for lease_lost in self.lease_lost:
                         lease_lost()
+                for renewed in self.renewed:
+                    await renewed()
             except Exception as error:
                 self._note(error)
                 wait = FIRST_WAIT * 4

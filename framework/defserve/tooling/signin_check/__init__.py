@@ -1,4 +1,4 @@
-"""Walks the way of a client that signs in at a server, and says where it would stumble.
+"""Checks, step by step, what a client needs to sign in at a server, and says what would stop one.
 
 It only reads: nothing is registered, nobody signs in. A step that depends on one that failed is left out.
 

@@ -6,6 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from defserve.protocols.mcp.apps.page import BRIDGE, ViewNames, document
+from tests.effort import cpu_within
 from tests.rows import for_each_row
 
 MARK = '<meta charset="utf-8">\n<script>'
@@ -67,9 +68,6 @@ def test_the_names_of_a_mount_are_in_the_bridge():
 
 
 def test_many_comments_ahead_of_the_head_take_no_time():
-    from time import process_time
-
-    began = process_time()
-    before, _ = parts("<!doctype html>" + "<!--x-->" * 5_000 + "<p>")
-    assert before == "<!doctype html>"
-    assert process_time() - began < 1.0
+    page = "<!doctype html>" + "<!--x-->" * 5_000 + "<p>"
+    assert parts(page)[0] == "<!doctype html>"
+    assert cpu_within(2, lambda: parts(page))

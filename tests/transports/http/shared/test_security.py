@@ -10,7 +10,7 @@ import pytest
 
 from defserve import AccessPolicy, Entry, Server, moderate
 from defserve.auth import StaticTokens
-from tests.asgi import Exchange, Peer
+from tests.asgi import Exchange, Peer, last, text
 from tests.raw import STATELESS
 from tests.transports.http.shared.group import Client, Group
 from tests.waiting import until
@@ -138,3 +138,20 @@ async def test_every_process_knows_the_latest_events_in_the_same_order(pair: Gro
         replies.append((await peer.ask("mgp/events/replay", {"channels": ["*"]}))["result"]["events"])
     assert replies[0] == replies[1]
     assert sorted(event["data"] for event in replies[0]) == list(range(6))
+
+
+async def test_the_answer_to_a_callback_may_reach_another_process_and_counts_once(pair: Group):
+    for name in ("one", "two"):
+        await pair.start(name, auth=TOKENS)
+    speaks = {"mgp": {"version": "0.3.0", "extensions": ["callbacks"]}}
+    client = await pair.client("one", token="ada", capabilities=speaks)
+    call = client.at("one").begin_call("asks")
+    asked = await call.next()
+    answer = {"callback_id": asked["params"]["callback_id"], "response": "Ada"}
+    stranger = await pair.client("two", token="root", capabilities=speaks)
+    await stranger.at("two").ask("mgp/callback/respond", {**answer, "response": "Eve"})
+    for response in ("Ada", "Bob"):
+        told = await client.at("two").ask("mgp/callback/respond", {**answer, "response": response})
+        assert told["result"] == {"accepted": True}
+    await call.ended()
+    assert text(last(call)) == "one heard Ada"

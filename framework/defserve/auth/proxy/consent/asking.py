@@ -10,9 +10,9 @@ from typing import Final, NamedTuple
 
 from defserve.auth.proxy.clients.client import OAuthClient
 from defserve.auth.proxy.clients.redirects import is_native
-from defserve.auth.proxy.consent.cookies import LONGEST, Cookies
+from defserve.auth.proxy.consent.cookies import LONGEST, ConsentCookies
 from defserve.auth.proxy.consent.page import Question, consent_page
-from defserve.auth.proxy.errors import OAuthError, Refusal
+from defserve.auth.proxy.errors import OAuthError, SignInRefused
 from defserve.auth.proxy.requests import AuthorizationRequest
 from defserve.auth.proxy.seals import Seals
 from defserve.auth.site import SiteAnswer, SiteRequest
@@ -22,7 +22,7 @@ REMEMBERED_SECONDS: Final = 30 * 86400.0
 _STALE: Final = "This page is too old, or was opened in another browser. Start again in your client."
 
 
-class Decision(NamedTuple):
+class ConsentDecision(NamedTuple):
     """The user's answer to a request."""
 
     request: AuthorizationRequest
@@ -34,7 +34,7 @@ class Consent:
     """The question to the user, and its answer."""
 
     def __init__(self, issuer: str, action: str, vendor: str, seals: Seals) -> None:
-        self.cookies = Cookies(issuer)
+        self.cookies = ConsentCookies(issuer)
         self._origin = "/".join(issuer.split("/")[:3])
         self._action, self._vendor, self._seals = action, vendor, seals
 
@@ -48,23 +48,23 @@ class Consent:
         question = Question(client, request, self._vendor, sealed, may_remember=_may_remember(client, request))
         return consent_page(question, self._action, [cookie])
 
-    def decision(self, asked: SiteRequest, form: Mapping[str, str]) -> Decision:
-        """What the user has decided. Raises Refusal if it cannot be told that the user has."""
+    def decision(self, asked: SiteRequest, form: Mapping[str, str]) -> ConsentDecision:
+        """What the user has decided. Raises SignInRefused if it cannot be told that the user has."""
         origin, site = asked.headers.get("origin"), asked.headers.get("sec-fetch-site")
         if origin not in (None, self._origin) or site not in (None, "same-origin"):
-            raise Refusal("Another site has sent this answer. Start again in your client.", 403)
+            raise SignInRefused("Another site has sent this answer. Start again in your client.", 403)
         found = self._seals.open("consent", form.get("request", ""))
         if found is None:
-            raise Refusal(_STALE)
+            raise SignInRefused(_STALE)
         id, request = found[0], AuthorizationRequest.opened(found[1])
         if not hmac.compare_digest(self.cookies.read(asked.headers, _name("consent", id)).encode(), id.encode()):
-            raise Refusal(_STALE, 403)
+            raise SignInRefused(_STALE, 403)
         is_allowed = form.get("decision") == "allow"
         cookies = [self.cookies.dropped(_name("consent", id))]
         if is_allowed and form.get("remember") == "yes" and not is_native(request.redirect):
             sealed = self._seals.seal("remembered", _what(request), seconds=REMEMBERED_SECONDS)
             cookies.append(self.cookies.kept(_remembered(request), sealed, REMEMBERED_SECONDS, "Lax"))
-        return Decision(request, is_allowed, cookies)
+        return ConsentDecision(request, is_allowed, cookies)
 
     def is_remembered(self, asked: SiteRequest, client: OAuthClient, request: AuthorizationRequest) -> bool:
         """Whether this browser's user has allowed exactly this before, and asked not to be asked again."""

@@ -10,7 +10,7 @@ LONGEST: Final = 3900
 _PAIR: Final = re.compile(r"([A-Za-z0-9_-]+)=([A-Za-z0-9_-]*)")
 
 
-class Cookies:
+class ConsentCookies:
     """Writes and reads cookies for an issuer with this URL."""
 
     def __init__(self, issuer: str) -> None:

@@ -47,6 +47,7 @@ class Question:
 
 
 def consent_page(question: Question, action: str, cookies: Sequence[tuple[str, str]]) -> SiteAnswer:
+    """The page that asks the user. Nothing that a client says of itself can be taken for our own words."""
     client, request = question.client, question.request
     name = f"<strong>{escape(client.name)}</strong>" if client.name else "A client without a name"
     rows = [

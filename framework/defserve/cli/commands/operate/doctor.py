@@ -78,7 +78,7 @@ def main(argv: list[str]) -> int:
         "defserve doctor", "Show what is installed and what is missing. Exits with 1 if something is broken.", EXAMPLES
     )
     parser.add_argument("--port", type=int, default=PORT, help=f"the port to check (default: {PORT})")
-    parser.add_argument("--auth", metavar="URL", help="walk the sign-in of a client at this server instead")
+    parser.add_argument("--auth", metavar="URL", help="check how clients sign in at this server instead")
     parser.add_argument("--json", action="store_true", help="print JSON")
     options = parser.parse_args(argv)
     found = _signing_in(options.auth) if options.auth is not None else list(findings(options.port))
@@ -93,10 +93,10 @@ def _signing_in(url: str) -> list[DoctorFinding]:
     """What a client meets that signs in at a server. It registers nothing and sends no token."""
     import asyncio
 
-    from defserve.tooling.signin_check.walk import walk
+    from defserve.tooling.signin_check.server import sign_in_steps
 
     async def steps() -> list[DoctorFinding]:
-        return [DoctorFinding(*step) async for step in walk(url)]
+        return [DoctorFinding(*step) async for step in sign_in_steps(url)]
 
     return asyncio.run(steps())
 

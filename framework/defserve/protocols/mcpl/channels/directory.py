@@ -5,7 +5,7 @@ A channel that the author adds is shared by all hosts. One that a host opens bel
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from defserve.core.call import Call
@@ -26,6 +26,9 @@ if TYPE_CHECKING:
     from defserve.protocols.mcpl.section import LiveServer
 
 CHANGED = "channels/changed"
+# How what is kept of a session is named.
+REGISTERED, OPENED, CLOSED, REFUSED = "registered", "opened:", "closed:", "refused:"
+KEPT = (OPENED, CLOSED, REFUSED)
 
 
 class HeldChannel(NamedTuple):
@@ -56,6 +59,13 @@ class SessionChannels:
         self.told[held.channel.id] = wire = held.wire()
         self.refused.discard(held.channel.id)
         return wire
+
+    def kept(self) -> Params:
+        """All of it as JSON, for another process: a name for each channel."""
+        found: Params = {REGISTERED: True} if self.registered else {}
+        found |= {f"{OPENED}{id}": [held.kind.type, held.channel.written()] for id, held in self.opened.items()}
+        found |= {f"{CLOSED}{id}": True for id in self.closed}
+        return found | {f"{REFUSED}{id}": True for id in self.refused}
 
     def opened_at(self, kind: ChannelKind, address: object) -> HeldChannel | None:
         """The channel that this host opened with an address, in the form of the wire."""
@@ -153,6 +163,21 @@ class ChannelDirectory:
         mine = {id: held for id, held in self.shared.items() if id not in closed} | opened
         return {id: held.wire() for id, held in mine.items() if found.allows(held.kind.feature_set)}
 
+    def restore(self, session: Session, kept: Mapping[str, Any]) -> None:
+        """What another process has kept of a session's channels. None is opened or closed by this."""
+        names = {prefix: {n.removeprefix(prefix) for n in kept if n.startswith(prefix)} for prefix in KEPT}
+        if session.peek(SessionChannels) is None and not any(names.values()) and REGISTERED not in kept:
+            return
+        view, live = session.local(SessionChannels), agreed(session.terms)
+        view.closed, view.refused = names[CLOSED], names[REFUSED]
+        view.opened = {id: held for id, held in view.opened.items() if id in names[OPENED]}
+        for id in names[OPENED] - view.opened.keys():
+            type, written = kept[f"{OPENED}{id}"]
+            if (kind := self.types.get(type)) is not None:
+                view.opened[id] = HeldChannel(kind, kind.remembered(written))
+        if kept.get(REGISTERED) and not view.registered and live is not None:
+            view.registered, view.told = True, self.listed(view, live.policy)
+
     # -- telling -----------------------------------------------------------------------------------------
 
     def follow_all(self) -> None:
@@ -176,6 +201,7 @@ class ChannelDirectory:
         elif any(live.policy.allows(kind.feature_set) for kind in self.types):
             # A host that starts with nothing enabled is told after its first update.
             view.registered, view.told = True, now
+            session.kept_changed()
             if now:
                 session.engine.spawn(_tell(session, live, "channels/register", {"channels": list(now.values())}))
 

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
 
+from defserve.errors import BadArguments
+from defserve.protocols.mcpl.channels.values import Channel
 from defserve.protocols.mcpl.scopes.values import listed, normal
 from defserve.wire.messages import Params
 
@@ -62,6 +65,15 @@ class ChannelKind:
         if (acknowledge := self.functions.get("acknowledge")) is not None:
             found["acknowledgment"] = {"supportsValue": "value" in acknowledge.takes}
         return found
+
+    def remembered(self, written: Any) -> Channel:
+        """A channel that another process has opened. Its address has the form that the author's `open` takes."""
+        id, label, direction, address, metadata, type = written
+        opens = self.functions.get("open")
+        if opens is not None and address is not None:
+            with suppress(BadArguments):
+                address = opens.validated({"address": address}).get("address", address)
+        return Channel(id, label, direction=direction, address=address, metadata=metadata, type=type)
 
     def covers(self, id: str) -> bool:
         """Whether a channel that this server does not keep is of this type, going by its id."""

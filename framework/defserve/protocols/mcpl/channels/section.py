@@ -7,7 +7,7 @@ listed.
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -18,11 +18,12 @@ from defserve.errors import InvalidParams, PeerError, Refused, ToolError, UsageE
 from defserve.protocols.mcp.params import text
 from defserve.protocols.mcpl import content, peers
 from defserve.protocols.mcpl.channels.directory import ChannelDirectory, HeldChannel, SessionChannels, channels_of
+from defserve.protocols.mcpl.channels.incoming import MessageDelivery
 from defserve.protocols.mcpl.channels.kind import OBSERVING_VERBS, THINKING, ChannelKind
 from defserve.protocols.mcpl.channels.queues import ChannelQueues
 from defserve.protocols.mcpl.channels.reactions import acknowledge, read_history, show_typing
 from defserve.protocols.mcpl.channels.type import ChannelType
-from defserve.protocols.mcpl.channels.values import MOST_CHANNELS, Channel
+from defserve.protocols.mcpl.channels.values import MOST_CHANNELS, Channel, Message
 from defserve.protocols.mcpl.current import call_of_notification
 from defserve.protocols.mcpl.errors import ChannelNotPermitted, ChannelOpenFailed, LiveRefusal, UnknownChannel
 from defserve.protocols.mcpl.policies import policy
@@ -81,9 +82,28 @@ class ChannelSection(Section):
             self.directory.follow(session)
 
     def session_closed(self, session: Session) -> None:
-        view = session.peek(SessionChannels)
-        if view is not None and session.engine.ready:
+        view, goes_on = session.peek(SessionChannels), session.sharer is not None and session.sharer.goes_on
+        if view is not None and session.engine.ready and not goes_on:
             self._close_soon(session, list(view.opened.values()))
+
+    def kept(self, session: Session) -> Params:
+        """The channels of a session, for another process."""
+        view = session.peek(SessionChannels)
+        return view.kept() if view is not None else {}
+
+    def restore(self, session: Session, kept: Mapping[str, Any]) -> None:
+        """What another process has `kept`."""
+        self.directory.restore(session, kept)
+
+    async def received(self, value: Any) -> None:
+        """Another process has messages for everyone: they are delivered to the sessions that this one owns."""
+        type, written = value
+        if (kind := self.directory.types.get(type)) is not None:
+            messages = [
+                Message.remembered(found if isinstance(found, str) else kind.remembered(found), wire)
+                for found, wire in written
+            ]
+            await MessageDelivery(self.directory, kind, messages, peers.everyone).deliver()
 
     def _close_soon(self, session: Session, opened: list[HeldChannel]) -> None:
         if opened:
@@ -146,6 +166,7 @@ class ChannelSection(Section):
             if is_new:
                 view.opened[held.channel.id] = held
             view.closed.discard(held.channel.id)
+            call.session.kept_changed()
             return {"channel": view.note(held), **history}
 
     async def _found(self, call: Call, params: Params) -> tuple[HeldChannel, bool]:
@@ -217,6 +238,7 @@ class ChannelSection(Section):
         view.told.pop(id, None)
         if id in self.directory.shared:
             view.closed.add(id)
+        call.session.kept_changed()
         return {"closed": True}
 
     async def _run_close(self, call: Call, held: HeldChannel) -> Any:

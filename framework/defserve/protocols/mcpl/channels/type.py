@@ -11,13 +11,14 @@ from defserve.protocols.mcpl.channels.handlers import ChannelFunction
 from defserve.protocols.mcpl.channels.kind import OBSERVED_ONLY, OBSERVING_VERBS, VERB_USES, ChannelKind
 from defserve.protocols.mcpl.channels.values import MOST_CHANNELS, Channel, Message, MessageReceipt
 from defserve.protocols.mcpl.feature import decorator
-from defserve.protocols.mcpl.peers import To, addressed, obstacle, on_its_loop
+from defserve.protocols.mcpl.peers import To, addressed, everyone, find, obstacle, on_its_loop
 from defserve.wire.jsonvalue import is_array, is_object
 
 if TYPE_CHECKING:
     from defserve.protocols.mcpl.channels.directory import ChannelDirectory
     from defserve.protocols.mcpl.feature import Feature
 
+INCOMING = "incoming"
 F = TypeVar("F", bound=Callable[..., Any])
 
 
@@ -126,11 +127,15 @@ class ChannelType(ChannelKind):
         from defserve.protocols.mcpl.channels.incoming import MessageDelivery
 
         given = [messages] if isinstance(messages, Message) else messages
+        await find(self._directory.server, to)
+        if to is everyone and (others := self._directory.server.others) is not None:
+            others.publish(INCOMING, [self.type, [message.written() for message in given]])
         return await MessageDelivery(self._directory, self, given, to).deliver()
 
     async def host_channels(self, *, to: To = None) -> list[Channel]:
         """The channels that a host knows, of any type and any server. `to` as in `incoming`."""
         verb, told = "host_channels", list[Channel]()
+        await find(self._directory.server, to)
         for peer in addressed(
             self._directory.server, verb, to, lambda peer: obstacle(peer, self.feature_set, verb, "channels.register")
         ):

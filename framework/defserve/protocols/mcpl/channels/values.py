@@ -11,7 +11,7 @@ from pydantic_core import to_jsonable_python
 
 from defserve.errors import InvalidParams, UsageError
 from defserve.protocols.mcp.params import text
-from defserve.protocols.mcpl.content import Sendable, blocks
+from defserve.protocols.mcpl.content import Sendable, blocks, read
 from defserve.protocols.mcpl.instants import instant_of
 from defserve.protocols.mcpl.push.tags import checked, closure
 from defserve.wire.jsonvalue import is_array, is_object
@@ -53,6 +53,11 @@ class Channel:
             raise UsageError(
                 f"Channel({self.id!r}): its address or metadata has no JSON form ({error})", fix="use plain values"
             ) from None
+
+    def written(self) -> list[Any]:
+        """The channel as JSON, for another process."""
+        address, metadata = to_jsonable_python((self.address, self.metadata), by_alias=True)
+        return [self.id, self.label, self.direction, address, metadata, self.type]
 
     def wire(self, type: str) -> Params:
         """The descriptor (§14.2)."""
@@ -112,6 +117,17 @@ class Message:
     timestamp: datetime | str | None = None
     metadata: Mapping[str, Any] | None = None
     tags: Sequence[str] = ()
+
+    def written(self) -> list[Any]:
+        """The message as JSON, for another process: its channel, and the rest as on the wire."""
+        return [self.channel if isinstance(self.channel, str) else self.channel.written(), self.wire()]
+
+    @classmethod
+    def remembered(cls, channel: Channel | str, wire: Params) -> Message:
+        """The message that was `written`."""
+        author = Author(wire["author"]["id"], wire["author"]["name"])
+        optional = (wire.get("threadId"), wire["timestamp"], wire["metadata"], wire.get("tags", ()))
+        return cls(channel, read(wire["content"]), author, wire["messageId"], *optional)
 
     @property
     def channel_id(self) -> str:

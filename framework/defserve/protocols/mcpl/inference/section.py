@@ -30,6 +30,7 @@ class InferenceSection(Section):
     """Asks hosts for inference. In a call of the stateless era it asks for sampling, by an input-required result."""
 
     async def infer(self, feature_set: Feature, request: InferenceParams, to: peers.To) -> Inference:
+        await peers.find(self.server, to)
         peer = self._peer(feature_set, to)
         if peer.call is not None and not peer.calls_back:
             return await _sampled(peer.call, feature_set, request)
@@ -50,13 +51,14 @@ class InferenceSection(Section):
             return client_requests.can(peer.call, "sampling")
         return any(_obstacle(peer, one) is None for one in self.server.sets if _declares(one))
 
-    def chunk(self, session: Session, params: Params) -> None:
-        """`inference/chunk` (§11.4). A chunk that belongs to no open request is ignored."""
+    def chunk(self, session: Session, params: Params) -> bool:
+        """`inference/chunk` (§11.4). False for one that belongs to no open request of this process."""
         streams, id = session.peek(OpenStreams), params.get("requestId")
         index, delta = params.get("index"), params.get("delta")
         known = streams.by_id.get(id) if streams is not None and isinstance(id, int | str) else None
         if known is not None and type(index) is int and isinstance(delta, str):
             known.add(index, delta)
+        return known is not None
 
     def _peer(self, feature_set: Feature, to: peers.To) -> peers.Peer:
         _refuse_in_hook()
@@ -72,6 +74,7 @@ class InferenceSection(Section):
     async def _streamed(
         self, feature_set: Feature, request: InferenceParams, to: peers.To
     ) -> AsyncGenerator[str | Inference, None]:
+        await peers.find(self.server, to)
         peer = self._peer(feature_set, to)
         if peer.call is not None and not peer.calls_back:
             whole = await _sampled(peer.call, feature_set, request)

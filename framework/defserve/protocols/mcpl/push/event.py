@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -65,6 +66,16 @@ class Receipt:
         )
 
 
+def written(receipt: Receipt) -> str:
+    """A receipt as JSON, for another process."""
+    return json.dumps([receipt.event_id, receipt.accepted, receipt.inference_id, receipt.reason])
+
+
+def remembered(text: str, session: Session) -> Receipt:
+    """The receipt that was `written`."""
+    return Receipt(*json.loads(text), session=session)
+
+
 def event_wire(name: str, event: Event) -> Params:
     """The params of `push/event` (§9.2), for a feature set's name. Raises UsageError for a broken event."""
     id: Any = event.id if event.id is not None else new_event_id()
@@ -85,3 +96,8 @@ def new_event_id() -> str:
     import secrets
 
     return f"evt_{secrets.token_hex(12)}"
+
+
+def is_new_id(id: str) -> bool:
+    """Whether an id has the form of those that are made here: no event has it twice."""
+    return len(id) == 28 and id.startswith("evt_")

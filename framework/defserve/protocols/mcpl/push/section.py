@@ -15,7 +15,7 @@ from defserve.errors import NoBackChannel, PeerError, PeerTimeout, Refused, Usag
 from defserve.protocols.mcpl import peers
 from defserve.protocols.mcpl.errors import CapabilityDenied, FeatureDisabled, UnknownFeatureSet
 from defserve.protocols.mcpl.push import claude_channel
-from defserve.protocols.mcpl.push.event import METHOD, Event, Receipt, event_wire
+from defserve.protocols.mcpl.push.event import METHOD, Event, Receipt, event_wire, is_new_id, remembered, written
 from defserve.protocols.mcpl.push.sources import EventSource, EventSources
 from defserve.protocols.mcpl.section import LiveServer, Section
 from defserve.wire.messages import Params
@@ -35,6 +35,7 @@ SOURCE_WAIT_SECONDS = 1.0
 DELAYS = (0.5, 1.0, 2.0, 4.0, 8.0)
 INTERNAL_ERROR: Final = -32603
 DUPLICATE: Final = "duplicate"
+PUSH: Final = "push"
 
 
 class SessionPushes:
@@ -79,6 +80,9 @@ class PushSection(Section):
         """Send an event. Events leave in the order of their pushes; a push waits while many are under way."""
         peers.check_declared(feature_set, "push", "pushEvents")
         wire = event_wire(feature_set.name, event)
+        await peers.find(self.server, to)
+        if to is peers.everyone and self.server.others is not None:
+            self.server.others.publish(PUSH, wire)
         try:
             found = peers.addressed(self.server, "push", to, lambda peer: _obstacle(peer, feature_set))
         except NoBackChannel:
@@ -90,6 +94,11 @@ class PushSection(Section):
             return await self._delivered(found[0], feature_set, wire)
         receipts = await asyncio.gather(*[self._outcome(peer, feature_set, wire) for peer in found])
         return receipts if feature_set.inbox is None else [*receipts, _kept(feature_set, wire, None)]
+
+    async def received(self, wire: Params) -> None:
+        """Another process pushes an event to everyone: it is sent to the sessions that this one owns."""
+        if (feature_set := self.server.sets.get(wire["featureSet"])) is not None:
+            await self._broadcast(feature_set, wire, None)
 
     def can(self, peer: peers.Peer) -> bool:
         """Whether some set can push to this peer, directly or through its inbox."""
@@ -115,13 +124,25 @@ class PushSection(Section):
         decided = events.under_way[key] = asyncio.get_running_loop().create_future()
         try:
             async with events.room:
-                receipt = await self._send_until_answered(peer, feature_set, wire)
+                receipt = await self._send_once(peer, feature_set, wire)
             if receipt.accepted:
                 events.remember(key, receipt)
             return receipt
         finally:
             del events.under_way[key]
             decided.set_result(None)
+
+    async def _send_once(self, peer: peers.Peer, feature_set: Feature, wire: Params) -> Receipt:
+        """Send an event that no other process sends, or get the receipt that another process has got for it."""
+        others, id = self.server.others, wire["eventId"]
+        if others is None or peer.session.sharer is None or is_new_id(id):
+            return await self._send_until_answered(peer, feature_set, wire)
+
+        async def send() -> tuple[str, bool]:
+            receipt = await self._send_until_answered(peer, feature_set, wire)
+            return written(receipt), receipt.accepted
+
+        return remembered(await others.once(peer.session, f"push\n{feature_set.name}\n{id}", send), peer.session)
 
     async def _send_until_answered(self, peer: peers.Peer, feature_set: Feature, wire: Params) -> Receipt:
         """Send until there is an answer. The host's policy is checked each time, because it may have changed."""

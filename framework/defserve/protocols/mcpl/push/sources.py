@@ -16,6 +16,7 @@ from defserve.core.session import Session
 from defserve.errors import PeerError, PeerGone, Refused, UsageError
 from defserve.protocols.mcpl.current import CURRENT, SOURCE_SESSION
 from defserve.protocols.mcpl.errors import FeatureDisabled
+from defserve.protocols.mcpl.peers import is_ours
 
 if TYPE_CHECKING:
     from defserve.protocols.mcpl.feature import Feature
@@ -83,7 +84,7 @@ class EventSources:
             return
         tasks = session.local(RunningSources).tasks
         for source in self.declared:
-            wanted = source.per == "session" and self._may_run(source.feature_set, session)
+            wanted = source.per == "session" and is_ours(session) and self._may_run(source.feature_set, session)
             if wanted and source not in tasks:
                 tasks[source] = engine.spawn(self._run(source, session))
             elif not wanted and source in tasks:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from defserve.core.call import Call
 from defserve.core.engine import PendingAnswer
 from defserve.core.extension import OutgoingMessage
-from defserve.core.identity import may_act_for
+from defserve.core.identity import SENDER, PeerIdentity, may_act_for
 from defserve.core.session import Session
 from defserve.errors import InvalidParams, PeerGone, TimedOut
 from defserve.protocols.mcp.params import text
@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from defserve.protocols.mcp.asking.elicitation import Form
 
 REQUEST = "notifications/mgp.callback.request"
+ANSWERED = "notifications/dev.defserve.callback_answered"
+"""How one process gives an answer to another."""
 REMEMBERED_ANSWERS = 4_096
 NOBODY: tuple[Call | None, PendingAnswer | None] = (None, None)
 
@@ -64,7 +66,8 @@ class CallbackSection:
         if call.settled or call.session.closed:
             raise PeerGone(f"the peer has left, so nobody can answer: {question.message}")
         seconds = call.session.composition.limits.callback
-        id, waiting = token_urlsafe(24), call.session.local(OpenCallbacks).waiting
+        sharer, waiting = call.session.sharer, call.session.local(OpenCallbacks).waiting
+        id = f"{sharer.numbering if sharer is not None else ''}{token_urlsafe(24)}"  # names the process that asks
         place, answer = (call.principal, id), call.engine.pending()
         waiting[place] = call, answer
         params = _request(call, id, question.type, question.message, question.options)
@@ -91,19 +94,34 @@ class CallbackSection:
         id = text(params, "callback_id")
         if "response" not in params or is_object(params["response"]):
             raise InvalidParams("Invalid params: response must be a text, a number, true, false, null, or a list")
-        asked = call.session.peek(OpenCallbacks)
-        asker, answer = asked.waiting.get((call.principal, id), NOBODY) if asked is not None else NOBODY
-        if asker is not None and not may_act_for(call.identity, asker.identity):
-            answer = None
-        seconds = call.session.composition.limits.callback
-        if asked is None or answer is None or not asked.answered.spend_now(id, ttl=seconds) or answer.done():
+        sharer = call.session.sharer
+        if sharer is not None and sharer.notify_elsewhere(id, ANSWERED, params, call.identity):
+            return {"accepted": True}  # it is judged where the question was asked
+        if not self._take(call.session, call.principal, call.identity, params):
             # The message does not say whether such a callback ever existed, here or in another session.
             raise InvalidParams(
                 "Invalid params: no callback waits for this answer; it is unknown, answered, or over",
                 data={"error_type": "callback_not_pending"},
             )
-        answer.set_result(params["response"])
         return {"accepted": True}
+
+    def answered(self, session: Session, params: Params) -> None:
+        """Another process was given an answer. One that no call waits for changes nothing."""
+        sender = SENDER.get()
+        if sender is not None and isinstance(params.get("callback_id"), str) and "response" in params:
+            self._take(session, sender.id, sender, params)
+
+    def _take(self, session: Session, principal: str, identity: PeerIdentity | None, params: Params) -> bool:
+        """Give an answer to the call that waits for it. False: none does, or it is not this sender's to answer."""
+        id, asked = params["callback_id"], session.peek(OpenCallbacks)
+        asker, answer = asked.waiting.get((principal, id), NOBODY) if asked is not None else NOBODY
+        if asker is not None and not may_act_for(identity, asker.identity):
+            answer = None
+        seconds = session.composition.limits.callback
+        if asked is None or answer is None or not asked.answered.spend_now(id, ttl=seconds) or answer.done():
+            return False
+        answer.set_result(params["response"])
+        return True
 
     def closed(self, session: Session) -> None:
         """Nobody will answer any more."""

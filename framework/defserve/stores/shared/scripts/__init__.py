@@ -10,6 +10,7 @@ ARGV[1] is the prefix of the keys. Under it:
 - `account:NAME`, a sorted set: the sessions of one caller, by the time at which they end
 - `lease:WORKER`, `read:WORKER` (the last news it has read), `mail:WORKER`, `news`, `signals`, and for each of the last
   three `size:NAME`: how many bytes wait there
+- `once:KEY`, a hash: who does something, and what came of it
 - `rate:KEY`: when a bucket will be full again, in microseconds
 - `table:NAME`, a hash that all workers have a copy of
 

@@ -25,6 +25,9 @@ return 1
 """
 )
 
+# account → its sessions
+OF_ACCOUNT: Final = HEAD + "return call('ZRANGEBYSCORE', P .. 'account:' .. ARGV[2], now(), '+inf')"
+
 # session → the record, and whether its owner lives; or nothing
 LOAD: Final = (
     HEAD

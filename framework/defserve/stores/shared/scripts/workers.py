@@ -34,6 +34,16 @@ return had
 """
 )
 
+# worker, … → whether each of them lives
+ALIVE: Final = (
+    HEAD
+    + """
+local found = {}
+for at = 2, #ARGV do found[at - 1] = alive(ARGV[at]) and 1 or 0 end
+return found
+"""
+)
+
 # worker, the last news it has read: it ends
 LEAVE: Final = (
     HEAD

@@ -22,7 +22,7 @@ from defserve.transports.http.shared.reading import STANDALONE, StoredMessage, S
 from defserve.transports.http.shared.streams import SharedStandalone
 from defserve.transports.outbox import OutboundMessage
 from defserve.wire.codec import encode
-from defserve.wire.messages import Id
+from defserve.wire.messages import Id, Params
 
 MOST_RECORD = 1024 * 1024
 LONGEST_ID = 256
@@ -33,6 +33,7 @@ TRIES = 5
 INTERNAL_ERROR = -32603
 DIED = "the process that ran this call died; send it again"
 
+WORKER = re.compile(r"[0-9a-f]{12}")
 _EVENT = re.compile(r"([0-9a-z.]{1,40})-([0-9]{1,15})")
 
 
@@ -51,7 +52,7 @@ class SharedSession(HttpSession):
         self.standalone = SharedStandalone(self)
         self.known: dict[str, str] = {}
         self.credentials: dict[str, Principal] = {}
-        self.is_stale = self.has_changed = False
+        self.is_stale = self.has_changed = self.goes_on = False
         self.changes = 0
         """How often this process has changed the record."""
         self.owner, self.touched = "", time.monotonic()
@@ -269,6 +270,14 @@ class SharedSession(HttpSession):
         await self.link.run(streams.APPEND, *args)
 
     # -- elsewhere ---------------------------------------------------------------------------------------
+
+    def notify_elsewhere(self, question: Id, method: str, params: Params, identity: Any) -> bool:
+        worker = question.partition(".")[0] if isinstance(question, str) else ""
+        if WORKER.fullmatch(worker) is None or worker == self.link.worker or identity is None or self.link.is_full:
+            return False
+        data, who = json.dumps([method, params]), json.dumps(written(identity))
+        self.link.write(workers.MAIL, worker, "t", "notification", "s", self.id, "d", data, "p", who)
+        return True
 
     def cancel_elsewhere(self, id: Id, identity: Any) -> None:
         text = json.dumps(id)

@@ -8,14 +8,15 @@ import logging
 import re
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from typing import Any, cast
 
 from defserve.auth.principals import Principal
 from defserve.auth.remembered import remembered, written
-from defserve.errors import LimitExceeded
+from defserve.errors import LimitExceeded, Refused
 from defserve.stores.shared.link import SharedLink
-from defserve.stores.shared.scripts import sessions
+from defserve.stores.shared.scripts import sessions, workers
 from defserve.stores.store import StoreUnavailable
 from defserve.transports.http.session import HttpSession
 from defserve.transports.http.sessions import HttpSessions
@@ -23,7 +24,7 @@ from defserve.transports.http.shared.session import SharedSession
 from defserve.transports.networks import network_of
 from defserve.transports.session_provider import SessionProvider, TransportSession
 from defserve.wire.codec import decode
-from defserve.wire.messages import Reply
+from defserve.wire.messages import Notification, Reply
 
 SESSION_ID = re.compile(r"[A-Za-z0-9_-]{32}")
 # While the store is away, what is known counts for so long before it is asked for again.
@@ -49,9 +50,12 @@ class SharedSessions(HttpSessions):
             ("event", self._on_event),
             ("replaced", self._on_replaced),
             ("answer", self._on_answer),
+            ("notification", self._on_notification),
             ("cancel", self._on_cancel),
         ):
             link.receive(kind, receiver)
+        self._tasks: set[asyncio.Task[None]] = set()
+        link.renewed.append(self._check_owners)
         link.news_lost.append(self._on_news_lost)
         link.lease_lost.append(self._on_lease_lost)
 
@@ -135,15 +139,16 @@ class SharedSessions(HttpSessions):
         known.used = time.monotonic()
         if known.opener.id == principal.id:  # an id alone moves nothing
             try:
-                await self._find_owner(known, record.get("owner", ""), bool(found[1]))
+                if await self._find_owner(known, record.get("owner", ""), bool(found[1])):
+                    known.restore(record)  # what only an owner does begins
             except BaseException:
                 known.is_stale = True  # to be tried again
                 raise
 
-    async def _find_owner(self, session: SharedSession, owner: str, is_alive: bool) -> None:
+    async def _find_owner(self, session: SharedSession, owner: str, is_alive: bool) -> bool:
         """Become the owner of a session whose own is dead. A claim whose reply got lost is repeated."""
         if session.owner == self._link.worker == owner:
-            return
+            return False
         since = b""
         if owner == self._link.worker or not is_alive:
             since = await self._link.run(sessions.CLAIM, session.id, self._link.worker)
@@ -151,6 +156,7 @@ class SharedSessions(HttpSessions):
             await self._take_over(session, since.decode())
         elif session.owner != self._link.worker:
             session.owner = owner
+        return bool(since)
 
     async def _take_over(self, session: SharedSession, since: str) -> None:
         """This process is the new owner of a session: from here on it tells it news, beginning with what it missed."""
@@ -201,13 +207,18 @@ class SharedSessions(HttpSessions):
 
     # -- the life of a session ---------------------------------------------------------------------------
 
+    async def load_all(self, principal: str) -> None:
+        """Ask the store for all sessions of a principal, so that it can be spoken to from here."""
+        for id in await self._link.run(sessions.OF_ACCOUNT, _account(principal)):
+            await self.load(id.decode(), Principal(principal))
+
     async def keep(self, session: SharedSession) -> None:
         """Write down a session that was opened. Raises StoreUnavailable, and LimitExceeded past a limit."""
         limits, opener = self._provider.limits, session.opener
         if opener.kind == "anonymous":
             account, most = f"at {network_of(opener.id.partition(':')[2])}", limits.sessions_per_address
         else:
-            account, most = f"of {opener.id}", limits.sessions_per_principal
+            account, most = _account(opener.id), limits.sessions_per_principal
         record = session.record()
         fields = {"opener": json.dumps(written(opener)), **record}
         pairs = [part for pair in fields.items() for part in pair]
@@ -226,6 +237,7 @@ class SharedSessions(HttpSessions):
 
     def forget(self, session: SharedSession) -> None:
         """Forget a session in this process. Others may go on with it."""
+        session.goes_on = True
         if self._open.pop(session.id, None) is not None:
             session.close()
 
@@ -267,8 +279,31 @@ class SharedSessions(HttpSessions):
                 reader.look(0)
 
     def _on_changed(self, fields: dict[str, bytes], id: str) -> None:
-        if (session := self._of(fields)) is not None and fields["w"].decode() != self._link.worker:
-            session.is_stale = True
+        if (session := self._of(fields)) is None or fields["w"].decode() == self._link.worker:
+            return
+        session.is_stale = True
+        if session.is_owner:  # what it does for the session by itself follows from the record
+            self._load_soon(session)
+
+    def _load_soon(self, session: SharedSession) -> None:
+        task = asyncio.create_task(self._loaded(session))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _loaded(self, session: SharedSession) -> None:
+        with suppress(Refused):  # it stays stale, and is loaded when it is used
+            await self.load(session.id, session.opener)
+
+    async def _check_owners(self) -> None:
+        """Take over the sessions whose owner died. They may be read here without another request."""
+        owners = {each.owner for each in map(_shared, self)} - {"", self._link.worker}
+        if not owners or not self._link.is_up or time.monotonic() - self._link.up_since < self._link.lease:
+            return  # a store that was away forgets leases
+        with suppress(Refused):
+            found: list[int] = await self._link.run(workers.ALIVE, *owners)
+            dead = {owner for owner, is_alive in zip(owners, found, strict=True) if not is_alive}
+            for session in [each for each in map(_shared, self) if each.owner in dead]:
+                await self._loaded(session)
 
     def _on_ended(self, fields: dict[str, bytes], id: str) -> None:
         if (session := self._of(fields)) is not None:
@@ -299,10 +334,19 @@ class SharedSessions(HttpSessions):
         if isinstance(reply, Reply):
             session.conversation.answered(reply, remembered(who))
 
+    def _on_notification(self, fields: dict[str, bytes], id: str) -> None:
+        if (session := self._of(fields)) is not None:
+            method, params = json.loads(fields["d"])
+            session.conversation.take(Notification(method, params, {}), None, remembered(json.loads(fields["p"])))
+
     def _on_cancel(self, fields: dict[str, bytes], id: str) -> None:
         session, call = self._of(fields), json.loads(fields["i"])
         if session is not None and fields["w"].decode() != self._link.worker and call in session.conversation.in_flight:
             session.conversation.cancel(call, remembered(json.loads(fields["p"])))
+
+
+def _account(principal: str) -> str:
+    return f"of {principal}"
 
 
 def _shared(session: HttpSession) -> SharedSession:

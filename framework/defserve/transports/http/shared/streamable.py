@@ -164,6 +164,8 @@ class SharedStreamable(Streamable):
             return False
         body = {"result": reply.result} if reply.error is None else {"error": reply.error}
         data, who = encode({"jsonrpc": "2.0", "id": question, **body}), json.dumps(written(exchange.principal))
+        if not self.link.is_written:
+            await session.written()  # what came before the answer comes first
         taken = await self.link.run(questions.ANSWER, session.id, question, question.partition(".")[0], data, who)
         if taken == questions.FULL:
             raise StoreUnavailable("The process that asks is behind with its answers")

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from defserve import Remote, Server, StaticTokens
 from defserve.errors import DefserveError, ToolError
-from defserve.proxying.room import CallRoom
+from defserve.proxying.slots import CallSlots
 from tests.at_address import at_address
 from tests.proxying.backends import child, until_fact
 
@@ -66,7 +66,7 @@ def test_whatever_callers_do_the_room_is_kept_and_empties(limit: int, steps: lis
 
 
 async def _try(limit: int, steps: list[tuple[str, str]]) -> None:
-    room, ends, calls = CallRoom("e", limit), dict[asyncio.Task[None], asyncio.Event](), list[asyncio.Task[None]]()
+    room, ends, calls = CallSlots("e", limit), dict[asyncio.Task[None], asyncio.Event](), list[asyncio.Task[None]]()
     running: dict[str, int] = dict.fromkeys("abc", 0)
 
     async def one(caller: str, end: asyncio.Event) -> None:

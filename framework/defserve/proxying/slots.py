@@ -19,7 +19,7 @@ CallTime: TypeAlias = tuple[float, float, bool]
 """When a call began and ended, by `time.perf_counter`, and whether it failed."""
 
 
-class CallRoom:
+class CallSlots:
     """`enter` and `leave` surround a call. `running` are under way, `total` have ever begun.
 
     Callers wait in lines of their own, which take turns. `times` are those of the last calls; `errors` have failed.

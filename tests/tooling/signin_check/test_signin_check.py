@@ -9,8 +9,8 @@ import pytest
 from defserve.auth import OAuthProxy
 from defserve.auth.issuers.fetching import HttpAnswer, HttpRequest
 from defserve.cli.commands.operate.doctor import main
+from defserve.tooling.signin_check.server import sign_in_steps
 from defserve.tooling.signin_check.steps import Step
-from defserve.tooling.signin_check.walk import walk
 from tests.auth.issuer import jwk, private_key
 from tests.auth.served import served
 from tests.auth.vendor import CLIENT_ID, CLIENT_SECRET
@@ -61,7 +61,7 @@ class Web:
 
 
 async def steps(web: Web) -> list[Step]:
-    return [step async for step in walk(URL, web.ask)]
+    return [step async for step in sign_in_steps(URL, web.ask)]
 
 
 def found(web: Web) -> dict[str, Step]:
@@ -134,7 +134,7 @@ OPENID = f"{ISSUER}/.well-known/openid-configuration"
     ],
     ids=range(36),
 )
-def test_what_a_client_would_stumble_over_is_said(changed: Any, step: str, state: str, words: str) -> None:
+def test_what_a_client_needs_is_said(changed: Any, step: str, state: str, words: str) -> None:
     met = found(Web(**changed))[step]
     assert met.state == state and words in met.about
     assert met.state == "ok" or met.fix, "it says how to fix it"
@@ -149,12 +149,12 @@ def test_without_metadata_the_server_itself_is_taken_for_the_issuer_as_old_clien
 @for_each_row("url", ["http://tools.example/mcp", "tools.example", "file:///etc/passwd"])
 def test_a_url_that_is_not_safe_is_not_asked(url: str) -> None:
     async def first() -> Step:
-        return await anext(walk(url, Web().ask))
+        return await anext(sign_in_steps(url, Web().ask))
 
     assert asyncio.run(first()).state == "broken"
 
 
-def test_the_command_walks_a_real_server(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_checks_a_real_server(capsys: pytest.CaptureFixture[str]) -> None:
     def make(url: str) -> OAuthProxy:
         given = {"client_id": CLIENT_ID, "client_secret": CLIENT_SECRET}
         return OAuthProxy("oidc", issuer="https://vendor.example", url=url, allow="*", **given)

@@ -8,7 +8,7 @@ from typing import Final, Protocol
 from defserve.inspector.protocol import Json
 
 
-class KernelWay(Protocol):
+class InspectedKernel(Protocol):
     """A way to a kernel.
 
     name   how it is reached, for the page: "control" or "mgp"

@@ -1,4 +1,4 @@
-"""The walk: the refusal, the server's metadata, the issuers."""
+"""All steps of a sign-in: the refusal, the server's metadata, the issuers."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _HEADERS: Final = {
 }
 
 
-async def walk(url: str, ask: Send = send) -> AsyncIterator[Step]:
+async def sign_in_steps(url: str, ask: Send = send) -> AsyncIterator[Step]:
     """Every step of a client that knows only the URL of a server."""
     try:
         checked_url(url, "the URL", query=True)

@@ -1,0 +1,66 @@
+"""MCPL's hosts in other processes: those of a principal are found, and what is for everyone reaches them."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+from typing import TYPE_CHECKING, Any
+
+from defserve.serving.sharing.news import KIND, WORKER, Fields, SessionNews
+from defserve.stores.shared.once import SharedOnce, Work
+from defserve.stores.store import StoreUnavailable
+
+if TYPE_CHECKING:
+    from defserve.core.session import Session
+    from defserve.protocols.mcpl.extension import MCPL
+
+VERB = "mcpl"
+MOST_BYTES = 4 * 1024 * 1024
+"""What is longer stays in its process."""
+MOST_TASKS = 1024
+
+
+class SharedHosts:
+    """The hosts that other processes serve."""
+
+    def __init__(self, news: SessionNews, mcpl: MCPL) -> None:
+        self._news, self._mcpl = news, mcpl
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._once = SharedOnce(news.link)
+        news.link.receive(VERB, self._on_verb)
+        mcpl.server.others = self
+
+    async def find(self, principal: str) -> None:
+        """Get to know the sessions of a principal. While the store is away, only those are known that were."""
+        if self._news.link.is_on_loop and self._news.link.is_up:
+            try:
+                await self._news.sessions.load_all(principal)
+            except StoreUnavailable as error:
+                logging.getLogger("defserve").warning("sessions of %s cannot be looked for: %s", principal, error)
+
+    async def once(self, session: Session, key: str, work: Work) -> str:
+        """What came of `work`, which one process does for this session and key."""
+        if session.sharer is None:
+            return (await work())[0]
+        return await self._once.run(f"{session.sharer.id}\n{key}", session.composition.limits.idle, work)
+
+    def publish(self, verb: str, value: Any) -> None:
+        """Have the other processes do this for the sessions that they own."""
+        written = json.dumps(value)
+        if len(written) > MOST_BYTES:
+            logging.getLogger("defserve").warning("%s: too long to be told to other processes", verb)
+        else:
+            self._news.link.publish(KIND, VERB, "v", verb, "d", written)
+
+    def _on_verb(self, fields: Fields, id: str) -> None:
+        # The next news must not wait for hosts that answer slowly.
+        if fields[WORKER].decode() != self._news.link.worker and len(self._tasks) < MOST_TASKS:
+            task = asyncio.create_task(self._mcpl.received(fields["v"].decode(), json.loads(fields["d"])))
+            self._tasks.add(task)
+            task.add_done_callback(self._note_end)
+
+    def _note_end(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            logging.getLogger("defserve").warning("what another process says to everyone is lost: %s", error)

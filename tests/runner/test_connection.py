@@ -1,0 +1,111 @@
+"""A connection on real descriptors: in which turn of the loop calls are answered, and in how many writes."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import socket
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from typing import Any
+
+from defserve import Server
+from defserve.runner.connection import Connection
+from defserve.runner.lifespans import entered_lifespans
+from defserve.transports.stdio import StdioTransport
+from tests.raw import PREFIX, STATELESS
+
+META = {PREFIX + "protocolVersion": STATELESS, PREFIX + "clientCapabilities": {}}
+
+
+def line(id: int, tool: str, **arguments: Any) -> bytes:
+    params = {"name": tool, "arguments": arguments, "_meta": META}
+    return json.dumps({"jsonrpc": "2.0", "id": id, "method": "tools/call", "params": params}).encode() + b"\n"
+
+
+def ids_in(data: bytes) -> list[int]:
+    return [json.loads(reply)["id"] for reply in data.splitlines()]
+
+
+def a_server() -> Server:
+    server = Server("turns", "1")
+
+    @server.tool
+    async def add(a: int, b: int) -> int:
+        """Add."""
+        return a + b
+
+    @server.tool
+    async def waits() -> str:
+        """Wait for a turn."""
+        me = asyncio.current_task()
+        async with asyncio.timeout(60):
+            await asyncio.sleep(0)
+        assert asyncio.current_task() is me
+        return "waited"
+
+    return server
+
+
+@asynccontextmanager
+async def peer_of(server: Server) -> AsyncGenerator[socket.socket]:
+    """The other end. Each of its messages is one write of the server."""
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    theirs.setblocking(False)
+    transport: Any = StdioTransport(server.limits.message)
+    transport._input, transport._output = os.dup(ours.fileno()), ours.fileno()
+    loop = asyncio.get_running_loop()
+    async with entered_lifespans(server.composition) as engine:
+        connection = Connection(server.composition, transport)
+        connection.attach(engine)
+        transport.start(loop, connection.received, connection.close)
+        yield theirs
+        connection.close()
+    os.close(transport._input)
+    ours.close()
+    theirs.close()
+
+
+async def asked(peer: socket.socket, request: bytes) -> bytes:
+    loop = asyncio.get_running_loop()
+    await loop.sock_sendall(peer, request)
+    return await loop.sock_recv(peer, 1 << 16)
+
+
+def test_a_call_that_never_waits_is_answered_in_the_turn_in_which_it_came() -> None:
+    async def main() -> None:
+        async with peer_of(a_server()) as peer:
+            for id in range(4):
+                await asked(peer, line(id, "add", a=1, b=2))
+            peer.send(line(9, "add", a=1, b=2))
+            await asyncio.sleep(0)  # in this turn the request is found
+            await asyncio.sleep(0)
+            assert ids_in(peer.recv(1 << 16)) == [9]
+
+    asyncio.run(main())
+
+
+def test_replies_to_the_calls_of_one_read_leave_in_one_write() -> None:
+    async def main() -> None:
+        async with peer_of(a_server()) as peer:
+            for first in (0, 100, 200):
+                ids = list(range(first, first + 32))
+                replies = await asked(peer, b"".join(line(id, "add", a=1, b=2) for id in ids))
+                assert ids_in(replies) == ids
+
+    asyncio.run(main())
+
+
+def test_a_call_that_waits_does_not_hold_up_those_that_came_with_it() -> None:
+    async def main() -> None:
+        async with peer_of(a_server()) as peer:
+            for first in (0, 10, 20):
+                request = line(first, "add", a=1, b=2) + line(first + 1, "waits") + line(first + 2, "add", a=1, b=2)
+                found = ids_in(await asked(peer, request))
+                while len(found) < 3:
+                    found += ids_in(await asyncio.get_running_loop().sock_recv(peer, 1 << 16))
+                assert sorted(found) == [first, first + 1, first + 2]
+                assert found.index(first) < found.index(first + 1)
+
+    asyncio.run(main())

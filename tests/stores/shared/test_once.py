@@ -1,0 +1,84 @@
+"""Of all who want to do something under one key, one does it. The others get its outcome, or do it if that one died."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
+from typing import Any
+
+import pytest
+
+from defserve.stores.shared.link import SharedLink
+from defserve.stores.shared.once import SharedOnce
+from tests.stores.redis_server import RedisServer
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture
+async def links() -> AsyncIterator[list[SharedLink]]:
+    server = RedisServer().start()
+    made = [SharedLink(server.address) for _ in range(3)]
+    async with AsyncExitStack() as stack:
+        for link in made:
+            await link.start()
+            stack.push_async_callback(link.stop)
+        yield made
+    server.remove()
+
+
+async def test_one_of_many_does_it_and_all_get_the_outcome(links: list[SharedLink]):
+    done: list[int] = []
+
+    async def work() -> tuple[str, bool]:
+        done.append(1)
+        await asyncio.sleep(0)
+        return "outcome", True
+
+    found = await asyncio.gather(*(SharedOnce(links[n % 3]).run("key", 60, work) for n in range(12)))
+    assert found == ["outcome"] * 12 and len(done) == 1
+    assert await SharedOnce(links[0]).run("other", 60, work) == "outcome" and len(done) == 2
+
+
+async def test_an_outcome_that_is_not_kept_and_a_failure_leave_it_to_the_next_one(links: list[SharedLink]):
+    done: list[str] = []
+
+    def work(outcome: str, *, is_kept: bool, fails: bool = False) -> Any:
+        async def run() -> tuple[str, bool]:
+            done.append(outcome)
+            if fails:
+                raise ValueError(outcome)
+            return outcome, is_kept
+
+        return run
+
+    assert await SharedOnce(links[0]).run("key", 60, work("no", is_kept=False)) == "no"
+    with pytest.raises(ValueError, match="broken"):
+        await SharedOnce(links[1]).run("key", 60, work("broken", is_kept=True, fails=True))
+    for place in (2, 0):
+        assert await SharedOnce(links[place]).run("key", 60, work("yes", is_kept=True)) == "yes"
+    assert done == ["no", "broken", "yes"]
+
+
+async def test_who_waits_for_a_worker_that_dies_does_it_and_without_a_store_everybody_does(links: list[SharedLink]):
+    began, done = asyncio.Event(), list[str]()
+
+    async def hangs() -> tuple[str, bool]:
+        began.set()
+        await asyncio.Event().wait()
+        return "", False
+
+    async def work() -> tuple[str, bool]:
+        done.append("done")
+        return "done", True
+
+    first = asyncio.create_task(SharedOnce(links[0]).run("key", 60, hangs))
+    await began.wait()
+    second = asyncio.create_task(SharedOnce(links[1]).run("key", 60, work))
+    await links[0].run("return redis.call('DEL', ARGV[1] .. 'lease:' .. ARGV[2])", links[0].worker)
+    assert await second == "done"
+    first.cancel()
+    links[2].is_up = False
+    assert await SharedOnce(links[2]).run("key", 60, work) == "done"
+    assert done == ["done", "done"]

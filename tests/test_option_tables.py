@@ -1,0 +1,74 @@
+"""Every option that a table of the docs names, the code takes; the table of permissions is the code's own."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from pathlib import Path
+from typing import Any, is_typeddict
+
+from defserve import Argument, Command, Context, Search, Server, Shell, Transform
+from defserve.code_mode.options import CodeMode
+from defserve.host import Mgp
+from defserve.openapi.options import ImportFields
+from defserve.protocols.mcp.resources.resources import ResourceOptions
+from defserve.protocols.mcp.tools.tools import ToolOptions
+from defserve.protocols.mcpl.feature_sets import EventOptions, FeatureSet, InferenceOptions
+from defserve.protocols.mgp.security.vocabulary import PERMISSIONS
+from defserve.server.options import AppFields, FeatureSetFields, MountFields
+from tests.rows import for_each_row
+
+DOCS = Path(__file__).parents[1] / "docs"
+
+# Page and heading of a table's first column -> what takes the options in that column.
+TABLES: dict[tuple[str, str], tuple[Any, ...]] = {
+    ("apps", "Option of `@server.app`"): (AppFields,),
+    ("code-mode", "Option"): (CodeMode,),
+    ("composing", "Option of `mount`"): (Server.mount, MountFields),
+    ("composing", "Option of `Command(…)`"): (Command,),
+    ("inference", "Option of `infer`"): (FeatureSet.infer, InferenceOptions),
+    ("live", "Option of `feature_set`"): (FeatureSetFields,),
+    ("openapi", "Option"): (ImportFields,),
+    ("permissions", "`Mgp(…)`"): (Mgp,),
+    ("push", "Option of `push`"): (FeatureSet.push, EventOptions),
+    ("resources-and-prompts", "Option"): (ResourceOptions,),
+    ("search", "`Search(…)`"): (Search,),
+    ("security", "`Shell(…)`"): (Shell,),
+    ("state", "`set.state(Model, …)`"): (FeatureSet.state,),
+    ("tasks", "Option"): (ToolOptions,),
+    ("tools", "Option"): (ToolOptions,),
+    ("transforms", "`Transform(…)`"): (Transform,),
+    ("transforms", "`Argument(…)`"): (Argument,),
+}
+
+
+def options_in(page: str, heading: str) -> set[str]:
+    """The names in the first column of a table."""
+    table = rf"^\| {re.escape(heading)} \|[^\n]*\n\|[-:| ]+\n((?:\|[^\n]*\n)+)"
+    (rows,) = re.findall(table, (DOCS / f"{page}.md").read_text("utf-8"), re.MULTILINE)
+    return {name for cell in re.findall(r"^\|([^|]*)", rows, re.MULTILINE) for name in re.findall(r"`(\w+)", cell)}
+
+
+def taken(by: Any) -> set[str]:
+    """The names of the options that a function, a class or a TypedDict takes."""
+    return set(by.__annotations__ if is_typeddict(by) else inspect.signature(by).parameters)
+
+
+@for_each_row(("table", "by"), TABLES.items())
+def test_every_option_of_a_table_exists(table: tuple[str, str], by: tuple[Any, ...]) -> None:
+    named = options_in(*table)
+    assert named
+    assert named - set[str]().union(*map(taken, by)) == set()
+
+
+def test_every_permission_is_in_the_table_with_its_risk() -> None:
+    text = (DOCS / "permissions.md").read_text("utf-8")
+    rows = re.findall(r"^\| `([\w.]+)` \| (safe|moderate|dangerous) \|", text, re.MULTILINE)
+    assert dict(rows) == PERMISSIONS
+
+
+def test_everything_that_a_context_has_is_in_the_table() -> None:
+    text = (DOCS / "context.md").read_text("utf-8")
+    cells = re.findall(r"^\| (`[^|]*)\|", text.partition("## Everything")[2].partition("\n## ")[0], re.MULTILINE)
+    named = {name for cell in cells[1:] for name in re.findall(r"`(?:await )?(\w+)", cell)}
+    assert named == {name for name in vars(Context) if not name.startswith("_")} - {"call"}
