@@ -55,7 +55,7 @@ def main(arguments: list[str] | None = None) -> int:
     with tempfile.TemporaryDirectory(prefix="bench-") as folder:
         if options.against:
             return _against(options, Path(folder))
-        launch = _prepare(Path(folder), environment.interpreter())
+        launch = _prepare(Path(folder), environment.interpreter())._replace(node=environment.node_with_packages())
         if options.command == "profile":
             return profile(options.contender, options.tool, options.window, launch)
         plan = QUICK if options.quick else FULL
@@ -66,7 +66,8 @@ def _bench(options: argparse.Namespace, plan: Plan, launch: Launch) -> int:
     began = datetime.now(UTC)
     failed: dict[str, str] = {}
     sections = _sections(options.only)
-    able = [each for each in _chosen(options, CONTENDERS, sections, STDIO) if _starts(each, launch, failed)]
+    here = [each for each in CONTENDERS if launch.node or not each.needs_node]
+    able = [each for each in _chosen(options, here, sections, STDIO) if _starts(each, launch, failed)]
     http = [each for each in _chosen(options, HTTP_CONTENDERS, sections, HTTP) if _serves(each, launch, failed)]
     results = Results()
     run = Run(able, http, launch, plan, results, _say)
@@ -176,7 +177,7 @@ def _facts(began: datetime, plan: Plan, launch: Launch) -> dict[str, str]:
     return {
         "when": f"{began:%Y-%m-%d %H:%M} UTC, {took:.0f} s",
         "machine": f"{os.cpu_count()} cores, {os.uname().sysname} {os.uname().machine}, load {os.getloadavg()[0]:.1f}",
-        "versions": ", ".join(f"{name} {version}" for name, version in environment.versions(launch.python).items()),
+        "versions": ", ".join(f"{name} {version}" for name, version in environment.versions(launch).items()),
         "rounds": f"{plan.start_rounds} of {plan.start_tries} starts, {plan.list_rounds} of lists, "
         f"{plan.call_rounds} of {plan.burst:g} s of calls, {plan.http_rounds} of {plan.http_burst:g} s over HTTP, "
         f"{plan.stream_rounds} of {plan.chunks:,} chunks, {plan.state_rounds} of {plan.commits:,} commits",

@@ -11,7 +11,7 @@ SERVERS = Path(__file__).parent / "servers"
 class Contender(NamedTuple):
     """One server script. `kinds` are the ways it can run a tool; `handshake_only` ones know no stateless era.
 
-    Its modules come from `paths` before anywhere else.
+    Its modules come from `paths` before anywhere else. Scripts for Node end with `.cjs`.
     """
 
     name: str
@@ -19,6 +19,10 @@ class Contender(NamedTuple):
     kinds: tuple[str, ...]
     handshake_only: bool = False
     paths: tuple[Path, ...] = ()
+
+    @property
+    def needs_node(self) -> bool:
+        return self.script.suffix == ".cjs"
 
 
 class HttpContender(NamedTuple):
@@ -33,9 +37,10 @@ class HttpContender(NamedTuple):
 FLOOR = Contender("floor", SERVERS / "floor_server.py", ("async", "sync", "inline"), handshake_only=True)
 SDK = Contender("sdk", SERVERS / "sdk_server.py", ("async", "sync"))
 FASTMCP = Contender("fastmcp", SERVERS / "fastmcp_server.py", ("async", "sync", "inline"))
+TYPESCRIPT = Contender("typescript", SERVERS / "typescript_server.cjs", ("async",))
 DEFSERVE = Contender("defserve", SERVERS / "defserve_server.py", ("async", "sync", "inline"))
 
-CONTENDERS = (FLOOR, SDK, FASTMCP, DEFSERVE)
+CONTENDERS = (FLOOR, SDK, FASTMCP, TYPESCRIPT, DEFSERVE)
 HTTP_CONTENDERS = (
     HttpContender("bare", SERVERS / "bare_http.py"),
     HttpContender("sdk", SERVERS / "sdk_http.py"),

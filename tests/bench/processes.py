@@ -27,6 +27,8 @@ class Launch(NamedTuple):
 
     python: Path
     environment: dict[str, str]
+    node: Path | None = None
+    """None if there is none, and then no contender that needs it takes part."""
 
     def environment_with(self, paths: tuple[Path, ...]) -> dict[str, str]:
         """The variables of a process that imports from `paths` before anywhere else."""
@@ -45,8 +47,9 @@ class ServerProcess:
         self.contender = contender
         self._stderr = tempfile.TemporaryFile()  # noqa: SIM115  closed with the process
         self.spawned_at = perf_counter()
+        program = launch.node if contender.needs_node else launch.python
         self._process = subprocess.Popen(
-            [launch.python, *through, contender.script, shape],
+            [program, *through, contender.script, shape],  # type: ignore[list-item]
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._stderr,
