@@ -16,11 +16,11 @@ from defserve.runner.lifespans import entered_lifespans
 from defserve.transports.stdio import StdioTransport
 from tests.raw import PREFIX, STATELESS
 
-META = {PREFIX + "protocolVersion": STATELESS, PREFIX + "clientCapabilities": {}}
+META: dict[str, Any] = {PREFIX + "protocolVersion": STATELESS, PREFIX + "clientCapabilities": {}}
 
 
 def line(id: int, tool: str, **arguments: Any) -> bytes:
-    params = {"name": tool, "arguments": arguments, "_meta": META}
+    params: dict[str, Any] = {"name": tool, "arguments": arguments, "_meta": META}
     return json.dumps({"jsonrpc": "2.0", "id": id, "method": "tools/call", "params": params}).encode() + b"\n"
 
 
