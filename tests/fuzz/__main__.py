@@ -102,18 +102,11 @@ def _follow(lines: Any, began: float) -> dict[str, Any]:
 
 
 def keep(name: str) -> None:
-    """The smallest inputs that reach what the corpus reaches, as far as there is room for them."""
-    merged = WORK / "merged" / name
-    shutil.rmtree(merged, ignore_errors=True)
-    merged.mkdir(parents=True)
-    command = [sys.executable, "-m", "tests.fuzz.engine", name, "-merge=1", f"-max_len={LONGEST}", str(merged)]
-    sources = [str(folder) for folder in (SEEDS / name, WORK / "corpus" / name) if folder.exists()]
-    subprocess.run([*command, *sources], cwd=ROOT, capture_output=True, check=False)
-    target = SEEDS / name
-    shutil.rmtree(target, ignore_errors=True)
-    target.mkdir(parents=True)
-    room = KEPT_BYTES
-    for file in sorted(merged.iterdir(), key=lambda file: file.stat().st_size):
+    """Add the shortest of the inputs that reached something new, as far as there is room for them."""
+    target, found = SEEDS / name, WORK / "corpus" / name
+    target.mkdir(parents=True, exist_ok=True)
+    room = KEPT_BYTES - sum(file.stat().st_size for file in target.iterdir())
+    for file in sorted(found.iterdir(), key=lambda file: file.stat().st_size):
         room -= file.stat().st_size
         if room < 0:
             break
