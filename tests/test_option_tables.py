@@ -9,7 +9,7 @@ from typing import Any, is_typeddict
 
 from defserve import Argument, Command, Context, Search, Server, Shell, Transform
 from defserve.code_mode.options import CodeMode
-from defserve.host import Mgp
+from defserve.host import Answers, Client, Mgp
 from defserve.openapi.options import ImportFields
 from defserve.protocols.mcp.resources.resources import ResourceOptions
 from defserve.protocols.mcp.tools.tools import ToolOptions
@@ -23,6 +23,8 @@ DOCS = Path(__file__).parents[1] / "docs"
 # Page and heading of a table's first column -> what takes the options in that column.
 TABLES: dict[tuple[str, str], tuple[Any, ...]] = {
     ("apps", "Option of `@server.app`"): (AppFields,),
+    ("client", "Option of `Client`"): (Client,),
+    ("client", "`Answers(…)`"): (Answers,),
     ("code-mode", "Option"): (CodeMode,),
     ("composing", "Option of `mount`"): (Server.mount, MountFields),
     ("composing", "Option of `Command(…)`"): (Command,),

@@ -15,7 +15,7 @@ from tests.site.places import SITE
 
 from .accessibility import serious
 from .chromium import Browser
-from .origins import Origin, Reply, origin
+from .origins import Origin, Reply, anything, origin
 
 pytestmark = pytest.mark.browser
 
@@ -61,6 +61,16 @@ def test_the_search_works_in_a_folder_that_was_downloaded(browser: Browser, site
     browser.open(f"{SITE.as_uri()}/index.html")
     assert "inspector" in found(browser, "inspector")
     assert [url for url in browser.asked() if not url.startswith(("file:", "data:", "blob:", "about:"))] == []
+
+
+def test_a_script_that_wants_something_from_elsewhere_does_not_get_it(browser: Browser, site: Origin):
+    with origin(anything) as elsewhere:
+        browser.open(f"{site.url}/index.html")
+        assert browser.page(f"fetch('{elsewhere.url}/x.js').then(() => 'asked', () => 'refused')") == "refused"
+        load = "new Promise(end => { each.onload = () => end('loaded'); each.onerror = () => end('refused'); })"
+        script = f"const each = document.createElement('script'); each.src = '{elsewhere.url}/x.js';"
+        assert browser.page(f"(() => {{ {script} document.head.append(each); return {load}; }})()") == "refused"
+        assert elsewhere.asked == []
 
 
 @for_each_row("width, scheme", LOOKS, every=2)

@@ -28,7 +28,7 @@ from defserve.host import (
     UnverifiedSkill,
     WorkloadIdentity,
 )
-from defserve.host.link import Auth
+from defserve.host.link import ClientAuth
 from defserve.host.signin.discovery import discover
 from defserve.host.signin.fetching import Fetcher
 from defserve.host.signin.keeping.memory import MemoryCredentialStore
@@ -150,7 +150,7 @@ async def issuer_of(url: str, data: Json) -> str | None:
     return (await discover(url, NO_CHALLENGE, Fetcher(Reach.MACHINE))).issuer.issuer
 
 
-def auth_for(scenario: str, data: Json, issuer: str | None) -> Auth | None:
+def auth_for(scenario: str, data: Json, issuer: str | None) -> ClientAuth | None:
     """How the client signs in."""
     if not scenario.startswith("auth/"):
         return None

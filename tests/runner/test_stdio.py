@@ -508,7 +508,8 @@ def test_what_a_peer_asked_before_it_left_is_answered_after_a_slow_start(start: 
 
 # -- before the event loop ---------------------------------------------------------------------------------
 
-# Tells, at each write to the peer, whether asyncio has been imported; imports nothing that would.
+# Tells, at each write to the peer, whether asyncio, or what pydantic's encoder needs, has been imported. It imports
+# nothing that would.
 PLAIN = """
 import os, sys
 from defserve import Server
@@ -516,7 +517,8 @@ from defserve import Server
 write = os.write
 def watched(descriptor, data):
     if descriptor > 2:
-        write(2, b"asyncio\\n" if "asyncio" in sys.modules else b"no asyncio\\n")
+        found = [name for name in ("asyncio", "pathlib", "uuid") if name in sys.modules]
+        write(2, f"{found[0] if found else 'no asyncio'}\\n".encode())
     return write(descriptor, data)
 os.write = watched
 

@@ -18,6 +18,7 @@ import pytest
 import yaml
 
 from defserve.cli import COMMANDS
+from defserve.runner.command_line import add_serving, add_workers
 from tests.reference import actions, parser_of
 from tests.rows import for_each_row
 
@@ -168,6 +169,22 @@ def test_every_command_of_ours_exists_with_its_options():
 def test_a_command_or_option_that_is_not_there_is_noticed():
     assert problem("lst server.py") and problem("list server.py --colour-of-the-sky")
     assert problem('call server.py add a=1 --json \'{"x": "--none"}\'') is None
+
+
+# A server as it is started: a file, the command of a package, or a module of it.
+STARTED = re.compile(r"(?:^|[\s$/])(?:python3? [\w./-]+\.py|[a-z]+-mcp|python3? -m [a-z]+_mcp)(?P<rest>\s[^\n|;&#`]*)")
+
+
+def test_every_option_of_a_server_that_is_started_exists():
+    server = ArgumentParser()
+    add_serving(server)
+    add_workers(server)
+    lines = [(block.page, line) for block in blocks(*SHELL) for line in block.text.replace("\\\n", " ").splitlines()]
+    ours = [(page, line) for page, line in lines if "defserve " not in line]
+    found = [(page, started["rest"]) for page, line in ours for started in STARTED.finditer(line)]
+    assert len(found) > 10
+    told = [(page, flag) for page, rest in found for flag in FLAG.findall(re.sub(r"'[^']*'|\"[^\"]*\"", "", rest))]
+    assert [(page, flag) for page, flag in told if flag not in server._option_string_actions] == []
 
 
 def test_every_target_of_make_exists():

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from defserve.wire.codec import decode, encode, encode_result
+from defserve.wire.codec import decode, encode, encode_early, encode_result
 from defserve.wire.messages import Encoded, Malformed, Notification, Reply, Request
 from tests.rows import for_each_row
 
@@ -161,8 +161,8 @@ def test_a_batch_is_a_list_of_messages_good_and_bad():
     ],
 )
 def test_what_json_cannot_say_is_replaced(value: Any, expected: Any):
-    data = encode(value)
-    assert json.loads(data) == expected and b"\n" not in data
+    for data in (encode(value), encode_early(value)):
+        assert json.loads(data) == expected and b"\n" not in data
 
 
 def test_a_value_without_a_json_form_is_a_value_error():
@@ -171,10 +171,15 @@ def test_a_value_without_a_json_form_is_a_value_error():
     for value in (object(), loop, b"\xff", {"\ud800": object()}):
         with pytest.raises(ValueError):
             encode(value)
+        with pytest.raises(ValueError):
+            encode_early(value)
 
 
 def test_an_encoded_result_is_copied_as_it_stands():
-    assert encode_result("a", Encoded(b'{"x" : 1}')) == b'{"jsonrpc":"2.0","id":"a","result":{"x" : 1}}'
+    encoded = Encoded(b'{"x" : 1}')
+    assert encode_early(encoded) is encoded
+    assert encode_result("a", encoded) == b'{"jsonrpc":"2.0","id":"a","result":{"x" : 1}}'
+    assert encode_result(7, encoded) == b'{"jsonrpc":"2.0","id":7,"result":{"x" : 1}}'
 
 
 json_values = st.recursive(
@@ -240,6 +245,8 @@ def test_what_is_encoded_is_decoded_the_same(id: int | str, method: str, params:
 
 @given(json_values)
 def test_anything_json_like_is_encoded_as_one_line_of_json(value: Any):
-    data = encode(value)
-    json.loads(data.decode("utf-8", "strict"))
-    assert b"\n" not in data
+    found: list[Any] = []
+    for data in (encode(value), encode_early(value)):
+        found.append(json.loads(data.decode("utf-8", "strict")))
+        assert b"\n" not in data
+    assert found[0] == found[1]

@@ -24,7 +24,7 @@ from defserve.errors import (
     PeerGone,
     TooManyCalls,
 )
-from defserve.wire.codec import decode, encode, encode_result, notification
+from defserve.wire.codec import decode, encode, encode_early, encode_result, notification
 from defserve.wire.messages import Id, Message, Params, Reply, Request
 
 if TYPE_CHECKING:
@@ -226,7 +226,9 @@ class Session(Locals):
             self._reply(call, *self._failure(call, error))
             return True
         try:
-            result = method.run(call, call.params)
+            result: Any = method.run(call, call.params)
+            if method.immediate and not self.engine.ready:
+                result = encode_early(call.terms.profile.result(call, result))
         except Exception as error:
             self.fail(call, error)
             return True

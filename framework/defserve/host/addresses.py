@@ -11,7 +11,7 @@ from defserve.errors import PeerError, PeerGone, UsageError
 
 if TYPE_CHECKING:
     from defserve.host.client import Client
-    from defserve.host.link import Auth, Link, Resolve
+    from defserve.host.link import ClientAuth, Link, Resolve
 
 HTTP: Final = ("http", "https")
 WEBSOCKET: Final = ("ws", "wss")
@@ -29,7 +29,7 @@ async def connect_url(
     headers: Mapping[str, str] | None = None,
     token: str | None = None,
     resolve: Resolve | None = None,
-    auth: Auth | None = None,
+    auth: ClientAuth | None = None,
 ) -> Link:
     """A link to the server at `url`, for `Client`. `token` is sent as a bearer token, `headers` as they are.
 
@@ -77,7 +77,7 @@ class Remote:
         *,
         headers: Mapping[str, str] | None = None,
         token: str | None = None,
-        auth: Auth | None = None,
+        auth: ClientAuth | None = None,
     ) -> None:
         self.url, self._headers, self._token, self._auth = url, headers, token, auth
 

@@ -53,7 +53,7 @@ class Authorizer(Protocol):
         ...
 
 
-class Auth(Protocol):
+class ClientAuth(Protocol):
     """How a client gets its credentials: `SignIn`, `ClientCredentials` and others."""
 
     def authorizer(self, url: str) -> Authorizer:

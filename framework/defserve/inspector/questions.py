@@ -15,7 +15,7 @@ from defserve.errors import ProtocolError
 from defserve.host.answers import Accept, Answers, Cancel, Decline
 from defserve.host.mgp.callbacks import ANSWER_BY
 from defserve.inspector.protocol import BadMessage, Json
-from defserve.inspector.scripted_model import ScriptedModel
+from defserve.inspector.scripted_model import ScriptedAnswers
 
 MOST_OPEN: Final = 100
 MOST_PAST: Final = 100
@@ -52,7 +52,7 @@ class Questions:
     def __init__(self, push: Callable[[str, Any], object]) -> None:
         self._push = push
         self.roots: list[str | Json] = []
-        self.model = ScriptedModel()
+        self.model = ScriptedAnswers()
         self.past: deque[Json] = deque(maxlen=MOST_PAST)
         self._numbers = count(1)
         self._open: dict[int, tuple[Json, asyncio.Future[Json]]] = {}

@@ -20,7 +20,7 @@ class Rule(NamedTuple):
     say: str
 
 
-class ScriptedModel:
+class ScriptedAnswers:
     """Rules that the person has written. Nothing is answered while it is not switched on."""
 
     def __init__(self) -> None:

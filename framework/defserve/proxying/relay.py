@@ -288,11 +288,11 @@ class RelayedCall:
         return f"The call waited in server {self.server.id!r} and may have had effects: look before you call it again."
 
     def on_request(self, request: Request) -> Coroutine[Any, Any, Any]:
-        """See `channel.Exchange`."""
+        """See `channel.BackendExchange`."""
         return self.channel.answer_in(self, request)
 
     async def ask(self, method: str, params: Json) -> Any:
-        """See `channel.Exchange`."""
+        """See `channel.BackendExchange`."""
         params = self._secrets.clean(params)
         if self._work is not None:
             return await self._work.ask(method, params, ACCEPTABLE[method])
@@ -301,11 +301,11 @@ class RelayedCall:
     # -- what comes back ---------------------------------------------------------------------------------
 
     def on_notification(self, method: str, params: Json) -> None:
-        """See `channel.Exchange`."""
+        """See `channel.BackendExchange`."""
         self.channel.heard_in(self, method, params)
 
     def hear(self, method: str, params: Json) -> None:
-        """See `channel.Exchange`."""
+        """See `channel.BackendExchange`."""
         call = self.call
         if method == "notifications/message":
             pass_on_log(call, self._secrets.hidden_in(params))
@@ -325,15 +325,15 @@ class RelayedCall:
 
     @property
     def listener(self) -> object:
-        """See `channel.Exchange`."""
+        """See `channel.BackendExchange`."""
         return self.call.session if self.front.session is not None else self.front.key or self
 
     def hang_up(self) -> None:
-        """See `channel.Exchange`."""
+        """See `channel.BackendExchange`."""
         self.call.root.hang_up()
 
     def lacked(self, capability: str) -> None:
-        """See `channel.Exchange`."""
+        """See `channel.BackendExchange`."""
         self._lacks = capability
 
     @property

@@ -20,7 +20,7 @@ from defserve.wire.codec import encode
 from defserve.wire.jsonvalue import is_array, is_object
 
 if TYPE_CHECKING:
-    from defserve.host.link import Auth, Link, Resolve
+    from defserve.host.link import ClientAuth, Link, Resolve
     from defserve.wire.messages import Reply
 
 Per: TypeAlias = Literal["client", "shared", "call"]
@@ -105,7 +105,7 @@ class Remote(Address):
         per: Per | None = None,
         version: str | None = None,
         resolve: Resolve | None = None,
-        auth: Auth | None = None,
+        auth: ClientAuth | None = None,
     ) -> None:
         if not is_address(url):
             raise UsageError(f"Remote({url!r}) is not an address", fix="write http://…, https://…, ws://… or wss://…")

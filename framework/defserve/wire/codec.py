@@ -12,6 +12,19 @@ from defserve.wire.messages import Encoded, Id, Malformed, Message, Notification
 
 PARSE_ERROR, INVALID_REQUEST, INVALID_PARAMS = -32700, -32600, -32602
 
+
+def _refuse(value: Any, level: int = 0) -> Any:
+    raise TypeError(f"{type(value).__name__} has no JSON form here")
+
+
+try:
+    # What `json` is made of; importing that costs 1.5 ms of a start.
+    from _json import encode_basestring, make_encoder  # pyright: ignore
+except ImportError:  # not every interpreter has it
+    _pieces: Any = _refuse
+else:
+    _pieces = make_encoder(None, _refuse, encode_basestring, None, ":", ",", False, False, False)
+
 ID_BYTES, METHOD_BYTES = 256, 128
 LARGE = 1 << 62
 
@@ -44,7 +57,7 @@ def message(raw: Any) -> Message:
         method.__class__ is str
         and params.__class__ is dict
         and raw.get("jsonrpc") == "2.0"
-        and (id.__class__ is int and 0 <= id < LARGE or is_id(id))
+        and ((id.__class__ is int and 0 <= id < LARGE) or is_id(id))
         and 0 < len(method) <= METHOD_BYTES
     ):
         return Request(id, method, params, raw)
@@ -87,10 +100,24 @@ def encode(value: Any) -> bytes:
         return to_json(_without_surrogates(value), inf_nan_mode="null")
 
 
+def encode_early(value: Any) -> Encoded:
+    """The same value as with `encode`, for what a process says first.
+
+    The first use of pydantic's encoder imports pathlib, uuid and urllib: 5 ms of a start of 60 ms.
+    """
+    if type(value) is Encoded:
+        return value
+    try:
+        return Encoded("".join(_pieces(value, 0)).encode())
+    except (TypeError, ValueError, RecursionError):  # it needs the other encoder, or has no JSON form at all
+        return Encoded(encode(value))
+
+
 def encode_result(id: Id, result: Any) -> bytes:
     """A successful reply. An `Encoded` result is copied as it stands."""
     if type(result) is Encoded:
-        return b'{"jsonrpc":"2.0","id":%b,"result":%b}' % (to_json(id), result)
+        written = b"%d" % id if type(id) is int else encode_early(id)
+        return b'{"jsonrpc":"2.0","id":%b,"result":%b}' % (written, result)
     reply = {"jsonrpc": "2.0", "id": id, "result": result}
     try:
         return to_json(reply, inf_nan_mode="null")

@@ -8,7 +8,7 @@ import pytest
 from defserve.errors import DefserveError, UsageError
 from defserve.inspector import questions as room
 from defserve.inspector.questions import Questions
-from defserve.inspector.scripted_model import LONGEST, MOST_RULES, ScriptedModel
+from defserve.inspector.scripted_model import LONGEST, MOST_RULES, ScriptedAnswers
 from tests.inspector.conftest import Inspect, Run
 from tests.inspector.library import library
 from tests.waiting import until
@@ -79,7 +79,7 @@ async def test_what_are_no_rules_is_refused(inspect: Inspect, do: Run, rules: An
 
 @pytest.mark.parametrize("params", [{}, {"messages": []}, {"messages": [1]}, {"messages": [{"content": [None]}]}])
 def test_a_script_reads_whatever_a_server_sends(params: dict[str, Any]):
-    model = ScriptedModel()
+    model = ScriptedAnswers()
     model.set(True, [{"when": "a", "say": "never"}, {"say": "always"}])
     assert model.answer(params) == "always"
 

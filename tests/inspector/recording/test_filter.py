@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from defserve.inspector.recording.filter import CHOICES, LONGEST, NAMES, FilterProblem, parse
-from defserve.inspector.recording.recorder import Entry
+from defserve.inspector.recording.recorder import RecordedMessage
 from tests.effort import examples
 
 CALL: dict[str, Any] = {
@@ -26,7 +26,7 @@ CALL: dict[str, Any] = {
 
 
 def fits(text: str, **changes: Any) -> bool:
-    return parse(text).fits(Entry(**{**CALL, **changes}))
+    return parse(text).fits(RecordedMessage(**{**CALL, **changes}))
 
 
 @pytest.mark.parametrize(
@@ -130,8 +130,8 @@ def test_any_text_parses_or_is_told_with_a_place_in_it(text: str):
     covered = "".join(text[term.start : term.stop] for term in terms)
     assert "".join(covered.split()) == "".join(text.split())
     assert all(term.start <= term.value_start < term.stop for term in terms)
-    Entry(**CALL)
-    parse(text).fits(Entry(**CALL))
+    RecordedMessage(**CALL)
+    parse(text).fits(RecordedMessage(**CALL))
 
 
 WORDS = st.text("abc/_7", min_size=1, max_size=4)

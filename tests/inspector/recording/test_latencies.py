@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 from defserve.inspector.recording.latencies import EDGES, MOST_CALLS, MOST_TOOLS, SECONDS, Latencies
-from defserve.inspector.recording.recorder import Entry
+from defserve.inspector.recording.recorder import RecordedMessage
 
 
-def answer(ms: float, tool: str = "water", time: float = 1_000.0, seq: int = 0, **more: Any) -> Entry:
+def answer(ms: float, tool: str = "water", time: float = 1_000.0, seq: int = 0, **more: Any) -> RecordedMessage:
     made: dict[str, Any] = {"era": "stateless", "direction": "received", "kind": "answer", "method": "tools/call"}
-    return Entry(seq=seq, time=time, id=1, size=9, about=tool, ms=ms, **{**made, **more})
+    return RecordedMessage(seq=seq, time=time, id=1, size=9, about=tool, ms=ms, **{**made, **more})
 
 
 def test_each_tool_has_a_histogram_its_errors_and_its_slowest_calls():
@@ -35,7 +35,7 @@ def test_only_answers_to_our_calls_count_each_in_its_era():
     others: list[dict[str, Any]] = [{"method": "tools/list"}, {"kind": "request"}, {"direction": "sent"}]
     for strange in others:
         latencies.add(answer(1.0, **strange))
-    latencies.add(Entry(0, 1.0, "stateless", "received", "answer", "tools/call", 1, 9))
+    latencies.add(RecordedMessage(0, 1.0, "stateless", "received", "answer", "tools/call", 1, 9))
     assert latencies.told("stateless")["tools"] == []
     latencies.add(answer(1.0, era="handshake"))
     assert latencies.told("stateless")["tools"] == []

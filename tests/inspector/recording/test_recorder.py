@@ -8,14 +8,14 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from defserve.inspector.recording.bodies import Bodies
-from defserve.inspector.recording.recorder import Entry, RecordedExchange, Recorder
+from defserve.inspector.recording.recorder import RecordedExchange, RecordedMessage, Recorder
 
 
-def sent(recorder: Recorder, **message: Any) -> Entry:
+def sent(recorder: Recorder, **message: Any) -> RecordedMessage:
     return recorder.append("stateless", "sent", json.dumps(message).encode())
 
 
-def received(recorder: Recorder, **message: Any) -> Entry:
+def received(recorder: Recorder, **message: Any) -> RecordedMessage:
     return recorder.append("stateless", "received", json.dumps(message).encode())
 
 
@@ -133,7 +133,7 @@ def test_what_follows_a_message_cannot_stop_it():
 
     bodies = Bodies()
     bodies.keep = fails
-    recorder, heard = Recorder(bodies), list[Entry]()
+    recorder, heard = Recorder(bodies), list[RecordedMessage]()
     recorder.subscribe(fails)
     recorder.subscribe(heard.append)
     assert heard == [sent(recorder, id=1, method="ping")]

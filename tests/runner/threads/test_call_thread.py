@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import sqlite3
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -388,8 +389,8 @@ async def post(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, host:
         f"Content-Length: {len(data)}\r\n\r\n"
     )
     writer.write(head.encode() + data)
-    answer = await reader.readuntil(b"\r\n\r\n")
-    length = next(
-        int(line.split(b":")[1]) for line in answer.splitlines() if line.lower().startswith(b"content-length")
-    )
-    return json.loads(await reader.readexactly(length))
+    length = re.search(rb"content-length: *(\d+)", (await reader.readuntil(b"\r\n\r\n")).lower())
+    if length is None:  # on a busy machine a long silence came first: it is a stream of events
+        events = await reader.readuntil(b"\r\n0\r\n\r\n")
+        return json.loads(events.rpartition(b"data: ")[2].splitlines()[0])
+    return json.loads(await reader.readexactly(int(length[1])))

@@ -9,7 +9,7 @@ from typing import Final
 from defserve.errors import PeerError, UsageError
 from defserve.host.addresses import connect_url
 from defserve.host.client import Client
-from defserve.host.link import Auth, Authorizer
+from defserve.host.link import Authorizer, ClientAuth
 from defserve.host.signin.authorizer import ServerAuthorizer
 from defserve.host.signin.errors import SignInError
 from defserve.host.signin.fetching import Fetcher
@@ -23,7 +23,7 @@ SECONDS: Final = 60.0
 
 
 class _Same:
-    """An `Auth` that gives one authorizer, to be looked at afterwards."""
+    """An `ClientAuth` that gives one authorizer, to be looked at afterwards."""
 
     def __init__(self, authorizer: ServerAuthorizer) -> None:
         self._authorizer = authorizer
@@ -61,7 +61,7 @@ async def sign_in(
     return name
 
 
-async def _visit(url: str, auth: Auth) -> str:
+async def _visit(url: str, auth: ClientAuth) -> str:
     """Look at the server, so that it asks for a token, and give its name."""
     async with Client(await connect_url(url, auth=auth), timeout=SECONDS) as client:
         if "tools" in client.capabilities:

@@ -56,7 +56,7 @@ class SignIn:
         self._store, self._how = store, AuthorizerOptions(issuer, dpop, anew)
 
     def authorizer(self, url: str) -> ServerAuthorizer:
-        """See `Auth`. Raises UsageError for an address that is neither https nor on this machine."""
+        """See `ClientAuth`. Raises UsageError for an address that is neither https nor on this machine."""
         redirect, store = self._redirect, self._store
         if redirect is None:
             from defserve.host.signin.redirects.browser import Browser
@@ -77,7 +77,7 @@ class StoredSignIn:
         self._store = store
 
     def authorizer(self, url: str) -> ServerAuthorizer:
-        """See `Auth`."""
+        """See `ClientAuth`."""
         store = self._store
         if store is None:
             from defserve.host.signin.keeping.files import user_store
@@ -97,7 +97,7 @@ class _Unattended:
         self._store = MemoryCredentialStore() if store is None else store
 
     def authorizer(self, url: str) -> ServerAuthorizer:
-        """See `Auth`. Raises UsageError for an address that is neither https nor on this machine."""
+        """See `ClientAuth`. Raises UsageError for an address that is neither https nor on this machine."""
         return ServerAuthorizer(url, self._store, self._grant, self._how)
 
 

@@ -13,7 +13,7 @@ from defserve.host.mgp.security.tool_security import tool_security
 from defserve.inspector.inspection import ERAS, Inspection
 from defserve.inspector.protocol import BadMessage, Json, error_of
 from defserve.inspector.recording.counterparts import LONGEST_READ, asked_for, counterpart, request_of
-from defserve.inspector.recording.recorder import Entry, Recorder
+from defserve.inspector.recording.recorder import RecordedMessage, Recorder
 from defserve.inspector.states.side_by_side import Row, aligned, folded
 
 LONG: Final = 300
@@ -43,7 +43,7 @@ NOT_AGAIN: Final = {
 }
 
 
-def both_eras(recorder: Recorder, entry: Entry) -> Json:
+def both_eras(recorder: Recorder, entry: RecordedMessage) -> Json:
     """A message in both eras. Each of `handshake` and `stateless` has the `seq` of the request, or is missing.
 
     `lines` are those of the requests, `answers` those of the answers: [handshake, stateless, whether they differ], or a
@@ -64,12 +64,12 @@ def both_eras(recorder: Recorder, entry: Entry) -> Json:
     }
 
 
-def _about(recorder: Recorder, entry: Entry) -> Json:
+def _about(recorder: Recorder, entry: RecordedMessage) -> Json:
     answer = recorder.entry(entry.of) if entry.of is not None and entry.kind == "request" else None
     return {"seq": entry.seq, "ms": entry.ms, "size": entry.size + (answer.size if answer else 0)}
 
 
-def _side(recorder: Recorder, entry: Entry | None) -> Json:
+def _side(recorder: Recorder, entry: RecordedMessage | None) -> Json:
     """The shown body of a request, of its answer, and its HTTP exchange; None where there is none."""
     answer = recorder.entry(entry.of) if entry is not None and entry.of is not None else None
     asked, answered = _shown(recorder, entry), _shown(recorder, answer)
@@ -80,7 +80,7 @@ def _side(recorder: Recorder, entry: Entry | None) -> Json:
     }
 
 
-def _shown(recorder: Recorder, entry: Entry | None) -> Json:
+def _shown(recorder: Recorder, entry: RecordedMessage | None) -> Json:
     if entry is None:
         return {}
     if entry.size > LONGEST_READ:
@@ -135,14 +135,14 @@ def _cut(line: str | None) -> str | None:
     return line if line is None or len(line) <= LONGEST_LINE else f"{line[:LONGEST_LINE]}… ({len(line)} characters)"
 
 
-def _why_not(asked: Entry) -> str | None:
+def _why_not(asked: RecordedMessage) -> str | None:
     """Why a message cannot be sent again; None if it can."""
     if asked.kind != "request" or asked.direction != "sent":
         return "Only requests of the inspector can be sent again."
     return NOT_AGAIN.get(asked.method)
 
 
-async def again(inspection: Inspection, entry: Entry, confirmed: bool) -> Json:
+async def again(inspection: Inspection, entry: RecordedMessage, confirmed: bool) -> Json:
     """Send the request in both eras. What changes something is sent only if it is `confirmed`.
 
     Else `confirm` says what it is: its method, its tool and the mark of that. `sent` has the `seq` of each request,

@@ -13,7 +13,7 @@ from defserve.inspector.inspection import Inspection
 from defserve.inspector.panels.verb import Verb
 from defserve.inspector.protocol import BadMessage, Json, Request
 from defserve.inspector.recording.filter import FilterProblem, parse
-from defserve.inspector.recording.recorder import Entry, Recorder
+from defserve.inspector.recording.recorder import RecordedMessage, Recorder
 from defserve.inspector.recording.rows import KINDS, Query, Rows
 
 MOST_ROWS: Final = 500
@@ -150,13 +150,13 @@ def _span(recorder: Recorder, found: Rows, request: Request) -> tuple[int, int]:
     return found.place(recorder.since(start)), found.place(recorder.since(stop))
 
 
-def _entry(inspection: Inspection, request: Request) -> Entry:
+def _entry(inspection: Inspection, request: Request) -> RecordedMessage:
     if (entry := inspection.recorder.entry(request.whole("seq"))) is None:
         raise BadMessage("this message is no longer kept")
     return entry
 
 
-def _row(recorder: Recorder, entry: Entry) -> Json:
+def _row(recorder: Recorder, entry: RecordedMessage) -> Json:
     """An entry with what its row draws: the size of its answer, and when its notices came, in ms after it."""
     told = entry.wire()
     if entry.kind == "request":
@@ -167,9 +167,9 @@ def _row(recorder: Recorder, entry: Entry) -> Json:
     return told
 
 
-def _belonging(recorder: Recorder, asked: Entry) -> list[Entry]:
+def _belonging(recorder: Recorder, asked: RecordedMessage) -> list[RecordedMessage]:
     """A request, its notices and its answer, the first of them."""
-    found: list[Entry] = [asked]
+    found: list[RecordedMessage] = [asked]
     last = asked.of if asked.of is not None else recorder.count - 1
     for each in recorder.slice(asked.seq + 1, min(last + 1, asked.seq + 20_000)):
         if each.of == asked.seq:

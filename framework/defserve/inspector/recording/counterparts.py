@@ -7,7 +7,7 @@ from typing import Any, Final
 from pydantic_core import from_json
 
 from defserve.host.fields import Json, object_of
-from defserve.inspector.recording.recorder import Entry, Recorder
+from defserve.inspector.recording.recorder import RecordedMessage, Recorder
 
 SAME: Final = {"initialize": "server/discover", "server/discover": "initialize"}
 """Methods that do in one era what another does in the other."""
@@ -21,13 +21,13 @@ LONGEST_READ: Final = 256 * 1024
 """Bytes of a message that is read to compare it. Longer ones are never the same."""
 
 
-def request_of(recorder: Recorder, entry: Entry) -> Entry:
+def request_of(recorder: Recorder, entry: RecordedMessage) -> RecordedMessage:
     """The request of an answer or a notice, if it is known; else the message itself."""
     found = recorder.entry(entry.of) if entry.kind in ("answer", "notice") and entry.of is not None else None
     return found or entry
 
 
-def counterpart(recorder: Recorder, entry: Entry, era: str) -> Entry | None:
+def counterpart(recorder: Recorder, entry: RecordedMessage, era: str) -> RecordedMessage | None:
     """The newest request (or notice) of an era that asks for the same as `entry` does."""
     wanted = None if entry.method in SAME else asked_for(recorder, entry)
     read = 0
@@ -45,7 +45,7 @@ def counterpart(recorder: Recorder, entry: Entry, era: str) -> Entry | None:
     return None
 
 
-def asked_for(recorder: Recorder, entry: Entry) -> Json:
+def asked_for(recorder: Recorder, entry: RecordedMessage) -> Json:
     """The params of a request, without what belongs to one sending of it. With its secrets: never show them."""
     try:
         message: Any = from_json(recorder.body(entry.seq) or b"{}")

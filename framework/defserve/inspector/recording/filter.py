@@ -16,7 +16,7 @@ from difflib import get_close_matches
 from typing import Final
 
 from defserve.errors import UsageError
-from defserve.inspector.recording.recorder import Entry
+from defserve.inspector.recording.recorder import RecordedMessage
 
 SLOW_MS: Final = 1_000.0
 LONGEST: Final = 500
@@ -26,7 +26,7 @@ CHOICES: Final[Mapping[str, tuple[str, ...]]] = {
     "dir": ("sent", "received"),
     "is": ("error", "slow"),
 }
-_TESTS: Final[Mapping[str, Callable[[Entry, str], bool]]] = {
+_TESTS: Final[Mapping[str, Callable[[RecordedMessage, str], bool]]] = {
     "": lambda entry, word: (
         word in entry.method.lower() or word in entry.about.lower() or word in str(entry.id or "").lower()
     ),
@@ -65,7 +65,7 @@ class Term:
     value_start: int
     stop: int
 
-    def fits(self, entry: Entry) -> bool:
+    def fits(self, entry: RecordedMessage) -> bool:
         return _TESTS[self.name](entry, self.value) is not self.negated
 
 
@@ -75,7 +75,7 @@ class Filter:
 
     terms: tuple[Term, ...] = ()
 
-    def fits(self, entry: Entry) -> bool:
+    def fits(self, entry: RecordedMessage) -> bool:
         return all(term.fits(entry) for term in self.terms)
 
 

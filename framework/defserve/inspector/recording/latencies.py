@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable
 from typing import Final, NamedTuple
 
 from defserve.host.fields import Json
-from defserve.inspector.recording.recorder import Entry
+from defserve.inspector.recording.recorder import RecordedMessage
 
 EDGES: Final = tuple(digit * 10.0**power for power in range(-1, 5) for digit in (1, 2, 5))
 """Milliseconds where a bar of the histogram ends and the next begins: 0.1, 0.2, 0.5, 1, …, 50,000."""
@@ -41,7 +41,7 @@ class Latencies:
         self.count = 0
         """How many calls have ended."""
 
-    def add(self, entry: Entry) -> None:
+    def add(self, entry: RecordedMessage) -> None:
         """Take a message of the timeline. Only answers to calls of ours count."""
         if entry.method != "tools/call" or entry.kind != "answer" or entry.ms is None or entry.direction == "sent":
             return

@@ -11,7 +11,7 @@ from defserve.errors import PeerError, PeerGone
 from defserve.host.link import ExchangingLink, Hear, Link, Lost, PushingLink, ReopenableLink
 from defserve.host.links.endpoint import HttpExchange
 from defserve.host.links.http import HttpLink
-from defserve.inspector.recording.recorder import Direction, Entry, RecordedExchange, Recorder
+from defserve.inspector.recording.recorder import Direction, RecordedExchange, RecordedMessage, Recorder
 from defserve.wire.codec import encode
 from defserve.wire.messages import Id, Message, Reply, Request
 
@@ -46,7 +46,7 @@ class ObservedLink:
     async def aclose(self) -> None:
         await self._link.aclose()
 
-    def _record(self, direction: Direction, message: bytes) -> Entry:
+    def _record(self, direction: Direction, message: bytes) -> RecordedMessage:
         return self._recorder.append(self.era, direction, message)
 
     def _lost(self, id: Id, error: PeerError) -> None:

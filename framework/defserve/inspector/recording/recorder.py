@@ -1,4 +1,4 @@
-"""Keeps what passed: one `Entry` a message, its body, and which answer belongs to which request."""
+"""Keeps what passed: one `RecordedMessage` a message, its body, and which answer belongs to which request."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ RATE_SECONDS: Final = 10.0
 
 
 @dataclass(slots=True)
-class Entry:
+class RecordedMessage:
     """One message. `seq` counts all messages, from 0.
 
     time     seconds since 1970
@@ -84,12 +84,12 @@ class Recorder:
 
     def __init__(self, bodies: Bodies | None = None, most: int = MOST_ENTRIES) -> None:
         self._bodies, self._most = bodies or Bodies(), most
-        self._entries: list[Entry] = []
+        self._entries: list[RecordedMessage] = []
         self._exchanges = Bodies(HEADERS_IN_MEMORY, HEADERS_IN_FILE)
         self._notices: dict[int, list[float]] = {}
-        self._open: dict[tuple[str, Direction, str | int], Entry] = {}
+        self._open: dict[tuple[str, Direction, str | int], RecordedMessage] = {}
         self._methods: dict[str, str] = {}
-        self._subscribers: list[Callable[[Entry], object]] = []
+        self._subscribers: list[Callable[[RecordedMessage], object]] = []
         self._calls: deque[float] = deque(maxlen=1_000)
         self._times: deque[float] = deque(maxlen=RECENT)
         self.first = self.errors = self._cleared = 0
@@ -99,13 +99,13 @@ class Recorder:
         """How many messages there were, also those that are forgotten."""
         return self.first + len(self._entries)
 
-    def append(self, era: str, direction: Direction, body: bytes) -> Entry:
+    def append(self, era: str, direction: Direction, body: bytes) -> RecordedMessage:
         """Record a message that passes now. Never raises: the message itself must reach its receiver."""
         message = _decoded(body)
         kind, method, id = _read(message)
         if len(self._methods) < MOST_METHODS:
             method = self._methods.setdefault(method, method)  # the same few, again and again
-        entry = Entry(self.count, time.time(), era, direction, kind, method, id, len(body))
+        entry = RecordedMessage(self.count, time.time(), era, direction, kind, method, id, len(body))
         with suppress(Exception):
             entry.about = about(message)
         with suppress(Exception):
@@ -132,11 +132,11 @@ class Recorder:
             with suppress(ValueError, OSError):
                 self._exchanges.keep(seq, to_json(exchange))
 
-    def slice(self, start: int, stop: int) -> list[Entry]:
+    def slice(self, start: int, stop: int) -> list[RecordedMessage]:
         """The entries with these sequence numbers, as far as they are there."""
         return self._entries[max(start - self.first, 0) : max(stop - self.first, 0)]
 
-    def entry(self, seq: int) -> Entry | None:
+    def entry(self, seq: int) -> RecordedMessage | None:
         place = seq - self.first
         return self._entries[place] if 0 <= place < len(self._entries) else None
 
@@ -174,7 +174,7 @@ class Recorder:
         """When the first notices of a request came."""
         return self._notices.get(seq, [])
 
-    def subscribe(self, tell: Callable[[Entry], object]) -> Callable[[], None]:
+    def subscribe(self, tell: Callable[[RecordedMessage], object]) -> Callable[[], None]:
         """Have `tell` called with each new entry. Call what it returns to end that."""
         self._subscribers.append(tell)
         return lambda: self._subscribers.remove(tell)
@@ -199,7 +199,7 @@ class Recorder:
         self._bodies.close()
         self._exchanges.close()
 
-    def _pair(self, entry: Entry, message: Json) -> None:
+    def _pair(self, entry: RecordedMessage, message: Json) -> None:
         if entry.kind == "request" and entry.id is not None:
             self._open[entry.era, entry.direction, entry.id] = entry
             if entry.method == "tools/call":
@@ -220,7 +220,7 @@ class Recorder:
         elif entry.kind == "notice" and entry.id is not None:
             self._belongs(entry)
 
-    def _belongs(self, notice: Entry) -> None:
+    def _belongs(self, notice: RecordedMessage) -> None:
         """Find the request that a notice belongs to."""
         is_end = notice.method == CANCELLED
         direction = notice.direction if is_end else _other(notice.direction)

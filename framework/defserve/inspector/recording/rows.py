@@ -14,13 +14,13 @@ from dataclasses import dataclass
 from typing import Final
 
 from defserve.inspector.recording.filter import Filter, parse
-from defserve.inspector.recording.recorder import Entry, Recorder
+from defserve.inspector.recording.recorder import RecordedMessage, Recorder
 
 AT_ONCE: Final = 5_000
 """Messages that are looked at before others get their turn."""
 MOST_FILTERS: Final = 4
 
-KINDS: Final[Mapping[str, Callable[[Entry], bool]]] = {
+KINDS: Final[Mapping[str, Callable[[RecordedMessage], bool]]] = {
     "all": lambda entry: True,
     "requests": lambda entry: entry.kind in ("request", "answer"),
     "notices": lambda entry: entry.kind == "notice",
@@ -104,7 +104,7 @@ class Rows:
             del self._seqs[place]
         self.version += 1
 
-    def _fits(self, entry: Entry) -> bool:
+    def _fits(self, entry: RecordedMessage) -> bool:
         has_row = entry.kind != "answer" or entry.of is None or self._query.answers
         return has_row and self._is_kind(entry) and self._filter.fits(entry)
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from pydantic_core import to_json
-
 from defserve.core.call import Call
 from defserve.core.extension import Offer
 from defserve.core.profile import Profile
@@ -14,6 +12,7 @@ from defserve.errors import InvalidParams, InvalidRequest, MethodNotFound, Proto
 from defserve.protocols.mcp import failures
 from defserve.protocols.mcp.params import optional_fields, text
 from defserve.protocols.mcp.versions import HANDSHAKE_VERSIONS, STATELESS_VERSIONS, TABLE, Version, features
+from defserve.wire.codec import encode_early
 from defserve.wire.jsonvalue import is_object
 from defserve.wire.messages import Encoded, Id, Notification, Params, Request
 
@@ -87,7 +86,7 @@ class McpLifecycle:
         asked = text(params, "protocolVersion")
         capabilities, info = optional_fields(params, "capabilities"), optional_fields(params, "clientInfo")
         version = asked if asked in HANDSHAKE_VERSIONS else HANDSHAKE_VERSIONS[-1]
-        if len(to_json(capabilities or {})) > MOST_CAPABILITIES:
+        if len(encode_early(capabilities or {})) > MOST_CAPABILITIES:
             raise InvalidParams(f"Invalid params: capabilities may have at most {MOST_CAPABILITIES} bytes")
         offer = _offer(version, capabilities or {}, _short_info(info or {}), stateless=False)
         call.terms = session.open(offer)
@@ -198,7 +197,7 @@ _NOBODY: Params = {}
 
 
 def _offer(version: str, capabilities: Mapping[str, Any], info: Mapping[str, Any], *, stateless: bool) -> Offer:
-    key = (version, to_json(capabilities), to_json(info))
+    key = (version, encode_early(capabilities), encode_early(info))
     # An offer without a key is not remembered.
     is_long = len(key[1]) + len(key[2]) > LONGEST_KEY
     return Offer(version, capabilities, info, stateless=stateless, key=None if is_long else key)
@@ -206,7 +205,7 @@ def _offer(version: str, capabilities: Mapping[str, Any], info: Mapping[str, Any
 
 def _short_info(info: Params) -> Params:
     """What a session keeps of `clientInfo`. Icons may be whole pictures."""
-    if len(to_json(info)) <= LONGEST_KEY:
+    if len(encode_early(info)) <= LONGEST_KEY:
         return info
     known = ((name, info.get(name)) for name in ("name", "title", "version"))
     return {name: value[:LONGEST_NAME] for name, value in known if isinstance(value, str)}

@@ -11,7 +11,7 @@ from defserve.core.call import Call
 from defserve.core.registry import Registry
 from defserve.errors import InvalidParams, TimedOut
 from defserve.protocols.mcp.lifecycle import Dialect, dialect_cache_hints, dialect_of
-from defserve.wire.codec import encode
+from defserve.wire.codec import encode_early
 from defserve.wire.messages import Encoded, Params
 
 # Of the pages that are kept: all together, and what the key of one takes.
@@ -59,7 +59,7 @@ class Listing(Generic[T]):
         key = (dialect.version, views, position)
         if (page := self._pages.get(key)) is None:
             began, seconds = monotonic(), composition.limits.discovery
-            page = Encoded(encode(self._page(call, dialect, views, position)))
+            page = encode_early(self._page(call, dialect, views, position))
             self._pages.put(key, page, len(page) + KEY_BYTES)
             if monotonic() - began > seconds:
                 raise TimedOut.of("discovery", f"listing the {self.member}", seconds)

@@ -27,7 +27,7 @@ def fields(params: Params, name: str) -> Params:
 def optional_fields(params: Params, name: str) -> Params | None:
     """A member that may be missing. If it is given, it must be an object."""
     found: Any = params.get(name)
-    if found is not None and not is_object(found):
+    if found.__class__ is not dict and found is not None and not is_object(found):
         raise InvalidParams(f"Invalid params: {name} must be an object")
     return found
 

@@ -48,7 +48,7 @@ OF_A_CALL: Final = frozenset({"notifications/message", "notifications/progress"}
 """The notifications that a front hears within its call."""
 
 
-class Exchange(Follower, Protocol):
+class BackendExchange(Follower, Protocol):
     """A call under way in a channel."""
 
     def ask(self, method: str, params: Json) -> Coroutine[Any, Any, Any]:
@@ -102,7 +102,7 @@ class Channel:
         self.front, self._owner, self._by_era = front, owner, by_era or {}
         self.offers: Json = dict(front.offers if front is not None else OFFER)
         self.may_ask = not self.offers.keys().isdisjoint(QUESTIONS.values())
-        self.exchanges: dict[Exchange, None] = {}
+        self.exchanges: dict[BackendExchange, None] = {}
         self._now = asyncio.get_running_loop().time
         self.used_at = self._now()
         self.gone: PeerGone | None = None
@@ -172,18 +172,18 @@ class Channel:
             known = self._meta = offers, level, encode(self.dressed({}, {}, offers, level))[1:]
         return Encoded(b"%b,%b" % (given[:-1], known[2]) if params else b"{" + known[2])
 
-    def forward(self, method: str, params: Json, exchange: Exchange) -> Coroutine[Any, Any, RawReply]:
+    def forward(self, method: str, params: Json, exchange: BackendExchange) -> Coroutine[Any, Any, RawReply]:
         """Send a request of an exchange that has begun. Raises PeerGone, and PeerError if the link refuses it."""
         return self.conversation.follow(method, params, exchange)
 
-    def begin(self, exchange: Exchange) -> None:
+    def begin(self, exchange: BackendExchange) -> None:
         """A call is under way until `end`, and may send several requests."""
         self.exchanges[exchange] = None
         if self._began is not None:
             self._began.set()
             self._began = None
 
-    def end(self, exchange: Exchange) -> None:
+    def end(self, exchange: BackendExchange) -> None:
         self.exchanges.pop(exchange, None)
         if not self.exchanges:
             self.used_at = self._now()
@@ -230,7 +230,9 @@ class Channel:
             return {}
         return await self._bounded(request, self._ask_last(request), next(reversed(self.exchanges), None))
 
-    async def _bounded(self, request: Request, asking: Coroutine[Any, Any, Any], exchange: Exchange | None) -> Any:
+    async def _bounded(
+        self, request: Request, asking: Coroutine[Any, Any, Any], exchange: BackendExchange | None
+    ) -> Any:
         """The answer to a question, if it was offered, and a person is not asked too many at once."""
         try:
             if (needed := QUESTIONS.get(request.method)) not in self.offers:
@@ -263,13 +265,13 @@ class Channel:
                 raise ProtocolError("no call is under way, so there is nobody to ask") from None
         return await next(reversed(self.exchanges)).ask(request.method, request.params)
 
-    async def answer_in(self, exchange: Exchange, request: Request) -> Any:
+    async def answer_in(self, exchange: BackendExchange, request: Request) -> Any:
         """The answer to a request that came within a call."""
         if request.method == "ping":
             return {}
         return await self._bounded(request, exchange.ask(request.method, request.params), exchange)
 
-    def heard_in(self, exchange: Exchange, method: str, params: Json) -> None:
+    def heard_in(self, exchange: BackendExchange, method: str, params: Json) -> None:
         """A notification came within a call."""
         if method in OF_A_CALL:
             exchange.hear(method, params)
@@ -292,7 +294,7 @@ class Channel:
                 exchange.hang_up()
                 return
 
-    def _readers(self, params: Json) -> Collection[Exchange]:
+    def _readers(self, params: Json) -> Collection[BackendExchange]:
         """The calls that a log message belongs to: the one that it names by its progress token, or one of each caller.
 
         Several callers must not read each other's, unless the operator lets them share this conversation.

@@ -10,7 +10,7 @@ import asyncio
 from secrets import token_urlsafe
 from typing import Any, Final, NamedTuple
 
-from defserve.proxying.conversations.channel import Channel, Exchange
+from defserve.proxying.conversations.channel import BackendExchange, Channel
 
 HELD_SECONDS: Final = 600.0
 MOST_HELD: Final = 16
@@ -22,7 +22,7 @@ class HeldChannel(NamedTuple):
     """A conversation that an exchange keeps open, though it is over."""
 
     channel: Channel
-    exchange: Exchange
+    exchange: BackendExchange
     timer: asyncio.TimerHandle
 
 
@@ -33,7 +33,7 @@ class HeldChannels:
         self._held: dict[str, HeldChannel] = {}
         self._most, self._share = most, -(-most * SHARE_OF_ONE // 4)
 
-    def hold(self, channel: Channel, exchange: Exchange, seconds: float = HELD_SECONDS) -> str | None:
+    def hold(self, channel: Channel, exchange: BackendExchange, seconds: float = HELD_SECONDS) -> str | None:
         """Keep a conversation; its handle. None if there is no room: then it ends."""
         caller = _caller(channel)
         if len(self._held) >= self._most:

@@ -41,7 +41,7 @@ class SpareTask(asyncio.Future[None]):
 
     def fits(self, context: Context) -> bool:
         """Whether work that must begin in this context can begin here."""
-        return self.is_free and _are_same(context, self.before)
+        return self.is_free and (not (context or self.before) or _are_same(context, self.before))
 
     def takes(self, work: Coroutine[Any, Any, None]) -> bool:
         """Take the first step of `work` as this task. Whether there is a rest of it, which the task takes over."""
@@ -76,7 +76,7 @@ class SpareTask(asyncio.Future[None]):
             or self._asked_to_cancel is not None
             or task._callbacks is not None  # pyright: ignore
             or task.get_name() is not self._name
-            or not _are_same(self._context, self.before)
+            or ((self._context or self.before) and not _are_same(self._context, self.before))
         ):
             self._end()
         return False

@@ -102,7 +102,7 @@ class SharedLink:
         """Called when news may be lost for good: everything that is known may be old."""
         self.lease_lost: list[Callable[[], None]] = []
         """Called when the lease had ended: others took this worker for dead, and may have sent it no mail."""
-        self.renewed: list[Callable[[], Awaitable[None]]] = []
+        self.renewed: list[Callable[[], None]] = []
         """Called after each renewal of the lease, a few times for the length of a lease."""
         self._queue: deque[_Write] = deque()
         self._queued = 0
@@ -403,7 +403,7 @@ class SharedLink:
                     for lease_lost in self.lease_lost:
                         lease_lost()
                 for renewed in self.renewed:
-                    await renewed()
+                    renewed()
             except Exception as error:
                 self._note(error)
                 wait = FIRST_WAIT * 4

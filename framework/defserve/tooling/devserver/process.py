@@ -21,7 +21,7 @@ class NotServing(Exception):
     """A child that runs but does not serve."""
 
 
-class Child:
+class ServerProcess:
     """A process that serves. It ends when its standard input does; if it is too slow, it is killed."""
 
     def __init__(self, process: Process, report: Path) -> None:
@@ -30,7 +30,7 @@ class Child:
         self._process, self._report = process, report
 
     @classmethod
-    async def start(cls, plan: ServePlan, report: Path) -> Child:
+    async def start(cls, plan: ServePlan, report: Path) -> ServerProcess:
         process = await asyncio.create_subprocess_exec(
             sys.executable,
             # Without bytecode: Python would use the old one after an edit in the same second that keeps the size.

@@ -19,7 +19,7 @@ from defserve.tooling.devserver.client_setup import (
     is_acknowledgement,
     member,
 )
-from defserve.tooling.devserver.process import Child, NotServing
+from defserve.tooling.devserver.process import NotServing, ServerProcess
 from defserve.wire.codec import encode, is_id
 from defserve.wire.jsonvalue import is_array, is_object
 
@@ -34,7 +34,7 @@ Write = Callable[[bytes], Awaitable[None]]
 class ChildConnection:
     """One child, and the requests that it has not answered: those of the client, and our own."""
 
-    def __init__(self, child: Child) -> None:
+    def __init__(self, child: ServerProcess) -> None:
         self.child = child
         self.requests: dict[Any, Json] = {}
         self.ours: dict[str, asyncio.Future[Json]] = {}
@@ -63,7 +63,7 @@ class Relay:
     def __init__(self, write: Write, grace: float) -> None:
         self._write, self._grace = write, grace
         self._opening = ClientSetup()
-        self._links: dict[Child, ChildConnection] = {}
+        self._links: dict[ServerProcess, ChildConnection] = {}
         self._current: ChildConnection | None = None
         # Lines of the client are held back until the first server has started.
         self._holding, self._held = True, list[bytes]()
@@ -112,7 +112,7 @@ class Relay:
 
     # -- the children ------------------------------------------------------------------------------------
 
-    async def admit(self, child: Child) -> None:
+    async def admit(self, child: ServerProcess) -> None:
         link = self._links[child] = ChildConnection(child)
         link.reader = asyncio.create_task(self._listen(link))
         # Any answer will do.
@@ -125,7 +125,7 @@ class Relay:
             raise NotServing(f"it refuses the client: {reply.get('error')}")
         link.capabilities = member(member(reply, "result"), "capabilities")
 
-    def adopt(self, child: Child, previous: Child | None) -> None:
+    def adopt(self, child: ServerProcess, previous: ServerProcess | None) -> None:
         link = self._current = self._links.get(child)
         old = self._links.get(previous) if previous is not None else None
         if link is None:  # already gone; the supervisor will notice
@@ -181,7 +181,7 @@ class Relay:
             await self._refuse(id, f"the server was reloaded, and this call was not done {self._grace:g} s later")
         await link.child.end()
 
-    def lost(self, child: Child) -> None:
+    def lost(self, child: ServerProcess) -> None:
         if self._current is not None and self._current.child is child:
             self._current = None
 

@@ -17,9 +17,9 @@ from defserve.runner.address import Address
 from defserve.runner.sockets import BACKLOG, bound
 from defserve.serving.web import places_of
 from defserve.tooling.devserver.plan import READY, ServePlan
-from defserve.tooling.devserver.process import Child, NotServing
+from defserve.tooling.devserver.process import NotServing, ServerProcess
 from defserve.tooling.devserver.stdio import FAREWELL_SECONDS, stop_signals
-from defserve.tooling.devserver.supervisor import Supervisor
+from defserve.tooling.devserver.supervisor import ReloadSupervisor
 from defserve.tooling.devserver.watched_files import WatchedFiles
 
 Beside: TypeAlias = Callable[[str, asyncio.Future[int]], Awaitable[int]]
@@ -54,7 +54,7 @@ async def _serve(
     plan: ServePlan, files: WatchedFiles, grace: float, folder: Path, address: str, beside: Beside | None
 ) -> int:
     ending, front = stop_signals(), SocketFront(grace)
-    supervising = asyncio.create_task(Supervisor(plan, front, files, folder).run())
+    supervising = asyncio.create_task(ReloadSupervisor(plan, front, files, folder).run())
     tasks: list[asyncio.Future[Any]] = [ending, supervising]
     if beside is not None:
         tasks.append(asyncio.ensure_future(beside(address, ending)))
@@ -73,25 +73,25 @@ class SocketFront:
 
     def __init__(self, grace: float) -> None:
         self._grace = grace
-        self._children: set[Child] = set()
+        self._children: set[ServerProcess] = set()
         self._leaving: set[asyncio.Task[None]] = set()
 
-    async def admit(self, child: Child) -> None:
+    async def admit(self, child: ServerProcess) -> None:
         self._children.add(child)
         if await child.output.readline() != READY:
             raise NotServing
 
-    def adopt(self, child: Child, previous: Child | None) -> None:
+    def adopt(self, child: ServerProcess, previous: ServerProcess | None) -> None:
         if previous is not None:
             task = asyncio.create_task(self._retire(previous))
             self._leaving.add(task)
             task.add_done_callback(self._leaving.discard)
 
-    async def _retire(self, child: Child) -> None:
+    async def _retire(self, child: ServerProcess) -> None:
         await child.end(self._grace + FAREWELL_SECONDS)
         self._children.discard(child)
 
-    def lost(self, child: Child) -> None:
+    def lost(self, child: ServerProcess) -> None:
         self._children.discard(child)
 
     async def close(self) -> None:

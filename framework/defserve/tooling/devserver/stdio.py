@@ -13,7 +13,7 @@ from pathlib import Path
 
 from defserve.tooling.devserver.plan import ServePlan
 from defserve.tooling.devserver.relay import Relay
-from defserve.tooling.devserver.supervisor import Supervisor
+from defserve.tooling.devserver.supervisor import ReloadSupervisor
 from defserve.tooling.devserver.watched_files import WatchedFiles
 
 STDIN, STDOUT = 0, 1
@@ -31,7 +31,7 @@ async def _serve(plan: ServePlan, files: WatchedFiles, grace: float) -> int:
     ending = stop_signals()
     relay = Relay(LineWriter().write, grace)
     with tempfile.TemporaryDirectory(prefix="defserve-dev-") as folder:
-        supervising = asyncio.create_task(Supervisor(plan, relay, files, Path(folder)).run())
+        supervising = asyncio.create_task(ReloadSupervisor(plan, relay, files, Path(folder)).run())
         read_lines(relay.from_client, lambda: ending.done() or ending.set_result(0))
         supervising.add_done_callback(lambda task: ending.done() or ending.set_exception(_reason(task)))
         try:

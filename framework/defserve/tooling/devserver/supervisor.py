@@ -12,7 +12,7 @@ from time import monotonic, time
 from typing import Any, Protocol
 
 from defserve.tooling.devserver.plan import ServePlan
-from defserve.tooling.devserver.process import Child
+from defserve.tooling.devserver.process import ServerProcess
 from defserve.tooling.devserver.watched_files import Snapshot, WatchedFiles
 
 # A child that crashes sooner would crash again.
@@ -22,26 +22,26 @@ PROVEN_SECONDS = 1.0
 class ClientFront(Protocol):
     """What clients are connected to, whichever child serves them."""
 
-    async def admit(self, child: Child) -> None:
+    async def admit(self, child: ServerProcess) -> None:
         """Wait until a child is ready to serve. Raises NotServing; may wait for ever."""
         ...
 
-    def adopt(self, child: Child, previous: Child | None) -> None:
+    def adopt(self, child: ServerProcess, previous: ServerProcess | None) -> None:
         """Let this child serve. The previous one finishes its running calls."""
         ...
 
-    def lost(self, child: Child) -> None:
+    def lost(self, child: ServerProcess) -> None:
         """The child that served has ended by itself."""
         ...
 
 
-class Supervisor:
+class ReloadSupervisor:
     """Runs until it is cancelled."""
 
     def __init__(self, plan: ServePlan, front: ClientFront, files: WatchedFiles, folder: Path) -> None:
         self._plan, self._front, self._files, self._folder = plan, front, files, folder
         self._numbers = count(1)
-        self.current: Child | None = None
+        self.current: ServerProcess | None = None
 
     async def run(self) -> None:
         while True:
@@ -60,7 +60,7 @@ class Supervisor:
     async def _replace(self, before: Snapshot) -> bool:
         """Try a new child. True if files changed before it was ready."""
         started = time()
-        child = await Child.start(self._plan, self._folder / f"files-{next(self._numbers)}")
+        child = await ServerProcess.start(self._plan, self._folder / f"files-{next(self._numbers)}")
         try:
             ready, _, news = await first(self._front.admit(child), child.exited(), self._files.changed(before))
         except BaseException:

@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
 from typing import Any
 
 from defserve import Context, Limits, Server
 from tests.asgi import Peer, living
+
+
+async def becomes(found: Callable[[], Awaitable[Any]], wanted: Any) -> None:
+    """Until it gives this: the other process knows it."""
+    async with asyncio.timeout(20):
+        while await found() != wanted:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
 
 
 class Worker:

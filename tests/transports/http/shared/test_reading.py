@@ -47,11 +47,11 @@ class Store:
         for _ in range(self._waits.pop() if self._waits else 0):
             await asyncio.sleep(0)
         found = [each for each in self.events if each[0] > after][:most]
+        last, is_done = self.last, any(kind == b"result" for _, kind, _ in self.events)
         for _ in range(self._waits.pop() if self._waits else 0):
             await asyncio.sleep(0)
-        is_done = any(kind == b"result" for _, kind, _ in self.events)
         entries = [(b"%d-0" % number, [b"k", kind, b"a", audience, b"d", b"x"]) for number, kind, audience in found]
-        return [entries, self.last, b"1" if is_done else b""]
+        return [entries, last, b"1" if is_done else b""]
 
     def write(self, *args: Any) -> None: ...
 

@@ -15,7 +15,7 @@ from defserve.auth.remembered import remembered, written
 from tests.asgi import Peer, last
 from tests.protocols.mcpl.hosts import MCPL
 from tests.stores.redis_server import RedisServer
-from tests.transports.http.shared.group import Client, Group
+from tests.transports.http.shared.group import Client, Group, becomes
 from tests.waiting import until
 
 pytestmark = pytest.mark.anyio
@@ -83,8 +83,9 @@ async def test_who_has_fewer_rights_reads_only_what_is_for_it(guarded: Group):
     session.notify("notifications/message", {"data": "for all", "level": "info"}, audience=())
     few = await as_(client, "two", "ada-few").listen().started()
     await few.until(lambda: bool(few.messages))
-    await until(lambda: not guarded["two"].link._queue)
     assert [message["params"]["data"] for message in few.messages] == ["for all"]
+    link = guarded["two"].link
+    await becomes(lambda: link._redis.hget(f"{link._prefix}stream:{client.session}:s", "read"), b"2")
     full = as_(client, "one", "ada-2").listen()
     await full.until(lambda: bool(full.messages))
     assert [message["params"]["data"] for message in full.messages] == ["for the opener"]

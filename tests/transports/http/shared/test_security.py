@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
@@ -12,7 +10,7 @@ from defserve import AccessPolicy, Entry, Server, moderate
 from defserve.auth import StaticTokens
 from tests.asgi import Exchange, Peer, last, text
 from tests.raw import STATELESS
-from tests.transports.http.shared.group import Client, Group
+from tests.transports.http.shared.group import Client, Group, becomes
 from tests.waiting import until
 
 pytestmark = pytest.mark.anyio
@@ -41,13 +39,6 @@ async def is_refused(peer: Peer, tool: str = "note") -> bool:
     return "error" in reply or bool(reply["result"].get("isError"))
 
 
-async def until_async(found: Callable[[], Awaitable[Any]], wanted: Any) -> None:
-    """Until it gives this: the other process knows it."""
-    async with asyncio.timeout(20):
-        while await found() != wanted:  # noqa: ASYNC110
-            await asyncio.sleep(0.01)
-
-
 def told(stream: Exchange) -> list[tuple[int, Any]]:
     return [(each["params"]["sequence"], each["params"]["data"]) for each in stream.messages if "params" in each]
 
@@ -57,7 +48,7 @@ async def test_a_grant_given_in_one_process_holds_in_another_and_in_one_that_sta
     assert await is_refused(client.at("two"))
     await client.at("one").ask("mgp/permission/grant", {"grants": {"memory.write": "approved"}})
     await client.knows("two", lambda session: not session.is_stale)
-    await until_async(lambda: is_refused(client.at("two")), False)
+    await becomes(lambda: is_refused(client.at("two")), False)
     await pair.start("three", declare=declare, auth=TOKENS, options={"permissions": "config_only"})
     assert not await is_refused(client.at("three"))
     # It belongs to the token that gave it, everywhere.
@@ -66,7 +57,7 @@ async def test_a_grant_given_in_one_process_holds_in_another_and_in_one_that_sta
     assert await is_refused(other)
     await client.at("three").ask("mgp/permission/grant", {"grants": {"memory.write": "denied"}})
     for name in ("one", "two"):
-        await until_async(lambda name=name: is_refused(client.at(name)), True)
+        await becomes(lambda name=name: is_refused(client.at(name)), True)
 
 
 async def test_an_access_entry_decided_in_one_process_holds_in_all(pair: Group):
@@ -80,13 +71,13 @@ async def test_an_access_entry_decided_in_one_process_holds_in_all(pair: Group):
     assert not await is_refused(client.at("one"), "who")
     denied = {**about, "entry_type": "tool_grant", "tool_name": "who", "permission": "deny"}
     assert "result" in await admin.at("two").ask("mgp/access/grant", denied)
-    await until_async(lambda: is_refused(client.at("one"), "who"), True)
+    await becomes(lambda: is_refused(client.at("one"), "who"), True)
     listed = await client.at("one").ask("tools/list", {})
     assert "who" not in [tool["name"] for tool in listed["result"]["tools"]]
     # Also one that was declared: it is gone in a process that starts later.
     revoked = await admin.at("two").ask("mgp/access/revoke", {**about, "entry_type": "server_grant"})
     assert revoked["result"]["revoked"] is True
-    await until_async(lambda: is_refused(client.at("one"), "speaks"), True)
+    await becomes(lambda: is_refused(client.at("one"), "speaks"), True)
     await pair.start("three", declare=declare, auth=TOKENS, options={"access": access()})
     assert await is_refused(client.at("three"), "speaks")
 

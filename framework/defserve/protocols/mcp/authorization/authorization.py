@@ -44,7 +44,7 @@ class Authorization(Extension):
     def __init__(self, rate: Rate) -> None:
         self._by_item = Buckets(rate)
         self._by_key = Buckets()
-        self._rate = rate
+        self._rate, self._is_declared = rate, rate != DEFAULT
         self.counter: SharedCounter | None = None
         """Counts for all processes what was declared: the rates of keys, and a `rate` that is not the default."""
 
@@ -67,16 +67,13 @@ class Authorization(Extension):
         if item.kind == "tool" and not (caller.may_invoke(item.name) or item.protects_itself):
             raise NotPermitted(f"this key may not call {item.name}", data={"permission": f"ToolInvoke({item.name})"})
         rates = caller.rates
-        if self.counter is not None and (rates or self._rate != DEFAULT):
+        if self.counter is not None and (rates or self._is_declared):
             return self._count_together(self.counter, caller, item, rates)
-        self._count(caller, item, rates)
-        return None
-
-    def _count(self, caller: Principal, item: Any, rates: Mapping[tuple[str, str], Rate]) -> None:
         if rates:
             self._count_key(rates)
         if wait := self._by_item.take((caller.id, item.name)):
             raise _too_often(item, wait)
+        return None
 
     def _count_key(self, rates: Mapping[tuple[str, str], Rate]) -> None:
         """Count a call under all of the rates, or under none of them."""
@@ -90,20 +87,21 @@ class Authorization(Extension):
         self, counter: SharedCounter, caller: Principal, item: Any, rates: Mapping[tuple[str, str], Rate]
     ) -> None:
         """Count a call for all processes. While that cannot be done, this one counts by itself."""
-        limits = [*rates.items()]
-        if self._rate != DEFAULT:
+        limits, is_counted_here = [*rates.items()], not self._is_declared
+        if self._is_declared:
             limits.append(((f"{caller.id}\n{item.name}", ""), self._rate))
         try:
             place, wait = await counter.take(
                 [(f"{key}\n{limit}", rate.per_second, rate.burst) for (key, limit), rate in limits]
             )
         except Refused:
-            self._count(caller, item, rates)
-            return
+            place, wait, is_counted_here = 0, 0.0, True
+            if rates:
+                self._count_key(rates)
         if place:
             limit = limits[place - 1][0][1]
             raise _used_up(limit, wait) if limit else _too_often(item, wait)
-        if self._rate == DEFAULT and (wait := self._by_item.take((caller.id, item.name))):
+        if is_counted_here and (wait := self._by_item.take((caller.id, item.name))):
             raise _too_often(item, wait)
 
 

@@ -55,7 +55,8 @@ class SharedSessions(HttpSessions):
         ):
             link.receive(kind, receiver)
         self._tasks: set[asyncio.Task[None]] = set()
-        link.renewed.append(self._check_owners)
+        self._checking: asyncio.Task[None] | None = None
+        link.renewed.append(self._check_owners_soon)
         link.news_lost.append(self._on_news_lost)
         link.lease_lost.append(self._on_lease_lost)
 
@@ -260,6 +261,8 @@ class SharedSessions(HttpSessions):
         if self._look is not None:
             self._look.cancel()
             self._look = None
+        for task in (*self._tasks, *([self._checking] if self._checking is not None else ())):
+            task.cancel()
         for session in map(_shared, self):
             session.interrupt()
             self.forget(session)
@@ -289,6 +292,10 @@ class SharedSessions(HttpSessions):
         task = asyncio.create_task(self._loaded(session))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+
+    def _check_owners_soon(self) -> None:
+        if self._checking is None or self._checking.done():
+            self._checking = asyncio.create_task(self._check_owners())
 
     async def _loaded(self, session: SharedSession) -> None:
         with suppress(Refused):  # it stays stale, and is loaded when it is used
