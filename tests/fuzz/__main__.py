@@ -1,6 +1,6 @@
 """The command `make fuzz`: every target under a coverage-guided fuzzer (Atheris) for some minutes.
 
-What was found to reach new code is kept in `.fuzz/corpus` and continued by the next run; `--keep` writes the shortest
+What was found to reach new code is kept in `.fuzz/corpus` and continued by the next run; `--keep` adds some
 of it to `tests/fuzz/corpus`. It exits with 1 if a target crashed or hung; the input that did it is in `.fuzz/found`.
 """
 
@@ -30,6 +30,7 @@ MOST_MB = 2000
 LONGEST = 4096
 KEPT_BYTES = 9_000
 """Of each target, so that all of them together stay small."""
+KEPT_FILES = 20
 _STATUS = re.compile(r"#(\d+)\s+(INITED|NEW|REDUCE|pulse|DONE|RELOAD)\s+cov: (\d+)")
 
 
@@ -102,18 +103,13 @@ def _follow(lines: Any, began: float) -> dict[str, Any]:
 
 
 def keep(name: str) -> None:
-    """The smallest inputs that reach what the corpus reaches, as far as there is room for them."""
-    merged = WORK / "merged" / name
-    shutil.rmtree(merged, ignore_errors=True)
-    merged.mkdir(parents=True)
-    command = [sys.executable, "-m", "tests.fuzz.engine", name, "-merge=1", f"-max_len={LONGEST}", str(merged)]
-    sources = [str(folder) for folder in (SEEDS / name, WORK / "corpus" / name) if folder.exists()]
-    subprocess.run([*command, *sources], cwd=ROOT, capture_output=True, check=False)
-    target = SEEDS / name
-    shutil.rmtree(target, ignore_errors=True)
-    target.mkdir(parents=True)
-    room = KEPT_BYTES
-    for file in sorted(merged.iterdir(), key=lambda file: file.stat().st_size):
+    """Add some of the inputs that reached something new, as far as there is room for them."""
+    target, found = SEEDS / name, WORK / "corpus" / name
+    target.mkdir(parents=True, exist_ok=True)
+    room = KEPT_BYTES - sum(file.stat().st_size for file in target.iterdir())
+    # The longest that fit reach most.
+    fitting = [file for file in found.iterdir() if file.stat().st_size <= KEPT_BYTES // KEPT_FILES]
+    for file in sorted(fitting, key=lambda file: file.stat().st_size, reverse=True)[:KEPT_FILES]:
         room -= file.stat().st_size
         if room < 0:
             break
@@ -128,7 +124,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--seed", type=int, default=int(time.time()) % 1_000_000)
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="targets side by side")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures there, too")
-    parser.add_argument("--keep", action="store_true", help="write the shortest inputs to tests/fuzz/corpus")
+    parser.add_argument("--keep", action="store_true", help="add some of what was found to tests/fuzz/corpus")
     return parser
 
 

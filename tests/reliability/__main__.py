@@ -1,4 +1,4 @@
-"""Writes docs/reliability.md and docs/benchmarks.md of results that are kept in `tests/reliability/results`.
+"""Writes docs/reliability.md, and the results in docs/benchmarks.md, of what is kept in `tests/reliability/results`.
 
 `python -m tests.reliability --take chaos FILE` takes over what `make chaos ARGS="--json FILE"` wrote; the same for
 soak, fuzz and bench. Samples are left out; the picture is drawn of them first.
@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from defserve.version import VERSION
-from tests.reliability.benchmarks import benchmarks
+from tests.reliability.benchmarks import with_results
 from tests.reliability.pages import reliability
 from tests.soak.plots import picture
 
@@ -75,7 +75,8 @@ def reliability_page() -> str:
 
 
 def benchmarks_page() -> str:
-    return benchmarks(_kept("bench") or {"facts": {}, "measures": {}})
+    page, found = BENCHMARKS.read_text("utf-8"), _kept("bench")
+    return page if found is None else with_results(page, found)
 
 
 def _kept(kind: str) -> dict[str, Any] | None:

@@ -1,4 +1,4 @@
-"""The page docs/benchmarks.md, made of what `make bench` wrote as JSON."""
+"""The results in docs/benchmarks.md, made of what `make bench` wrote as JSON."""
 
 from __future__ import annotations
 
@@ -10,23 +10,28 @@ from tests.bench.__main__ import PAGE_NAMES
 from tests.bench.results import Results
 from tests.bench.targets import SUBJECT, judge
 
-INTRO = """\
-# Benchmarks
-
-`make bench` measures servers that do the same: a hand-written floor (a loop over pipes, or a bare ASGI app), the
-official Python SDK, FastMCP and defserve. All run in one round after another on one machine, so the ratios hold
-better than the figures. `python -m tests.reliability --take bench bench-results/bench.json` makes this page.
-"""
 MORE = ("calls", "http", "relist", "workers", "gateway", "push", "state-commits", "state-writes")
 """Sections in which more is better. In all others, less is."""
 CLEARLY = 1.05
 
 
+BEGIN, END = "<!-- bench:begin -->", "<!-- bench:end -->"
+
+
+def with_results(page: str, found: Mapping[str, Any]) -> str:
+    """The page with these results between its marks."""
+    before, _, rest = page.partition(BEGIN)
+    return f"{before}{BEGIN}\n{benchmarks(found)}{END}{rest.partition(END)[2]}"
+
+
 def benchmarks(found: Mapping[str, Any]) -> str:
-    """The whole page."""
+    """What was wanted and found, where defserve loses, and every figure."""
     results = results_of(found["measures"])
-    text = report.as_markdown(results, judge(results), dict(found["facts"]), PAGE_NAMES)
-    return "\n".join([INTRO, _losses(results), text.partition("\n\n")[2]])
+    text = report.as_markdown(results, judge(results), dict(found["facts"]), PAGE_NAMES).partition("\n\n")[2]
+    targets, _, figures = text.partition("\n## ")[2].partition("\n## ")
+    facts = text.partition("\n## ")[0]
+    whole = "\n".join([facts, f"\n## {targets}", _losses(results), f"## {figures}"])
+    return whole.replace("\n## ", "\n### ")
 
 
 def results_of(measures: Mapping[str, Any]) -> Results:
@@ -50,7 +55,7 @@ def _losses(results: Results) -> str:
             if worse > CLEARLY:
                 section, _, rest = measure.partition("/")
                 lines.append(f"| {section} | {rest.replace('/', ', window ')} | {name} | {worse:.3g} × |")
-    head = "## Where defserve loses\n\n"
+    head = "\n## Where defserve loses\n\n"
     if not lines:
         return head + "In this run nobody else was better by more than 5 %.\n"
     return "\n".join([head + "| measure | of | better is | by |\n|---|---|---|---:|", *lines]) + "\n"

@@ -75,8 +75,8 @@ REST = """\
 - A server without descriptors says nothing of it: uvloop hangs up on new clients by itself. Those that are
   connected are answered, and connections are bounded by the descriptors that the process had when it started.
 - A tool that runs out of memory gives *internal error* and an id. The reason is in the log, under that id.
-- Where an allocation fails inside the JSON library (pydantic-core), the whole process ends. It says so; a supervisor has to
-  start it again (`--workers` does).
+- Where an allocation fails inside the JSON library (pydantic-core), the whole process ends. It says so; a supervisor
+  has to start it again (`--workers` does).
 - A process that is stopped in the middle of a commit to SQLite keeps the file locked. Others are told so.
 - A call that a kernel ends after its time says how long it waited, and does not name the server behind it.
 - A task whose time to live is over by the wall clock is gone, even if the clock has only jumped.

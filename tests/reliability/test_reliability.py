@@ -3,7 +3,7 @@ from __future__ import annotations
 from typing import Any
 
 from tests.reliability import __main__ as command
-from tests.reliability.benchmarks import benchmarks
+from tests.reliability.benchmarks import with_results
 from tests.reliability.pages import reliability
 
 
@@ -26,5 +26,7 @@ def test_the_page_says_where_defserve_loses():
         "calls/add/1": {"floor": {"rounds": [100.0]}, "defserve": {"rounds": [80.0]}},
         "memory/after start": {"sdk": {"rounds": [50.0]}, "defserve": {"rounds": [20.0]}},
     }
-    page = benchmarks({"facts": {"machine": "none"}, "measures": figures})
+    before = "# Benchmarks\n\n<!-- bench:begin -->\nold\n<!-- bench:end -->\n\nmore\n"
+    page = with_results(before, {"facts": {"machine": "none"}, "measures": figures})
+    assert page.startswith("# Benchmarks\n\n<!-- bench:begin -->\n- machine: none\n") and page.endswith("-->\n\nmore\n")
     assert "| calls | add, window 1 | floor | 1.25 × |" in page and "| memory | after start" not in page

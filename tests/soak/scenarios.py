@@ -26,6 +26,8 @@ from tests.waiting import until
 HTTP = "http://127.0.0.1:0/mcp"
 HANDSHAKE, STATELESS = "2025-11-25", "2026-07-28"
 WINDOW = 32
+KEPT_SECONDS = 5.0
+"""For how long `job` keeps its task."""
 
 
 def calls_over_pipes(stage: Stage) -> None:
@@ -261,7 +263,7 @@ def reloads(stage: Stage) -> None:
         async def reload() -> None:
             before = stage.log.count("reloaded: ")
             os.kill(supervisor, signal.SIGHUP)
-            await until(lambda: stage.log.count("reloaded: ") > before)
+            await until(lambda: stage.log.count("reloaded: ") > before, START_SECONDS)
             stage.facts["reloads"] = stage.facts.get("reloads", 0) + 1
             await asyncio.sleep(1)
 
@@ -337,9 +339,22 @@ def kernel(stage: Stage) -> None:
             Client(await connect_url(url), version=HANDSHAKE) as one,
             Client(await connect_url(url), version=STATELESS) as two,
         ):
+            for id in "abc":
+                while not await _answers(one, f"{id}_add"):  # noqa: ASYNC110 - a server of its own sets no event
+                    await asyncio.sleep(0.5)
+            stage.begin()
             await stage.run(kill, call(one), call(one), call(two), call(two))
 
     asyncio.run(main())
+
+
+async def _answers(client: Client, tool: str) -> bool:
+    try:
+        return await client.call(tool, a=40, b=2) == 42
+    except PeerGone:
+        raise
+    except DefserveError:
+        return False
 
 
 def _entry(stage: Stage, id: str) -> str:
@@ -369,11 +384,13 @@ def tasks(stage: Stage) -> None:
                 began = time.perf_counter()
                 call = await client.start("job", seconds=0.05 * stage.random.random())
                 stage.counter.done(time.perf_counter() - began)
-                if stage.random.random() < 0.3:
-                    await call.cancel()
-                else:
-                    await asyncio.sleep(0.1)
-                    await call.refresh()
+                await asyncio.sleep(0.1 * stage.random.random())
+                try:
+                    await (call.cancel() if stage.random.random() < 0.3 else call.refresh())
+                except DefserveError:
+                    # On a machine that is slow enough, the task is no longer kept.
+                    if time.perf_counter() - began < KEPT_SECONDS:
+                        raise
 
             await stage.run(*[begin] * 4)
 
