@@ -1,4 +1,4 @@
-"""The same calls give the same answers over memory, HTTP and WebSocket, in each era; in `make properties` over pipes."""
+"""The same calls give the same answers over memory, HTTP and WebSocket, in each era; `make properties`: pipes too."""
 
 from __future__ import annotations
 
