@@ -1,4 +1,4 @@
-"""The same calls give the same answers over every transport, and in both eras as far as these are alike."""
+"""The same calls give the same answers over memory, HTTP and WebSocket, in each era; `make properties`: pipes too."""
 
 from __future__ import annotations
 

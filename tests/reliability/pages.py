@@ -24,7 +24,8 @@ CHAOS = """\
 `make chaos` harms real clients and servers on loopback: ours and the official Python SDK's. Under every fault three
 things hold. **Nothing hangs:** each call ends within its timeout. **Nothing acknowledged is lost:** a call that was
 answered has left its mark, and no call runs twice. **The message says what happened.** After each fault the server
-answers others, has closed what it had opened, and has logged no traceback.
+answers others, has closed what it had opened, and has logged no traceback. Of the official client only what it was
+told is judged: how it waits and what it says is its own. Where bytes were changed or doubled, calls may run twice.
 """
 ROADS_TEXT = """\
 ### Bad roads
