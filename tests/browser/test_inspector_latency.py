@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from defserve.inspector.inspection import Inspection
-from defserve.inspector.recording.recorder import Entry
+from defserve.inspector.recording.recorder import RecordedMessage
 from tests.inspector.beds import greenhouse
 
 from .inspecting import InspectorBeside, inspector_in, looks, target_of
@@ -25,7 +25,7 @@ def timed(inspector: InspectorBeside, tool: str, *times: float, failed: int = 0)
 
     async def work(inspection: Inspection) -> None:
         for number, ms in enumerate(times):
-            entry = Entry(
+            entry = RecordedMessage(
                 number, inspection.hello()["now"], "stateless", "received", "answer", "tools/call", 1, 9, tool
             )
             entry.ms, entry.error = ms, True if number < failed else None
