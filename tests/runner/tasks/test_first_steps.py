@@ -253,3 +253,23 @@ def test_the_task_that_starts_work_goes_on_as_itself() -> None:
         await steps.close()
 
     asyncio.run(main())
+
+
+def test_several_calls_may_begin_to_wait_for_the_same_future():
+    async def main() -> list[str]:
+        steps, told = await warmed_up(), list[str]()
+        loaded = asyncio.get_running_loop().create_future()
+
+        async def load(name: str) -> None:
+            told.append(f"{name} {await loaded}")
+
+        plain = asyncio.create_task(load("plain"))  # its first step comes before the rest of the other
+        begun = steps.start(load("begun"), contextvars.copy_context())
+        await settled()
+        loaded.set_result("value")
+        await asyncio.wait({plain, begun} - {None})
+        plain.result()
+        await steps.close()
+        return sorted(told)
+
+    assert asyncio.run(main()) == ["begun value", "plain value"]

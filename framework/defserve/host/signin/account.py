@@ -23,7 +23,7 @@ SECONDS: Final = 60.0
 
 
 class _Same:
-    """An `ClientAuth` that gives one authorizer, to be looked at afterwards."""
+    """A `ClientAuth` that gives one authorizer, to be looked at afterwards."""
 
     def __init__(self, authorizer: ServerAuthorizer) -> None:
         self._authorizer = authorizer

@@ -83,6 +83,7 @@ class SpareTask(asyncio.Future[None]):
 
     def _hand_over(self, work: Coroutine[Any, Any, None], waiting_for: Any) -> None:
         self.is_free, self._work, self._waiting_for = False, work, waiting_for
+        self._mark_awaited(False)  # until this task waits for it, others may
         self.set_result(None)
         if self._asked_to_cancel is not None and not self.cancel(*self._asked_to_cancel):
             self._cancel_in_next_step(self._asked_to_cancel)
@@ -108,7 +109,13 @@ class SpareTask(asyncio.Future[None]):
                 raise
             self._cancel_in_next_step(error.args)
         if self._work is not None:
+            self._mark_awaited(True)
             await rest(self._work, self._waiting_for)
+
+    def _mark_awaited(self, is_awaited: bool) -> None:
+        """Say whether a task is about to wait for the future. asyncio refuses a future that two say so of at a time."""
+        if (future := self._awaited) is not None:
+            future._asyncio_future_blocking = is_awaited  # pyright: ignore
 
     # -- as a future, for who cancels the task -----------------------------------------------------------
 

@@ -92,6 +92,9 @@ def event_wire(name: str, event: Event) -> Params:
     return wire
 
 
+_HEX = frozenset("0123456789abcdef")
+
+
 def new_event_id() -> str:
     import secrets
 
@@ -100,4 +103,4 @@ def new_event_id() -> str:
 
 def is_new_id(id: str) -> bool:
     """Whether an id has the form of those that are made here: no event has it twice."""
-    return len(id) == 28 and id.startswith("evt_")
+    return len(id) == 28 and id.startswith("evt_") and not set(id[4:]) - _HEX
