@@ -281,7 +281,7 @@ class SharedSession(HttpSession):
 
     def cancel_elsewhere(self, id: Id, identity: Any) -> None:
         text = json.dumps(id)
-        if len(text) <= LONGEST_ID and identity is not None:
+        if len(text) <= LONGEST_ID and identity is not None and not self.link.is_full:
             who = json.dumps(written(identity))
             self.link.write(workers.SIGNAL, "t", "cancel", "s", self.id, "i", text, "p", who, "w", self.link.worker)
 
