@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+import math
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import pytest
@@ -159,29 +160,42 @@ async def test_chunks_and_the_answer_of_an_inference_may_come_to_another_process
     assert text(last(call)) == "to|be|tobe"
 
 
+def with_source(name: str, running: list[str]) -> Callable[[Server], None]:
+    def declare(server: Server) -> None:
+        clock = server.feature_set("clock", "Tick")
+
+        async def ticks() -> AsyncIterator[str]:
+            running.append(name)
+            try:
+                await asyncio.Event().wait()
+                yield ""
+            finally:
+                running.remove(name)
+
+        clock.events(ticks)
+
+    return declare
+
+
+async def test_a_process_that_was_thought_dead_ends_its_sources_when_another_one_has_taken_over(pair: Group):
+    running: list[str] = []
+    for name in ("one", "two"):
+        await pair.start(name, declare=with_source(name, running), auth=TOKENS)
+    client = await pair.client("one", token="ada", capabilities=SPEAKS)
+    await client.at("two").call("who")  # known in both
+    await until(lambda: running == ["one"])
+    await pair["one"].lose_lease()
+    pair["two"].link.up_since = -math.inf  # it has listened for long enough to judge
+    await pair["two"].app.streamable.sessions._check_owners()
+    await until(lambda: running == ["two"])
+
+
 async def test_a_source_runs_once_for_a_session_and_moves_on_when_its_process_dies(
     pair: Group, monkeypatch: pytest.MonkeyPatch
 ):
     running: list[str] = []
-
-    def declare(name: str) -> Any:
-        def made(server: Server) -> None:
-            clock = server.feature_set("clock", "Tick")
-
-            async def ticks() -> AsyncIterator[str]:
-                running.append(name)
-                try:
-                    await asyncio.Event().wait()
-                    yield ""
-                finally:
-                    running.remove(name)
-
-            clock.events(ticks)
-
-        return made
-
     for name in ("one", "two"):
-        await pair.start(name, declare=declare(name), auth=TOKENS)
+        await pair.start(name, declare=with_source(name, running), auth=TOKENS)
     client = await pair.client("one", token="ada", capabilities=SPEAKS)
     await until(lambda: running == ["one"])
     # A policy that reaches another process holds for the source of the first.

@@ -318,8 +318,12 @@ class SharedSessions(HttpSessions):
 
     def _on_claimed(self, fields: dict[str, bytes], id: str) -> None:
         owner = fields["w"].decode()
-        if (session := self._of(fields)) is not None and owner != self._link.worker:
-            session.owner = owner
+        if (session := self._of(fields)) is None or owner == self._link.worker:
+            return
+        was_owner, session.owner = session.is_owner, owner
+        if was_owner:  # what it did for the session by itself ends
+            session.is_stale = True
+            self._load_soon(session)
 
     def _on_event(self, fields: dict[str, bytes], id: str) -> None:
         session = self._of(fields)
