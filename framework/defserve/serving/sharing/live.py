@@ -7,9 +7,9 @@ import json
 import logging
 from typing import TYPE_CHECKING, Any
 
+from defserve.errors import Refused
 from defserve.serving.sharing.news import KIND, WORKER, Fields, SessionNews
 from defserve.stores.shared.once import SharedOnce, Work
-from defserve.stores.store import StoreUnavailable
 
 if TYPE_CHECKING:
     from defserve.core.session import Session
@@ -36,7 +36,7 @@ class SharedHosts:
         if self._news.link.is_on_loop and self._news.link.is_up:
             try:
                 await self._news.sessions.load_all(principal)
-            except StoreUnavailable as error:
+            except Refused as error:
                 logging.getLogger("defserve").warning("sessions of %s cannot be looked for: %s", principal, error)
 
     async def once(self, session: Session, key: str, work: Work) -> str:

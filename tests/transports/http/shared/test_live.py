@@ -11,6 +11,8 @@ import pytest
 
 from defserve import Server
 from defserve.auth import StaticTokens
+from defserve.auth.local_token.verifier import LocalTokenVerifier
+from defserve.errors import LimitExceeded
 from defserve.live import Channel, Message, everyone
 from tests.asgi import Exchange, last, text
 from tests.protocols.mcpl.hosts import MCPL
@@ -93,6 +95,38 @@ async def test_a_principal_is_reached_from_a_process_that_does_not_know_its_sess
     await client.at("one").answer(event, {"accepted": True, "inferenceId": "i1"})
     receipt: Any = await pushing
     assert receipt.accepted and receipt.inference_id == "i1"
+    await leave(stream)
+
+
+async def test_sessions_of_the_local_user_are_found_and_those_that_are_known_are_not_asked_for(
+    pair: Group, monkeypatch: pytest.MonkeyPatch
+):
+    for name in ("one", "two"):
+        await pair.start(name, declare=Live, auth=LocalTokenVerifier("key"))
+    client = await pair.client("one", token="key", capabilities=SPEAKS)
+    sessions = pair["two"].app.streamable.sessions
+    await sessions.load_all("local")
+    assert pair["two"].known == {client.session}
+    asked: list[str] = []
+    monkeypatch.setattr(sessions, "load", lambda id, principal: asked.append(id))
+    await sessions.load_all("local")
+    assert asked == []
+
+
+async def test_a_push_goes_on_although_the_sessions_of_its_principal_cannot_be_looked_for(
+    pair: Group, monkeypatch: pytest.MonkeyPatch
+):
+    client, lives = await started(pair, "one")
+    stream = await client.at("one").listen().started()
+
+    async def fail(principal: str) -> None:
+        raise LimitExceeded("too many sessions", data={"limit": "sessions"})
+
+    monkeypatch.setattr(pair["one"].app.streamable.sessions, "load_all", fail)
+    pushing = asyncio.create_task(lives["one"].clock.push("now", to="ada"))
+    await client.at("one").answer(await asked(stream, "push/event"), {"accepted": True})
+    receipt: Any = await pushing
+    assert receipt.accepted
     await leave(stream)
 
 
