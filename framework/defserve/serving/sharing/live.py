@@ -54,8 +54,14 @@ class SharedHosts:
             self._news.link.publish(KIND, VERB, "v", verb, "d", written)
 
     def _on_verb(self, fields: Fields, id: str) -> None:
-        # The next news must not wait for hosts that answer slowly.
-        if fields[WORKER].decode() != self._news.link.worker and len(self._tasks) < MOST_TASKS:
+        if fields[WORKER].decode() == self._news.link.worker:
+            return
+        if len(self._tasks) >= MOST_TASKS:
+            logging.getLogger("defserve").warning(
+                "what another process says to everyone is lost: hosts have not answered %d others", MOST_TASKS
+            )
+        else:
+            # The next news must not wait for hosts that answer slowly.
             task = asyncio.create_task(self._mcpl.received(fields["v"].decode(), json.loads(fields["d"])))
             self._tasks.add(task)
             task.add_done_callback(self._note_end)

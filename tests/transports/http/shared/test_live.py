@@ -147,6 +147,15 @@ async def test_an_event_for_everyone_reaches_the_sessions_of_all_processes_once(
     await leave(*streams)
 
 
+async def test_an_event_that_is_lost_because_hosts_do_not_answer_is_logged(
+    pair: Group, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+):
+    _, lives = await started(pair, "one", "two")
+    monkeypatch.setattr("defserve.serving.sharing.live.MOST_TASKS", 0)
+    await lives["two"].clock.push("now", to=everyone)
+    await until(lambda: "hosts have not answered 0 others" in caplog.text)
+
+
 async def test_a_channel_opened_in_one_process_is_used_and_closed_in_another(pair: Group):
     client, lives = await started(pair, "one", "two")
     opened = await client.at("one").ask("channels/open", {"type": "chat", "address": {"room": 7}})
