@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Mapping
+from types import CoroutineType
 from typing import TYPE_CHECKING, Any, cast
 
 from defserve.core.call import Batch, Call, Locals, Replied
@@ -232,7 +233,7 @@ class Session(Locals):
         except Exception as error:
             self.fail(call, error)
             return True
-        if not method.immediate:
+        if not method.immediate or type(result) is CoroutineType:  # it turned out that another process must be asked
             return result
         self.settle(call, result)
         return True

@@ -114,14 +114,21 @@ async def test_a_mailbox_takes_so_many_bytes_and_its_owner_learns_that_it_missed
     lost: list[bool] = []
     link.lease_lost.append(lambda: lost.append(True))
     absent, size = "absent", 8 * 1024 * 1024
+    redis.set(f"p:shared:lease:{absent}", 1)
     sent = [await link.run(workers.MAIL, absent, "t", "letter", "d", b"x" * size) for _ in range(9)]
-    assert sent == [1] * 7 + [0, 0]
+    assert sent == [1] * 7 + [workers.FULL] * 2
     assert redis.xlen(f"p:shared:mail:{absent}") == 7
     last = redis.xrevrange(f"p:shared:mail:{absent}", count=1)[0][0]
     # It comes back, and has read all of it: there is room again, and it is told that something is missing.
     assert await link.run(workers.RENEW, absent, TTL, "0-0", last) == 0
     assert await link.run(workers.RENEW, absent, TTL, "0-0", last) == 1
     assert await link.run(workers.MAIL, absent, "t", "letter", "d", b"x" * size) == 1
+
+
+async def test_a_worker_that_does_not_live_gets_no_mailbox(redis: Any, link: SharedLink):
+    before = redis.dbsize()
+    assert [await link.run(workers.MAIL, f"{n:012x}", "t", "letter", "d", b"x") for n in range(5)] == [0] * 5
+    assert redis.dbsize() == before
 
 
 async def test_news_is_kept_up_to_so_many_bytes(redis: Any, link: SharedLink):

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from typing import Any
 
 import pytest
 
 from defserve.stores.shared.link import SharedLink
 from defserve.stores.shared.once import SharedOnce
+from defserve.stores.store import StoreUnavailable
 from tests.stores.redis_server import RedisServer
 
 pytestmark = pytest.mark.anyio
@@ -59,6 +60,26 @@ async def test_an_outcome_that_is_not_kept_and_a_failure_leave_it_to_the_next_on
     for place in (2, 0):
         assert await SharedOnce(links[place]).run("key", 60, work("yes", is_kept=True)) == "yes"
     assert done == ["no", "broken", "yes"]
+
+
+@pytest.mark.parametrize("trouble", [StoreUnavailable("The reply is lost"), asyncio.CancelledError()])
+async def test_who_does_not_learn_that_it_is_to_do_it_keeps_nobody_waiting(
+    links: list[SharedLink], monkeypatch: pytest.MonkeyPatch, trouble: BaseException
+):
+    async def work() -> tuple[str, bool]:
+        return "done", True
+
+    real = links[0].run
+
+    async def run(*args: Any) -> Any:
+        await real(*args)
+        raise trouble
+
+    with monkeypatch.context() as patch, suppress(asyncio.CancelledError):
+        patch.setattr(links[0], "run", run)
+        assert await SharedOnce(links[0]).run("key", 60, work) == "done"
+    async with asyncio.timeout(20):
+        assert await SharedOnce(links[1]).run("key", 60, work) == "done"
 
 
 async def test_who_waits_for_a_worker_that_dies_does_it_and_without_a_store_everybody_does(links: list[SharedLink]):

@@ -51,6 +51,17 @@ class SessionSharer(SessionHolder, Protocol):
         """A notification belongs to a question that another process has asked. False: no other process has."""
         ...
 
+    def is_elsewhere(self, question: Id) -> bool:
+        """Whether a question, if there is such a one, was asked by another process."""
+        ...
+
+    async def tell_elsewhere(self, question: Id, method: str, params: Params, identity: PeerIdentity) -> bool:
+        """As `notify_elsewhere`, and waits until it is sent. False: the process that asked does not live.
+
+        Raises StoreUnavailable if it can be sent again later.
+        """
+        ...
+
     def cancel_elsewhere(self, id: Id, identity: PeerIdentity | None) -> None:
         """A call that does not run here is to be cancelled."""
 

@@ -7,9 +7,9 @@ import json
 import logging
 from typing import TYPE_CHECKING, Any
 
+from defserve.errors import Refused
 from defserve.serving.sharing.news import KIND, WORKER, Fields, SessionNews
 from defserve.stores.shared.once import SharedOnce, Work
-from defserve.stores.store import StoreUnavailable
 
 if TYPE_CHECKING:
     from defserve.core.session import Session
@@ -36,7 +36,7 @@ class SharedHosts:
         if self._news.link.is_on_loop and self._news.link.is_up:
             try:
                 await self._news.sessions.load_all(principal)
-            except StoreUnavailable as error:
+            except Refused as error:
                 logging.getLogger("defserve").warning("sessions of %s cannot be looked for: %s", principal, error)
 
     async def once(self, session: Session, key: str, work: Work) -> str:
@@ -54,8 +54,14 @@ class SharedHosts:
             self._news.link.publish(KIND, VERB, "v", verb, "d", written)
 
     def _on_verb(self, fields: Fields, id: str) -> None:
-        # The next news must not wait for hosts that answer slowly.
-        if fields[WORKER].decode() != self._news.link.worker and len(self._tasks) < MOST_TASKS:
+        if fields[WORKER].decode() == self._news.link.worker:
+            return
+        if len(self._tasks) >= MOST_TASKS:
+            logging.getLogger("defserve").warning(
+                "what another process says to everyone is lost: hosts have not answered %d others", MOST_TASKS
+            )
+        else:
+            # The next news must not wait for hosts that answer slowly.
             task = asyncio.create_task(self._mcpl.received(fields["v"].decode(), json.loads(fields["d"])))
             self._tasks.add(task)
             task.add_done_callback(self._note_end)

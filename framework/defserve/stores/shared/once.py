@@ -61,7 +61,10 @@ class SharedOnce:
             try:
                 found: Any = await self._link.run(BEGIN, name, who, ttl)
             except (StoreUnavailable, StoreFull):
-                return (await work())[0]
+                return await self._do(name, who, ttl, work)  # only the reply may be lost, and all wait for this one
+            except BaseException:
+                self._link.write(END, name, who, ttl, "")
+                raise
             if found[0] == DONE:
                 return found[1].decode()
             if found[0] == MINE:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+import math
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import pytest
 
 from defserve import Server
 from defserve.auth import StaticTokens
+from defserve.auth.local_token.verifier import LocalTokenVerifier
+from defserve.errors import LimitExceeded
 from defserve.live import Channel, Message, everyone
 from tests.asgi import Exchange, last, text
 from tests.protocols.mcpl.hosts import MCPL
@@ -95,6 +98,38 @@ async def test_a_principal_is_reached_from_a_process_that_does_not_know_its_sess
     await leave(stream)
 
 
+async def test_sessions_of_the_local_user_are_found_and_those_that_are_known_are_not_asked_for(
+    pair: Group, monkeypatch: pytest.MonkeyPatch
+):
+    for name in ("one", "two"):
+        await pair.start(name, declare=Live, auth=LocalTokenVerifier("key"))
+    client = await pair.client("one", token="key", capabilities=SPEAKS)
+    sessions = pair["two"].app.streamable.sessions
+    await sessions.load_all("local")
+    assert pair["two"].known == {client.session}
+    asked: list[str] = []
+    monkeypatch.setattr(sessions, "load", lambda id, principal: asked.append(id))
+    await sessions.load_all("local")
+    assert asked == []
+
+
+async def test_a_push_goes_on_although_the_sessions_of_its_principal_cannot_be_looked_for(
+    pair: Group, monkeypatch: pytest.MonkeyPatch
+):
+    client, lives = await started(pair, "one")
+    stream = await client.at("one").listen().started()
+
+    async def fail(principal: str) -> None:
+        raise LimitExceeded("too many sessions", data={"limit": "sessions"})
+
+    monkeypatch.setattr(pair["one"].app.streamable.sessions, "load_all", fail)
+    pushing = asyncio.create_task(lives["one"].clock.push("now", to="ada"))
+    await client.at("one").answer(await asked(stream, "push/event"), {"accepted": True})
+    receipt: Any = await pushing
+    assert receipt.accepted
+    await leave(stream)
+
+
 async def test_an_event_for_everyone_reaches_the_sessions_of_all_processes_once(pair: Group):
     client, lives = await started(pair, "one", "two")
     other = await pair.client("two", token="bob", capabilities=SPEAKS)
@@ -110,6 +145,15 @@ async def test_an_event_for_everyone_reaches_the_sessions_of_all_processes_once(
     for stream in streams:
         assert [message["method"] for message in stream.messages].count("push/event") == 1
     await leave(*streams)
+
+
+async def test_an_event_that_is_lost_because_hosts_do_not_answer_is_logged(
+    pair: Group, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+):
+    _, lives = await started(pair, "one", "two")
+    monkeypatch.setattr("defserve.serving.sharing.live.MOST_TASKS", 0)
+    await lives["two"].clock.push("now", to=everyone)
+    await until(lambda: "hosts have not answered 0 others" in caplog.text)
 
 
 async def test_a_channel_opened_in_one_process_is_used_and_closed_in_another(pair: Group):
@@ -159,29 +203,42 @@ async def test_chunks_and_the_answer_of_an_inference_may_come_to_another_process
     assert text(last(call)) == "to|be|tobe"
 
 
+def with_source(name: str, running: list[str]) -> Callable[[Server], None]:
+    def declare(server: Server) -> None:
+        clock = server.feature_set("clock", "Tick")
+
+        async def ticks() -> AsyncIterator[str]:
+            running.append(name)
+            try:
+                await asyncio.Event().wait()
+                yield ""
+            finally:
+                running.remove(name)
+
+        clock.events(ticks)
+
+    return declare
+
+
+async def test_a_process_that_was_thought_dead_ends_its_sources_when_another_one_has_taken_over(pair: Group):
+    running: list[str] = []
+    for name in ("one", "two"):
+        await pair.start(name, declare=with_source(name, running), auth=TOKENS)
+    client = await pair.client("one", token="ada", capabilities=SPEAKS)
+    await client.at("two").call("who")  # known in both
+    await until(lambda: running == ["one"])
+    await pair["one"].lose_lease()
+    pair["two"].link.up_since = -math.inf  # it has listened for long enough to judge
+    await pair["two"].app.streamable.sessions._check_owners()
+    await until(lambda: running == ["two"])
+
+
 async def test_a_source_runs_once_for_a_session_and_moves_on_when_its_process_dies(
     pair: Group, monkeypatch: pytest.MonkeyPatch
 ):
     running: list[str] = []
-
-    def declare(name: str) -> Any:
-        def made(server: Server) -> None:
-            clock = server.feature_set("clock", "Tick")
-
-            async def ticks() -> AsyncIterator[str]:
-                running.append(name)
-                try:
-                    await asyncio.Event().wait()
-                    yield ""
-                finally:
-                    running.remove(name)
-
-            clock.events(ticks)
-
-        return made
-
     for name in ("one", "two"):
-        await pair.start(name, declare=declare(name), auth=TOKENS)
+        await pair.start(name, declare=with_source(name, running), auth=TOKENS)
     client = await pair.client("one", token="ada", capabilities=SPEAKS)
     await until(lambda: running == ["one"])
     # A policy that reaches another process holds for the source of the first.

@@ -146,3 +146,17 @@ async def test_the_answer_to_a_callback_may_reach_another_process_and_counts_onc
         assert told["result"] == {"accepted": True}
     await call.ended()
     assert text(last(call)) == "one heard Ada"
+
+
+async def test_the_answer_to_a_callback_that_nobody_gets_is_refused(pair: Group):
+    for name in ("one", "two"):
+        await pair.start(name, auth=TOKENS)
+    client = await pair.client(
+        "two", token="ada", capabilities={"mgp": {"version": "0.3.0", "extensions": ["callbacks"]}}
+    )
+    one = pair["one"].link
+    for worker, refusal in (("0" * 12, "callback_not_pending"), (one.worker, "store_unavailable")):
+        await one._redis.hset(f"{one._prefix}size:mail:{one.worker}", "added", 64 * 1024 * 1024)  # its mailbox is full
+        answer = {"callback_id": f"{worker}.1.x", "response": "Ada"}
+        told = await client.at("two").ask("mgp/callback/respond", answer)
+        assert refusal in str(told["error"])

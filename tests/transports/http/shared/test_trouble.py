@@ -15,6 +15,7 @@ from defserve.stores.store import StoreUnavailable
 from defserve.transports.http.shared.reading import StreamReader
 from tests.asgi import Exchange, last, text
 from tests.transports.http.shared.group import Client, Group, Worker
+from tests.waiting import until
 
 pytestmark = pytest.mark.anyio
 
@@ -119,14 +120,24 @@ async def test_a_session_that_cannot_be_refreshed_keeps_no_change_from_others(
     await leave(stream)
 
 
-async def test_what_cannot_be_queued_is_refused_and_kept_later(group: Group, monkeypatch: pytest.MonkeyPatch):
+async def test_what_cannot_be_queued_is_answered_and_kept_later(group: Group, monkeypatch: pytest.MonkeyPatch):
     client = await group.client("one")
     with monkeypatch.context() as patch:
         patch.setattr(links, "QUEUED_BYTES", -1)
-        refused = await client.at("one").begin_request("logging/setLevel", {"level": "debug"}).ended()
-        assert refused.status == 503 and session(group["one"], client).has_changed
+        done = await client.at("one").begin_request("logging/setLevel", {"level": "debug"}).ended()
+        assert done.status == 200 and session(group["one"], client).has_changed
     await client.at("one").ask("resources/subscribe", {"uri": "memo://a"})
     await client.knows("two", lambda session: "debug" in str(session.known))
+
+
+async def test_cancellations_of_calls_elsewhere_do_not_queue_without_end(group: Group, monkeypatch: pytest.MonkeyPatch):
+    client = await group.client("one")
+    one, link = session(group["one"], client), group["one"].link
+    for most, is_sent in ((links.QUEUED_BYTES, True), (-1, False)):
+        monkeypatch.setattr(links, "QUEUED_BYTES", most)
+        one.cancel_elsewhere("unknown", one.opener)
+        assert bool(link._queue) is is_sent
+        await until(lambda: link.is_written)
 
 
 async def test_a_result_is_given_although_its_session_cannot_be_kept(group: Group, monkeypatch: pytest.MonkeyPatch):

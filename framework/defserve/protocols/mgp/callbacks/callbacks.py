@@ -6,6 +6,7 @@ call waits.
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Coroutine
 from secrets import token_urlsafe
 from typing import TYPE_CHECKING, Any
 
@@ -85,25 +86,19 @@ class CallbackSection:
 
     # -- answers -----------------------------------------------------------------------------------------
 
-    def respond(self, call: Call, params: Params) -> Params:
+    def respond(self, call: Call, params: Params) -> Params | Coroutine[Any, Any, Params]:
         """`mgp/callback/respond`. Raises InvalidParams for an answer that no call waits for; it changes nothing.
 
-        Runs at once, without a turn of the event loop. It must be served while the server drains, and while the calls
+        Runs at once, without a turn of the event loop, unless another process asked. It must be served while the server drains, and while the calls
         that wait for answers take up every slot.
         """
         id = text(params, "callback_id")
         if "response" not in params or is_object(params["response"]):
             raise InvalidParams("Invalid params: response must be a text, a number, true, false, null, or a list")
         sharer = call.session.sharer
-        if sharer is not None and sharer.notify_elsewhere(id, ANSWERED, params, call.identity):
-            return {"accepted": True}  # it is judged where the question was asked
-        if not self._take(call.session, call.principal, call.identity, params):
-            # The message does not say whether such a callback ever existed, here or in another session.
-            raise InvalidParams(
-                "Invalid params: no callback waits for this answer; it is unknown, answered, or over",
-                data={"error_type": "callback_not_pending"},
-            )
-        return {"accepted": True}
+        if sharer is not None and call.identity is not None and sharer.is_elsewhere(id):
+            return _accepted_elsewhere(sharer.tell_elsewhere(id, ANSWERED, params, call.identity))
+        return _accepted(self._take(call.session, call.principal, call.identity, params))
 
     def answered(self, session: Session, params: Params) -> None:
         """Another process was given an answer. One that no call waits for changes nothing."""
@@ -129,6 +124,20 @@ class CallbackSection:
         for _, answer in list(asked.waiting.values()) if asked is not None else ():
             if not answer.done():
                 answer.set_exception(PeerGone("the peer has left"))
+
+
+async def _accepted_elsewhere(telling: Awaitable[bool]) -> Params:
+    return _accepted(await telling)  # it is judged where the question was asked
+
+
+def _accepted(is_accepted: bool) -> Params:
+    if not is_accepted:
+        # The message does not say whether such a callback ever existed, here or in another session.
+        raise InvalidParams(
+            "Invalid params: no callback waits for this answer; it is unknown, answered, or over",
+            data={"error_type": "callback_not_pending"},
+        )
+    return {"accepted": True}
 
 
 def _request(call: Call, id: str, type: str, message: str, options: list[str]) -> Params:

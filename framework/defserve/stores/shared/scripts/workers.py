@@ -12,8 +12,10 @@ PUBLISH: Final = HEAD + "news(unpack(ARGV, 2)) return 1"
 # field, value, …: something for the worker that knows what it is about; nobody receives it later
 SIGNAL: Final = HEAD + "signal(unpack(ARGV, 2)) return 1"
 
-# worker, field, value, …: something for one worker → whether its mailbox had room
-MAIL: Final = HEAD + "return mail(ARGV[2], unpack(ARGV, 3)) and 1 or 0"
+# worker, field, value, …: something for one worker → 1; 0: it does not live; FULL: so is its mailbox
+# Clients choose the worker: one that does not live gets no mailbox.
+MAIL: Final = HEAD + "return alive(ARGV[2]) and (mail(ARGV[2], unpack(ARGV, 3)) and 1 or -1) or 0"
+FULL: Final = -1
 
 # worker, ttl of its lease, the last news and the last mail it has read → whether it had a lease, and got all its mail
 RENEW: Final = (

@@ -272,16 +272,28 @@ class SharedSession(HttpSession):
     # -- elsewhere ---------------------------------------------------------------------------------------
 
     def notify_elsewhere(self, question: Id, method: str, params: Params, identity: Any) -> bool:
-        worker = question.partition(".")[0] if isinstance(question, str) else ""
-        if WORKER.fullmatch(worker) is None or worker == self.link.worker or identity is None or self.link.is_full:
+        if not self.is_elsewhere(question) or identity is None or self.link.is_full:
             return False
-        data, who = json.dumps([method, params]), json.dumps(written(identity))
-        self.link.write(workers.MAIL, worker, "t", "notification", "s", self.id, "d", data, "p", who)
+        self.link.write(workers.MAIL, *self._letter(question, method, params, identity))
         return True
+
+    def is_elsewhere(self, question: Id) -> bool:
+        worker = question.partition(".")[0] if isinstance(question, str) else ""
+        return WORKER.fullmatch(worker) is not None and worker != self.link.worker
+
+    async def tell_elsewhere(self, question: Id, method: str, params: Params, identity: Any) -> bool:
+        sent = await self.link.run(workers.MAIL, *self._letter(question, method, params, identity))
+        if sent == workers.FULL:
+            raise StoreUnavailable("The process that asks is behind with its answers; try again")
+        return bool(sent)
+
+    def _letter(self, question: Id, method: str, params: Params, identity: Any) -> tuple[str, ...]:
+        worker, data, who = str(question).partition(".")[0], json.dumps([method, params]), json.dumps(written(identity))
+        return worker, "t", "notification", "s", self.id, "d", data, "p", who
 
     def cancel_elsewhere(self, id: Id, identity: Any) -> None:
         text = json.dumps(id)
-        if len(text) <= LONGEST_ID and identity is not None:
+        if len(text) <= LONGEST_ID and identity is not None and not self.link.is_full:
             who = json.dumps(written(identity))
             self.link.write(workers.SIGNAL, "t", "cancel", "s", self.id, "i", text, "p", who, "w", self.link.worker)
 

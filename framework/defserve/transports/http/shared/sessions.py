@@ -93,14 +93,14 @@ class SharedSessions(HttpSessions):
         session.touched = time.monotonic()
         self._link.write(sessions.TOUCH, session.id, session.ttl)
 
-    async def load(self, id: str, principal: Principal) -> None:
-        """Ask the store for a session of this principal. Raises StoreUnavailable, and LimitExceeded.
+    async def load(self, id: str, principal: Principal | str) -> None:
+        """Ask the store for a session of this principal, who may be given by its id.
 
-        A session that is known is served on while the store is away.
+        Raises StoreUnavailable, and LimitExceeded. A session that is known is served on while the store is away.
         """
         if SESSION_ID.fullmatch(id) is None:
             return
-        key = (id, principal.id)
+        key = (id, _id(principal))
         task = self._loading.get(key)
         if task is None:
             task = self._loading[key] = asyncio.create_task(self._load(id, principal))
@@ -108,7 +108,7 @@ class SharedSessions(HttpSessions):
         await asyncio.wait((task,))
         task.result()
 
-    async def _load(self, id: str, principal: Principal) -> None:
+    async def _load(self, id: str, principal: Principal | str) -> None:
         known = cast("SharedSession | None", self._open.get(id))
         try:
             if known is not None and known.has_changed:
@@ -138,7 +138,7 @@ class SharedSessions(HttpSessions):
                 return
         known.restore(record)
         known.used = time.monotonic()
-        if known.opener.id == principal.id:  # an id alone moves nothing
+        if known.opener.id == _id(principal):  # an id alone moves nothing
             try:
                 if await self._find_owner(known, record.get("owner", ""), bool(found[1])):
                     known.restore(record)  # what only an owner does begins
@@ -186,12 +186,13 @@ class SharedSessions(HttpSessions):
             if isinstance(result, Exception):  # the other sessions must hear of it all the same
                 log.error("a session could not be refreshed: %s", result)
 
-    def _opened(self, id: str, record: dict[str, str], principal: Principal) -> SharedSession | None:
+    def _opened(self, id: str, record: dict[str, str], principal: Principal | str) -> SharedSession | None:
         opener = remembered(json.loads(record["opener"]))
-        if opener.id != principal.id:
+        if opener.id != _id(principal):
             return None  # another principal's session is not found: an id is never authority
-        if (opener.kind, opener.credential) == (principal.kind, principal.credential):
-            opener = principal
+        if isinstance(principal, Principal):
+            is_same = (opener.kind, opener.credential) == (principal.kind, principal.credential)
+            opener = principal if is_same else opener
         session = self.new(id, opener)
         session.conversation = self._conversation(session)
         session.restore(record)
@@ -211,7 +212,8 @@ class SharedSessions(HttpSessions):
     async def load_all(self, principal: str) -> None:
         """Ask the store for all sessions of a principal, so that it can be spoken to from here."""
         for id in await self._link.run(sessions.OF_ACCOUNT, _account(principal)):
-            await self.load(id.decode(), Principal(principal))
+            if not self.is_current(id.decode()):
+                await self.load(id.decode(), principal)
 
     async def keep(self, session: SharedSession) -> None:
         """Write down a session that was opened. Raises StoreUnavailable, and LimitExceeded past a limit."""
@@ -318,8 +320,12 @@ class SharedSessions(HttpSessions):
 
     def _on_claimed(self, fields: dict[str, bytes], id: str) -> None:
         owner = fields["w"].decode()
-        if (session := self._of(fields)) is not None and owner != self._link.worker:
-            session.owner = owner
+        if (session := self._of(fields)) is None or owner == self._link.worker:
+            return
+        was_owner, session.owner = session.is_owner, owner
+        if was_owner:  # what it did for the session by itself ends
+            session.is_stale = True
+            self._load_soon(session)
 
     def _on_event(self, fields: dict[str, bytes], id: str) -> None:
         session = self._of(fields)
@@ -350,6 +356,10 @@ class SharedSessions(HttpSessions):
         session, call = self._of(fields), json.loads(fields["i"])
         if session is not None and fields["w"].decode() != self._link.worker and call in session.conversation.in_flight:
             session.conversation.cancel(call, remembered(json.loads(fields["p"])))
+
+
+def _id(principal: Principal | str) -> str:
+    return principal if isinstance(principal, str) else principal.id
 
 
 def _account(principal: str) -> str:
