@@ -12,6 +12,7 @@ from defserve.protocols.mcp.resources.subscriptions import Subscriptions
 from defserve.protocols.mgp.access.policy import AccessPolicy, Entry
 from defserve.stores.shared.link import SharedLink
 from defserve.stores.shared.tables import SharedTable
+from defserve.stores.store import StoreUnavailable
 
 TABLE = "access"
 INSTANTS = ("granted_at", "expires_at")
@@ -28,6 +29,10 @@ class SharedEntries:
 
         self._table = SharedTable(link, TABLE, reload)
         policy.share(self)
+
+    def check(self) -> None:
+        if not self._table.is_loaded:
+            raise StoreUnavailable("The store cannot be reached: who may use what is not known yet")
 
     def decisions(self) -> Iterable[tuple[str, str | None, Entry | None]]:
         for name, value in self._table.values.items():

@@ -34,11 +34,15 @@ READ: Final = HEAD + "return call('HGETALL', P .. 'table:' .. ARGV[2])"
 
 
 class SharedTable:
-    """`values` is this worker's copy. `changed` is called after each change of it, on the loop of the link."""
+    """`values` is this worker's copy. `changed` is called after each change of it, on the loop of the link.
+
+    `is_loaded` says whether the store was ever read: before, `values` has only what was put here.
+    """
 
     def __init__(self, link: SharedLink, name: str, changed: Callable[[], None]) -> None:
         self._link, self._name, self._changed = link, name, changed
         self.values: dict[str, str] = {}
+        self.is_loaded = False
         self._unsent: dict[str, str] = {}
         self._written: dict[str, str] = {}
         link.receive(CHANGED, self._on_change)
@@ -87,4 +91,5 @@ class SharedTable:
         texts = [each.decode() for each in found]
         # What was put here must not be read as it was before.
         self.values = dict(zip(texts[::2], texts[1::2], strict=True)) | self._written
+        self.is_loaded = True
         self._changed()

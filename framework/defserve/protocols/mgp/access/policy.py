@@ -85,6 +85,10 @@ class SharedDecisions(Protocol):
     """What the processes of one server have decided while they served. When `put` or `remove` returns in a thread, the
     change is safe. Each change, by whomever, is followed by `AccessPolicy.reload`."""
 
+    def check(self) -> None:
+        """Raises Refused until it is known what the others have decided."""
+        ...
+
     def decisions(self) -> Iterable[tuple[str, str | None, Entry | None]]:
         """Each agent and tool (None: the server) that was decided about, and the entry. None: it was removed."""
         ...
@@ -147,6 +151,11 @@ class AccessPolicy:
         with self._lock:
             self._shared, self._declared = shared, self._entries
 
+    def check(self) -> None:
+        """Raises Refused if other processes decide too and it is not known yet what: it may be that they revoked."""
+        if self._shared is not None:
+            self._shared.check()
+
     def reload(self) -> None:
         """Take over what others have put into the store, or removed from it."""
         if self._store is None and self._shared is None:
@@ -162,6 +171,7 @@ class AccessPolicy:
 
     def decide(self, agent_id: str, tool_name: str | None, now: datetime) -> AccessDecision:
         """Whether an agent may use a tool or, if none is named, the server."""
+        self.check()
         mine = self._entries.get(agent_id, {})
         for subject in (tool_name, None):
             entry = mine.get(subject)
@@ -173,6 +183,7 @@ class AccessPolicy:
 
     def rules(self, agent_id: str, now: datetime) -> frozenset[tuple[str | None, Permission]]:
         """The entries that apply to an agent now. Agents with the same rules may do the same."""
+        self.check()
         mine = self._entries.get(agent_id, {}).items()
         return frozenset((subject, entry.permission) for subject, entry in mine if entry.holds(now))
 
