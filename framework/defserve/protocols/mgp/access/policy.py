@@ -156,6 +156,10 @@ class AccessPolicy:
         if self._shared is not None:
             self._shared.check()
 
+    def is_declared(self, agent_id: str, tool_name: str | None) -> bool:
+        """Whether there may be an entry that other processes have not decided about."""
+        return self._store is not None or tool_name in self._declared.get(agent_id, {})
+
     def reload(self) -> None:
         """Take over what others have put into the store, or removed from it."""
         if self._store is None and self._shared is None:
