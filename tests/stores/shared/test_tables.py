@@ -119,3 +119,40 @@ async def test_what_the_loop_decides_and_the_store_has_no_room_for_is_logged_and
     await asyncio.to_thread(one.policy.grant, Entry("server_grant", "next"))
     await one.entries._table._load()
     assert allowed(one, "next") and not allowed(one, "declared")
+
+
+async def test_what_another_process_revokes_while_an_entry_is_put_stays_revoked(
+    processes: list[Process], monkeypatch: pytest.MonkeyPatch
+):
+    one, two = processes
+    run, seen = one.link.run, list[str]()
+
+    async def interrupted(script: str, *args: Any) -> Any:
+        reply = await run(script, *args)
+        if script is tables.PUT and not seen:
+            seen.append("put")
+            await until(lambda: allowed(two, "ada"))
+            await asyncio.to_thread(two.policy.revoke, "ada")
+            await one.entries._table._load()
+        return reply
+
+    monkeypatch.setattr(one.link, "run", interrupted)
+    await asyncio.to_thread(one.policy.grant, Entry("server_grant", "ada"))
+    assert seen and not allowed(one, "ada") and not allowed(two, "ada")
+    await asyncio.to_thread(one.policy.grant, Entry("server_grant", "ada"))
+    assert allowed(one, "ada")
+    assert await asyncio.to_thread(one.policy.revoke, "ada") is not None
+    assert await asyncio.to_thread(one.policy.revoke, "ada") is None
+
+
+async def test_the_later_of_two_decisions_on_the_loop_holds_while_it_is_on_its_way(
+    processes: list[Process], monkeypatch: pytest.MonkeyPatch
+):
+    one, _ = processes
+    written: list[Any] = []
+    monkeypatch.setattr(one.link, "write", lambda *args, done: written.append(done))
+    one.policy.grant(Entry("server_grant", "declared", granted_by="root"))
+    one.policy.revoke("declared")
+    written[0](1)
+    await one.entries._table._load()
+    assert not allowed(one, "declared")

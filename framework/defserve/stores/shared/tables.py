@@ -63,6 +63,7 @@ class SharedTable:
         self.is_loaded = False
         self._unsent: dict[str, _Put] = {}
         self._written: dict[str, str] = {}
+        self._reads = self._last_read = 0
         link.receive(CHANGED, self._on_change)
         link.caught_up.append(self._load)
 
@@ -85,7 +86,7 @@ class SharedTable:
             self._written[name] = value
             self._link.write(PUT, *self._arguments(put), done=partial(self._taken, put))
         else:
-            waiting = asyncio.run_coroutine_threadsafe(self._link.run(PUT, *self._arguments(put)), loop)
+            waiting = asyncio.run_coroutine_threadsafe(self._put(put), loop)
             try:
                 has_room = waiting.result(TIMEOUT)
             except TimeoutError:
@@ -93,7 +94,14 @@ class SharedTable:
                 raise StoreUnavailable("The store does not answer") from None
             if not has_room:
                 raise LimitExceeded("too many entries for all processes", data={"limit": self._name})
+            return
         self.values = _merged(self.values, {name: value})
+
+    async def _put(self, put: _Put) -> bool:
+        has_room = bool(await self._link.run(PUT, *self._arguments(put)))
+        # Another process may have changed it since.
+        await self._read()
+        return has_room
 
     def _taken(self, put: _Put, has_room: Any) -> None:
         if not has_room:
@@ -101,8 +109,10 @@ class SharedTable:
             if put.is_restrictive:
                 self._written[put.name] = put.value
                 return
-            self._link.write(READ, self._name, done=self._read)
-        self._written.pop(put.name, None)
+            self._link.write(READ, self._name, done=partial(self._reread, self._next_read()))
+        # Not the same text but the same object: another put may be on its way.
+        if self._written.get(put.name) is put.value:
+            del self._written[put.name]
 
     def _arguments(self, put: _Put) -> tuple[Value, ...]:
         most = MOST_BYTES * (2 if put.is_restrictive else 1)
@@ -117,16 +127,30 @@ class SharedTable:
         for put in self._unsent.values():
             self._taken(put, await self._link.run(PUT, *self._arguments(put)))
         self._unsent.clear()
-        self._read(await self._link.run(READ, self._name))
+        await self._read()
+        self._changed()
 
-    def _read(self, found: list[Any] | None) -> None:
-        if found is None:
+    def _next_read(self) -> int:
+        self._reads += 1
+        return self._reads
+
+    async def _read(self) -> None:
+        number = self._next_read()
+        self._take(number, await self._link.run(READ, self._name))
+
+    def _reread(self, number: int, found: list[Any] | None) -> None:
+        if found is not None:
+            self._take(number, found)
+            self._changed()
+
+    def _take(self, number: int, found: list[Any]) -> None:
+        if number < self._last_read:  # a later one was faster; if this one knows more, news of that is on its way
             return
+        self._last_read = number
         texts = [each.decode() for each in found]
         # What was put here must not be read as it was before.
         self.values = _merged(dict(zip(texts[::2], texts[1::2], strict=True)), self._written)
         self.is_loaded = True
-        self._changed()
 
 
 def _merged(values: Mapping[str, str], put: Mapping[str, str]) -> dict[str, str]:

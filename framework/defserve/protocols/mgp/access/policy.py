@@ -206,19 +206,22 @@ class AccessPolicy:
         with self._lock:
             if self._store is not None:
                 self._store.put(entry)
-            self._entries = _with(self._entries, entry)
+            # Another process may have decided since.
+            self._entries = _with(self._entries, entry) if self._shared is None else self._stored()
         self._tell()
 
     def revoke(self, agent_id: str, tool_name: str | None = None) -> Entry | None:
         """Remove an agent's entry for a tool, or for the server. Returns it, or None if there was none."""
-        if self._shared is not None and (shared := self.entry(agent_id, tool_name)) is not None:
-            self._shared.remove(shared)
+        found = self.entry(agent_id, tool_name)
+        if self._shared is not None and found is not None:
+            self._shared.remove(found)
         with self._lock:
-            if (entry := self.entry(agent_id, tool_name)) is None:
+            entry = found if self._shared is not None else self.entry(agent_id, tool_name)
+            if entry is None:
                 return None
             if self._store is not None:
                 self._store.remove(entry)
-            self._entries = _without(self._entries, entry)
+            self._entries = _without(self._entries, entry) if self._shared is None else self._stored()
         self._tell()
         return entry
 
