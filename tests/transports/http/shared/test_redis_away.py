@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
+from typing import Any
 
 import pytest
 
+from defserve import AccessPolicy, Entry
+from defserve.auth import StaticTokens
+from defserve.stores.store import StoreUnavailable
 from tests.asgi import Peer, last, text
 from tests.raw import STATELESS
 from tests.stores.redis_server import RedisServer
@@ -94,3 +99,37 @@ async def test_a_session_that_ended_while_a_process_heard_nothing_is_over_for_it
     assert (await client.at("one").delete().ended()).status == 204
     await until(lambda: not pair["two"].known)
     assert (await client.at("two").begin_call("who").ended()).status == 404
+
+
+async def test_a_process_that_starts_without_it_gives_nobody_access_until_it_knows_what_was_revoked(
+    own_redis: RedisServer, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr("defserve.stores.shared.link.START_TIMEOUT", 0.01)
+
+    def access() -> dict[str, Any]:
+        declared = [Entry("server_grant", "ada"), Entry("server_grant", "bob")]
+        return {"access": AccessPolicy("opt-in", declared, admins=["root"])}
+
+    def peer(name: str, token: str) -> Peer:
+        made = Peer(group[name].app, STATELESS)
+        made.token = token
+        return made
+
+    tokens = StaticTokens({"ada": "ada", "bob": "bob", "root": "root"})
+    async with AsyncExitStack() as stack:
+        group = Group(own_redis.address, stack)
+        await group.start("one", auth=tokens, options=access())
+        await until(lambda: group["one"].link.is_up)
+        await asyncio.to_thread(group["one"].server.mgp.access.policy.revoke, "ada")
+        await group.stop("one")
+        own_redis.kill()
+        await group.start("two", auth=tokens, options=access())
+        for token in ("ada", "bob"):
+            for method, params in (("tools/call", {"name": "who", "arguments": {}}), ("tools/list", {})):
+                assert "The store cannot be reached" in str(await peer("two", token).ask(method, params))
+        with pytest.raises(StoreUnavailable):
+            group["two"].server.mgp.access.policy.check()
+        own_redis.start()
+        await until(lambda: group["two"].link.is_up)
+        assert "has no access" in str(await peer("two", "ada").ask("tools/call", {"name": "who", "arguments": {}}))
+        assert await peer("two", "bob").call("who") == "two"

@@ -137,6 +137,7 @@ class AccessSection:
             raise AccessDenied(f"{caller.id} is not an admin of this server", details={"agent_id": caller.id})
         if (policy := self.named(id := text(params, "server_id"))) is None:
             raise ServerNotFound(f"there is no server {id[:128]!r} here; this server's own id is {self._server_id!r}")
+        policy.check()
         return policy
 
     def _entry(self, call: Call, params: Params) -> Entry:

@@ -85,6 +85,10 @@ class SharedDecisions(Protocol):
     """What the processes of one server have decided while they served. When `put` or `remove` returns in a thread, the
     change is safe. Each change, by whomever, is followed by `AccessPolicy.reload`."""
 
+    def check(self) -> None:
+        """Raises Refused until it is known what the others have decided."""
+        ...
+
     def decisions(self) -> Iterable[tuple[str, str | None, Entry | None]]:
         """Each agent and tool (None: the server) that was decided about, and the entry. None: it was removed."""
         ...
@@ -147,6 +151,15 @@ class AccessPolicy:
         with self._lock:
             self._shared, self._declared = shared, self._entries
 
+    def check(self) -> None:
+        """Raises Refused if other processes decide too and it is not known yet what: it may be that they revoked."""
+        if self._shared is not None:
+            self._shared.check()
+
+    def is_declared(self, agent_id: str, tool_name: str | None) -> bool:
+        """Whether there may be an entry that other processes have not decided about."""
+        return self._store is not None or tool_name in self._declared.get(agent_id, {})
+
     def reload(self) -> None:
         """Take over what others have put into the store, or removed from it."""
         if self._store is None and self._shared is None:
@@ -162,6 +175,7 @@ class AccessPolicy:
 
     def decide(self, agent_id: str, tool_name: str | None, now: datetime) -> AccessDecision:
         """Whether an agent may use a tool or, if none is named, the server."""
+        self.check()
         mine = self._entries.get(agent_id, {})
         for subject in (tool_name, None):
             entry = mine.get(subject)
@@ -173,6 +187,7 @@ class AccessPolicy:
 
     def rules(self, agent_id: str, now: datetime) -> frozenset[tuple[str | None, Permission]]:
         """The entries that apply to an agent now. Agents with the same rules may do the same."""
+        self.check()
         mine = self._entries.get(agent_id, {}).items()
         return frozenset((subject, entry.permission) for subject, entry in mine if entry.holds(now))
 
@@ -191,19 +206,22 @@ class AccessPolicy:
         with self._lock:
             if self._store is not None:
                 self._store.put(entry)
-            self._entries = _with(self._entries, entry)
+            # Another process may have decided since.
+            self._entries = _with(self._entries, entry) if self._shared is None else self._stored()
         self._tell()
 
     def revoke(self, agent_id: str, tool_name: str | None = None) -> Entry | None:
         """Remove an agent's entry for a tool, or for the server. Returns it, or None if there was none."""
-        if self._shared is not None and (shared := self.entry(agent_id, tool_name)) is not None:
-            self._shared.remove(shared)
+        found = self.entry(agent_id, tool_name)
+        if self._shared is not None and found is not None:
+            self._shared.remove(found)
         with self._lock:
-            if (entry := self.entry(agent_id, tool_name)) is None:
+            entry = found if self._shared is not None else self.entry(agent_id, tool_name)
+            if entry is None:
                 return None
             if self._store is not None:
                 self._store.remove(entry)
-            self._entries = _without(self._entries, entry)
+            self._entries = _without(self._entries, entry) if self._shared is None else self._stored()
         self._tell()
         return entry
 
