@@ -42,6 +42,9 @@ def at_terminal(
         stderr=theirs,
         env={**given, "TERM": "xterm-256color", **(env or {})},
         cwd=cwd,
+        start_new_session=True,
+        # It is the terminal of that session, so that a typed Ctrl-C is a signal.
+        preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),
     )
     os.close(theirs)
     try:

@@ -34,6 +34,26 @@ def test_a_question_is_answered_by_its_number(tmp_path: Path):
     assert "To whom?\n    1. Ann from next door\n    2. Bob, who is late\n" in text and text.endswith("bob\n")
 
 
+@pytest.mark.parametrize(
+    ("tool", "asked", "said"),
+    [
+        ("remove", "[y/N]", "remove was not run\n"),
+        ("ask", "(string):", "stopped: ask was not run to its end\n"),
+        ("confirm", "[y/N]", "stopped: confirm was not run to its end\n"),
+    ],
+)
+def test_ctrl_c_at_a_question_ends_the_command_at_once(tmp_path: Path, tool: str, asked: str, said: str):
+    (tmp_path / "asking.py").write_text(
+        "from defserve import Context, Server, dangerous\nserver = Server('asking')\n"
+        "@server.tool\n@dangerous\ndef remove() -> str:\n    return 'removed'\n"
+        "@server.tool\nasync def ask(ctx: Context) -> str:\n    return await ctx.ask('Who?', str)\n"
+        "@server.tool\nasync def confirm(ctx: Context) -> bool:\n    return await ctx.confirm('Sure?')\n"
+    )
+    seen = at_terminal("call", "asking.py", tool, typed=[(asked, "\x03")], cwd=tmp_path)
+    assert seen.code == 130
+    assert said in COLOUR.sub("", seen.text) and "Traceback" not in seen.text
+
+
 def test_the_terminals_width_is_kept(tmp_path: Path):
     text = COLOUR.sub("", at_terminal("inspect", SHELF, width=50, cwd=tmp_path).text)
     assert max(map(len, text.splitlines())) <= 50

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import sys
-from collections.abc import Callable, Hashable, Iterator, Mapping
+from collections.abc import Callable, Generator, Hashable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext
+from select import select
+from threading import Event
 from typing import Any, Final
 
 from defserve.cli.answers.forms import form_problem
@@ -18,6 +22,8 @@ Read = Callable[[], str]
 Field = Mapping[str, Any]
 
 TRIES: Final = 3
+LOOK_SECONDS: Final = 0.1
+"""How often a read looks whether its question is over."""
 LONE: Final = "value"
 """The field of a form that servers make for a single answer."""
 YES_OR_NO: Final = {
@@ -37,16 +43,44 @@ class UnclearAnswer(ValueError):
     """What was typed is not an answer; the text says what to type."""
 
 
-def terminal_answers(read: Read = sys.stdin.readline) -> Answers:
-    """Answers typed at the terminal, one line per field. End of input dismisses the question."""
+def terminal_answers(read: Read | None = None) -> Answers:
+    """Answers typed at the terminal, one line per field. End of input dismisses the question.
+
+    A question that is cancelled, as Ctrl-C does, stops waiting for its line. `read` replaces the terminal.
+    """
 
     async def ask(message: str, schema: dict[str, Any]) -> Any:
-        return await asyncio.to_thread(fill_in, message, schema, read)
+        with _typed() if read is None else nullcontext(read) as line:
+            return await asyncio.to_thread(fill_in, message, schema, line)
 
     async def ask_url(message: str, url: str) -> Decision:
-        return await asyncio.to_thread(agree, f"{message}\nOpen {url} and come back.", read)
+        with _typed() if read is None else nullcontext(read) as line:
+            return await asyncio.to_thread(agree, f"{message}\nOpen {url} and come back.", line)
 
     return Answers(ask=ask, ask_url=ask_url)
+
+
+@contextmanager
+def _typed() -> Generator[Read]:
+    """Reads lines of stdin while the block runs. A read that still waits at its end is the end of input.
+
+    A thread that waits in `readline` cannot be stopped, and the process would wait for it.
+    """
+    if os.name != "posix":  # Elsewhere only sockets can be waited for.
+        yield sys.stdin.readline
+        return
+    is_over = Event()
+
+    def read() -> str:
+        while not is_over.is_set():
+            if select([sys.stdin], [], [], LOOK_SECONDS)[0]:
+                return sys.stdin.readline()
+        return ""
+
+    try:
+        yield read
+    finally:
+        is_over.set()
 
 
 def fill_in(message: str, schema: dict[str, Any], read: Read) -> dict[str, Any] | Decision:

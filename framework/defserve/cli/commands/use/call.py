@@ -16,7 +16,7 @@ from defserve.cli.content.pages import content_page, is_content, media_of
 from defserve.cli.parser import CommandParser
 from defserve.cli.screen.blocks import Block, Data, Written
 from defserve.cli.screen.progress import Working
-from defserve.cli.screen.screen import show
+from defserve.cli.screen.screen import show, tell
 from defserve.cli.target.connection import connect
 from defserve.cli.target.target import TARGET_HELP, ServerTarget, quiet, resolve, split_command
 from defserve.cli.tracebacks import brief_tracebacks
@@ -123,9 +123,16 @@ async def call(
         arguments = {**fit(texts, object_of(object_of(listed.get("inputSchema")).get("properties"))), **values}
         if options.validate:
             return CallResult(await validated(client, tool, arguments, tools, options))
-        await given.confirm(tool_security(tool, listed), str(listed.get("title") or tool), arguments)
+        try:
+            await given.confirm(tool_security(tool, listed), str(listed.get("title") or tool), arguments)
+        except asyncio.CancelledError:
+            tell("", f"{tool} was not run")
+            raise
         try:
             return (await _called(client, tool, arguments, options))._replace(problem=given.unanswered)
+        except asyncio.CancelledError:
+            tell("", f"stopped: {tool} was not run to its end")
+            raise
         except (PeerError, ToolError) as error:
             if tool in tools or (isinstance(error, PeerError) and error.code != UNKNOWN_TOOL):
                 raise explained(error, given) from None
