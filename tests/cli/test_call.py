@@ -6,12 +6,13 @@ import sys
 from argparse import Namespace
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from defserve import Server
 from defserve.cli.answers.terminal import terminal_answers
-from defserve.cli.commands.use.call import fit, unknown_tool
+from defserve.cli.commands.use.call import fit, misnamed, unknown_tool
 from defserve.cli.tracebacks import MORE, OURS, PYTHONS, brief
 from tests.cli.running import Run
 
@@ -180,6 +181,30 @@ def test_a_person_is_asked_once_and_sees_the_arguments(defserve: Run, todo: str,
     assert (code, out) == (0, "cleared\n")
     asked = "  folder: attic [y/N] "
     assert err == f"\nRun Clear it all?\n{asked}  type y or n\n{asked}"
+
+
+def test_nobody_is_asked_about_a_call_whose_arguments_are_misnamed(
+    defserve: Run, todo: str, person: Callable[..., None]
+):
+    person("y\n")
+    code, out, err = defserve("call", todo, "clear", "foldr=attic")
+    assert (code, out, err) == (5, "", "error: unknown argument 'foldr'; did you mean 'folder'?\n")
+
+
+@pytest.mark.parametrize(
+    ("schema", "wrong"),
+    [
+        ({"properties": {"name": {}}, "required": ["name"]}, ["name: missing", "unknown argument 'nam'; did you mean"]),
+        ({"properties": {"name": {}}, "additionalProperties": {}}, []),
+        ({"properties": {"name": {}}, "additionalProperties": {}, "required": ["name"]}, ["name: missing"]),
+        ({"type": "object"}, []),
+        ({"properties": [], "required": 1}, []),
+        ({"properties": {"other": {}}}, ["unknown argument 'nam'; its arguments are other"]),
+    ],
+)
+def test_arguments_are_misnamed_by_their_schema(schema: dict[str, Any], wrong: list[str]):
+    found = misnamed(schema, {"nam": "bob"})
+    assert len(found) == len(wrong) and all(map(str.startswith, found, wrong))
 
 
 @pytest.mark.parametrize("line", ["n\n", "\n", ""])

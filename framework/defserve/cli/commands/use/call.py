@@ -24,6 +24,7 @@ from defserve.errors import DefserveError, PeerError, ToolError, UsageError, did
 from defserve.host.client import Client
 from defserve.host.fields import object_of
 from defserve.host.mgp.security.tool_security import tool_security
+from defserve.wire.jsonvalue import is_array
 
 EXAMPLES: Final = """  defserve call server.py add a=1 b=2
   defserve call server.py search query="two words" tags:='["x", "y"]'
@@ -39,6 +40,8 @@ UNKNOWN_TOOL: Final = -32602
 UNKNOWN_METHOD: Final = -32601
 MISSING_CAPABILITY: Final = -32021
 UNFINISHED: Final = re.compile(r"<(?:coroutine|async_generator) object (?P<name>[\w.<>]{1,200}) at 0x[0-9a-f]{1,16}>")
+# Where a schema may allow arguments that its properties do not name.
+OPEN: Final = {"patternProperties", "$ref", "allOf", "anyOf", "oneOf", "if"}
 # The server did not ask, so the fields of its question are not known.
 ANSWER: Final = """--answer '{"FIELD": VALUE}' with the fields of its question"""
 
@@ -123,8 +126,12 @@ async def call(
         arguments = {**fit(texts, object_of(object_of(listed.get("inputSchema")).get("properties"))), **values}
         if options.validate:
             return CallResult(await validated(client, tool, arguments, tools, options))
+        security = tool_security(tool, listed)
+        if security.confirmation_required and (wrong := misnamed(object_of(listed.get("inputSchema")), arguments)):
+            # Nobody is asked about a call that cannot run.
+            raise ToolError("\n".join(wrong))
         try:
-            await given.confirm(tool_security(tool, listed), str(listed.get("title") or tool), arguments)
+            await given.confirm(security, str(listed.get("title") or tool), arguments)
         except asyncio.CancelledError:
             tell("", f"{tool} was not run")
             raise
@@ -178,6 +185,19 @@ async def validated(
     if found:
         raise ToolError("\n".join(found))
     return "valid"
+
+
+def misnamed(schema: dict[str, Any], arguments: dict[str, Any]) -> list[str]:
+    """The arguments that are missing, and those that the schema does not name, unless it may allow others."""
+    properties, required = object_of(schema.get("properties")), schema.get("required")
+    missing = [name for name in required if name not in arguments] if is_array(required) else []
+    is_open = not properties or OPEN & schema.keys() or schema.get("additionalProperties", False) is not False
+    unknown = [] if is_open else [name for name in arguments if name not in properties]
+    known = f"its arguments are {', '.join(properties)}"
+    return [
+        *(f"{name}: missing" for name in missing),
+        *(f"unknown argument {name!r}; {did_you_mean(name, properties, known)}" for name in unknown),
+    ]
 
 
 def fit(texts: dict[str, str], properties: dict[str, Any]) -> dict[str, Any]:
