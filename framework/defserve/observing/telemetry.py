@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contextvars import Token
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from defserve.core.call import Call
 from defserve.errors import UsageError
@@ -12,12 +12,14 @@ from defserve.protocols.mcp.lifecycle import dialect_of
 from defserve.protocols.mcp.params import meta
 from defserve.version import VERSION
 
-try:
+is_installed: bool = True
+if TYPE_CHECKING:
     from opentelemetry import context, propagate, trace
-except ImportError:
-    raise UsageError(
-        "defserve.observing.telemetry needs OpenTelemetry", fix='pip install "defserve[telemetry]" opentelemetry-sdk'
-    ) from None
+else:
+    try:
+        from opentelemetry import context, propagate, trace
+    except ImportError:  # `from defserve import *` imports this module too.
+        is_installed = False
 
 # How a caller says which trace its request belongs to (W3C trace context).
 CARRIED = ("traceparent", "tracestate", "baggage")
@@ -35,12 +37,14 @@ class Telemetry(RequestWatcher[OpenSpan]):
     """`Server(…, extensions=[Telemetry()])`. The tracer is the configured provider's, unless one is given.
 
     A caller's `traceparent` in `_meta` becomes the span's parent; spans that a tool opens are its children.
-    Neither arguments nor results are recorded.
+    Neither arguments nor results are recorded. Raises UsageError if OpenTelemetry is not installed.
     """
 
     name = "telemetry"
 
     def __init__(self, provider: trace.TracerProvider | None = None) -> None:
+        if not is_installed:
+            raise UsageError("Telemetry needs OpenTelemetry", fix='pip install "defserve[telemetry]" opentelemetry-sdk')
         self._tracer = trace.get_tracer("defserve", VERSION, provider)
 
     def begin(self, call: Call) -> OpenSpan:
