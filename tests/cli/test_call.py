@@ -42,6 +42,24 @@ def test_tools_that_only_views_use_are_listed_and_called(defserve: Run):
     assert json.loads(defserve("call", example, "convert", "city=Oslo", "unit=F").out)["unit"] == "F"
 
 
+def test_in_a_project_with_one_server_its_tools_are_called_and_it_is_installed_without_naming_it(
+    defserve: Run, folder: Path
+):
+    (folder / "pyproject.toml").write_text(
+        "[project]\nname = 'hall'\n[project.entry-points.'defserve.servers']\nhall = 'hall_of_one:server'\n"
+    )
+    (folder / "hall_of_one.py").write_text(
+        "from defserve import Server\nserver = Server('hall')\n@server.tool\ndef greet(name: str = 'you') -> str:\n"
+        "    return f'Hello, {name}!'\n@server.prompt\ndef ask() -> str:\n    return 'Well?'\n"
+    )
+    assert defserve("call", "greet") == (0, "Hello, you!\n", "")
+    assert defserve("call", "greet", "name=Ann").out == "Hello, Ann!\n"
+    assert defserve("call", "gret", "name=Ann").err == "error: hall has no tool 'gret'\n  fix: did you mean 'greet'?\n"
+    assert "Well?" in defserve("prompt", "ask").out
+    assert "hall_of_one.py:server" in defserve("install", "--dry-run").out
+    assert defserve("call", "hall_of_one").err.startswith("error: no tool is given\n")
+
+
 def test_the_raw_result_can_be_had(defserve: Run):
     raw = json.loads(defserve("call", "tests.testing.toy", "add", "a:=1", "b:=2", "--raw").out)
     assert raw == {"content": [{"type": "text", "text": "3"}]}

@@ -10,10 +10,12 @@ from typing import Any, Final
 
 from defserve.cli.parser import CommandParser
 from defserve.cli.target.connection import add_connection_options
+from defserve.cli.target.target import ServerTarget, is_target, load, of_project, resolve
 from defserve.errors import UsageError
 from defserve.wire.jsonvalue import is_object
 
 ARGUMENT: Final = re.compile(r"([^=:\s]+)(:?=)(.*)", re.DOTALL)
+WHOLE: Final = """write --args '{"key": "value"}'"""
 
 
 def read_options(parser: CommandParser, argv: list[str], command: str, subject: str) -> Namespace:
@@ -33,6 +35,14 @@ def read_options(parser: CommandParser, argv: list[str], command: str, subject: 
     return options
 
 
+def resolve_named(words: list[str], module: str | None, command: list[str] | None) -> ServerTarget:
+    """Like `resolve`, where the name of a tool or prompt follows. In a project with one server it may come alone."""
+    is_alone = len(words) == 1 or (len(words) > 1 and ARGUMENT.fullmatch(words[1]) is not None)
+    if module is None and command is None and is_alone and not is_target(words[0]) and (found := of_project()):
+        return ServerTarget(load(found))
+    return resolve(words, module, command)
+
+
 def instead(unknown: str, argv: list[str], command: str = "call") -> str:
     """What to write instead of an unknown option. Most likely it is meant as an argument of the tool."""
     name, equals, value = unknown.lstrip("-").partition("=")
@@ -49,9 +59,9 @@ def read_arguments(words: list[str], whole: str | None) -> tuple[dict[str, str],
     texts: dict[str, str] = {}
     values: dict[str, Any] = {}
     if whole is not None:
-        given = read_json(whole, "--args")
+        given = read_json(whole, "--args", WHOLE)
         if not is_object(given):
-            raise UsageError("--args must be an object", fix="""--args '{"key": "value"}'""")
+            raise UsageError("--args must be an object", fix=WHOLE)
         values.update(given)
     for word in words:
         parts = ARGUMENT.fullmatch(word)
@@ -63,12 +73,12 @@ def read_arguments(words: list[str], whole: str | None) -> tuple[dict[str, str],
         if sign == "=":
             texts[name] = text
         else:
-            values[name] = read_json(text, name)
+            values[name] = read_json(text, name, f"for plain text, write {name}=text")
     return texts, values
 
 
-def read_json(text: str, name: str) -> Any:
+def read_json(text: str, name: str, fix: str) -> Any:
     try:
         return json.loads(text)
     except ValueError as error:
-        raise UsageError(f"{name}: {text!r} is not JSON: {error}", fix=f"for plain text, write {name}=text") from None
+        raise UsageError(f"{name}: {text!r} is not JSON: {error}", fix=fix) from None

@@ -65,7 +65,9 @@ def resolve(words: list[str], module: str | None, command: list[str] | None) -> 
     if module is not None:
         return ServerTarget(load_package(module))
     if not words:
-        return ServerTarget(load(_of_project()))
+        if (found := of_project()) is None:
+            raise UsageError("no server is given", fix=f"add one: {TARGET_HELP}")
+        return ServerTarget(load(found))
     named = words.pop(0)
     if is_address(named):
         return ServerTarget(address=named)
@@ -114,14 +116,19 @@ def _address_of(config: Path, process: int, said: str) -> str:
     return on if is_address(on) and urlsplit(on).port != 0 else ""
 
 
-def _of_project() -> str:
-    """The server that the project around the current folder names."""
+def is_target(named: str) -> bool:
+    """Whether a word names a server: an address, the file of a kernel, code, or a server of a `.mcp.json`."""
+    return is_address(named) or named.endswith(".toml") or configured(named) is not None or is_code(named)
+
+
+def of_project() -> str | None:
+    """The server that the project around the current folder names, if there is one."""
     from defserve.tooling.scaffold.locating import locate
 
     try:
         found = locate(Path.cwd())
     except UsageError:
-        raise UsageError("no server is given", fix=f"add one: {TARGET_HELP}") from None
+        return None
     return f"{found.source}:{found.variable}"
 
 

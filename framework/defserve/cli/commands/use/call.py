@@ -11,14 +11,14 @@ from contextlib import nullcontext
 from typing import Any, Final, NamedTuple
 
 from defserve.cli.answers.prepared import PreparedAnswers, answer_of
-from defserve.cli.arguments import ARGUMENT, read_arguments, read_options
+from defserve.cli.arguments import ARGUMENT, read_arguments, read_options, resolve_named
 from defserve.cli.content.pages import content_page, is_content, media_of
 from defserve.cli.parser import CommandParser
 from defserve.cli.screen.blocks import Block, Data, Written
 from defserve.cli.screen.progress import Working
 from defserve.cli.screen.screen import show, tell
 from defserve.cli.target.connection import connect
-from defserve.cli.target.target import TARGET_HELP, ServerTarget, quiet, resolve, split_command
+from defserve.cli.target.target import TARGET_HELP, ServerTarget, quiet, split_command
 from defserve.cli.tracebacks import brief_tracebacks
 from defserve.errors import DefserveError, PeerError, ToolError, UsageError, did_you_mean
 from defserve.host.client import Client
@@ -69,7 +69,7 @@ def main(argv: list[str]) -> int:
     options = read_options(parser, before, "call", "tool")
     words: list[str] = options.words
     with quiet():
-        target = resolve(words, options.module, command)
+        target = resolve_named(words, options.module, command)
     if not words or ARGUMENT.fullmatch(words[0]):
         raise UsageError("no tool is given", fix="defserve call server.py TOOL key=value ...")
     tool, texts, values = words[0], *read_arguments(words[1:], options.args)

@@ -14,7 +14,16 @@ from defserve.cli.option_types import token
 from defserve.cli.parser import CommandParser
 from defserve.cli.screen.blocks import Data, Diff
 from defserve.cli.screen.screen import show, tell
-from defserve.cli.target.target import TARGET_HELP, configured, headers_of, load, load_package, quiet, split_command
+from defserve.cli.target.target import (
+    TARGET_HELP,
+    configured,
+    headers_of,
+    load,
+    load_package,
+    of_project,
+    quiet,
+    split_command,
+)
 from defserve.errors import DefserveError, UsageError
 from defserve.host.addresses import connect_url, is_address
 from defserve.host.client import Client
@@ -57,6 +66,8 @@ def main(argv: list[str]) -> int:
     options = parser.parse_args(before)
     if options.name is not None:
         checked_server_name(options.name)
+    if not (options.target or options.module or command):
+        options.target = of_project()
     if sum(map(bool, (options.target, options.module, command))) != 1:
         raise UsageError("install needs one server", fix=f"add one: {TARGET_HELP}")
     with quiet():

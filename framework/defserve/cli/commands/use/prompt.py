@@ -8,14 +8,14 @@ from collections.abc import Iterator
 from contextlib import nullcontext
 from typing import Any, Final
 
-from defserve.cli.arguments import ARGUMENT, read_arguments, read_options
+from defserve.cli.arguments import ARGUMENT, read_arguments, read_options, resolve_named
 from defserve.cli.content.pages import content_page
 from defserve.cli.parser import CommandParser
 from defserve.cli.screen.blocks import Block, Data, Line, Written
 from defserve.cli.screen.progress import Working
 from defserve.cli.screen.screen import show
 from defserve.cli.target.connection import connect
-from defserve.cli.target.target import TARGET_HELP, ServerTarget, quiet, resolve, split_command
+from defserve.cli.target.target import TARGET_HELP, ServerTarget, quiet, split_command
 from defserve.cli.tracebacks import brief_tracebacks
 from defserve.errors import PeerError, PeerGone, PeerTimeout, UsageError, did_you_mean
 from defserve.host.fields import object_of
@@ -36,7 +36,7 @@ def main(argv: list[str]) -> int:
     options = read_options(parser, before, "prompt", "prompt")
     words: list[str] = options.words
     with quiet():
-        target = resolve(words, options.module, command)
+        target = resolve_named(words, options.module, command)
     if not words or ARGUMENT.fullmatch(words[0]):
         raise UsageError("no prompt is given", fix="defserve prompt server.py NAME key=value ...")
     texts, values = read_arguments(words[1:], None)
