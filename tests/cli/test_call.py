@@ -193,6 +193,13 @@ def test_a_yes_can_be_given_beforehand(defserve: Run, todo: str, consent: list[s
     assert defserve("call", todo, "clear", *consent, "--era", era) == (0, "cleared\n", "")
 
 
+@pytest.mark.parametrize("given", [['{"FIELD": true}'], ['{"value": true}', '{"name": "Bob"}']])
+def test_an_answer_with_a_field_that_the_question_lacks_is_refused(defserve: Run, todo: str, given: list[str]):
+    code, out, err = defserve("call", todo, "rename", *(word for each in given for word in ("--answer", each)))
+    assert (code, out) == (1, "") and " has no field '" in err
+    assert err.endswith("""  fix: write --answer '{"value": …}'\n""")
+
+
 def test_a_person_is_asked_once_and_sees_the_arguments(defserve: Run, todo: str, person: Callable[..., None]):
     person("what?\n", "y\n")
     code, out, err = defserve("call", todo, "clear", "folder=attic")

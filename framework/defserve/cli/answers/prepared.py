@@ -96,12 +96,27 @@ class PreparedAnswers:
         if self._yes and is_yes_or_no(schema):
             return dict.fromkeys(object_of(schema.get("properties")), True)
         if self._left:
-            return self._left.pop(0)
+            return self._prepared(self._left.pop(0), message, schema)
         if self._terminal.ask is not None:
             with self._around():
                 return await settled(self._terminal.ask(message, schema))
-        fields = ", ".join(f"{json.dumps(name)}: …" for name in object_of(schema.get("properties")))
         self.unanswered = UsageError(
-            f"nobody can answer {message!r}", fix=f"run it at a terminal, or add --answer '{{{fields}}}'"
+            f"nobody can answer {message!r}", fix=f"run it at a terminal, or add {_option(schema)}"
         )
         raise self.unanswered
+
+    def _prepared(self, answer: dict[str, Any], message: str, schema: dict[str, Any]) -> dict[str, Any]:
+        """Raises UsageError for a field that the question does not have: it would count as no answer."""
+        fields = object_of(schema.get("properties"))
+        if fields and (unknown := [name for name in answer if name not in fields]):
+            self.unanswered = UsageError(
+                f"the question {message!r} has no field {unknown[0]!r}", fix=f"write {_option(schema)}"
+            )
+            raise self.unanswered
+        return answer
+
+
+def _option(schema: dict[str, Any]) -> str:
+    """The `--answer` that a form takes."""
+    fields = ", ".join(f"{json.dumps(name)}: …" for name in object_of(schema.get("properties")))
+    return f"--answer '{{{fields}}}'"

@@ -42,8 +42,8 @@ MISSING_CAPABILITY: Final = -32021
 UNFINISHED: Final = re.compile(r"<(?:coroutine|async_generator) object (?P<name>[\w.<>]{1,200}) at 0x[0-9a-f]{1,16}>")
 # Where a schema may allow arguments that its properties do not name.
 OPEN: Final = {"patternProperties", "$ref", "allOf", "anyOf", "oneOf", "if"}
-# The server did not ask, so the fields of its question are not known.
-ANSWER: Final = """--answer '{"FIELD": VALUE}' with the fields of its question"""
+# The server did not ask, so the fields of its question are not known. A single one is called `value`.
+ANSWER: Final = """--answer '{"value": …}', or with the fields of its form"""
 
 
 def main(argv: list[str]) -> int:
