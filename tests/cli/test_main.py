@@ -62,6 +62,8 @@ def test_a_command_that_is_misspelt_is_met_with_a_suggestion(defserve: Run):
         (["list", "nowhere.py"], "there is no file"),
         (["list", "-m", "nowhere"], "no module 'nowhere'"),
         (["list", "tests.testing.toy", "--era", "stone"], "there is no protocol version 'stone'"),
+        (["list", "tests.testing.toy", "--era", "stone"], "; without one, it is negotiated"),
+        (["call", "tests.testing.toy", "add", "--args", "{a:1}"], """fix: write --args '{"key": "value"}'"""),
         (["call", "tests.testing.toy"], "no tool is given"),
         (["call", "tests.testing.toy", "a=1"], "no tool is given"),
         (["call", "tests.testing.toy", "add", "a"], "'a' is not an argument"),

@@ -85,6 +85,12 @@ def test_an_address_that_is_none_is_refused_with_those_there_are(text: str):
         Address.parse(text)
 
 
+@for_each_row("port", ["80000", "65536", "9" * 5000])
+def test_a_port_that_is_too_high_is_told_the_highest(port: str):
+    with pytest.raises(UsageError, match="fix: use a port up to 65535$"):
+        Address.parse(f"http://127.0.0.1:{port}/mcp")
+
+
 @pytest.mark.parametrize(
     ("text", "whole"),
     [

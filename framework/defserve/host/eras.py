@@ -106,7 +106,7 @@ async def _agree(
         return await _initialize(conversation, offer, version, within)
     if version is not None:
         known = (*ERAS, *HANDSHAKE_VERSIONS, *STATELESS_VERSIONS)
-        all_of_them = f"use one of {', '.join(known)}, or None to negotiate"
+        all_of_them = f"use one of {', '.join(known)}; without one, it is negotiated"
         raise UsageError(f"there is no protocol version {version!r}", fix=did_you_mean(version, known, all_of_them))
     return await _negotiate(conversation, offer, within)
 

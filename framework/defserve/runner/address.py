@@ -53,7 +53,9 @@ class Address:
         host, colon, port = authority.rpartition(":") if not authority.endswith("]") else (authority, "", "")
         if not colon:
             host, port = authority, str(PORTS[scheme])
-        if not host or not port.isdecimal() or int(port) > 65535 or "@" in authority:
+        if port.isdecimal() and (len(port) > 5 or int(port) > 65535):
+            raise UsageError(f"cannot serve on {text!r}: there is no port {port[:20]}", fix="use a port up to 65535")
+        if not host or not port.isdecimal() or "@" in authority:
             raise UsageError(f"cannot serve on {text!r}", fix=f"write it as {SCHEMES[scheme]}")
         return cls(scheme, host.strip("[]"), int(port), slash + path)
 
