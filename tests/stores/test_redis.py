@@ -15,10 +15,13 @@ import pytest
 from defserve.errors import UsageError
 from defserve.stores.checkpoints.store import CheckpointStore
 from defserve.stores.open import open_store
+from defserve.stores.redis import RedisStore
+from defserve.stores.redis_address import RedisAddress
 from defserve.stores.store import Store, StoreChange, StoreFull, StoreReadOnly, StoreUnavailable
 from tests.stores.committing import KEY, SECRET, assert_one_line, committing_to
 from tests.stores.conftest import Run
 from tests.stores.redis_server import RedisServer
+from tests.waiting import until
 
 
 @pytest.fixture
@@ -192,5 +195,43 @@ def test_a_cancelled_task_is_never_answered_as_if_it_were_not(redis: RedisServer
         store = open_store(redis.address)
         assert all([await cancelled_at(turn % 12, store) for turn in range(600)])
         await store.close()
+
+    run(story())
+
+
+def test_who_may_not_follow_a_space_is_told_of_nothing_and_the_log_says_so_once(
+    own_redis: RedisServer, run: Run, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+):
+    monkeypatch.setattr("defserve.stores.redis.AGAIN", 0.001)
+    monkeypatch.setattr("defserve.stores.redis.LONGEST_PAUSE", 0.05, raising=False)
+    caplog.set_level(logging.ERROR, "defserve")
+
+    async def story() -> None:
+        store, told, tries = RedisStore(f"unix://{own_redis.socket}"), list[str](), list[Any]()
+        redis: Any = store._address.client()
+        client = RedisAddress.client
+        monkeypatch.setattr(RedisAddress, "client", lambda *given, **more: tries.append(more) or client(*given, **more))
+        await redis.execute_command("ACL", "SETUSER", "default", "resetchannels")
+
+        async def follow() -> None:
+            async for about in store.follow("keys"):
+                told.append(about)
+
+        following = asyncio.create_task(follow())
+        await until(lambda: len(tries) > 4)
+        assert told == []
+        assert len([text for text in caplog.messages if "in trouble" in text]) == 1
+        await redis.execute_command("ACL", "SETUSER", "default", "allchannels")
+        await until(lambda: told == [""])
+        await store.announce("keys", "one")
+        await until(lambda: told == ["", "one"])
+        await redis.execute_command("CLIENT", "KILL", "TYPE", "pubsub")
+        await until(lambda: told[2:3] == [""])
+        await store.announce("keys", "two")
+        await until(lambda: "two" in told)
+        following.cancel()
+        await asyncio.wait((following,))
+        for each in (store.close, redis.aclose):
+            await each()
 
     run(story())

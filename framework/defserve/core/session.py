@@ -233,7 +233,7 @@ class Session(Locals):
         except Exception as error:
             self.fail(call, error)
             return True
-        if not method.immediate or type(result) is CoroutineType:  # it turned out that another process must be asked
+        if not method.immediate or result.__class__ is CoroutineType:  # it must ask another process after all
             return result
         self.settle(call, result)
         return True

@@ -19,14 +19,15 @@ from typing import Any, Final, Protocol, cast
 from defserve.stores import spaces
 from defserve.stores.formats import newer_format
 from defserve.stores.redis_address import RedisAddress
-from defserve.stores.store import StoreChange, StoreUnavailable
+from defserve.stores.store import StoreChange, StoreFull, StoreUnavailable
 
 FORMAT: Final = 1
 """The format of the values under a prefix. Raise it whenever stored values change, and upgrade older ones."""
 TIMEOUT: Final = 5.0
 PAGE: Final = 256
-# Seconds until a broken connection is opened again.
+# Seconds until a broken connection is opened again: the first time, and at most.
 AGAIN: Final = 0.25
+LONGEST_PAUSE: Final = 4.0
 
 log = logging.getLogger("defserve")
 
@@ -140,20 +141,31 @@ class RedisStore:
 
         An empty text says that something may have been missed: at the beginning, and after each broken connection.
         """
+        pause = AGAIN
         while True:
             made = self._address.client(socket_connect_timeout=self._timeout, health_check_interval=self._timeout)
+            listening = made.pubsub()
             try:
-                with self._address.raising_store_errors(quietly=True):
-                    async with made.pubsub(ignore_subscribe_messages=True) as listening:
-                        await listening.subscribe(self._key(space))
-                        yield ""
-                        while True:
-                            found = await listening.get_message(timeout=self._timeout)
-                            if found is not None:
-                                yield found["data"].decode(errors="replace")
-            except StoreUnavailable:
-                await asyncio.sleep(AGAIN)
+                with self._address.raising_store_errors(quietly=pause > AGAIN):
+                    await listening.subscribe(self._key(space))
+                    # The first message says that Redis has subscribed us; it may refuse to.
+                    while await listening.get_message(timeout=self._timeout) is None:
+                        pass
+                pause = AGAIN
+                yield ""
+                with self._address.raising_store_errors():
+                    while True:
+                        found = await listening.get_message(timeout=self._timeout)
+                        if found is not None and found["type"] == "message":
+                            yield found["data"].decode(errors="replace")
+                        elif found is not None and found["type"] == "subscribe":  # redis-py has connected again
+                            yield ""
+            except (StoreUnavailable, StoreFull):
+                await asyncio.sleep(pause)
+                pause = min(2 * pause, LONGEST_PAUSE)
             finally:
+                with suppress(Exception):
+                    await listening.aclose()
                 with suppress(Exception):
                     await made.aclose()
 

@@ -137,6 +137,25 @@ async def test_news_is_kept_up_to_so_many_bytes(redis: Any, link: SharedLink):
     assert redis.xlen("p:shared:news") == 8
 
 
+async def test_news_that_was_dropped_before_it_was_read_is_noticed(redis: Any, link: SharedLink):
+    happened: list[str] = []
+
+    async def caught_up() -> None:
+        happened.append("tables")
+
+    link.receive("x", lambda fields, id: happened.append(fields["d"].decode()))
+    link.news_lost.append(lambda: happened.append("lost"))
+    link.caught_up.append(caught_up)
+    for text in ("a", "ä"):
+        await link.run(workers.PUBLISH, "t", "x", "d", text)
+    await until(lambda: happened == ["a", "ä"])
+    redis.hincrby("p:shared:size:news", "added", 10)  # as if there had been more, which is trimmed
+    for text in ("b", "c"):
+        await link.run(workers.PUBLISH, "t", "x", "d", text)
+    await until(lambda: happened[-1] == "c")
+    assert happened == ["a", "ä", "lost", "tables", "b", "c"]
+
+
 async def test_an_answer_that_finds_no_room_leaves_its_question_open(redis: Any, link: SharedLink):
     fields = {"session": "s1", "stream": "c", "producer": "me", "number": 1, "kind": "request"}
     await link.run(streams.APPEND, *streams.appending(b"?", **fields, question="absent.1", asker="me", ttl=TTL))

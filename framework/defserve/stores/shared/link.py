@@ -111,6 +111,8 @@ class SharedLink:
         self._cursors: dict[str, str] = {}
         self._handled_news = "0-0"
         """The last news of which everything that follows from it is in Redis."""
+        self._added = -1
+        """The bytes of all news up to the last that was read; -1 if that is not known."""
         self._redis: Any = None
         self._shas: dict[str, str] = {}
         self._users = self._given = 0
@@ -125,7 +127,7 @@ class SharedLink:
             return
         self._loop = asyncio.get_running_loop()
         self.worker = secrets.token_hex(6)
-        self._cursors = {"mail:" + self.worker: "0-0"}
+        self._cursors, self._added = {"mail:" + self.worker: "0-0"}, -1
         self._wake = asyncio.Event()
         self._queue.clear()
         self._queued = 0
@@ -359,6 +361,8 @@ class SharedLink:
             for stream in ("news", "signals"):
                 last = await redis.xrevrange(self._prefix + stream, "+", "-", count=1)
                 self._cursors[stream] = last[0][0].decode() if last else "0-0"
+                if stream == "news" and last:
+                    self._added = int(_fields(last[0][1]).get("b", b"-1"))
         else:
             at = self.read_news
             if at != "0-0" and not await redis.xrange(self._prefix + "news", at, at):
@@ -387,6 +391,8 @@ class SharedLink:
     async def _dispatch(self, found: dict[str, list[tuple[str, dict[str, bytes]]]]) -> None:
         for stream, entries in found.items():
             for id, fields in entries:
+                if stream == "news":
+                    await self._count(fields)
                 self._cursors[stream] = id
                 for receiver in self._receivers.get(fields.get("t", b"").decode(), ()):
                     try:
@@ -394,6 +400,18 @@ class SharedLink:
                             await work
                     except Exception:
                         log.exception("%s could not be handled", fields.get("t"))
+
+    async def _count(self, fields: dict[str, bytes]) -> None:
+        """Notice news that was dropped before this worker had read it: the bytes that were ever added say so."""
+        added = int(fields.get("b", b"-1"))
+        before = added - sum(len(name.encode()) + len(value) for name, value in fields.items() if name != "b")
+        if self._added >= 0 and added >= 0 and before != self._added:
+            log.error("news of the store %s was dropped before it was read", self._address.where)
+            for news_lost in self.news_lost:
+                news_lost()
+            for caught_up in self.caught_up:
+                await caught_up()
+        self._added = added
 
     async def _keep_lease(self) -> None:
         while True:

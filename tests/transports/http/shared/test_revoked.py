@@ -62,6 +62,25 @@ async def test_a_revoked_key_ends_its_streams_and_sessions_in_all_processes(pair
     await streams[1].ended()
 
 
+async def test_a_session_goes_on_with_the_next_key_in_another_process(pair: Group, keys_at: KeysAt):
+    address = pair.address.replace("prefix=", "prefix=keys-")
+    keys = keys_at(address)
+    old, new = [await keys.create("ada", permissions=["ToolInvoke(who)"]) for _ in range(2)]
+    for name in ("one", "two"):
+        await pair.start(name, auth=keys_at(address))
+    ada = await pair.client("one", token=old.token)
+    peer = ada.at("two")
+    peer.token = new.token
+    assert await peer.call("who") == "two"
+    await ada.knows("one", lambda session: len(session.credentials) == 2)
+    await keys.revoke(old.key.id)
+    async with asyncio.timeout(20):
+        while len(pair["two"].app.streamable.sessions.known(ada.session).credentials) != 1:
+            assert await peer.call("who") == "two"
+    assert await peer.call("who") == "two"
+    assert (await peer.delete().ended()).status == 204
+
+
 async def test_a_key_that_is_revoked_while_nothing_can_be_told_ends_when_it_can_be(
     pair: Group, keys_at: KeysAt, request: pytest.FixtureRequest
 ):

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from defserve.auth import StaticTokens
+from defserve.auth.permissions import KeyHolder
 from defserve.auth.principals import Principal
 from defserve.auth.remembered import remembered, written
 from tests.asgi import Peer, last
@@ -146,3 +147,13 @@ def test_a_principal_is_remembered_with_its_rights_and_without_its_claims():
     special = remembered(written(Special("ada", frozenset({"a"}), credential="k3")))
     assert not ada.covers(special)
     assert Special("ada", credential="k3").covers(special)
+    assert not special.may_read("add") and not special.may_invoke("add")
+
+
+def test_a_holder_of_a_key_is_remembered_so_that_the_next_key_covers_it():
+    first = KeyHolder("ada", frozenset({"tool:invoke:add"}), {"kid": "1"}, key="1", credential="k1")
+    again = remembered(written(first))
+    for scope, covers in (("tool:invoke:*", True), ("tool:invoke:add", True), ("tool:invoke:sub", False)):
+        assert KeyHolder("ada", frozenset({scope}), key="2", credential="k2").covers(again) is covers
+    assert not Principal("ada", first.scopes, credential="k2").covers(again)
+    assert again.may_invoke("add") and not again.may_invoke("sub")

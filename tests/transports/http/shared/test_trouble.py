@@ -120,12 +120,12 @@ async def test_a_session_that_cannot_be_refreshed_keeps_no_change_from_others(
     await leave(stream)
 
 
-async def test_what_cannot_be_queued_is_answered_and_kept_later(group: Group, monkeypatch: pytest.MonkeyPatch):
+async def test_what_cannot_be_queued_is_refused_and_kept_later(group: Group, monkeypatch: pytest.MonkeyPatch):
     client = await group.client("one")
     with monkeypatch.context() as patch:
         patch.setattr(links, "QUEUED_BYTES", -1)
-        done = await client.at("one").begin_request("logging/setLevel", {"level": "debug"}).ended()
-        assert done.status == 200 and session(group["one"], client).has_changed
+        refused = await client.at("one").begin_request("logging/setLevel", {"level": "debug"}).ended()
+        assert refused.status == 503 and session(group["one"], client).has_changed
     await client.at("one").ask("resources/subscribe", {"uri": "memo://a"})
     await client.knows("two", lambda session: "debug" in str(session.known))
 

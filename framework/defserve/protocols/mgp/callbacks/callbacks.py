@@ -89,8 +89,8 @@ class CallbackSection:
     def respond(self, call: Call, params: Params) -> Params | Coroutine[Any, Any, Params]:
         """`mgp/callback/respond`. Raises InvalidParams for an answer that no call waits for; it changes nothing.
 
-        Runs at once, without a turn of the event loop, unless another process asked. It must be served while the server drains, and while the calls
-        that wait for answers take up every slot.
+        Runs at once, without a turn of the event loop, unless another process asked. It must be served while the server
+        drains, and while the calls that wait for answers take up every slot.
         """
         id = text(params, "callback_id")
         if "response" not in params or is_object(params["response"]):

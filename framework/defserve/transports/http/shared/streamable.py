@@ -116,10 +116,14 @@ class SharedStreamable(Streamable):
     async def _answer_kept(
         self, exchange: Exchange, session: SharedSession, route: SharedStream, reply: FinalReply
     ) -> None:
-        """Answer when the store has what the call has changed, if the store can take it."""
-        await _keep(session)
-        if (left := run(exchange, route, reply)) is not None:
-            await left
+        """Answer when the store has what the call has changed."""
+        try:
+            await session.keep()
+        except Refused as error:
+            await _away(exchange, error)
+        else:
+            if (left := run(exchange, route, reply)) is not None:
+                await left
 
     async def _take_known(self, exchange: Exchange, message: Message | list[Message]) -> None:
         session = self._session(exchange)
@@ -215,22 +219,17 @@ class SharedStreamable(Streamable):
 
 
 async def _then_keep(session: SharedSession, rest: Coroutine[Any, Any, None]) -> None:
-    """The rest of a call; what it has changed is in the store before it is answered, if the store can take it."""
+    """The rest of a call; what it has changed is in the store before it is answered, if the store can take it.
+
+    A call that has run is answered in any case. What an absent store has not taken is written when it is back; what is
+    too much to remember is known in this process alone.
+    """
     await rest
     if session.has_changed:
-        await _keep(session)
-
-
-async def _keep(session: SharedSession) -> None:
-    """Write what a call has changed. A call that has run is answered in any case.
-
-    What an absent store has not taken is written when it is back; what is too much to remember is known in this process
-    alone.
-    """
-    try:
-        await session.keep()
-    except Refused as error:
-        log.error("what a call has changed is not in the store: %s", error.message)
+        try:
+            await session.keep()
+        except Refused as error:
+            log.error("what a call has changed is not in the store: %s", error.message)
 
 
 async def _away(exchange: Exchange, error: Refused, id: Id | None = None) -> None:
