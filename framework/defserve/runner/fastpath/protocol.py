@@ -15,7 +15,6 @@ from defserve.runner.fastpath.cycle import FastCycle, WholeCycle
 from defserve.runner.fastpath.deadlines import CLOSE
 from defserve.runner.fastpath.httptools import HttptoolsBounds
 from defserve.runner.fastpath.known_heads import UNKNOWN, KnownHead, KnownHeads
-from defserve.runner.tasks.first_steps import FirstSteps
 from defserve.transports.asgi import WHOLE
 
 # How many heads are learnt from one connection. If all its heads differ, learning costs more than it saves.
@@ -29,7 +28,6 @@ class FastProtocol(HttptoolsBounds):
     """Mixed in before uvicorn's protocol for httptools. Connections of one server share the heads they know."""
 
     heads: KnownHeads
-    first_steps: FirstSteps | None = None
     fast_cycle: type[FastCycle]
     parsed_cycle: type[WholeCycle]
     app: Any
@@ -80,14 +78,10 @@ class FastProtocol(HttptoolsBounds):
             "state": self.app_state.copy(),
         }
         self.cycle = self._read = self._running = scope[WHOLE] = cycle = self.fast_cycle(self, scope, head, body)
-        steps = self.first_steps
-        if steps is None or steps.loop is not self.loop:
-            steps = type(self).first_steps = FirstSteps(self.loop)
         # As uvicorn does with `reset_contextvars`: a call does not see context variables of another.
-        task = steps.start(cycle.run_asgi(self.app), Context())  # pyright: ignore
-        if task is not None:
-            self.tasks.add(task)
-            task.add_done_callback(self.tasks.discard)
+        task = self.loop.create_task(cycle.run_asgi(self.app), context=Context())  # pyright: ignore
+        self.tasks.add(task)
+        task.add_done_callback(self.tasks.discard)
 
     def _start_asgi_task(self, cycle: Any, app: Any) -> None:
         cycle.__class__, cycle.protocol = self.parsed_cycle, self
