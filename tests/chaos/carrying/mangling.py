@@ -71,7 +71,7 @@ def _in_crumbs(random: Random) -> Mangle:
     return mangle
 
 
-def _ends(how: End) -> Callable[[Random], Mangle]:
+def _ends(how: Step) -> Callable[[Random], Mangle]:
     def make(random: Random) -> Mangle:
         left = _distance(random)
 
@@ -87,21 +87,6 @@ def _ends(how: End) -> Callable[[Random], Mangle]:
         return mangle
 
     return make
-
-
-def _stalls(random: Random) -> Mangle:
-    left = _distance(random)
-
-    def mangle(data: bytes) -> Iterator[Step]:
-        nonlocal left
-        if len(data) < left:
-            left -= len(data)
-            yield data
-        else:
-            yield data[:left]
-            yield FOR_EVER
-
-    return mangle
 
 
 def _now_and_then(harm: Callable[[Random, bytes], bytes]) -> Callable[[Random], Mangle]:
@@ -158,7 +143,7 @@ ROADS = (
     Road("cut", Harm.LOST, _ends(End.CLOSE)),
     Road("reset", Harm.LOST, _ends(End.RESET)),
     Road("closed one way", Harm.LOST, _ends(End.HALF)),
-    Road("stalled", Harm.LOST, _stalls),
+    Road("stalled", Harm.LOST, _ends(FOR_EVER)),
     Road("truncated", Harm.WRONG, _now_and_then(_truncated)),
     Road("with holes", Harm.WRONG, _now_and_then(_dropped)),
     Road("doubled", Harm.WRONG, _now_and_then(_doubled)),

@@ -2,26 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
-import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from redis import Redis
 
 from defserve.stores.shared.rates import TAKE
-from tests.stores.redis_server import RedisServer
-
-
-@pytest.fixture(scope="module")
-def redis() -> Iterator[Any]:
-    server = RedisServer().start()
-    client = Redis(unix_socket_path=str(server.socket))
-    yield client
-    client.close()
-    server.remove()
-
 
 SLOW = 10**9
 """Microseconds for a token: a test is over before one comes back."""

@@ -5,7 +5,6 @@ A script happens as a whole, so every interleaving of processes is an order of s
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from itertools import count
 from typing import Any
 
@@ -20,10 +19,8 @@ from hypothesis.stateful import (
     rule,
     run_state_machine_as_test,
 )
-from redis import Redis
 
 from defserve.stores.shared.scripts import questions, sessions, streams, workers
-from tests.stores.redis_server import RedisServer
 
 WORKERS = ("aa", "bb", "cc")
 TTL = 600_000
@@ -264,15 +261,6 @@ class SharedScripts(RuleBasedStateMachine):
     def a_session_has_one_owner(self) -> None:
         if not self.is_over:
             assert self.redis.hget(f"{self.prefix}session:s1", "owner") == self.owner.encode()
-
-
-@pytest.fixture(scope="module")
-def redis() -> Iterator[Any]:
-    server = RedisServer().start()
-    client = Redis(unix_socket_path=str(server.socket))
-    yield client
-    client.close()
-    server.remove()
 
 
 @pytest.mark.parametrize("examples", [15, pytest.param(60, marks=pytest.mark.slow)])

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, cast
 
-from defserve.stores.shared.link import Delivery, SharedLink
+from defserve.stores.shared.delivery import Delivery
+from defserve.stores.shared.link import SharedLink
 
 if TYPE_CHECKING:
     from defserve.core.session import Session

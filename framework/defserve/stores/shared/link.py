@@ -15,6 +15,7 @@ from typing import Any, Final, TypeAlias, cast
 
 from defserve.errors import Refused
 from defserve.stores.redis_address import RedisAddress
+from defserve.stores.shared.delivery import Delivery
 from defserve.stores.shared.scripts import streams, workers
 from defserve.stores.shared.scripts.head import Value
 from defserve.stores.store import StoreUnavailable
@@ -52,32 +53,6 @@ class _Write:
     def __init__(self, script: str, args: Sequence[Value], done: Callable[[Any], None] | None) -> None:
         self.script, self.args, self.done = script, args, done
         self.size = sum(len(each) for each in args if not isinstance(each, int))
-
-
-class Delivery:
-    """One piece of news that sessions are being told. Each message that tells a session has an id of its own.
-
-    `record` is a field of the session's record that is kept together with the next message, and its value.
-    """
-
-    __slots__ = ("id", "record", "_counts")
-
-    def __init__(self, id: str) -> None:
-        self.id, self.record = id, ("", "")
-        self._counts: dict[str, int] = {}
-
-    def next_id(self, session: str) -> str:
-        count = self._counts[session] = self._counts.get(session, 0) + 1
-        return f"{self.id}-{count}"
-
-    def skip(self, session: str, delivered: str) -> bool:
-        """Whether the next message is there already: `delivered` is the id of the last one. Then it is left out."""
-        id, _, last = delivered.rpartition("-")
-        count = self._counts.get(session, 0) + 1
-        if self.id != id or count > int(last):
-            return False
-        self._counts[session] = count
-        return True
 
 
 class SharedLink:

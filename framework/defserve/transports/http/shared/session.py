@@ -13,7 +13,8 @@ from typing import Any, cast
 from defserve.auth.principals import Principal
 from defserve.auth.remembered import remembered, written
 from defserve.errors import LimitExceeded
-from defserve.stores.shared.link import LEASE, Delivery, SharedLink
+from defserve.stores.shared.delivery import Delivery
+from defserve.stores.shared.link import LEASE, SharedLink
 from defserve.stores.shared.scripts import questions, sessions, streams, workers
 from defserve.stores.store import StoreUnavailable
 from defserve.transports.http.exchange import Exchange
