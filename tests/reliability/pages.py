@@ -60,7 +60,8 @@ FUZZ = """\
 `make fuzz ARGS="--minutes {minutes:g}"` gives every parser, judge and protocol inputs that a coverage-guided fuzzer
 (Atheris) makes. It starts from `tests/fuzz/corpus`; seed {seed}. *New* is when it last reached code that no input
 before had reached. `make properties` runs the property tests with 20,000 examples each. One of them compares
-transports: the same calls over memory, pipes, HTTP and WebSocket give the same answers.
+transports: the same calls over memory, pipes, HTTP, WebSocket, a unix socket and through a kernel give the same
+answers, errors included, in both eras.
 """
 REST = """\
 ## More
