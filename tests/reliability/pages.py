@@ -42,9 +42,10 @@ SOAK = """\
 ## Soak
 
 `make soak ARGS="--minutes {minutes:g}"` puts {scenarios} servers under load at once, each in its own way. Memory,
-descriptors, threads, asyncio tasks and latencies are sampled every second. The first {warm_up:.0%} of the time does
-not count. The line through the rest (Theil and Sen) must not rise by more than three times its noise and a small
-bound; no call may fail.
+descriptors, threads, asyncio tasks and latencies are sampled every second. Of servers that start others (workers, a
+kernel) the first process is measured, and the others are counted. The first {warm_up:.0%} of the time does not count.
+The line through the rest (Theil and Sen) must not rise by more than three times its noise and a small bound; no call
+may fail.
 
 {calls:,} calls in all. *Growth* is what the line rises in the whole run, ± its noise.
 
