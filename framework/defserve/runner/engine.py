@@ -165,6 +165,11 @@ class AsyncioEngine:
                 return result
         except GeneratorExit:
             raise
+        except TimedOut:
+            # Work that was stopped may say itself what took so long.
+            if call.timed_out and not call.cancelled and (task := asyncio.current_task()) is not None:
+                task.uncancel()
+            raise
         except BaseException:
             if not call.timed_out or call.cancelled:
                 raise
