@@ -8,10 +8,8 @@ import select
 import socket
 import stat
 import sys
-from collections.abc import Callable
 from datetime import UTC, datetime
-from functools import partial
-from typing import Any
+from typing import Any, Protocol
 
 from pydantic_core import to_json
 
@@ -33,6 +31,13 @@ class JsonLines(logging.Formatter):
         if record.exc_info:
             line["traceback"] = self.formatException(record.exc_info)
         return to_json(line, fallback=str, inf_nan_mode="strings").decode()
+
+
+class _PieceWriter(Protocol):
+    """Writes a piece at once, or raises BlockingIOError."""
+
+    def __call__(self, data: bytes) -> int: ...
+    def close(self) -> None: ...
 
 
 class PatientLines(logging.StreamHandler[Any]):
@@ -58,7 +63,14 @@ class PatientLines(logging.StreamHandler[Any]):
         except Exception:
             self.handleError(record)
 
-    def _write(self, piece: Callable[[bytes], int], data: bytes) -> None:
+    def close(self) -> None:
+        """Let go of standard error."""
+        piece, self._piece = self._piece, None
+        if piece is not None:
+            piece.close()
+        super().close()
+
+    def _write(self, piece: _PieceWriter, data: bytes) -> None:
         # A pipe takes a piece of this size as a whole, or not at all.
         try:
             for start in range(0, len(data), select.PIPE_BUF):
@@ -74,7 +86,7 @@ def _missing(lines: int) -> logging.LogRecord:
     return logging.LogRecord("defserve", logging.WARNING, "", 0, text, None, None)
 
 
-def _writer_of(stream: Any) -> Callable[[bytes], int] | None:
+def _writer_of(stream: Any) -> _PieceWriter | None:
     """Writes to a stream that a reader can make wait, or raises BlockingIOError. None for files and terminals.
 
     Other processes write to it too, so a look whether there is room is not enough. And its own mode is theirs as well:
@@ -92,7 +104,7 @@ def _writer_of(stream: Any) -> Callable[[bytes], int] | None:
     try:
         return _PipeWriter(os.open(f"/proc/self/fd/{number}", os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC))
     except OSError:  # no /proc, or a pipe of another user
-        return partial(_write_if_room, number)
+        return _LookingWriter(number)
 
 
 class _PipeWriter:
@@ -102,7 +114,7 @@ class _PipeWriter:
     def __call__(self, data: bytes) -> int:
         return os.write(self._number, data)
 
-    def __del__(self) -> None:
+    def close(self) -> None:
         os.close(self._number)
 
 
@@ -113,11 +125,21 @@ class _SocketWriter:
     def __call__(self, data: bytes) -> int:
         return self._socket.send(data, socket.MSG_DONTWAIT)
 
+    def close(self) -> None:
+        self._socket.close()
 
-def _write_if_room(pipe: int, data: bytes) -> int:
-    if not _has_room(pipe):
-        raise BlockingIOError
-    return os.write(pipe, data)
+
+class _LookingWriter:
+    def __init__(self, number: int) -> None:
+        self._number = number
+
+    def __call__(self, data: bytes) -> int:
+        if not _has_room(self._number):
+            raise BlockingIOError
+        return os.write(self._number, data)
+
+    def close(self) -> None:
+        """The descriptor is that of the stream."""
 
 
 def _has_room(pipe: int) -> bool:

@@ -41,6 +41,7 @@ async def test_a_client_goes_on_reading_in_any_process(group: Group, elsewhere: 
     assert second.complete
     again = await client.at(elsewhere).listen(seen).ended()
     assert [event.id for event in again.events] == [event.id for event in second.events]
+    assert (await client.at(elsewhere).listen(again.events[-1].id).ended()).status == 204  # it has all
 
 
 async def test_a_stream_moves_from_process_to_process_while_it_is_written(group: Group):

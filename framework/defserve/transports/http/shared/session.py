@@ -39,6 +39,10 @@ WORKER = re.compile(r"[0-9a-f]{12}")
 _EVENT = re.compile(r"([0-9a-z.]{1,40})-([0-9]{1,15})")
 
 
+class NothingLeft(Exception):
+    """A client continues a stream that is over, and has all of it."""
+
+
 class SharedSession(HttpSession):
     """`known` is its record as the store has it. `is_stale`: another process has changed it since.
 
@@ -207,7 +211,7 @@ class SharedSession(HttpSession):
     # -- reading -----------------------------------------------------------------------------------------
 
     async def resume_shared(self, event_id: str, exchange: Exchange) -> StreamReader | None:
-        """The reader of the stream that a client continues. None for an unknown id."""
+        """The reader of the stream that a client continues. None for an unknown id. Raises NothingLeft."""
         found = _EVENT.fullmatch(event_id)
         if found is None:
             return None
@@ -221,6 +225,8 @@ class SharedSession(HttpSession):
                 reader = StreamReader(self, name, exchange, after=after, left=standing(fields)[1])
             elif fields[2] is None or not exchange.principal.covers(remembered(json.loads(fields[2]))):
                 return None
+            elif fields[3] and place == int(fields[4]):
+                raise NothingLeft
             else:
                 reader = StreamReader(self, name, exchange, after=after)
             with reader.released_if_it_fails():

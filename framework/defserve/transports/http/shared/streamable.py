@@ -17,7 +17,7 @@ from defserve.transports.http.answering import RETRY, Attached, ResponseRoute, a
 from defserve.transports.http.exchange import Exchange
 from defserve.transports.http.session import HttpSession
 from defserve.transports.http.sessions import HttpSessions
-from defserve.transports.http.shared.session import SharedSession
+from defserve.transports.http.shared.session import NothingLeft, SharedSession
 from defserve.transports.http.shared.sessions import SharedSessions
 from defserve.transports.http.shared.settling import SettledCall
 from defserve.transports.http.shared.streams import SharedStream
@@ -226,6 +226,10 @@ class SharedStreamable(Streamable):
                 reader = await shared.resume_shared(last, exchange)
             else:
                 reader = await shared.listen_shared(exchange)
+        except NothingLeft:
+            # Some clients take an error for a stream that was cut, and come back for ever. This tells them not to.
+            await exchange.respond(204)
+            return
         except Refused as error:
             await _away(exchange, error)
             return
