@@ -26,7 +26,7 @@ START_SECONDS = 300.0
 
 
 class Stage:
-    """`seconds` is how long a scenario runs. Whatever it starts with `serve` is sampled, with all below it."""
+    """`seconds` is how long a scenario runs. Whatever it starts with `serve` is sampled."""
 
     def __init__(self, seconds: float, seed: int) -> None:
         self.random, self.series, self.counter = Random(seed), Series(), Counter()
@@ -85,7 +85,7 @@ class Stage:
         if now - self._sampled < EVERY:
             return
         self._sampled = now
-        found = usage(pid for top in self.watched for pid in family(top)) | self.counter.sample()
+        found = usage(self.watched) | self.counter.sample()
         with suppress(OSError, ValueError):
             found["tasks"] = float(self.vitals.read_text())
         self.series.add(now - self._began, found)

@@ -11,7 +11,7 @@ from defserve.binding.docs import Docs
 from defserve.binding.packers import pack_any
 from defserve.binding.results import Returns
 from defserve.binding.signature import Signature
-from defserve.errors import UsageError
+from defserve.errors import InvalidParams, UsageError
 from defserve.host.fields import Json, object_of, text_of
 from defserve.limits import Limits
 from defserve.protocols.mcp.apps.facet import APPS, FOR_VIEWS
@@ -263,10 +263,11 @@ class RemoteResource(OfBackend, Resource):
         if not ANSWER_PARAMS.isdisjoint(call.params):
             await read_answers(call)
         prefix, dialect = self.backend.prefix, dialect_of(call)
+        inner = prefix.inner_uri(uri)
         try:
-            found = await self.function.run(call, {"uri": prefix.inner_uri(uri)}, seconds)
+            found = await self.function.run(call, {"uri": inner}, seconds)
         except RelayedError as error:
-            if error.code != RESOURCE_NOT_FOUND:
+            if not _says_not_found(error, inner):
                 raise
             raise ResourceNotFound(uri) from None  # its code depends on the version of the front
         hints = dialect_cache_hints(dialect)
@@ -282,6 +283,11 @@ class RemoteResource(OfBackend, Resource):
 
     def describe(self, dialect: Dialect) -> Json:
         return {**_known(self.raw, dialect), "uriTemplate" if self.template is not None else "uri": self.uri}
+
+
+def _says_not_found(error: RelayedError, uri: str | None) -> bool:
+    """Whether a backend has no such resource: -32002 with a handshake; without, -32602 with the URI."""
+    return error.code == RESOURCE_NOT_FOUND or (error.code == InvalidParams.code and error.data.get("uri") == uri)
 
 
 class RemoteSkill(RemoteResource):
