@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
@@ -184,6 +185,11 @@ class Backend(MountedServer):
         self._state.note = self.hidden(reason.message)
         self._conversations.lost(channel, reason)
         self._changes.lost(channel.front)
+
+    async def tell_decisions(self) -> None:
+        """Somebody has decided about permissions: the server is told in every conversation that is open."""
+        told = [channel.grants.refresh() for channel in self._conversations.all() if channel.grants is not None]
+        await asyncio.gather(*told)
 
     def left(self, session: Session) -> None:
         """A front has left."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Any
 
-from defserve.errors import Draining, PeerError, PeerGone, PeerTimeout, ProtocolError
+from defserve.errors import Draining, PeerError, PeerGone, PeerTimeout, ProtocolError, Refused, ToolError
 from defserve.protocols.mgp.errors import (
     ResourceExhausted,
     ServerNotReady,
@@ -116,6 +116,18 @@ def relayed(id: str, error: dict[str, Any], secrets: Secrets) -> RelayedError:
         code=code if isinstance(code, int) and not isinstance(code, bool) else -32603,
         data=_named(fields, id),
     )
+
+
+def raise_spoken(id: str, error: dict[str, Any], secrets: Secrets) -> None:
+    """Raises the exception that an error of MGP means, so that a front hears it in its own protocol."""
+    from defserve.host.mgp.failures import of_error
+
+    known = relayed(id, error, secrets)
+    spoken = of_error(PeerError(known.message, code=known.code, data=known.data))
+    told = spoken.exception() if spoken is not None else None
+    if isinstance(told, Refused | ToolError):
+        told.data["server_id"] = id
+        raise told
 
 
 def _named(fields: dict[str, Any], id: str) -> dict[str, Any]:

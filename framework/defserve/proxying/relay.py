@@ -97,6 +97,8 @@ class RelayedCall:
             level = log_threshold(call)
             if channel.lacks_level(level):
                 await channel.want_level(level)
+            if channel.grants is not None:
+                await channel.grants.settle(call)
             request = self._request(method, params, level)
             pending = conversation.post(method, request, self)
             if pending is None:
@@ -140,6 +142,8 @@ class RelayedCall:
         self.token = passed.get("progressToken")
         offers = self._offers(method) if front.takes_tasks else front.offers
         rounds = self._rounds
+        if channel.grants is not None and channel.terms.stateless:
+            passed, offers = {**passed, **channel.grants.meta(call)}, channel.grants.offering(offers)
         if not passed and rounds is None and channel.conversation.posts:
             return channel.encoded(params, offers, level)
         complete = channel.dressed(params, passed, offers, level)
@@ -345,6 +349,8 @@ class RelayedCall:
         if reply.error is not None:
             if isinstance(reply, UnreadableReply):
                 raise failures.Misbehaved(f"server {self.server.id!r} gave an answer that cannot be read: {reply.why}")
+            if self.channel.grants is not None:
+                failures.raise_spoken(self.server.id, reply.error, self.server.secrets)
             raise failures.relayed(self.server.id, reply.error, self.server.secrets)
         secrets = self.server.secrets
         result = secrets.cleaned(reply) if secrets.sure else reply.result

@@ -55,6 +55,8 @@ class IncomingMessages:
             self._notified(message, forward)
         elif isinstance(message, Request) and message.id in self._answering.tasks:
             log.warning("skipped a request whose id is in use: %.200r", self.shown(data))
+        elif isinstance(message, Request) and self._answering.is_full:
+            log.debug("skipped a request: the peer does not read its answers: %.200r", self.shown(data))
         elif isinstance(message, Request):
             answer = forward.on_request if forward else None
             self._answering.start(self._answering.answer(message, answer or self._on_request), message.id)
