@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from defserve.inspector.inspection import Inspection
-from defserve.inspector.panels.items import named
+from defserve.inspector.items import named
 from defserve.inspector.panels.resources import completes
 from defserve.inspector.panels.verb import Verb, asking
 from defserve.inspector.protocol import Request

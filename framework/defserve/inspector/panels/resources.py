@@ -9,7 +9,7 @@ from defserve.errors import PeerError, PeerGone
 from defserve.host.client import Client
 from defserve.host.fields import object_of, texts_of
 from defserve.inspector.inspection import Inspection
-from defserve.inspector.panels.items import contents_of, named
+from defserve.inspector.items import contents_of, named
 from defserve.inspector.panels.verb import Verb, asking
 from defserve.inspector.protocol import BadMessage, Json, Request
 from defserve.protocols.mcp.resources.uri_expansion import expand, parse
