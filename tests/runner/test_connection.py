@@ -6,9 +6,11 @@ import asyncio
 import json
 import os
 import socket
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
+
+import pytest
 
 from defserve import Server
 from defserve.runner.connection import Connection
@@ -95,6 +97,26 @@ def test_replies_to_the_calls_of_one_read_leave_in_one_write() -> None:
                 assert ids_in(replies) == ids
 
     asyncio.run(main())
+
+
+def test_the_last_answer_of_a_read_leaves_before_its_call_is_tidied_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    writers: list[bool] = []
+
+    def write(descriptor: int, data: bytes, write: Callable[[int, bytes], int] = os.write) -> int:
+        writers.append(asyncio.current_task() is not None)
+        return write(descriptor, data)
+
+    async def main() -> None:
+        async with peer_of(a_server()) as peer:
+            for id in range(4):
+                await asked(peer, line(id, "add", a=1, b=2))
+            monkeypatch.setattr(os, "write", write)
+            await asked(peer, line(7, "add", a=1, b=2))
+            await asked(peer, line(8, "add", a=1, b=2) + line(9, "add", a=1, b=2))
+            monkeypatch.undo()
+
+    asyncio.run(main())
+    assert writers == [True, True]
 
 
 def test_a_call_that_waits_does_not_hold_up_those_that_came_with_it() -> None:

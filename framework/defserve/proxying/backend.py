@@ -110,9 +110,14 @@ class Backend(MountedServer):
         return main.pid if main is not None else None
 
     @property
+    def is_known(self) -> bool:
+        """Whether what it offers was read."""
+        return self._supervision.is_known
+
+    @property
     def is_new(self) -> bool:
         """Whether it is being opened, and what it offers is not known yet."""
-        return not self._supervision.is_known and self.state in ("connecting", "restarting")
+        return not self.is_known and self.state in ("connecting", "restarting")
 
     def may_have(self, name: str) -> bool:
         """Whether a name or URI could be one of its own."""

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from defserve.core.call import Call
 from defserve.errors import PeerError, ProtocolError
 from defserve.host.answers import MOST_ROUNDS
+from defserve.host.exchange.unreadable import UnreadableReply
 from defserve.host.fields import Json, number_of, object_of
 from defserve.protocols.mcp.asking.client_requests import ACCEPTABLE
 from defserve.protocols.mcp.asking.parking import ParkedWork, Parking, ask_parked, parked_work
@@ -342,6 +343,8 @@ class RelayedCall:
 
     def _result(self, reply: Reply) -> Json:
         if reply.error is not None:
+            if isinstance(reply, UnreadableReply):
+                raise failures.Misbehaved(f"server {self.server.id!r} gave an answer that cannot be read: {reply.why}")
             raise failures.relayed(self.server.id, reply.error, self.server.secrets)
         secrets = self.server.secrets
         result = secrets.cleaned(reply) if secrets.sure else reply.result

@@ -70,7 +70,8 @@ class Connection:
         self.engine: Engine = NoLoopYet()  # pyright: ignore[reportAttributeAccessIssue]
         self.sessions: dict[str, Session] = {}
         self.waiting: list[bytes | None] = []
-        self._flush_planned = self._receiving = False
+        self._flush_planned = False
+        self._untaken = 0  # frames of the read that is being taken, the current one included
         self._bulk = BulkQueue()
         self._only: Session | None = None
         if self.carrier is None:
@@ -90,12 +91,13 @@ class Connection:
 
     def received(self, frames: list[bytes | None]) -> None:
         """Take frames of the transport, in order. Replies that are ready at the end are sent in one write."""
-        self._receiving = True
-        for index, frame in enumerate(frames):
+        self._untaken = len(frames)
+        for frame in frames:
             if not self._take(frame):
-                self.waiting = frames[index:]
+                self.waiting = frames[-self._untaken :]
                 break
-        self._receiving = False
+            self._untaken -= 1
+        self._untaken = 0
         if self._bulk.waiting:
             self._bulk.advance()
         self.transport.flush()
@@ -158,12 +160,12 @@ class Connection:
                     bulk.release_before(outgoing)
                 data = carrier.wrap(outgoing.data, peer, outgoing.envelope) if carrier else outgoing.data
                 transport.send(data, outgoing.taken)
-            if self._receiving or self._flush_planned:
+            if self._untaken > 1 or self._flush_planned:
                 return
-            # The last answer is flushed at once. Planning a flush would cost every single call 2 µs.
+            # The last answer is written at once, so that its reader need not wait until this call is tidied up.
             if outgoing.answers and not sessions[peer].in_flight:
                 transport.flush()
-            else:
+            elif not self._untaken:
                 self._plan_flush()
 
         return send

@@ -140,7 +140,11 @@ class StdioTransport:
     def flush(self) -> None:
         """Write the queue, as far as the pipe takes it. The rest follows when there is room."""
         while self._out and not self._writing and not self.closed:
-            data = self._piece()
+            if self.queued <= MOST_JOINED:
+                data = b"".join(self._out)
+                self._out.clear()
+            else:
+                data = self._piece()
             try:
                 written = os.write(self._output, data)
             except BlockingIOError:
@@ -226,16 +230,21 @@ class StdioTransport:
             return
         except OSError:
             data = b""
-        self._feed(data)
+        # A peer that waits for its answers writes one whole line at a time.
+        if (line := self._lines.only(data)) is None:
+            self._feed(data)
+            return
+        assert self._received is not None
+        self._received([line])
+        if self.queued > HIGH_WATER:
+            self._wait_for_reader()
 
     def _feed(self, data: bytes) -> None:
         assert self._received is not None and self._ended is not None
         if data:
             self._received(self._lines.feed(data))
             if self.queued > HIGH_WATER:
-                # Nothing more is read from a peer that does not read its answers.
-                self._stop_reading()
-                self._paused = True
+                self._wait_for_reader()
             elif self._turn is not None:
                 self._read_on()
             return
@@ -246,6 +255,11 @@ class StdioTransport:
                 self._received([rest])
         finally:  # there is no later chance to call it, whatever happens to the last line
             self._ended()
+
+    def _wait_for_reader(self) -> None:
+        """Nothing more is read from a peer that does not read its answers."""
+        self._stop_reading()
+        self._paused = True
 
     def _read_in_thread(self) -> None:
         assert self._loop is not None and self._turn is not None
@@ -267,11 +281,7 @@ class StdioTransport:
     # -- writing -----------------------------------------------------------------------------------------
 
     def _piece(self) -> bytes | memoryview:
-        """As much of the queue as one write may take. Small messages are joined, large ones are not copied."""
-        if self.queued <= MOST_JOINED:
-            joined = b"".join(self._out)
-            self._out.clear()
-            return joined
+        """As much of a long queue as one write may take. Small messages are joined, large ones are not copied."""
         size, count = 0, 0
         for part in self._out:
             if count and size + len(part) > MOST_JOINED:

@@ -22,10 +22,6 @@ class Lines:
     def feed(self, data: bytes) -> list[bytes | None]:
         """The lines that `data` completes, without their LF. Blank lines are left out."""
         whole: list[bytes | None] = []
-        if data.find(b"\n") == len(data) - 1 and not (self._rest or self._skipping or self._first):
-            # A peer that waits for its answers writes one whole line at a time.
-            self._add(data[:-1], whole)
-            return whole
         if b"\n" not in data:
             self._keep(data, whole)
             return whole

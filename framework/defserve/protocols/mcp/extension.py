@@ -132,7 +132,7 @@ class MCP(Extension):
         return self.secret.lifespan()
 
     def offer_in(self, message: Request | Notification) -> Offer | None:
-        return self.lifecycle.offer_in(message)
+        return self.lifecycle.offer_in(message) if "_meta" in message.params else None
 
     def negotiate(self, offer: Offer) -> Dialect | None:
         return self.lifecycle.dialects.get(offer.version)

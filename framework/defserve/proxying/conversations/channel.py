@@ -111,6 +111,8 @@ class Channel:
         self.updates = Updates(self)
         self._began: asyncio.Event | None = None
         self._closing = False
+        self.is_watched = False
+        """Whether it ends with the credential of its front."""
         self._open_questions = 0
         self._sending: set[asyncio.Task[None]] = set()
         self.on_idle: Callable[[], None] | None = None
@@ -139,6 +141,11 @@ class Channel:
         self._closing = True
         self.updates.close()
         await asyncio.shield(asyncio.ensure_future(self.conversation.aclose()))
+
+    @property
+    def is_over(self) -> bool:
+        """Whether it has ended, or is about to."""
+        return self._closing or self.gone is not None
 
     @property
     def offers_mgp(self) -> bool:

@@ -75,6 +75,8 @@ class Conversations:
             await self.wake()
         if not state.settled.is_set():
             await state.ready(WAIT_SECONDS if state.now == "restarting" else 2 * WAIT_SECONDS)
+            if state.now == "restarting":  # it has just left
+                await state.ready(WAIT_SECONDS)
         main = self.main
         if state.now != "connected" or main is None:
             raise failures.not_connected(self._server.id, state.now)
