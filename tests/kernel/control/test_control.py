@@ -116,6 +116,7 @@ async def test_a_kernel_is_found_though_its_file_is_gone(config: Path, monkeypat
         for given in (None, "mgp.toml", str(config)):
             assert await asyncio.to_thread(located_kernel, given) == config
         assert await asyncio.to_thread(located_kernel, None, {"MGP_CONFIG_PATH": str(config)}) == config
+        assert await asyncio.to_thread(asked, config, verb="status") == [{"pid": os.getpid()}]
     for given in (None, "mgp.toml"):
         with pytest.raises(UsageError):
             located_kernel(given)
