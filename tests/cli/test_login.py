@@ -143,8 +143,9 @@ def test_what_cannot_be_revoked_is_said_and_forgotten(defserve: Run, there: Comp
 
 
 def test_wrong_usage_is_explained(defserve: Run) -> None:
-    for words in ((), ("server.py",), ("ws://127.0.0.1:1/mcp",)):
+    for words in ((), ("server.py",), ("unix:/tmp/mcp.sock",)):
         code, _, err = defserve("login", *words)
         assert code == 1 and "defserve login https://" in err
     assert "not a port" in defserve("login", "https://a.example/mcp", "--port", "0").err
-    assert "only https is safe" in defserve("login", "http://mcp.example/mcp").err
+    for unsafe in ("http://mcp.example/mcp", "ws://mcp.example/mcp"):
+        assert "only https is safe" in defserve("login", unsafe).err

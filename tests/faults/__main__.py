@@ -35,7 +35,7 @@ STORIES: dict[str, tuple[Story, bool, float]] = {
     "servers": (kill_servers, False, 1.0),
     "redis": (kill_redis, True, 1.0),
     "workers": (share_redis, True, 0.1),
-    "sessions": (kill_sharing, True, 0.5),
+    "sessions": (kill_sharing, True, 0.3),
     "tasks": (kill_on_sqlite, False, 1.0),
     "tasks-redis": (kill_on_redis, True, 1.0),
     "kernel": (kill_backends, False, 0.25),

@@ -185,7 +185,8 @@ class Session(Locals):
         call = self._call(request, envelope)
         if identity is not None:
             call.identity = identity
-        call.batch = batch
+        if batch is not None:
+            call.batch = batch
         work = self._begun(call, request, UNREAD)
         if isinstance(work, bool):
             return work
@@ -195,7 +196,8 @@ class Session(Locals):
     def _call(self, request: Request, envelope: object | None) -> Call:
         terms = self.terms or self.composition.unopened
         call = Call(self, request.id, request.method, request.params, request.raw, terms)
-        call.envelope = envelope
+        if envelope is not None:
+            call.envelope = envelope
         return call
 
     def _begun(self, call: Call, request: Request, offer: Offer | None) -> Coroutine[Any, Any, Any] | bool:

@@ -11,7 +11,7 @@ from typing import Any, Final, NamedTuple, TypeAlias
 from urllib.parse import urlsplit
 
 from defserve.auth.challenges import NO_CHALLENGE, Challenge, oauth_challenge
-from defserve.auth.urls import checked_url, is_loopback
+from defserve.auth.urls import checked_url, http_address, is_loopback
 from defserve.errors import PeerError, UsageError
 from defserve.host.link import HttpChallenge
 from defserve.host.signin.credential import Credential
@@ -54,6 +54,7 @@ class ServerAuthorizer:
     def __init__(
         self, url: str, store: CredentialStore, grant: TokenGrant | None, how: AuthorizerOptions | None = None
     ) -> None:
+        url = http_address(url)
         checked_url(url, "the address to sign in to", query=True)
         self._url, self._store, self._grant, self._how = url, store, grant, how or AuthorizerOptions()
         self._credential: Credential | None = None

@@ -64,8 +64,11 @@ class SessionNews:
     async def _on_news(self, fields: Fields, id: str) -> None:
         # What was subscribed to before the news was published must be known here.
         await self.sessions.refresh()
-        kind = self._kinds[fields[KIND].decode()]
-        self._deliver(kind, self.sessions.owned(), fields, id)
+        kind, owned = self._kinds[fields[KIND].decode()], self.sessions.owned()
+        for session in owned:
+            if session.is_stale:
+                session.miss(id, fields)
+        self._deliver(kind, [each for each in owned if not each.is_stale], fields, id)
         if self.is_first:
             kind.others(fields, fields[WORKER].decode() == self.link.worker)
 

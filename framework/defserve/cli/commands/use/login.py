@@ -14,7 +14,7 @@ from defserve.cli.signing.asking import LoginOptions, sign_in
 from defserve.cli.signing.pages import sign_ins_page, signed_in_page
 from defserve.cli.signing.states import all_states, state_of
 from defserve.errors import UsageError
-from defserve.host.addresses import HTTP
+from defserve.host.addresses import HTTP, WEBSOCKET
 
 EXAMPLES: Final = """  defserve login https://mcp.example.com/mcp
   defserve login https://mcp.example.com/mcp --no-browser     type the address that you are sent to
@@ -46,7 +46,7 @@ def main(argv: list[str]) -> int:
         states = asyncio.run(all_states(url, is_asked=options.status))
         show(Data([state.shown() for state in states]) if options.json else sign_ins_page(states))
         return 0 if url is None or any(state.is_good for state in states) else 1
-    if url is None or url.partition("://")[0].lower() not in HTTP:
+    if url is None or url.partition("://")[0].lower() not in (*HTTP, *WEBSOCKET):
         raise UsageError("there is no address to sign in to", fix="defserve login https://mcp.example.com/mcp")
     scopes = [scope for given in options.scope for scope in given.split()]
     client, secret, issuer = options.client_id, options.client_secret_file, options.issuer
