@@ -112,7 +112,7 @@ async def test_a_kernel_is_found_though_its_file_is_gone(config: Path, monkeypat
     monkeypatch.setenv("XDG_CONFIG_HOME", str(config.parent))
     monkeypatch.delenv("MGP_CONFIG_PATH", raising=False)
     async with controlled(config, FakeKernel()):
-        config.unlink()
+        os.unlink(config)
         for given in (None, "mgp.toml", str(config)):
             assert await asyncio.to_thread(located_kernel, given) == config
         assert await asyncio.to_thread(located_kernel, None, {"MGP_CONFIG_PATH": str(config)}) == config
