@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 from typing import Any
 
 import pytest
@@ -17,7 +16,7 @@ from defserve.stores.memory import MemoryStore
 from tests.at_address import at_address
 from tests.proxying.backends import ERA_PAIRS, ERAS, child, hearing, until_fact, until_listed
 from tests.proxying.everything import everything
-from tests.waiting import until
+from tests.waiting import is_running, until
 
 pytestmark = pytest.mark.anyio
 
@@ -32,14 +31,6 @@ def desk(backend: Command | Remote, **options: Any) -> Server:
 
 def backend_of(server: Server) -> Any:
     return server.mounts.backends["e"]
-
-
-def is_running(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    return True
 
 
 @pytest.mark.parametrize(("era", "back"), ERA_PAIRS)

@@ -186,6 +186,17 @@ class Child(asyncio.SubprocessProtocol):
         except ProcessLookupError:
             pass
 
+    @property
+    def left_others(self) -> bool:
+        """Whether processes are left that it has started. As long as they are, nobody else gets its number."""
+        if os.name != "posix":
+            return False
+        try:
+            os.killpg(self.pid, 0)
+        except OSError:
+            return False
+        return True
+
     def release(self) -> None:
         """Close the pipes. Kills a process that still runs."""
         self._end_output()
