@@ -13,7 +13,7 @@ from typing import Any, TypeVar, cast
 from defserve.core.call import Call
 from defserve.core.engine import PendingAnswer, Task
 from defserve.core.stepping import rest, steps_left
-from defserve.errors import Draining, Suspended
+from defserve.errors import Draining, Suspended, TimedOut
 from defserve.runner.tasks.first_steps import FirstSteps
 from defserve.runner.threads.call_thread import CURRENT, CallThread, current_thread, run_to_the_end
 from defserve.runner.threads.outcome import ThreadOutcome
