@@ -96,7 +96,9 @@ TOP: Final = (
 DOCTOR: Final = [
     DoctorFinding("Python", "python", "ok", "3.12.1 at /usr/bin/python3"),
     DoctorFinding("Python", "dependencies", "broken", "jsonpatch", "python -m pip install --upgrade defserve"),
-    DoctorFinding("Extras", "http", "missing", "missing uvicorn", 'python -m pip install "defserve[http]"'),
+    DoctorFinding("Extras", "http", "ok", "uvicorn, httptools, websockets"),
+    DoctorFinding("Extras", "redis", "unused", 'needs redis: python -m pip install "defserve[redis]"'),
+    DoctorFinding("Ports", "8000", "missing", "not usable: Address already in use", "use another port"),
 ]
 
 # Name → the command line that a reader types, or what draws.

@@ -9,9 +9,11 @@ from pathlib import Path
 
 import pytest
 
+import defserve as defserve_package
 from defserve.cli.commands.operate import doctor
 from defserve.version import VERSION
 from tests.cli.running import Run
+from tests.rows import for_each_row
 
 PROJECT = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 
@@ -31,12 +33,36 @@ def test_a_healthy_installation_is_said_to_be_one(defserve: Run):
     code, out, _ = defserve("doctor")
     assert code == 0
     assert f"ok  python         {platform.python_version()}" in out and VERSION in out and "!!" not in out
+    assert f"{VERSION} at {Path(defserve_package.__file__).parent}\n" in out
+
+
+def finding(state: doctor.State) -> doctor.DoctorFinding:
+    return doctor.DoctorFinding("Extras", "redis", state, "needs redis", "pip install redis")
+
+
+@for_each_row(
+    ("states", "last"),
+    [
+        (["ok"], "All good."),
+        (["ok", "unused"], "All good. What has -- is only needed if you use it."),
+        (["ok", "unused", "missing"], "1 thing to mend."),
+        (["broken", "missing"], "2 things to mend."),
+    ],
+)
+def test_the_last_line_is_the_verdict(states: list[doctor.State], last: str):
+    assert list(doctor.page([finding(state) for state in states]))[-2:] == ["", last]
+
+
+def test_what_is_not_used_is_no_reproach():
+    unused, missing = (list(doctor.page([finding(state)])) for state in ("unused", "missing"))
+    assert not any("fix:" in line for line in unused)
+    assert any("fix:" in line for line in missing)
 
 
 def test_an_extra_that_is_missing_says_what_to_type(defserve: Run, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setitem(doctor.EXTRAS, "http", ("uvicorn", "no_such_module"))
     finding = found(defserve)["Extras", "http"]
-    assert (finding["state"], finding["about"]) == ("missing", "missing no_such_module")
+    assert finding["state"] == "unused" and finding["about"].startswith("needs no_such_module: ")
     assert finding["fix"].endswith('install "defserve[http]"')
 
 

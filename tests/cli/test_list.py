@@ -50,6 +50,28 @@ def test_json_is_what_the_server_said(defserve: Run):
     assert found["prompts"] == []
 
 
+def test_only_tools_that_may_do_harm_have_a_mark():
+    def tool(name: str, **more: object) -> dict[str, object]:
+        return {"name": name, "inputSchema": {}, **more}
+
+    dangerous = {"risk_level": "dangerous", "permissions_required": ["shell.execute"], "confirmation_required": True}
+    tools = [
+        tool("wipe", security=dangerous),
+        tool("look", security={"risk_level": "safe"}),
+        tool("plain"),
+        tool("theirs", annotations={"destructiveHint": True}),
+        tool("reads", annotations={"readOnlyHint": True}),
+    ]
+    found = {"server": {}, "version": "v", "tools": tools, "resources": [], "templates": [], "prompts": []}
+    assert [line.strip() for line in page(found)][3:] == [
+        "wipe()  [dangerous, shell.execute, confirmed]",
+        "look()",
+        "plain()",
+        "theirs()  [destructive]",
+        "reads()",
+    ]
+
+
 def test_a_server_with_nothing_says_so():
     nothing = {"server": {}, "version": "v", "tools": [], "resources": [], "templates": [], "prompts": []}
     assert list(page(nothing)) == ["unnamed server (protocol v)", "It has no tools, resources or prompts."]

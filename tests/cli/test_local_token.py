@@ -40,7 +40,7 @@ def count() -> int:
 @pytest.fixture(autouse=True)
 def own_folders(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (folder / "run").mkdir(mode=0o700)
-    for variable in ("HOME", "XDG_RUNTIME_DIR", "XDG_CONFIG_HOME", "XDG_STATE_HOME"):
+    for variable in ("HOME", "XDG_CONFIG_HOME", "DEFSERVE_RUNTIME_DIR"):
         monkeypatch.setenv(variable, str(folder / "run"))
     Path("shelf.py").write_text(SHELF)
 
@@ -68,7 +68,7 @@ def serving(*words: str, on: str = "http://127.0.0.1:0/mcp") -> Iterator[tuple[s
 
 
 def keys(folder: Path) -> list[Path]:
-    return sorted((folder / "run" / "defserve" / "local-tokens").glob("127*"))
+    return sorted((folder / "run" / "local-tokens").glob("127*"))
 
 
 def burns(defserve: Run, on: str, *words: str) -> bool:
@@ -124,13 +124,16 @@ def test_dev_keeps_its_key_when_the_code_changes(defserve: Run, folder: Path):
         wait_until(lambda: burns(defserve, on, "--token", before))
 
 
-def test_a_server_that_was_killed_leaves_a_key_that_opens_nothing(defserve: Run, folder: Path):
+def test_the_key_of_a_server_that_was_killed_is_shown_to_nobody_and_opens_nothing(defserve: Run, folder: Path):
     with serving("run", "--local-token") as (on, process):
         (path,) = keys(folder)
         old = path.read_text()
         process.kill()
         process.wait(20)
     assert keys(folder) == [path]
+    with serving("run", on=on):
+        assert defserve("call", on, "count").out == "3\n", "it was shown the key of the server before it"
+        assert keys(folder) == []
     with serving("run", "--local-token", on=on):
         assert path.read_text() != old
         assert burns(defserve, on)

@@ -1,4 +1,7 @@
-"""The same calls give the same answers over memory, HTTP and WebSocket, in each era; `make properties`: pipes too."""
+"""The same calls give the same answers over every transport and through a kernel, in each era.
+
+By default a sample that is always the same; `make properties` makes calls at random, over pipes too.
+"""
 
 from __future__ import annotations
 
@@ -6,8 +9,7 @@ import asyncio
 import copy
 import json
 import re
-from collections.abc import AsyncGenerator, Coroutine
-from contextlib import AsyncExitStack, asynccontextmanager
+from random import Random
 from typing import Any
 
 import pytest
@@ -16,88 +18,91 @@ from hypothesis import strategies as st
 
 from defserve.errors import PeerError
 from defserve.host import Client
-from defserve.testing.transports import connect_over
-from tests.effort import EXAMPLES, examples
-from tests.fuzz.targets.sessions import CALLS, ODD
+from defserve.wire.jsonvalue import is_array, is_object
+from tests.fuzz.compared_server import CALLS
+from tests.fuzz.roads import LONG_ROADS, ROADS, Connect, connected
+from tests.fuzz.targets.sessions import ODD
 from tests.raw import ERAS
 from tests.strange_messages import changed, places
 
-SERVER = "tests.fuzz.targets.sessions:server"
-ROADS = ("memory", "http", "ws")
-# A process of its own, for `make fuzz`.
-LONG_ROADS = (*ROADS, "stdio")
-ASKED = [
-    call
-    for call in CALLS
-    if call.get("method", "notifications/").startswith(
-        ("tools/", "resources/read", "resources/list", "prompts/", "comp")
-    )
-    and call["params"].get("name") != "ask"
-]
+SERVER = "tests.fuzz.compared_server:server"
+SAMPLE = 60
 MISMATCH, INVALID = -32020, -32602
 # Trace ids, and ids under which something was logged.
 _OWN = re.compile(r'"trace_id": "[^"]*"|\(id [0-9a-f]+\)')
+# Who answered; and what a kernel adds: whose the error is, and what it thinks of a tool.
+_KERNELS = ("io.modelcontextprotocol/serverInfo", "server_id", "dev.defserve/security")
+
+Question = tuple[str, Any]
 
 
-@st.composite
-def questions(draw: st.DrawFn) -> tuple[str, Any]:
-    """A method and its params, of which parts may be changed."""
-    asked = draw(st.sampled_from(ASKED))
-    params: Any = {name: value for name, value in copy.deepcopy(asked["params"]).items() if name != "_meta"}
-    for _ in range(draw(st.integers(0, 2))):
+def changed_at_random(question: Question, random: Random | Any) -> Question:
+    """The question with up to two parts of its params replaced by something odd."""
+    method, params = copy.deepcopy(question)
+    for _ in range(random.randrange(3)):
         where = [place for place in places(params) if place]
         if where:
-            params = changed(params, draw(st.sampled_from(where)), draw(st.sampled_from([*ODD])))
-    return asked["method"], params
+            params = changed(params, random.choice(where), random.choice(ODD))
+    return method, params
 
 
-@asynccontextmanager
-async def connected(roads: tuple[str, ...]) -> AsyncGenerator[dict[tuple[str, str], Client]]:
-    async with AsyncExitStack() as stack:
-        found: dict[tuple[str, str], Client] = {}
-        for road in roads:
-            for era in ERAS:
-                found[road, era] = await stack.enter_async_context(connect_over(road, SERVER, {"version": era}))
-        yield found
-
-
-async def outcome(client: Client, method: str, params: dict[str, Any]) -> str:
+async def outcome(client: Client, question: Question) -> tuple[int, str]:
+    """The code of the error, or 0, and everything that was said."""
+    method, params = question
     try:
-        said: Any = await client.request(method, params)
+        code, said = 0, await client.request(method, params)
     except PeerError as error:
-        if error.code in (MISMATCH, INVALID):
-            # Over HTTP a name is in a header, too. What is no text cannot be there, and that is found first.
-            return "invalid"
-        said = {"code": error.code, "message": error.message, "data": error.data}
-    return _OWN.sub("", json.dumps(said, sort_keys=True))
+        code, said = error.code, {"message": error.message, "data": error.data}
+    return code, _OWN.sub("", json.dumps(without(said), sort_keys=True))
 
 
+def without(said: Any) -> Any:
+    """What was said without what differs rightly."""
+    if is_array(said):
+        return [without(item) for item in said]
+    if is_object(said):
+        kept = {name: without(item) for name, item in said.items() if name not in _KERNELS}
+        return {name: item for name, item in kept.items() if name != "_meta" or item}
+    return said
+
+
+def check(said: dict[str, tuple[int, str]], question: Question, era: str) -> None:
+    if any(code == MISMATCH for code, _ in said.values()):
+        # Over HTTP a name is in a header, too. What is no text cannot be there, and that is found first.
+        said = {road: (INVALID, "") if one[0] in (MISMATCH, INVALID) else one for road, one in said.items()}
+    if len(set(said.values())) != 1:
+        lines = "\n".join(f"  {road:12} {code} {text[:600]}" for road, (code, text) in said.items())
+        pytest.fail(f"{question[0]} {json.dumps(question[1])[:600]} in {era}:\n{lines}")
+
+
+async def compare(clients: dict[tuple[str, str], Client], roads: dict[str, Connect], question: Question) -> None:
+    for era in ERAS:
+        check({road: await outcome(clients[road, era], question) for road in roads}, question, era)
+
+
+@pytest.mark.anyio
+async def test_the_same_calls_give_the_same_answers_over_every_transport():
+    random = Random(5)
+    async with connected(ROADS, SERVER) as clients:
+        for question in CALLS:
+            await compare(clients, ROADS, question)
+        for _ in range(SAMPLE):
+            await compare(clients, ROADS, changed_at_random(random.choice(CALLS), random))
+
+
+@pytest.mark.slow
 @pytest.mark.hypothesis
-def test_the_same_calls_give_the_same_answers_over_every_transport():
-    default = settings.default
-    assert default is not None
-    roads = LONG_ROADS if default.max_examples > EXAMPLES else ROADS
-
+def test_calls_at_random_give_the_same_answers_over_every_transport():
     with asyncio.Runner() as runner:
-        clients = connected(roads)
-        opened = runner.run(_entered(clients))
+        roads = connected(LONG_ROADS, SERVER)
+        clients = runner.run(roads.__aenter__())  # type: ignore[arg-type]
 
-        @settings(max_examples=examples(40), deadline=None)
-        @given(questions())
-        def ask(question: tuple[str, dict[str, Any]]) -> None:
-            for era in ERAS:
-                said = {road: runner.run(outcome(opened[road, era], *question)) for road in roads}
-                assert len(set(said.values())) == 1, said
+        @settings(deadline=None)
+        @given(st.sampled_from(CALLS), st.randoms(use_true_random=False))
+        def ask(question: Question, random: Random) -> None:
+            runner.run(compare(clients, LONG_ROADS, changed_at_random(question, random)))
 
         try:
             ask()
         finally:
-            runner.run(_left(clients))
-
-
-def _entered(clients: Any) -> Coroutine[Any, Any, dict[tuple[str, str], Client]]:
-    return clients.__aenter__()
-
-
-def _left(clients: Any) -> Coroutine[Any, Any, None]:
-    return clients.__aexit__(None, None, None)
+            runner.run(roads.__aexit__(None, None, None))  # type: ignore[arg-type]

@@ -60,9 +60,24 @@ async def test_an_asynchronous_handler_is_awaited_with_message_and_schema():
     assert result["content"] == {"heard": "Who?", "fields": ["name"]}
 
 
-async def test_an_answer_of_another_type_is_the_handlers_mistake():
-    with pytest.raises(UsageError, match="not str"):
-        await Answers(ask=lambda m, s: "Ann").answer("elicitation/create", QUESTION)
+@pytest.mark.parametrize("value", ["Ann", True, 0, ["a"]])
+async def test_a_value_alone_is_that_of_the_only_field(value: Any):
+    answers = Answers(ask=lambda message, schema: value)
+    assert await answers.answer("elicitation/create", QUESTION) == {"action": "accept", "content": {"name": value}}
+
+
+@pytest.mark.parametrize(
+    ("answer", "fields", "told"),
+    [
+        ("Ann", ["name", "age"], "the fields name, age, and the answer is 'Ann' alone\n.*{'name': …, 'age': …}"),
+        ("Ann", [], "must be a dict, a model, .* not str"),
+        (None, ["name"], "must be a dict, a model, .* not NoneType"),
+    ],
+)
+async def test_an_answer_of_another_type_is_the_handlers_mistake(answer: Any, fields: list[str], told: str):
+    question = {"message": "Who?", "requestedSchema": {"properties": {key: {"type": "string"} for key in fields}}}
+    with pytest.raises(UsageError, match=told):
+        await Answers(ask=lambda m, s: answer).answer("elicitation/create", question)
 
 
 async def test_a_url_is_opened_by_its_own_handler():

@@ -214,8 +214,7 @@ async def test_what_a_request_carries_in_meta_arrives(joined: Joined) -> None:
     assert result["structuredContent"]["example.org/mark"] == [1, None]
 
 
-async def test_a_resource_that_a_session_does_not_find_is_not_found_in_the_words_of_the_front(joined: Joined) -> None:
+async def test_a_resource_that_is_not_found_is_not_found_in_the_words_of_the_front(joined: Joined) -> None:
     with pytest.raises(PeerError) as refused:
         await joined.client.read("note://e/nothing/like/this")
-    if joined.back == "handshake":
-        assert refused.value.code == (-32602 if joined.front == "stateless" else -32002)
+    assert refused.value.code == (-32602 if joined.front == "stateless" else -32002)

@@ -42,9 +42,10 @@ SOAK = """\
 ## Soak
 
 `make soak ARGS="--minutes {minutes:g}"` puts {scenarios} servers under load at once, each in its own way. Memory,
-descriptors, threads, asyncio tasks and latencies are sampled every second. The first {warm_up:.0%} of the time does
-not count. The line through the rest (Theil and Sen) must not rise by more than three times its noise and a small
-bound; no call may fail.
+descriptors, threads, asyncio tasks and latencies are sampled every second. Of servers that start others (workers, a
+kernel) the first process is measured, and the others are counted. The first {warm_up:.0%} of the time does not count.
+The line through the rest (Theil and Sen) must not rise by more than three times its noise and a small bound; no call
+may fail.
 
 {calls:,} calls in all. *Growth* is what the line rises in the whole run, ± its noise.
 
@@ -60,7 +61,8 @@ FUZZ = """\
 `make fuzz ARGS="--minutes {minutes:g}"` gives every parser, judge and protocol inputs that a coverage-guided fuzzer
 (Atheris) makes. It starts from `tests/fuzz/corpus`; seed {seed}. *New* is when it last reached code that no input
 before had reached. `make properties` runs the property tests with 20,000 examples each. One of them compares
-transports: the same calls over memory, pipes, HTTP and WebSocket give the same answers.
+transports: the same calls over memory, pipes, HTTP, WebSocket, a unix socket and through a kernel give the same
+answers, errors included, in both eras.
 """
 REST = """\
 ## More

@@ -1,14 +1,15 @@
 """The command `make soak`: servers under load for minutes or hours. What they use must not grow.
 
 Each scenario runs in a process of its own, with a server of its own; all run side by side. Memory, descriptors,
-threads, asyncio tasks and latencies are sampled every second. The line through the samples after the warm-up (Theil and
-Sen) must not rise by more than its noise and a bound. It exits with 1 if one does, or if a call failed.
+threads, processes, asyncio tasks and latencies are sampled every second. The line through the samples after the warm-up
+(Theil and Sen) must not rise by more than its noise and a bound. It exits with 1 if one does, or if a call failed.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
 import subprocess
 import sys
 import tempfile
@@ -24,6 +25,9 @@ from tests.soak.stage import ROOT, Stage
 
 MINUTES = 3.0
 SLACK_SECONDS = 360.0
+TRANSPORTS = "calls-"
+NICE = 3
+"""What is taken from the other scenarios, so that about half of the machine is for calls over each transport."""
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -78,6 +82,8 @@ def _result(file: Path) -> dict[str, Any]:
 
 
 def run_alone(name: str, seconds: float, seed: int, file: Path) -> int:
+    if not name.startswith(TRANSPORTS):
+        os.nice(NICE)
     stage, wrong = Stage(seconds, seed), ""
     try:
         SCENARIOS[name](stage)
@@ -121,7 +127,7 @@ def report(name: str, run: dict[str, Any]) -> list[str]:
         said += f"; p50 {p50.start:.2f} ms"
     lines = [said]
     for what in run["growing"]:
-        line, unit = Slope(**run["slopes"][what]), UNITS[what]
+        line, unit = Slope(**run["slopes"][what]), UNITS.get(what, "")
         lines.append(f"  GROWS: {what} from {line.start:.1f} by {line.growth:+.1f} {unit} (noise {line.noise:.2f})")
     lines += [f"  FAILED: {reason}" for reason in run["reasons"]]
     return lines

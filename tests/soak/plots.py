@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 from xml.sax.saxutils import escape
 
-MEASURES = ("memory", "descriptors", "threads", "tasks", "p50", "p99", "calls")
+MEASURES = ("memory", "descriptors", "threads", "processes", "tasks", "p50", "p99", "calls")
 UNITS = {"memory": " MB", "p50": " ms", "p99": " ms", "calls": "/s"}
 WIDTH, HEIGHT, GAP, NAME, TOP = 150, 46, 14, 130, 40
 MOST_POINTS = 300

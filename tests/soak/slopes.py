@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from statistics import median
 from typing import NamedTuple
 
-WARM_UP = 0.3
+WARM_UP = 1 / 3
 """The share of a run that is not judged: caches fill, the allocator finds its size."""
 MOST_POINTS = 300
 NOISE = 3.0

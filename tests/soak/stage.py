@@ -26,7 +26,7 @@ START_SECONDS = 300.0
 
 
 class Stage:
-    """`seconds` is how long a scenario runs. Whatever it starts with `serve` is sampled, with all below it."""
+    """`seconds` is how long a scenario runs. Whatever it starts with `serve` is sampled."""
 
     def __init__(self, seconds: float, seed: int) -> None:
         self.random, self.series, self.counter = Random(seed), Series(), Counter()
@@ -79,15 +79,20 @@ class Stage:
     def log(self) -> str:
         return (self.folder / "log").read_text(errors="replace")
 
+    @property
+    def tasks(self) -> float:
+        """The asyncio tasks of the server, as it last told. Raises OSError before it did."""
+        return float(self.vitals.read_text())
+
     def sample(self) -> None:
         """Once a second at most."""
         now = time.monotonic()
         if now - self._sampled < EVERY:
             return
         self._sampled = now
-        found = usage(pid for top in self.watched for pid in family(top)) | self.counter.sample()
+        found = usage(self.watched) | self.counter.sample()
         with suppress(OSError, ValueError):
-            found["tasks"] = float(self.vitals.read_text())
+            found["tasks"] = self.tasks
         self.series.add(now - self._began, found)
 
     async def run(self, *loads: Callable[[], Awaitable[None]]) -> None:

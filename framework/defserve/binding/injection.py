@@ -6,7 +6,7 @@ code after `yield` is teardown: it runs on success, failure and cancellation, an
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar
 
@@ -82,6 +82,15 @@ class Dependency:
         """Whether it is called in a worker thread."""
         return self.flow in ("sync", "generator")
 
+    def overridden(self, overrides: Mapping[Any, Dependency]) -> Dependency:
+        """This dependency with the functions in `overrides` replaced. A replacement may need what it replaces."""
+        found = overrides.get(self.function)
+        if found is not None:
+            overrides = {function: other for function, other in overrides.items() if function != self.function}
+        one = found or self
+        needs = tuple((name, dependency.overridden(overrides)) for name, dependency in one.needs)
+        return Dependency(one.function, one.flow, self.use_cache, one.direct, needs)
+
     def with_needs(self) -> Iterator[Dependency]:
         """This dependency and everything it needs."""
         yield self
@@ -122,6 +131,12 @@ class InjectionPlan:
         return cls(
             tuple((name, provider) for name, provider in providers if not isinstance(provider, Dependency)),
             tuple((name, provider) for name, provider in providers if isinstance(provider, Dependency)),
+        )
+
+    def overridden(self, overrides: Mapping[Any, Dependency]) -> InjectionPlan:
+        """The plan with the functions in `overrides` replaced."""
+        return InjectionPlan(
+            self.direct, tuple((name, dependency.overridden(overrides)) for name, dependency in self.dependencies)
         )
 
     def needs_one_thread(self, function_blocks: bool) -> bool:

@@ -95,6 +95,11 @@ def read(function: Callable[..., Any], find_provider: FindProvider, *, explicit:
     return _Reader(function, find_provider, explicit=explicit).read()
 
 
+def read_dependency(function: Callable[..., Any], find_provider: FindProvider) -> Dependency:
+    """Read a function that stands in for a dependency. Raises UsageError for one that cannot be called as such."""
+    return _Reader(function, find_provider).dependency(use_cache=True)
+
+
 class _Reader:
     """One function on its way to a Signature. `chain` holds the dependencies that led here."""
 

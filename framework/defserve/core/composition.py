@@ -118,6 +118,8 @@ class Composition:
         # By event loop: a server may be served on several, each with its own lifespans and threads.
         self.lives: dict[object, object] = {}
         self.has_lifespan = any(e.lifespan() is not None for e in extensions)
+        self.overrides: Mapping[Any, Any] = {}
+        """A function that others depend on → what stands in for it, in a test."""
         self._around = dict(around or {})
         self._terms: dict[object, Terms] = {}
         self._tables: dict[frozenset[str], Table] = {}

@@ -27,7 +27,10 @@ Decline: Final = Decision.DECLINE
 Cancel: Final = Decision.CANCEL
 
 Answer: TypeAlias = Any
-"""A dict or a pydantic model accepts with that content. Accept, Decline and Cancel mean what they say."""
+"""A dict or a pydantic model accepts with that content. Accept, Decline and Cancel mean what they say.
+
+Any other value is that of the only field, if the form has one: `True` for a yes or no.
+"""
 
 Ask: TypeAlias = Callable[[str, dict[str, Any]], Answer | Awaitable[Answer]]
 AskUrl: TypeAlias = Callable[[str, str], Decision | Awaitable[Decision]]
@@ -39,7 +42,8 @@ Roots: TypeAlias = Sequence[Root] | Callable[[], Sequence[Root] | Awaitable[Sequ
 class Answers:
     """The client's answers. Only those that are given are offered to the server. Every callable may be sync or async.
 
-    ask      (message, schema) -> dict, model, Accept, Decline or Cancel; fields left out take the schema's defaults
+    ask      (message, schema) -> dict, model, Accept, Decline or Cancel; fields left out take the schema's defaults;
+             a form with one field also takes its value alone
     ask_url  (message, url) -> Accept, Decline or Cancel
     sample   (params of sampling/createMessage) -> text, or the whole result
     roots    URIs or root objects, or a function that returns them
@@ -85,7 +89,7 @@ class Answers:
         if self.ask is None:
             raise MethodNotFound("this client does not answer questions")
         schema = object_of(params.get("requestedSchema"))
-        return _decided(await settled(self.ask(message, schema)), _defaults(schema))
+        return _decided(of_one_field(await settled(self.ask(message, schema)), schema), _defaults(schema))
 
     async def _sampling(self, params: dict[str, Any]) -> dict[str, Any]:
         if self.sample is None:
@@ -156,9 +160,24 @@ def _decided(answer: Any, defaults: Mapping[str, Any] = MappingProxyType({})) ->
     if not isinstance(content, dict):
         raise UsageError(
             f"an answer must be a dict, a model, Accept, Decline or Cancel, not {type(answer).__name__}",
-            fix="return {'field': value} from the ask handler",
+            fix="answer with one of them; a value alone only answers a form with one field",
         )
     return {"action": "accept", "content": {**defaults, **content}}
+
+
+def of_one_field(answer: Any, schema: dict[str, Any]) -> Any:
+    """A value alone as the only field of its form. Raises UsageError if the form has more."""
+    if isinstance(answer, Decision) or answer is None or isinstance(plain(answer), dict):
+        return answer
+    fields = list(object_of(schema.get("properties")))
+    if len(fields) == 1:
+        return {fields[0]: answer}
+    if not fields:
+        return answer
+    raise UsageError(
+        f"the question has the fields {', '.join(fields)}, and the answer is {answer!r} alone",
+        fix=f"answer with {{{', '.join(f'{name!r}: …' for name in fields)}}}",
+    )
 
 
 def _defaults(schema: dict[str, Any]) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from typing import Any, TypeVar, cast
 from defserve.core.call import Call
 from defserve.core.engine import PendingAnswer, Task
 from defserve.core.stepping import rest, steps_left
-from defserve.errors import Draining, Suspended
+from defserve.errors import Draining, Suspended, TimedOut
 from defserve.runner.tasks.first_steps import FirstSteps
 from defserve.runner.threads.call_thread import CURRENT, CallThread, current_thread, run_to_the_end
 from defserve.runner.threads.outcome import ThreadOutcome
@@ -164,6 +164,11 @@ class AsyncioEngine:
             if not call.timed_out:
                 return result
         except GeneratorExit:
+            raise
+        except TimedOut:
+            # Work that was stopped may say itself what took so long.
+            if call.timed_out and not call.cancelled and (task := asyncio.current_task()) is not None:
+                task.uncancel()
             raise
         except BaseException:
             if not call.timed_out or call.cancelled:

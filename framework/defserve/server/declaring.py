@@ -22,10 +22,12 @@ from defserve.server.decorators import decorate, from_caller, need_uri, read_opt
 if TYPE_CHECKING:
     from typing import Unpack
 
+    from defserve.binding.injection import Dependency
     from defserve.core.composition import Composition
     from defserve.protocols.mgp.events.channel import EventChannel
     from defserve.protocols.mgp.extension import MGP
     from defserve.server.options import AppFields, PromptFields, ResourceFields, ToolFields
+    from defserve.server.overriding import Override
 
 F = TypeVar("F", bound=Callable[..., Any])
 W = TypeVar("W", bound=Wrapper)
@@ -43,6 +45,7 @@ class Declarations:
     """Annotation → provider, of all extensions."""
     wrappers: dict[str, list[Wrapper]]
     _composition: Composition | None
+    _overrides: dict[Callable[..., Any], Dependency]
 
     # used bare: @server.tool
     @overload
@@ -237,6 +240,17 @@ class Declarations:
         tool = Tool.of(function, about, find_provider=self.find_provider, owner=self)
         tool.facets["mcpl"] = binding
         self.add_tool(tool)
+
+    def override(self, dependency: Callable[..., Any], replacement: Callable[..., Any], /) -> Override:
+        """Call `replacement` wherever a function of this server depends on `dependency`: for tests.
+
+        It counts at once, until the end of the `with` block that it opens, or its `undo`. A replacement is a dependency
+        like others: sync or async, with or without `yield`, and with dependencies of its own; it may depend on what it
+        replaces. Servers that are mounted here take part. Raises UsageError for something that cannot be called.
+        """
+        from defserve.server.overriding import Override
+
+        return Override(self._overrides, dependency, replacement, self.find_provider)
 
     def _declare(self, item: Item[Any]) -> None:
         """Set the owner of an item, and check it. Raises UsageError for one that an extension does not allow."""

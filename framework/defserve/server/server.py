@@ -115,6 +115,7 @@ class Server(Declarations):
         self._mcpx: MCPX | None = None
         self._strict = feature_sets == "strict"
         self._composition: Composition | None = None
+        self._overrides = {}
         if code_mode:
             from defserve.server.features import code_mode_of
 
@@ -371,6 +372,7 @@ class Server(Declarations):
             self.mcp.compose(composition)
             if self._mcpl is not None:
                 self._mcpl.compose(composition)
+            composition.overrides = self._overrides
             self._composition = composition
         return self._composition
 

@@ -14,7 +14,13 @@ OTHERS: Final = 0o077
 
 
 def private_folders(name: str) -> Iterator[Path]:
-    """Where the folder may be, the best place first. A client may lack a variable that its server has."""
+    """Where the folder may be, the best place first. A client may lack a variable that its server has.
+
+    `DEFSERVE_RUNTIME_DIR` names the only place.
+    """
+    if (only := os.environ.get("DEFSERVE_RUNTIME_DIR")) and os.path.isabs(only):
+        yield Path(only, name)
+        return
     state = os.environ.get("XDG_STATE_HOME") or os.path.expanduser("~/.local/state")
     for base in (os.environ.get("XDG_RUNTIME_DIR"), f"/run/user/{os.getuid()}", state):
         if base and os.path.isabs(base):

@@ -81,7 +81,10 @@ class SyncClient:
         self._script.offered = set(kinds)
 
     def will_answer(self, *answers: Any) -> None:
-        """Answers for the next questions: a dict or a model, Accept, Decline, Cancel, or a function of the question."""
+        """Answers for the next questions: a dict or a model, Accept, Decline, Cancel, or a function of the question.
+
+        If the question has one field, as those of `ctx.confirm` and `ctx.choose` have, its value alone will do: `True`.
+        """
         self._script.prepared.extend(answers)
 
     def will_sample(self, *texts: Any) -> None:

@@ -6,8 +6,8 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, Final
 
-from defserve.errors import ProtocolError
-from defserve.host.answers import Answers, Cancel, Decision, Root
+from defserve.errors import ProtocolError, UsageError
+from defserve.host.answers import Answers, Cancel, Decision, Root, of_one_field
 
 KINDS: Final = ("ask", "sample", "roots", "apps")
 REJECTED: Final = -1
@@ -62,7 +62,11 @@ class AnswerScript:
             fields = ", ".join(f"{name!r}: …" for name in schema.get("properties", {}))
             self._miss(f"the server asked {message!r}", f"client.will_answer({{{fields}}})")
             return Cancel
-        return _given(self.prepared.popleft(), message, schema)
+        try:
+            return of_one_field(_given(self.prepared.popleft(), message, schema), schema)
+        except UsageError as error:
+            self._unanswered.append(f"the server asked {message!r}: {error.problem}\n  fix: {error.fix}")
+            return Cancel
 
     def _ask_url(self, message: str, url: str) -> Decision:
         if not self.prepared:

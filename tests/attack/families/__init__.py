@@ -27,6 +27,7 @@ MODULES = (
     "identity.operators",
     "identity.client_sign_in",
     "identity.signing_in",
+    "identity.issued_tokens",
     "bounds.odd_json",
     "bounds.pipes",
     "bounds.odd_ids",

@@ -8,6 +8,7 @@ from defserve import Context, Server
 from defserve.auth import JWT, Auth, DPoP, OAuthProxy
 
 PUBLIC = "http://localhost:8080/mcp"
+SECRET = "the secret of the attack suite, not a secret"
 
 
 def auth() -> Auth:
@@ -21,12 +22,13 @@ def auth() -> Auth:
             allow=["alice@example.com"],
             optional_scopes=["erase"],
             store=f"sqlite:///{os.environ['STORE']}",
-            secret="the secret of the attack suite, not a secret",
+            secret=SECRET,
         )
     issuers = [
         JWT(key=os.environ[f"KEY_{name}"], audience=PUBLIC, issuer=f"https://{name.lower()}.example") for name in "AB"
     ]
-    return Auth(issuers, dpop=DPoP(f"sqlite:///{os.environ['STORE']}"))
+    store, nonce = f"sqlite:///{os.environ['STORE']}", bool(os.environ.get("NONCE"))
+    return Auth(issuers, dpop=DPoP(store, nonce=nonce, secret=SECRET))
 
 
 server = Server("signed in", "1", auth=auth())

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import stat
+from collections.abc import Generator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -32,6 +35,15 @@ def put(folder: Path, content: bytes = KEY.encode(), mode: int = 0o600) -> Path:
     path.write_bytes(content)
     path.chmod(mode)
     return path
+
+
+@contextmanager
+def put_locked(folder: Path, content: bytes = KEY.encode(), mode: int = 0o600) -> Generator[Path]:
+    """A file that a living server holds."""
+    path = put(folder, content, mode)
+    with path.open("rb") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield path
 
 
 def test_a_key_is_there_while_the_server_runs_and_only_for_its_owner(runtime: Path):
@@ -82,38 +94,70 @@ def test_a_link_that_lies_there_is_replaced_and_not_followed(runtime: Path, tmp_
 
 
 def test_a_key_of_a_server_that_took_the_address_meanwhile_stays(runtime: Path):
-    with published([HERE]):
-        with published([HERE]) as later:
-            pass
-        put(runtime)
-    assert read_key(HERE) == KEY != later
+    earlier = published([HERE])
+    earlier.__enter__()
+    with published([HERE]) as later:
+        earlier.__exit__(None, None, None)
+        assert read_key(HERE) == later
+    assert read_key(HERE) is None and list(runtime.iterdir()) == []
+
+
+def test_a_key_that_nobody_holds_is_none_and_is_removed(runtime: Path):
+    path = put(runtime)
+    assert read_key(HERE) is None and not path.exists()
+    with put_locked(runtime) as path:
+        assert read_key(HERE) == KEY and path.exists()
+    assert read_key(HERE) is None and not path.exists()
+
+
+def test_clients_that_read_at_once_do_not_take_each_other_for_the_server(runtime: Path):
+    with put(runtime).open("rb") as file:
+        fcntl.flock(file, fcntl.LOCK_SH)
+        assert read_key(HERE) is None
+
+
+def test_a_stale_file_is_removed_only_if_no_server_has_replaced_it(runtime: Path, monkeypatch: pytest.MonkeyPatch):
+    put(runtime)
+    later, started, real_open = published([HERE]), list[str](), os.open
+
+    def open_late(path: Path, flags: int, mode: int = 0o777) -> int:
+        """A server starts after the look at the lock, just before the removal."""
+        if flags & os.O_DIRECTORY and not started:
+            started.append("")
+            started[0] = later.__enter__()
+        return real_open(path, flags, mode)
+
+    monkeypatch.setattr("defserve.auth.local_token.files.os.open", open_late)
+    assert read_key(HERE) is None
+    assert [read_key(HERE)] == started
+    later.__exit__(None, None, None)
 
 
 @pytest.mark.parametrize("mode", [0o640, 0o604, 0o660, 0o666])
 def test_a_key_that_others_can_read_is_none(runtime: Path, mode: int):
-    put(runtime, mode=mode)
-    assert read_key(HERE) is None
+    with put_locked(runtime, mode=mode):
+        assert read_key(HERE) is None
 
 
 @pytest.mark.parametrize("content", [b"", b"short", KEY.encode() + b"\n", b"A" * 300, b"\xff" * 43, b"a b" * 14 + b"c"])
 def test_what_is_not_a_key_is_none(runtime: Path, content: bytes):
-    put(runtime, content)
-    assert read_key(HERE) is None
+    with put_locked(runtime, content):
+        assert read_key(HERE) is None
 
 
 def test_a_key_in_a_folder_that_others_can_write_is_none(runtime: Path):
-    put(runtime)
-    runtime.chmod(0o777)
-    assert read_key(HERE) is None
+    with put_locked(runtime):
+        runtime.chmod(0o777)
+        assert read_key(HERE) is None
 
 
 def test_a_key_of_somebody_else_is_none(runtime: Path, monkeypatch: pytest.MonkeyPatch):
-    put(runtime)
-    assert read_key(HERE) == KEY
-    # The file belongs to the user who runs the test; the reader is made somebody else.
-    uid = os.getuid()
-    monkeypatch.setattr("defserve.auth.local_token.files.os.getuid", lambda: uid + 1)
-    assert read_key(HERE) is None
+    with put_locked(runtime):
+        assert read_key(HERE) == KEY
+        # The file belongs to the user who runs the test; the reader is made somebody else.
+        uid = os.getuid()
+        monkeypatch.setattr("defserve.auth.local_token.files.os.getuid", lambda: uid + 1)
+        assert read_key(HERE) is None
 
 
 def test_a_pipe_that_lies_there_does_not_block(runtime: Path):

@@ -76,7 +76,11 @@ async def test_a_client_with_a_document_needs_no_registration() -> None:
         assert CIMD in page.text and "remember" not in page.text, "any program here may say that it is this client"
         assert (await visit.exchange(await visit.code())).status_code == 200
         visit.client = {"client_id": "https://app.example/another.json"}
-        assert (await visit.authorize()).status_code == 400
+        refused = await visit.authorize()
+        assert refused.status_code == 400 and "cannot read what the client" in refused.text
+        assert "at app.example." in refused.text, (
+            "who has the document is named; the rest of the address is a stranger's"
+        )
 
 
 async def test_a_user_may_ask_not_to_be_asked_again_by_that_client_for_that() -> None:

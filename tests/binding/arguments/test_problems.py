@@ -124,6 +124,13 @@ def test_each_problem_is_one_line(annotation: Any, value: Any, line: str) -> Non
 def test_what_is_missing_is_named() -> None:
     assert told(int) == ["x: missing"]
 
+    def tool(a: int) -> None: ...
+
+    # No arguments at all, and null, which some clients send for them.
+    for none in ({}, None):
+        with pytest.raises(BadArguments, match="^a: missing$"):
+            arguments(tool).validate(none)
+
 
 @pytest.mark.parametrize("given", [[1], "text", 3, True])
 def test_arguments_that_are_no_object_are_refused(given: Any) -> None:

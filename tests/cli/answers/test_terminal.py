@@ -6,6 +6,7 @@ import pytest
 
 from defserve.cli.answers.terminal import agree, fill_in
 from defserve.host import Accept, Cancel, Decline
+from tests.rows import for_each_row
 
 SCHEMA = {
     "type": "object",
@@ -77,6 +78,83 @@ def test_what_is_not_understood_is_asked_again(
     form = {"properties": {"it": field, "note": {"type": "string"}}, "required": ["it"]}
     assert fill_in("?", form, typing(wrong, wrong, right, "\n")) == {"it": value}
     assert capsys.readouterr().err.count(told) == 2
+
+
+@for_each_row(
+    ("field", "hint", "wrong", "right", "value", "told"),
+    [
+        ({"type": "integer", "minimum": 1, "maximum": 9}, "(integer, 1 to 9):", "10", "9", 9, "type 1 to 9"),
+        ({"type": "number", "minimum": 0}, "(number, at least 0):", "-1", "0", 0, "type at least 0"),
+        ({"type": "number", "exclusiveMinimum": 0}, "(number, more than 0):", "0", "0.5", 0.5, "type more than 0"),
+        ({"type": "number", "exclusiveMaximum": 1}, "(number, less than 1):", "1", "0.5", 0.5, "type less than 1"),
+        ({"type": "integer", "maximum": 3}, "(integer, at most 3):", "4", "3", 3, "type at most 3"),
+        ({"type": "string", "maxLength": 1}, "(string, at most 1 character):", "ab", "a", "a", "at most 1 character"),
+        ({"type": "string", "minLength": 2}, "(string, at least 2 characters):", "a", "ab", "ab", "at least 2"),
+        ({"type": "string", "minLength": 2, "maxLength": 2}, "(string, 2 characters):", "abc", "ab", "ab", "type 2"),
+        (
+            {"type": "string", "minLength": 1, "maxLength": 3},
+            "(string, 1 to 3 characters):",
+            "abcd",
+            "a",
+            "a",
+            "1 to 3",
+        ),
+        ({"type": "string", "format": "email"}, "(string, an email address):", "ann", "a@b", "a@b", "an email address"),
+        ({"type": "string", "format": "date"}, "a date such as", "today", "2026-01-02", "2026-01-02", "type a date"),
+        (
+            {"type": "array", "maxItems": 1, "items": {"enum": ["a", "b"]}},
+            "(a | b, at most 1 item):",
+            "1, 2",
+            "b",
+            ["b"],
+            "at most 1 item",
+        ),
+        # A server may send anything: what is no bound is not shown.
+        ({"type": "integer", "minimum": "x", "maximum": True}, "(integer):", "x", "7", 7, "type a whole number"),
+    ],
+)
+def test_bounds_are_shown_and_kept(
+    field: dict[str, object],
+    hint: str,
+    wrong: str,
+    right: str,
+    value: object,
+    told: str,
+    capsys: pytest.CaptureFixture[str],
+):
+    form = {"properties": {"value": field}, "required": ["value"]}
+    assert fill_in("?", form, typing(f"{wrong}\n", f"{right}\n")) == {"value": value}
+    said = capsys.readouterr().err
+    assert hint in said and told in said.partition("\n  ")[2]
+
+
+@for_each_row(
+    ("line", "values", "chosen"),
+    [
+        ("2", ["red", "green"], "green"),
+        ("green", ["red", "green"], "green"),
+        ("2", ["3", "2"], "2"),
+        ("10", [5, 10, 15], 10),
+    ],
+)
+def test_a_choice_without_a_label_is_its_value_or_its_number(line: str, values: list[object], chosen: object):
+    assert fill_in("?", {"properties": {"value": {"enum": values}}}, typing(f"{line}\n")) == {"value": chosen}
+
+
+@for_each_row(
+    ("line", "values", "told"),
+    [
+        ("3", ["red", "green"], "type one of red, green, or its number"),
+        ("0000000002", ["red", "green"], "type one of red, green, or its number"),
+        ("2", [5, 10, 15], "type one of 5, 10, 15\n"),
+        ("1", ["10 kg", "20 kg"], "type one of 10 kg, 20 kg\n"),
+    ],
+)
+def test_a_number_that_could_mean_something_else_is_asked_again(
+    line: str, values: list[object], told: str, capsys: pytest.CaptureFixture[str]
+):
+    assert fill_in("?", {"properties": {"value": {"enum": values}}}, typing(f"{line}\n")) is Cancel
+    assert told in capsys.readouterr().err
 
 
 def test_a_question_that_is_never_understood_is_dismissed():

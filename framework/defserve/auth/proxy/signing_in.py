@@ -7,10 +7,12 @@ import secrets
 import time
 from collections.abc import Mapping
 from typing import Final
+from urllib.parse import urlsplit
 
 from defserve.auth.principals import is_token_id
 from defserve.auth.proxy.allowing import Allows
 from defserve.auth.proxy.clients.directory import ClientDirectory
+from defserve.auth.proxy.clients.documents import is_document_url
 from defserve.auth.proxy.consent.asking import SECONDS, Consent
 from defserve.auth.proxy.consent.page import leaving_page, problem_page
 from defserve.auth.proxy.errors import OAuthError, SignInRefused
@@ -27,6 +29,10 @@ log = logging.getLogger("defserve.auth")
 _COOKIE: Final = "signin-"
 _NO_CLIENT: Final = (
     "The client that sent you here is not known to this server. Remove the server there, and add it again."
+)
+_NO_DOCUMENT: Final = (
+    "This server cannot read what the client that sent you here says of itself, at {host}. Try again in a while. "
+    "If that does not help, ask who runs this server: its log says why."
 )
 _NO_REDIRECT: Final = "The client that sent you here asks for an answer at an address that it did not register."
 _NOT_BEGUN: Final = "This sign-in was not begun in this browser, or has taken too long. Start again in your client."
@@ -64,7 +70,8 @@ class SigningIn:
         except OAuthError as error:
             raise SignInRefused(f"The request is not good: {error.description}.") from None
         if client is None:
-            raise SignInRefused(_NO_CLIENT)
+            id = fields.get("client_id", "")
+            raise SignInRefused(_NO_DOCUMENT.format(host=urlsplit(id).hostname) if is_document_url(id) else _NO_CLIENT)
         redirect = client.redirect(fields.get("redirect_uri"))
         if redirect is None:
             raise SignInRefused(_NO_REDIRECT)

@@ -229,7 +229,7 @@ class Arguments:
             try:
                 return validate({} if given is None else given)
             except ValidationError as error:
-                return self._second_look(given, error)
+                return self._second_look({} if given is None else given, error)
         except (OverflowError, RecursionError, UnicodeError) as error:
             raise BadArguments((Problem("", f"arguments cannot be read: {error}"),)) from None
 

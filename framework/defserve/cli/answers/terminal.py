@@ -12,6 +12,7 @@ from select import select
 from threading import Event
 from typing import Any, Final
 
+from defserve.cli.answers.bounds import bound_problem, bounds_of
 from defserve.cli.answers.forms import form_problem
 from defserve.cli.screen.blocks import Line
 from defserve.cli.screen.screen import prompt_for, tell
@@ -171,6 +172,7 @@ def _hint(field: Field, is_required: bool) -> str:
         hints = [f"1-{len(choices)}" + (", several as 1, 2" if _is_several(field) else "")]
     else:
         hints = [" | ".join(map(str, choices)) or str(field.get("type", ""))]
+    hints.append(bounds_of(field))
     if "default" in field:
         default = field["default"]
         is_known = isinstance(default, Hashable) and default in choices
@@ -198,6 +200,14 @@ def _is_several(field: Field) -> bool:
 
 
 def _read(text: str, field: Field) -> Any:
+    """The answer that is meant, within its bounds. Raises UnclearAnswer."""
+    value = _value(text, field)
+    if (problem := bound_problem(value, field)) is not None:
+        raise UnclearAnswer(f"type {problem}")
+    return value
+
+
+def _value(text: str, field: Field) -> Any:
     """Raises UnclearAnswer."""
     kind, choices = field.get("type"), _choices(field)
     if kind == "boolean":
@@ -221,13 +231,21 @@ def _read(text: str, field: Field) -> Any:
 
 
 def _chosen(text: str, field: Field) -> Any:
-    """The value that is meant: by itself, its label, or its number in the menu. Raises UnclearAnswer."""
+    """The value that is meant: by itself, its label, or its number among the choices. Raises UnclearAnswer.
+
+    Values that are numbers and have no labels are only chosen by themselves: a person who types 2 may mean 20.
+    """
     choices = _choices(field)
     for value, title in choices.items():
         if text == str(value) or text.lower() == title.lower():
             return value
-    if not _has_titles(field):
-        raise UnclearAnswer(f"type one of {', '.join(map(str, choices))}")
-    if not (text.isdecimal() and 1 <= int(text[:9]) <= len(choices)):
+    is_numbered = _has_titles(field) or not any(map(_looks_like_a_number, choices))
+    if is_numbered and text.isdecimal() and 1 <= (number := int(text[:9])) <= len(choices) and len(text) < 9:
+        return list(choices)[number - 1]
+    if _has_titles(field):
         raise UnclearAnswer(f"type a number from 1 to {len(choices)}")
-    return list(choices)[int(text) - 1]
+    raise UnclearAnswer(f"type one of {', '.join(map(str, choices))}{', or its number' if is_numbered else ''}")
+
+
+def _looks_like_a_number(value: object) -> bool:
+    return str(value)[:1].isdecimal() or isinstance(value, int | float)

@@ -44,7 +44,7 @@ STATES: Final = {
         ("connecting", "restarting", "starting", "draining", "held", "degraded", "moderate", "missing"), "warning"
     ),
     **dict.fromkeys(("error", "failed", "unhealthy", "dangerous", "broken", "critical", "high"), "bad"),
-    **dict.fromkeys(("stopped", "disabled", "idle", "-"), "faint"),
+    **dict.fromkeys(("stopped", "disabled", "idle", "unused", "-"), "faint"),
 }
 """A word that says how something is → its style."""
 

@@ -212,6 +212,6 @@ CLIENTS: Final[Mapping[str, ClientApp]] = {
         "mcpServers",
         _typed,
         {"project": _here(".mcp.json")},
-        then="read in this folder by Claude Code, VS Code and others",
+        then="Claude Code and others read it in this folder; VS Code does not: --client vscode writes .vscode/mcp.json",
     ),
 }

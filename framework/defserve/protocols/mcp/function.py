@@ -14,6 +14,7 @@ from defserve.errors import LimitExceeded
 
 if TYPE_CHECKING:
     from defserve.binding.arguments.explicit import ExplicitArguments
+    from defserve.binding.injection import Dependency
     from defserve.core.call import Call
 
 FindProvider = Callable[[Any], Callable[[Any], Any] | None]
@@ -81,8 +82,10 @@ class Function:
     ) -> None:
         self.signature: Signature = read(function, find_provider, explicit=plain or schema is not None)
         self.arguments = _arguments(self.signature, schema, plain)
-        self.injection = InjectionPlan.of(self.signature.injected)
-        flow, injection = self.signature.flow, self.injection
+        self._plan(InjectionPlan.of(self.signature.injected), inline)
+
+    def _plan(self, injection: InjectionPlan | None, inline: bool) -> None:
+        self.injection, flow = injection, self.signature.flow
         self.inline = inline and not (injection is not None and injection.blocking)
         self._begin = _inline if self.inline and flow == "sync" else _FLOWS[flow]
         blocks = flow in ("sync", "generator") and self._begin is not _inline
@@ -104,10 +107,19 @@ class Function:
             kwargs[name] = provider(call)
         if not injection.dependencies:
             return within(call, seconds, self._begin(call, self.signature.function, kwargs))
-        work = self._with_dependencies(call, kwargs, injection.provided(call))
-        if self._one_thread:
-            work = call.session.engine.in_one_thread(work, wholly=self._wholly_blocking)
+        one = self if not (overrides := call.session.composition.overrides) else self._overridden(injection, overrides)
+        work = one._with_dependencies(call, kwargs, (one.injection or injection).provided(call))
+        if one._one_thread:
+            work = call.session.engine.in_one_thread(work, wholly=one._wholly_blocking)
         return within(call, seconds, work)
+
+    def _overridden(self, injection: InjectionPlan, overrides: Mapping[Any, Dependency]) -> Function:
+        """This function with other dependencies, as a test wants it."""
+        from copy import copy
+
+        one = copy(self)
+        one._plan(injection.overridden(overrides), self.inline)
+        return one
 
     async def _with_dependencies(self, call: Call, kwargs: dict[str, Any], known: dict[Any, Any]) -> Any:
         from contextlib import AsyncExitStack

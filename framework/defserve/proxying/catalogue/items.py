@@ -11,7 +11,7 @@ from defserve.binding.docs import Docs
 from defserve.binding.packers import pack_any
 from defserve.binding.results import Returns
 from defserve.binding.signature import Signature
-from defserve.errors import UsageError
+from defserve.errors import InvalidParams, UsageError
 from defserve.host.fields import Json, object_of, text_of
 from defserve.limits import Limits
 from defserve.protocols.mcp.apps.facet import APPS, FOR_VIEWS
@@ -28,7 +28,7 @@ from defserve.protocols.mcp.transforms.arguments import TransformedArguments
 from defserve.protocols.mgp.agreed import SECURITY_KEY
 from defserve.proxying.catalogue import uris
 from defserve.proxying.conversations.passing import shaped
-from defserve.proxying.failures import RelayedError
+from defserve.proxying.failures import RelayedError, malformed
 from defserve.proxying.tasks import must_be_task
 from defserve.wire.jsonvalue import is_array, is_object
 
@@ -108,6 +108,11 @@ class OfBackend(Item[Any]):
     backend: Relays
 
     @property
+    def server_id(self) -> str:
+        """The backend, for errors."""
+        return self.backend.id
+
+    @property
     def where(self) -> str:
         return f"server {self.backend.id!r}"
 
@@ -160,6 +165,11 @@ class RemoteTool(OfBackend, Tool):
         if dialect.stateless and "isError" in value and (missing := missing_in(value)) is not None:
             # A session's server can only say so in a result. Without sessions it is an error of the protocol.
             raise missing
+        if type(value.get("content")) is not list:
+            if "content" in value:
+                raise malformed(self.backend.id, "content")
+            if value.get("resultType") != "task":
+                value["content"] = []
         return shaped(uris.in_tool_result(value, self.backend.prefix), dialect)
 
     def renamed(self, name: str) -> RemoteTool:
@@ -222,6 +232,8 @@ class RemotePrompt(OfBackend, Prompt):
         return self.backend.relay(call, "prompts/get", {"name": self.inner, "arguments": arguments})
 
     def result(self, call: Call, value: Any) -> Json:
+        if not is_array(value.get("messages")):
+            raise malformed(self.backend.id, "messages")
         return shaped(uris.in_prompt_result(value, self.backend.prefix), dialect_of(call))
 
     async def complete(self, call: Call, params: Json) -> Json:
@@ -263,12 +275,15 @@ class RemoteResource(OfBackend, Resource):
         if not ANSWER_PARAMS.isdisjoint(call.params):
             await read_answers(call)
         prefix, dialect = self.backend.prefix, dialect_of(call)
+        inner = prefix.inner_uri(uri)
         try:
-            found = await self.function.run(call, {"uri": prefix.inner_uri(uri)}, seconds)
+            found = await self.function.run(call, {"uri": inner}, seconds)
         except RelayedError as error:
-            if error.code != RESOURCE_NOT_FOUND:
+            if not _says_not_found(error, inner):
                 raise
             raise ResourceNotFound(uri) from None  # its code depends on the version of the front
+        if not is_array(found.get("contents")):
+            raise malformed(self.backend.id, "contents")
         hints = dialect_cache_hints(dialect)
         return {**hints, **shaped(uris.in_contents(found, prefix), dialect)}
 
@@ -282,6 +297,11 @@ class RemoteResource(OfBackend, Resource):
 
     def describe(self, dialect: Dialect) -> Json:
         return {**_known(self.raw, dialect), "uriTemplate" if self.template is not None else "uri": self.uri}
+
+
+def _says_not_found(error: RelayedError, uri: str | None) -> bool:
+    """Whether a backend has no such resource: -32002 with a handshake; without, -32602 with the URI."""
+    return error.code == RESOURCE_NOT_FOUND or (error.code == InvalidParams.code and error.data.get("uri") == uri)
 
 
 class RemoteSkill(RemoteResource):

@@ -2,24 +2,27 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import socket
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 from urllib.parse import parse_qsl, urlencode, urlsplit
 
+from defserve.auth.proxy.clients.documents import ClientDocuments
+from defserve.auth.proxy.consent.cookies import ConsentCookies
+from defserve.net.egress import Egress
+from defserve.net.resolve import check
 from tests.attack.arena import Kind, Served
 from tests.attack.speaking.browser import ORIGIN, Browser, Client, leads_to, said, sealed, target_of
 from tests.attack.speaking.http import Response
 from tests.attack.speaking.mcp import Caller
 from tests.attack.trial import Family, Trial
-from tests.auth.issuer import claims, pem, private_key, raw, signed
-from tests.auth.proofs import PUBLIC, THUMBPRINT, proof
 from tests.auth.vendor import FakeVendor, vendor_at_address
 
 FAMILY = Family("signing in")
-SERVER = "http://localhost:8080/mcp"
 
 
 class Scene:
@@ -80,6 +83,23 @@ def _(trial: Trial) -> None:
             "http://127.0.0.1:3333/callback/../../evil",
             "http://127.0.0.1:3333/callback#@evil.example",
             "http://localhost:3333/callback",
+            "http://127.0.0.2:3333/callback",
+            "http://[::1]:3333/callback",
+            "http://[::ffff:127.0.0.1]:3333/callback",
+            "http://127.1:3333/callback",
+            "http://2130706433:3333/callback",
+            "http://127.0.0.1:99999/callback",
+            "http://127.0.0.1:3333/callback/",
+            "http://127.0.0.1:3333/callback?next=https://evil.example",
+            "http://127.0.0.1:3333/Callback",
+            "http://127.0.0.1:3333/%63allback",
+            "http://127.0.0.1:3333/callback;x",
+            "http://127.0.0.1:3333//callback",
+            "https://127.0.0.1:3333/callback",
+            "http://127.0.0.1:80:3333/callback",
+            "http://127.0.0.1:@evil.example/callback",
+            "http://evil.example#@127.0.0.1:3333/callback",
+            "http://127.0.0.1\u3002evil.example/callback",
             "//evil.example/callback",
             "javascript:alert(1)",
             "http://127.0.0.1:3333/callback\r\nLocation: https://evil.example",
@@ -172,8 +192,17 @@ def _(trial: Trial) -> None:
         code = at.code()
         trial.expect(at.client.exchange(code).status == 200, "an honest exchange fails")
         trial.expect(at.client.exchange(code).status == 400, "a code is good twice")
-        for plain in ({"code_challenge_method": "plain"}, {"code_challenge": "", "code_challenge_method": ""}):
-            trial.expect("error" in said(at.consent(**plain)), f"without PKCE: {plain}")
+        for weak in (
+            {"code_challenge_method": "plain"},
+            {"code_challenge_method": "s256"},
+            {"code_challenge_method": ""},
+            {"code_challenge": "", "code_challenge_method": ""},
+            {"code_challenge": ""},
+            {"code_challenge": "A" * 42},
+            {"code_challenge": at.client.verifier},
+        ):
+            page = at.consent(**weak)
+            trial.expect(page.status == 400 and not sealed(page) and not leads_to(page), f"without PKCE: {weak}")
         # The answer of another vendor, or of another sign-in at the same one.
         for wrong in ("https://evil.example", f"{at.vendor.issuer}/"):
             left = at.allow(at.consent())
@@ -240,71 +269,108 @@ def _(trial: Trial) -> None:
         at.works()
 
 
-# ------------------------------------------------------------------------------------------------- tokens of issuers
-
-KEYS = {name: private_key("ES256", f"attack {name}") for name in "AB"}
-
-
-def token(issuer: str, signer: str, **changed: Any) -> str:
-    return signed(claims(iss=f"https://{issuer.lower()}.example", aud=SERVER, **changed), key=KEYS[signer])
-
-
-def accepting(trial: Trial, number: int = 0, store: str = "") -> Served:
-    env = {f"KEY_{name}": pem(key) for name, key in KEYS.items()}
-    store = store or str(trial.arena.folder / "proofs.db")
-    return trial.arena.serve(Kind("signed_in").with_env(**env, STORE=store, NUMBER=str(number)))
-
-
-def status(served: Served, authorization: str, *proofs: str) -> int | None:
-    headers = {"Authorization": authorization, **({"DPoP": proofs[0]} if proofs else {})}
-    return Caller(served.place, headers=headers).call_alone("who")["status"]
-
-
-@FAMILY.attack("mixed-up issuers")
+@FAMILY.attack("cookies planted in the user's browser")
 def _(trial: Trial) -> None:
-    served = accepting(trial)
-    for name in "AB":
-        trial.expect(status(served, f"Bearer {token(name, name)}") == 200, f"an honest token of {name} is refused")
-    head = {"alg": "ES256"}
-    for name, bad in {
-        "A's name, B's key": token("A", "B"),
-        "B's name, A's key": token("B", "A"),
-        "an unknown issuer": token("C", "A"),
-        "a list of issuers": raw(head, claims(iss=["https://a.example"], aud=SERVER), key=KEYS["A"]),
-        "no issuer": raw(head, claims(iss=None, aud=SERVER), key=KEYS["A"]),
-        "a slash more": raw(head, claims(iss="https://a.example/", aud=SERVER), key=KEYS["A"]),
-        "no signature": raw({"alg": "none"}, claims(iss="https://a.example", aud=SERVER)),
-        "for another server": signed(claims(iss="https://a.example", aud="https://x.example"), key=KEYS["A"]),
-        "an ID token": token("A", "A", at_hash="x"),
-        "a logout token": token("A", "A", events={}),
-    }.items():
-        trial.expect(status(served, f"Bearer {bad}") == 401, f"{name} is accepted")
+    """A neighbour by name, or a page without https, has put the attacker's own cookies there."""
+    with scene(trial) as at:
+        thief = Browser(at.served.place)
+        page = at.consent(Client(thief, "https://evil.example/cb"))
+        at.user.cookies |= thief.cookies
+        for more in ({"Origin": "https://evil.example"}, {"Origin": "null"}, {"Sec_Fetch_Site": "cross-site"}):
+            answer = at.allow(page, **more)
+            trial.expect(answer.status == 403 and not leads_to(answer), f"the attacker's form, {more}: {answer.status}")
+        honest = at.consent()
+        (name, value), *_ = [pair for pair in at.user.cookies.items() if pair not in thief.cookies.items()]
+        twice = at.allow(honest, Cookie=f"{name}={next(iter(thief.cookies.values()))}; {name}={value}")
+        trial.expect(twice.status == 403 and not leads_to(twice), f"two cookies of one name: {twice.status}")
+        cookie = ConsentCookies("https://tools.example").kept("consent-1", "x", 60, "Strict")[1]
+        held = cookie.startswith("__Host-") and "; Secure" in cookie and "; Path=/;" in cookie
+        trial.expect(held and "domain" not in cookie.lower(), f"a neighbour by name can plant a cookie: {cookie}")
+        at.user.cookies.clear()
+        at.works()
 
 
-@FAMILY.attack("replayed proofs (DPoP)")
+@FAMILY.attack("tokens that come back")
 def _(trial: Trial) -> None:
-    store = str(trial.arena.folder / "replayed.db")
-    first, second = accepting(trial, 1, store), accepting(trial, 2, store)
-    bound = token("A", "A", cnf={"jkt": THUMBPRINT})
-    good = proof(bound, SERVER)
-    trial.expect(status(first, f"DPoP {bound}", good) == 200, "an honest proof is refused")
-    for name, served in (("the same process", first), ("another process", second)):
-        trial.expect(status(served, f"DPoP {bound}", good) == 401, f"{name} accepts a proof again")
-    thief = private_key("ES256", "thief")
-    other = token("A", "A", cnf={"jkt": THUMBPRINT}, sub="bob")
-    for name, bad in {
-        "for another token": proof(other, SERVER),
-        "for another method": proof(bound, SERVER, method="GET"),
-        "for another server": proof(bound, "https://evil.example/mcp"),
-        "of another key": proof(bound, SERVER, key=thief),
-        "of yesterday": proof(bound, SERVER, iat=int(time.time()) - 86400),
-        "of tomorrow": proof(bound, SERVER, iat=int(time.time()) + 86400),
-        "with a secret": proof(bound, SERVER, header={"jwk": {**PUBLIC, "d": "AAAA"}}),
-        "without a token": proof(bound, SERVER, ath=None),
-    }.items():
-        trial.expect(status(first, f"DPoP {bound}", bad) == 401, f"a proof {name} is accepted")
-    trial.expect(status(first, f"Bearer {bound}") == 401, "a bound token is accepted without a proof")
-    trial.expect(status(first, f"DPoP {bound}") == 401, "a bound token is accepted without a proof, as DPoP")
-    plain = token("A", "A")
-    trial.expect(status(first, f"DPoP {plain}", proof(plain, SERVER)) == 401, "a plain token passes for a bound one")
-    trial.expect(status(second, f"DPoP {bound}", proof(bound, SERVER)) == 200, "a fresh proof is refused")
+    """Whoever has stolen a refresh token or a code uses it after its owner has, or before."""
+    with scene(trial) as at:
+        for name in ("code", "refresh token"):
+            code = at.code()
+            first = json.loads(at.client.exchange(code).body)
+            form = {"grant_type": "refresh_token", "client_id": at.client.id}
+            latest = json.loads(at.user.post("/token", {**form, "refresh_token": first["refresh_token"]}).body)
+            trial.expect(at.calls(latest["access_token"]), "an honest refresh does not work")
+            if name == "code":
+                again = at.client.exchange(code)
+            else:
+                again = at.user.post("/token", {**form, "refresh_token": first["refresh_token"]})
+            trial.expect(again.status == 400, f"a {name} is good twice: {again.status}")
+            last = at.user.post("/token", {**form, "refresh_token": latest["refresh_token"]})
+            trial.expect(last.status == 400, f"after a {name} came back, the thief can refresh")
+            gone = not at.calls(first["access_token"]) and not at.calls(latest["access_token"])
+            trial.expect(gone, f"after a {name} came back, its tokens are good")
+        at.works()
+
+
+DOCUMENT = "https://app.example/client.json"
+GOOD = {"client_id": DOCUMENT, "redirect_uris": ["https://app.example/cb"], "client_name": "App"}
+
+
+@FAMILY.attack("documents of clients that lie, grow or do not end")
+def _(trial: Trial) -> None:
+    def page(fields: Any) -> bytes:
+        return fields if isinstance(fields, bytes) else json.dumps(fields).encode()
+
+    bad: dict[str, Any] = {
+        "of another client": {**GOOD, "client_id": "https://evil.example/client.json"},
+        "with a slash more": {**GOOD, "client_id": DOCUMENT + "/"},
+        "without an id": {"redirect_uris": GOOD["redirect_uris"]},
+        "with a secret": {**GOOD, "client_secret": "x"},
+        "with a method that needs a secret": {**GOOD, "token_endpoint_auth_method": "client_secret_basic"},
+        "with a script for an address": {**GOOD, "redirect_uris": ["javascript:alert(1)"]},
+        "with plain http": {**GOOD, "redirect_uris": ["http://app.example/cb"]},
+        "with too many addresses": {**GOOD, "redirect_uris": [f"https://app.example/{n}" for n in range(50)]},
+        "that is a list": [GOOD],
+        "that is no JSON": b"<html>",
+        "that is nested deeply": b"[" * 10_000,
+        "that is too large": {**GOOD, "x": "x" * 100_000},
+    }
+
+    async def run() -> None:
+        for name, fields in bad.items():
+
+            async def fetch(url: str, fields: Any = fields) -> bytes:
+                return page(fields)
+
+            trial.expect(await ClientDocuments(fetch).find(DOCUMENT) is None, f"a document {name} is taken")
+
+        async def honest(url: str) -> bytes:
+            return page(GOOD)
+
+        trial.expect(await ClientDocuments(honest).find(DOCUMENT) is not None, "an honest document is refused")
+        # The name leads to a public address once, and inside when it is asked again; or to both at once.
+        for inside in (
+            "127.0.0.1",
+            "::1",
+            "::ffff:127.0.0.1",
+            "10.0.0.1",
+            "169.254.169.254",
+            "fd00::1",
+            "64:ff9b::a00:1",
+        ):
+            for answers in ([inside], ["203.0.113.9", inside], [inside, "203.0.113.9"]):
+
+                async def resolved(host: str, port: int, answers: list[str] = answers) -> list[str]:
+                    return answers
+
+                judged = await check(DOCUMENT, Egress(schemes=("https",)), resolver=resolved)
+                trial.expect(not judged, f"a name that leads to {answers} is fetched")
+
+    asyncio.run(run())
+    with scene(trial) as at, socket.create_server(("127.0.0.1", 0)) as silent:
+        began = time.monotonic()
+        for _ in range(3):
+            answer = at.consent(client_id=f"https://127.0.0.1:{silent.getsockname()[1]}/client.json")
+            trial.expect(answer.status == 400 and not leads_to(answer), f"a silent document: {answer.status}")
+        trial.expect(time.monotonic() - began < 10, "a document that does not come holds the server up")
+        at.works()

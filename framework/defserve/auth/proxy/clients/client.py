@@ -52,8 +52,8 @@ def described(fields: Mapping[str, Any], id: str = "", document: str = "") -> OA
                 "without fragment and user name",
             )
     method = fields.get("token_endpoint_auth_method", "none" if document else "client_secret_basic")
-    if method not in (("none",) if document else METHODS):
-        raise OAuthError("invalid_client_metadata", f"token_endpoint_auth_method is one of {', '.join(METHODS)}")
+    if method not in (methods := ("none",) if document else METHODS):
+        raise OAuthError("invalid_client_metadata", f"token_endpoint_auth_method must be {' or '.join(methods)}")
     grants: Any = fields.get("grant_types", ["authorization_code"])
     if not is_array(grants) or "authorization_code" not in grants:
         raise OAuthError("invalid_client_metadata", "grant_types must hold authorization_code")

@@ -7,18 +7,17 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from defserve.cli.parser import CommandParser
-from defserve.cli.screen.blocks import Data, Line, Part
+from defserve.cli.screen.blocks import Data, Line
 from defserve.cli.screen.progress import ASKING, Working
 from defserve.cli.screen.screen import show
-from defserve.cli.screen.styles import state
 from defserve.cli.signatures import WHEN, first_line, item_lines
 from defserve.cli.target.connection import add_connection_options
 from defserve.cli.target.listing import eras, target_listing
+from defserve.cli.target.marks import tag_parts, tags
 from defserve.cli.target.target import TARGET_HELP, quiet, resolve_only, split_command
 from defserve.cli.web.options import add_web_options
-from defserve.host.mgp.security.tool_security import tool_security
 from defserve.protocols.mgp.agreed import SECTIONS
-from defserve.tooling.lint.definitions import security_of, tokens
+from defserve.tooling.lint.definitions import tokens
 from defserve.tooling.listing import ServerListing
 from defserve.wire.jsonvalue import is_array, is_mapping
 
@@ -29,9 +28,6 @@ EXAMPLES: Final = """  defserve inspect server.py
   defserve inspect -- python server.py
   defserve inspect .mcp.json:weather
 """
-
-# A hint of MCP → the word for it, if the tool has no mark.
-HINTS: Final = {"readOnlyHint": "read-only", "destructiveHint": "destructive", "openWorldHint": "open world"}
 
 
 def main(argv: list[str]) -> int:
@@ -140,31 +136,7 @@ def _live(mcpl: Mapping[str, Any]) -> Iterator[Line]:
 def _tools(tools: list[dict[str, Any]], when: str) -> Iterator[Line]:
     yield from _heading(f"Tools ({len(tools)}, about {sum(map(tokens, tools))} tokens {when}: characters/4)")
     for tool in tools:
-        yield from item_lines(tool, (f"  ~{tokens(tool)}", "faint"), *_tag_parts(tags(tool)))
-
-
-def _tag_parts(words: list[str]) -> list[Part]:
-    """`  [dangerous, confirmed]`, with the style of what each word says."""
-    parts: list[Part] = []
-    for number, word in enumerate(words):
-        parts += [", " if number else "  [", state(word)]
-    return [*parts, "]"] if parts else []
-
-
-def tags(tool: Mapping[str, Any]) -> list[str]:
-    """What a tool may do, in a few words: from its mark, or from its hints."""
-    security = security_of(tool)
-    if not security or not tool_security("", dict(tool)).is_marked:
-        hints: Mapping[str, Any] = tool.get("annotations") or {}
-        return ["unmarked", *(word for hint, word in HINTS.items() if hints.get(hint) is True)]
-    validator = security.get("validator", "none")
-    said = [
-        security.get("risk_level"),
-        *(security.get("permissions_required") or ()),
-        "confirmed" if security.get("confirmation_required") else None,
-        f"checked: {validator}" if validator != "none" else None,
-    ]
-    return [str(word) for word in said if word]
+        yield from item_lines(tool, (f"  ~{tokens(tool)}", "faint"), *tag_parts(tags(tool)))
 
 
 def _items(heading: str, items: list[dict[str, Any]]) -> Iterator[Line]:

@@ -59,12 +59,14 @@ COMMANDS: Final = {
     "node": "runs clients and inspectors written in JavaScript",
 }
 
-State = Literal["ok", "missing", "broken"]
-SIGNS: Final[dict[State, str]] = {"ok": "ok", "missing": "--", "broken": "!!"}
+NO_LAYER: Final = "not on this system; the sandbox does without"
+
+State = Literal["ok", "unused", "missing", "broken"]
+SIGNS: Final[dict[State, str]] = {"ok": "ok", "unused": "--", "missing": "??", "broken": "!!"}
 
 
 class DoctorFinding(NamedTuple):
-    """One thing that was looked at. `missing` is not a fault, `broken` is."""
+    """One thing that was looked at. `unused` is only for those who want it, `missing` may be missed, `broken` fails."""
 
     group: str
     name: str
@@ -122,17 +124,32 @@ def page(found: list[DoctorFinding]) -> Iterator[Line]:
             yield Line((finding.group, "heading"))
             group = finding.group
         sign = SIGNS[finding.state], STATES[finding.state]
+        style = "faint" if finding.state == "unused" else ""
         about = f"  {finding.about}" if finding.about else ""
-        yield Line("  ", sign, "  ", f"{finding.name:{width}}" if about else finding.name, about, hang=width + 6)
-        if finding.fix:
+        name = f"{finding.name:{width}}" if about else finding.name
+        yield Line("  ", sign, "  ", (name, style), (about, style), hang=width + 6)
+        if finding.fix and finding.state != "unused":
             yield Line(f"      {'':{width}}  ", ("fix:", "fix"), f" {finding.fix}", hang=5)
+    yield Line()
+    yield verdict(found)
+
+
+def verdict(found: list[DoctorFinding]) -> Line:
+    """The findings in one line."""
+    to_mend = sum(finding.state in ("missing", "broken") for finding in found)
+    if to_mend:
+        words = "1 thing to mend" if to_mend == 1 else f"{to_mend} things to mend"
+        is_broken = any(finding.state == "broken" for finding in found)
+        return Line((f"{words}.", "bad" if is_broken else "warning"))
+    more = " What has -- is only needed if you use it." if any(each.state == "unused" for each in found) else ""
+    return Line(("All good.", "good"), more)
 
 
 def _python() -> Iterator[DoctorFinding]:
     version = ".".join(map(str, sys.version_info[:3]))
     fits = sys.version_info[:2] >= OLDEST
     yield DoctorFinding("Python", "python", "ok" if fits else "broken", f"{version} at {sys.executable}")
-    yield DoctorFinding("Python", "defserve", "ok", f"{VERSION} at {Path(__file__).parents[2]}")
+    yield DoctorFinding("Python", "defserve", "ok", f"{VERSION} at {Path(__file__).parents[3]}")
     lacking = [module for module in NEEDED if find_spec(module) is None]
     fix = install_command("--upgrade defserve") if lacking else ""
     yield DoctorFinding("Python", "dependencies", "broken" if lacking else "ok", ", ".join(lacking), fix)
@@ -144,9 +161,9 @@ def _python() -> Iterator[DoctorFinding]:
 def _extras() -> Iterator[DoctorFinding]:
     for extra, modules in EXTRAS.items():
         lacking = [module for module in modules if find_spec(module) is None]
-        about = f"missing {', '.join(lacking)}" if lacking else ", ".join(modules)
         fix = install_command(f"defserve[{extra}]") if lacking else ""
-        yield DoctorFinding("Extras", extra, "missing" if lacking else "ok", about, fix)
+        about = f"needs {', '.join(lacking)}: {fix}" if lacking else ", ".join(modules)
+        yield DoctorFinding("Extras", extra, "unused" if lacking else "ok", about, fix)
 
 
 def _fast_path() -> Iterator[DoctorFinding]:
@@ -170,17 +187,19 @@ def _sandbox() -> Iterator[DoctorFinding]:
     for name in ("rlimits", "landlock", "seccomp"):
         there = bool(getattr(layers, name))
         about = f"version {layers.landlock}" if name == "landlock" and there else ""
-        yield DoctorFinding("Kernel layers of the sandbox", name, "ok" if there else "missing", about)
+        yield DoctorFinding(
+            "Kernel layers of the sandbox", name, "ok" if there else "unused", about if there else NO_LAYER
+        )
 
 
 def _commands() -> Iterator[DoctorFinding]:
     for command, about in COMMANDS.items():
         path = shutil.which(command)
-        yield DoctorFinding("Commands", command, "ok" if path else "missing", path or about)
+        yield DoctorFinding("Commands", command, "ok" if path else "unused", path or about)
     for module, about in {"build": "builds wheels", "twine": "uploads wheels"}.items():
         there = (spec := find_spec(module)) is not None and spec.origin is not None
         fix = "" if there else install_command(module)
-        yield DoctorFinding("Commands", module, "ok" if there else "missing", "" if there else about, fix)
+        yield DoctorFinding("Commands", module, "ok" if there else "unused", "" if there else f"{about}: {fix}", fix)
 
 
 def _clients() -> Iterator[DoctorFinding]:
@@ -203,7 +222,7 @@ def _clients() -> Iterator[DoctorFinding]:
             count = len(servers) if is_object(servers) else 0
             yield DoctorFinding("Client settings", name, "ok", f"{path} ({count} server{'' if count == 1 else 's'})")
     if not seen:
-        yield DoctorFinding("Client settings", "none", "missing", "no client has settings for this user or this folder")
+        yield DoctorFinding("Client settings", "none", "unused", "no client has settings for this user or this folder")
 
 
 def _port(port: int) -> DoctorFinding:

@@ -14,9 +14,11 @@ from defserve.cli.screen.screen import show
 from defserve.cli.signatures import item_lines
 from defserve.cli.target.connection import add_connection_options, connect
 from defserve.cli.target.listing import KINDS, lists_of
+from defserve.cli.target.marks import danger, tag_parts
 from defserve.cli.target.target import TARGET_HELP, ServerTarget, quiet, resolve_only, split_command
 from defserve.host.targets import Installed, installed
 from defserve.tooling.clients.configured import FILE, known
+from defserve.tooling.listing import LISTING_OFFER
 
 EXAMPLES: Final = """  defserve list server.py
   defserve list -m shop --json
@@ -65,7 +67,7 @@ def servers_page(servers: list[Installed]) -> Iterator[Block]:
 
 async def inventory(target: ServerTarget, options: Namespace) -> dict[str, Any]:
     """Everything that the server lists, and what it says about itself."""
-    async with connect(target, options) as client:
+    async with connect(target, options, offer=LISTING_OFFER) as client:
         about = {"server": client.server_info, "version": client.version, "instructions": client.instructions}
         return about | await lists_of(client)
 
@@ -81,6 +83,6 @@ def page(found: dict[str, Any]) -> Iterator[Line]:
         yield Line()
         yield Line((heading.capitalize(), "heading"))
         for item in found[heading]:
-            yield from item_lines(item)
+            yield from item_lines(item, *(tag_parts(danger(item)) if heading == "tools" else ()))
     if not any(found[heading] for heading in KINDS):
         yield Line("It has no tools, resources or prompts.")

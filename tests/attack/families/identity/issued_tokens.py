@@ -1,0 +1,289 @@
+"""Tokens of issuers: none is accepted that another has signed, that is for another server, or that was only said."""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import json
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+from urllib.parse import urlsplit
+
+from defserve.auth import OIDC, DPoP, Introspection
+from defserve.auth.issuers.fetching import HttpAnswer, HttpRequest, IssuerUnavailable
+from tests.attack.arena import Kind, Served
+from tests.attack.speaking.mcp import Caller
+from tests.attack.trial import Family, Trial
+from tests.auth.issuer import claims, jwk, key_set, part, pem, private_key, raw, signed
+from tests.auth.proofs import PUBLIC, THUMBPRINT, proof
+from tests.auth.vendor import vendor_at_address
+
+FAMILY = Family("issued tokens")
+SERVER = "http://localhost:8080/mcp"
+SECRET = "the secret of the attack suite, not a secret"
+KEYS = {name: private_key("ES256", f"attack {name}") for name in "AB"}
+
+
+def token(issuer: str, signer: str, **changed: Any) -> str:
+    return signed(claims(**{"iss": f"https://{issuer.lower()}.example", "aud": SERVER, **changed}), key=KEYS[signer])
+
+
+def hmac_signed(algorithm: str, payload: Any, secret: bytes, **header: str) -> str:
+    body = f"{part({'alg': algorithm, **header})}.{part(payload)}"
+    return f"{body}.{part(hmac.digest(secret, body.encode(), 'sha' + algorithm[2:]))}"
+
+
+def old_nonce() -> str:
+    return DPoP(nonce=True, secret=SECRET, clock=lambda: time.time() - 3600).new_nonce()
+
+
+def accepting(trial: Trial, number: int = 0, store: str = "", **more: str) -> Served:
+    env = {**{f"KEY_{name}": pem(key) for name, key in KEYS.items()}, **more}
+    store = store or str(trial.arena.folder / "proofs.db")
+    return trial.arena.serve(Kind("signed_in").with_env(**env, STORE=store, NUMBER=str(number)))
+
+
+def status(served: Served, authorization: str, *proofs: str) -> int | None:
+    headers = {"Authorization": authorization, **({"DPoP": proofs[0]} if proofs else {})}
+    return Caller(served.place, headers=headers).call_alone("who")["status"]
+
+
+@FAMILY.attack("mixed-up issuers")
+def _(trial: Trial) -> None:
+    served = accepting(trial)
+    for name in "AB":
+        trial.expect(status(served, f"Bearer {token(name, name)}") == 200, f"an honest token of {name} is refused")
+    head = {"alg": "ES256"}
+    for name, bad in {
+        "A's name, B's key": token("A", "B"),
+        "B's name, A's key": token("B", "A"),
+        "an unknown issuer": token("C", "A"),
+        "a list of issuers": raw(head, claims(iss=["https://a.example"], aud=SERVER), key=KEYS["A"]),
+        "no issuer": raw(head, claims(iss=None, aud=SERVER), key=KEYS["A"]),
+        "a slash more": raw(head, claims(iss="https://a.example/", aud=SERVER), key=KEYS["A"]),
+        "no signature": raw({"alg": "none"}, claims(iss="https://a.example", aud=SERVER)),
+        "for another server": signed(claims(iss="https://a.example", aud="https://x.example"), key=KEYS["A"]),
+        "an ID token": token("A", "A", at_hash="x"),
+        "a logout token": token("A", "A", events={}),
+    }.items():
+        trial.expect(status(served, f"Bearer {bad}") == 401, f"{name} is accepted")
+
+
+@FAMILY.attack("replayed proofs (DPoP)")
+def _(trial: Trial) -> None:
+    store = str(trial.arena.folder / "replayed.db")
+    first, second = accepting(trial, 1, store), accepting(trial, 2, store)
+    bound = token("A", "A", cnf={"jkt": THUMBPRINT})
+    good = proof(bound, SERVER)
+    trial.expect(status(first, f"DPoP {bound}", good) == 200, "an honest proof is refused")
+    for name, served in (("the same process", first), ("another process", second)):
+        trial.expect(status(served, f"DPoP {bound}", good) == 401, f"{name} accepts a proof again")
+    thief = private_key("ES256", "thief")
+    other = token("A", "A", cnf={"jkt": THUMBPRINT}, sub="bob")
+    for name, bad in {
+        "for another token": proof(other, SERVER),
+        "for another method": proof(bound, SERVER, method="GET"),
+        "for another server": proof(bound, "https://evil.example/mcp"),
+        "of another key": proof(bound, SERVER, key=thief),
+        "of yesterday": proof(bound, SERVER, iat=int(time.time()) - 86400),
+        "of tomorrow": proof(bound, SERVER, iat=int(time.time()) + 86400),
+        "with a secret": proof(bound, SERVER, header={"jwk": {**PUBLIC, "d": "AAAA"}}),
+        "without a token": proof(bound, SERVER, ath=None),
+    }.items():
+        trial.expect(status(first, f"DPoP {bound}", bad) == 401, f"a proof {name} is accepted")
+    trial.expect(status(first, f"Bearer {bound}") == 401, "a bound token is accepted without a proof")
+    trial.expect(status(first, f"DPoP {bound}") == 401, "a bound token is accepted without a proof, as DPoP")
+    plain = token("A", "A")
+    trial.expect(status(first, f"DPoP {plain}", proof(plain, SERVER)) == 401, "a plain token passes for a bound one")
+    trial.expect(status(second, f"DPoP {bound}", proof(bound, SERVER)) == 200, "a fresh proof is refused")
+    for name, nonced in (("no nonce", None), ("another server's nonce", "A" * 32), ("an old nonce", old_nonce())):
+        wanting = accepting(trial, 3, store, NONCE="1")
+        held = status(wanting, f"DPoP {bound}", proof(bound, SERVER, nonce=nonced)) == 401
+        trial.expect(held, f"where a nonce is wanted, {name} is accepted")
+
+
+@FAMILY.attack("algorithms and keys that a token chooses")
+def _(trial: Trial) -> None:
+    served = accepting(trial)
+    public, key, good = pem(KEYS["A"]), KEYS["A"], claims(iss="https://a.example", aud=SERVER)
+    mine = private_key("ES256", "attack thief")
+    my_jwk = jwk(mine, "ES256")
+    secret = public.encode()
+    unsigned = f"{part({'alg': 'ES256'})}.{part(good)}."
+    for name, bad in {
+        "alg none": raw({"alg": "none"}, good),
+        "alg None": raw({"alg": "None"}, good),
+        "no alg": raw({}, good),
+        "alg none, with a signature": raw({"alg": "none"}, good, key=key),
+        "the public key as a secret": hmac_signed("HS256", good, secret),
+        "the public key as a secret, without its last line": hmac_signed("HS256", good, secret.strip()),
+        "the public key as a longer secret": hmac_signed("HS512", good, secret),
+        "a key that it brings along": raw({"alg": "ES256", "jwk": my_jwk}, good, key=mine),
+        "a key at an address that it names": raw({"alg": "ES256", "jku": "http://127.0.0.1:1/keys"}, good, key=mine),
+        "a certificate that it brings along": raw({"alg": "ES256", "x5c": ["AAAA"]}, good, key=mine),
+        "an id that is a path": raw({"alg": "ES256", "kid": "../../dev/null"}, good, key=mine),
+        "an id that is an object": raw({"alg": "ES256", "kid": {"a": 1}}, good, key=key),
+        "a signature of noughts": unsigned + part(bytes(64)),
+        "no signature": unsigned,
+        "a longer signature": signed(good, key=key) + "AA",
+        "a critical field": raw({"alg": "ES256", "crit": ["exp"]}, good, key=key),
+        "a payload that is not encoded": raw({"alg": "ES256", "b64": False, "crit": ["b64"]}, good, key=key),
+        "a proof's type": raw({"alg": "ES256", "typ": "dpop+jwt"}, good, key=key),
+        "an encrypted token": "a.b.c.d.e",
+        "two tokens": signed(good, key=key) + "." + signed(good, key=key),
+    }.items():
+        trial.expect(status(served, f"Bearer {bad}") == 401, f"{name} is accepted")
+    trial.expect(status(served, f"Bearer {signed(good, key=key)}") == 200, "an honest token is refused")
+
+
+@FAMILY.attack("tokens for another audience, time or person")
+def _(trial: Trial) -> None:
+    served, now = accepting(trial), int(time.time())
+    trial.expect(status(served, f"Bearer {token('A', 'A', aud=['https://x.example', SERVER])}") == 200, "two audiences")
+    for changed in (
+        *({"aud": aud} for aud in (
+            "https://x.example", SERVER + "/", SERVER.upper(), SERVER[:-1], SERVER + "?x", "http://localhost:8080", "*",
+            "", [], [SERVER + "2"], {SERVER: True}, None, 1, [[SERVER]], SERVER + " ", SERVER + "\0",
+        )),
+        *({"exp": exp} for exp in (now - 1, now - 86_400, str(now + 60), True, None, float("nan"), -1)),
+        *({"nbf": nbf} for nbf in (now + 3600, str(now))),
+        *({"sub": sub} for sub in ("", None, 1, ["alice"], "a\nb", "x" * 100_000)),
+    ):  # fmt: skip
+        payload = {**claims(iss="https://a.example", aud=SERVER), **changed}
+        payload = {name: value for name, value in payload.items() if value is not None}
+        bad = raw({"alg": "ES256"}, payload, key=KEYS["A"])
+        refused = status(served, f"Bearer {bad}")
+        trial.expect(refused in (400, 401, 431), f"{changed!r:.100}: {refused}")
+
+
+Pages = dict[str, Any]
+
+
+@contextmanager
+def issuer_with(pages: Callable[[str], Pages]) -> Iterator[tuple[str, list[str]]]:
+    """The address of an issuer with these pages, by path, and the paths that were asked for."""
+    asked: list[str] = []
+    with vendor_at_address() as vendor:
+
+        def answer(request: HttpRequest) -> HttpAnswer:
+            asked.append(path := urlsplit(request.url).path)
+            found = pages(vendor.issuer).get(path)
+            if found is None or isinstance(found, HttpAnswer):
+                return found or HttpAnswer(404, {}, b"")
+            return HttpAnswer(200, {}, found if isinstance(found, bytes) else json.dumps(found).encode())
+
+        vendor.answer = answer  # type: ignore[method-assign]
+        yield vendor.issuer, asked
+
+
+METADATA = "/.well-known/openid-configuration"
+
+
+@FAMILY.attack("key sets and metadata of others")
+def _(trial: Trial) -> None:
+    good, bad = KEYS["A"], KEYS["B"]
+
+    def described(issuer: str, **changed: Any) -> Pages:
+        keys = key_set(jwk(good, "ES256", kid="k"))
+        return {METADATA: {"issuer": issuer, "jwks_uri": f"{issuer}/keys", **changed}, "/keys": keys, "/theirs": keys}
+
+    def accepts(pages: Callable[[str], Pages], make: Callable[[str], str]) -> tuple[bool, list[str]]:
+        with issuer_with(pages) as (issuer, asked):
+            found = asyncio.run(OIDC(issuer, audience=SERVER).verify(make(issuer)))
+            return found is not None, asked
+
+    def honest(issuer: str) -> str:
+        return signed(claims(iss=issuer, aud=SERVER), key=good, headers={"kid": "k"})
+
+    trial.expect(accepts(described, honest)[0], "an honest token is refused")
+    elsewhere = HttpAnswer(302, {"location": "/theirs"}, b"")
+    for name, pages in {
+        "metadata of another issuer": lambda issuer: described(issuer, issuer="https://evil.example"),
+        "metadata with a slash more": lambda issuer: described(issuer, issuer=issuer + "/"),
+        "keys at an address without https": lambda issuer: described(issuer, jwks_uri="http://192.0.2.1/keys"),
+        "keys in a file": lambda issuer: described(issuer, jwks_uri="file:///etc/passwd"),
+        "keys at a redirect": lambda issuer: {**described(issuer), "/keys": elsewhere},
+        "metadata at a redirect": lambda issuer: {**described(issuer), METADATA: elsewhere},
+        "too many keys": lambda issuer: {**described(issuer), "/keys": key_set(*[jwk(good, "ES256", kid="k")] * 500)},
+        "too large a set": lambda issuer: {**described(issuer), "/keys": b" " * 500_000 + key_set()},
+        "a key for encryption": lambda issuer: {
+            **described(issuer), "/keys": key_set(jwk(good, "ES256", kid="k", use="enc"))
+        },
+        "a key of another algorithm": lambda issuer: {
+            **described(issuer), "/keys": key_set(jwk(good, "ES256", kid="k", alg="ES384"))
+        },
+        "another key under its id": lambda issuer: {**described(issuer), "/keys": key_set(jwk(bad, "ES256", kid="k"))},
+    }.items():  # fmt: skip
+        trial.expect(not accepts(pages, honest)[0], f"{name}: a token is accepted")
+    secret = {"kty": "oct", "kid": "s", "k": part(b"s" * 32), "alg": "HS256"}
+
+    def with_secret(issuer: str) -> Pages:
+        return {**described(issuer), "/keys": key_set(jwk(good, "ES256", kid="k"), secret)}
+
+    def by_secret(issuer: str) -> str:
+        return hmac_signed("HS256", claims(iss=issuer, aud=SERVER), b"s" * 32, kid="s")
+
+    trial.expect(not accepts(with_secret, by_secret)[0], "a secret that was published is used")
+    with issuer_with(described) as (issuer, asked):
+
+        async def flood() -> bool:
+            verifier = OIDC(issuer, audience=SERVER)
+            for number in range(50):
+                head = {"kid": f"unknown-{number}"}
+                await verifier.verify(signed(claims(iss=issuer, aud=SERVER), key=bad, headers=head))
+            return await verifier.verify(honest(issuer)) is not None
+
+        trial.expect(asyncio.run(flood()), "after unknown keys an honest token is refused")
+        trial.expect(asked.count("/keys") <= 2, f"unknown keys caused {asked.count('/keys')} fetches")
+
+
+@FAMILY.attack("answers about opaque tokens")
+def _(trial: Trial) -> None:
+    """An answer counts for the token that was asked about, for its audience, and as long as it says."""
+    now = int(time.time())
+    fine = {"active": True, "sub": "alice", "aud": SERVER, "exp": now + 60}
+
+    def verdict(answer: Any, shown: str = "opaque-token") -> str:
+        with issuer_with(lambda issuer: {"/introspect": answer}) as (issuer, _):
+            asking = Introspection(
+                f"{issuer}/introspect", client_id="c", client_secret="s", audience=SERVER, issuer=issuer
+            )
+            try:
+                return "in" if asyncio.run(asking.verify(shown)) is not None else "out"
+            except IssuerUnavailable:
+                return "away"
+
+    trial.expect(verdict(fine) == "in", "an honest token is refused")
+    for changed in (
+        {"active": False}, {"active": "true"}, {"active": 1}, {"active": None}, {"aud": "https://x.example"},
+        {"aud": []}, {"aud": None}, {"aud": SERVER + "/"}, {"iss": "https://evil.example"}, {"exp": now - 1},
+        {"exp": str(now + 9)}, {"exp": True}, {"sub": ""}, {"sub": None}, {"sub": ["alice"]}, {"sub": "a\nb"},
+    ):  # fmt: skip
+        trial.expect(verdict({**fine, **changed}) != "in", f"{changed} lets in")
+    for page in (
+        HttpAnswer(302, {"location": "/introspect2"}, b""), HttpAnswer(200, {}, b"[" * 50_000), b"[]", b"null", b"",
+        HttpAnswer(401, {}, json.dumps(fine).encode()), HttpAnswer(200, {}, json.dumps(fine).encode() + b" " * 400_000),
+    ):  # fmt: skip
+        trial.expect(verdict(page) == "away", f"{str(page)[:60]} is an answer")
+    for odd in ("", "a b", "a\nb", "é", "a" * 100_000, "a,b"):
+        trial.expect(verdict(fine, odd) == "out" or odd == "a,b", f"{odd[:20]!r} is asked about")
+
+    async def poison() -> None:
+        good = "the-good-token"
+
+        async def send(request: HttpRequest) -> HttpAnswer:
+            shown = (request.form or {})["token"]
+            found = {**fine, "sub": shown} if shown == good else {"active": False}
+            return HttpAnswer(200, {}, json.dumps(found).encode())
+
+        asking = Introspection("https://i.example/x", client_id="c", client_secret="s", audience=SERVER, send=send)
+        near = [good.upper(), good + "A", good[:-1], good + "=", "=" + good, good.replace("-", "_")]
+        shown = [token for one in near for token in (one, good)]
+        found = await asyncio.gather(*(asking.verify(token) for token in shown))
+        for token, principal in zip(shown, found, strict=True):
+            held = (principal is not None and principal.id == good) if token == good else principal is None
+            trial.expect(held, f"{token!r} is answered with what was said about another")
+
+    asyncio.run(poison())
