@@ -94,7 +94,7 @@ def test_the_command_says_how_to_see_it_again(capsys: pytest.CaptureFixture[str]
             raise Broken("a checkpoint is lost")
         return Tally(runs=runs, restarts=[0.1])
 
-    assert command.tell("servers", story, 25, jobs=2, seed=7) == 1
+    assert command.tell("servers", command.Story(story), 25, jobs=2, seed=7) == 1
     out = capsys.readouterr().out
     assert "BROKEN: a checkpoint is lost (--only servers --runs 10 --seed 8)" in out
     assert "15 runs" in out and "1 broken stories" in out

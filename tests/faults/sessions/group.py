@@ -26,7 +26,7 @@ START_SECONDS = 120.0
 class Group:
     """`said` is what the supervisor and its workers wrote last."""
 
-    def __init__(self, process: Process, redis: RedisServer) -> None:
+    def __init__(self, process: Process, redis: RedisServer | None) -> None:
         self._process, self._redis = process, redis
         self.port = 0
         self.said: list[str] = []
@@ -83,6 +83,7 @@ class Group:
             os.kill(found[0] if random.random() < OLDEST else random.choice(found), signal.SIGKILL)
 
     async def restart_redis(self, seconds: float) -> None:
+        assert self._redis is not None
         self._redis.kill()
         await asyncio.sleep(seconds)
         await asyncio.to_thread(self._redis.start)
@@ -101,17 +102,25 @@ class Group:
 
 @asynccontextmanager
 async def group(workers: int) -> AsyncGenerator[Group]:
+    """Workers, and a Redis that forgets nothing."""
     redis = RedisServer(*DURABLE).start()
     try:
-        on = ("--on", "http://127.0.0.1:0/mcp", "--workers", str(workers))
-        command = (sys.executable, "-m", "defserve", "run", str(SERVER), *on)
-        environment = {**os.environ, "SHARED": redis.address, "PYTHONPATH": str(ROOT / "framework")}
-        process = await asyncio.create_subprocess_exec(*command, stderr=PIPE, env=environment)
-        running = Group(process, redis)
-        try:
-            await running.begin()
+        async with served(workers, redis.address, redis) as running:
             yield running
-        finally:
-            await running.end()
     finally:
         redis.remove()
+
+
+@asynccontextmanager
+async def served(workers: int, address: str, redis: RedisServer | None = None) -> AsyncGenerator[Group]:
+    """Workers that share what is at an address."""
+    on = ("--on", "http://127.0.0.1:0/mcp", "--workers", str(workers))
+    command = (sys.executable, "-m", "defserve", "run", str(SERVER), *on)
+    environment = {**os.environ, "SHARED": address, "PYTHONPATH": str(ROOT / "framework")}
+    process = await asyncio.create_subprocess_exec(*command, stderr=PIPE, env=environment)
+    running = Group(process, redis)
+    try:
+        await running.begin()
+        yield running
+    finally:
+        await running.end()

@@ -19,6 +19,7 @@ LEAST = 3
 REDIS_EVERY = 6
 # Seconds between two faults, at most; and until news has reached everybody after the last.
 PAUSE, SETTLING = 3.0, 15.0
+THINKING = 0.05
 MOST_SHOWN = 20
 COLUMNS = ("answered", "told", "cut", "refused", "resumed", "events", "updates")
 
@@ -54,6 +55,7 @@ async def talk(client: Client, random: Random, over: asyncio.Event) -> None:
             text = await client.call(kind, {given: f"memo://{client.name}/1"})
             if text not in (None, f"memo://{client.name}/1"):
                 raise Broken(f"{client.name} got {text}")
+        await asyncio.sleep(random.uniform(0, 2 * THINKING))
 
 
 class OwnClients:

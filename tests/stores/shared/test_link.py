@@ -203,3 +203,15 @@ async def test_news_and_mail_whose_reply_was_lost_are_not_sent_twice(
     link.publish("t", "x", "d", "third")
     await until(lambda: b"third" in received)
     assert sorted(received) == [b"first", b"second", b"third"]
+
+
+async def test_what_an_owner_did_not_get_round_to_deliver_is_left_to_the_next_one(redis: Any, link: SharedLink):
+    for worker, read in ((link.worker, "5-0"), ("second", "9-0"), ("third", "9-0")):
+        redis.set(f"p:shared:read:{worker}", read)
+    redis.delete(f"p:shared:lease:{link.worker}")
+    redis.hset("p:shared:session:s1", "delivered", "4-0")
+    assert await link.run(sessions.CLAIM, "s1", "second") == b"5-0"
+    assert await link.run(sessions.CLAIM, "s1", "third") == b"5-0"
+    assert await link.run(sessions.CAUGHT_UP, "s1", "second") == 0  # it is not the owner any more
+    assert await link.run(sessions.CAUGHT_UP, "s1", "third") == 1
+    assert await link.run(sessions.CLAIM, "s1", "fourth") == b"9-0"

@@ -83,7 +83,10 @@ class ServerAuthorizer:
                 await self._alone(self._refresh(credential))
             except SignInError as error:
                 if credential.tokens.has_ended:
-                    raise
+                    raise SignInError(
+                        f"the sign-in to {self._url} has to be renewed, which fails: {error.problem}",
+                        fix=error.fix or f"try again later, or sign in again: defserve login {self._url}",
+                    ) from None
                 log.warning("the token for %s could not be renewed, and is still used: %s", self._url, error.problem)
             credential = self._credential
         if credential is None or credential.tokens is None:
@@ -167,6 +170,12 @@ class ServerAuthorizer:
             if await self._refresh(replace(credential, issuer=found.issuer)):
                 return True
         if self._grant is None:
+            if credential is not None and not is_same:
+                raise SignInError(
+                    f"{self._url} has another issuer than when you signed in: {found.issuer.issuer}, "
+                    f"not {credential.issuer.issuer}",
+                    fix=f"if that is right, sign in again: defserve login {self._url}",
+                )
             return False
         before = credential.asked if credential is not None and is_same and status == 403 else ()
         if status == 403 and set(challenge.scopes) <= set(before):

@@ -64,11 +64,14 @@ class SessionNews:
     async def _on_news(self, fields: Fields, id: str) -> None:
         # What was subscribed to before the news was published must be known here.
         await self.sessions.refresh()
-        kind, owned = self._kinds[fields[KIND].decode()], self.sessions.owned()
-        for session in owned:
-            if session.is_stale:
+        kind = self._kinds[fields[KIND].decode()]
+        told: list[SharedSession] = []
+        for session in self.sessions.owned():
+            if session.is_stale or session.missed:  # in their order: a session forgets what comes too late
                 session.miss(id, fields)
-        self._deliver(kind, [each for each in owned if not each.is_stale], fields, id)
+            else:
+                told.append(session)
+        self._deliver(kind, told, fields, id)
         if self.is_first:
             kind.others(fields, fields[WORKER].decode() == self.link.worker)
 

@@ -16,6 +16,7 @@ const types = OLD ? load("@modelcontextprotocol/sdk/types.js") : {};
 
 const CALL_SECONDS = 150;
 const HEARING_SECONDS = 60;
+const PAUSE = 150;
 const AWAY = "The store cannot be reached";
 const KINDS = ["echo", "count", "count", "ask", "ask", "touch", "announce"];
 // A stream that is cut is resumed as often as it is cut; what fails meanwhile is repeated by `fetch`.
@@ -166,7 +167,10 @@ class Talker {
   }
 
   async talk(over) {
-    while (!over()) await this[any(KINDS)](this.token());
+    while (!over()) {
+      await this[any(KINDS)](this.token());
+      await pause(Math.random() * 2 * PAUSE);
+    }
   }
 
   close() {

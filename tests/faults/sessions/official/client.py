@@ -26,6 +26,7 @@ PLAN: dict[str, Any] = json.loads(sys.argv[1])
 STATELESS = "2026-07-28"
 IS_STATELESS = PLAN["version"] == STATELESS
 CALL_SECONDS, HEARING_SECONDS = 150, 60
+PAUSE = 0.15
 AWAY = "The store cannot be reached"
 KINDS = ("echo", "count", "count", "ask", "ask", "touch", "announce")
 COUNTS = Counter[str]()
@@ -203,6 +204,7 @@ class Talker:
     async def talk(self, over: asyncio.Event) -> None:
         while not over.is_set():
             await getattr(self, self._random.choice(KINDS))(self.token())
+            await asyncio.sleep(self._random.uniform(0, 2 * PAUSE))
 
     def close(self) -> None:
         for uri, times in self.updates.items():

@@ -185,6 +185,7 @@ class SharedSessions(HttpSessions):
         session.owner = self._link.worker
         if self.replay is not None:
             self.replay(session, news)
+        self._link.write(sessions.CAUGHT_UP, session.id, self._link.worker)
 
     def known(self, id: str) -> SharedSession | None:
         """The session of this id, if this process knows it."""
@@ -263,7 +264,8 @@ class SharedSessions(HttpSessions):
     def _release(self, session: SharedSession) -> None:
         """Forget a session that goes on. If this process owns it, the next one that serves it will."""
         if session.owner == self._link.worker:
-            session.change(["owner", "", "delivered", f"{self._link.read_news}-{1 << 30}"], [])
+            delivered = [] if session.missed else ["delivered", f"{self._link.read_news}-{1 << 30}"]
+            session.change(["owner", "", *delivered], [])
         self.forget(session)
 
     def end_idle(self) -> None:

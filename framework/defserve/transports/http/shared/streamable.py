@@ -35,8 +35,9 @@ from defserve.wire.messages import Id, Malformed, Message, Reply, Request
 
 FORBIDDEN = "Forbidden: this question is for a caller with more rights"
 LONGEST_QUESTION = 64
-# A call has run when it waits for the store. After so many seconds it is answered all the same.
-TOLD_SECONDS = 5.0
+# A call has run when it waits for the store: as long as a store takes that is started again. Then it is answered all
+# the same.
+TOLD_SECONDS = 30.0
 
 log = logging.getLogger("defserve")
 
