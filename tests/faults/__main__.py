@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from statistics import median, quantiles
+from typing import NamedTuple
 
 from tests.faults.kernel import kill_backends
 from tests.faults.killing import Tally, kill_redis, kill_servers, share_redis
@@ -22,25 +23,35 @@ from tests.faults.killing_tasks import kill_on_redis, kill_on_sqlite
 from tests.faults.process import Broken
 from tests.faults.rolling import reload_with_sessions, reload_workers
 from tests.faults.sessions.killing import kill_sharing
+from tests.faults.sessions.sentinel import fail_over
 from tests.faults.trouble import fill_the_disk, forbid_writing
 
 RUNS = 200
 STORY = 10
 RESTART_SECONDS = 1.0
 
-Story = Callable[[int, int], Tally]
 
-# Name → what tells it, whether it needs a Redis, and how many of the runs it gets.
-STORIES: dict[str, tuple[Story, bool, float]] = {
-    "servers": (kill_servers, False, 1.0),
-    "redis": (kill_redis, True, 1.0),
-    "workers": (share_redis, True, 0.1),
-    "sessions": (kill_sharing, True, 0.5),
-    "tasks": (kill_on_sqlite, False, 1.0),
-    "tasks-redis": (kill_on_redis, True, 1.0),
-    "kernel": (kill_backends, False, 0.25),
-    "rolling": (reload_workers, False, 0.1),
-    "rolling-sessions": (reload_with_sessions, True, 0.1),
+class Story(NamedTuple):
+    """What tells it, whether it needs a Redis, how many of the runs it gets, and how many are told together."""
+
+    tell: Callable[[int, int], Tally]
+    needs_redis: bool = False
+    share: float = 1.0
+    length: int = STORY
+
+
+STORIES: dict[str, Story] = {
+    "servers": Story(kill_servers),
+    "redis": Story(kill_redis, needs_redis=True),
+    "workers": Story(share_redis, needs_redis=True, share=0.1),
+    # All in one: the clients are many, and the longer they talk the more may go wrong. Of 6 faults one is of Redis.
+    "sessions": Story(kill_sharing, needs_redis=True, share=0.3, length=100_000),
+    "sentinel": Story(fail_over, needs_redis=True, share=0.01),
+    "tasks": Story(kill_on_sqlite),
+    "tasks-redis": Story(kill_on_redis, needs_redis=True),
+    "kernel": Story(kill_backends, share=0.25),
+    "rolling": Story(reload_workers, share=0.1),
+    "rolling-sessions": Story(reload_with_sessions, needs_redis=True, share=0.1),
 }
 
 
@@ -53,11 +64,11 @@ def main(arguments: list[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     chosen: list[str] = options.only or [*STORIES, "trouble"]
     failed = 0
-    for name, (story, needs_redis, share) in STORIES.items():
-        if name in chosen and needs_redis and shutil.which("redis-server") is None:
+    for name, story in STORIES.items():
+        if name in chosen and story.needs_redis and shutil.which("redis-server") is None:
             print(f"{name:11}  skipped: there is no redis-server (apt-get install redis-server)")
         elif name in chosen:
-            failed += tell(name, story, max(1, round(options.runs * share)), options.jobs, options.seed)
+            failed += tell(name, story, max(1, round(options.runs * story.share)), options.jobs, options.seed)
     if "trouble" in chosen:
         failed += cause_trouble()
     return 1 if failed else 0
@@ -65,16 +76,17 @@ def main(arguments: list[str] | None = None) -> int:
 
 def tell(name: str, story: Story, runs: int, jobs: int, seed: int) -> int:
     """Some runs, in stories of a store each; how many went wrong."""
-    lengths = [min(STORY, runs - start) for start in range(0, runs, STORY)]
+    lengths = [min(story.length, runs - start) for start in range(0, runs, story.length)]
     began, tally, failed = time.monotonic(), Tally(), 0
     with ThreadPoolExecutor(jobs) as pool:
-        told = [(seed + n, pool.submit(story, seed + n, length)) for n, length in enumerate(lengths)]
-        for at, future in told:
+        told = [(seed + n, length, pool.submit(story.tell, seed + n, length)) for n, length in enumerate(lengths)]
+        for at, length, future in told:
             try:
                 tally += future.result()
             except Broken as broken:
                 failed += 1
-                print(f"{name:11}  BROKEN: {broken} (--only {name} --runs {STORY} --seed {at})")
+                again = f"--only {name} --runs {max(length, round(length / story.share))}"
+                print(f"{name:11}  BROKEN: {broken} ({again} --seed {at})")
     print(f"{name:11}  {summary(tally, failed)}, in {time.monotonic() - began:.0f} s")
     return failed + is_slow(tally)
 

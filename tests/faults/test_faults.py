@@ -16,7 +16,7 @@ from tests.faults.killing import Tally, kill_redis, kill_servers, share_redis
 from tests.faults.killing_tasks import Jobs, kill_on_redis, kill_on_sqlite
 from tests.faults.process import Broken
 from tests.faults.rolling import reload_workers
-from tests.faults.sessions.killing import kill_sharing
+from tests.faults.sessions.killing import kill_sharing_here
 from tests.faults.trouble import fill_the_disk, forbid_writing
 from tests.rows import for_each_row
 
@@ -52,7 +52,7 @@ def test_two_servers_on_one_redis_never_lose_or_fork_a_tree(calls: int):
 
 @pytest.mark.slow
 def test_no_session_event_or_answer_is_lost_when_processes_that_share_them_are_killed():
-    assert kill_sharing(1, 5).acknowledged > 0
+    assert kill_sharing_here(1, 5).acknowledged > 0
 
 
 @kills(1, slow=3)
@@ -94,7 +94,7 @@ def test_the_command_says_how_to_see_it_again(capsys: pytest.CaptureFixture[str]
             raise Broken("a checkpoint is lost")
         return Tally(runs=runs, restarts=[0.1])
 
-    assert command.tell("servers", story, 25, jobs=2, seed=7) == 1
+    assert command.tell("servers", command.Story(story), 25, jobs=2, seed=7) == 1
     out = capsys.readouterr().out
     assert "BROKEN: a checkpoint is lost (--only servers --runs 10 --seed 8)" in out
     assert "15 runs" in out and "1 broken stories" in out

@@ -6,11 +6,14 @@ import json
 import logging
 import os
 import select
+import socket
+import threading
 from collections.abc import Iterator
 
 import pytest
 
 from defserve.observing.logs import JsonLines, PatientLines
+from defserve.serving.workers.running import _teller
 
 
 class Piped:
@@ -33,6 +36,7 @@ class Piped:
 
     def close(self) -> None:
         os.close(self.reader)
+        self.handler.close()
         self._stream.close()
 
 
@@ -76,3 +80,34 @@ def test_a_reader_that_has_left_is_no_failure(piped: Piped, monkeypatch: pytest.
     monkeypatch.setattr(logging, "raiseExceptions", False)
     os.dup2(os.open(os.devnull, os.O_RDONLY), piped.reader)
     piped.log("nobody hears this")
+
+
+@pytest.mark.skipif(not os.path.exists("/proc/self/fd"), reason="a pipe cannot be opened once more here")
+def test_a_pipe_that_another_process_fills_at_the_last_moment_stops_nobody(
+    piped: Piped, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr("defserve.observing.logs._has_room", lambda pipe: True)
+    logging_all = threading.Thread(target=lambda: [piped.log("x" * 4000) for _ in range(100)], daemon=True)
+    logging_all.start()
+    logging_all.join(20)
+    assert not logging_all.is_alive()
+
+
+@pytest.mark.parametrize("is_json", [True, False])
+def test_a_supervisor_never_waits_for_who_reads_its_lines(piped: Piped, is_json: bool):
+    say = _teller(is_json)
+    saying = threading.Thread(target=lambda: [say("x" * 4000) for _ in range(100)], daemon=True)
+    saying.start()
+    saying.join(20)
+    assert not saying.is_alive()
+
+
+def test_a_socket_that_nobody_reads_stops_nobody(monkeypatch: pytest.MonkeyPatch):
+    ours, theirs = socket.socketpair()
+    with ours, theirs, theirs.makefile("w") as stream:
+        monkeypatch.setattr("sys.stderr", stream)
+        handler = PatientLines()
+        for _ in range(2000):
+            handler.emit(logging.LogRecord("test", logging.INFO, "", 0, "x" * 1000, None, None))
+        assert ours.recv(1000) == b"x" * 1000
+        handler.close()

@@ -50,7 +50,7 @@ class RedisServer:
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def _wait(self) -> None:
-        end = time.monotonic() + 10
+        end = time.monotonic() + 60
         while True:
             try:
                 with socket.socket(socket.AF_UNIX) as probe:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import logging
 import os
 import select
+import socket
 import stat
 import sys
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, Protocol
 
 from pydantic_core import to_json
 
@@ -32,6 +33,13 @@ class JsonLines(logging.Formatter):
         return to_json(line, fallback=str, inf_nan_mode="strings").decode()
 
 
+class _PieceWriter(Protocol):
+    """Writes a piece at once, or raises BlockingIOError."""
+
+    def __call__(self, data: bytes) -> int: ...
+    def close(self) -> None: ...
+
+
 class PatientLines(logging.StreamHandler[Any]):
     """Writes to standard error without ever waiting for its reader. Lines that a full pipe cannot take are lost.
 
@@ -41,28 +49,36 @@ class PatientLines(logging.StreamHandler[Any]):
 
     def __init__(self) -> None:
         super().__init__(sys.stderr)
-        self._pipe = _pipe_of(sys.stderr)
+        self._piece = _writer_of(sys.stderr)
         self._lost = 0
 
     def emit(self, record: logging.LogRecord) -> None:
         """Write a line, or count it as lost."""
-        if self._pipe is None:
+        if self._piece is None:
             super().emit(record)
             return
         try:
             said = [_missing(self._lost), record] if self._lost else [record]
-            self._write(self._pipe, "".join(f"{self.format(one)}\n" for one in said).encode(errors="backslashreplace"))
+            self._write(self._piece, "".join(f"{self.format(one)}\n" for one in said).encode(errors="backslashreplace"))
         except Exception:
             self.handleError(record)
 
-    def _write(self, pipe: int, data: bytes) -> None:
-        # A pipe that can be written takes a piece of this size at once.
-        for start in range(0, len(data), select.PIPE_BUF):
-            if not _has_room(pipe):
-                self._lost += 1
-                return
-            os.write(pipe, data[start : start + select.PIPE_BUF])
-        self._lost = 0
+    def close(self) -> None:
+        """Let go of standard error."""
+        piece, self._piece = self._piece, None
+        if piece is not None:
+            piece.close()
+        super().close()
+
+    def _write(self, piece: _PieceWriter, data: bytes) -> None:
+        # A pipe takes a piece of this size as a whole, or not at all.
+        try:
+            for start in range(0, len(data), select.PIPE_BUF):
+                piece(data[start : start + select.PIPE_BUF])
+        except BlockingIOError:
+            self._lost += 1
+        else:
+            self._lost = 0
 
 
 def _missing(lines: int) -> logging.LogRecord:
@@ -70,14 +86,60 @@ def _missing(lines: int) -> logging.LogRecord:
     return logging.LogRecord("defserve", logging.WARNING, "", 0, text, None, None)
 
 
-def _pipe_of(stream: Any) -> int | None:
-    """The descriptor of a stream that a reader can make wait. None for files and terminals, and where none can tell."""
+def _writer_of(stream: Any) -> _PieceWriter | None:
+    """Writes to a stream that a reader can make wait, or raises BlockingIOError. None for files and terminals.
+
+    Other processes write to it too, so a look whether there is room is not enough. And its own mode is theirs as well:
+    a pipe is opened once more.
+    """
     try:
         number = stream.fileno()
         mode = os.fstat(number).st_mode
+        if stat.S_ISSOCK(mode):
+            return _SocketWriter(number)
+        if not stat.S_ISFIFO(mode) or not hasattr(select, "poll"):
+            return None
     except (OSError, ValueError, AttributeError):
         return None
-    return number if hasattr(select, "poll") and (stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode)) else None
+    try:
+        return _PipeWriter(os.open(f"/proc/self/fd/{number}", os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC))
+    except OSError:  # no /proc, or a pipe of another user
+        return _LookingWriter(number)
+
+
+class _PipeWriter:
+    def __init__(self, number: int) -> None:
+        self._number = number
+
+    def __call__(self, data: bytes) -> int:
+        return os.write(self._number, data)
+
+    def close(self) -> None:
+        os.close(self._number)
+
+
+class _SocketWriter:
+    def __init__(self, number: int) -> None:
+        self._socket = socket.socket(fileno=os.dup(number))
+
+    def __call__(self, data: bytes) -> int:
+        return self._socket.send(data, socket.MSG_DONTWAIT)
+
+    def close(self) -> None:
+        self._socket.close()
+
+
+class _LookingWriter:
+    def __init__(self, number: int) -> None:
+        self._number = number
+
+    def __call__(self, data: bytes) -> int:
+        if not _has_room(self._number):
+            raise BlockingIOError
+        return os.write(self._number, data)
+
+    def close(self) -> None:
+        """The descriptor is that of the stream."""
 
 
 def _has_room(pipe: int) -> bool:

@@ -14,7 +14,7 @@ from tests.faults.process import Broken
 Json = dict[str, Any]
 
 VERSION = "2025-11-25"
-PATIENCE = 40.0
+PATIENCE = 150.0
 GONE = (OSError, asyncio.IncompleteReadError, EOFError)
 
 
@@ -126,9 +126,9 @@ class Client:
                     raise Broken(f"{self.name}: nothing is left after {last!r}")
                 if response.is_stream:
                     with closing(response):
-                        async for id, _message in response.events():
+                        async for id, message in response.events():
                             last = id
-                            events.append(id)
+                            events += [id] if message is not None else []
             except (*GONE, ValueError):
                 pass
             await asyncio.sleep(0.02)
@@ -155,7 +155,7 @@ class Client:
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
         body = json.dumps({"jsonrpc": "2.0", **message}).encode() if message is not None else b""
         head = [
-            f"{'POST' if message is not None else 'GET'} / HTTP/1.1",
+            f"{'POST' if message is not None else 'GET'} /mcp HTTP/1.1",
             f"host: 127.0.0.1:{port}",
             "accept: application/json, text/event-stream",
             f"mcp-protocol-version: {VERSION}",

@@ -1,126 +1,174 @@
-"""Processes that share sessions are killed, and their Redis is: no session, event or answer is lost or doubled."""
+"""Workers that share sessions are killed, and their Redis is: no session, event or answer is lost or doubled."""
 
 from __future__ import annotations
 
 import asyncio
-import os
-import signal
-import sys
-import time
+from collections import Counter
 from random import Random
 from typing import Any
 
 from tests.faults.killing import Tally
-from tests.faults.process import ROOT, Broken
+from tests.faults.process import Broken
 from tests.faults.sessions.client import Client
-from tests.stores.redis_server import RedisServer
+from tests.faults.sessions.driver import Driver, Official, installed
+from tests.faults.sessions.group import Group, group
 
-WORKERS, CLIENTS = 3, 4
-REDIS_EVERY = 5
+WORKERS, CLIENTS = 5, 2
+# The next fault comes when so many workers serve.
+LEAST = 3
+REDIS_EVERY = 6
+# Seconds between two faults, at most; and until news has reached everybody after the last.
+PAUSE, SETTLING = 3.0, 15.0
+THINKING = 0.05
+MOST_SHOWN = 20
+COLUMNS = ("answered", "told", "cut", "refused", "resumed", "events", "updates")
 
 
-class Workers:
-    """The processes, each with the port it is at; None while it is not there."""
+def kill_sharing(seed: int, runs: int) -> Tally:
+    """Faults under load from official clients and our own. Prints a table. Raises Broken."""
+    return asyncio.run(_kill_all(seed, runs, installed(), PAUSE))
 
-    def __init__(self, address: str) -> None:
-        self._address = address
-        self._running: list[tuple[asyncio.subprocess.Process, int] | None] = [None] * WORKERS
 
-    def ports(self) -> list[int]:
-        return [each[1] for each in self._running if each is not None]
-
-    async def start(self, place: int) -> None:
-        path = os.pathsep.join((str(ROOT / "framework"), str(ROOT)))
-        process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", "tests.faults.sessions.worker", self._address),
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.DEVNULL,
-            env={**os.environ, "PYTHONPATH": path},
-        )
-        assert process.stdout is not None
-        line = (await process.stdout.readline()).decode().strip()
-        self._running[place] = process, int(line.rstrip("/").rpartition(":")[2])
-
-    async def kill(self, place: int) -> None:
-        found, self._running[place] = self._running[place], None
-        if found is not None:
-            found[0].send_signal(signal.SIGKILL)
-            await found[0].wait()
+def kill_sharing_here(seed: int, runs: int) -> Tally:
+    """The same with our own client alone, and faults that follow closely."""
+    return asyncio.run(_kill_all(seed, runs, [], 0.6))
 
 
 async def talk(client: Client, random: Random, over: asyncio.Event) -> None:
     """Calls of all kinds, one after the other, each checked."""
     while not over.is_set():
-        kind = random.choice(("echo", "count", "ask", "touch"))
+        kind, token = random.choice(("echo", "count", "ask", "touch")), f"{client.name}/{client.last + 1}"
         if kind == "count":
             total, seen = random.randint(1, 40), list[Any]()
-            text = await client.call("count", {"total": total}, seen)
+            text = await client.call("count", {"total": total, "token": token}, seen)
             numbers = [message["params"]["data"] for message in seen]
-            if numbers != [str(number) for number in range(len(numbers))]:
+            if numbers != [f"{token} {number}" for number in range(len(numbers))]:
                 raise Broken(f"{client.name} was told {numbers}")
             if text is not None and (text != f"{total} counted" or len(numbers) != total):
                 raise Broken(f"{client.name} was told {text} after {len(numbers)} of {total}")
         elif kind == "ask":
-            text = await client.call("ask", {}, [])
+            text = await client.call("ask", {"token": token}, [])
             if text is not None and text != f"{client.name} {client.last}":
                 raise Broken(f"{client.name} {client.last} got the answer of {text}")
         else:
             given = "text" if kind == "echo" else "uri"
-            text = await client.call(kind, {given: f"memo://{client.name}"})
-            if text not in (None, f"memo://{client.name}"):
+            text = await client.call(kind, {given: f"memo://{client.name}/1"})
+            if text not in (None, f"memo://{client.name}/1"):
                 raise Broken(f"{client.name} got {text}")
+        await asyncio.sleep(random.uniform(0, 2 * THINKING))
 
 
-async def _kill_all(seed: int, runs: int) -> Tally:
-    random, tally = Random(seed), Tally()
-    redis = RedisServer("--appendonly", "yes", "--appendfsync", "always").start()
-    workers, over = Workers(redis.address), asyncio.Event()
-    tasks: list[asyncio.Task[None]] = []
-    try:
-        await asyncio.gather(*map(workers.start, range(WORKERS)))
-        clients = [Client(f"c{number}", Random(seed + number), workers.ports) for number in range(CLIENTS)]
-        watched: list[list[str]] = []
-        for client in clients:
+class OwnClients:
+    """Two clients of ours, one session each, which look at ids of events too."""
+
+    def __init__(self, running: Group, seed: int) -> None:
+        names = [(f"c{number}", Random(seed + number)) for number in range(CLIENTS)]
+        self.clients = [Client(name, random, lambda: [running.port]) for name, random in names]
+        self._watched: list[list[str]] = []
+        self._over, self._random = asyncio.Event(), Random(seed)
+        self._talking: list[asyncio.Task[None]] = []
+        self._watching: list[asyncio.Task[None]] = []
+
+    async def begin(self) -> None:
+        for client in self.clients:
             await client.open()
-            watched.append([])
-            await client.subscribe(f"memo://{client.name}")
-            tasks.append(asyncio.create_task(client.watch(watched[-1])))
-        talking = [asyncio.create_task(talk(client, random, over)) for client in clients]
-        for run in range(runs):
-            await asyncio.sleep(random.uniform(0.05, 0.6))
-            if run % REDIS_EVERY == REDIS_EVERY - 1:
-                redis.kill()
-                await asyncio.sleep(random.uniform(0.0, 0.5))
-                redis.start()
-            else:
-                place = random.randrange(WORKERS)
-                await workers.kill(place)
-                began = time.monotonic()
-                await workers.start(place)
-                tally.restarts.append(time.monotonic() - began)
-            for task in (*talking, *tasks):
-                if task.done():
-                    task.result()
-        over.set()
-        await asyncio.gather(*talking)
-        for client, ids in zip(clients, watched, strict=True):
+            await client.subscribe(f"memo://{client.name}/1")
+            self._watched.append([])
+            self._watching.append(asyncio.create_task(client.watch(self._watched[-1])))
+            self._talking.append(asyncio.create_task(talk(client, self._random, self._over)))
+
+    def check(self) -> None:
+        for task in (*self._talking, *self._watching):
+            if task.done():
+                task.result()
+
+    async def end(self) -> None:
+        self._over.set()
+        await asyncio.gather(*self._talking)
+        self.check()
+        for client, ids in zip(self.clients, self._watched, strict=True):
             if len(set(ids)) != len(ids):
                 raise Broken(f"{client.name} was told of a change twice: {ids}")
-        tally.runs = runs
-        tally.acknowledged = sum(client.answered for client in clients)
-        tally.rollbacks = sum(client.told for client in clients)
-        return tally
-    finally:
-        for task in tasks:
+
+    async def kill(self) -> None:
+        for task in (*self._talking, *self._watching):
             task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-        for place in range(WORKERS):
-            await workers.kill(place)
-        redis.remove()
+        await asyncio.gather(*self._talking, *self._watching, return_exceptions=True)
+
+    @property
+    def counts(self) -> Counter[str]:
+        found = Counter[str]()
+        for client in self.clients:
+            found.update(answered=client.answered, told=client.told, cut=client.cut, resumed=client.resumed)
+        found["updates"] = sum(map(len, self._watched))
+        return found
 
 
-def kill_sharing(seed: int, runs: int) -> Tally:
-    """Of the tally, `rollbacks` are the calls whose client was told that their process died. Raises Broken."""
-    tally = asyncio.run(_kill_all(seed, runs))
-    tally.restarts.clear()  # a process takes as long to start as Python does
-    return tally
+async def _kill_all(seed: int, runs: int, official: list[Official], pause: float) -> Tally:
+    random, drivers = Random(seed), list[Driver]()
+    async with group(WORKERS) as running:
+        own = OwnClients(running, seed)
+        try:
+            for each in official:
+                drivers.append(await Driver.start(each, running.url, seed, CLIENTS))
+            for driver in drivers:
+                driver.say("begin")
+            await own.begin()
+            kills, restarts = await _break(running, random, runs, pause, own)
+            for driver in drivers:
+                driver.say("over")
+            await own.end()
+            await asyncio.gather(*(driver.until_quiet(CLIENTS) for driver in drivers))
+            await asyncio.sleep(SETTLING if drivers else 0)
+            for driver in drivers:
+                driver.say("quiet")
+            await asyncio.gather(*(driver.end() for driver in drivers))
+        finally:
+            await own.kill()
+            await asyncio.gather(*(driver.kill() for driver in drivers))
+            problems = [text for driver in drivers for text in driver.problems]
+    problems += _lists(drivers)
+    for text in problems[:MOST_SHOWN]:
+        print(f"             {text}")
+    if drivers:
+        _print_table(kills, restarts, drivers, own)
+    if problems:
+        raise Broken(f"{len(problems)} problems, the first is {problems[0]}; the workers said {running.said[-3:]}")
+    counts = sum((driver.counts for driver in drivers), own.counts)
+    return Tally(runs, acknowledged=counts["answered"], rollbacks=counts["told"])
+
+
+async def _break(running: Group, random: Random, runs: int, pause: float, own: OwnClients) -> tuple[int, int]:
+    """How many workers were killed, and how often Redis was."""
+    kills = 0
+    for run in range(runs):
+        await running.until_ready(LEAST)
+        await asyncio.sleep(random.uniform(0, pause))
+        if run % REDIS_EVERY == REDIS_EVERY - 1:
+            await running.restart_redis(random.uniform(0.0, 1.0))
+        else:
+            kills += 1
+            running.kill_one(random)
+        own.check()
+    return kills, runs - kills
+
+
+def _lists(drivers: list[Driver]) -> list[str]:
+    """Each session hears of each change of a list once. Of one whose call was interrupted nobody knows."""
+    least = sum(driver.counts["announced"] for driver in drivers)
+    most = least + sum(driver.counts["perhaps_announced"] for driver in drivers)
+    heard = {name: times for driver in drivers for name, times in driver.lists.items()}
+    return [
+        f"{name} was told of {times} changes of lists, of {least} to {most}"
+        for name, times in heard.items()
+        if not least <= times <= most
+    ]
+
+
+def _print_table(kills: int, restarts: int, drivers: list[Driver], own: OwnClients) -> None:
+    print(f"             {kills} workers and {restarts} Redis killed")
+    rows = [(driver.official.name, driver.counts) for driver in drivers] + [("raw HTTP", own.counts)]
+    rows.append(("all", sum((counts for _, counts in rows), Counter[str]())))
+    print(f"             {'':26}" + "".join(f"{column:>10}" for column in COLUMNS))
+    for name, counts in rows:
+        print(f"             {name:26}" + "".join(f"{counts[column]:>10,}" for column in COLUMNS))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
@@ -11,6 +12,7 @@ from redis import Redis
 from defserve.stores.shared import link as links
 from defserve.stores.shared.link import SharedLink
 from defserve.stores.shared.scripts import questions, sessions, streams, workers
+from defserve.stores.store import StoreUnavailable
 from tests.stores.redis_server import RedisServer
 from tests.waiting import until
 
@@ -86,7 +88,7 @@ async def test_events_that_redis_has_lost_stop_nothing(redis: Any, link: SharedL
 
 async def test_text_counts_as_what_waits_to_be_written(link: SharedLink, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(links, "QUEUED_BYTES", 1000)
-    link.write(workers.PUBLISH, "t", "x" * 1001)
+    link.write(workers.PUBLISH, "", "", "t", "x" * 1001)
     assert link.is_full
     await until(lambda: not link.is_full)
 
@@ -115,25 +117,25 @@ async def test_a_mailbox_takes_so_many_bytes_and_its_owner_learns_that_it_missed
     link.lease_lost.append(lambda: lost.append(True))
     absent, size = "absent", 8 * 1024 * 1024
     redis.set(f"p:shared:lease:{absent}", 1)
-    sent = [await link.run(workers.MAIL, absent, "t", "letter", "d", b"x" * size) for _ in range(9)]
+    sent = [await link.run(workers.MAIL, "", "", absent, "t", "letter", "d", b"x" * size) for _ in range(9)]
     assert sent == [1] * 7 + [workers.FULL] * 2
     assert redis.xlen(f"p:shared:mail:{absent}") == 7
     last = redis.xrevrange(f"p:shared:mail:{absent}", count=1)[0][0]
     # It comes back, and has read all of it: there is room again, and it is told that something is missing.
     assert await link.run(workers.RENEW, absent, TTL, "0-0", last) == 0
     assert await link.run(workers.RENEW, absent, TTL, "0-0", last) == 1
-    assert await link.run(workers.MAIL, absent, "t", "letter", "d", b"x" * size) == 1
+    assert await link.run(workers.MAIL, "", "", absent, "t", "letter", "d", b"x" * size) == 1
 
 
 async def test_a_worker_that_does_not_live_gets_no_mailbox(redis: Any, link: SharedLink):
     before = redis.dbsize()
-    assert [await link.run(workers.MAIL, f"{n:012x}", "t", "letter", "d", b"x") for n in range(5)] == [0] * 5
+    assert [await link.run(workers.MAIL, "", "", f"{n:012x}", "t", "letter", "d", b"x") for n in range(5)] == [0] * 5
     assert redis.dbsize() == before
 
 
 async def test_news_is_kept_up_to_so_many_bytes(redis: Any, link: SharedLink):
     for _ in range(10):
-        await link.run(workers.PUBLISH, "t", "x", "d", b"x" * 8 * 1024 * 1024)
+        await link.run(workers.PUBLISH, "", "", "t", "x", "d", b"x" * 8 * 1024 * 1024)
     assert redis.xlen("p:shared:news") == 8
 
 
@@ -147,11 +149,11 @@ async def test_news_that_was_dropped_before_it_was_read_is_noticed(redis: Any, l
     link.news_lost.append(lambda: happened.append("lost"))
     link.caught_up.append(caught_up)
     for text in ("a", "ä"):
-        await link.run(workers.PUBLISH, "t", "x", "d", text)
+        await link.run(workers.PUBLISH, "", "", "t", "x", "d", text)
     await until(lambda: happened == ["a", "ä"])
     redis.hincrby("p:shared:size:news", "added", 10)  # as if there had been more, which is trimmed
     for text in ("b", "c"):
-        await link.run(workers.PUBLISH, "t", "x", "d", text)
+        await link.run(workers.PUBLISH, "", "", "t", "x", "d", text)
     await until(lambda: happened[-1] == "c")
     assert happened == ["a", "ä", "lost", "tables", "b", "c"]
 
@@ -164,3 +166,52 @@ async def test_an_answer_that_finds_no_room_leaves_its_question_open(redis: Any,
     assert await link.run(*answer) == questions.FULL
     redis.hset("p:shared:size:mail:absent", "read", 64 * 1024 * 1024)
     assert [await link.run(*answer) for _ in range(2)] == [1, 0]
+
+
+async def test_news_is_settled_when_receivers_are_done_with_it(redis: Any, link: SharedLink):
+    began, end = asyncio.Event(), asyncio.Event()
+
+    async def receive(fields: dict[str, bytes], id: str) -> None:
+        began.set()
+        await end.wait()
+
+    link.receive("slow", receive)
+    before = link.read_news
+    link.publish("t", "slow")
+    await began.wait()
+    assert link.read_news != before == link._settle()
+    end.set()
+    await until(lambda: link._settle() == link.read_news)
+
+
+async def test_news_and_mail_whose_reply_was_lost_are_not_sent_twice(
+    redis: Any, link: SharedLink, monkeypatch: pytest.MonkeyPatch
+):
+    real = link._send
+
+    async def lose_the_reply(batch: Any) -> Any:
+        monkeypatch.setattr(link, "_send", real)
+        await real(batch)
+        raise StoreUnavailable("The store cannot be reached")
+
+    received: list[bytes] = []
+    link.receive("x", lambda fields, id: received.append(fields["d"]))
+    monkeypatch.setattr(link, "_send", lose_the_reply)
+    link.publish("t", "x", "d", "first")
+    link.write_once(workers.MAIL, link.worker, "t", "x", "d", "second")
+    await link.written(20)
+    link.publish("t", "x", "d", "third")
+    await until(lambda: b"third" in received)
+    assert sorted(received) == [b"first", b"second", b"third"]
+
+
+async def test_what_an_owner_did_not_get_round_to_deliver_is_left_to_the_next_one(redis: Any, link: SharedLink):
+    for worker, read in ((link.worker, "5-0"), ("second", "9-0"), ("third", "9-0")):
+        redis.set(f"p:shared:read:{worker}", read)
+    redis.delete(f"p:shared:lease:{link.worker}")
+    redis.hset("p:shared:session:s1", "delivered", "4-0")
+    assert await link.run(sessions.CLAIM, "s1", "second") == b"5-0"
+    assert await link.run(sessions.CLAIM, "s1", "third") == b"5-0"
+    assert await link.run(sessions.CAUGHT_UP, "s1", "second") == 0  # it is not the owner any more
+    assert await link.run(sessions.CAUGHT_UP, "s1", "third") == 1
+    assert await link.run(sessions.CLAIM, "s1", "fourth") == b"9-0"

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from defserve.errors import TimedOut
 from defserve.stores.shared.link import SharedLink
 from defserve.stores.shared.once import SharedOnce
 from defserve.stores.store import StoreUnavailable
@@ -103,3 +104,20 @@ async def test_who_waits_for_a_worker_that_dies_does_it_and_without_a_store_ever
     links[2].is_up = False
     assert await SharedOnce(links[2]).run("key", 60, work) == "done"
     assert done == ["done", "done"]
+
+
+async def test_who_waits_for_another_process_does_not_wait_for_ever(links: list[SharedLink]):
+    begun, end = asyncio.Event(), asyncio.Event()
+
+    async def work() -> tuple[str, bool]:
+        begun.set()
+        await end.wait()
+        return "late", True
+
+    working = asyncio.create_task(SharedOnce(links[0]).run("key", 60, work))
+    await begun.wait()
+    with pytest.raises(TimedOut, match="another process has not finished this within 0.1 s"):
+        await SharedOnce(links[1]).run("key", 60, work, 0.1)
+    end.set()
+    assert await working == "late"
+    assert await SharedOnce(links[1]).run("key", 60, work, 0.1) == "late"

@@ -40,10 +40,14 @@ class SharedHosts:
                 logging.getLogger("defserve").warning("sessions of %s cannot be looked for: %s", principal, error)
 
     async def once(self, session: Session, key: str, work: Work) -> str:
-        """What came of `work`, which one process does for this session and key."""
+        """What came of `work`, which one process does for this session and key.
+
+        Raises TimedOut if another one does it, and its host has not answered in the time that a host has.
+        """
         if session.sharer is None:
             return (await work())[0]
-        return await self._once.run(f"{session.sharer.id}\n{key}", session.composition.limits.idle, work)
+        limits = session.composition.limits
+        return await self._once.run(f"{session.sharer.id}\n{key}", limits.idle, work, limits.callback)
 
     def publish(self, verb: str, value: Any) -> None:
         """Have the other processes do this for the sessions that they own."""

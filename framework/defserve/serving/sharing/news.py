@@ -65,7 +65,13 @@ class SessionNews:
         # What was subscribed to before the news was published must be known here.
         await self.sessions.refresh()
         kind = self._kinds[fields[KIND].decode()]
-        self._deliver(kind, self.sessions.owned(), fields, id)
+        told: list[SharedSession] = []
+        for session in self.sessions.owned():
+            if session.is_stale or session.missed:  # in their order: a session forgets what comes too late
+                session.miss(id, fields)
+            else:
+                told.append(session)
+        self._deliver(kind, told, fields, id)
         if self.is_first:
             kind.others(fields, fields[WORKER].decode() == self.link.worker)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import secrets
 import signal
@@ -15,7 +16,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from defserve.errors import UsageError
-from defserve.observing.logs import number_lines
+from defserve.observing.logs import JsonLines, PatientLines, number_lines
 from defserve.protocols.mcp.extension import MCP
 from defserve.runner.address import PORTS, Address
 from defserve.runner.network import actual, listen
@@ -145,21 +146,11 @@ def _own_command() -> tuple[str, ...]:
     return (sys.executable, *arguments)
 
 
-def _print_line(text: str) -> None:
-    with suppress(OSError):  # nobody reads it any more; the workers matter more
-        print(text, file=sys.stderr, flush=True)
-
-
 def _teller(log_json: bool) -> Callable[[str], None]:
-    if not log_json:
-        return _print_line
-    import logging
-
-    from defserve.observing.logs import JsonLines
-
+    """Prints lines. One that nobody reads is left out: whoever keeps the workers must not wait."""
     # The log of this process belongs to the author, so it is not set up here.
-    handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(JsonLines())
+    handler = PatientLines()
+    handler.setFormatter(JsonLines() if log_json else None)
     name = logging.getLogger("defserve").getChild("workers").name
     return lambda text: handler.emit(logging.LogRecord(name, logging.INFO, "", 0, text, None, None))
 

@@ -84,13 +84,17 @@ class SharedLink:
         self._wake = self._arrived = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
         self._cursors: dict[str, str] = {}
-        self._handled_news = "0-0"
-        """The last news of which everything that follows from it is in Redis."""
+        self.published = 0
+        """How often this worker has told all of them something."""
+        self.handled_news = self._settled_news = "0-0"
+        """The last news that receivers are done with, and of which everything that follows from it is in Redis."""
+        self.behind: set[object] = set()
+        """Those whom receivers could not tell some news yet."""
         self._added = -1
         """The bytes of all news up to the last that was read; -1 if that is not known."""
         self._redis: Any = None
         self._shas: dict[str, str] = {}
-        self._users = self._given = 0
+        self._users = self._given = self._numbered = 0
         self._running = asyncio.Semaphore(CONNECTIONS)
 
     # -- life --------------------------------------------------------------------------------------------
@@ -133,7 +137,7 @@ class SharedLink:
         self.is_up = False
         with suppress(Exception):  # others notice by the lease
             async with asyncio.timeout(STOP_TIMEOUT):
-                await self.run(workers.LEAVE, self.worker, self._cursors.get("news", "0-0"))
+                await self.run(workers.LEAVE, self.worker, self._settle())
         with suppress(Exception):
             await self._redis.aclose()
 
@@ -205,8 +209,24 @@ class SharedLink:
         if self.is_full:
             log.error("the store %s is away for too long: the other processes miss a change", self._address.where)
             return False
-        loop.call_soon_threadsafe(self.write, workers.PUBLISH, *fields, "w", self.worker)
+        self.published += 1
+        if self.is_on_loop:  # before what is written next, such as the result of the call that publishes it
+            self.write_once(workers.PUBLISH, *fields, "w", self.worker)
+        else:
+            loop.call_soon_threadsafe(self.write_once, workers.PUBLISH, *fields, "w", self.worker)
         return True
+
+    def write_once(self, script: str, *args: Value) -> None:
+        """`write` a script whose first arguments are who writes and a number, so that repeating it does nothing."""
+        self._numbered += 1
+        self.write(script, self.worker, self._numbered, *args)
+
+    async def written(self, seconds: float) -> bool:
+        """Wait until everything written so far is in Redis. False if that takes longer."""
+        done = asyncio.get_running_loop().create_future()
+        self.after(lambda: None if done.done() else done.set_result(None))
+        await asyncio.wait((done,), timeout=seconds)
+        return done.done()
 
     def after(self, done: Callable[[], None]) -> None:
         """Call `done` when everything written so far is in Redis."""
@@ -336,6 +356,8 @@ class SharedLink:
             for stream in ("news", "signals"):
                 last = await redis.xrevrange(self._prefix + stream, "+", "-", count=1)
                 self._cursors[stream] = last[0][0].decode() if last else "0-0"
+                if stream == "news":
+                    self.handled_news = self._settled_news = self._cursors[stream]
                 if stream == "news" and last:
                     self._added = int(_fields(last[0][1]).get("b", b"-1"))
         else:
@@ -375,6 +397,8 @@ class SharedLink:
                             await work
                     except Exception:
                         log.exception("%s could not be handled", fields.get("t"))
+                if stream == "news":
+                    self.handled_news = id
 
     async def _count(self, fields: dict[str, bytes]) -> None:
         """Notice news that was dropped before this worker had read it: the bytes that were ever added say so."""
@@ -405,9 +429,13 @@ class SharedLink:
     async def _renew(self) -> bool:
         """Renew the lease, and drop the mail that was read. False: the lease had ended."""
         mail = self._cursors["mail:" + self.worker]
-        if not self._queue:
-            self._handled_news = self.read_news
-        return bool(await self.run(workers.RENEW, self.worker, int(LEASE * 1000), self._handled_news, mail))
+        return bool(await self.run(workers.RENEW, self.worker, int(LEASE * 1000), self._settle(), mail))
+
+    def _settle(self) -> str:
+        """The news that nobody must deliver again if this worker dies. The next owner of a session begins after it."""
+        if not self._queue and not self.behind:
+            self._settled_news = self.handled_news
+        return self._settled_news
 
     def _note(self, error: Exception) -> None:
         """What redis-py raises besides its own errors must not end a task that everything else waits for."""

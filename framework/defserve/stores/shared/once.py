@@ -7,6 +7,7 @@ import hashlib
 from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
+from defserve.errors import TimedOut
 from defserve.stores.shared.link import SharedLink
 from defserve.stores.shared.scripts.head import HEAD
 from defserve.stores.store import StoreFull, StoreUnavailable
@@ -51,12 +52,15 @@ class SharedOnce:
     def __init__(self, link: SharedLink) -> None:
         self._link = link
 
-    async def run(self, key: str, seconds: float, work: Work) -> str:
-        """The outcome of `work`, which is kept for so many seconds, or of who did it before."""
+    async def run(self, key: str, seconds: float, work: Work, patience: float | None = None) -> str:
+        """The outcome of `work`, which is kept for so many seconds, or of who did it before.
+
+        Raises TimedOut if another worker does it, lives, and has not done it within `patience` seconds.
+        """
         if not self._link.is_up or not self._link.is_on_loop:
             return (await work())[0]
         name, who = hashlib.sha256(key.encode()).hexdigest(), self._link.new_name().replace(".", "/")
-        ttl, pause = int(seconds * 1000), FIRST_LOOK
+        ttl, pause, waited = int(seconds * 1000), FIRST_LOOK, 0.0
         while True:
             try:
                 found: Any = await self._link.run(BEGIN, name, who, ttl)
@@ -69,7 +73,13 @@ class SharedOnce:
                 return found[1].decode()
             if found[0] == MINE:
                 return await self._do(name, who, ttl, work)
+            if patience is not None and waited >= patience:
+                raise TimedOut(
+                    f"another process has not finished this within {patience:g} s",
+                    data={"timeout_ms": int(patience * 1000)},
+                )
             await asyncio.sleep(pause)
+            waited += pause
             pause = min(2 * pause, LONGEST_LOOK)
 
     async def _do(self, name: str, who: str, ttl: int, work: Work) -> str:

@@ -49,6 +49,9 @@ class HttpRules:
 class Streamable:
     """One endpoint: POST in both eras, GET and DELETE for sessions."""
 
+    run = staticmethod(run)
+    """Continues a call that stands alone."""
+
     def __init__(self, provider: SessionProvider, rules: HttpRules) -> None:
         self.provider, self.rules = provider, rules
         self.sessions = self._session_table()
@@ -131,7 +134,7 @@ class Streamable:
             return refuse(exchange, 400, HEADER_MISMATCH, text, request.id)
         conversation = self.provider.open(route_message, principal=exchange.principal, counted=False)
         route = SingleResponse(self.provider, conversation, exchange, request.id)
-        return run(exchange, route, conversation.begin(request, route, offer))
+        return self.run(exchange, route, conversation.begin(request, route, offer))
 
     def _call_unread(self, exchange: Exchange, request: Request) -> Awaitable[None] | None:
         """A request that should carry an offer, but has none, or one that cannot be read."""

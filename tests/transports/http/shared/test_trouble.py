@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Generator
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
 
+from defserve import Server
 from defserve.auth.principals import Principal
 from defserve.errors import LimitExceeded
 from defserve.stores.shared import link as links
-from defserve.stores.shared.scripts.sessions import TOUCH
+from defserve.stores.shared.scripts.sessions import LOAD, TOUCH
 from defserve.stores.store import StoreUnavailable
 from defserve.transports.http.shared.reading import StreamReader
-from tests.asgi import Exchange, last, text
+from tests.asgi import HANDSHAKE, STATELESS, Exchange, last, text
 from tests.transports.http.shared.group import Client, Group, Worker
 from tests.waiting import until
 
@@ -174,3 +177,143 @@ async def test_what_is_loaded_has_what_was_changed_here_before(group: Group, mon
     gate.set()
     await loading
     assert "k" in one.credentials
+
+
+@contextmanager
+def held_back(patch: pytest.MonkeyPatch, link: Any) -> Generator[None]:
+    """Inside, what is written waits. What is asked is answered."""
+    gate, real = asyncio.Event(), link._send
+
+    async def send(batch: Any) -> Any:
+        await gate.wait()
+        return await real(batch)
+
+    patch.setattr(link, "_send", send)
+    yield
+    gate.set()
+
+
+async def some_round_trips(link: Any, session: Any) -> None:
+    for _ in range(3):
+        await link.run(TOUCH, session.id, session.ttl)
+
+
+async def test_a_stream_that_the_store_does_not_know_yet_is_not_ended(group: Group, monkeypatch: pytest.MonkeyPatch):
+    client = await group.client("one")
+    one, link = session(group["one"], client), group["one"].link
+    with held_back(monkeypatch, link):
+        call = client.at("one").begin_call("wait")
+        await until(lambda: bool(one.reading))
+        for lease_lost in link.lease_lost:
+            lease_lost()  # it reads all its streams again
+        await some_round_trips(link, one)
+        assert not call.complete
+    group["one"].go.set()
+    await call.ended()
+    assert text(last(call)) == "one waited"
+
+
+@pytest.mark.parametrize("version", [HANDSHAKE[-1], STATELESS])
+@pytest.mark.parametrize("tool", ["touch", "touch_later"])
+async def test_a_call_that_tells_everybody_something_is_answered_when_the_store_has_it(
+    pair: Group, monkeypatch: pytest.MonkeyPatch, version: str, tool: str
+):
+    def declare(server: Server) -> None:
+        @server.tool
+        async def touch() -> None:
+            server.resource_updated("memo://a")
+
+        @server.tool
+        async def touch_later() -> None:
+            await asyncio.sleep(0)
+            server.resource_updated("memo://a")
+
+    await pair.start("one", declare=declare)
+    client, link = await pair.client("one", version=version), pair["one"].link
+    with held_back(monkeypatch, link):
+        call = client.at("one").begin_call(tool)
+        await until(lambda: not link.is_written)
+        assert await client.at("one").call("who") == "one"  # others do not wait for it
+        assert not call.complete
+    assert (await call.ended()).status == 200
+    assert link.is_written
+
+
+async def test_news_that_comes_while_a_session_cannot_be_loaded_is_told_later(
+    group: Group, monkeypatch: pytest.MonkeyPatch
+):
+    client = await group.client("one")
+    stream = await client.at("one").listen().started()
+    one, link = session(group["one"], client), group["one"].link
+
+    async def fail(*_: Any) -> None:
+        raise StoreUnavailable("The store cannot be reached")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(sessions(group["one"]), "_load", fail)
+        await client.at("two").ask("resources/subscribe", {"uri": "memo://a"})
+        group["two"].server.resource_updated("memo://a")
+        await until(lambda: bool(one.missed))
+    assert link._settle() < one.missed[0][0]  # if this process dies now, the next one tells it
+    link.renewed[-1]()
+    await stream.until(lambda: bool(stream.messages))
+    assert stream.messages[0]["params"] == {"uri": "memo://a"}
+    await until(lambda: not link.behind)
+    await leave(stream)
+
+
+async def test_a_client_that_resumes_has_an_id_to_resume_with_again(group: Group):
+    client = await group.client("one")
+    first = await client.at("one").listen().started()
+    await first.until(lambda: bool(first.events))
+    session(group["one"], client).conversation.notify("notifications/message", {"data": "new", "level": "info"})
+    await first.until(lambda: bool(first.messages))
+    for seen in (first.events[0].id, first.events[-1].id):
+        again = await client.at("two").listen(seen).started()
+        await again.until(lambda again=again: bool(again.events))
+        assert again.events[0].id == seen and again.events[0].data == ""
+        await leave(again)
+
+
+@contextmanager
+def late_replies(patch: pytest.MonkeyPatch, link: Any) -> Generator[list[str]]:
+    """Inside, what is read of sessions arrives late. Gives the ids of those that are on their way."""
+    gate, real, read = asyncio.Event(), link.run, list[str]()
+
+    async def run(script: str, *args: Any) -> Any:
+        reply = await real(script, *args)
+        if script == LOAD and not gate.is_set():
+            read.append(args[0])
+            await gate.wait()
+        return reply
+
+    patch.setattr(link, "run", run)
+    yield read
+    gate.set()
+
+
+async def have_the_same_news(*workers: Worker) -> None:
+    await until(lambda: len({worker.link.handled_news for worker in workers}) == 1)
+
+
+@pytest.mark.parametrize("is_known", [True, False])
+async def test_what_changes_while_a_session_is_loaded_is_known_then(
+    group: Group, monkeypatch: pytest.MonkeyPatch, is_known: bool
+):
+    client, one, two = await group.client("one"), group["one"], group["two"]
+    with late_replies(monkeypatch, two.link if not is_known else one.link) as read:
+        if is_known:
+            stream = await client.at("one").listen().started()
+            await client.at("two").ask("logging/setLevel", {"level": "debug"})
+        else:
+            asking = client.at("two").begin_call("who")
+        await until(lambda: bool(read))
+        await client.at("two" if is_known else "one").ask("resources/subscribe", {"uri": "memo://a"})
+        await have_the_same_news(one, two)
+    if is_known:
+        two.server.resource_updated("memo://a")
+        await stream.until(lambda: bool(stream.messages))
+        await leave(stream)
+    else:
+        await asking.ended()
+        assert "memo://a" in str(session(two, client).known)

@@ -48,7 +48,8 @@ if call('EXISTS', key) == 0 then return '' end
 local owner = call('HGET', key, 'owner')
 if owner == worker then return call('HGET', key, 'since') or '' end
 if alive(owner) then return '' end
-local since = owner and owner ~= '' and call('GET', P .. 'read:' .. owner) or '0-0'
+-- An owner that died before it had delivered what the one before had left: its own count does not say so.
+local since = call('HGET', key, 'since') or owner and owner ~= '' and call('GET', P .. 'read:' .. owner) or '0-0'
 local delivered = call('HGET', key, 'delivered') or '0-0'
 if is_later(delivered, since) then
   -- Of the last news only some messages may be there, so it is delivered again.
@@ -59,6 +60,16 @@ end
 call('HSET', key, 'owner', worker, 'since', since)
 news('t', 'claimed', 's', ARGV[2], 'w', worker)
 return since
+"""
+)
+
+# session, worker: this owner has delivered what was left to it
+CAUGHT_UP: Final = (
+    HEAD
+    + """
+local key = P .. 'session:' .. ARGV[2]
+if call('HGET', key, 'owner') ~= ARGV[3] then return 0 end
+return call('HDEL', key, 'since')
 """
 )
 

@@ -6,15 +6,33 @@ from typing import Final
 
 from defserve.stores.shared.scripts.head import HEAD
 
-# field, value, …: something that every worker should receive
-PUBLISH: Final = HEAD + "news(unpack(ARGV, 2)) return 1"
+# A writer numbers what it writes. What is repeated, because its reply was lost, does nothing.
+_ONCE: Final = """
+local function is_new(writer, number)
+  local key = P .. 'written:' .. writer
+  if number == '' then return true end
+  if tonumber(number) <= tonumber(call('GET', key) or 0) then return false end
+  call('SET', key, number, 'PX', NEWS.ttl)
+  return true
+end
+"""
+
+# worker, number, field, value, …: something that every worker should receive
+PUBLISH: Final = HEAD + _ONCE + "if is_new(ARGV[2], ARGV[3]) then news(unpack(ARGV, 4)) end return 1"
 
 # field, value, …: something for the worker that knows what it is about; nobody receives it later
 SIGNAL: Final = HEAD + "signal(unpack(ARGV, 2)) return 1"
 
-# worker, field, value, …: something for one worker → 1; 0: it does not live; FULL: so is its mailbox
-# Clients choose the worker: one that does not live gets no mailbox.
-MAIL: Final = HEAD + "return alive(ARGV[2]) and (mail(ARGV[2], unpack(ARGV, 3)) and 1 or -1) or 0"
+# writer, number or '', worker, field, value, …: something for one worker → 1; 0: it does not live; FULL: so is its
+# mailbox. Clients choose the worker: one that does not live gets no mailbox.
+MAIL: Final = (
+    HEAD
+    + _ONCE
+    + """
+if not alive(ARGV[4]) then return 0 end
+return (not is_new(ARGV[2], ARGV[3]) or mail(ARGV[4], unpack(ARGV, 5))) and 1 or -1
+"""
+)
 FULL: Final = -1
 
 # worker, ttl of its lease, the last news and the last mail it has read → whether it had a lease, and got all its mail

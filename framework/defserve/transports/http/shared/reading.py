@@ -51,6 +51,8 @@ class StreamReader:
         self, session: SharedSession, name: str, exchange: Exchange, *, after: int = 0, left: Collection[int] = ()
     ) -> None:
         self.session, self.name, self.exchange = session, name, exchange
+        self.is_begun = True
+        """Whether the store knows the stream. Until then there is nothing to look for, and nothing is lost."""
         self.token = session.new_token()
         self.read, self.skipped = after, set(left)
         self.cursor = min(min(self.skipped) - 1, after) if self.skipped else after
@@ -77,7 +79,7 @@ class StreamReader:
 
     def look(self, number: int) -> None:
         """There is an event of this number."""
-        if self.is_over or (number <= self.cursor and number > 0):
+        if self.is_over or not self.is_begun or (number <= self.cursor and number > 0):
             return
         if self._fetching is None:
             self._fetching = asyncio.create_task(self._fetch_all())
@@ -142,9 +144,12 @@ class StreamReader:
         return any(map(self.exchange.principal.covers, meant))
 
     def prime(self) -> None:
-        """Give the client an id to come back with, before the first event."""
-        if not self.is_over:
-            self.exchange.unread.append(UnreadMessage(StoredMessage(b"", ""), f"{self.name}-0"))
+        """Give the client an id to come back with, before the first event, if its version knows such ids.
+
+        Clients forget the id that they have resumed with. Without one they come back as new readers.
+        """
+        if self.session.primed and not self.is_over:
+            self.exchange.unread.append(UnreadMessage(StoredMessage(b"", ""), f"{self.name}-{self.read}"))
             self.exchange.rouse()
 
     # -- as the route of a GET ---------------------------------------------------------------------------
@@ -211,7 +216,8 @@ class StreamReader:
 
     def _mark(self, is_on: str) -> None:
         """Tell the store how far this client has read, for the next one that comes without an id."""
-        unread = [int(item.id.rpartition("-")[2]) for item in self.exchange.unread if item.id]
+        events = (item.id for item in self.exchange.unread if item.id and item.message.data)
+        unread = [int(id.rpartition("-")[2]) for id in events]
         self._is_marking = False
         skipped = [*sorted(self.skipped), *(number for number in unread if number <= self.read)]
         text = json.dumps(sorted(set(skipped)))

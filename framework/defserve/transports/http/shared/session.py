@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import re
 import time
@@ -26,6 +25,8 @@ from defserve.wire.codec import encode
 from defserve.wire.messages import Id, Params
 
 MOST_RECORD = 1024 * 1024
+# More news than this is not kept for a session that cannot be loaded.
+MOST_MISSED = 1024
 LONGEST_ID = 256
 CREDENTIAL = "credential:"
 # Seconds that an answer waits for the store, and if the store is known to be away.
@@ -36,6 +37,10 @@ DIED = "the process that ran this call died; send it again"
 
 WORKER = re.compile(r"[0-9a-f]{12}")
 _EVENT = re.compile(r"([0-9a-z.]{1,40})-([0-9]{1,15})")
+
+
+class NothingLeft(Exception):
+    """A client continues a stream that is over, and has all of it."""
 
 
 class SharedSession(HttpSession):
@@ -59,6 +64,8 @@ class SharedSession(HttpSession):
         self.owner, self.touched = "", time.monotonic()
         self.delivered = "0-0"
         """The last news that was delivered when the record was loaded."""
+        self.missed: list[tuple[str, dict[str, bytes]]] = []
+        """News that came while the record could not be loaded. It is told when that is possible again."""
         self.reading = {}
         self._numbers: dict[str, int] = {}
         # A session that was forgotten and found again must not begin to count as it did before.
@@ -96,6 +103,18 @@ class SharedSession(HttpSession):
         self.delivered = record.get("delivered", "0-0")
         self.is_stale = False
 
+    def miss(self, id: str, fields: dict[str, bytes]) -> None:
+        """Tell it this news later: what it wants to hear of is not known now."""
+        if len(self.missed) < MOST_MISSED:
+            self.missed.append((id, fields))
+        self.link.behind.add(self)
+
+    def take_missed(self) -> list[tuple[str, dict[str, bytes]]] | None:
+        """The news that it has missed; None if that is more than was kept."""
+        found, self.missed = self.missed, []
+        self.link.behind.discard(self)
+        return found if len(found) < MOST_MISSED else None
+
     def kept_changed(self) -> None:
         self.has_changed = True
 
@@ -120,13 +139,8 @@ class SharedSession(HttpSession):
 
     async def written(self) -> None:
         """Wait until the store has everything. Raises StoreUnavailable if that takes too long."""
-        done = asyncio.get_running_loop().create_future()
-        self.link.after(lambda: None if done.done() else done.set_result(None))
-        try:
-            async with asyncio.timeout(WRITE_TIMEOUT if self.link.is_up else AWAY_TIMEOUT):
-                await done
-        except TimeoutError:
-            raise StoreUnavailable("The store cannot be reached") from None
+        if not await self.link.written(WRITE_TIMEOUT if self.link.is_up else AWAY_TIMEOUT):
+            raise StoreUnavailable("The store cannot be reached")
 
     # -- events ------------------------------------------------------------------------------------------
 
@@ -197,7 +211,7 @@ class SharedSession(HttpSession):
     # -- reading -----------------------------------------------------------------------------------------
 
     async def resume_shared(self, event_id: str, exchange: Exchange) -> StreamReader | None:
-        """The reader of the stream that a client continues. None for an unknown id."""
+        """The reader of the stream that a client continues. None for an unknown id. Raises NothingLeft."""
         found = _EVENT.fullmatch(event_id)
         if found is None:
             return None
@@ -211,10 +225,13 @@ class SharedSession(HttpSession):
                 reader = StreamReader(self, name, exchange, after=after, left=standing(fields)[1])
             elif fields[2] is None or not exchange.principal.covers(remembered(json.loads(fields[2]))):
                 return None
+            elif fields[3] and place == int(fields[4]):
+                raise NothingLeft
             else:
                 reader = StreamReader(self, name, exchange, after=after)
             with reader.released_if_it_fails():
                 if await self._attach(reader, fields[5]):
+                    reader.prime()
                     if name != STANDALONE and not looked[1]:
                         await self.interrupt_if_dead(name)
                     await reader.fetch()
@@ -232,6 +249,7 @@ class SharedSession(HttpSession):
             reader = StreamReader(self, STANDALONE, exchange, after=read, left=left)
             with reader.released_if_it_fails():
                 if await self._attach(reader, fields[5]):
+                    reader.prime()
                     await reader.fetch() if looked is not None else None
                     return reader
         return None
@@ -275,7 +293,7 @@ class SharedSession(HttpSession):
     def notify_elsewhere(self, question: Id, method: str, params: Params, identity: Any) -> bool:
         if not self.is_elsewhere(question) or identity is None or self.link.is_full:
             return False
-        self.link.write(workers.MAIL, *self._letter(question, method, params, identity))
+        self.link.write_once(workers.MAIL, *self._letter(question, method, params, identity))
         return True
 
     def is_elsewhere(self, question: Id) -> bool:
@@ -283,7 +301,7 @@ class SharedSession(HttpSession):
         return WORKER.fullmatch(worker) is not None and worker != self.link.worker
 
     async def tell_elsewhere(self, question: Id, method: str, params: Params, identity: Any) -> bool:
-        sent = await self.link.run(workers.MAIL, *self._letter(question, method, params, identity))
+        sent = await self.link.run(workers.MAIL, "", "", *self._letter(question, method, params, identity))
         if sent == workers.FULL:
             raise StoreUnavailable("The process that asks is behind with its answers; try again")
         return bool(sent)
@@ -331,6 +349,7 @@ class SharedSession(HttpSession):
     def close(self) -> None:
         for reader in list(self.reading.values()):
             reader.exchange.drop()
+        self.link.behind.discard(self)
         super().close()
 
 

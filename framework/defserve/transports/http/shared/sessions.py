@@ -40,6 +40,8 @@ class SharedSessions(HttpSessions):
         super().__init__(provider.limits.idle)
         self._provider, self._link, self._primed = provider, link, primed
         self._loading: dict[tuple[str, str], asyncio.Task[None]] = {}
+        self._heard: dict[str, int] = {}
+        """How often others have said something about a session that is being loaded. What was read before is old."""
         self._unchecked_until = 0.0
         self.replay: Callable[[SharedSession, list[tuple[str, dict[str, bytes]]] | None], None] | None = None
         """Tells a session news that it has missed; None: it is no longer known what that was."""
@@ -57,6 +59,7 @@ class SharedSessions(HttpSessions):
         self._tasks: set[asyncio.Task[None]] = set()
         self._checking: asyncio.Task[None] | None = None
         link.renewed.append(self._check_owners_soon)
+        link.renewed.append(self._load_missed)
         link.news_lost.append(self._on_news_lost)
         link.lease_lost.append(self._on_lease_lost)
 
@@ -103,10 +106,16 @@ class SharedSessions(HttpSessions):
         key = (id, _id(principal))
         task = self._loading.get(key)
         if task is None:
+            self._heard.setdefault(id, 0)
             task = self._loading[key] = asyncio.create_task(self._load(id, principal))
-            task.add_done_callback(lambda task: self._loading.pop(key, None))
+            task.add_done_callback(lambda task: self._on_loaded(key))
         await asyncio.wait((task,))
         task.result()
+
+    def _on_loaded(self, key: tuple[str, str]) -> None:
+        self._loading.pop(key, None)
+        if not any(id == key[0] for id, _ in self._loading):
+            self._heard.pop(key[0], None)
 
     async def _load(self, id: str, principal: Principal | str) -> None:
         known = cast("SharedSession | None", self._open.get(id))
@@ -115,12 +124,15 @@ class SharedSessions(HttpSessions):
                 await known.keep()
             if known is not None and not self._link.is_written:
                 await known.written()  # what was changed here must not be read as it was before
-            changes = known.changes if known is not None else 0
+            changes, heard = known.changes if known is not None else 0, self._heard.get(id)
             found = await self._link.run(sessions.LOAD, id)
         except StoreUnavailable:
             if known is None:
                 raise
             self._unchecked_until = time.monotonic() + UNCHECKED_SECONDS
+            return
+        if self._heard.get(id) != heard:
+            await self._load(id, principal)  # it was changed elsewhere meanwhile, and nobody says so again
             return
         known = cast("SharedSession | None", self._open.get(id))
         if found is None:
@@ -145,6 +157,10 @@ class SharedSessions(HttpSessions):
             except BaseException:
                 known.is_stale = True  # to be tried again
                 raise
+        if known.missed:
+            news = known.take_missed()
+            if known.is_owner and self.replay is not None:
+                self.replay(known, news)
 
     async def _find_owner(self, session: SharedSession, owner: str, is_alive: bool) -> bool:
         """Become the owner of a session whose own is dead. A claim whose reply got lost is repeated."""
@@ -169,6 +185,7 @@ class SharedSessions(HttpSessions):
         session.owner = self._link.worker
         if self.replay is not None:
             self.replay(session, news)
+        self._link.write(sessions.CAUGHT_UP, session.id, self._link.worker)
 
     def known(self, id: str) -> SharedSession | None:
         """The session of this id, if this process knows it."""
@@ -247,7 +264,8 @@ class SharedSessions(HttpSessions):
     def _release(self, session: SharedSession) -> None:
         """Forget a session that goes on. If this process owns it, the next one that serves it will."""
         if session.owner == self._link.worker:
-            session.change(["owner", "", "delivered", f"{self._link.read_news}-{1 << 30}"], [])
+            delivered = [] if session.missed else ["delivered", f"{self._link.read_news}-{1 << 30}"]
+            session.change(["owner", "", *delivered], [])
         self.forget(session)
 
     def end_idle(self) -> None:
@@ -274,6 +292,13 @@ class SharedSessions(HttpSessions):
     def _of(self, fields: dict[str, bytes]) -> SharedSession | None:
         return cast("SharedSession | None", self._open.get(fields["s"].decode()))
 
+    def _hear(self, fields: dict[str, bytes]) -> SharedSession | None:
+        """The session whose record others have changed."""
+        id = fields["s"].decode()
+        if id in self._heard:
+            self._heard[id] += 1
+        return self._of(fields)
+
     def _on_news_lost(self) -> None:
         for session in self:
             cast(SharedSession, session).is_stale = True
@@ -284,7 +309,7 @@ class SharedSessions(HttpSessions):
                 reader.look(0)
 
     def _on_changed(self, fields: dict[str, bytes], id: str) -> None:
-        if (session := self._of(fields)) is None or fields["w"].decode() == self._link.worker:
+        if (session := self._hear(fields)) is None or fields["w"].decode() == self._link.worker:
             return
         session.is_stale = True
         if session.is_owner:  # what it does for the session by itself follows from the record
@@ -298,6 +323,10 @@ class SharedSessions(HttpSessions):
     def _check_owners_soon(self) -> None:
         if self._checking is None or self._checking.done():
             self._checking = asyncio.create_task(self._check_owners())
+
+    def _load_missed(self) -> None:
+        for session in list(self._link.behind):
+            self._load_soon(cast(SharedSession, session))
 
     async def _loaded(self, session: SharedSession) -> None:
         with suppress(Refused):  # it stays stale, and is loaded when it is used
@@ -315,12 +344,12 @@ class SharedSessions(HttpSessions):
                 await self._loaded(session)
 
     def _on_ended(self, fields: dict[str, bytes], id: str) -> None:
-        if (session := self._of(fields)) is not None:
+        if (session := self._hear(fields)) is not None:
             self.forget(session)
 
     def _on_claimed(self, fields: dict[str, bytes], id: str) -> None:
         owner = fields["w"].decode()
-        if (session := self._of(fields)) is None or owner == self._link.worker:
+        if (session := self._hear(fields)) is None or owner == self._link.worker:
             return
         was_owner, session.owner = session.is_owner, owner
         if was_owner:  # what it did for the session by itself ends

@@ -4,20 +4,22 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Awaitable, Callable, Coroutine
-from typing import Any, cast
+from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import cast
 
 from defserve.auth.remembered import remembered, written
 from defserve.errors import LimitExceeded, Refused
 from defserve.stores.shared.link import SharedLink
 from defserve.stores.shared.scripts import questions
 from defserve.stores.store import StoreUnavailable
-from defserve.transports.http.answering import RETRY, Attached, answer, run, stream
+from defserve.transports.http.answering import RETRY, Attached, ResponseRoute, answer, run, stream
 from defserve.transports.http.exchange import Exchange
 from defserve.transports.http.session import HttpSession
 from defserve.transports.http.sessions import HttpSessions
-from defserve.transports.http.shared.session import SharedSession
+from defserve.transports.http.shared.session import NothingLeft, SharedSession
 from defserve.transports.http.shared.sessions import SharedSessions
+from defserve.transports.http.shared.settling import SettledCall
 from defserve.transports.http.shared.streams import SharedStream
 from defserve.transports.http.streamable import (
     ALREADY_OPEN,
@@ -33,6 +35,9 @@ from defserve.wire.messages import Id, Malformed, Message, Reply, Request
 
 FORBIDDEN = "Forbidden: this question is for a caller with more rights"
 LONGEST_QUESTION = 64
+# A call has run when it waits for the store: as long as a store takes that is started again. Then it is answered all
+# the same.
+TOLD_SECONDS = 30.0
 
 log = logging.getLogger("defserve")
 
@@ -44,7 +49,8 @@ class SharedStreamable(Streamable):
     """
 
     def __init__(self, provider: SessionProvider, rules: HttpRules, link: SharedLink) -> None:
-        self.link = link
+        self.link, self._published = link, 0
+        """How often all processes were told something before the call that begins now."""
         super().__init__(provider, rules)
 
     def _session_table(self) -> HttpSessions:
@@ -94,6 +100,10 @@ class SharedStreamable(Streamable):
             return self._after_loading(exchange, lambda: self._call_known(exchange, request, offer))
         return self._call_known(exchange, request, offer)
 
+    def _call_alone(self, exchange: Exchange, request: Request, offer: RequestOffer) -> Awaitable[None] | None:
+        self._published = self.link.published
+        return super()._call_alone(exchange, request, offer)
+
     def _fail_question(self, exchange: Exchange, malformed: Malformed) -> None:
         """A broken answer may be meant for a question of another process. Its question fails there when it is late."""
         if not self._must_load(exchange):
@@ -106,12 +116,40 @@ class SharedStreamable(Streamable):
         if not isinstance(session, SharedSession):
             return cast("Awaitable[None]", session)
         route = SharedStream(session, exchange, request.id)
-        begun: Any = session.conversation.begin(request, route, offer, exchange.principal)
+        self._published = self.link.published
+        begun = session.conversation.begin(request, route, offer, exchange.principal)
+        if isinstance(begun, tuple) and session.has_changed:
+            return self._answer_kept(exchange, session, route, begun)
+        return self.run(exchange, route, begun, session)
+
+    def run(
+        self, exchange: Exchange, route: ResponseRoute, begun: BegunCall, session: SharedSession | None = None
+    ) -> Awaitable[None] | None:
+        """As `answering.run`. A call that has told all processes something is answered when the store has that."""
         if not isinstance(begun, tuple):
-            begun.rest = _then_keep(session, begun.rest)
-        elif session.has_changed:
-            return self._answer_kept(exchange, session, route, cast(FinalReply, begun))
-        return run(exchange, route, cast(BegunCall, begun))
+            return run(exchange, route, SettledCall(begun, partial(self._settle, session, self._published)))
+        if self.link.published != self._published:
+            return self._answer_told(exchange, route, begun)
+        return run(exchange, route, begun)
+
+    async def _settle(self, session: SharedSession | None, published: int) -> None:
+        """What a call has changed and told is in the store before it is answered, if the store can take it.
+
+        A call that has run is answered in any case. What an absent store has not taken is written when it is back; what
+        is too much to remember is known in this process alone.
+        """
+        if session is not None and session.has_changed:
+            try:
+                await session.keep()
+            except Refused as error:
+                log.error("what a call has changed is not in the store: %s", error.message)
+        if self.link.published != published and not self.link.is_written:
+            await self.link.written(TOLD_SECONDS)
+
+    async def _answer_told(self, exchange: Exchange, route: ResponseRoute, reply: FinalReply) -> None:
+        await self.link.written(TOLD_SECONDS)
+        if (left := run(exchange, route, reply)) is not None:
+            await left
 
     async def _answer_kept(
         self, exchange: Exchange, session: SharedSession, route: SharedStream, reply: FinalReply
@@ -122,7 +160,7 @@ class SharedStreamable(Streamable):
         except Refused as error:
             await _away(exchange, error)
         else:
-            if (left := run(exchange, route, reply)) is not None:
+            if (left := self.run(exchange, route, reply)) is not None:
                 await left
 
     async def _take_known(self, exchange: Exchange, message: Message | list[Message]) -> None:
@@ -189,6 +227,10 @@ class SharedStreamable(Streamable):
                 reader = await shared.resume_shared(last, exchange)
             else:
                 reader = await shared.listen_shared(exchange)
+        except NothingLeft:
+            # Some clients take an error for a stream that was cut, and come back for ever. This tells them not to.
+            await exchange.respond(204)
+            return
         except Refused as error:
             await _away(exchange, error)
             return
@@ -216,20 +258,6 @@ class SharedStreamable(Streamable):
             for name, reader in list(cast(SharedSession, session).reading.items()):
                 if name not in session.streams:
                     reader.exchange.drop()
-
-
-async def _then_keep(session: SharedSession, rest: Coroutine[Any, Any, None]) -> None:
-    """The rest of a call; what it has changed is in the store before it is answered, if the store can take it.
-
-    A call that has run is answered in any case. What an absent store has not taken is written when it is back; what is
-    too much to remember is known in this process alone.
-    """
-    await rest
-    if session.has_changed:
-        try:
-            await session.keep()
-        except Refused as error:
-            log.error("what a call has changed is not in the store: %s", error.message)
 
 
 async def _away(exchange: Exchange, error: Refused, id: Id | None = None) -> None:

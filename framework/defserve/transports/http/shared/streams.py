@@ -55,6 +55,7 @@ class SharedStream(ResponseStream):
         self.name = name = session.new_name()
         session.streams[name] = self
         reader = session.reading[name] = StreamReader(session, name, exchange)
+        reader.is_begun = False
         owner, request = json.dumps(written(exchange.principal)), json.dumps(self.request)
         done = partial(self._begun, reader)
         session.link.write(
@@ -67,8 +68,8 @@ class SharedStream(ResponseStream):
             session.append(name, item.message)
 
     def _begun(self, reader: StreamReader, reply: object) -> None:
-        if self.session.primed:
-            reader.prime()
+        reader.is_begun = True
+        reader.prime()
 
     def hang_up(self) -> None:
         exchange = self.exchange
