@@ -117,7 +117,7 @@ async def served(workers: int, address: str, redis: RedisServer | None = None) -
     on = ("--on", "http://127.0.0.1:0/mcp", "--workers", str(workers))
     command = (sys.executable, "-m", "defserve", "run", str(SERVER), *on)
     environment = {**os.environ, "SHARED": address, "PYTHONPATH": str(ROOT / "framework")}
-    process = await asyncio.create_subprocess_exec(*command, stderr=PIPE, env=environment)
+    process = await asyncio.create_subprocess_exec(*command, stderr=PIPE, env=environment, start_new_session=True)
     running = Group(process, redis)
     try:
         await running.begin()
