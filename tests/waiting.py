@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -28,6 +30,17 @@ def wait_until(condition: Callable[[], bool], seconds: float = DEADLINE) -> None
         if time.monotonic() > deadline:
             raise TimeoutError(f"it did not come to be within {seconds:g} s")
         time.sleep(POLL)
+
+
+def is_running(process: int) -> bool:
+    """Whether a process runs. One that has ended, and that nobody has waited for, does not."""
+    try:
+        os.kill(process, 0)
+        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except ProcessLookupError:
+        return False
+    except OSError:  # there is no /proc, or the process has just gone
+        return not Path("/proc/self").exists()
 
 
 def slow_tool(server: Server, ended: list[str]) -> asyncio.Event:

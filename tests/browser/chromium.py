@@ -86,6 +86,14 @@ class Browser:
         """Milliseconds of processor time that the page's own thread has taken."""
         return self._do("cpu", "")
 
+    def trace(self) -> None:
+        """Begin to write down what the page does."""
+        self._do("trace", "")
+
+    def traced(self) -> dict[str, list[float]]:
+        """What it did since: milliseconds of processor time of each of its `tasks`, `scripts` and `layouts`."""
+        return self._do("traced", "")
+
     def look(self, width: int, height: int, scheme: str = "light", *, scripts: bool = True) -> None:
         """The size of the window, the colours its person prefers, and whether scripts run. For the next page opened."""
         self._do("size", [width, height])

@@ -52,6 +52,14 @@ const commands = {
     cdp ??= await page.createCDPSession().then(session => session.send("Performance.enable", { timeDomain: "threadTicks" }).then(() => session));
     return 1000 * (await cdp.send("Performance.getMetrics")).metrics.find(({ name }) => name === "TaskDuration").value;
   },
+  trace: async () => (await page.tracing.start({ categories: ["toplevel", "devtools.timeline"] }), true),
+  // What the page's own thread did since `trace`: milliseconds of processor time of each task, and of the scripts in it.
+  traced: async () => {
+    const { traceEvents } = JSON.parse(Buffer.from(await page.tracing.stop()).toString());
+    const main = new Set(traceEvents.filter(({ name, args }) => name === "thread_name" && args.name === "CrRendererMain").map(({ pid, tid }) => `${pid} ${tid}`));
+    const took = wanted => traceEvents.filter(({ name, ph, pid, tid, tdur }) => ph === "X" && tdur !== undefined && main.has(`${pid} ${tid}`) && wanted.includes(name)).map(({ tdur }) => tdur / 1000);
+    return { tasks: took(["ThreadControllerImpl::RunTask", "RunTask"]), scripts: took(["FunctionCall", "EvaluateScript", "FireAnimationFrame"]), layouts: took(["Layout", "UpdateLayoutTree"]) };
+  },
   press: async selector => (await (await page.waitForSelector(selector)).click(), true),
   complaints: () => complaints,
   asked: () => asked,

@@ -18,6 +18,24 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.browser
 
 READY = "document.querySelectorAll('[role=option]').length > 3"
+PANELS = (
+    ("tools", "apps", "resources", "prompts"),
+    ("tasks", "skills", "questions", "wire", "latency", "state", "live", "security", "kernel", "topics"),
+)
+# Everything in a list is opened and run, one after the other.
+EVERYTHING = """(async () => {
+  const rest = () => new Promise(done => setTimeout(done, 60));
+  const count = () => document.querySelectorAll("main [role=option]").length;
+  for (let at = 0; at < Math.min(count(), 14); at++) {
+    document.querySelectorAll("main [role=option]")[at].click();
+    await rest();
+    document.querySelector("main .t-form .bar .btn")?.click();
+    await rest();
+    for (const tab of document.querySelectorAll("main .t-form [role=tab]")) { tab.click(); await rest(); }
+    if (/could not be (drawn|loaded)/.test(document.body.innerText)) return document.querySelector("main").innerText;
+  }
+  return "drawn";
+})()"""
 UNHARMED = "window.pwned === undefined && !document.querySelector('main script, main img[src=x]') && 'unharmed'"
 
 
@@ -63,3 +81,23 @@ def test_of_very_many_tools_some_are_shown_and_all_are_found(browser: Browser, a
     browser.type("many_1999")
     assert browser.page("document.querySelectorAll('[role=option]').length === 1")
     browser.open("about:blank")
+
+
+@pytest.mark.parametrize("number", [1, *map(slow, (2, 3))])
+def test_whatever_a_server_sends_in_place_of_what_it_should_every_panel_is_drawn(browser: Browser, number: int):
+    with inspector_process("--", sys.executable, "tests/inspector/junk.py", str(number)) as (address, _):
+        browser.look(1440, 900)
+        browser.open(f"{address}#tools")
+        assert browser.page(READY)
+        for panel in PANELS[0]:
+            assert browser.page(f"(location.hash = '#{panel}', true)")
+            assert browser.page(f"document.querySelector('main.p-{panel} [role=option]') && 'listed'") == "listed"
+            assert browser.page(EVERYTHING) == "drawn", panel
+        for panel in PANELS[1]:
+            assert browser.page(f"(location.hash = '#{panel}', true)")
+            assert browser.page(f"document.querySelector('.side [aria-current=page]').hash === '#{panel}'")
+            assert browser.page("!!document.querySelector('main h1')")
+            assert browser.page(EVERYTHING) == "drawn", panel
+        assert browser.page(UNHARMED) == "unharmed"
+        assert browser.complaints() == []
+        browser.open("about:blank")

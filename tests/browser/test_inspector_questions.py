@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import pytest
+from pydantic import BaseModel, Field
 
+from defserve import Context, Server
 from defserve.inspector.inspection import Inspection
 from tests.effort import slow
 from tests.inspector.library import library
@@ -208,3 +210,43 @@ def test_it_fits_every_window_in_both_themes(browser: Browser, inspector: Inspec
 
         inspector.run(end)
         ended(inspector, call)
+
+
+class Visitor(BaseModel):
+    name: Annotated[str, Field(min_length=2, max_length=40)]
+    age: Annotated[int, Field(ge=0, le=150)]
+    tags: Annotated[list[Literal["new", "old"]], Field(max_length=1)] = []
+
+
+def test_a_form_shows_its_bounds_and_a_choice_its_labels(browser: Browser):
+    server = Server("bounds")
+
+    @server.tool
+    async def visit(ctx: Context) -> str:
+        visitor = await ctx.ask("Who are you?", Visitor)
+        return visitor.name
+
+    @server.tool
+    async def pick(ctx: Context) -> str:
+        return await ctx.choose("Which room?", {"s": "A single room", "d": "Two beds"})
+
+    with inspector_in(browser, target_of(server)) as inspector:
+        browser.look(1440, 900)
+        browser.open(inspector.url + "#questions")
+        visiting = begin(inspector, "stateless", "visit")
+        assert has(browser, "2 to 40 characters")
+        assert has(browser, "0 to 150")
+        assert has(browser, "at most 1 item")
+        assert browser.page(
+            "[...document.querySelectorAll('.btn')].find(each => each.innerText === 'Decline').click() || true"
+        )
+        assert isinstance(ended(inspector, visiting), Exception)
+        picking = begin(inspector, "stateless", "pick")
+        assert has(browser, "Which room?")
+        choices = "[...document.querySelector('.t-form select').options].map(each => each.textContent)"
+        assert browser.page(choices)[-2:] == ["A single room", "Two beds"]
+        browser.page("document.querySelector('.t-form select').focus() || true")
+        browser.type("Two")
+        assert browser.page("document.querySelector('.t-form select').selectedOptions[0].textContent === 'Two beds'")
+        browser.key("Control+Enter")
+        assert ended(inspector, picking) == "d"

@@ -12,8 +12,9 @@ from defserve.inspector.target import Target
 from defserve.runner.memory import serving
 from tests.effort import thinned
 from tests.inspector.beds import greenhouse
+from tests.inspector.lively import lively
 
-from .inspecting import InspectorBeside, inspector_in
+from .inspecting import InspectorBeside, inspector_in, target_of
 
 if TYPE_CHECKING:
     from .chromium import Browser
@@ -31,6 +32,19 @@ OVER = """[document.documentElement, ...document.querySelectorAll(
   .filter(each => each === document.documentElement || each.offsetParent)
   .filter(each => each.scrollWidth > each.clientWidth + 1)
   .map(each => `${each.className || each.tagName}: ${each.scrollWidth} > ${each.clientWidth}`).join('; ') || 'none'"""
+
+# What is drawn of the parts of a row of controls, text that left its box included, does not lie on each other.
+LAPPED = """[...document.querySelectorAll('.head, .bar')].filter(row => row.offsetParent).flatMap(row => {
+  const drawn = [...row.children].filter(each => each.offsetParent && !each.matches('.vh')).map(each => {
+    const range = document.createRange();
+    range.selectNodeContents(each);
+    const inside = each.matches('.cut, .in, select') ? each.getBoundingClientRect() : range.getBoundingClientRect();
+    return [each.textContent.trim().slice(0, 20), inside];
+  }).filter(([, box]) => box.width > 0);
+  return drawn.flatMap(([one, a], at) => drawn.slice(at + 1)
+    .filter(([, b]) => a.left < b.right - 1 && b.left < a.right - 1 && a.top < b.bottom - 1 && b.top < a.bottom - 1)
+    .map(([other]) => `${one} on ${other}`));
+}).join('; ') || 'none'"""
 
 
 @pytest.fixture
@@ -76,6 +90,16 @@ def test_nothing_reaches_over_an_edge(browser: Browser, inspector: InspectorBesi
         assert browser.page(SETTLED)
         found[panel] = browser.page(OVER)
     assert found == dict.fromkeys(PANELS, "none")
+
+
+def test_in_the_live_panel_nothing_lies_on_its_neighbour(browser: Browser):
+    with inspector_in(browser, target_of(lively())) as live:
+        for width in (360, 720, 1024, 1200, 1300, 1440):
+            browser.look(width, 800)
+            browser.open("about:blank")
+            browser.open(f"{live.url}#live")
+            assert browser.page("!!document.querySelector('.v-feed .seg')"), width
+            assert (browser.page(LAPPED), browser.page(OVER)) == ("none", "none"), width
 
 
 @pytest.mark.slow

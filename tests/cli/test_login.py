@@ -75,7 +75,9 @@ def test_status_asks_the_server_and_json_has_no_secrets(defserve: Run, there: Co
 def test_signing_in_again_gets_new_tokens_with_the_same_registration(defserve: Run, there: Company) -> None:
     assert defserve("login", there.url).code == defserve("login", there.url).code == 0
     assert len(there.registered) in (1, 2), "the port of before may be taken by somebody else"
-    assert defserve("login", there.url, "--scope", "write  admin").code == 0
+    there.token_fields["scope"] = "read write"
+    code, _, err = defserve("login", there.url, "--scope", "write  admin")
+    assert code == 0 and err.endswith(f"note: {there.origin} did not grant admin\n")
     assert [visit["scope"] for visit in there.visits] == ["read", "read", "read write admin"]
     assert defserve("logout", "--all").code == 0
 
@@ -105,7 +107,7 @@ def test_without_a_browser_the_address_is_typed(defserve: Run, there: Company, m
         monkeypatch.setattr("sys.stdin", stdin)
         code, out, err = defserve("login", there.url, "--no-browser")
     os.close(write)
-    assert code == 0 and "Signed in to" in out and "Open this address" in err
+    assert code == 0 and "Signed in to" in out and "To sign in, open this address" in err
 
 
 def test_a_server_that_does_not_ask_is_signed_in_to_if_it_says_where(defserve: Run, there: Company) -> None:
@@ -142,9 +144,47 @@ def test_what_cannot_be_revoked_is_said_and_forgotten(defserve: Run, there: Comp
     assert code == 0 and "not revoked" in err
 
 
+def test_a_sign_in_that_counts_no_more_is_told_from_a_token_that_was_given(defserve: Run, there: Company) -> None:
+    defserve("login", there.url)
+    there.tokens.clear()
+    there.refreshing.clear()
+    code, _, err = defserve("call", there.url, "add")
+    assert (
+        code == 1
+        and f"the token of your sign-in any more (HTTP 401)\n  fix: sign in again: defserve login {there.url}" in err
+    )
+    assert "use another --token" in defserve("call", there.url, "add", "--token", "x").err
+
+
+def test_a_server_that_has_moved_to_another_issuer_gets_nothing_of_the_old_one(defserve: Run, there: Company) -> None:
+    defserve("login", there.url)
+    there.tokens.clear()
+    there.issuer["issuer"] = f"{there.origin}/new"
+    there.pages["/.well-known/oauth-authorization-server/new"] = there.issuer
+    there.resource["authorization_servers"] = [f"{there.origin}/new"]
+    forms = len(there.forms)
+    code, _, err = defserve("call", there.url, "add")
+    assert code == 1 and f"another issuer than when you signed in: {there.origin}/new, not {there.origin}\n" in err
+    assert f"fix: if that is right, sign in again: defserve login {there.url}" in err
+    assert len(there.forms) == forms
+    assert defserve("login", there.url).code == defserve("call", there.url, "add").code == 0
+
+
+def test_a_token_that_has_ended_and_an_issuer_that_is_away(defserve: Run, there: Company) -> None:
+    there.token_fields["expires_in"] = 0
+    defserve("login", there.url)
+    there.token_errors = [{"error": "temporarily_unavailable"}] * 9
+    code, _, err = defserve("call", there.url, "add")
+    assert code == 1 and f"the sign-in to {there.url} has to be renewed, which fails: " in err
+    assert f"fix: try again later, or sign in again: defserve login {there.url}" in err
+
+
 def test_wrong_usage_is_explained(defserve: Run) -> None:
-    for words in ((), ("server.py",), ("ws://127.0.0.1:1/mcp",)):
+    assert "fix: defserve login http://localhost:80/mcp" in defserve("login", "localhost:80/mcp").err
+    assert "fix: defserve login https://a.example/mcp" in defserve("login", "a.example/mcp").err
+    for words in ((), ("server.py",), ("unix:/tmp/mcp.sock",)):
         code, _, err = defserve("login", *words)
         assert code == 1 and "defserve login https://" in err
     assert "not a port" in defserve("login", "https://a.example/mcp", "--port", "0").err
-    assert "only https is safe" in defserve("login", "http://mcp.example/mcp").err
+    for unsafe in ("http://mcp.example/mcp", "ws://mcp.example/mcp"):
+        assert "only https is safe" in defserve("login", unsafe).err

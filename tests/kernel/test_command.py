@@ -20,7 +20,7 @@ from defserve.cli.commands.serve.kernel import ACTIONS
 from defserve.errors import PeerGone
 from defserve.kernel.control.asking import ask
 from tests.kernel.running import entry
-from tests.waiting import wait_until
+from tests.waiting import is_running, wait_until
 
 
 @contextmanager
@@ -60,14 +60,6 @@ def wait_for(folder: Path, **states: str) -> dict[str, dict[str, Any]]:
 
     wait_until(holds, 60)
     return found
-
-
-def is_running(process: int) -> bool:
-    try:
-        os.kill(process, 0)
-    except ProcessLookupError:
-        return False
-    return True
 
 
 def test_a_kernel_is_operated_from_the_command_line(tmp_path: Path) -> None:

@@ -52,7 +52,7 @@ async def test_a_file_with_a_mistake_changes_nothing(tmp_path: Path) -> None:
             with pytest.raises(UsageError):
                 await here.kernel.reload()
         here.path.unlink()
-        with pytest.raises(UsageError):
+        with pytest.raises(UsageError, match="is not there"):
             await here.kernel.reload()
         assert await here.call("a_pid") == process
         assert list(here.kernel.members) == ["a"]

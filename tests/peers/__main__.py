@@ -16,7 +16,7 @@ from concurrent.futures import ThreadPoolExecutor
 from datetime import date
 
 from tests.conformance.suite_install import node
-from tests.peers.catalogue import BEHIND, PEERS
+from tests.peers.catalogue import BEHIND, ISSUER, PEERS
 from tests.peers.isolation import isolated, raise_loopback
 from tests.peers.packages import FOLDER, NotInstalled
 from tests.peers.page import PAGE, page, table
@@ -79,6 +79,12 @@ def _installed(peers: list[Peer]) -> dict[str, str]:
             package.install()
     except NotInstalled as error:
         absent |= {peer.name: f"a server behind the kernel is missing: {error}" for peer in through}
+    signing_in = [peer for peer in peers if peer.role == "sign-in"]
+    try:
+        if signing_in:
+            ISSUER.install()
+    except NotInstalled as error:
+        absent |= {peer.name: f"the issuer is missing: {error}" for peer in signing_in}
     return absent
 
 
@@ -95,7 +101,8 @@ async def _tried(peers: list[Peer], jobs: int) -> list[Outcome]:
         return outcome
 
     through = [peer.name for peer in peers if peer.role == "kernel"]
-    async with places(BEHIND if through else {}, through) as where:
+    issuer = ISSUER if any(peer.role == "sign-in" for peer in peers) else None
+    async with places(BEHIND if through else {}, through, issuer) as where:
         return await asyncio.gather(*(one(peer, way) for peer in peers for way in peer.ways))
 
 

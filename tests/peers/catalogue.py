@@ -9,6 +9,7 @@ from tests.peers.peer import (
     ALL_WAYS,
     ANY_WAYS,
     HTTP,
+    HTTP_ANY,
     HTTP_NEW,
     OLD_WAYS,
     SSE,
@@ -88,6 +89,30 @@ BRIDGES = (
 )
 
 
+def _signs_in(peer: Peer, client: str) -> Peer:
+    """The same peer, as one that signs in: `client` says how."""
+    return replace(
+        peer,
+        name=f"{peer.name}, signing in",
+        role="sign-in",
+        driver="signing_in.py",
+        ways=(HTTP_ANY,),
+        features=("sign in, issuer", "sign in, proxy"),
+        faults=(),
+        runs_here=True,
+        settings={"client": client},
+    )
+
+
+SIGNING_IN = (
+    *(_signs_in(peer, "official") for peer in CLIENTS if peer.name.startswith("official")),
+    *(_signs_in(peer, "fastmcp") for peer in CLIENTS if peer.name.startswith("FastMCP")),
+    *(_signs_in(peer, "inspector") for peer in CLIENTS if peer.package is INSPECTOR),
+    *(_signs_in(peer, "claude") for peer in HOSTS if peer.package is CLAUDE_CODE),
+    *(_signs_in(peer, "mcp-remote") for peer in BRIDGES if peer.name == "mcp-remote"),
+)
+
+
 def _server(name: str, package: Package) -> Peer:
     features = ("connect", "lists", "answers")
     return Peer(
@@ -103,6 +128,9 @@ SERVERS = (
     _server("time", _pip("mcp-server-time", "2026.10.19")),
     _server("fetch", _pip("mcp-server-fetch", "2026.10.24")),
 )
+
+# The issuer that peers sign in at.
+ISSUER = _npm("oidc-provider", "9.13.3")
 
 # What a kernel has behind it, beside the shop.
 BEHIND = {peer.settings["server"]: peer.package for peer in SERVERS if peer.settings["server"] != "fetch"}
@@ -128,4 +156,4 @@ def _through_kernel(peer: Peer) -> Peer:
 
 
 THROUGH_KERNEL = tuple(_through_kernel(peer) for peer in CLIENTS if not peer.runs_here)
-PEERS = (*CLIENTS, *HOSTS, *BRIDGES, *SERVERS, *THROUGH_KERNEL)
+PEERS = (*CLIENTS, *HOSTS, *BRIDGES, *SIGNING_IN, *SERVERS, *THROUGH_KERNEL)

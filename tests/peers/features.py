@@ -54,6 +54,8 @@ FEATURES = {
         Feature("resumption", "gets the result although the connection was cut during the call", "served"),
         Feature("auth", "sends a token, and is known by it", "ann"),
         Feature("no token", "is told what is wrong when it sends none", True),
+        Feature("sign in, issuer", "signs in at the issuer of a server behind `OIDC`, and is its user", "alice"),
+        Feature("sign in, proxy", "the same at a server behind `OAuthProxy`", "alice"),
         Feature("health", "says that the server is well", True),
         Feature("pages", "gets the whole list of tools, page by page", True),
         Feature("templates", "finds a template in the list, and reads a resource of it", EACH),

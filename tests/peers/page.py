@@ -32,6 +32,12 @@ _ROLES = {
     "client": ("Clients", "The peer is the client. defserve serves."),
     "host": ("Hosts and agent frameworks", "The same, by the client that the host has built in."),
     "bridge": ("Bridges", "The client of defserve on one side, its server on the other, the bridge in between."),
+    "sign-in": (
+        "Signing in",
+        "The peer signs a user in, and calls as that user. The issuer is npm's `oidc-provider`; the server takes its "
+        "tokens by `OIDC`, or stands in front of it as `OAuthProxy`. Claude Code only connects, and its document at "
+        "claude.ai is stood in for by a copy, because nothing reaches the network.",
+    ),
     "server": ("Servers", "The peer is the server. The client of defserve calls it."),
     "kernel": (
         "Through a kernel",
@@ -61,6 +67,8 @@ _COLUMNS = {
     "resumption": ("resumption",),
     "token": ("auth", "no token"),
 }
+_SIGN_IN_COLUMNS = {"OIDC": ("sign in, issuer",), "OAuthProxy": ("sign in, proxy",)}
+_ALL_COLUMNS = {**_COLUMNS, **_SIGN_IN_COLUMNS}
 _HOW = """\
 ## How each feature is tried
 
@@ -87,9 +95,10 @@ def page(peers: Sequence[Peer], outcomes: Sequence[Outcome], absent: Mapping[str
             for p in peers
             if p.name in absent and p.role == role
         ]
+        columns = _columns_of(role)
         head = [
-            "| peer | release | over |" + "".join(f" {name} |" for name in _COLUMNS),
-            "|---" * (3 + len(_COLUMNS)) + "|",
+            "| peer | release | over |" + "".join(f" {name} |" for name in columns),
+            "|---" * (3 + len(columns)) + "|",
         ]
         parts.append("\n".join([f"## {title}\n", f"{text}\n", *head, *rows, *(f"\n{line}" for line in missing)]) + "\n")
     if notes:
@@ -101,18 +110,22 @@ def page(peers: Sequence[Peer], outcomes: Sequence[Outcome], absent: Mapping[str
 def table(outcomes: Sequence[Outcome]) -> list[str]:
     """For a terminal: a line for each peer and way, a mark for each column."""
     width = max((len(f"{o.peer.name} {o.way}") for o in outcomes), default=0)
-    lines = [" " * width + "  " + " ".join(_COLUMNS)]
+    lines = [" " * width + "  " + " ".join(_ALL_COLUMNS)]
     for outcome in outcomes:
-        cells = [_cell(outcome, features, []) for features in _COLUMNS.values()]
+        cells = [_cell(outcome, features, []) for features in _ALL_COLUMNS.values()]
         marks = [("FAIL" if c == "*failed*" else "ok" if c == "yes" else "-" if c == "–" else "fault") for c in cells]
-        columns = " ".join(mark.center(len(name)) for mark, name in zip(marks, _COLUMNS, strict=True))
+        columns = " ".join(mark.center(len(name)) for mark, name in zip(marks, _ALL_COLUMNS, strict=True))
         lines.append(f"{outcome.peer.name} {outcome.way}".ljust(width) + "  " + columns.rstrip())
     return lines
 
 
+def _columns_of(role: str) -> Mapping[str, Sequence[str]]:
+    return _SIGN_IN_COLUMNS if role == "sign-in" else _COLUMNS
+
+
 def _row(outcome: Outcome, notes: list[str]) -> str:
     peer = outcome.peer
-    cells = [_cell(outcome, features, notes) for features in _COLUMNS.values()]
+    cells = [_cell(outcome, features, notes) for features in _columns_of(peer.role).values()]
     return f"| {peer.name} | {peer.package.version} | {outcome.way} |" + "".join(f" {cell} |" for cell in cells)
 
 

@@ -14,22 +14,26 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from tests.conformance.suite_install import ROOT
+from tests.conformance.suite_install import ROOT, node
 from tests.peers import tours
 from tests.peers.behind import SERVERS, command, configured
 from tests.peers.cutting import cutting
 from tests.peers.packages import Package
 from tests.waiting import until
 
+SIGNING_IN = ROOT / "tests" / "auth" / "real_issuer"
 COMMAND = [sys.executable, str(SERVERS / "shop.py")]
 
 
 @asynccontextmanager
-async def places(behind: Mapping[str, Package], callers: Sequence[str]) -> AsyncGenerator[dict[str, Any]]:
+async def places(
+    behind: Mapping[str, Package], callers: Sequence[str], issuer: Package | None = None
+) -> AsyncGenerator[dict[str, Any]]:
     """What a plan says of where the shop is. The processes end with the block.
 
     `kernel` is what a plan says instead if the shop is met through a kernel, which has other servers `behind` it. There
     each caller has a token: without one, every call of the stateless era would meet processes of its own.
+    With an `issuer`, there are servers to sign in to.
     """
     token = secrets.token_urlsafe(24)
     async with AsyncExitStack() as stack:
@@ -39,7 +43,30 @@ async def places(behind: Mapping[str, Package], callers: Sequence[str]) -> Async
         sse = url.removesuffix("/mcp") + "/sse"
         shop = {"command": COMMAND, "url": url, "sse": sse, "keyed": keyed, "cut": cut, "token": token}
         shop |= {"tokens": {}, "root": tours.ROOT, "tour": tours.by_feature({"shop": tours.shop(tours.ROOT)})}
+        shop |= await stack.enter_async_context(_members(issuer)) if issuer else {}
         yield {**shop, "kernel": await stack.enter_async_context(_kernel(behind, callers)) if behind else {}}
+
+
+@asynccontextmanager
+async def _members(provider: Package) -> AsyncGenerator[dict[str, Any]]:
+    """A server behind an issuer, one in front of it, the browser, and the scripts of clients that print addresses."""
+    command = [str(node()), str(SIGNING_IN / "provider.mjs"), str(provider.folder)]
+    running = await asyncio.create_subprocess_exec(*command, stdout=asyncio.subprocess.PIPE)
+    assert running.stdout is not None
+    try:
+        variables = {"MEMBERS_ISSUER": (await running.stdout.readline()).decode().strip()}
+        program = [sys.executable, str(SERVERS / "members.py")]
+        async with _served(program, variables) as url, _served(program, {**variables, "MEMBERS_PROXY": "1"}) as proxy:
+            found = {"issuer": _by_name(url), "proxy": _by_name(proxy), "clients": str(SIGNING_IN)}
+            yield {**found, "browser": ["env", f"PYTHONPATH={ROOT}", sys.executable, "-m", "tests.peers.browser"]}
+    finally:
+        running.kill()
+        await running.wait()
+
+
+def _by_name(address: str) -> str:
+    """The address that the issuer knows as one of a program on this machine."""
+    return address.replace("127.0.0.1", "localhost")
 
 
 @asynccontextmanager
@@ -58,6 +85,7 @@ async def _served(program: list[str], variables: Mapping[str, str]) -> AsyncGene
     address = f"http://127.0.0.1:{port}/mcp"
     command = [*program, "--on", address, "--legacy-sse"]
     environment = {**os.environ, "PYTHONPATH": str(ROOT / "framework"), **variables}
+    environment["MEMBERS_URL"] = _by_name(address)
     server = await asyncio.create_subprocess_exec(*command, env=environment, stdin=asyncio.subprocess.DEVNULL)
     try:
         await until(lambda: _listens(port), 30)

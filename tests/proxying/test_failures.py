@@ -169,7 +169,7 @@ async def test_a_backend_that_never_answers_delays_nobody(monkeypatch: pytest.Mo
 async def test_a_call_to_a_backend_that_does_not_open_is_refused_in_time() -> None:
     server = front((Remote("http://127.0.0.1:9/mcp"), "e"))
     async with server.connect() as client:
-        with pytest.raises(PeerError, match="Unknown tool"):
+        with pytest.raises(ToolError, match="server 'e' is"):
             await client.call("e_add", a=1, b=2)
         await until(lambda: "127.0.0.1:9" in backend(server).note)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 from typing import Any
 
 import pytest
@@ -12,11 +11,12 @@ from defserve import Command, Remote, Server, StaticTokens, ToolError
 from defserve.auth.api_keys import ApiKeys
 from defserve.auth.live.credentials import LiveCredentials
 from defserve.protocols.mcp.lifecycle import CAPABILITIES_KEY
+from defserve.runner.loopback import loopback
 from defserve.stores.memory import MemoryStore
 from tests.at_address import at_address
 from tests.proxying.backends import ERA_PAIRS, ERAS, child, hearing, until_fact, until_listed
 from tests.proxying.everything import everything
-from tests.waiting import until
+from tests.waiting import is_running, until
 
 pytestmark = pytest.mark.anyio
 
@@ -31,14 +31,6 @@ def desk(backend: Command | Remote, **options: Any) -> Server:
 
 def backend_of(server: Server) -> Any:
     return server.mounts.backends["e"]
-
-
-def is_running(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    return True
 
 
 @pytest.mark.parametrize(("era", "back"), ERA_PAIRS)
@@ -267,3 +259,26 @@ async def test_the_child_of_a_key_that_is_revoked_ends(era: str, monkeypatch: py
             await until(lambda: not is_running(ended))
             await asyncio.gather(call, return_exceptions=True)
             assert await bo.call("e_pid") == kept
+
+
+async def test_the_idle_child_of_a_client_without_a_session_ends_with_its_key(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(LiveCredentials.__init__, "__defaults__", (0.02,))
+    keys = ApiKeys(MemoryStore(), pepper="0123456789abcdef0123456789abcdef")
+    revoked, other = [await keys.create(who, permissions=["ToolInvoke(*)"]) for who in ("ann", "bo")]
+    server = Server("desk", auth=keys)
+    server.mount(child(), prefix="e")
+    app = server.asgi()
+    async with loopback(app, server.limits) as url:
+        assert app.live is not None
+        first, second = (Remote(url, token=key.token).connect("stateless") for key in (revoked, other))
+        async with first as ann, second as bo:
+            ended, kept = await ann.call("e_pid"), await bo.call("e_pid")
+            assert await ann.call("e_pid") == ended
+        await keys.revoke(revoked.key.id)
+        await until(lambda: not is_running(ended))
+        assert is_running(kept)
+        # Nothing is verified any more when nothing is left of it.
+        await server.mounts.backends["e"].pool.aclose()
+        live = app.live
+        await until(lambda: live.idle)
+        await app.provider.stop()

@@ -12,6 +12,7 @@ from defserve.errors import PeerError
 from tests.at_address import at_address, fresh
 from tests.proxying.backends import ERAS, child
 from tests.rows import for_each_row
+from tests.waiting import until
 
 pytestmark = pytest.mark.anyio
 
@@ -21,7 +22,9 @@ async def test_a_client_loads_and_checks_the_skill_of_a_program(era: str, back: 
     front = Server("front", "1")
     front.mount(child("examples/skills.py", version=back), prefix=prefix)
     root = f"skill://{prefix}/refunds" if prefix else "skill://refunds"
+    [backend] = front.mounts.backends.values()
     async with front.connect(era) as client:
+        await until(lambda: backend.state == "connected")
         (entry,) = await client.skills()
         assert entry["uri"] == f"{root}/SKILL.md"
         assert all(file["uri"].startswith(f"{root}/") for file in entry["resources"])

@@ -79,6 +79,11 @@ class Stage:
     def log(self) -> str:
         return (self.folder / "log").read_text(errors="replace")
 
+    @property
+    def tasks(self) -> float:
+        """The asyncio tasks of the server, as it last told. Raises OSError before it did."""
+        return float(self.vitals.read_text())
+
     def sample(self) -> None:
         """Once a second at most."""
         now = time.monotonic()
@@ -87,7 +92,7 @@ class Stage:
         self._sampled = now
         found = usage(self.watched) | self.counter.sample()
         with suppress(OSError, ValueError):
-            found["tasks"] = float(self.vitals.read_text())
+            found["tasks"] = self.tasks
         self.series.add(now - self._began, found)
 
     async def run(self, *loads: Callable[[], Awaitable[None]]) -> None:

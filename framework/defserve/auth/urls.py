@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Final
 from urllib.parse import SplitResult, urlsplit
 
 from defserve.errors import UsageError
+
+_HTTP: Final = {"ws": "http", "wss": "https"}
 
 
 def checked_url(url: str, what: str, *, query: bool = False) -> SplitResult:
@@ -23,6 +26,12 @@ def checked_url(url: str, what: str, *, query: bool = False) -> SplitResult:
     if parts.scheme != "https" and not (parts.scheme == "http" and is_loopback(host)):
         raise _refusal(url, what, "only https is safe, except on this machine")
     return parts
+
+
+def http_address(url: str) -> str:
+    """The address at which one signs in to a server: that of a WebSocket with http(s), any other as it is."""
+    scheme, mark, rest = url.partition("://")
+    return f"{_HTTP.get(scheme.lower(), scheme)}{mark}{rest}"
 
 
 def is_loopback(host: str) -> bool:

@@ -189,6 +189,15 @@ class Call(Locals):
         elif hang_up is not None:
             self.engine.post(hang_up)
 
+    def keep_credential(self, is_kept: Callable[[], bool], ended: Callable[[], None]) -> None:
+        """Something was opened for who makes this call, and outlives it: `ended` is called if the credential ends.
+
+        That is so while `is_kept`. A session watches over its credentials itself.
+        """
+        keep = getattr(self.envelope, "keep_credential", None)
+        if keep is not None:
+            keep(is_kept, ended)
+
     def fail(self, error: BaseException) -> None:
         """Answer with an exception, even if the function has not stopped."""
         self.session.fail(self, error)

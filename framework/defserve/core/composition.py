@@ -133,6 +133,8 @@ class Composition:
         _hide_by_view(extensions)
         self._viewers = tuple(e for e in extensions if _overrides(e, "view") or _overrides(e, "describe"))
         self._visible = tuple(e.visible for e in extensions if _overrides(e, "visible") and e.hides)
+        self.hides = bool(self._visible)
+        """Whether there may be items that a caller does not see."""
         self.phase_watchers = tuple(e.phase_changed for e in extensions if _overrides(e, "phase_changed"))
         self.service = Service(self)
         self._vital = frozenset(name for e in extensions for name in e.while_draining)

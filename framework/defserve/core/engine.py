@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 if TYPE_CHECKING:
     from defserve.core.call import Call
+    from defserve.errors import TimedOut
 
 T = TypeVar("T")
 
@@ -22,6 +23,11 @@ class Timer(Protocol):
     def resume(self) -> None: ...
     def extend(self, most: float) -> None:
         """There is news of the work: all of its time begins again, up to `most` seconds in all."""
+
+    @property
+    def error(self) -> TimedOut:
+        """What the caller is told when the time is up."""
+        ...
 
 
 class PendingAnswer(Protocol):
@@ -70,7 +76,10 @@ class Engine(Protocol):
         ...
 
     def within(self, call: Call, seconds: float, work: Coroutine[Any, Any, T]) -> Awaitable[T]:
-        """Run `work`; if it is still running after `seconds`, cancel it and raise TimedOut."""
+        """Run `work`; if it is still running after `seconds`, cancel it and raise TimedOut.
+
+        Work that was cancelled so may raise a TimedOut of its own, which says more.
+        """
         ...
 
     def in_thread(self, function: Callable[[], T]) -> Awaitable[T]:

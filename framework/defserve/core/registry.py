@@ -207,7 +207,10 @@ class Registry(Generic[T]):
                 return None
             for mirror in self._mirrors:
                 mirror.take(name, changed)
-            self._publish({other: kept for other, kept in self._entries.items() if other != name})
+            # Copied whole: choosing one by one takes ten times as long, and a server that leaves may have thousands.
+            left = self._entries.copy()
+            del left[name]
+            self._publish(left)
         changed.append(self)
         return entry
 

@@ -185,7 +185,8 @@ class Session(Locals):
         call = self._call(request, envelope)
         if identity is not None:
             call.identity = identity
-        call.batch = batch
+        if batch is not None:
+            call.batch = batch
         work = self._begun(call, request, UNREAD)
         if isinstance(work, bool):
             return work
@@ -195,7 +196,8 @@ class Session(Locals):
     def _call(self, request: Request, envelope: object | None) -> Call:
         terms = self.terms or self.composition.unopened
         call = Call(self, request.id, request.method, request.params, request.raw, terms)
-        call.envelope = envelope
+        if envelope is not None:
+            call.envelope = envelope
         return call
 
     def _begun(self, call: Call, request: Request, offer: Offer | None) -> Coroutine[Any, Any, Any] | bool:
@@ -269,7 +271,7 @@ class Session(Locals):
         try:
             data = encode_result(call.id, call.terms.profile.result(call, result))
             if len(data) > self.composition.limits.response:
-                raise self._too_large()
+                raise self._too_large(call)
         except Exception as error:
             data, code = self._failure(call, error)
         self._end(call, data, code)
@@ -301,7 +303,7 @@ class Session(Locals):
         except ValueError as unspeakable:  # the error's own data has no JSON form
             return self._encoded_failure(call, unspeakable)
         if len(data) > self.composition.limits.response:  # an author's message may hold anything
-            return self._encoded_failure(call, self._too_large())
+            return self._encoded_failure(call, self._too_large(call))
         return data, code
 
     def _encoded_failure(self, call: Call, error: BaseException) -> tuple[bytes, int | None]:
@@ -309,9 +311,13 @@ class Session(Locals):
         code = TOO_MANY_CALLS if isinstance(error, TooManyCalls) else body.get("error", {}).get("code")
         return encode({"jsonrpc": "2.0", "id": call.id, **body}), code
 
-    def _too_large(self) -> LimitExceeded:
-        limit = self.composition.limits.response
-        return LimitExceeded(f"the result is larger than {limit} bytes", data={"limit": "response"})
+    def _too_large(self, call: Call) -> LimitExceeded:
+        limit, data = self.composition.limits.response, {"limit": "response"}
+        if (server := getattr(call.subject, "server_id", None)) is None:
+            return LimitExceeded(f"the result is larger than {limit} bytes", data=data)
+        return LimitExceeded(
+            f"the result of server {server!r} is larger than {limit} bytes", data={**data, "server_id": server}
+        )
 
     def _reply(self, call: Call, data: bytes, code: int | None) -> None:
         if call.held:

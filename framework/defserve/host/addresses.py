@@ -33,7 +33,7 @@ async def connect_url(
 ) -> Link:
     """A link to the server at `url`, for `Client`. `token` is sent as a bearer token, `headers` as they are.
 
-    `auth` gets a token when the server asks for one: `SignIn()`, `ClientCredentials(…)`. It is for http addresses only.
+    `auth` gets a token when the server asks for one: `SignIn()`, `ClientCredentials(…)`.
 
     `resolve` gives the addresses that each connection may go to, and refuses others. It is for http addresses only.
 
@@ -44,10 +44,10 @@ async def connect_url(
     if auth is not None and (token or "authorization" in map(str.lower, headers or {})):
         raise UsageError("both a token and `auth` were given", fix="give one of them")
     scheme = url.partition("://")[0].lower()
+    authorizer = None if auth is None or scheme not in (*HTTP, *WEBSOCKET) else auth.authorizer(url)
     if scheme in HTTP:
         from defserve.host.links.http import HttpLink
 
-        authorizer = None if auth is None else auth.authorizer(url)
         if urlsplit(url).path.rstrip("/").endswith(OLDER_PATH):
             from defserve.host.links.legacy_sse import LegacySseLink
             from defserve.transports.client_errors import Challenged
@@ -61,10 +61,10 @@ async def connect_url(
                     raise
                 # The path alone proves nothing: it is an endpoint of today's kind.
         return HttpLink(url, headers=headers, token=token, resolve=resolve, authorizer=authorizer)
-    if scheme in WEBSOCKET and resolve is None and auth is None:
+    if scheme in WEBSOCKET and resolve is None:
         from defserve.host.links.websocket import WebSocketLink
 
-        return await WebSocketLink.connect(url, headers=headers, token=token)
+        return await WebSocketLink.connect(url, headers=headers, token=token, authorizer=authorizer)
     raise UsageError(f"{url!r} is not an address this client knows", fix="use http://, https://, ws:// or wss://")
 
 

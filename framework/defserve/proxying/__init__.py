@@ -5,5 +5,6 @@ offers. `Mounts` is the extension that opens all backends of a server and ends t
 as they came; names, URIs, ids, tokens and the two eras are translated. One slow or broken backend never delays another.
 
 May import: `binding`, `core`, `guard.text`, `host`, `protocols.mcp`, `protocols.mgp.agreed`, `protocols.mgp.errors`,
-`protocols.mgp.lifecycle`, `protocols.mgp.security`, `auth.authority`, `transports.client_errors`, `wire`.
+`protocols.mgp.lifecycle`, `protocols.mgp.permissions`, `protocols.mgp.security`, `auth.authority`,
+`transports.client_errors`, `wire`.
 """

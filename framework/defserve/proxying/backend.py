@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
@@ -110,9 +111,14 @@ class Backend(MountedServer):
         return main.pid if main is not None else None
 
     @property
+    def is_known(self) -> bool:
+        """Whether what it offers was read."""
+        return self._supervision.is_known
+
+    @property
     def is_new(self) -> bool:
         """Whether it is being opened, and what it offers is not known yet."""
-        return not self._supervision.is_known and self.state in ("connecting", "restarting")
+        return not self.is_known and self.state in ("connecting", "restarting")
 
     def may_have(self, name: str) -> bool:
         """Whether a name or URI could be one of its own."""
@@ -179,6 +185,11 @@ class Backend(MountedServer):
         self._state.note = self.hidden(reason.message)
         self._conversations.lost(channel, reason)
         self._changes.lost(channel.front)
+
+    async def tell_decisions(self) -> None:
+        """Somebody has decided about permissions: the server is told in every conversation that is open."""
+        told = [channel.grants.refresh() for channel in self._conversations.all() if channel.grants is not None]
+        await asyncio.gather(*told)
 
     def left(self, session: Session) -> None:
         """A front has left."""

@@ -8,6 +8,7 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeAlias
 
 from defserve.core.call import Call
+from defserve.core.profile import error_object
 from defserve.errors import PeerError
 from defserve.host.fields import Json
 from defserve.protocols.mcp.asking.parking import ParkedWork, Parking
@@ -25,7 +26,9 @@ from defserve.proxying.slots import CallSlots
 from defserve.wire.jsonvalue import is_object
 
 if TYPE_CHECKING:
+    from defserve.proxying.conversations.channel import Channel
     from defserve.proxying.conversations.conversations import Conversations
+    from defserve.proxying.conversations.fronts import Front
     from defserve.proxying.mounted import MountedServer
     from defserve.proxying.states import BackendState
 
@@ -58,10 +61,10 @@ class Calls:
         """The result of a call's request. Raises what the front is told if there is none."""
         rounds = call.root.peek(RoundTrips)
         if rounds is not None and rounds.parked is not None:
-            return await self._named(self._context.parking.run(call.root, _nothing))
+            return await self._named(call, self._context.parking.run(call.root, _nothing))
         room, caller, server = self._room, call.principal, self._server
         if (turn := room.enter(caller)) is not None:
-            await room.turn(caller, turn)
+            await self._turn(call, turn)
         began, failed = perf_counter(), True
         try:
             front, conversations = front_of(call), self._conversations
@@ -69,7 +72,7 @@ class Calls:
             if held is not None:
                 channel = held.channel
             else:
-                channel = conversations.at_hand(front) or await conversations.of(front)
+                channel = conversations.at_hand(front) or await self._opened(call, front)
             relayed = RelayedCall(self._context, call, channel, front, rounds)
             if held is not None:
                 channel.begin(relayed)
@@ -81,20 +84,50 @@ class Calls:
             except PeerError as error:
                 raise failures.failed(server.id, error, self._state.now, server.secrets) from None
             except asyncio.CancelledError:
+                self._check_time(call, was_sent=True)
                 failed = False  # the caller gave up, or a person is asked meanwhile
                 raise
             finally:
                 channel.unused()
+        except asyncio.CancelledError:
+            self._check_time(call, was_sent=False)
+            raise
         finally:
             room.times.append((began, perf_counter(), failed))
             if failed:
                 room.errors += 1
             room.leave(caller)
 
-    async def _named(self, work: Coroutine[Any, Any, Json]) -> Json:
+    async def _opened(self, call: Call, front: Front) -> Channel:
+        """The conversation of a front. One that no session ends is ended with the key or token of who it is for."""
+        conversations = self._conversations
+        channel = await conversations.of(front)
+        mine = channel.front
+        if mine is not None and mine.key is not None and mine.session is None and not channel.is_watched:
+            channel.is_watched = True
+            call.keep_credential(lambda: not channel.is_over, lambda: conversations.credential_ended(mine.credential))
+        return channel
+
+    async def _turn(self, call: Call, turn: asyncio.Future[None]) -> None:
+        """Wait for room. Raises UpstreamTimeout if there is none in time."""
+        try:
+            await self._room.turn(call.principal, turn)
+        except asyncio.CancelledError:
+            self._check_time(call, was_sent=False)
+            raise
+
+    def _check_time(self, call: Call, *, was_sent: bool) -> None:
+        """Raises UpstreamTimeout for a call that is stopped because its time is up."""
+        if call.timed_out and not call.cancelled:
+            raise failures.timed_out(self._server.id, call, self._state.now, was_sent=was_sent) from None
+
+    async def _named(self, call: Call, work: Coroutine[Any, Any, Json]) -> Json:
         """The result of work in this backend. Its failures say whose they are."""
         try:
             return await work
+        except asyncio.CancelledError:
+            self._check_time(call, was_sent=True)
+            raise
         except PeerError as error:
             raise failures.failed(self._server.id, error, self._state.now, self._server.secrets) from None
 
@@ -112,25 +145,33 @@ class Calls:
 
     async def ask_task(self, call: Call, where: Json, method: str, params: Json) -> Json:
         """See `mcp.tasks.elsewhere.TaskServers`. `where` is what was given to a `KeepTask`."""
+        server = self._server
+        seconds = server.timeout or call.session.composition.limits.tool
+        found = await call.engine.within(call, seconds, self._ask_in_turn(call, where, method, params))
+        if is_object(found.get("result")):
+            found["result"] = shaped(uris.in_tool_result(found["result"], server.prefix), dialect_of(call))
+        if is_object(found.get("error")):
+            told = failures.relayed(server.id, found["error"], server.secrets)
+            found["error"] = error_object(told.code, told.message, told.data)
+        return found
+
+    async def _ask_in_turn(self, call: Call, where: Json, method: str, params: Json) -> Json:
         caller = call.principal
         if (turn := self._room.enter(caller)) is not None:
-            await self._room.turn(caller, turn)
+            await self._turn(call, turn)
         try:
-            found = await self._ask_task(call, where, method, params)
+            return await self._ask_task(call, where, method, params)
         finally:
             self._room.leave(caller)
-        if is_object(found.get("result")):
-            found["result"] = shaped(uris.in_tool_result(found["result"], self._server.prefix), dialect_of(call))
-        return found
 
     async def _ask_task(self, call: Call, where: Json, method: str, params: Json) -> Json:
         front, held = front_of(call), where[HELD]
-        channel = self._context.tasks.find(held) if held is not None else await self._conversations.of(front)
+        channel = self._context.tasks.find(held) if held is not None else await self._opened(call, front)
         if channel is None:
             raise TaskLost
         relayed = RelayedCall(self._context, call, channel, front, call.root.peek(RoundTrips))
         try:
-            return await self._named(relayed.run(method, {"taskId": where[TASK], **params}))
+            return await self._named(call, relayed.run(method, {"taskId": where[TASK], **params}))
         except UpstreamUnavailable:
             # A held conversation is a process of its own: that it left ends its tasks.
             if held is not None:

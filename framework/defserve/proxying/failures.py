@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Any
 
-from defserve.errors import Draining, PeerError, PeerGone, PeerTimeout, ProtocolError
+from defserve.errors import Draining, PeerError, PeerGone, PeerTimeout, ProtocolError, Refused, ToolError
 from defserve.protocols.mgp.errors import (
     ResourceExhausted,
     ServerNotReady,
@@ -22,9 +22,12 @@ from defserve.transports.client_errors import Challenged
 from defserve.wire.jsonvalue import is_object
 
 if TYPE_CHECKING:
+    from defserve.core.call import Call
     from defserve.proxying.targets import Secrets
 
 RETRY_MS = 1_000
+OURS = ("server_id", "trace_id")
+"""What our errors say themselves. A backend's word for it must not be taken for ours."""
 
 log = logging.getLogger("defserve.proxying")
 
@@ -59,6 +62,19 @@ def too_busy(id: str, what: str) -> ResourceExhausted:
     return ResourceExhausted(f"server {id!r}: {what}; try again later", data={"server_id": id}, retry_after_ms=RETRY_MS)
 
 
+def timed_out(id: str, call: Call, state: State, *, was_sent: bool) -> UpstreamTimeout:
+    """The time of a call is up, and its backend has not answered; or the call has not even been sent."""
+    data: dict[str, Any] = {"server_id": id, "state": state}
+    words = "timed out" if call.timer is None else call.timer.error.message
+    if call.timer is not None:
+        data |= call.timer.error.data
+    if not was_sent:
+        return UpstreamTimeout(f"server {id!r} {words} before the call was sent; try again", data=data)
+    return UpstreamTimeout(
+        f"server {id!r} {words}; the call may have had effects", data={**data, "may_have_had_effects": True}
+    )
+
+
 def failed(id: str, error: PeerError, state: State, secrets: Secrets) -> Exception:
     """A call that was sent has no result: the backend left, was silent, or refused it."""
     data = {"server_id": id, "state": state, "may_have_had_effects": True}
@@ -67,7 +83,7 @@ def failed(id: str, error: PeerError, state: State, secrets: Secrets) -> Excepti
     if isinstance(error, Challenged):
         return UpstreamError(f"server {id!r} does not accept the credentials it is called with", data={"server_id": id})
     if isinstance(error, Misbehaved):
-        return UpstreamError(error.message, data={"server_id": id})
+        return UpstreamError(error.message, data={"server_id": id, "may_have_had_effects": True})
     if not isinstance(error, PeerGone):
         if error.code == PeerError("").code and error.data is None:
             log.warning("server %r: a call has no usable answer: %s", id, secrets.hidden(error.message))
@@ -83,6 +99,14 @@ def failed(id: str, error: PeerError, state: State, secrets: Secrets) -> Excepti
     )
 
 
+def malformed(id: str, member: str) -> UpstreamError:
+    """A result lacks what every result of its kind has."""
+    return UpstreamError(
+        f"server {id!r} gave a result without a list as its {member!r}",
+        data={"server_id": id, "may_have_had_effects": True},
+    )
+
+
 def relayed(id: str, error: dict[str, Any], secrets: Secrets) -> RelayedError:
     """A backend's own error, as it came, with its name."""
     code, message, data = error.get("code"), error.get("message"), secrets.hidden_in(error.get("data"))
@@ -90,5 +114,23 @@ def relayed(id: str, error: dict[str, Any], secrets: Secrets) -> RelayedError:
     return RelayedError(
         secrets.hidden_in(message) if isinstance(message, str) else f"server {id!r} gave an error without a message",
         code=code if isinstance(code, int) and not isinstance(code, bool) else -32603,
-        data={"server_id": id, **fields},
+        data=_named(fields, id),
     )
+
+
+def raise_spoken(id: str, error: dict[str, Any], secrets: Secrets) -> None:
+    """Raises the exception that an error of MGP means, so that a front hears it in its own protocol."""
+    from defserve.host.mgp.failures import of_error
+
+    known = relayed(id, error, secrets)
+    spoken = of_error(PeerError(known.message, code=known.code, data=known.data))
+    told = spoken.exception() if spoken is not None else None
+    if isinstance(told, Refused | ToolError):
+        told.data["server_id"] = id
+        raise told
+
+
+def _named(fields: dict[str, Any], id: str) -> dict[str, Any]:
+    """The data of a backend's error. It may itself be a kernel, with a server and a trace of its own to tell of."""
+    inner = {f"inner_{name}": fields[name] for name in OURS if name in fields}
+    return {name: value for name, value in fields.items() if name not in OURS} | inner | {"server_id": id}

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from defserve.core.session import PeerIdentity, Session
     from defserve.host.eras import SessionTerms
     from defserve.protocols.mcp.transforms.transform import Transform
+    from defserve.proxying.conversations.granting import Decide
 
 STDERR_LINES: Final = 200
 
@@ -64,6 +65,8 @@ class MountedServer:
         """Called with the reason when another process or connection has taken its place without a gap."""
         self.open_to: Callable[[Session, PeerIdentity | None], bool] | None = None
         """Whether a caller may use the server at all. None: everybody may."""
+        self.decides: Decide | None = None
+        """What it is told of the permissions that it needs (MGP §3). None: it is told nothing."""
         self.stderr: deque[str] = deque(maxlen=STDERR_LINES)
         self.on_stderr: Callable[[str], None] | None = None
 

@@ -12,6 +12,7 @@ from defserve.core.extension import Extension, Listener
 from defserve.errors import UsageError, did_you_mean
 from defserve.protocols.mcp.asking.parking import Parking
 from defserve.protocols.mcp.tasks.elsewhere import TaskLost, TasksElsewhere
+from defserve.proxying import failures
 from defserve.proxying.backend import Backend, summary
 from defserve.proxying.calls import SERVER
 from defserve.proxying.catalogue.catalogue import FrontRegistries
@@ -131,9 +132,16 @@ class Mounts(Extension):
             await asyncio.gather(*(backend.ready(young) for backend in opening))
 
     async def _late(self, call: Call, name: str) -> bool:
-        """A name, or URI, is not known. Wait for the backends that are opened for the first time and may have it."""
+        """A name, or URI, is not known. Wait for the backends that are opened for the first time and may have it.
+
+        Raises what the caller is told if one of them does not run.
+        """
         opening = [one for one in self.backends.values() if one.is_new and one.may_have(name)]
         await asyncio.gather(*(backend.ready(LATE_SECONDS) for backend in opening))
+        for backend in self.backends.values():
+            # Nobody knows what it has. That it does not run says more than that there is no such name.
+            if not backend.is_known and backend.prefix.text and backend.may_have(name) and backend.serves(call):
+                raise failures.not_connected(backend.id, backend.state)
         return bool(opening)
 
     def owner(self, uri: str, able: Callable[[Backend], bool]) -> Backend | None:

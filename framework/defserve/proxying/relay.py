@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from defserve.core.call import Call
 from defserve.errors import PeerError, ProtocolError
 from defserve.host.answers import MOST_ROUNDS
+from defserve.host.exchange.unreadable import UnreadableReply
 from defserve.host.fields import Json, number_of, object_of
 from defserve.protocols.mcp.asking.client_requests import ACCEPTABLE
 from defserve.protocols.mcp.asking.parking import ParkedWork, Parking, ask_parked, parked_work
@@ -96,6 +97,8 @@ class RelayedCall:
             level = log_threshold(call)
             if channel.lacks_level(level):
                 await channel.want_level(level)
+            if channel.grants is not None:
+                await channel.grants.settle(call)
             request = self._request(method, params, level)
             pending = conversation.post(method, request, self)
             if pending is None:
@@ -139,6 +142,8 @@ class RelayedCall:
         self.token = passed.get("progressToken")
         offers = self._offers(method) if front.takes_tasks else front.offers
         rounds = self._rounds
+        if channel.grants is not None and channel.terms.stateless:
+            passed, offers = {**passed, **channel.grants.meta(call)}, channel.grants.offering(offers)
         if not passed and rounds is None and channel.conversation.posts:
             return channel.encoded(params, offers, level)
         complete = channel.dressed(params, passed, offers, level)
@@ -342,6 +347,10 @@ class RelayedCall:
 
     def _result(self, reply: Reply) -> Json:
         if reply.error is not None:
+            if isinstance(reply, UnreadableReply):
+                raise failures.Misbehaved(f"server {self.server.id!r} gave an answer that cannot be read: {reply.why}")
+            if self.channel.grants is not None:
+                failures.raise_spoken(self.server.id, reply.error, self.server.secrets)
             raise failures.relayed(self.server.id, reply.error, self.server.secrets)
         secrets = self.server.secrets
         result = secrets.cleaned(reply) if secrets.sure else reply.result

@@ -69,6 +69,11 @@ class BackendState:
             except Exception:
                 log.exception("a watcher of server %r failed", self._id)
 
+    def unsettle(self) -> None:
+        """It has left, and what comes of that is not known yet. Who needs it waits."""
+        if self.now == "connected":
+            self.settled.clear()
+
     def watch(self, changed: Callable[[Transition], None]) -> Callable[[], None]:
         """Call `changed` after each change. Returns the function that ends it."""
         key = object()

@@ -233,6 +233,7 @@ class BackendSupervision:
             return Exit.FAILED, hidden(f"{type(error).__name__}: {error}")
         finally:
             main, conversations.main = conversations.main, None
+            self._state.unsettle()
             if main is not None:
                 await main.aclose()
 

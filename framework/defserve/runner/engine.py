@@ -15,8 +15,11 @@ from defserve.core.engine import PendingAnswer, Task
 from defserve.core.stepping import rest, steps_left
 from defserve.errors import Draining, Suspended, TimedOut
 from defserve.runner.tasks.first_steps import FirstSteps
-from defserve.runner.threads.call_thread import CURRENT, GRACE, CallThread, current_thread, finish, run_to_the_end
+from defserve.runner.threads.call_thread import CURRENT, CallThread, current_thread, run_to_the_end
+from defserve.runner.threads.outcome import ThreadOutcome
 from defserve.runner.threads.pool import WorkerPool, do_afterwards
+from defserve.runner.timing.call_deadline import CallDeadline
+from defserve.runner.timing.timers import Timers
 
 T = TypeVar("T")
 
@@ -27,67 +30,6 @@ GAP_SECONDS = 0.00125
 WRITE_TURNS = 3
 
 
-class CallDeadline:
-    """Ends a call when its time is up. It starts when the call first waits; `pause` stops the clock."""
-
-    __slots__ = ("_engine", "_call", "_seconds", "_left", "_since", "_handle", "_renewed", "_spent", "_most")
-
-    def __init__(self, engine: AsyncioEngine, call: Call, seconds: float) -> None:
-        self._engine, self._call, self._seconds, self._left = engine, call, seconds, seconds
-        loop = engine.loop
-        self._since = loop.time()
-        self._renewed = self._spent = 0.0
-        self._handle: asyncio.TimerHandle | None = None
-        if not call.questions and not call.timed_out:
-            self._handle = loop.call_later(seconds, self._expire)
-
-    def resume(self) -> None:
-        if self._handle is None and not self._call.timed_out:
-            self._since = self._engine.loop.time()
-            self._handle = self._engine.loop.call_later(max(self._left, 0.0), self._expire)
-
-    def pause(self) -> None:
-        if self._handle is not None and not self._call.timed_out:
-            self._handle.cancel()
-            self._handle = None
-            now = self._engine.loop.time()
-            self._spent += now - self._since
-            self._left -= now - self._since
-            if self._renewed:
-                self._left = min(self._seconds - (now - self._renewed), self._most - self._spent)
-                self._renewed = 0.0
-
-    def extend(self, most: float) -> None:
-        # The timer is not set again: news may come by the thousand.
-        self._renewed, self._most = self._engine.loop.time(), most
-
-    def end(self) -> None:
-        if self._handle is not None and not self._call.timed_out:
-            self._handle.cancel()
-            self._handle = None
-
-    @property
-    def error(self) -> TimedOut:
-        return TimedOut(f"timed out after {self._seconds:g} s", data={"timeout_ms": int(self._seconds * 1000)})
-
-    def _expire(self) -> None:
-        if self._renewed:
-            self.pause()
-            if self._left > 0:
-                self.resume()
-                return
-        self._call.timed_out = True
-        self._call.stop()
-        self._handle = self._engine.loop.call_later(GRACE, self._overdue)
-
-    def _overdue(self) -> None:
-        # The function has swallowed its cancellation. The caller is answered anyway.
-        task = self._call.task
-        if task is not None:
-            self._engine.keep(cast("asyncio.Task[Any]", task))
-        self._call.fail(self.error)
-
-
 class AsyncioEngine:
     """Implements `core.engine.Engine` on the running loop."""
 
@@ -96,6 +38,7 @@ class AsyncioEngine:
     def __init__(self, threads: int) -> None:
         self.loop = asyncio.get_running_loop()
         self.pool = WorkerPool(threads, self.loop.call_soon_threadsafe)
+        self.timers = Timers(self.loop)
         self.tasks: set[asyncio.Task[Any]] = set()
         self._thread = threading.get_ident()
         self._first_steps = FirstSteps(self.loop)
@@ -222,6 +165,11 @@ class AsyncioEngine:
                 return result
         except GeneratorExit:
             raise
+        except TimedOut:
+            # Work that was stopped may say itself what took so long.
+            if call.timed_out and not call.cancelled and (task := asyncio.current_task()) is not None:
+                task.uncancel()
+            raise
         except BaseException:
             if not call.timed_out or call.cancelled:
                 raise
@@ -237,15 +185,7 @@ class AsyncioEngine:
     def in_thread(self, function: Callable[[], T]) -> Awaitable[T]:
         if (thread := current_thread()) is not None:
             return thread.run(function)
-        future: asyncio.Future[T] = self.loop.create_future()
-        job = self.pool.submit(function, lambda result, error: finish(future, result, error))
-
-        def given_up(future: asyncio.Future[T]) -> None:
-            if future.cancelled():
-                self.pool.abandon(job)
-
-        future.add_done_callback(given_up)
-        return future
+        return ThreadOutcome(self.pool, self.loop, function)
 
     def clean_up_in_thread(self, function: Callable[[], None]) -> Awaitable[None]:
         thread = current_thread()

@@ -35,7 +35,7 @@ class ShapedSession(Session):
         try:
             data, code = self.shape.result(call, result)
             if len(data) > self.composition.limits.response:
-                raise self._too_large()
+                raise self._too_large(call)
         except Exception as error:
             data, code = self._failure(call, error)
         self._end(call, data, code)

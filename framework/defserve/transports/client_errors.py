@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Final
 
 from defserve.errors import PeerError, PeerGone
@@ -38,9 +38,18 @@ class Challenged(HttpRefusal):
     """The server wants other credentials. `data` has the whole `challenge` too.
 
     `error` says what is wrong with the token. It is empty if no token was sent, None if the server wants no token.
+    Of a WebSocket, `headers` are those of the refusal, and `peers` the IP addresses that the server was reached at.
     """
 
-    def __init__(self, address: object, status: int, challenge: str) -> None:
+    def __init__(
+        self,
+        address: object,
+        status: int,
+        challenge: str,
+        headers: Mapping[str, str] | None = None,
+        peers: Collection[str] = (),
+    ) -> None:
+        self.headers, self.peers = headers or {}, peers
         scheme, named = _BEARER.match(challenge), _ERROR.search(challenge)
         self.error = None if scheme is None else named[1] if named else ""
         wanted, rest = WORDS.get(self.error, "refuses these credentials"), challenge

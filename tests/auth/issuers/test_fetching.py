@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 
 import pytest
 
@@ -45,3 +46,11 @@ def test_headers_of_one_name_are_joined() -> None:
             return (await send(HttpRequest(f"http://127.0.0.1:{port}/"))).headers["www-authenticate"]
 
     assert asyncio.run(ask()) == "Basic, Bearer"
+
+
+def test_an_address_where_nobody_listens_is_told_in_the_words_of_the_system() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        url = f"http://127.0.0.1:{taken.getsockname()[1]}/"
+    with pytest.raises(OSError) as refused:
+        asyncio.run(send(HttpRequest(url)))
+    assert "refused" in str(refused.value) and "urlopen" not in str(refused.value)

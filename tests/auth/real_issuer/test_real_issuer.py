@@ -24,21 +24,21 @@ from tests.auth.proofs import KEY, PUBLIC, proof
 from tests.auth.served import served
 from tests.auth.web import stateless
 from tests.conformance import suite_install
+from tests.peers.catalogue import ISSUER, PY_1, PY_2, TS_1, TS_2
 from tests.peers.packages import NotInstalled, Package
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.e2e
 
 HERE = Path(__file__).parent
-PROVIDER = Package("npm", "oidc-provider", "9.13.3")
 # The newest of each language, and older ones.
 CLIENTS = [
     pytest.param(package, id=f"{package.name}-{package.version}", marks=marks)
     for package, marks in (
-        (Package("pip", "mcp", "1.30.0"), pytest.mark.slow),
-        (Package("pip", "mcp", "2.3.0"), ()),
-        (Package("npm", "@modelcontextprotocol/sdk", "1.32.2"), pytest.mark.slow),
-        (Package("npm", "@modelcontextprotocol/client", "2.4.0"), ()),
+        (PY_1, pytest.mark.slow),
+        (PY_2, ()),
+        (TS_1, pytest.mark.slow),
+        (TS_2, ()),
     )
 ]
 OPAQUE = "https://opaque.example/mcp"
@@ -55,7 +55,7 @@ def installed(package: Package) -> Package:
 @pytest.fixture(scope="module")
 def issuer() -> Iterator[str]:
     """The address of the provider, in a process of its own."""
-    folder = installed(PROVIDER).folder
+    folder = installed(ISSUER).folder
     command = [str(suite_install.node()), str(HERE / "provider.mjs"), str(folder)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as provider:
         assert provider.stdout is not None

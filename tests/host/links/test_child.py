@@ -6,7 +6,6 @@ import asyncio
 import json
 import os
 import shutil
-import signal
 import subprocess
 import sys
 import textwrap
@@ -20,7 +19,7 @@ from defserve.host import Client, ProcessLink
 from defserve.host.conversation import ClientConversation
 from defserve.host.links import child as child_module
 from defserve.host.links.environment import bare_environment
-from tests.waiting import until, wait_until
+from tests.waiting import is_running, until, wait_until
 
 pytestmark = pytest.mark.anyio
 
@@ -138,16 +137,37 @@ async def test_an_exit_is_noticed_though_a_grandchild_holds_the_pipes(tmp_path: 
         sys.exit(7)
         """
     )
-    try:
-        assert await link.receive() == b"{}"
-        async with asyncio.timeout(20):
-            with pytest.raises(PeerGone, match="exited with code 7"):
-                await link.receive()
-            assert await link.wait() == 7
-        async with asyncio.timeout(20):
-            await link.aclose()
-    finally:
-        os.kill(int((tmp_path / "pid").read_text()), signal.SIGKILL)
+    assert await link.receive() == b"{}"
+    async with asyncio.timeout(20):
+        with pytest.raises(PeerGone, match="exited with code 7"):
+            await link.receive()
+        assert await link.wait() == 7
+    async with asyncio.timeout(20):
+        await link.aclose()
+    await until(lambda: not is_running(int((tmp_path / "pid").read_text())))
+
+
+@posix
+@pytest.mark.parametrize("is_deaf", [False, True])
+async def test_what_a_child_leaves_behind_ends_with_it(tmp_path: Path, is_deaf: bool):
+    deaf = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print(1, flush=True); time.sleep(600)"
+    left = deaf if is_deaf else "import time; print(1, flush=True); time.sleep(600)"
+    link = await python(
+        f"""
+        import subprocess, sys
+        sleeper = subprocess.Popen([sys.executable, "-c", {left!r}], stdout=subprocess.PIPE)
+        sleeper.stdout.readline()
+        open({str(tmp_path / "pid")!r}, "w").write(str(sleeper.pid))
+        print("{{}}", flush=True)
+        sys.stdin.read()
+        """
+    )
+    assert await link.receive() == b"{}"
+    sleeper = int((tmp_path / "pid").read_text())
+    assert is_running(sleeper)
+    await link.aclose()
+    assert link.returncode == 0
+    await until(lambda: not is_running(sleeper))
 
 
 async def test_all_that_was_written_before_an_exit_is_received():

@@ -6,6 +6,7 @@ import asyncio
 import json
 import os
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -103,6 +104,17 @@ def test_secrets_are_in_the_keyring_and_not_in_the_file(folder: Path, caplog: py
     store.forget(URL)
 
 
+def test_two_folders_have_two_sign_ins_to_one_server_in_one_keyring(tmp_path: Path) -> None:
+    keyring = Keyring(FakeBackend())
+    home, work = (FileStore(tmp_path / name, keyring) for name in ("home", "work"))
+    for store, token in ((home, "mine"), (work, "theirs")):
+        store.write(replace(made(), tokens=Tokens(token)))
+    for store, token in ((home, "mine"), (work, "theirs")):
+        found = store.read(URL)
+        assert found is not None and found.tokens is not None and found.tokens.access_token == token
+    assert home.forget(URL) and work.read(URL) is not None
+
+
 def test_the_keyring_of_the_system_counts_only_if_it_keeps_something(monkeypatch: pytest.MonkeyPatch) -> None:
     keyring = pytest.importorskip("keyring")
     backend = FakeBackend()
@@ -154,6 +166,9 @@ def test_a_file_that_is_broken_newer_or_of_another_server_is_no_sign_in(folder: 
         (URL, URL + "?tenant=1", False),
         ("http://[::1]:8000/mcp", "http://[::1]:8000/mcp/", True),
         ("http://[", "http://[", True),
+        ("wss://a.example/mcp", "https://a.example:443/mcp", True),
+        ("ws://localhost:80/mcp", "http://localhost/mcp", True),
+        ("ws://a.example/mcp", "https://a.example/mcp", False),
     ],
 )
 def test_which_addresses_are_one_server(one: str, other: str, is_same: bool) -> None:

@@ -287,3 +287,18 @@ async def test_a_channel_is_opened_by_its_type_and_address():
                 await do(inspection, "live.open", type="chat", address=address)
     async with inspecting(Server("plain")) as inspection:
         assert await do(inspection, "live.overview") == {"version": None}
+
+
+async def test_a_server_without_channels_is_not_asked_for_them():
+    server = Server("quiet")
+    server.feature_set("notes", "Remember.")
+    async with inspecting(server, "stateless") as inspection:
+        await do(inspection, "live.collect")
+        assert inspection.recorder.errors == 0
+        assert "channels/list" not in {each.method for each in inspection.recorder.slice(0, inspection.recorder.count)}
+
+
+async def test_a_server_with_channels_is_asked_for_them():
+    async with inspecting(lively(), "stateless") as inspection:
+        await do(inspection, "live.collect")
+        assert "channels/list" in {each.method for each in inspection.recorder.slice(0, inspection.recorder.count)}

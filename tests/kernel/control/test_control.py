@@ -20,7 +20,7 @@ from defserve.errors import PeerGone, UsageError
 from defserve.kernel.control import listener
 from defserve.kernel.control.asking import ask, asking
 from defserve.kernel.control.listener import LONGEST_REQUEST, MOST_PEERS, controlled
-from defserve.kernel.control.places import own_place, places_of
+from defserve.kernel.control.places import located_kernel, own_place, places_of
 from tests.waiting import until
 
 pytestmark = pytest.mark.anyio
@@ -105,6 +105,21 @@ async def test_verbs_are_answered_over_a_socket_that_others_cannot_use(config: P
         assert await asyncio.to_thread(asked, config, verb="ps") == [{"id": "a"}, {"id": "b"}]
         assert await asyncio.to_thread(asked, config, verb="search", query="x", top=2) == [{"name": "x"}] * 2
     assert not path.exists()
+
+
+async def test_a_kernel_is_found_though_its_file_is_gone(config: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(config.parent)
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(config.parent))
+    monkeypatch.delenv("MGP_CONFIG_PATH", raising=False)
+    async with controlled(config, FakeKernel()):
+        os.unlink(config)
+        for given in (None, "mgp.toml", str(config)):
+            assert await asyncio.to_thread(located_kernel, given) == config
+        assert await asyncio.to_thread(located_kernel, None, {"MGP_CONFIG_PATH": str(config)}) == config
+        assert await asyncio.to_thread(asked, config, verb="status") == [{"pid": os.getpid()}]
+    for given in (None, "mgp.toml"):
+        with pytest.raises(UsageError):
+            located_kernel(given)
 
 
 async def test_a_refusal_arrives_with_its_fix(config: Path) -> None:

@@ -33,7 +33,7 @@ from tests.auth.vendor import FakeVendor
 from tests.certificate import self_signed
 from tests.rows import for_each_row
 from tests.serving.workers.group import QUICK, call_request, write_server
-from tests.waiting import wait_until
+from tests.waiting import is_running, wait_until
 
 
 class OverUnix(HTTPConnection):
@@ -187,13 +187,6 @@ def test_a_killed_supervisor_leaves_no_process_behind(tmp_path: Path):
         process.kill()
         process.wait()
         wait_until(lambda: not is_running(worker))
-
-
-def is_running(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except OSError:
-        return False
 
 
 def test_a_terminal_that_was_closed_ends_the_group(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):

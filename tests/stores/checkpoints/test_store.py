@@ -6,6 +6,7 @@ import asyncio
 import json
 import os
 from collections.abc import Mapping
+from copy import deepcopy
 from typing import Any, NamedTuple
 
 import pytest
@@ -15,7 +16,7 @@ from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invaria
 
 from defserve.errors import LimitExceeded, UsageError
 from defserve.stores.checkpoints import tree
-from defserve.stores.checkpoints.ids import RANDOM, canonical, make_id, verify_id
+from defserve.stores.checkpoints.ids import RANDOM, FreshRandom, canonical, make_id, verify_id
 from defserve.stores.checkpoints.patches import apply_patch
 from defserve.stores.checkpoints.store import OPAQUE, TREE, CheckpointStore, Commit, HeadMoved, StateTampered
 from defserve.stores.checkpoints.tree import SNAPSHOT_EVERY, CheckpointGone, CheckpointRecord, Retention, TreeKey
@@ -70,6 +71,18 @@ def test_an_id_belongs_to_its_owner_its_set_and_its_content_alone():
 @pytest.mark.parametrize("id", ["", "chk_", "chk_abc", "tree", "chk_" + "\ud800" * 44, "chk_" + "é" * 44])
 def test_what_is_no_id_is_verified_as_none(id: str):
     assert not verify_id(SECRET, id, "alice", "notes", b"")
+
+
+def test_random_bytes_of_ids_are_never_given_twice(monkeypatch: pytest.MonkeyPatch):
+    fresh = FreshRandom()
+    taken = [fresh.take() for _ in range(1000)]
+    # A forked process has the same object in its memory.
+    forked = deepcopy(fresh)
+    monkeypatch.setattr(os, "getpid", lambda: 1)
+    taken += [forked.take() for _ in range(1000)]
+    monkeypatch.undo()
+    taken += [fresh.take() for _ in range(1000)]
+    assert len({*taken}) == 3000 and {*map(len, taken)} == {RANDOM}
 
 
 def test_an_id_needs_a_key_and_randomness():

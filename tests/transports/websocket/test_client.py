@@ -8,10 +8,12 @@ from contextlib import asynccontextmanager
 
 import pytest
 from websockets.asyncio.server import ServerConnection, serve
+from websockets.http11 import Request, Response
 
 from defserve.errors import PeerGone, UsageError
+from defserve.transports.client_errors import Challenged, HttpRefusal
 from defserve.transports.websocket import client as websocket_client
-from defserve.transports.websocket.client import WebSocketClient
+from defserve.transports.websocket.client import WebSocketClient, dial
 from tests.raw import soon, until
 
 pytestmark = pytest.mark.anyio
@@ -107,3 +109,40 @@ async def test_nobody_there_is_gone_and_no_address_is_a_mistake():
         await WebSocketClient.open("ws://127.0.0.1:1/", longest=1)
     with pytest.raises(UsageError):
         await WebSocketClient.open("http://127.0.0.1/", longest=1)
+
+
+async def test_a_redirect_is_not_followed_since_headers_would_go_with_it():
+    seen: list[str] = []
+
+    async def elsewhere(socket: ServerConnection) -> None:
+        seen.append(str(socket.request))
+
+    async with serve(elsewhere, "127.0.0.1", 0) as evil:
+        there = f"ws://127.0.0.1:{next(iter(evil.sockets)).getsockname()[1]}/"
+
+        def redirect(connection: ServerConnection, request: Request) -> Response:
+            answer = connection.respond(302, "")
+            answer.headers["Location"] = there
+            return answer
+
+        async with serve(elsewhere, "127.0.0.1", 0, process_request=redirect) as honest:
+            url = f"ws://127.0.0.1:{next(iter(honest.sockets)).getsockname()[1]}/"
+            with pytest.raises(HttpRefusal, match="HTTP 302"):
+                await dial(url, token="t", headers={"x-api-key": "k"}, longest=1_000)
+    assert seen == []
+
+
+async def test_challenges_in_two_headers_are_one_challenge_and_say_who_refused():
+    async def never(socket: ServerConnection) -> None: ...
+
+    def challenge(connection: ServerConnection, request: Request) -> Response:
+        answer = connection.respond(401, "")
+        answer.headers["WWW-Authenticate"] = 'DPoP algs="ES256"'
+        answer.headers["WWW-Authenticate"] = 'Bearer resource_metadata="https://x.example"'
+        return answer
+
+    async with serve(never, "127.0.0.1", 0, process_request=challenge) as server:
+        with pytest.raises(Challenged) as refused:
+            await dial(f"ws://127.0.0.1:{next(iter(server.sockets)).getsockname()[1]}/", longest=1_000)
+    assert "DPoP" in refused.value.headers["www-authenticate"] and "Bearer" in refused.value.headers["www-authenticate"]
+    assert refused.value.peers == {"127.0.0.1"}

@@ -57,9 +57,12 @@ async def download(url: str) -> bytes:
 
 def _exchange(request: HttpRequest) -> HttpAnswer:
     from http.client import HTTPException
+    from urllib.error import URLError
 
     try:
         return _answer(request)
+    except URLError as error:
+        raise OSError(str(error.reason)) from None
     except HTTPException as error:
         raise OSError(f"what it answers is not HTTP: {type(error).__name__}") from None
 

@@ -48,6 +48,29 @@ class CredentialHolder(Protocol):
         """One of them is no longer good. End what belongs to it."""
 
 
+class KeptCredential:
+    """Holds the credential of a request that is over, for what it has left behind. It releases itself."""
+
+    def __init__(
+        self,
+        live: LiveCredentials,
+        shown: Sequence[ShownCredential],
+        is_kept: Callable[[], bool],
+        ended: Callable[[], None],
+    ) -> None:
+        self._live, self._shown, self._is_kept, self._ended = live, shown, is_kept, ended
+
+    def shown(self) -> Sequence[ShownCredential]:
+        if self._is_kept():
+            return self._shown
+        self._live.release(self)
+        return ()
+
+    def credential_ended(self, key: Any) -> None:
+        self._live.release(self)
+        self._ended()
+
+
 class LiveCredentials:
     """Verifies the credentials of everything that is open."""
 
@@ -70,6 +93,11 @@ class LiveCredentials:
             self._sweep_later()
             if self.revocations is not None:
                 self._following = loop.create_task(self._follow(self.revocations))
+
+    def keep(self, shown: Sequence[ShownCredential], is_kept: Callable[[], bool], ended: Callable[[], None]) -> None:
+        """Verify the credentials of a request on, for what was opened by it and outlives it."""
+        if shown:
+            self.hold(KeptCredential(self, shown, is_kept, ended))
 
     def release(self, holder: CredentialHolder) -> None:
         """It is closed."""

@@ -14,8 +14,8 @@ from defserve.cli.option_types import positive
 from defserve.cli.parser import CommandParser
 from defserve.cli.screen.blocks import Data
 from defserve.cli.screen.screen import show_each
-from defserve.kernel.config.locating import locate
 from defserve.kernel.control.asking import ask
+from defserve.kernel.control.places import located_kernel
 from defserve.wire.jsonvalue import is_object
 
 CONFIG_HELP: Final = "the kernel's file (default: $MGP_CONFIG_PATH, ./mgp.toml, ~/.config/mgp/servers.toml)"
@@ -70,7 +70,7 @@ def run(word: str, argv: list[str]) -> int:
     failed = list[Any]()
 
     def answers() -> Iterator[Any]:
-        for answer in ask(locate(options.config), {"verb": name, **fields}, options.pid):
+        for answer in ask(located_kernel(options.config), {"verb": name, **fields}, options.pid):
             if is_object(answer) and answer.get("ok") is False:
                 failed.append(answer)
             yield answer

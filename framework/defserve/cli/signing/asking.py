@@ -13,7 +13,7 @@ from defserve.cli.screen.blocks import Line
 from defserve.cli.screen.screen import prompt_for, tell
 from defserve.cli.target.refusals import explained
 from defserve.host.signin import account
-from defserve.host.signin.redirects.browser import Browser, open_browser
+from defserve.host.signin.redirects.browser import Browser, has_browser, open_browser
 
 LONGEST_LINE: Final = 16_384
 
@@ -34,7 +34,7 @@ async def sign_in(url: str, options: LoginOptions) -> str:
     is_typed = sys.stdin.isatty() or not options.opens_browser
     redirect = Browser(
         opens=open_browser if options.opens_browser else lambda url: False,
-        show=lambda there: _show(there, is_opened=options.opens_browser),
+        show=lambda there: _show(there, is_opened=options.opens_browser and has_browser()),
         typed=_typed if is_typed else None,
         port=options.port,
     )
@@ -44,8 +44,8 @@ async def sign_in(url: str, options: LoginOptions) -> str:
 
 
 def _show(url: str, *, is_opened: bool) -> None:
-    said = "Your browser opens to sign in. If it does not, open this address:" if is_opened else "Open this address:"
-    tell(Line(said), Line(f"  {url}"))
+    said = "Your browser opens to sign in. If it does not, open" if is_opened else "To sign in, open"
+    tell(Line(f"{said} this address:"), Line(f"  {url}"))
 
 
 async def _typed(is_again: bool) -> str:

@@ -63,7 +63,7 @@ async def connect(
         **({"on_progress": work.progress, "on_log": work.log} if work is not None and work.is_drawn else {}),
     }
     try:
-        with explained(target.address):
+        with explained(target.address, is_signed_in=_is_signed_in(target, options)):
             if target.server is not None:
                 async with AsyncExitStack() as stack:
                     starting = target.server.connect(**chosen)
@@ -96,13 +96,19 @@ async def link_to(target: ServerTarget, options: Namespace) -> Link:
         headers = {name.lower(): value for name, value in given.items()}
         address, token = with_local_key(target.address, options.token, headers)
         auth = None
-        if token is None and "authorization" not in headers and is_kept(address):
+        if token is None and _is_signed_in(target, options) and is_kept(address):
             from defserve.host.signin.options import StoredSignIn
 
             auth = StoredSignIn()
         return await connect_url(address, headers=headers, token=token, auth=auth)
     program, *args = target.command
     return await ProcessLink.spawn(program, args, env=target.env, cwd=target.cwd, echo=options.verbose)
+
+
+def _is_signed_in(target: ServerTarget, options: Namespace) -> bool:
+    """Whether a command uses the token of `defserve login`. One that its command line gives wins over it."""
+    given = {name.lower() for name in (*target.headers, *headers_of(options.header))}
+    return bool(target.address) and not options.token and "authorization" not in given and is_kept(target.address)
 
 
 def _answers() -> Answers:

@@ -30,8 +30,11 @@ SCOPES: Final = re.compile(r'scope="([\w:./ -]{1,1000})"', re.ASCII)
 
 
 @contextmanager
-def explained(address: str) -> Generator[None]:
-    """What HTTP refuses in this block is raised as UsageError or PeerGone, with what helps."""
+def explained(address: str, *, is_signed_in: bool = False) -> Generator[None]:
+    """What HTTP refuses in this block is raised as UsageError or PeerGone, with what helps.
+
+    `is_signed_in` says that the token comes from `defserve login`, not from the command line.
+    """
     try:
         yield
     except Unreachable as error:
@@ -39,6 +42,11 @@ def explained(address: str) -> Generator[None]:
     except SignInError as error:
         raise UsageError(error.problem, fix=error.fix) from None
     except Challenged as error:
+        if is_signed_in and error.error == "invalid_token":
+            raise UsageError(
+                f"{address} does not take the token of your sign-in any more (HTTP {error.data['status']})",
+                fix=f"sign in again: defserve login {address}",
+            ) from None
         raise UsageError(error.message, fix=_credentials(error, address)) from None
     except HttpRefusal as error:
         raise UsageError(error.message, fix=STATUSES.get(error.data["status"], "").format(url=address)) from None

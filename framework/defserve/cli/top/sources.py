@@ -17,8 +17,8 @@ from defserve.cli.top.prometheus import read_metrics, read_workers
 from defserve.cli.top.snapshot import TopSnapshot
 from defserve.errors import PeerError, PeerGone, UsageError
 from defserve.host.client import Client
-from defserve.kernel.config.locating import locate
 from defserve.kernel.control.asking import ask
+from defserve.kernel.control.places import located_kernel
 from defserve.tooling.listing import LISTING_OFFER
 
 Source = Callable[[], Awaitable[TopSnapshot]]
@@ -34,7 +34,7 @@ NO_METRICS: Final = "it serves no metrics: start it with --metrics to see calls,
 def source_of(target: str | None, options: Namespace, stack: AsyncExitStack) -> Source:
     """The source for what the command line names. What it opens is closed with `stack`."""
     if target is None or target.endswith(".toml"):
-        return _KernelSource(locate(target), options.pid)
+        return _KernelSource(located_kernel(target), options.pid)
     if (scheme := urlsplit(target).scheme) in SCHEMES:
         return _ServerSource(target, options, stack)
     if scheme == "unix":

@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Coroutine
-from typing import Any
+from typing import Any, Final
 
 from defserve.errors import PeerError, ProtocolError
 from defserve.host.exchange.pending import Answer
 from defserve.wire.codec import encode
 from defserve.wire.messages import Id, Request
+
+MOST: Final = 1_024
 
 log = logging.getLogger("defserve.host")
 
@@ -23,6 +25,11 @@ class PeerRequests:
     def __init__(self, send: Callable[[bytes], Awaitable[None]]) -> None:
         self.tasks: dict[object, asyncio.Task[None]] = {}
         self._send = send
+
+    @property
+    def is_full(self) -> bool:
+        """Whether so many answers are under way that no more are begun. A peer may ask, and not read the answers."""
+        return len(self.tasks) >= MOST
 
     def start(self, work: Coroutine[Any, Any, None], id: Id | None = None) -> None:
         key = object() if id is None else id

@@ -12,7 +12,7 @@ from typing import Any
 
 from defserve.host.exchange.answering import PeerRequests
 from defserve.host.exchange.pending import Answer, Follower, Heard, PendingRequest
-from defserve.host.exchange.unreadable import Unreadable
+from defserve.host.exchange.unreadable import CutMessage, Unreadable, UnreadableReply
 from defserve.host.fields import number_of, text_of
 from defserve.wire.codec import PARSE_ERROR, is_id
 from defserve.wire.messages import Id, Malformed, Message, Notification, Reply, Request
@@ -55,6 +55,8 @@ class IncomingMessages:
             self._notified(message, forward)
         elif isinstance(message, Request) and message.id in self._answering.tasks:
             log.warning("skipped a request whose id is in use: %.200r", self.shown(data))
+        elif isinstance(message, Request) and self._answering.is_full:
+            log.debug("skipped a request: the peer does not read its answers: %.200r", self.shown(data))
         elif isinstance(message, Request):
             answer = forward.on_request if forward else None
             self._answering.start(self._answering.answer(message, answer or self._on_request), message.id)
@@ -68,7 +70,8 @@ class IncomingMessages:
             log.debug("a reply that nobody waits for: %.200r", self.shown(data))
 
     def _malformed(self, message: Malformed, data: bytes, beside: PendingRequest | None) -> None:
-        log.warning("skipped a line that is not a message (%s): %.200r", message.message, self.shown(data))
+        why = f"longer than {data.limit} bytes" if isinstance(data, CutMessage) else message.message
+        log.warning("skipped a line that is not a message (%s): %.200r", why, self.shown(data))
         id = message.id
         # A line that can be read, and names no request of ours, answers none.
         if id is None and message.code == PARSE_ERROR and (line := Unreadable(data)).is_reply:
@@ -76,8 +79,7 @@ class IncomingMessages:
             meant = [beside.id] if beside is not None else list(self._pending)
             id = line.id if line.id is not None else meant[0] if len(meant) == 1 else None
         if awaited := self.awaited(id):
-            error = {"code": message.code, "message": f"the peer's reply is unreadable: {message.message}"}
-            awaited.set_result(Reply(id, None, error))
+            awaited.set_result(UnreadableReply(id, message.code, why))
 
     def _notified(self, note: Notification, forward: Follower | None) -> None:
         if note.method == "notifications/cancelled":

@@ -1,4 +1,4 @@
-"""Which request a line was meant to answer that cannot be decoded. Reads a bounded part of the line."""
+"""Lines that cannot be decoded: which request one was meant to answer, by a bounded part of it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any, Final
 from pydantic_core import from_json
 
 from defserve.wire.codec import is_id
-from defserve.wire.messages import Id
+from defserve.wire.messages import Id, Reply
 
 HEAD: Final = 16 * 1024
 TAIL: Final = 1024
@@ -17,6 +17,22 @@ TOKEN: Final = re.compile(rb'"(?:[^"\\]|\\.)*+"?+|[{}\[\]]', re.DOTALL)
 VALUE: Final = re.compile(rb'\s*+:\s*+(-?\d{1,18}(?=[\s,}])|"(?:[^"\\]|\\.){0,256}+")')
 LAST: Final = re.compile(rb',\s*+"id"(\s*+:[^{}\[\]]{1,600})\}\s*+$')
 OPEN: Final = (b"{", b"[")
+
+
+class CutMessage(bytes):
+    """The beginning and the end of a line that was longer than `limit` bytes."""
+
+    limit = 0
+
+
+class UnreadableReply(Reply):
+    """Stands for a reply that cannot be decoded. `why` is in our own words."""
+
+    __slots__ = ("why",)
+
+    def __init__(self, id: Id | None, code: int, why: str) -> None:
+        super().__init__(id, None, {"code": code, "message": f"the peer's reply is unreadable: {why}"})
+        self.why = why
 
 
 class Unreadable:

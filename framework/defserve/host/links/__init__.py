@@ -3,6 +3,6 @@
 A link carries whole JSON messages and says why the server left. It knows only the methods that its transport needs
 (headers, sessions, cancellation).
 
-May import: `host.link`, `host.conversation`, `host.eras`, `host.exchange`, `host.fields`,
+May import: `auth.urls`, `host.link`, `host.conversation`, `host.eras`, `host.exchange`, `host.fields`,
 `protocols.mcp.tools.param_headers`, `transports`, `wire`.
 """

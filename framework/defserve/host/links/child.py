@@ -14,6 +14,7 @@ from typing import Final, NamedTuple, cast
 
 from defserve.errors import PeerGone
 from defserve.host.links.environment import bare_environment
+from defserve.host.links.message_lines import MessageLines
 from defserve.redaction import printable_lines
 from defserve.wire.framing import Lines
 
@@ -85,7 +86,7 @@ class Child(asyncio.SubprocessProtocol):
         self.stderr_tail: deque[str] = deque(maxlen=LAST_WORDS)
         self.stderr_ended: asyncio.Future[None] = loop.create_future()
         self._transport: asyncio.SubprocessTransport | None = None
-        self._lines, self._stderr = Lines(LONGEST_MESSAGE), Lines(LONGEST_STDERR_LINE)
+        self._lines, self._stderr = MessageLines(LONGEST_MESSAGE), Lines(LONGEST_STDERR_LINE)
         self._ready: deque[bytes] = deque()
         self._ready_size = 0
         self._hears = self._has_written = False
@@ -185,6 +186,17 @@ class Child(asyncio.SubprocessProtocol):
         except ProcessLookupError:
             pass
 
+    @property
+    def left_others(self) -> bool:
+        """Whether processes are left that it has started. As long as they are, nobody else gets its number."""
+        if os.name != "posix":
+            return False
+        try:
+            os.killpg(self.pid, 0)
+        except OSError:
+            return False
+        return True
+
     def release(self) -> None:
         """Close the pipes. Kills a process that still runs."""
         self._end_output()
@@ -251,9 +263,8 @@ class Child(asyncio.SubprocessProtocol):
     def _take_lines(self, lines: Sequence[bytes | None]) -> None:
         for line in lines:
             if line is None:
-                name = self.options.command
-                log.warning("%s wrote a line of more than %d bytes; skipped", name, LONGEST_MESSAGE)
-            elif self.take is not None:
+                continue
+            if self.take is not None:
                 self.take(line)
             else:
                 self._ready.append(line)

@@ -5,12 +5,15 @@ from __future__ import annotations
 
 import asyncio
 import os
+import signal
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 
 from defserve.errors import PeerGone
 from defserve.host.links.child import ECHO_SECONDS, END_SIGNALS, Child, ChildOptions
 
 GRACE_SECONDS = 2.0
+LOOK_SECONDS, OTHERS_LOOKS = 0.02, 25
+"""Half a second for what a child has left behind."""
 NEVER_SERVED = ": it ended without serving; does the file end with server.main()?"
 
 
@@ -115,10 +118,22 @@ class ProcessLink:
             await asyncio.wait((child.exited,), timeout=child.options.grace)
             if child.exited.done():
                 break
+        await self._end_others(child)
         await self._finish_stderr(child)
         child.release()
         if self._leaving is not None:
             self._leaving.cancel()
+
+    async def _end_others(self, child: Child) -> None:
+        """End what the child has started and left behind. One that moved to a session of its own is not known."""
+        if not child.exited.done() or not child.left_others:
+            return
+        child.signal(signal.SIGTERM)
+        for _ in range(OTHERS_LOOKS):
+            await asyncio.sleep(LOOK_SECONDS)
+            if not child.left_others:
+                return
+        child.signal(signal.SIGKILL)
 
     async def _exit_error(self, child: Child) -> PeerGone:
         """Why the child is gone: its exit code and its last lines on stderr."""

@@ -5,7 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
+from defserve.auth.urls import http_address
 from defserve.errors import PeerGone
+from defserve.host.link import Authorizer, HttpChallenge
+from defserve.host.links.authorizing import AUTHORIZATION, MOST_ROUNDS
+from defserve.transports.client_errors import Challenged
 from defserve.transports.websocket.client import dial, websockets_library
 
 if TYPE_CHECKING:
@@ -19,8 +23,8 @@ LONGEST_MESSAGE = 4 * 1024 * 1024
 class WebSocketLink:
     """One connection, opened by `WebSocketLink.connect`. A server that answers no ping counts as gone."""
 
-    def __init__(self, socket: ClientConnection, address: str) -> None:
-        self._socket, self._address = socket, address
+    def __init__(self, socket: ClientConnection, address: str, authorizer: Authorizer | None = None) -> None:
+        self._socket, self._address, self._authorizer = socket, address, authorizer
         self._Closed: type[Exception] = websockets_library().ConnectionClosed
 
     @classmethod
@@ -31,20 +35,41 @@ class WebSocketLink:
         headers: Mapping[str, str] | None = None,
         token: str | None = None,
         longest: int = LONGEST_MESSAGE,
+        authorizer: Authorizer | None = None,
     ) -> WebSocketLink:
         """Open a connection. `token` is sent as a bearer token; a message longer than `longest` ends the connection.
 
-        Raises PeerError if the server refuses, PeerGone if there is none, UsageError without `websockets`.
+        `authorizer` gives tokens instead of `token`, until the server takes one. Raises PeerError if the server
+        refuses, PeerGone if there is none, UsageError without `websockets`.
         """
-        return cls(
-            *await dial(
-                url,
-                token=token,
-                headers=headers,
-                longest=longest,
-                subprotocols=[SUBPROTOCOL],
-            )
-        )
+        if authorizer is None:
+            return cls(*await dial(url, token=token, headers=headers, longest=longest, subprotocols=[SUBPROTOCOL]))
+        try:
+            return await cls._authorized(url, headers or {}, longest, authorizer)
+        except BaseException:
+            await authorizer.aclose()
+            raise
+
+    @classmethod
+    async def _authorized(
+        cls, url: str, headers: Mapping[str, str], longest: int, authorizer: Authorizer
+    ) -> WebSocketLink:
+        for left in reversed(range(MOST_ROUNDS + 1)):
+            shown = await authorizer.headers("GET", http_address(url))
+            try:
+                socket, address = await dial(
+                    url, headers={**headers, **shown}, longest=longest, subprotocols=[SUBPROTOCOL]
+                )
+            except Challenged as refusal:
+                sent = shown.get(AUTHORIZATION, "")
+                challenge = HttpChallenge(refusal.data["status"], refusal.headers, sent, refusal.peers)
+                if not left or not await authorizer.refused(challenge):
+                    raise
+                continue
+            if socket.response is not None:
+                authorizer.taken({name.lower(): value for name, value in socket.response.headers.raw_items()})
+            return cls(socket, address, authorizer)
+        raise AssertionError("unreachable")
 
     async def send(self, message: bytes) -> None:
         """Send one message as a text frame. Raises PeerGone if the connection is closed."""
@@ -62,6 +87,8 @@ class WebSocketLink:
 
     async def aclose(self) -> None:
         """Close the connection. Safe to call twice."""
+        if self._authorizer is not None:
+            await self._authorizer.aclose()
         await self._socket.close()
 
     def _gone(self, closed: Any) -> PeerGone:

@@ -11,7 +11,7 @@ from typing import Any, Final, NamedTuple, TypeAlias
 from urllib.parse import urlsplit
 
 from defserve.auth.challenges import NO_CHALLENGE, Challenge, oauth_challenge
-from defserve.auth.urls import checked_url, is_loopback
+from defserve.auth.urls import checked_url, http_address, is_loopback
 from defserve.errors import PeerError, UsageError
 from defserve.host.link import HttpChallenge
 from defserve.host.signin.credential import Credential
@@ -54,6 +54,7 @@ class ServerAuthorizer:
     def __init__(
         self, url: str, store: CredentialStore, grant: TokenGrant | None, how: AuthorizerOptions | None = None
     ) -> None:
+        url = http_address(url)
         checked_url(url, "the address to sign in to", query=True)
         self._url, self._store, self._grant, self._how = url, store, grant, how or AuthorizerOptions()
         self._credential: Credential | None = None
@@ -82,7 +83,10 @@ class ServerAuthorizer:
                 await self._alone(self._refresh(credential))
             except SignInError as error:
                 if credential.tokens.has_ended:
-                    raise
+                    raise SignInError(
+                        f"the sign-in to {self._url} has to be renewed, which fails: {error.problem}",
+                        fix=error.fix or f"try again later, or sign in again: defserve login {self._url}",
+                    ) from None
                 log.warning("the token for %s could not be renewed, and is still used: %s", self._url, error.problem)
             credential = self._credential
         if credential is None or credential.tokens is None:
@@ -166,6 +170,12 @@ class ServerAuthorizer:
             if await self._refresh(replace(credential, issuer=found.issuer)):
                 return True
         if self._grant is None:
+            if credential is not None and not is_same:
+                raise SignInError(
+                    f"{self._url} has another issuer than when you signed in: {found.issuer.issuer}, "
+                    f"not {credential.issuer.issuer}",
+                    fix=f"if that is right, sign in again: defserve login {self._url}",
+                )
             return False
         before = credential.asked if credential is not None and is_same and status == 403 else ()
         if status == 403 and set(challenge.scopes) <= set(before):

@@ -70,7 +70,9 @@ async def register(
         raise RefusedByIssuer(
             error,
             f"{issuer.issuer} refuses to register us: {quoted(error)}{f': {said}' if said else ''}",
-            fix="register a client by hand, and give --client-id; in code: SignIn(client_id=…)",
+            fix="ask for other scopes: --scope; in code: scopes=[…]"
+            if scopes and "scope" in said
+            else "register a client by hand, and give --client-id; in code: SignIn(client_id=…)",
         )
     secret = text_of(document.get("client_secret")) or None
     ends = number_of(document.get("client_secret_expires_at")) or None

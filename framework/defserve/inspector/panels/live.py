@@ -64,6 +64,12 @@ def _opens(mcpl: McplPeer) -> bool:
     return is_offered and mcpl.feature_sets.grants.permits(LIFECYCLE)
 
 
+def _has_channels(mcpl: McplPeer) -> bool:
+    """Whether the server says that it has channels, in its capabilities or in a feature set."""
+    uses = (use for one in mcpl.feature_sets for use in one.uses)
+    return bool(mcpl.feature_sets.advertised.get("channels")) or any(use.startswith("channels") for use in uses)
+
+
 def _set(mcpl: McplPeer, name: str) -> Json:
     one, lists = mcpl.feature_sets[name], mcpl.feature_sets.scoping(name)
     grants = mcpl.feature_sets.grants
@@ -163,8 +169,9 @@ def _seq(inspection: Inspection, began: int, method: str) -> int | None:
 async def collect(inspection: Inspection, request: Request) -> Any:
     """Fetch what waits in the inboxes of a server that cannot push."""
     async with _live(inspection, request) as mcpl:
-        with suppress(PeerError, LiveRefusal):  # a server need not have channels
-            await mcpl.channels.refresh()
+        if _has_channels(mcpl):  # else the question would only be one more error on the wire
+            with suppress(PeerError, LiveRefusal):
+                await mcpl.channels.refresh()
         return {"found": await mcpl.collect()}
 
 

@@ -6,16 +6,17 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from defserve.inspector.inspection import Inspection
+from defserve.inspector.items import named
 from defserve.inspector.panels.resources import completes
 from defserve.inspector.panels.verb import Verb, asking
 from defserve.inspector.protocol import Request
 
 
 async def list_prompts(inspection: Inspection, request: Request) -> Any:
-    """`prompts` as they came, and whether the server `completes` their arguments."""
+    """`prompts`, and whether the server `completes` their arguments."""
     async with asking(inspection, request) as client:
         offered = "prompts" in client.capabilities
-        found = await client.prompts() if offered else []
+        found = named(await client.prompts(), "name") if offered else []
     return {"offered": offered, "prompts": found, "completes": completes(client)}
 
 

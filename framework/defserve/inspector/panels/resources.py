@@ -9,6 +9,7 @@ from defserve.errors import PeerError, PeerGone
 from defserve.host.client import Client
 from defserve.host.fields import object_of, texts_of
 from defserve.inspector.inspection import Inspection
+from defserve.inspector.items import contents_of, named
 from defserve.inspector.panels.verb import Verb, asking
 from defserve.inspector.protocol import BadMessage, Json, Request
 from defserve.protocols.mcp.resources.uri_expansion import expand, parse
@@ -18,12 +19,12 @@ MOST_VALUES: Final = 100
 
 
 async def list_resources(inspection: Inspection, request: Request) -> Any:
-    """`resources` and `templates` as they came, templates with their `variables`; what is `watched`, if that can be."""
+    """`resources` and `templates`, templates with their `variables`; what is `watched`, if that can be."""
     async with asking(inspection, request) as client:
         if "resources" not in client.capabilities:
             return {"offered": False, "resources": [], "templates": [], "watches": False, "watched": []}
         offer = object_of(client.capabilities.get("resources"))
-        found = {"resources": await client.resources(), "templates": await _templates(client)}
+        found = {"resources": named(await client.resources(), "uri"), "templates": await _templates(client)}
         watches = offer.get("subscribe") is True
         watched = await inspection.watches.renew(client) if watches else []
     return {"offered": True, **found, "watches": watches, "watched": watched, "completes": completes(client)}
@@ -36,7 +37,7 @@ async def _templates(client: Client) -> list[Json]:
         raise
     except PeerError:
         return []  # servers without templates may not know the method
-    return [{"definition": each, "variables": variables(str(each.get("uriTemplate", "")))} for each in found]
+    return [{"definition": each, "variables": variables(each["uriTemplate"])} for each in named(found, "uriTemplate")]
 
 
 def completes(client: Client) -> bool:
@@ -65,10 +66,10 @@ async def expanded(inspection: Inspection, request: Request) -> Any:
 
 
 async def read(inspection: Inspection, request: Request) -> Any:
-    """The `contents` of a resource, unchanged."""
+    """The `contents` of a resource."""
     uri = request.text("uri")
     async with asking(inspection, request) as client:
-        return {"uri": uri, "contents": await client.read(uri)}
+        return {"uri": uri, "contents": contents_of(await client.read(uri))}
 
 
 async def watch(inspection: Inspection, request: Request) -> Any:

@@ -68,6 +68,8 @@ class _File:
             self.table: Mapping[str, Any] = tomllib.loads(text)
         except tomllib.TOMLDecodeError as error:
             raise UsageError(f"{path} is not TOML: {error}", fix="correct that line") from None
+        except FileNotFoundError:
+            raise UsageError(f"{path} is not there", fix="put it back, or correct its name") from None
         except (OSError, UnicodeDecodeError) as error:
             raise UsageError(f"{path} cannot be read: {error}", fix="give a TOML file in UTF-8") from None
         self._lines = lines_of(text)

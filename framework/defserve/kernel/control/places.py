@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import os
 import socket
+from collections.abc import Mapping
 from hashlib import sha256
 from pathlib import Path
 from typing import Final
 
 from defserve.errors import UsageError
+from defserve.kernel.config.locating import OVERRIDE, locate, places
 from defserve.stores.private_folder import is_private_folder, made_private_folder, private_folders
 
 FOLDER: Final = "kernels"
@@ -36,6 +38,19 @@ def places_of(config: Path) -> dict[int, Path]:
                 if process.isdecimal() and _listens(path, int(process)):
                     found.setdefault(int(process), path)
     return found
+
+
+def located_kernel(given: str | None = None, environ: Mapping[str, str] = os.environ) -> Path:
+    """The file whose kernel is asked. A kernel goes on without its file, and is found by the name of it."""
+    try:
+        return locate(given, environ)
+    except UsageError:
+        named = given or environ.get(OVERRIDE)
+        gone = [Path(named).expanduser().absolute()] if named else places(environ)
+        found = next((path for path in gone if places_of(path)), None)
+        if found is None:
+            raise
+        return found
 
 
 def _name(config: Path) -> str:

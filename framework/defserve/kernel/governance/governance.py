@@ -165,6 +165,7 @@ class Governance(Extension):
             return
         if self.access is not None:
             self.access.refresh()
+        await self.permissions.tell()
         for id in self.pins.refresh():
             if (member := self._kernel.members.get(id)) is not None:
                 self.declare_again(member)

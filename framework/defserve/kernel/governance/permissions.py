@@ -12,6 +12,7 @@ A client may still give up a permission of its own, as at any server.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from datetime import datetime
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from defserve.kernel.governance.state_file import KernelState, StateFile
     from defserve.protocols.mgp.audit.trail import AuditTrail
     from defserve.protocols.mgp.options import SecurityOptions
+    from defserve.wire.messages import Params
 
 Decision: TypeAlias = Literal["approved", "denied"]
 INTERACTIVE: Final = "interactive"
@@ -60,9 +62,28 @@ class KernelPermissions(PermissionSection):
         found = super().statuses(call, names)
         if server_id is None or (server_id not in self._kernel.members and not self._decisions(server_id)):
             return found
-        return {name: self._decided_by_operator(call, server_id, name, status) for name, status in found.items()}
+        decided = {name: self._decided_by_operator(server_id, name, status) for name, status in found.items()}
+        for name in (name for name, status in decided.items() if status is ASKED):
+            self._ask(call, server_id, name)
+        return decided
 
-    def _decided_by_operator(self, call: Call, id: str, name: str, status: PermissionStatus) -> PermissionStatus:
+    def decided_for(self, id: str, call: Call | None, names: Iterable[str]) -> dict[str, PermissionStatus]:
+        """What a server is told of its permissions: for a call, or, without one, for callers that are vouched for."""
+        found = dict.fromkeys(names, GRANTED) if call is None else super().statuses(call, names)
+        return {name: self._decided_by_operator(id, name, status) for name, status in found.items()}
+
+    def grant(self, call: Call, params: Params) -> Params:
+        result = super().grant(call, params)
+        if call.session.engine.ready:
+            call.session.engine.spawn(self.tell())
+        return result
+
+    async def tell(self, id: str | None = None) -> None:
+        """Somebody has decided: servers that speak MGP are told, one of them or all."""
+        backends = (one.backend for one in self._kernel.members.values() if id in (None, one.id))
+        await asyncio.gather(*(backend.tell_decisions() for backend in backends if backend is not None))
+
+    def _decided_by_operator(self, id: str, name: str, status: PermissionStatus) -> PermissionStatus:
         decision = self.decision(id, name).get("decision")
         if decision == "denied":
             return DENIED
@@ -72,7 +93,6 @@ class KernelPermissions(PermissionSection):
             return GRANTED
         if self._kernel.config.settings.permissions != INTERACTIVE:
             return status
-        self._ask(call, id, name)
         return ASKED
 
     def _ask(self, call: Call, id: str, name: str) -> None:

@@ -84,6 +84,7 @@ class PermissionVerbs:
             raise UsageError(
                 f"the decision cannot be kept: {error}", fix="make the folder of the file writable"
             ) from None
+        await section.tell(id)
         return [self._row(id, name, needed.get(name, [])) for name in names]
 
     def _needed(self) -> dict[str, dict[str, list[str]]]:

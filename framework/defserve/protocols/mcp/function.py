@@ -100,7 +100,9 @@ class Function:
         """Call the function with its arguments. Raises TimedOut after `seconds`, even if the function does not stop."""
         injection, within = self.injection, call.session.engine.within
         if injection is None:
-            return within(call, seconds, self._begin(call, self.signature.function, kwargs))
+            # The usual kind of function is called without a step between.
+            function, begin = self.signature.function, self._begin
+            return within(call, seconds, function(**kwargs) if begin is _async else begin(call, function, kwargs))
         for name, provider in injection.direct:
             kwargs[name] = provider(call)
         if not injection.dependencies:

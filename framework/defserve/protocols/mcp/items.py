@@ -123,8 +123,8 @@ async def read_answers(call: Call) -> None:
 
 def find(call: Call, registry: Registry[T], name: str, unknown: type[InvalidParams] = InvalidParams) -> T:
     """The item with this name. Raises `unknown` if there is none, or if the caller may not see it."""
-    item = registry.get(name)
-    if item is None or not call.session.composition.visible(call, item):
+    item, composition = registry.get(name), call.session.composition
+    if item is None or (composition.hides and not composition.visible(call, item)):
         raise unknown(f"Unknown {registry.kind}: {name}", data={registry.kind: name})
     return item
 

@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, ClassVar, Literal, NamedTuple, TypeAlias, TypedDict, Unpack
 
-from defserve.errors import LimitExceeded, Refused, ToolError
+from defserve.errors import LimitExceeded, Refused, TimedOut, ToolError
 
 RetryStrategy: TypeAlias = Literal["immediate", "fixed_delay", "exponential_backoff"]
 
@@ -163,7 +163,7 @@ class UpstreamError(CodedError, ToolError, code=5000):
     """A service behind the tool answered with an error."""
 
 
-class UpstreamTimeout(UpstreamError, code=5001):
+class UpstreamTimeout(UpstreamError, TimedOut, code=5001):
     """A service behind the tool did not answer in time."""
 
 

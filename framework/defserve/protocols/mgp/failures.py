@@ -42,7 +42,7 @@ def recovery_block(call: Call, kind: ErrorKind, error: Refused | ToolError) -> P
     if isinstance(error, LimitExceeded):
         # A result that is too large stays too large. Trying again helps only if the error says after how long.
         said.setdefault("retryable", "retry_after_ms" in said)
-    elif kind.error_type == "timeout" and not _is_repeatable(call):
+    elif (kind.error_type == "timeout" or "may_have_had_effects" in error.data) and not _is_repeatable(call):
         said.setdefault("retryable", False)
     if isinstance(error, Rejected):
         details: Params = {"validator": error.guard}

@@ -31,6 +31,8 @@ PAUSE_SECONDS: Final = 0.1
 """Between two readings: a backend may say that its lists have changed whenever they are read."""
 REST: Final = 9
 """For how many times as long as a reading took: a backend that changes long lists all the time is not all we serve."""
+AT_ONCE: Final = 50
+"""Items that are made before others have their turn."""
 TAGS_KEYS: Final = (TAGS_KEY, "fastmcp", "_fastmcp")
 """Where servers list the tags of a tool in its `_meta`."""
 
@@ -70,6 +72,7 @@ class BackendCatalogue:
         self._changed: dict[Channel, set[str]] = {}
         self._task: asyncio.Task[None] | None = None
         self._private: dict[Hashable, set[str]] = {}
+        self._declarations = 0
         self.problems: dict[str, list[str]] = {}
         self.join_loop()
         self._warned: set[str] = set()
@@ -88,9 +91,10 @@ class BackendCatalogue:
             for read in lists:
                 if isinstance(read, BaseException):
                     raise read if isinstance(read, PeerError) else PeerError(_late(read))
-            made = {
-                kind: self._made(kind, read) for kind, read in zip(kinds, lists, strict=True) if isinstance(read, list)
-            }
+            made: dict[str, dict[str, Any]] = {}
+            for kind, read in zip(kinds, lists, strict=True):
+                if isinstance(read, list):
+                    made[kind] = await self._made(kind, read)
             if strict:
                 self._refuse_clashes(made)
             key = channel.front.key if channel.front is not None else None
@@ -144,6 +148,7 @@ class BackendCatalogue:
 
     def declare_again(self) -> None:
         """What this server says of the tools has changed: have each declared once more, as if it were new."""
+        self._declarations += 1
         made: dict[str, Any] = {}
         for name, item in self._shown["tools"].items():
             if (problem := self._make("tools", name, item.raw, made)) is not None:
@@ -152,11 +157,29 @@ class BackendCatalogue:
 
     # -- items -------------------------------------------------------------------------------------------
 
-    def _made(self, kind: str, listed: list[Json]) -> dict[str, Any]:
-        made: dict[str, Any] = {}
-        problems = self.problems[kind] = []
+    async def _made(self, kind: str, listed: list[Json]) -> dict[str, Any]:
+        """Items of what is listed. A long list is made in pieces: others must not wait for all of it."""
+        clean = self._backend.secrets.clean(listed)
+        while True:
+            began, made, problems = self._declarations, dict[str, Any](), list[str]()
+            for first in range(0, len(clean), AT_ONCE):
+                self._make_all(kind, clean[first : first + AT_ONCE], made, problems)
+                await asyncio.sleep(0)
+            # Else what was said of the tools has changed meanwhile, and those made before do not know it.
+            if began == self._declarations:
+                break
+        self.problems[kind] = problems
+        if kind == "tools" and self._transform is not None:
+            listed_names = [str(raw.get("name")) for raw in listed]
+            self._warn(
+                [f"the transform names a tool {n!r}, which there is not" for n in self._transform.missing(listed_names)]
+            )
+        self._warn(problems)
+        return made
+
+    def _make_all(self, kind: str, listed: list[Json], made: dict[str, Any], problems: list[str]) -> None:
         shown = self._shown[kind]
-        for raw in map(readable, self._backend.secrets.clean(listed)):
+        for raw in map(readable, listed):
             name = raw.get(KINDS[kind].key)
             if kind == "tools" and isinstance(name, str) and not self._takes(name, raw):
                 continue
@@ -171,13 +194,6 @@ class BackendCatalogue:
                     problem = self._make(kind, outer, raw, made)
             if problem is not None:
                 problems.append(f"{kind[:-1]} {str(name)[:100]!r} is left out: {problem}")
-        if kind == "tools" and self._transform is not None:
-            listed_names = [str(raw.get("name")) for raw in listed]
-            self._warn(
-                [f"the transform names a tool {n!r}, which there is not" for n in self._transform.missing(listed_names)]
-            )
-        self._warn(problems)
-        return made
 
     def _takes(self, name: str, raw: Json) -> bool:
         transform = self._transform

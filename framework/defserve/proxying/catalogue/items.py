@@ -28,7 +28,7 @@ from defserve.protocols.mcp.transforms.arguments import TransformedArguments
 from defserve.protocols.mgp.agreed import SECURITY_KEY
 from defserve.proxying.catalogue import uris
 from defserve.proxying.conversations.passing import shaped
-from defserve.proxying.failures import RelayedError
+from defserve.proxying.failures import RelayedError, malformed
 from defserve.proxying.tasks import must_be_task
 from defserve.wire.jsonvalue import is_array, is_object
 
@@ -108,6 +108,11 @@ class OfBackend(Item[Any]):
     backend: Relays
 
     @property
+    def server_id(self) -> str:
+        """The backend, for errors."""
+        return self.backend.id
+
+    @property
     def where(self) -> str:
         return f"server {self.backend.id!r}"
 
@@ -160,6 +165,11 @@ class RemoteTool(OfBackend, Tool):
         if dialect.stateless and "isError" in value and (missing := missing_in(value)) is not None:
             # A session's server can only say so in a result. Without sessions it is an error of the protocol.
             raise missing
+        if type(value.get("content")) is not list:
+            if "content" in value:
+                raise malformed(self.backend.id, "content")
+            if value.get("resultType") != "task":
+                value["content"] = []
         return shaped(uris.in_tool_result(value, self.backend.prefix), dialect)
 
     def renamed(self, name: str) -> RemoteTool:
@@ -222,6 +232,8 @@ class RemotePrompt(OfBackend, Prompt):
         return self.backend.relay(call, "prompts/get", {"name": self.inner, "arguments": arguments})
 
     def result(self, call: Call, value: Any) -> Json:
+        if not is_array(value.get("messages")):
+            raise malformed(self.backend.id, "messages")
         return shaped(uris.in_prompt_result(value, self.backend.prefix), dialect_of(call))
 
     async def complete(self, call: Call, params: Json) -> Json:
@@ -270,6 +282,8 @@ class RemoteResource(OfBackend, Resource):
             if not _says_not_found(error, inner):
                 raise
             raise ResourceNotFound(uri) from None  # its code depends on the version of the front
+        if not is_array(found.get("contents")):
+            raise malformed(self.backend.id, "contents")
         hints = dialect_cache_hints(dialect)
         return {**hints, **shaped(uris.in_contents(found, prefix), dialect)}
 

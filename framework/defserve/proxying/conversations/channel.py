@@ -22,8 +22,10 @@ from defserve.wire.codec import encode
 from defserve.wire.messages import Encoded
 
 if TYPE_CHECKING:
+    from defserve.core.call import Call
     from defserve.host.exchange.raw_reply import RawReply
     from defserve.host.link import Link
+    from defserve.proxying.conversations.granting import ChannelGrants
     from defserve.proxying.targets import Secrets
     from defserve.wire.messages import Id, Request
 
@@ -50,6 +52,8 @@ OF_A_CALL: Final = frozenset({"notifications/message", "notifications/progress"}
 
 class BackendExchange(Follower, Protocol):
     """A call under way in a channel."""
+
+    call: Call
 
     def ask(self, method: str, params: Json) -> Coroutine[Any, Any, Any]:
         """Have the front answer a question of the backend."""
@@ -111,6 +115,10 @@ class Channel:
         self.updates = Updates(self)
         self._began: asyncio.Event | None = None
         self._closing = False
+        self.grants: ChannelGrants | None = None
+        """What the server is told of permissions, if it asks for some."""
+        self.is_watched = False
+        """Whether it ends with the credential of its front."""
         self._open_questions = 0
         self._sending: set[asyncio.Task[None]] = set()
         self.on_idle: Callable[[], None] | None = None
@@ -139,6 +147,11 @@ class Channel:
         self._closing = True
         self.updates.close()
         await asyncio.shield(asyncio.ensure_future(self.conversation.aclose()))
+
+    @property
+    def is_over(self) -> bool:
+        """Whether it has ended, or is about to."""
+        return self._closing or self.gone is not None
 
     @property
     def offers_mgp(self) -> bool:
@@ -228,6 +241,8 @@ class Channel:
         """A request that does not say which call it belongs to: it is that of the call that began last."""
         if request.method == "ping":
             return {}
+        if self.grants is not None and request.method not in QUESTIONS:
+            return self.grants.reply(request.method, request.params, None)
         return await self._bounded(request, self._ask_last(request), next(reversed(self.exchanges), None))
 
     async def _bounded(
@@ -269,6 +284,8 @@ class Channel:
         """The answer to a request that came within a call."""
         if request.method == "ping":
             return {}
+        if self.grants is not None and request.method not in QUESTIONS:
+            return self.grants.reply(request.method, request.params, exchange.call)
         return await self._bounded(request, exchange.ask(request.method, request.params), exchange)
 
     def heard_in(self, exchange: BackendExchange, method: str, params: Json) -> None:

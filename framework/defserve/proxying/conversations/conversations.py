@@ -8,16 +8,19 @@ from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any, Final
 
 from defserve.errors import PeerError, PeerGone
-from defserve.host.mgp.said import mgp_offer
+from defserve.host.mgp.said import mgp_offer, said_mgp
+from defserve.protocols.mgp.agreed import SECTIONS
 from defserve.proxying import failures
 from defserve.proxying.conversations.channel import Channel, ChannelOwner
 from defserve.proxying.conversations.fronts import Front
+from defserve.proxying.conversations.granting import ChannelGrants, permission_offer, permissions_of
 from defserve.proxying.conversations.pool import Pool
 from defserve.proxying.restarts import RestartPolicy, RestartRefusal, RestartsByKey
 from defserve.proxying.targets import Per
 
 if TYPE_CHECKING:
     from defserve.core.session import Session
+    from defserve.proxying.conversations.granting import Decide
     from defserve.proxying.mounted import MountedServer
     from defserve.proxying.states import BackendState
 
@@ -75,6 +78,8 @@ class Conversations:
             await self.wake()
         if not state.settled.is_set():
             await state.ready(WAIT_SECONDS if state.now == "restarting" else 2 * WAIT_SECONDS)
+            if state.now == "restarting":  # it has just left
+                await state.ready(WAIT_SECONDS)
         main = self.main
         if state.now != "connected" or main is None:
             raise failures.not_connected(self._server.id, state.now)
@@ -90,11 +95,26 @@ class Conversations:
     async def open(self, front: Front | None) -> Channel:
         """Open one more. Raises PeerError."""
         server = self._server
-        channel = Channel(self._owner, front, self._own_offer() if front is None else None)
+        channel = Channel(self._owner, front, self._own_offer() if front is None else self._front_offer())
         link = await server.target.link(server.take_stderr)
         # The era that the first conversation found saves the others a probe.
         await channel.open(link, server.target.version or (server.era if front is not None else None))
+        if server.decides is not None and channel.offers_mgp:
+            await self._begin_grants(channel, server.decides)
         return channel
+
+    async def _begin_grants(self, channel: Channel, decides: Decide) -> None:
+        """A server that asks for permissions is told what was decided about them."""
+        names = permissions_of(said_mgp(channel.terms, SECTIONS))
+        if not names:
+            return
+        channel.grants = ChannelGrants(names, decides, None if channel.stateless else channel.request)
+        if channel.front is None:
+            await channel.grants.refresh()
+
+    def _front_offer(self) -> dict[str, dict[str, Any]]:
+        """What the conversations of fronts offer of MGP."""
+        return permission_offer(self._server.said) if self._server.decides is not None else {}
 
     def _own_offer(self) -> dict[str, dict[str, Any]]:
         """What the backend's own conversation offers of MGP."""

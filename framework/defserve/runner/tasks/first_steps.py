@@ -40,7 +40,8 @@ class FirstSteps:
             task = asyncio.Task(work, loop=self.loop, context=context, **eager)
             return None if task.done() else task
         spare = self._spare
-        if spare is None or not spare.fits(context):
+        # Work is mostly begun in an empty context. The spare task need not be asked about that.
+        if spare is None or not spare.is_free or ((context or spare.before) and not spare.fits(context)):
             return self.loop.create_task(self._apart(work, context.copy()), context=context)
         self._spare = None  # the work may start other work
         if spare.takes(work):

@@ -41,7 +41,7 @@ class SpareTask(asyncio.Future[None]):
 
     def fits(self, context: Context) -> bool:
         """Whether work that must begin in this context can begin here."""
-        return self.is_free and (not (context or self.before) or _are_same(context, self.before))
+        return _are_same(context, self.before)
 
     def takes(self, work: Coroutine[Any, Any, None]) -> bool:
         """Take the first step of `work` as this task. Whether there is a rest of it, which the task takes over."""

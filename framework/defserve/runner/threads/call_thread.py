@@ -9,7 +9,7 @@ from contextvars import ContextVar, Token, copy_context
 from queue import Empty, SimpleQueue
 from typing import Any, TypeVar
 
-from defserve.errors import Suspended
+from defserve.runner.threads.outcome import finish
 from defserve.runner.threads.pool import PoolJob, WorkerPool, run_afterwards
 
 T = TypeVar("T")
@@ -192,21 +192,6 @@ def run_to_the_end(work: Coroutine[Any, Any, T]) -> T:
         return done.value
     work.close()
     raise RuntimeError("this coroutine waits for the event loop")
-
-
-def finish(future: asyncio.Future[Any], result: Any, error: BaseException | None) -> None:
-    """Set the outcome of a function that ran in a thread, unless nobody waits for it."""
-    if future.done():
-        return
-    if error is None:
-        future.set_result(result)
-    elif isinstance(error, Suspended) or (isinstance(error, Exception) and not isinstance(error, StopIteration)):
-        future.set_exception(error)
-    else:
-        # Others cannot pass through a future: they would end the loop, or look like a return or a cancellation.
-        wrapped = RuntimeError(f"{type(error).__name__} raised by the function: {error}")
-        wrapped.__cause__ = error
-        future.set_exception(wrapped)
 
 
 def _ignore(result: Any, error: BaseException | None) -> None:

@@ -20,7 +20,7 @@ from defserve.errors import LimitExceeded, Refused
 from defserve.stores.checkpoints.cache import CheckpointCache
 from defserve.stores.checkpoints.contents import CheckpointContent, CheckpointDraft, ContentTooDeep, draft
 from defserve.stores.checkpoints.diffs import Op, diff
-from defserve.stores.checkpoints.ids import RANDOM, is_id, make_id, verify_id
+from defserve.stores.checkpoints.ids import FreshRandom, is_id, make_id, verify_id
 from defserve.stores.checkpoints.patches import MAX_BYTES, MAX_DEPTH, is_shorter
 from defserve.stores.checkpoints.tree import (
     Checkpoint,
@@ -135,7 +135,7 @@ class CheckpointStore:
         self._store, self._secret, self._clock = store, secret, clock
         self.retention = retention or Retention()
         self._max_bytes, self._max_depth = max_bytes, max_depth
-        self._known = CheckpointCache(CACHED)
+        self._known, self._random = CheckpointCache(CACHED), FreshRandom()
 
     async def load(self, key: TreeKey) -> CheckpointTree:
         """The tree as it is now; an empty one if nothing was ever committed."""
@@ -190,7 +190,7 @@ class CheckpointStore:
             else self.draft(held, content)
         )
         key, encoded = held.key, made.content.encoded if made is not None else b""
-        id = make_id(self._secret, key.owner, key.feature_set, encoded, os.urandom(RANDOM))
+        id = make_id(self._secret, key.owner, key.feature_set, encoded, self._random.take())
         for _ in range(ATTEMPTS):
             if not branch and held.parent != held.tree.head:
                 raise HeadMoved(held.tree.head)

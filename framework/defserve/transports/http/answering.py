@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from typing import Any, Protocol, Self
 
@@ -104,6 +104,11 @@ class SingleResponse:
     def credential_ended(self, key: Any) -> None:
         """Its call fails, and so the response ends."""
         self.conversation.end_credential(key)
+
+    def keep_credential(self, is_kept: Callable[[], bool], ended: Callable[[], None]) -> None:
+        """See `core.call.Call`."""
+        if self.exchange.live is not None:
+            self.exchange.live.keep(self.exchange.shown(), is_kept, ended)
 
     def left(self) -> None:
         """A client that disconnects cancels its call."""

@@ -6,8 +6,10 @@ import asyncio
 from collections import deque
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
+from urllib.request import getproxies
 
 from defserve.auth.urls import is_loopback
 from defserve.errors import PeerError, PeerGone, UsageError
@@ -154,8 +156,7 @@ async def dial(
     `options` are those of `websockets.connect`. Raises PeerError if it is refused, PeerGone if nobody is there,
     UsageError without `websockets`.
     """
-    library = websockets_library()
-    parts = urlsplit(url)
+    library, parts = websockets_library(), urlsplit(url)
     address = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
     credentials = {"Authorization": f"Bearer {token}"} if token else {}
     defaults: dict[str, Any] = {
@@ -165,8 +166,10 @@ async def dial(
         "close_timeout": CLOSE_SECONDS,
         "proxy": None if is_loopback(parts.hostname or "") else True,
     }
+    # Where a proxy may be in between, its address says nothing of the server.
+    peers = set[str]() if defaults["proxy"] is None or not getproxies() else None
     try:
-        socket = await library.connect(
+        socket = await _without_redirects(peers)(
             url,
             additional_headers={**(headers or {}), **credentials},
             user_agent_header=f"defserve/{VERSION}",
@@ -176,16 +179,37 @@ async def dial(
     except library.InvalidURI:
         raise UsageError(f"{url!r} is not a ws(s) address", fix="write it in full: ws://127.0.0.1:8000/mcp") from None
     except library.InvalidStatus as error:
-        raise _refusal(address, error.response) from None
+        raise _refusal(address, error.response, peers) from None
     except (OSError, TimeoutError, library.InvalidHandshake) as error:
         raise Unreachable(f"{address} cannot be reached: {error or type(error).__name__}") from None
     return socket, address
 
 
-def _refusal(address: str, response: Any) -> PeerError:
-    status, challenge = response.status_code, response.headers.get("WWW-Authenticate")
-    if status in (401, 403) and challenge:
-        return Challenged(address, status, challenge)
+def _without_redirects(peers: set[str] | None) -> Any:
+    """`websockets.connect`, which would follow redirects and show them what is in headers.
+
+    The IP addresses that it connects to are put into `peers`.
+    """
+    from websockets.asyncio.client import ClientConnection, connect
+
+    class Connection(ClientConnection):
+        def connection_made(self, transport: asyncio.BaseTransport) -> None:
+            if peers is not None:
+                peers.add(str((transport.get_extra_info("peername") or ("",))[0]))
+            super().connection_made(transport)
+
+    class Connect(connect):
+        def process_redirect(self, exc: Exception) -> Exception:
+            return exc
+
+    return partial(Connect, create_connection=Connection)
+
+
+def _refusal(address: str, response: Any, peers: set[str] | None) -> PeerError:
+    status = response.status_code
+    headers = {name.lower(): ", ".join(response.headers.get_all(name)) for name in response.headers}
+    if status in (401, 403) and (challenge := headers.get("www-authenticate")):
+        return Challenged(address, status, challenge, headers, peers or ())
     refusal = PeerGone if status >= 500 else HttpRefusal
     return refusal(f"{address} answered HTTP {status} {response.reason_phrase}".rstrip(), data={"status": status})
 

@@ -8,15 +8,16 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlencode, urlsplit
+from urllib.parse import parse_qsl, urlencode, urlsplit
 
 from defserve.errors import PeerError
-from defserve.host import Remote, SignIn, SignInError
+from defserve.host import Remote, SignIn, SignInError, connect_url
 from defserve.host.signin.fetching import Fetcher
 from defserve.host.signin.keeping.files import FileStore
 from defserve.host.signin.keeping.memory import MemoryCredentialStore
 from defserve.host.signin.keeping.places import file_of
 from defserve.host.signin.reach import Reach
+from defserve.host.signin.redirects.browser import Browser
 from tests.attack.trial import Family, Trial
 from tests.host.signin.company import Company, company
 from tests.host.web import Exchange, Web, web
@@ -263,3 +264,145 @@ def _(trial: Trial) -> None:
                     trial.expect(is_plain and "defserve" not in said.partition("fix:")[0], f"{path} {number}: {said}")
 
     asyncio.run(run())
+
+
+# What a page of another site, or another program of this machine, sends to the address we wait at.
+KNOCKS: dict[str, Callable[[str, str], bytes]] = {
+    "a code without a state": lambda path, host: _get(f"{path}?code=evil", host),
+    "a code with another state": lambda path, host: _get(f"{path}?code=evil&state=guess", host),
+    "an error without a state": lambda path, host: _get(f"{path}?error=access_denied", host),
+    "an error with an empty state": lambda path, host: _get(f"{path}?error=access_denied&state=", host),
+    "another path": lambda path, host: _get("/callback?code=evil&state=guess", host),
+    "by another name (rebinding)": lambda path, host: _get(f"{path}?code=evil&state=guess", "evil.example"),
+    "a form": lambda path, host: f"POST {path} HTTP/1.1\r\nHost: {host}\r\nContent-Length: 9\r\n\r\ncode=evil".encode(),
+    "a script in the address": lambda path, host: _get(f"{path}?state=%3Cscript%3Ealert(1)%3C/script%3E", host),
+    "a head without an end": lambda path, host: b"GET " + b"x" * 100_000,
+    "bytes": lambda path, host: bytes(range(256)) * 10 + b"\r\n\r\n",
+    "nothing": lambda path, host: b"",
+}
+
+
+def _get(target: str, host: str) -> bytes:
+    return f"GET {target} HTTP/1.1\r\nHost: {host}\r\n\r\n".encode()
+
+
+@FAMILY.attack("knocks at the address that we wait at")
+def _(trial: Trial) -> None:
+    """Login CSRF: none of them is taken, ends the wait, or is repeated on the page; the honest answer still is."""
+
+    async def knock(uri: str, sent: bytes) -> bytes:
+        parts = urlsplit(uri)
+        reader, writer = await asyncio.open_connection(parts.hostname, parts.port)
+        try:
+            writer.write(sent)
+            await writer.drain()
+            if not sent.endswith(b"\r\n\r\n"):
+                writer.write_eof()
+            return await reader.read()
+        except OSError:
+            return b""
+        finally:
+            writer.close()
+
+    async def run() -> None:
+        async with company() as there:
+            tasks: list[asyncio.Future[None]] = []
+
+            async def visited(url: str) -> None:
+                uri = dict(parse_qsl(urlsplit(url).query))["redirect_uri"]
+                parts = urlsplit(uri)
+                for name, sent in KNOCKS.items():
+                    answer = await knock(uri, sent(parts.path, parts.netloc))
+                    trial.expect(b" 200 " not in answer[:20], f"{name}: taken")
+                    trial.expect(b"<script" not in answer and b"evil" not in answer, f"{name}: repeated on the page")
+                honest = urlsplit(there.say_yes(url))
+                page = await knock(uri, _get(f"{honest.path}?{honest.query}", parts.netloc))
+                trial.expect(b" 200 " in page[:20], "the honest answer is not taken")
+                policy = page.partition(b"\r\n\r\n")[0].lower()
+                trial.expect(b"frame-ancestors 'none'" in policy and b"no-referrer" in policy, "the page can be framed")
+
+            def opens(url: str) -> bool:
+                tasks.append(asyncio.run_coroutine_threadsafe(visited(url), loop))  # type: ignore[arg-type]
+                return True
+
+            loop = asyncio.get_running_loop()
+            auth = SignIn(redirect=Browser(opens=opens, seconds=30), store=MemoryCredentialStore())
+            async with Remote(there.url, auth=auth).connect() as client:
+                trial.expect(await client.call("add"), "no sign-in")
+            trial.expect(not any(form.get("code") == "evil" for form in there.forms), "the evil code was exchanged")
+
+    asyncio.run(run())
+
+
+# What an issuer, or whoever can change its metadata on the way, says to make a sign-in weaker.
+WEAKENED: dict[str, Callable[[Company], Any]] = {
+    "no PKCE": lambda there: there.issuer.pop("code_challenge_methods_supported"),
+    "plain PKCE": lambda there: there.issuer.update(code_challenge_methods_supported=["plain"]),
+    "PKCE by another name": lambda there: there.issuer.update(code_challenge_methods_supported=["s256", "S256 "]),
+    "a challenge that it fixes itself": lambda there: there.issuer.update(
+        authorization_endpoint=f"{there.origin}/authorize?code_challenge=theirs&code_challenge_method=plain"
+    ),
+    "a state that it fixes itself": lambda there: there.issuer.update(
+        authorization_endpoint=f"{there.origin}/authorize?state=theirs"
+    ),
+    "a page that is a script": lambda there: there.issuer.update(authorization_endpoint="javascript:alert(1)"),
+    "a page in a file": lambda there: there.issuer.update(authorization_endpoint="file:///etc/passwd"),
+    "a page without https": lambda there: there.issuer.update(authorization_endpoint="http://192.0.2.1/authorize"),
+    "tokens of another kind": lambda there: there.token_fields.update(token_type="mac"),
+    "a bound token that nobody asked for": lambda there: there.token_fields.update(token_type="DPoP"),
+}
+
+
+@FAMILY.attack("issuers that make a sign-in weaker")
+def _(trial: Trial) -> None:
+    async def run() -> None:
+        for name, change in WEAKENED.items():
+            async with company() as there:
+                change(there)
+                said = await signed_in(there, there)
+                trial.expect(said != "done", f"{name}: signed in")
+                is_late = name.startswith(("tokens", "a bound"))
+                trial.expect(is_late or (not there.visits and not there.forms), f"{name}: the person was sent there")
+
+    asyncio.run(run())
+
+
+@FAMILY.attack("WebSockets that lead elsewhere")
+def _(trial: Trial) -> None:
+    """A token, and whatever else is in headers, goes to the address that was given, and to no other."""
+
+    async def run() -> None:
+        async with company() as evil:
+            for status in (300, 301, 302, 303, 307, 308):
+                for to in (
+                    evil.origin.replace("http", "ws") + "/mcp",
+                    evil.url,
+                    "//" + urlsplit(evil.url).netloc,
+                    "/b",
+                ):
+                    seen: list[str] = []
+
+                    async def elsewhere(
+                        exchange: Exchange, status: int = status, to: str = to, seen: Any = seen
+                    ) -> None:
+                        seen.append(exchange.path)
+                        await exchange.respond(status, b"", location=to)
+
+                    async with web(elsewhere) as there:
+                        url = there.url.replace("http", "ws")
+                        link = connect_url(url, token="s3cret", headers={"x-api-key": "s3cret"})
+                        trial.expect(await _fails(link), f"{status} to {to}: a connection")
+                        trial.expect(len(seen) == 1, f"{status} to {to}: followed: {seen}")
+            trial.expect(
+                "s3cret" not in told(evil) and not evil.web.seen, f"somebody else was asked: {told(evil)[:200]}"
+            )
+
+    asyncio.run(run())
+
+
+async def _fails(opening: Any) -> bool:
+    try:
+        await (await opening).aclose()
+    except PeerError:
+        return True
+    return False

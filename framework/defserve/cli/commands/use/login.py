@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from argparse import ArgumentTypeError
 from pathlib import Path
 from typing import Final
 
+from defserve.auth.urls import is_loopback
 from defserve.cli.parser import CommandParser
 from defserve.cli.screen.blocks import Data
-from defserve.cli.screen.screen import show
+from defserve.cli.screen.screen import show, tell
 from defserve.cli.signing.asking import LoginOptions, sign_in
 from defserve.cli.signing.pages import sign_ins_page, signed_in_page
 from defserve.cli.signing.states import all_states, state_of
 from defserve.errors import UsageError
-from defserve.host.addresses import HTTP
+from defserve.host.addresses import HTTP, WEBSOCKET
 
 EXAMPLES: Final = """  defserve login https://mcp.example.com/mcp
   defserve login https://mcp.example.com/mcp --no-browser     type the address that you are sent to
@@ -24,6 +26,8 @@ EXAMPLES: Final = """  defserve login https://mcp.example.com/mcp
   defserve login --status https://mcp.example.com/mcp         asks the server whether it still takes the token
 """
 LONGEST_SECRET: Final = 16_384
+BARE: Final = re.compile(r"([\w.-]+)(:\d+)?/")
+"""An address without its scheme."""
 
 
 def main(argv: list[str]) -> int:
@@ -46,15 +50,28 @@ def main(argv: list[str]) -> int:
         states = asyncio.run(all_states(url, is_asked=options.status))
         show(Data([state.shown() for state in states]) if options.json else sign_ins_page(states))
         return 0 if url is None or any(state.is_good for state in states) else 1
-    if url is None or url.partition("://")[0].lower() not in HTTP:
-        raise UsageError("there is no address to sign in to", fix="defserve login https://mcp.example.com/mcp")
+    url = _checked(url)
     scopes = [scope for given in options.scope for scope in given.split()]
     client, secret, issuer = options.client_id, options.client_secret_file, options.issuer
     how = LoginOptions(scopes, client, secret, not options.no_browser, options.port, issuer)
     name = asyncio.run(sign_in(url, how))
     state = state_of(url)
     show(*((Data(state.shown()),) if options.json else signed_in_page(name, state)))
+    if lacking := [scope for scope in scopes if scope not in state.scopes]:
+        tell(f"note: {state.issuer} did not grant {' '.join(lacking)}")
     return 0
+
+
+def _checked(url: str | None) -> str:
+    """The address of a server. Raises UsageError if it is none."""
+    if url is not None and url.partition("://")[0].lower() in (*HTTP, *WEBSOCKET):
+        return url
+    bare = BARE.match(url or "")
+    scheme = "http" if bare is not None and is_loopback(bare[1]) else "https"
+    raise UsageError(
+        "there is no address to sign in to" if url is None else f"{url!r} is not the address of a server",
+        fix=f"defserve login {f'{scheme}://{url}' if bare is not None else 'https://mcp.example.com/mcp'}",
+    )
 
 
 def _secret(path: str) -> str:

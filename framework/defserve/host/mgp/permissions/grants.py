@@ -6,29 +6,20 @@ In a session the server is told before `initialized`. Without a session each cal
 from __future__ import annotations
 
 import asyncio
-import logging
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 from uuid import uuid4
 
-from defserve.errors import MethodNotFound, PeerError
 from defserve.host.answers import Answers
 from defserve.host.mgp.audit.trail import MgpAuditTrail
 from defserve.host.mgp.permissions.approval import Approval, Grant
+from defserve.host.mgp.permissions.telling import ASK, Send, send_known, tell_grants
 from defserve.protocols.mgp import instants
 from defserve.protocols.mgp.errors import PermissionDenied
 from defserve.protocols.mgp.permissions.grants import GRANT_KEYS, PermissionDecision
 from defserve.protocols.mgp.security.vocabulary import FAMILIES
 
-Send = Callable[[str, Mapping[str, Any]], Awaitable[Any]]
-
-# The same request by its older and its newer name, in the order they are tried.
-ASK: Final = ("mgp/permission/request", "mgp/permission/await")
-TELL: Final = ("mgp/permission/grant", "mgp/permission/response")
-
 DEFERRED: Final = Grant("deferred")
-
-log = logging.getLogger("defserve.host")
 
 
 class ServerGrants:
@@ -52,7 +43,9 @@ class ServerGrants:
             if not wanting:
                 return
             id, policy, message = str(uuid4()), self._approval.policy, self._approval.message
-            await self._wire(ASK, {"request_id": id, "permissions": wanting, "policy": policy, "message": message})
+            if self.send is not None:
+                asked = {"request_id": id, "permissions": wanting, "policy": policy, "message": message}
+                await send_known(self.send, ASK, asked)
             decided = {name: await self._approval.decide(name, server, self._answers) for name in wanting}
             await self._keep(id, decided)
 
@@ -63,11 +56,8 @@ class ServerGrants:
     async def _keep(self, id: str, decided: Mapping[str, Grant]) -> None:
         self._grants.update(decided)
         self._report(decided)
-        # §3.6 has one expiry for all grants of a message.
-        for until in dict.fromkeys(grant.expires_at for grant in decided.values()):
-            grants = {name: grant.decision for name, grant in decided.items() if grant.expires_at == until}
-            told = {"request_id": id, "grants": grants, "approved_by": self._audit.actor}
-            await self._wire(TELL, {**told, "expires_at": instants.wire(until)})
+        if self.send is not None:
+            await tell_grants(self.send, id, decided, self._audit.actor)
 
     def require(self, tool: str, names: Sequence[str]) -> None:
         """Raises PermissionDenied unless all of these are approved."""
@@ -120,19 +110,3 @@ class ServerGrants:
             if names := [name for name, grant in decided.items() if grant.decision == decision]:
                 details = {"permissions": names, "policy": self._approval.policy}
                 self._audit.report(event, result=result, details=details)
-
-    async def _wire(self, methods: Sequence[str], params: Mapping[str, Any]) -> None:
-        """Send it under the first name that the server knows. Our own refusals apply in any case."""
-        if self.send is None:
-            return
-        for method in methods:
-            try:
-                await self.send(method, params)
-                return
-            except PeerError as error:
-                if type(error) is not PeerError:
-                    raise
-                if error.code != MethodNotFound.code:
-                    log.warning("the server did not take %s: %s", method, error)
-                    return
-        log.warning("the server does not know %s", " or ".join(methods))

@@ -46,8 +46,7 @@ class FileStore:
         path = file_of(credential.server, self._folder)
         public, secret = public_part(credential), secret_part(credential)
         document: Json = {"format": FORMAT, **public}
-        key = canonical(credential.server)
-        if self._keyring is not None and self._keyring.write(key, json.dumps(secret)):
+        if self._keyring is not None and self._keyring.write(self._entry(credential.server), json.dumps(secret)):
             document["keyring"] = True
         else:
             document["secrets"] = secret
@@ -60,7 +59,7 @@ class FileStore:
     def forget(self, server: str) -> bool:
         path = file_of(server, self._folder)
         if self._keyring is not None:
-            self._keyring.forget(canonical(server))
+            self._keyring.forget(self._entry(server))
         try:
             path.unlink()
         except FileNotFoundError:
@@ -85,6 +84,10 @@ class FileStore:
         with locked(file_of(server, self._folder).with_suffix(".lock"), LOCK_SECONDS):
             yield
 
+    def _entry(self, server: str) -> str:
+        """The key in the keyring. With the folder: who has two has a sign-in in each, and only one keyring."""
+        return f"{canonical(server)} ({self._folder})"
+
     def _make_folder(self) -> None:
         self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         if os.name == "posix" and not is_private_folder(self._folder):
@@ -101,7 +104,7 @@ class FileStore:
                 f"the secrets of {NAME} {path} are in the system's keyring, which cannot be used here",
                 fix='pip install "defserve[keyring]", or sign in again: defserve login URL',
             )
-        kept = self._keyring.read(canonical(text_of(document.get("server")) or ""))
+        kept = self._keyring.read(self._entry(text_of(document.get("server")) or ""))
         return read_credential(document, object_of(json.loads(kept))) if kept else None
 
     def _document(self, path: Path) -> Json:
@@ -112,7 +115,8 @@ class FileStore:
         try:
             document = object_of(json.loads(read_private(path, NAME, LONGEST_FILE)))
         except (OSError, ValueError) as error:
-            log.warning("%s %s cannot be read: %s", NAME, path, type(error).__name__)
+            said = (error.strerror or type(error).__name__) if isinstance(error, OSError) else "it is damaged"
+            log.warning("%s %s cannot be read: %s", NAME, path, said)
             return {}
         found = document.get("format")
         if isinstance(found, int) and found > FORMAT:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Final
 from urllib.parse import urlsplit
 
+from defserve.auth.urls import http_address
 from defserve.stores.files import config_file
 
 FOLDER: Final = "sign-ins"
@@ -17,7 +18,7 @@ _PORTS: Final = {"http": 80, "https": 443}
 def canonical(url: str) -> str:
     """The one way in which the address of a server is written: as a key, not to connect to."""
     try:
-        parts = urlsplit(url.strip())
+        parts = urlsplit(http_address(url.strip()))
         host, port = (parts.hostname or "").lower(), parts.port
     except ValueError:
         return url

@@ -147,9 +147,14 @@ class LoopbackVisit:
             writer.close()
 
 
+def has_browser() -> bool:
+    """Whether a page can be opened on this machine. A text browser in this terminal does not count."""
+    return not sys.platform.startswith("linux") or any(map(os.environ.get, ("DISPLAY", "WAYLAND_DISPLAY", "BROWSER")))
+
+
 def open_browser(url: str) -> bool:
-    """Open a page in the system's browser. Whether there is one; a text browser in this terminal does not count."""
-    if sys.platform.startswith("linux") and not any(map(os.environ.get, ("DISPLAY", "WAYLAND_DISPLAY", "BROWSER"))):
+    """Open a page in the system's browser. Whether there is one."""
+    if not has_browser():
         return False
     import webbrowser
 

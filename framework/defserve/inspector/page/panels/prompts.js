@@ -46,7 +46,7 @@ function PromptForm({ prompt, era, completes, onGet, onBack }) {
 
 function Got({ state, name, onBack, onGet }) {
   const [raw, setRaw] = useState(false);
-  const messages = state?.result?.messages ?? [];
+  const messages = Array.isArray(state?.result?.messages) ? state.result.messages : [];
   return html`<div class="head"><${Button} plain icon="left" class="only-m" label="Back to the arguments" onClick=${onBack} /><h2 class="grow cut">Messages</h2>${state?.at && html`<span class="tiny dim num" role="status">${state.error ? "failed" : plural(messages.length, "message")}, ${duration(state.ms)}</span>`}
       ${state?.result && html`<${Copy} text=${() => JSON.stringify(state.result, null, 2)} label="Copy as JSON" />`}</div>
     <div class="body">${state?.error ? html`<${ErrorNote} error=${state.error} onRetry=${onGet} />` : state?.result ? html`<div class="stream">${state.result.description && html`<p class="dim">${state.result.description}</p>`}<${Messages} key=${state.at} messages=${messages} />

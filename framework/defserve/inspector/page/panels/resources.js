@@ -9,6 +9,7 @@ import { Button, Chip, Copy, Search, Switch } from "../parts/controls.js";
 import { Icon } from "../parts/icons.js";
 import { Json } from "../parts/json.js";
 import { List } from "../parts/lists.js";
+import { parsed } from "../parts/parsing.js";
 import { Empty, ErrorNote, Loading } from "../parts/notes.js";
 import { Pane, Panes } from "../parts/panes.js";
 import { Suggesting } from "../parts/suggesting.js";
@@ -48,8 +49,6 @@ async function watch(era, uri, on) {
   const { watched } = await ask("resources.watch", { era, uri, on });
   store.set(state => ({ lists: { ...state.lists, [era]: { ...state.lists[era], watched } } }));
 }
-
-const parsed = text => { try { return JSON.parse(text); } catch { return undefined; } };
 
 function Content({ content }) {
   const { uri, mimeType, text, blob } = content ?? {};

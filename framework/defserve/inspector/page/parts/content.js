@@ -5,6 +5,7 @@ import { go } from "../store.js";
 import { Button, Chip, Copy, Segments } from "./controls.js";
 import { Json } from "./json.js";
 import { Markdown, isMarkdown } from "./markdown.js";
+import { parsed } from "./parsing.js";
 import { Table, rowSchema, rowsOf } from "./tables.js";
 
 const PICTURES = /^image\/(png|jpe?g|gif|webp|avif|bmp|svg\+xml|x-icon)$/i;
@@ -43,17 +44,26 @@ export function Text({ text, title = "Text" }) {
     ${shown.length < text.length && html`<${Button} small plain onClick=${() => setAll(true)}>Show ${number(text.length - shown.length)} more characters<//>`}<//>`;
 }
 
+const isCoded = data => /^[A-Za-z0-9+/\s]*={0,2}\s*$/.test(data);
+
 function Media({ type, data, name }) {
+  const [broken, setBroken] = useState(false);
+  if (!isCoded(data)) return html`<${Part} title="Bytes" about=${type}><p class="dim">The server sent something that is not base64.</p><//>`;
   const size = `${type || "bytes"}, ${bytes(decodedSize(data ?? ""))}`;
   const tools = html`<${Save} name=${`${name}.${ending(type)}`} type=${type} data=${data} coded />`;
   const url = `data:${type};base64,${data}`;
-  if (PICTURES.test(type)) return html`<${Part} title="Picture" about=${size} tools=${tools}><img class="plot" src=${url} alt="Picture of the result" /><//>`;
+  if (PICTURES.test(type)) return html`<${Part} title="Picture" about=${size} tools=${tools}>${broken ? html`<p class="dim">The browser cannot show this picture.</p>` : html`<img class="plot" src=${url} alt="Picture of the result" onError=${() => setBroken(true)} />`}<//>`;
   if (SOUNDS.test(type)) return html`<${Part} title="Audio" about=${size} tools=${tools}><audio class="audio" controls src=${url}></audio><//>`;
   return html`<${Part} title="Bytes" about=${size} tools=${tools} />`;
 }
 
-const Linked = ({ block }) => html`<${Part} title="Resource link" about=${block.mimeType}><div class="card linkcard"><div class="grow"><b class="cut">${block.title ?? block.name ?? block.uri}</b><p class="mono small dim cut" title=${block.uri}>${block.uri}</p>
-  ${block.description && html`<p class="small">${block.description}</p>`}</div><${Copy} text=${block.uri ?? ""} label="Copy the URI" /><${Button} small onClick=${() => go("resources", block.uri)}>Read it<//></div><//>`;
+const worded = value => (typeof value === "string" && value ? value : null);
+
+function Linked({ block }) {
+  const uri = String(block.uri ?? ""), [title, name, description, type] = ["title", "name", "description", "mimeType"].map(member => worded(block[member]));
+  return html`<${Part} title="Resource link" about=${type}><div class="card linkcard"><div class="grow"><b class="cut">${title ?? name ?? uri}</b><p class="mono small dim cut" title=${uri}>${uri}</p>
+    ${description && html`<p class="small">${description}</p>`}</div><${Copy} text=${uri} label="Copy the URI" /><${Button} small onClick=${() => go("resources", uri)}>Read it<//></div><//>`;
+}
 
 // One content block of MCP.
 export function Block({ block }) {
@@ -62,13 +72,11 @@ export function Block({ block }) {
   if (block.type === "image" || block.type === "audio") return html`<${Media} type=${String(block.mimeType ?? "")} data=${String(block.data ?? "")} name="result" />`;
   if (block.type === "resource_link") return html`<${Linked} block=${block} />`;
   if (block.type === "resource") {
-    const { uri = "", mimeType, text, blob } = block.resource ?? {};
+    const { mimeType, text, blob } = block.resource ?? {}, uri = String(block.resource?.uri ?? "");
     return text !== undefined ? html`<${Text} text=${String(text)} title=${`Resource ${uri}`} />` : html`<${Media} type=${String(mimeType ?? "")} data=${String(blob ?? "")} name=${uri.split("/").pop() || "resource"} />`;
   }
   return html`<${Part} title=${String(block.type ?? "Part")}><${Json} value=${block} /><//>`;
 }
-
-const parsed = text => { try { return JSON.parse(text); } catch { return undefined; } };
 
 // Content blocks; those that only repeat the structured result are left out.
 export function repeats(block, structured) {

@@ -1,37 +1,50 @@
-// JSON to read: indented, coloured, folded where it is long. Everything is text.
+// JSON to read: indented, coloured, cut where it is long. Everything is text. Only lines that are shown are made.
 import { html, useMemo, useState } from "../vendor/preact.js";
 import { Button, Copy } from "./controls.js";
 import { number } from "../format.js";
 
 const MOST_LINES = 400;
+const MOST_AT_ALL = 20000;
 const LONG_TEXT = 2000;
+const SHORT = 60; // characters of what stays on one line
 
 const scalar = value => (typeof value === "string"
   ? html`<span class="s">${JSON.stringify(value.length > LONG_TEXT ? value.slice(0, LONG_TEXT) + `… (${number(value.length)} characters)` : value)}</span>`
   : html`<span class="v">${JSON.stringify(value) ?? "undefined"}</span>`);
 
+const isFlat = members => members.length < SHORT && members.every(each => each === null || typeof each !== "object");
+
 // The lines of a value: [depth, content] pairs. Small arrays and objects stay on one line.
-function lines(value, depth = 0, before = null, after = "") {
-  if (value === null || typeof value !== "object") return [[depth, html`${before}${scalar(value)}${after}`]];
-  const isList = Array.isArray(value);
-  const entries = isList ? value.map(each => [null, each]) : Object.entries(value);
-  const [open, close] = isList ? "[]" : "{}";
-  const name = key => (key === null ? null : html`<span class="p">${JSON.stringify(key)}</span>: `);
-  const flat = entries.every(([, each]) => each === null || typeof each !== "object");
-  if (!entries.length) return [[depth, html`${before}${open}${close}${after}`]];
-  if (flat && JSON.stringify(value).length <= 60) {
-    const inside = entries.map(([key, each], at) => html`${at ? ", " : ""}${name(key)}${scalar(each)}`);
-    return [[depth, html`${before}${open} ${inside} ${close}${after}`]];
+function* lines(value, depth = 0, before = null, after = "") {
+  if (value === null || typeof value !== "object") { yield [depth, html`${before}${scalar(value)}${after}`]; return; }
+  const keys = Array.isArray(value) ? null : Object.keys(value), members = keys ? Object.values(value) : value;
+  const [open, close] = keys ? "{}" : "[]";
+  const name = at => keys && html`<span class="p">${JSON.stringify(keys[at])}</span>: `;
+  if (!members.length) { yield [depth, html`${before}${open}${close}${after}`]; return; }
+  if (isFlat(members) && JSON.stringify(value).length <= SHORT) {
+    const inside = members.map((each, at) => html`${at ? ", " : ""}${name(at)}${scalar(each)}`);
+    yield [depth, html`${before}${open} ${inside} ${close}${after}`];
+    return;
   }
-  const inside = entries.flatMap(([key, each], at) => lines(each, depth + 1, name(key), at < entries.length - 1 ? "," : ""));
-  return [[depth, html`${before}${open}`], ...inside, [depth, html`${close}${after}`]];
+  yield [depth, html`${before}${open}`];
+  for (let at = 0; at < members.length; at++) yield* lines(members[at], depth + 1, name(at), at < members.length - 1 ? "," : "");
+  yield [depth, html`${close}${after}`];
+}
+
+// The first lines of a value, and whether there are more.
+function first(value, most) {
+  const shown = [];
+  for (const line of lines(value)) {
+    if (shown.length >= most) return [shown, true];
+    shown.push(line);
+  }
+  return [shown, false];
 }
 
 export function Json({ value, most = MOST_LINES, label = "JSON", copy }) {
   const [all, setAll] = useState(false);
-  const every = useMemo(() => lines(value), [value]);
-  const shown = all ? every : every.slice(0, most);
+  const [shown, more] = useMemo(() => first(value, all ? MOST_AT_ALL : most), [value, all]);
   return html`<div class="jsonbox">${copy && html`<${Copy} text=${() => JSON.stringify(value, null, 2)} label="Copy JSON" class="corner" />`}
     <pre class="json" tabindex="0" role="region" aria-label=${label}>${shown.map(([depth, content]) => html`<span class="jl">${"  ".repeat(depth)}${content}${"\n"}</span>`)}</pre>
-    ${shown.length < every.length && html`<${Button} small plain onClick=${() => setAll(true)}>Show ${number(every.length - shown.length)} more lines<//>`}</div>`;
+    ${more && (all ? html`<p class="dim small">These are the first ${number(MOST_AT_ALL)} lines. Copy it to see the rest.</p>` : html`<${Button} small plain onClick=${() => setAll(true)}>Show more lines<//>`)}</div>`;
 }

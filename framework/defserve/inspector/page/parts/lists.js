@@ -92,10 +92,12 @@ export function VirtualList({ label, count, height, row, rowClass, selected, onS
     if (next !== null && count) { event.preventDefault(); onSelect?.(next); }
     else if ((event.key === "Enter" || event.key === " ") && selected != null) { event.preventDefault(); onOpen?.(selected); }
   };
+  // A row that leaves gives its elements to one that comes: fewer are made while the list is scrolled.
+  const slots = Math.ceil(view.height / height) + 2 * SPARE + 1;
   const rows = [];
   for (let index = first; index < last; index++) {
     const on = index === selected;
-    rows.push(html`<div role="row" key=${index} id=${`row-${index}`} aria-rowindex=${index + 1} aria-selected=${String(on)}
+    rows.push(html`<div role="row" key=${index % slots} id=${`row-${index}`} aria-rowindex=${index + 1} aria-selected=${String(on)}
       class=${`vrow ${index % 2 ? "odd" : ""} ${(typeof rowClass === "function" ? rowClass(index) : rowClass) ?? ""}${on ? " on" : ""}`} style=${{ transform: `translateY(${index * height - offset + view.top}px)`, height: `${height}px` }}
       onClick=${() => { onSelect?.(index); onOpen?.(index); }}>${row(index, on)}</div>`);
   }

@@ -87,6 +87,7 @@ SYMBOLS: Mapping[str, ErrorNumber] = {
     "validation_blocked": VALIDATION_ERROR,
     "code_safety_violation": VALIDATION_ERROR,
     "timeout": TOOL_TIMEOUT,
+    "upstream_timeout": TOOL_TIMEOUT,
     "auth_required": AUTHENTICATION_ERROR,
     "auth_expired": AUTHENTICATION_ERROR,
     "permission_denied": AUTHORIZATION_ERROR,

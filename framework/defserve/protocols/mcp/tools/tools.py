@@ -161,7 +161,11 @@ class Tool(Item[ToolOptions]):
         """What its function returned, after what was emitted on the way, as `CallToolResult`."""
         emitted, dialect, returns = call.peek(Emitted), dialect_of(call), self.returns
         outcome = returns.pack(value) if emitted is None else _joined(self, value, emitted)
-        found: Params = {"content": content.blocks(outcome.said, dialect, call.session.composition.limits.response)}
+        said, limit = outcome.said, call.session.composition.limits.response
+        if said.__class__ is str and len(said) <= limit:  # as most are
+            found: Params = {"content": [{"type": "text", "text": said}]}
+        else:
+            found = {"content": content.blocks(said, dialect, limit)}
         structured = outcome.structured
         if structured is NOTHING or "structured" not in dialect.has:
             return found
@@ -207,7 +211,9 @@ class Tools:
             if self.late is None or not await self.late(call, params["name"]):
                 raise
             tool = find(call, self.registry, params["name"], UnknownTool)
-        arguments, seconds = optional_fields(params, "arguments"), tool.begin(call)
+        arguments, seconds = params.get("arguments"), tool.begin(call)
+        if arguments.__class__ is not dict:
+            arguments = optional_fields(params, "arguments")
         if not ANSWER_PARAMS.isdisjoint(params):
             await read_answers(call)
         try:

@@ -30,7 +30,7 @@ function Progress({ call }) {
   useTick(isRunning);
   const passed = isRunning ? performance.now() - call.began : call.ms;
   const { progress, total, message } = call.progress ?? {};
-  const share = total ? Math.min(1, progress / total) : null;
+  const share = total > 0 && progress / total >= 0 ? Math.min(1, progress / total) : null;
   const left = isRunning && share > 0.05 && share < 1 ? passed / share - passed : null;
   const words = isRunning ? message ?? (call.progress ? "Working" : "Waiting for the answer") : { done: "Done", failed: "Failed", cancelled: "Cancelled" }[call.state];
   const era = call.era ? `${isRunning ? "Runs" : "Ran"} in the ${call.era} era.` : "";

@@ -3,7 +3,7 @@ import { html, useLayoutEffect, useRef, useState } from "../../vendor/preact.js"
 import { bytes, decodedSize } from "../../format.js";
 import { Button, Segments, Switch } from "../controls.js";
 import { Icon } from "../icons.js";
-import { accepts, branchWords, initial, kindOf, resolve, spell, typeWords } from "./schema.js";
+import { accepts, boundWords, branchWords, choiceWords, initial, kindOf, resolve, spell, typeWords } from "./schema.js";
 
 const SHORT = ["number", "date", "time", "moment", "enum"];
 const LARGEST_FILE = 8000000;
@@ -45,7 +45,8 @@ function Members({ schema, root, value, onChange, path, wrong, id }) {
 const message = (wrong, path) => wrong[path] && `${path}: ${wrong[path]}`;
 
 function Label({ name, id, words, required, schema, children }) {
-  return html`<div class="lab"><label for=${id}><b>${name}</b></label><span class="t">${words}</span>${required && html`<span class="req">required</span>`}
+  const bounds = boundWords(schema);
+  return html`<div class="lab"><label for=${id}><b>${name}</b></label><span class="t">${words}</span>${bounds && html`<span class="t">${bounds}</span>`}${required && html`<span class="req">required</span>`}
     ${children}</div>`;
 }
 
@@ -57,7 +58,7 @@ function Field(props) {
   if (kind === "object" || kind === "map" || kind === "list") {
     const absent = value === undefined || value === null;
     const add = () => onChange(initial({ ...schema, optional: false, default: undefined }, root) ?? (kind === "list" ? [] : {}));
-    return html`<fieldset id=${id} aria-label=${name}><div class="lab"><b>${name}</b><span class="t">${typeWords(schema, root)}</span><span class="grow"></span>
+    return html`<fieldset id=${id} aria-label=${name}><div class="lab"><b>${name}</b><span class="t">${typeWords(schema, root)}</span>${boundWords(schema) && html`<span class="t">${boundWords(schema)}</span>`}<span class="grow"></span>
       ${required ? html`<span class="req">required</span>` : absent ? html`<${Button} small icon="plus" onClick=${add}>Add ${name}<//>`
         : html`<span class="tiny faint">optional</span><${Button} small plain icon="close" label=${`Leave out ${name}`} onClick=${() => onChange(undefined)} />`}</div>
       ${schema.description && html`<p class="help">${schema.description}</p>`}${absent && required && kind !== "list" && html`<${Button} small icon="plus" onClick=${add}>Add ${name}<//>`}
@@ -70,7 +71,7 @@ function Field(props) {
       <span class="help cut" title=${schema.description}>${schema.description}</span></div>${problem && html`<p class="help bad">${problem}</p>`}</div>`;
   }
   const Control = CONTROLS[kind] ?? Any;
-  return html`<div class="field"><${Label} name=${name} id=${id} words=${typeWords(schema, root)} required=${required} />
+  return html`<div class="field"><${Label} name=${name} id=${id} words=${typeWords(schema, root)} required=${required} schema=${schema} />
     <${Control} ...${inner} />${help}</div>`;
 }
 
@@ -92,9 +93,7 @@ function Figure({ schema, value, onChange, id, err, described }) {
   useLayoutEffect(() => { if (parsed(text) !== value) setText(value === undefined || value === null ? "" : String(value)); }, [value]);
   const parsed = given => (given.trim() === "" ? undefined : Number.isFinite(Number(given)) ? Number(given) : given);
   const set = given => { setText(given); onChange(parsed(given)); };
-  const limits = [schema.minimum ?? schema.exclusiveMinimum, schema.maximum ?? schema.exclusiveMaximum];
-  const hint = limits.every(each => each != null) ? `${limits[0]} to ${limits[1]}` : limits[0] != null ? `at least ${limits[0]}` : limits[1] != null ? `at most ${limits[1]}` : "";
-  return html`<div class=${box(err)}><input class="bare grow num" id=${id} inputmode="decimal" autocomplete="off" value=${text} placeholder=${hint} aria-invalid=${String(err)} aria-describedby=${described} onInput=${event => set(event.target.value)} /></div>`;
+  return html`<div class=${box(err)}><input class="bare grow num" id=${id} inputmode="decimal" autocomplete="off" value=${text} aria-invalid=${String(err)} aria-describedby=${described} onInput=${event => set(event.target.value)} /></div>`;
 }
 
 const TYPES = { date: "date", time: "time", moment: "datetime-local" };
@@ -109,7 +108,7 @@ function Choice({ schema, value, onChange, id, err, described, required }) {
   const at = schema.enum.findIndex(each => JSON.stringify(each) === JSON.stringify(value));
   return html`<div class=${box(err)}><select class="bare grow" id=${id} value=${String(at)} aria-invalid=${String(err)} aria-describedby=${described} onChange=${event => onChange(schema.enum[event.target.value])}>
     ${(!required || at < 0) && html`<option value="-1">${value !== undefined && at < 0 ? JSON.stringify(value) : "not given"}</option>`}
-    ${schema.enum.map((each, index) => html`<option value=${String(index)} key=${index}>${typeof each === "string" ? each : JSON.stringify(each)}</option>`)}</select></div>`;
+    ${schema.enum.map((each, index) => html`<option value=${String(index)} key=${index}>${choiceWords(schema, index)}</option>`)}</select></div>`;
 }
 
 function Texts({ schema, value, onChange, id, err, described, name }) {
@@ -128,9 +127,9 @@ function Texts({ schema, value, onChange, id, err, described, name }) {
 
 function Choices({ schema, root, value, onChange, id, name }) {
   const list = Array.isArray(value) ? value : [];
-  const options = resolve(schema.items, root).enum;
+  const items = resolve(schema.items, root), options = items.enum;
   const toggle = each => onChange(list.includes(each) ? list.filter(one => one !== each) : [...list, each]);
-  return html`<div class="row wrap gap4" id=${id} role="group" aria-label=${name}>${options.map(each => html`<button type="button" key=${each} class=${`chip pick${list.includes(each) ? " acc" : ""}`} aria-pressed=${String(list.includes(each))} onClick=${() => toggle(each)}>${String(each)}</button>`)}</div>`;
+  return html`<div class="row wrap gap4" id=${id} role="group" aria-label=${name}>${options.map((each, at) => html`<button type="button" key=${at} class=${`chip pick${list.includes(each) ? " acc" : ""}`} aria-pressed=${String(list.includes(each))} onClick=${() => toggle(each)}>${choiceWords(items, at)}</button>`)}</div>`;
 }
 
 function File({ schema, value, onChange, id, err, name }) {

@@ -5,24 +5,48 @@ const STEPS = 2000;
 const MOST_BRANCHES = 50;
 const RESOLVING = 300;
 const known = new WeakMap(); // schema → what it was resolved to
+const done = new WeakSet(); // what schemas were resolved to
 const budget = (steps = STEPS) => ({ left: steps });
 
 function pointed(root, ref) {
   if (typeof ref !== "string" || !ref.startsWith("#")) return {};
-  return ref.slice(1).split("/").filter(Boolean)
-    .reduce((at, step) => at?.[decodeURIComponent(step).replace(/~1/g, "/").replace(/~0/g, "~")], root) ?? {};
+  let steps;
+  try { steps = ref.slice(1).split("/").filter(Boolean).map(decodeURIComponent); } catch { return {}; }
+  return steps.reduce((at, step) => at?.[step.replace(/~1/g, "/").replace(/~0/g, "~")], root) ?? {};
+}
+
+const isText = value => typeof value === "string", isObject = value => value !== null && typeof value === "object" && !Array.isArray(value);
+const never = () => false;
+const KNOWN = {
+  branches: never, optional: never, // words of ours
+  type: value => isText(value) || Array.isArray(value), title: isText, description: isText, format: isText, contentMediaType: isText, contentEncoding: isText,
+  properties: isObject, required: Array.isArray, enum: Array.isArray, enumNames: Array.isArray, examples: Array.isArray,
+};
+
+// Without the members of a wrong type: a form does as if they were not there. Servers send anything.
+function tidy(schema) {
+  const odd = Object.keys(KNOWN).filter(name => name in schema && !KNOWN[name](schema[name]));
+  return odd.length ? Object.fromEntries(Object.entries(schema).filter(([name]) => !odd.includes(name))) : schema;
 }
 
 // The schema itself: references followed, `allOf` merged. `optional`: it may also be null.
 export function resolve(schema, root) {
   if (schema == null || typeof schema !== "object") return {};
+  if (done.has(schema)) return schema;
   let found = known.get(schema);
   if (!found || found.root !== root) known.set(schema, found = { root, schema: resolved(schema, root, budget(RESOLVING)) });
   return found.schema;
 }
 
 function resolved(schema, root, steps) {
-  if (schema == null || typeof schema !== "object" || steps.left-- <= 0) return {};
+  const whole = schema !== null && typeof schema === "object";
+  if (whole && done.has(schema)) return schema;
+  const found = whole && steps.left-- > 0 ? opened(tidy(schema), root, steps) : {};
+  done.add(found);
+  return found;
+}
+
+function opened(schema, root, steps) {
   let found = schema;
   if (found.$ref) {
     const { $ref, ...beside } = found;
@@ -43,14 +67,16 @@ function resolved(schema, root, steps) {
     const rest = inside.filter(each => each.type !== "null");
     const optional = rest.length < inside.length;
     if (rest.length === 1) return { ...rest[0], ...beside, optional };
-    return { ...beside, branches: rest, optional };
+    // Choices with labels.
+    if (rest.length && rest.every(each => "const" in each)) return { ...beside, enum: rest.map(each => each.const), enumNames: rest.map(each => each.title), optional };
+    return { ...beside, ...(rest.length && { branches: rest }), optional };
   }
   if (Array.isArray(found.type)) {
-    const types = found.type.filter(each => each !== "null");
+    const types = found.type.filter(each => isText(each) && each !== "null").slice(0, MOST_BRANCHES);
     const optional = types.length < found.type.length;
     if (types.length === 1) return { ...found, type: types[0], optional };
     const { type, ...beside } = found;
-    return { ...beside, branches: types.map(each => ({ ...beside, type: each })), optional };
+    return { ...beside, ...(types.length && { branches: types.map(each => ({ ...beside, type: each })) }), optional };
   }
   return found;
 }
@@ -93,6 +119,30 @@ export function typeWords(schema, root, depth = 0) {
   if (kind === "text" && schema.format) return schema.format;
   return WORDS[kind] ?? kind;
 }
+
+const figure = value => (typeof value === "number" ? value : null);
+const counted = (least, most, thing) => {
+  const many = count => `${count} ${thing}${count === 1 ? "" : "s"}`;
+  if (least > 0 && most != null) return least === most ? many(most) : `${least} to ${many(most)}`;
+  return most != null ? `at most ${many(most)}` : least > 0 ? `at least ${many(least)}` : "";
+};
+
+// The bounds of a value, in words; empty if it may be anything.
+export function boundWords(schema) {
+  const [least, most, above, below] = ["minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"].map(name => figure(schema[name]));
+  if (schema.type === "integer" || schema.type === "number") {
+    return [least != null && most != null ? `${least} to ${most}` : least != null ? `at least ${least}` : most != null ? `at most ${most}` : "",
+      above != null && `more than ${above}`, below != null && `less than ${below}`].filter(Boolean).join(", ");
+  }
+  if (schema.type === "string") return counted(figure(schema.minLength) ?? 0, figure(schema.maxLength), "character");
+  return schema.type === "array" ? counted(figure(schema.minItems) ?? 0, figure(schema.maxItems), "item") : "";
+}
+
+// The label of a choice.
+export const choiceWords = (schema, at) => {
+  const label = Array.isArray(schema.enumNames) ? schema.enumNames[at] : undefined;
+  return typeof label === "string" && label ? label : typeof schema.enum[at] === "string" ? schema.enum[at] : JSON.stringify(schema.enum[at]) ?? "";
+};
 
 // The name of one branch of a union.
 export function branchWords(branch, root) {
@@ -181,7 +231,7 @@ export function problems(value, given, root, path = "", steps = budget()) {
 
 function members(value, schema, root, path, steps) {
   const known = schema.properties ?? {}, found = [];
-  for (const name of schema.required ?? []) if (!(name in value)) found.push({ path: spell(path, name), reason: "missing" });
+  for (const name of schema.required ?? []) if (!Object.hasOwn(value, name)) found.push({ path: spell(path, name), reason: "missing" });
   for (const [name, each] of Object.entries(value)) {
     if (Object.hasOwn(known, name)) found.push(...problems(each, known[name], root, spell(path, name), steps));
     else if (schema.additionalProperties === false) found.push({ path, reason: `unknown argument ${shown(name)}; known: ${Object.keys(known).join(", ")}` });

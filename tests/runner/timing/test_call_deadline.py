@@ -9,7 +9,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from defserve.runner.engine import CallDeadline
+from defserve.runner.timing.call_deadline import CallDeadline
 
 
 class Loop:
@@ -41,7 +41,7 @@ class Loop:
 
 def begun(seconds: float) -> tuple[Loop, Any, CallDeadline]:
     loop, call = Loop(), SimpleNamespace(questions=0, timed_out=False, stop=lambda: None)
-    engine: Any = SimpleNamespace(loop=loop)
+    engine: Any = SimpleNamespace(loop=loop, timers=loop)
     return loop, call, CallDeadline(engine, call, seconds)  # pyright: ignore[reportArgumentType]
 
 
