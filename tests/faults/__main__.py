@@ -22,6 +22,7 @@ from tests.faults.killing import Tally, kill_redis, kill_servers, share_redis
 from tests.faults.killing_tasks import kill_on_redis, kill_on_sqlite
 from tests.faults.process import Broken
 from tests.faults.rolling import reload_with_sessions, reload_workers
+from tests.faults.sessions.idle import keep_idle
 from tests.faults.sessions.killing import kill_sharing
 from tests.faults.sessions.sentinel import fail_over
 from tests.faults.trouble import fill_the_disk, forbid_writing
@@ -47,6 +48,7 @@ STORIES: dict[str, Story] = {
     # All in one: the clients are many, and the longer they talk the more may go wrong. Of 6 faults one is of Redis.
     "sessions": Story(kill_sharing, needs_redis=True, share=0.3, length=100_000),
     "sentinel": Story(fail_over, needs_redis=True, share=0.01),
+    "idle": Story(keep_idle, needs_redis=True, share=50, length=100_000),
     "tasks": Story(kill_on_sqlite),
     "tasks-redis": Story(kill_on_redis, needs_redis=True),
     "kernel": Story(kill_backends, share=0.25),

@@ -196,6 +196,9 @@ class Connection:
         await self._reader.readuntil(b"\r\n\r\n")
         return session
 
+    async def is_known(self, session: str) -> bool:
+        return "result" in await self.post(_written({"id": 1, "method": "ping"}, _of_session(session)))
+
     async def post(self, request: bytes) -> Any:
         self._writer.write(request)
         self._head = (await self._reader.readuntil(b"\r\n\r\n")).decode()

@@ -26,8 +26,8 @@ START_SECONDS = 120.0
 class Group:
     """`said` is what the supervisor and its workers wrote last."""
 
-    def __init__(self, process: Process, redis: RedisServer | None) -> None:
-        self._process, self._redis = process, redis
+    def __init__(self, process: Process, count: int, redis: RedisServer | None) -> None:
+        self._process, self._count, self._redis = process, count, redis
         self.port = 0
         self.said: list[str] = []
         self._reading: asyncio.Task[None] | None = None
@@ -57,10 +57,10 @@ class Group:
         children = Path(f"/proc/{self._process.pid}/task/{self._process.pid}/children")
         return [int(pid) for pid in children.read_text().split()]
 
-    async def until_ready(self, least: int) -> None:
-        """Until so many workers serve. On a busy machine one takes long to start."""
+    async def until_ready(self) -> None:
+        """Until at least half of the workers serve. On a busy machine one takes long to start."""
         async with asyncio.timeout(START_SECONDS):
-            while await self._ready() < least:  # noqa: ASYNC110
+            while 2 * await self._ready() < self._count:  # noqa: ASYNC110
                 await asyncio.sleep(0.1)
 
     async def _ready(self) -> int:
@@ -117,8 +117,8 @@ async def served(workers: int, address: str, redis: RedisServer | None = None) -
     on = ("--on", "http://127.0.0.1:0/mcp", "--workers", str(workers))
     command = (sys.executable, "-m", "defserve", "run", str(SERVER), *on)
     environment = {**os.environ, "SHARED": address, "PYTHONPATH": str(ROOT / "framework")}
-    process = await asyncio.create_subprocess_exec(*command, stderr=PIPE, env=environment)
-    running = Group(process, redis)
+    process = await asyncio.create_subprocess_exec(*command, stderr=PIPE, env=environment, start_new_session=True)
+    running = Group(process, workers, redis)
     try:
         await running.begin()
         yield running

@@ -13,9 +13,7 @@ from tests.faults.sessions.client import Client
 from tests.faults.sessions.driver import Driver, Official, installed
 from tests.faults.sessions.group import Group, group
 
-WORKERS, CLIENTS = 5, 2
-# The next fault comes when so many workers serve.
-LEAST = 3
+WORKERS, FEW_WORKERS, CLIENTS = 5, 2, 2
 REDIS_EVERY = 6
 # Seconds between two faults, at most; and until news has reached everybody after the last.
 PAUSE, SETTLING = 3.0, 15.0
@@ -26,12 +24,12 @@ COLUMNS = ("answered", "told", "cut", "refused", "resumed", "events", "updates")
 
 def kill_sharing(seed: int, runs: int) -> Tally:
     """Faults under load from official clients and our own. Prints a table. Raises Broken."""
-    return asyncio.run(_kill_all(seed, runs, installed(), PAUSE))
+    return asyncio.run(_kill_all(seed, runs, installed(), WORKERS, PAUSE))
 
 
 def kill_sharing_here(seed: int, runs: int) -> Tally:
-    """The same with our own client alone, and faults that follow closely."""
-    return asyncio.run(_kill_all(seed, runs, [], 0.6))
+    """The same with our own client alone, few workers, and faults that follow closely."""
+    return asyncio.run(_kill_all(seed, runs, [], FEW_WORKERS, 0.6))
 
 
 async def talk(client: Client, random: Random, over: asyncio.Event) -> None:
@@ -104,9 +102,9 @@ class OwnClients:
         return found
 
 
-async def _kill_all(seed: int, runs: int, official: list[Official], pause: float) -> Tally:
+async def _kill_all(seed: int, runs: int, official: list[Official], workers: int, pause: float) -> Tally:
     random, drivers = Random(seed), list[Driver]()
-    async with group(WORKERS) as running:
+    async with group(workers) as running:
         own = OwnClients(running, seed)
         try:
             for each in official:
@@ -142,7 +140,7 @@ async def _break(running: Group, random: Random, runs: int, pause: float, own: O
     """How many workers were killed, and how often Redis was."""
     kills = 0
     for run in range(runs):
-        await running.until_ready(LEAST)
+        await running.until_ready()
         await asyncio.sleep(random.uniform(0, pause))
         if run % REDIS_EVERY == REDIS_EVERY - 1:
             await running.restart_redis(random.uniform(0.0, 1.0))

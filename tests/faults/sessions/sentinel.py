@@ -16,14 +16,14 @@ from pathlib import Path
 from random import Random
 
 from tests.faults.killing import Tally
-from tests.faults.process import PATIENCE, Broken
+from tests.faults.process import Broken
 from tests.faults.sessions.client import Client
 from tests.faults.sessions.group import Group, served
 from tests.waiting import wait_until
 
 WORKERS, CLIENTS = 2, 4
 SERVICE = "defserve-test"
-# Seconds after which a Sentinel believes that a Redis is gone, in milliseconds.
+# Milliseconds after which a Sentinel believes that a Redis is gone.
 DOWN_AFTER = 1000
 FAILOVER_SECONDS = 90.0
 
@@ -35,9 +35,11 @@ class Sentinel:
         self._folder = folder
         self._running: dict[int, subprocess.Popen[bytes]] = {}
         self.primary, self.replica, self.port = _free_ports(3)
+
+    def start(self) -> None:
         self._start(self.primary)
         self._start(self.replica, "--replicaof", "127.0.0.1", str(self.primary))
-        wait_until(lambda: "state=online" in _ask(self.primary, "INFO replication"), PATIENCE)
+        wait_until(lambda: "state=online" in _ask(self.primary, "INFO replication"))
         self._watch()
 
     @property
@@ -66,16 +68,16 @@ class Sentinel:
         file.write_text("\n".join(lines) + "\n")
         self._run(self.port, program, str(file), "--sentinel")
         # It must know of the replica before it can choose it.
-        wait_until(lambda: "slaves=1" in _ask(self.port, "INFO sentinel"), PATIENCE)
+        wait_until(lambda: "slaves=1" in _ask(self.port, "INFO sentinel"))
 
     def _run(self, port: int, *command: str) -> None:
         quiet = subprocess.DEVNULL
         self._running[port] = subprocess.Popen(command, stdout=quiet, stderr=quiet)
-        wait_until(lambda: "redis_version" in _ask(port, "INFO server"), PATIENCE)
+        wait_until(lambda: "redis_version" in _ask(port, "INFO server"))
 
     def kill_primary(self) -> None:
         """The replica has everything that was written so far."""
-        wait_until(lambda: _offset(self.primary) <= _offset(self.replica), PATIENCE)
+        wait_until(lambda: _offset(self.primary) <= _offset(self.replica))
         self._running[self.primary].kill()
         self._running[self.primary].wait()
 
@@ -99,12 +101,10 @@ def _free_ports(count: int) -> list[int]:
 def _ask(port: int, command: str) -> str:
     """What a Redis says; empty if it does not."""
     try:
-        with socket.create_connection(("127.0.0.1", port), 5) as asking:
-            asking.sendall(command.encode() + b"\r\nQUIT\r\n")
-            found = b""
-            while data := asking.recv(65536):
-                found += data
-            return found.decode(errors="replace")
+        with socket.create_connection(("127.0.0.1", port), 5) as asking, asking.makefile("rb") as said:
+            asking.sendall(command.encode() + b"\r\n")
+            head = said.readline()
+            return said.read(int(head[1:])).decode(errors="replace") if head.startswith(b"$") else ""
     except OSError:
         return ""
 
@@ -119,6 +119,7 @@ def sentinel() -> Generator[Sentinel]:
     with tempfile.TemporaryDirectory(prefix="sentinel", ignore_cleanup_errors=True) as folder:
         made = Sentinel(Path(folder))
         try:
+            made.start()
             yield made
         finally:
             made.end()

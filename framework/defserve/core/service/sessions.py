@@ -56,7 +56,7 @@ class SessionSharer(SessionHolder, Protocol):
         ...
 
     async def tell_elsewhere(self, question: Id, method: str, params: Params, identity: PeerIdentity) -> bool:
-        """As `notify_elsewhere`, and waits until it is sent. False: the process that asked does not live.
+        """Give the answer to a question, once. False: nobody waits for it, or it is not this sender's to answer.
 
         Raises StoreUnavailable if it can be sent again later.
         """

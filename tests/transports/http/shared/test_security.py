@@ -8,6 +8,7 @@ import pytest
 
 from defserve import AccessPolicy, Entry, Server, moderate
 from defserve.auth import StaticTokens
+from defserve.serving.sharing import events
 from tests.asgi import Exchange, Peer, last, text
 from tests.raw import STATELESS
 from tests.transports.http.shared.group import Client, Group, becomes
@@ -101,6 +102,24 @@ async def test_an_event_reaches_the_subscribers_of_all_processes_once_and_its_nu
     await stream.ended()
 
 
+async def test_an_event_that_is_too_large_to_be_shared_does_not_disturb_the_numbers_of_others(pair: Group):
+    client = await started(pair, "one", "two")
+    stream = await client.at("one").listen().started()
+    await client.at("one").ask("mgp/events/subscribe", {"channels": ["news"]})
+    await client.knows("two", lambda session: "news" in str(session.known))
+    channel = {name: pair[name].server.mgp.events.channels["news"] for name in ("one", "two")}
+    large = "x" * (events.MOST_BYTES + 1)
+    for name, data in (("one", 1), ("two", large), ("two", 2), ("one", large), ("one", 3)):
+        channel[name].emit_now(data)
+        if name == "one" or data != large:
+            before = len(told(stream))
+            await stream.until(lambda before=before: len(told(stream)) > before)
+    # It reaches the sessions that its process owns.
+    assert told(stream) == [(1, 1), (2, 2), (3, large), (4, 3)]
+    stream.leave()
+    await stream.ended()
+
+
 async def test_an_event_for_a_principal_reaches_it_wherever_it_is_connected_and_nobody_else(pair: Group):
     ada = await started(pair, "one", "two")
     root = await pair.client("two", token="root", capabilities=SPEAKS)
@@ -140,10 +159,14 @@ async def test_the_answer_to_a_callback_may_reach_another_process_and_counts_onc
     asked = await call.next()
     answer = {"callback_id": asked["params"]["callback_id"], "response": "Ada"}
     stranger = await pair.client("two", token="root", capabilities=speaks)
-    await stranger.at("two").ask("mgp/callback/respond", {**answer, "response": "Eve"})
-    for response in ("Ada", "Bob"):
-        told = await client.at("two").ask("mgp/callback/respond", {**answer, "response": response})
-        assert told["result"] == {"accepted": True}
+    respond = "mgp/callback/respond"
+    await until(lambda: pair["one"].link.is_written)
+    unknown = {**answer, "callback_id": f"{pair['one'].link.worker}.1.unknown"}
+    for peer, given in ((stranger.at("two"), {**answer, "response": "Eve"}), (client.at("two"), unknown)):
+        assert "callback_not_pending" in str((await peer.ask(respond, given))["error"])
+    assert (await client.at("two").ask(respond, answer))["result"] == {"accepted": True}
+    again = await client.at("two").ask(respond, {**answer, "response": "Bob"})
+    assert "callback_not_pending" in str(again["error"])
     await call.ended()
     assert text(last(call)) == "one heard Ada"
 
@@ -151,12 +174,15 @@ async def test_the_answer_to_a_callback_may_reach_another_process_and_counts_onc
 async def test_the_answer_to_a_callback_that_nobody_gets_is_refused(pair: Group):
     for name in ("one", "two"):
         await pair.start(name, auth=TOKENS)
-    client = await pair.client(
-        "two", token="ada", capabilities={"mgp": {"version": "0.3.0", "extensions": ["callbacks"]}}
-    )
+    speaks = {"mgp": {"version": "0.3.0", "extensions": ["callbacks"]}}
+    client = await pair.client("one", token="ada", capabilities=speaks)
+    call = client.at("one").begin_call("asks")
+    asked = (await call.next())["params"]["callback_id"]
     one = pair["one"].link
-    for worker, refusal in (("0" * 12, "callback_not_pending"), (one.worker, "store_unavailable")):
-        await one._redis.hset(f"{one._prefix}size:mail:{one.worker}", "added", 64 * 1024 * 1024)  # its mailbox is full
-        answer = {"callback_id": f"{worker}.1.x", "response": "Ada"}
-        told = await client.at("two").ask("mgp/callback/respond", answer)
+    await until(lambda: one.is_written)
+    await one._redis.hset(f"{one._prefix}size:mail:{one.worker}", "added", 64 * 1024 * 1024)  # its mailbox is full
+    for id, refusal in ((f"{'0' * 12}.1.x", "callback_not_pending"), (asked, "store_unavailable")):
+        told = await client.at("two").ask("mgp/callback/respond", {"callback_id": id, "response": "Ada"})
         assert refusal in str(told["error"])
+    await client.at("one").ask("mgp/callback/respond", {"callback_id": asked, "response": "Ada"})
+    assert text(last(await call.ended())) == "one heard Ada"

@@ -13,7 +13,7 @@ from defserve import Server
 from defserve.auth.principals import Principal
 from defserve.errors import LimitExceeded
 from defserve.stores.shared import link as links
-from defserve.stores.shared.scripts.sessions import LOAD, TOUCH
+from defserve.stores.shared.scripts.sessions import CLAIM, LOAD, TOUCH
 from defserve.stores.store import StoreUnavailable
 from defserve.transports.http.shared.reading import StreamReader
 from tests.asgi import HANDSHAKE, STATELESS, Exchange, last, text
@@ -317,3 +317,31 @@ async def test_what_changes_while_a_session_is_loaded_is_known_then(
     else:
         await asking.ended()
         assert "memo://a" in str(session(two, client).known)
+
+
+async def test_a_new_owner_knows_what_was_subscribed_to_before_the_news_that_it_tells(
+    group: Group, monkeypatch: pytest.MonkeyPatch
+):
+    client, two = await group.client("one"), group["two"]
+    three = await group.start("three")
+    stream = await client.at("three").listen().started()
+    await group["one"].kill()
+    gate, real, claims = asyncio.Event(), two.link.run, list[str]()
+
+    async def run(script: str, *args: Any) -> Any:
+        if script == CLAIM:
+            claims.append(args[0])
+            await gate.wait()
+        return await real(script, *args)
+
+    monkeypatch.setattr(two.link, "run", run)
+    asking = client.at("two").begin_call("who")
+    await until(lambda: bool(claims))  # it has read the record
+    await client.at("three").ask("resources/subscribe", {"uri": "memo://a"})
+    three.server.resource_updated("memo://a")
+    await until(lambda: three.link.is_written)
+    await have_the_same_news(two, three)
+    gate.set()
+    await asking.ended()
+    await stream.until(lambda: bool(stream.messages))
+    await leave(stream)

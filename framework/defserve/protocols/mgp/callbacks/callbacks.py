@@ -73,9 +73,10 @@ class CallbackSection:
         waiting[place] = call, answer
         params = _request(call, id, question.type, question.message, question.options)
         params["timeout_ms"] = int(seconds * 1000)
+        # Not call.notify: a notification may be left out for a slow reader, a question may not.
+        asking = OutgoingMessage(notification(REQUEST, params), call, asks=id)
         try:
-            # Not call.notify: a notification may be left out for a slow reader, a question may not.
-            call.session.outlet(OutgoingMessage(notification(REQUEST, params), call, asks=True))
+            call.session.outlet(asking)
             return await call.engine.wait(answer, seconds)
         except TimeoutError:
             raise TimedOut(
@@ -83,6 +84,8 @@ class CallbackSection:
             ) from None
         finally:
             del waiting[place]
+            if asking.release is not None:
+                asking.release()
 
     # -- answers -----------------------------------------------------------------------------------------
 

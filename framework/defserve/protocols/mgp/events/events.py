@@ -225,7 +225,11 @@ class EventSection:
         is_shared = self._share(event)
         if not is_shared:
             self._keep(event)
-        self._offer(event, [each for each in list(self._subscriptions) if not (is_shared and each.session.sharer)])
+        # What is not shared still has its number from the one process that counts for a session.
+        told = list(self._subscriptions)
+        self._offer(
+            event, [s for s in told if s.session.sharer is None or (not is_shared and s.session.sharer.is_owner)]
+        )
 
     def received(self, event: MgpEvent, sessions: Iterable[Session], note: Note) -> None:
         """A process has shared an event, of which these sessions are told."""

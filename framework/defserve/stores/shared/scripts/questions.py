@@ -41,5 +41,18 @@ return 1
 """
 )
 
+# session, question, the worker that asks, field, value, …: as `ANSWER`, with mail of another kind
+TELL: Final = (
+    HEAD
+    + _SETTLE
+    + """
+local id, question, worker = ARGV[2], ARGV[3], ARGV[4]
+if not alive(worker) or call('HEXISTS', P .. 'questions:' .. id, question) == 0 then return 0 end
+if not mail(worker, unpack(ARGV, 5)) then return -1 end
+settle(id, question)
+return 1
+"""
+)
+
 # session, question: nobody waits for its answer any more
 RELEASE: Final = HEAD + _SETTLE + "return settle(ARGV[2], ARGV[3]) and 1 or 0"

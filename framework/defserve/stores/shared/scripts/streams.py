@@ -96,14 +96,16 @@ local function count(seq)
   end
 end
 
-local function trim()
+-- The newest event stays, however large: nobody has read it.
+local function trim(newest)
   local most, bytes, from = tonumber(A.most_events or 256), tonumber(A.most_bytes or 1048576), '-'
   while tonumber(call('HGET', stream, 'count') or 0) > most or tonumber(call('HGET', stream, 'bytes') or 0) > bytes do
     local page = call('XRANGE', events, from, '+', 'COUNT', 16)
     if #page == 0 then return end
     for _, each in ipairs(page) do
       from = '(' .. each[1]
-      if field_of(each[2], 'k') ~= 'result' and call('HEXISTS', stream, 'q:' .. each[1]:match('%d+')) == 0 then
+      local is_open = call('HEXISTS', stream, 'q:' .. each[1]:match('%d+')) == 1
+      if each[1] ~= newest and field_of(each[2], 'k') ~= 'result' and not is_open then
         drop(each[1], each[2])
         break
       end
@@ -117,7 +119,7 @@ local function add_event(seq)
   call('XADD', events, seq .. '-0', 'k', kind, 'a', A.audience or '', 'd', data)
   held(#data)
   count(seq)
-  trim()
+  trim(seq .. '-0')
 end
 """
 

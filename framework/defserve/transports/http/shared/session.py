@@ -301,8 +301,12 @@ class SharedSession(HttpSession):
         return WORKER.fullmatch(worker) is not None and worker != self.link.worker
 
     async def tell_elsewhere(self, question: Id, method: str, params: Params, identity: Any) -> bool:
-        sent = await self.link.run(workers.MAIL, "", "", *self._letter(question, method, params, identity))
-        if sent == workers.FULL:
+        asked = await self.link.run(questions.QUESTION, self.id, str(question))
+        if asked is None or not identity.covers(remembered(json.loads(asked.split(b"\n", 2)[2]))):
+            return False
+        letter = self._letter(question, method, params, identity)
+        sent = await self.link.run(questions.TELL, self.id, str(question), *letter)
+        if sent == questions.FULL:
             raise StoreUnavailable("The process that asks is behind with its answers; try again")
         return bool(sent)
 

@@ -139,8 +139,7 @@ class SharedSessions(HttpSessions):
             if known is not None:
                 self.forget(known)
             return
-        texts = [each.decode() for each in found[0]]
-        record = dict(zip(texts[::2], texts[1::2], strict=True))
+        record = _record(found)
         if known is not None and (known.has_changed or known.changes != changes):
             await self._load(id, principal)  # it was changed here meanwhile, and that must not be lost
             return
@@ -152,20 +151,19 @@ class SharedSessions(HttpSessions):
         known.used = time.monotonic()
         if known.opener.id == _id(principal):  # an id alone moves nothing
             try:
-                if await self._find_owner(known, record.get("owner", ""), bool(found[1])):
-                    known.restore(record)  # what only an owner does begins
+                await self._find_owner(known, record.get("owner", ""), bool(found[1]))
             except BaseException:
                 known.is_stale = True  # to be tried again
                 raise
-        if known.missed:
+        if known.missed and not known.is_stale:
             news = known.take_missed()
             if known.is_owner and self.replay is not None:
                 self.replay(known, news)
 
-    async def _find_owner(self, session: SharedSession, owner: str, is_alive: bool) -> bool:
+    async def _find_owner(self, session: SharedSession, owner: str, is_alive: bool) -> None:
         """Become the owner of a session whose own is dead. A claim whose reply got lost is repeated."""
         if session.owner == self._link.worker == owner:
-            return False
+            return
         since = b""
         if owner == self._link.worker or not is_alive:
             since = await self._link.run(sessions.CLAIM, session.id, self._link.worker)
@@ -173,16 +171,23 @@ class SharedSessions(HttpSessions):
             await self._take_over(session, since.decode())
         elif session.owner != self._link.worker:
             session.owner = owner
-        return bool(since)
 
     async def _take_over(self, session: SharedSession, since: str) -> None:
         """This process is the new owner of a session: from here on it tells it news, beginning with what it missed."""
-        received = ""
-        news: list[tuple[str, dict[str, bytes]]] | None = []
-        while received != self._link.read_news:
-            received = self._link.read_news
+        while True:
+            if session.has_changed:
+                await session.keep()
+            before = self._link.read_news, self._heard.get(session.id), session.changes
+            # What was subscribed to before news was published must be known when it is told.
+            found = await self._link.run(sessions.LOAD, session.id)
             news = await self._link.news_after(since)
+            if before == (self._link.read_news, self._heard.get(session.id), session.changes):
+                break
+        if found is None:
+            self.forget(session)
+            return
         session.owner = self._link.worker
+        session.restore(_record(found))  # what only an owner does begins
         if self.replay is not None:
             self.replay(session, news)
         self._link.write(sessions.CAUGHT_UP, session.id, self._link.worker)
@@ -385,6 +390,12 @@ class SharedSessions(HttpSessions):
         session, call = self._of(fields), json.loads(fields["i"])
         if session is not None and fields["w"].decode() != self._link.worker and call in session.conversation.in_flight:
             session.conversation.cancel(call, remembered(json.loads(fields["p"])))
+
+
+def _record(found: Any) -> dict[str, str]:
+    """The record that `LOAD` has found."""
+    texts = [each.decode() for each in found[0]]
+    return dict(zip(texts[::2], texts[1::2], strict=True))
 
 
 def _id(principal: Principal | str) -> str:
