@@ -92,7 +92,7 @@ MAY_ASK: dict[str, set[str]] = {
         "guard/network/addresses.py",  # judges addresses that tools connect to
         "host/links/http_client/proxied.py", "transports/websocket/client.py",  # clients: proxies
         "serving/topics.py",  # a client: encryption
-        "cli/target/connection.py", "cli/target/refusals.py",  # what to suggest
+        "cli/target/connection.py", "cli/target/refusals.py", "cli/commands/use/login.py",  # what to suggest
         "cli/commands/serve/dev.py",  # whether a key is published
         "host/signin/authorizer.py", "host/signin/clients.py",  # a client: which addresses it follows
         "host/signin/fetching.py", "host/signin/reach.py",
