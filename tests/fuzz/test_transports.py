@@ -30,8 +30,8 @@ SAMPLE = 60
 MISMATCH, INVALID = -32020, -32602
 # Trace ids, and ids under which something was logged.
 _OWN = re.compile(r'"trace_id": "[^"]*"|\(id [0-9a-f]+\)')
-# Who answered; and what a kernel adds: whose the error is, and what it thinks of a tool.
-_KERNELS = ("io.modelcontextprotocol/serverInfo", "server_id", "dev.defserve/security")
+# Who answered; and what a kernel adds: whose the error is, under which id, and what it thinks of a tool.
+_KERNELS = ("io.modelcontextprotocol/serverInfo", "server_id", "inner_trace_id", "dev.defserve/security")
 
 Question = tuple[str, Any]
 
