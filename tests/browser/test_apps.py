@@ -178,5 +178,6 @@ def test_each_host_shows_each_kind_of_view(
     assert browser.frame(f"{output} === '2' && {output}") == "2"
     if host == "ours":
         methods = [method for method, _ in app.received]
-        assert methods[:2] == ["ui/initialize", "ui/notifications/initialized"]
+        # Each message goes to the server as a request of its own, and requests may overtake each other.
+        assert methods[0] == "ui/initialize" and "ui/notifications/initialized" in methods
         assert "ui/notifications/size-changed" in methods and "tools/call" in methods

@@ -402,6 +402,7 @@ def work_with(browser: Browser, messages: int) -> Work:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1200)  # to send so many takes minutes of a busy machine
 def test_with_100_000_messages_it_stays_responsive_and_small(
     browser: Browser, tmp_path: Path, record_property: Any, capsys: pytest.CaptureFixture[str]
 ):
