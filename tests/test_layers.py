@@ -12,7 +12,7 @@ import pytest
 from tests.imports import PACKAGE, circle, edges, graph, knots, modules
 
 # What everyone may import.
-OPEN = {"caches", "errors", "exports", "limits", "redaction", "version", "wire.base64url", "wire.jsonvalue"}
+OPEN = {"caches", "errors", "exports", "frozen", "limits", "redaction", "version", "wire.base64url", "wire.jsonvalue"}
 
 PROTOCOLS = {"protocols.mcp", "protocols.mgp", "protocols.mcpl", "protocols.mcpx"}
 UNDER_PROTOCOLS = {"binding", "guard", "sandbox", "net", "search", "stores", "auth", "core", "wire"}
@@ -126,7 +126,7 @@ def test_wire_core_and_runner_name_no_protocol() -> None:
 
 # Files of one conversation are one aggregate: they may know each other's types.
 ONE_AGGREGATE = "core."
-MOST_AT_THE_ROOT = 11
+MOST_AT_THE_ROOT = 12
 MOST_FLAT = 16
 REASON = "Many files:"
 

@@ -30,8 +30,9 @@ function cannot swallow it.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from typing import Any
+
+from defserve.frozen import Frozen
 
 
 class DefserveError(Exception):
@@ -200,8 +201,7 @@ class ToolError(DefserveError):
         super().__init__(message)
 
 
-@dataclass(frozen=True, slots=True)
-class Problem:
+class Problem(Frozen):
     """One argument that does not fit: its path (`items[0].qty`), and what is wrong with it."""
 
     field: str

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import fields
 
 from defserve.errors import UsageError
+from defserve.frozen import Frozen
 
 
-@dataclass(frozen=True, slots=True)
-class Limits:
+class Limits(Frozen):
     """What one server allows. Replace single fields: `Limits(tool=120, in_flight=16)`.
 
     Calls past `in_flight` (of one client) or `in_flight_total` wait. When `queued` calls or `queued_bytes` bytes of one

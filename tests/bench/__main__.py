@@ -68,7 +68,8 @@ def _bench(options: argparse.Namespace, plan: Plan, launch: Launch) -> int:
     sections = _sections(options.only)
     here = [each for each in CONTENDERS if launch.node or not each.needs_node]
     able = [each for each in _chosen(options, here, sections, STDIO) if _starts(each, launch, failed)]
-    http = [each for each in _chosen(options, HTTP_CONTENDERS, sections, HTTP) if _serves(each, launch, failed)]
+    there = [each for each in HTTP_CONTENDERS if launch.node or not each.needs_node]
+    http = [each for each in _chosen(options, there, sections, HTTP) if _serves(each, launch, failed)]
     results = Results()
     run = Run(able, http, launch, plan, results, _say)
     for name in sections:

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 SERVERS = Path(__file__).parent / "servers"
+NODE = ".cjs"
 
 
 class Contender(NamedTuple):
@@ -22,7 +23,7 @@ class Contender(NamedTuple):
 
     @property
     def needs_node(self) -> bool:
-        return self.script.suffix == ".cjs"
+        return self.script.suffix == NODE
 
 
 class HttpContender(NamedTuple):
@@ -32,6 +33,10 @@ class HttpContender(NamedTuple):
     script: Path
     arguments: tuple[str, ...] = ()
     paths: tuple[Path, ...] = ()
+
+    @property
+    def needs_node(self) -> bool:
+        return self.script.suffix == NODE
 
 
 FLOOR = Contender("floor", SERVERS / "floor_server.py", ("async", "sync", "inline"), handshake_only=True)
@@ -47,6 +52,8 @@ HTTP_CONTENDERS = (
     HttpContender("sdk json", SERVERS / "sdk_http.py", ("json",)),
     HttpContender("fastmcp", SERVERS / "fastmcp_http.py"),
     HttpContender("fastmcp json", SERVERS / "fastmcp_http.py", ("json",)),
+    HttpContender("typescript", SERVERS / "typescript_http.cjs"),
+    HttpContender("typescript json", SERVERS / "typescript_http.cjs", ("json",)),
     HttpContender("defserve", SERVERS / "defserve_http.py"),
 )
 TYPEADAPTER = SERVERS / "typeadapter_process.py"

@@ -23,7 +23,8 @@ class HttpServer:
         self.contender = contender
         self.port = _free_port()
         self._stderr = tempfile.TemporaryFile()  # noqa: SIM115  closed with the process
-        command = [launch.python, *through, contender.script, str(self.port), *contender.arguments]
+        program = launch.node if contender.needs_node else launch.python
+        command = [str(program), *through, contender.script, str(self.port), *contender.arguments]
         self._process = subprocess.Popen(
             command,
             stdin=subprocess.DEVNULL,

@@ -23,6 +23,7 @@ HEAD = (
 )
 CHUNKED_END = b"0\r\n\r\n"
 LENGTH = b"content-length: "
+NODES_LENGTH = b"Content-Length: "
 SESSION = re.compile(rb"mcp-session-id: (\S+)")
 
 
@@ -115,6 +116,8 @@ def is_whole(reply: bytes) -> bool:
     if head < 0:
         return False
     at = reply.find(LENGTH, 0, head)
+    if at < 0:
+        at = reply.find(NODES_LENGTH, 0, head)
     if at < 0:
         return reply.endswith(CHUNKED_END)
     digits = reply[at + len(LENGTH) : reply.index(b"\r\n", at)]

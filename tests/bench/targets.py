@@ -65,8 +65,8 @@ CPU_OF = "workers-cpu/{}"
 LOCAL, HANGING = "proxy-local/{} servers", "proxy-hanging/{} hangs"
 
 TARGETS = (
-    _at_most("start to first list, 3 tools, one of a model, to the floor", "start/model", "floor", 1.1),
-    _at_most("start to first list, 3 scalar tools, to the floor", "start/scalar", "floor", 1.1),
+    _at_most("start to first list, 3 tools, one of a model, to the floor", "start/model", "floor", 1.0),
+    _at_most("start to first list, 3 scalar tools, to the floor", "start/scalar", "floor", 0.95),
     Target("the same, to a bare TypeAdapter process", "start/scalar", "start/typeadapter", "process", False, 1.0),
     _at_least("async calls, window 1, to the floor", "calls/add/1", "floor", 0.7),
     _at_least("async calls, window 1, to FastMCP", "calls/add/1", "fastmcp", 15),

@@ -312,3 +312,9 @@ def test_a_traceback_of_packages_alone_only_loses_our_frames():
     text = f'Traceback:\n  File "{OURS}/x.py", line 1, in a\n    a()\n  File "{PYTHONS[0]}/y.py", line 2, in b\nE: e\n'
     assert brief(text) == f'Traceback:\n  File "{PYTHONS[0]}/y.py", line 2, in b\nE: e\n{MORE}'
     assert brief("no traceback\n") == "no traceback\n"
+
+
+def test_a_missing_argument_shows_what_the_tool_takes(defserve: Run):
+    code, _, err = defserve("call", CALCULATOR, "add")
+    assert code == 5
+    assert err == "error: a: missing\n  fix: give what it takes: add(a: integer, b: integer = 2)\n"

@@ -31,6 +31,8 @@ LONGEST = 4096
 KEPT_BYTES = 9_000
 """Of each target, so that all of them together stay small."""
 KEPT_FILES = 20
+SETTLED = 0.75
+"""A target has been fuzzed for long enough if it found nothing new after this part of the time."""
 _STATUS = re.compile(r"#(\d+)\s+(INITED|NEW|REDUCE|pulse|DONE|RELOAD)\s+cov: (\d+)")
 
 
@@ -74,6 +76,7 @@ def fuzz(name: str, seconds: float, seed: int) -> dict[str, Any]:
         assert process.stderr is not None
         run = _follow(process.stderr, began)
     run["seconds"] = round(time.monotonic() - began, 1)
+    run["is_settled"] = run["last_new"] <= SETTLED * run["seconds"]
     run["found"] = sorted(str(file.relative_to(ROOT)) for file in {*found.iterdir()} - before)
     if process.returncode and not run["found"] and not run["is_done"]:
         run["found"] = [f"exit code {process.returncode}"]

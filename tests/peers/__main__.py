@@ -30,7 +30,7 @@ ABSENT = FOLDER / "absent.json"
 
 def main(arguments: list[str]) -> int:
     options = _parser().parse_args(arguments)
-    chosen = [p for p in PEERS if not options.only or any(word in p.name.lower() for word in options.only)]
+    chosen = [p for p in PEERS if not options.only or any(word.lower() in p.name.lower() for word in options.only)]
     if options.write and options.only:
         print("the page is of all peers: --write does not go together with --only", file=sys.stderr)
         return 2

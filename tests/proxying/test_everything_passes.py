@@ -78,6 +78,7 @@ async def joined(request: pytest.FixtureRequest) -> AsyncGenerator[Joined]:
     handlers: dict[str, Any] = {"on_log": joined.logs.append, "on_progress": joined.progressed}
     async with joined.open(answers=answers, log_level="debug", on_notification=joined.hear, **handlers) as client:
         joined.client = client
+        await until_listed(client, "e_add")
         yield joined
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import sys
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
@@ -10,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from defserve import Command, Limits, Server
+from defserve import Command, Limits, Remote, Server
 from defserve.errors import PeerError
 from defserve.host import Client
 from defserve.host.links import child
@@ -197,3 +198,60 @@ async def test_a_server_that_does_not_run_is_named_though_nobody_knows_its_tools
         await backend.start()
         await until(lambda: backend.state == "connected")
         assert "Unknown tool" in (await told(client, "tools/call", {"name": "office_other"}))[0]
+
+
+def page(status: int) -> bytes:
+    return b"HTTP/1.1 %d X\r\ncontent-type: text/html\r\ncontent-length: 5\r\n\r\n/srv/" % status
+
+
+# What a web server answers → a part of the text.
+WEB: dict[str, tuple[bytes, str]] = {
+    "500": (page(500), "server 'office' refused the call (HTTP 500)"),
+    "404": (page(404), "server 'office' refused the call (HTTP 404)"),
+    "429": (page(429), "server 'office' refused the call (HTTP 429); try again later"),
+    "page": (page(200), "server 'office' gave no usable answer"),
+    "cut": (b"HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\n{", "server 'office'"),
+    "other": (b"\x00\xff no HTTP\r\n\r\n", "server 'office'"),
+}
+
+
+async def test_a_server_at_an_address_is_named_and_its_address_is_not_told() -> None:
+    wanted = [""]
+
+    async def answered(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            while head := (await reader.readuntil(b"\r\n\r\n")).lower():
+                size = int(head.partition(b"content-length:")[2].split(b"\r")[0] or 0)
+                said = json.loads(await reader.readexactly(size) or b"{}")
+                if said.get("method") == "tools/call":
+                    writer.write(WEB[wanted[0]][0])
+                    break
+                found = {"result": LISTS[said["method"]]} if said.get("method") in LISTS else {"error": NO}
+                body = json.dumps({"jsonrpc": "2.0", "id": said.get("id"), **found}).encode()
+                kind = b"200 OK\r\ncontent-type: application/json" if "id" in said else b"202 OK" if said else b"405 No"
+                writer.write(b"HTTP/1.1 %b\r\ncontent-length: %d\r\n\r\n%b" % (kind, len(body), body))
+        except asyncio.IncompleteReadError:
+            pass
+        finally:
+            writer.close()
+
+    web = await asyncio.start_server(answered, "127.0.0.1", 0)
+    port = web.sockets[0].getsockname()[1]
+    server = Server("front")
+    server.mount(
+        Remote(f"http://127.0.0.1:{port}/mcp", version="2025-11-25", per="shared"), prefix="office", restarts=SOON
+    )
+    async with web, server.connect("handshake") as client:
+        for wanted[0], (_, says) in WEB.items():
+            await until(lambda: server.mounts.backends["office"].state == "connected")
+            text, data = await told(client, "tools/call", doing("answer"))
+            assert (data["server_id"], text.startswith(says)) == ("office", True), text
+            assert [word for word in (str(port), "/srv/", "127.0.0.1") if word in json.dumps([text, data])] == []
+
+
+NO = {"code": -32601, "message": "no"}
+LISTS: Json = {
+    "initialize": {"protocolVersion": "2025-11-25", "capabilities": {"tools": {}}, "serverInfo": {"name": "w"}},
+    "tools/list": {"tools": [{"name": "do", "inputSchema": {"type": "object"}}]},
+    "ping": {},
+}

@@ -9,6 +9,9 @@ from typing import Any
 import pytest
 
 from defserve import Limits, Server
+from defserve.stores.leases import Lease
+from defserve.stores.memory import MemoryStore
+from defserve.stores.store import StoreBusy
 from tests import clock
 from tests.asgi import Peer, living
 from tests.raw import STATELESS, turns
@@ -44,6 +47,7 @@ def test_eight_hours_leave_nothing_behind(monkeypatch: pytest.MonkeyPatch):
             began = loop.time()
             stays = await Peer(app).open()
             listening = await stays.listen().started()
+            store, lease = MemoryStore(clock=loop.time), None
             while loop.time() - began < 8 * HOUR:
                 await visit(app)
                 assert await stays.call("wait", {"seconds": 1}) == "waited"
@@ -51,6 +55,11 @@ def test_eight_hours_leave_nothing_behind(monkeypatch: pytest.MonkeyPatch):
                 if (loop.time() - began) % HOUR < EVERY + 100:
                     await turns()
                     counts.append((len(app.streamable.sessions), len(asyncio.all_tasks()), len(loop._scheduled)))
+                if loop.time() - began > 7.5 * HOUR and lease is None:
+                    lease = Lease(store, "long")
+                    await lease.acquire(1)
+            assert lease is not None
+            await is_kept(store, lease)
             assert listening.status == 200 and not listening.complete
             listening.leave()
             await listening.ended()
@@ -62,6 +71,16 @@ def test_eight_hours_leave_nothing_behind(monkeypatch: pytest.MonkeyPatch):
     assert max(sessions) <= IDLE / EVERY + 3, counts
     assert max(tasks[1:]) <= tasks[1] + 2, counts
     assert max(timers[1:]) <= timers[1] + 5, counts
+
+
+async def is_kept(store: MemoryStore, lease: Lease) -> None:
+    """A lease is its holder's for half an hour, renewed thousands of times, and another's as soon as it is released."""
+    other = Lease(store, "long")
+    with pytest.raises(StoreBusy):
+        await other.acquire(60)
+    await lease.release()
+    await other.acquire(1)
+    await other.release()
 
 
 async def visit(app: Any) -> None:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
+
+from defserve.frozen import Frozen
 
 if TYPE_CHECKING:
     from defserve.core.call import Call
@@ -17,8 +18,7 @@ Audit: TypeAlias = Callable[["Call", Any], AbstractAsyncContextManager[Any] | No
 Concerns: TypeAlias = Callable[[Any, frozenset[str]], bool]
 
 
-@dataclass(frozen=True, slots=True)
-class Stages:
+class Stages(Frozen):
     """What one extension adds to the call of an item.
 
     `audit` is entered first and sees how everything else ended. `admit` decides before the arguments are read.

@@ -18,7 +18,7 @@ from defserve.protocols.mgp.errors import (
     UpstreamUnavailable,
 )
 from defserve.proxying.states import TOLD, State
-from defserve.transports.client_errors import Challenged
+from defserve.transports.client_errors import Challenged, HttpRefusal
 from defserve.wire.jsonvalue import is_object
 
 if TYPE_CHECKING:
@@ -82,6 +82,8 @@ def failed(id: str, error: PeerError, state: State, secrets: Secrets) -> Excepti
         return UpstreamTimeout(f"server {id!r} did not answer in time; the call may have had effects", data=data)
     if isinstance(error, Challenged):
         return UpstreamError(f"server {id!r} does not accept the credentials it is called with", data={"server_id": id})
+    if isinstance(error, HttpRefusal):
+        return _refused(id, error, secrets)
     if isinstance(error, Misbehaved):
         return UpstreamError(error.message, data={"server_id": id, "may_have_had_effects": True})
     if not isinstance(error, PeerGone):
@@ -97,6 +99,17 @@ def failed(id: str, error: PeerError, state: State, secrets: Secrets) -> Excepti
         retryable=True,
         retry_after_ms=RETRY_MS,
     )
+
+
+def _refused(id: str, error: HttpRefusal, secrets: Secrets) -> UpstreamError:
+    """An HTTP error. What it says of the address, and the page that came with it, are for the log."""
+    log.warning("server %r refused a call: %s", id, secrets.hidden(error.message))
+    status: int = error.data["status"]
+    data: dict[str, Any] = {"server_id": id, "status": status}
+    text = f"server {id!r} refused the call (HTTP {status})"
+    if status in (429, 503):
+        return UpstreamUnavailable(f"{text}; try again later", data=data, retry_after_ms=RETRY_MS)
+    return UpstreamError(text, data=data | ({"may_have_had_effects": True} if status >= 500 else {}))
 
 
 def malformed(id: str, member: str) -> UpstreamError:

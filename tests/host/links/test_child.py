@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import select
 import shutil
 import subprocess
 import sys
@@ -283,3 +284,37 @@ async def test_a_child_that_is_gone_at_once_is_started_and_said_to_be_gone():
         with pytest.raises(PeerGone, match="exited with code 3"):
             await link.receive()
         await link.aclose()
+
+
+@posix
+async def test_a_message_is_taken_in_the_turn_in_which_it_is_found():
+    if type(asyncio.get_running_loop()).__module__.startswith("uvloop"):
+        pytest.skip("its turns are others")
+    says = ("-c", "import os; os.write(1, b'{}\\n')")
+    child = await child_module.Child.start(child_module.ChildOptions(sys.executable, says))
+    taken: list[bytes] = []
+    child.push(taken.append, lambda: None)
+    pipe = child._stdout.get_extra_info("pipe")  # pyright: ignore[reportPrivateUsage]
+    while not select.select([pipe], [], [], 30)[0]:
+        pass
+    await asyncio.sleep(0)  # in this turn it is found
+    await asyncio.sleep(0)
+    assert taken == [b"{}"]
+    await child.exited
+    child.release()
+
+
+@posix
+async def test_a_child_leaves_no_descriptor_whether_it_starts_or_not():
+    def count() -> int:
+        return len(os.listdir("/dev/fd"))
+
+    link = await python("input()")  # what the loop itself keeps open for processes is open now
+    await link.aclose()
+    before = count()
+    for _ in range(3):
+        with pytest.raises(PeerGone):
+            await ProcessLink.spawn("/no/such/program")
+        link = await python("input()")
+        await link.aclose()
+    await until(lambda: count() <= before)

@@ -2,5 +2,5 @@
 
 And what the peer sends beside replies: notifications, and requests of its own.
 
-May import: `host.fields`, `host.link`, `wire`.
+May import: `host.fields`, `host.link`, `transports.arrival`, `wire`.
 """

@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any, Protocol, TypeAlias, TypeVar
 
 from defserve.errors import PeerTimeout
+from defserve.transports.arrival import Arrival
 from defserve.wire.messages import Id, Reply, Request
 
 Progress: TypeAlias = Callable[[float, float | None, str | None], object]
@@ -78,7 +79,7 @@ class PendingRequest:
         self.id, self.method, self.on_progress, self.forward = id, method, on_progress, forward
         self.task: asyncio.Task[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
-        self.reply: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
+        self.reply: asyncio.Future[Reply] = Arrival(loop=asyncio.get_running_loop())
 
     def expire(self, within: float, waits: Callable[[], object]) -> None:
         """Fail with PeerTimeout in `within` seconds, unless `waits` then says to wait as long again."""

@@ -91,6 +91,7 @@ class Child(asyncio.SubprocessProtocol):
         self._ready_size = 0
         self._hears = self._has_written = False
         self._input: asyncio.WriteTransport | None = None
+        self._output: asyncio.ReadTransport | None = None
         self._writable: asyncio.Future[None] | None = None
         self._waiter: asyncio.Future[None] | None = None
 
@@ -98,18 +99,40 @@ class Child(asyncio.SubprocessProtocol):
     async def start(cls, options: ChildOptions) -> Child:
         """Start it. Raises PeerGone if that fails."""
         environment = options.environment()
+        # Through a pipe of its own, because what asyncio's pipe to a process brings is told a turn of the loop later.
+        is_own = os.name == "posix"
+        ours, theirs = os.pipe() if is_own else (-1, asyncio.subprocess.PIPE)
         try:
             _, child = await asyncio.get_running_loop().subprocess_exec(
                 lambda: cls(options),
                 *options.command_line(environment),
                 env=environment,
                 cwd=options.cwd,
+                stdout=theirs,
                 # A process group of its own, so that everything it started can be ended with it.
-                start_new_session=os.name == "posix",
+                start_new_session=is_own,
             )
-        except OSError as error:
-            raise _not_started(options, error) from None
+        except BaseException as error:
+            if is_own:
+                os.close(ours)
+            if isinstance(error, OSError):
+                raise _not_started(options, error) from None
+            raise
+        finally:
+            if is_own:
+                os.close(theirs)
+        if is_own:
+            await child._read_from(ours)
         return child
+
+    async def _read_from(self, descriptor: int) -> None:
+        pipe = os.fdopen(descriptor, "rb", buffering=0)
+        try:
+            self._output, _ = await asyncio.get_running_loop().connect_read_pipe(lambda: _Output(self), pipe)
+        except BaseException:
+            pipe.close()
+            self._running.close()
+            raise
 
     @property
     def pid(self) -> int:
@@ -200,6 +223,8 @@ class Child(asyncio.SubprocessProtocol):
     def release(self) -> None:
         """Close the pipes. Kills a process that still runs."""
         self._end_output()
+        if self._output is not None:
+            self._output.close()
         self._running.close()
 
     # What the loop calls.
@@ -258,7 +283,7 @@ class Child(asyncio.SubprocessProtocol):
 
     @property
     def _stdout(self) -> asyncio.ReadTransport:
-        return cast("asyncio.ReadTransport", self._running.get_pipe_transport(STDOUT))
+        return self._output or cast("asyncio.ReadTransport", self._running.get_pipe_transport(STDOUT))
 
     def _take_lines(self, lines: Sequence[bytes | None]) -> None:
         for line in lines:
@@ -303,6 +328,19 @@ class Child(asyncio.SubprocessProtocol):
                         self.options.on_stderr(text)
                     except Exception:
                         log.exception("the handler of stderr failed")
+
+
+class _Output(asyncio.Protocol):
+    """What a child writes to its output, told at once."""
+
+    def __init__(self, child: Child) -> None:
+        self._child = child
+
+    def data_received(self, data: bytes) -> None:
+        self._child.pipe_data_received(STDOUT, data)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._child.pipe_connection_lost(STDOUT, exc)
 
 
 def _not_started(options: ChildOptions, error: OSError) -> PeerGone:

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
+from defserve.frozen import Frozen
 from defserve.protocols.mcp.versions import features
 
 
-@dataclass(frozen=True, slots=True)
-class Icon:
+class Icon(Frozen):
     """An icon of a server, tool, resource or prompt. `src` is an https: or data: URI."""
 
     src: str

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, ClassVar, Generic, TypeVar
 
 from defserve.binding.signature import Signature
 from defserve.core.call import Call
 from defserve.core.registry import Registry
 from defserve.errors import InvalidParams, UsageError
+from defserve.frozen import Frozen
 from defserve.limits import Limits
 from defserve.protocols.mcp.function import Function
 from defserve.protocols.mcp.identity import Icon, icons_wire
@@ -26,8 +26,7 @@ ANSWER_PARAMS = frozenset({"requestState", "inputResponses"})
 """The params of a request that brings answers. They are read before anything runs."""
 
 
-@dataclass(frozen=True, slots=True)
-class ItemOptions:
+class ItemOptions(Frozen):
     """What every item may say about itself, and how its function runs: `timeout` is in seconds.
 
     `scopes` are what a caller's token must hold to see and use it.

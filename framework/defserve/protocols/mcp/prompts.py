@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from defserve.binding.content import Part
@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from defserve.protocols.mcp.asking.sampling import Message
 
 
-@dataclass(frozen=True, slots=True)
 class PromptOptions(ItemOptions):
     """Everything a prompt may say about itself."""
 

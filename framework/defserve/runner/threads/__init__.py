@@ -2,5 +2,5 @@
 
 Results come back on the event loop. A function that hangs holds up neither its call nor the end of the process.
 
-May import: nothing else of the package.
+May import: `transports.arrival`.
 """

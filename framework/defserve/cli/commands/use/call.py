@@ -17,6 +17,7 @@ from defserve.cli.parser import CommandParser
 from defserve.cli.screen.blocks import Block, Data, Written
 from defserve.cli.screen.progress import Working
 from defserve.cli.screen.screen import show, tell
+from defserve.cli.signatures import signature
 from defserve.cli.target.connection import connect
 from defserve.cli.target.target import TARGET_HELP, ServerTarget, quiet, split_command
 from defserve.cli.tracebacks import brief_tracebacks
@@ -24,7 +25,7 @@ from defserve.errors import DefserveError, PeerError, ToolError, UsageError, did
 from defserve.host.client import Client
 from defserve.host.fields import object_of
 from defserve.host.mgp.security.tool_security import tool_security
-from defserve.wire.jsonvalue import is_array
+from defserve.wire.jsonvalue import is_array, is_object
 
 EXAMPLES: Final = """  defserve call server.py add a=1 b=2
   defserve call server.py search query="two words" tags:='["x", "y"]'
@@ -39,6 +40,7 @@ EXAMPLES: Final = """  defserve call server.py add a=1 b=2
 UNKNOWN_TOOL: Final = -32602
 UNKNOWN_METHOD: Final = -32601
 MISSING_CAPABILITY: Final = -32021
+MISSING: Final = re.compile(r"^[^:\n]{1,200}: missing$", re.MULTILINE)
 UNFINISHED: Final = re.compile(r"<(?:coroutine|async_generator) object (?P<name>[\w.<>]{1,200}) at 0x[0-9a-f]{1,16}>")
 # Where a schema may allow arguments that its properties do not name.
 OPEN: Final = {"patternProperties", "$ref", "allOf", "anyOf", "oneOf", "if"}
@@ -142,7 +144,7 @@ async def call(
             raise
         except (PeerError, ToolError) as error:
             if tool in tools or (isinstance(error, PeerError) and error.code != UNKNOWN_TOOL):
-                raise explained(error, given) from None
+                raise explained(error, given, listed) from None
             raise unknown_tool(client, tool, list(tools), options) from None
 
 
@@ -156,15 +158,25 @@ async def _called(client: Client, tool: str, arguments: dict[str, Any], options:
     return CallResult(result) if options.raw else CallResult(await client.value(tool, result), media_of(result))
 
 
-def explained(error: PeerError | ToolError, given: PreparedAnswers) -> DefserveError:
-    """The error, worded for a person. The server worded it for a model."""
+def explained(error: PeerError | ToolError, given: PreparedAnswers, tool: dict[str, Any]) -> DefserveError:
+    """The error, worded for a person. The server worded it for a model. For a missing argument, what the tool takes."""
     if given.unanswered is not None:
         return given.unanswered
     if isinstance(error, ToolError):
-        return ToolError(re.sub(r"^the user (declined|dismissed)", r"you \1", error.message), data=error.data)
+        words = re.sub(r"^the user (declined|dismissed)", r"you \1", error.message)
+        return ToolError(
+            words + (_takes(tool) if MISSING.search(words) and "did you mean" not in words else ""), data=error.data
+        )
     if error.code == MISSING_CAPABILITY and "elicitation" in str(error.data) and not given.can_answer:
         return UsageError(error.message, fix=f"run it at a terminal, where you can answer, or add {ANSWER}")
     return error
+
+
+def _takes(tool: dict[str, Any]) -> str:
+    """What to give a tool, as a line; empty if its schema is not one that can be read."""
+    schema = object_of(tool.get("inputSchema"))
+    is_plain = is_object(schema.get("properties")) and is_array(schema.get("required", []))
+    return f"\n  fix: give what it takes: {signature(tool)}" if is_plain else ""
 
 
 async def validated(

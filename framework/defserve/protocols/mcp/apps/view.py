@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,6 @@ from defserve.protocols.mcp.resources.resources import Resource, ResourceOptions
 from defserve.wire.messages import Params
 
 
-@dataclass(frozen=True, slots=True)
 class AppOptions(ResourceOptions):
     """What a view says about itself. `csp` names the origins it may reach: "connect", "resource", "frame", "base_uri".
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from defserve.binding.content import Part, Text
@@ -30,7 +30,6 @@ URI_LENGTH = 8 * 1024
 URI = r"[A-Za-z][A-Za-z0-9+.-]*:[^\s]+$"
 
 
-@dataclass(frozen=True, slots=True)
 class ResourceOptions(ItemOptions):
     """Everything a resource may say about itself.
 

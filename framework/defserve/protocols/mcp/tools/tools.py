@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from time import monotonic
 from typing import Any, Literal
 
@@ -47,7 +47,6 @@ NO_TASK = (None, None, None, 0, "now")
 NO_HEADERS: Mapping[tuple[str, ...], str] = {}
 
 
-@dataclass(frozen=True, slots=True)
 class ToolOptions(ItemOptions):
     """Everything a tool may say about itself, from decorator to registry.
 
