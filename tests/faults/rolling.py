@@ -12,7 +12,7 @@ import tempfile
 import textwrap
 from asyncio.subprocess import PIPE, Process
 from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -88,6 +88,8 @@ async def _hear(process: Process, start: str) -> str:
     assert process.stderr is not None
     line = (await asyncio.wait_for(process.stderr.readline(), PATIENCE)).decode()
     if not line.startswith(start):
+        with suppress(TimeoutError):
+            line += (await asyncio.wait_for(process.stderr.read(4000), 1)).decode()
         raise Broken(f"the supervisor said {line!r}, not {start!r}")
     return line
 

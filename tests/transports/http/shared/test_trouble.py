@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 from collections.abc import Generator
 from contextlib import contextmanager
 from typing import Any
@@ -345,3 +346,26 @@ async def test_a_new_owner_knows_what_was_subscribed_to_before_the_news_that_it_
     await asking.ended()
     await stream.until(lambda: bool(stream.messages))
     await leave(stream)
+
+
+async def test_a_session_that_cannot_be_loaded_when_nobody_waits_any_more_is_no_complaint(
+    group: Group, monkeypatch: pytest.MonkeyPatch
+):
+    client, table, fail = await group.client("one"), sessions(group["two"]), asyncio.Event()
+    said: list[Any] = []
+
+    async def load(*_: Any) -> None:
+        await fail.wait()
+        raise StoreUnavailable("The store cannot be reached")
+
+    monkeypatch.setattr(table, "_load", load)
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: said.append(context))
+    waiting = asyncio.create_task(table.load(client.session, STRANGER))
+    await until(lambda: bool(table._loading))
+    waiting.cancel()
+    await asyncio.wait((waiting,))
+    fail.set()
+    await until(lambda: not table._loading)
+    del waiting
+    gc.collect()
+    assert said == []

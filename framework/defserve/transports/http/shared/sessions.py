@@ -108,11 +108,13 @@ class SharedSessions(HttpSessions):
         if task is None:
             self._heard.setdefault(id, 0)
             task = self._loading[key] = asyncio.create_task(self._load(id, principal))
-            task.add_done_callback(lambda task: self._on_loaded(key))
+            task.add_done_callback(partial(self._on_loaded, key))
         await asyncio.wait((task,))
         task.result()
 
-    def _on_loaded(self, key: tuple[str, str]) -> None:
+    def _on_loaded(self, key: tuple[str, str], task: asyncio.Task[None]) -> None:
+        if not task.cancelled():
+            task.exception()  # those who wait get it; there may be none any more
         self._loading.pop(key, None)
         if not any(id == key[0] for id, _ in self._loading):
             self._heard.pop(key[0], None)
