@@ -21,7 +21,7 @@ from tests.kernel.running import running, url_entry
 
 pytestmark = pytest.mark.anyio
 
-MOST_MEGABYTES = 60
+MOST_MEGABYTES = 60 if sys.version_info < (3, 12) else 72  # Python 3.14 itself takes more
 
 
 @pytest.fixture

@@ -146,11 +146,11 @@ def test_descriptors_of_the_host_are_not_inherited(jailed: Program, tmp_path: Pa
     with open(tmp_path / "open", "w+") as file:
         os.set_inheritable(file.fileno(), True)
         outcome = jailed(
-            "import os\nfound = 0\nfor fd in range(3, 200):\n    try:\n        os.fstat(fd)\n        found += 1\n"
+            "import os\nfound = []\nfor fd in range(3, 200):\n    try:\n        found.append(os.fstat(fd).st_ino)\n"
             "    except OSError:\n        pass\nresult = found"
         )
-    # The one that is left is the pipe the report goes through.
-    assert outcome.value == 1
+        # One is the pipe the report goes through. A libffi may have opened itself.
+        assert len(outcome.value) <= 2 and os.fstat(file.fileno()).st_ino not in outcome.value
 
 
 def test_paths_of_the_host_are_not_in_an_error(jailed: Program) -> None:

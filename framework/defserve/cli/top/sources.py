@@ -140,7 +140,7 @@ class _ServerSource:
 
     def _fetch(self) -> str | None:
         from http.client import HTTPException
-        from urllib.error import URLError
+        from urllib.error import HTTPError, URLError
         from urllib.request import Request, urlopen
 
         headers = {name.lower(): value for name, value in headers_of(self._options.header).items()}
@@ -153,5 +153,8 @@ class _ServerSource:
             where = urljoin(f"{SCHEMES[scheme.lower()]}:{rest}", "metrics")
             with urlopen(Request(where, headers=headers), timeout=SECONDS) as response:
                 return response.read(MOST_BYTES).decode(errors="replace")
+        except HTTPError as refused:
+            refused.close()
+            return None
         except (URLError, HTTPException, OSError, ValueError):
             return None
