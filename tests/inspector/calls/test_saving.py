@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from defserve.cli.commands.use.call import read_arguments
 from defserve.inspector.calls.saving import command_line, pytest_test
-from defserve.inspector.recording.masking import masked
+from defserve.inspector.recording.masking import MASK, masked
 
 values = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text(),
@@ -23,7 +23,7 @@ values = st.recursive(
 
 @given(st.dictionaries(st.text(min_size=1), values, max_size=4))
 def test_the_line_gives_the_tool_the_same_arguments(arguments: dict[str, Any]):
-    assume(masked(arguments) == arguments)  # secrets are left to be filled in
+    assume(MASK not in str(masked(arguments)))  # secrets are left to be filled in
     words = shlex.split(command_line(("server.py",), "tool", arguments))
     assert words[:4] == ["defserve", "call", "server.py", "tool"]
     if words[4:5] == ["--json"]:
