@@ -67,7 +67,7 @@ test-all:  ## run the tests on every Python 3.11 to 3.14 of this machine
 # Processes that tests start are not measured: many tests look at what such a process has imported.
 coverage: $(READY)  ## run the tests and measure what they cover; fails below the floor in pyproject.toml
 	@echo "== tests and coverage ($$($(BIN)/python --version))"
-	@$(BIN)/python -m pytest -q -n auto --cov --cov-report=term-missing $(ARGS)
+	@$(BIN)/python -m pytest -q -n auto -m 'not soak and not e2e and not browser and not release' --cov --cov-report=term-missing $(ARGS)
 
 check: $(READY)  ## ruff, pyright, the import directions and the changelog
 	@echo "== ruff check"

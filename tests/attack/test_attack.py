@@ -105,6 +105,7 @@ def test_every_family_is_run_and_every_attack_has_a_name_of_its_own(capsys: pyte
     assert main(["--only", "nothing-of-this-name"]) == 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("file", ["open", "keyed", "mounted", "behind", "guarded"])
 def test_the_attacked_servers_start_and_grow_little(file: str):
     arena = Arena()

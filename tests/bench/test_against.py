@@ -69,6 +69,7 @@ def test_no_such_commit_is_said_plainly(tmp_path: Path) -> None:
         check_out("no-such-commit", tmp_path)
 
 
+@pytest.mark.slow
 def test_another_commit_brings_its_own_servers(tmp_path: Path) -> None:
     if subprocess.run(["git", "-C", ROOT, "rev-parse", "HEAD"], capture_output=True).returncode != 0:
         pytest.skip("not a git checkout")

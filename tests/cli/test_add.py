@@ -23,6 +23,7 @@ def source(project: Path) -> Path:
     return project / "src" / "shop" / "server.py"
 
 
+@pytest.mark.slow
 def test_every_kind_of_part_comes_with_a_test_that_passes(defserve: Run, project: Path):
     for part in PARTS:
         code, out, err = defserve("add", *part)

@@ -52,6 +52,7 @@ def write(folder: Path, **servers: Any) -> None:
     (folder / ".mcp.json").write_text(json.dumps({"mcpServers": servers}))
 
 
+@pytest.mark.slow
 def test_a_server_is_listed_called_inspected_and_checked_by_its_name(defserve: Run, project: Path):
     assert "forecast(city: string)" in defserve("list", "weather").out
     assert defserve("call", "weather", "forecast", "city=Oslo").out.startswith("Oslo: mild")

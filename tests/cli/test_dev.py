@@ -156,6 +156,7 @@ async def created(path: Path) -> None:
         await asyncio.sleep(0.005)
 
 
+@pytest.mark.slow
 def test_the_official_client_stays_connected_through_four_edits(tmp_path: Path):
     async def main() -> None:
         edit(tmp_path, 1)
@@ -193,6 +194,7 @@ def test_the_official_client_stays_connected_through_four_edits(tmp_path: Path):
     run(main())
 
 
+@pytest.mark.slow
 def test_a_call_under_way_is_finished_by_the_server_that_began_it(tmp_path: Path):
     async def main() -> None:
         edit(tmp_path, 1)
@@ -209,6 +211,7 @@ def test_a_call_under_way_is_finished_by_the_server_that_began_it(tmp_path: Path
     run(main())
 
 
+@pytest.mark.slow
 def test_a_call_that_outlasts_the_grace_is_answered_with_the_reason(tmp_path: Path):
     async def main() -> None:
         edit(tmp_path, 1)
@@ -224,6 +227,7 @@ def test_a_call_that_outlasts_the_grace_is_answered_with_the_reason(tmp_path: Pa
     run(main())
 
 
+@pytest.mark.slow
 def test_log_level_and_subscriptions_are_said_again_to_the_new_server(tmp_path: Path):
     async def main() -> None:
         edit(tmp_path, 1)
@@ -241,6 +245,7 @@ def test_log_level_and_subscriptions_are_said_again_to_the_new_server(tmp_path: 
     run(main())
 
 
+@pytest.mark.slow
 def test_stateless_requests_are_relayed_and_a_listener_goes_on_listening(tmp_path: Path):
     meta = {PREFIX + "protocolVersion": STATELESS, PREFIX + "clientCapabilities": {}}
 
@@ -261,6 +266,7 @@ def test_stateless_requests_are_relayed_and_a_listener_goes_on_listening(tmp_pat
     run(main())
 
 
+@pytest.mark.slow
 def test_a_server_that_does_not_start_at_first_keeps_the_client_waiting(tmp_path: Path):
     async def main() -> None:
         (tmp_path / "server.py").write_text("import json\n" + BROKEN)
@@ -274,6 +280,7 @@ def test_a_server_that_does_not_start_at_first_keeps_the_client_waiting(tmp_path
     run(main())
 
 
+@pytest.mark.slow
 def test_a_crash_is_an_error_to_the_caller_and_the_next_edit_serves_again(tmp_path: Path):
     async def main() -> None:
         edit(tmp_path, 1)
@@ -290,6 +297,7 @@ def test_a_crash_is_an_error_to_the_caller_and_the_next_edit_serves_again(tmp_pa
     run(main())
 
 
+@pytest.mark.slow
 def test_the_servers_own_questions_come_back_to_the_server_that_asked(tmp_path: Path):
     async def main() -> None:
         edit(tmp_path, 1)
@@ -311,6 +319,7 @@ def test_the_servers_own_questions_come_back_to_the_server_that_asked(tmp_path: 
     run(main())
 
 
+@pytest.mark.slow
 def test_a_module_beside_the_server_is_watched_and_so_is_what_is_named(tmp_path: Path):
     (tmp_path / "words.py").write_text("WORD = 'one'\n")
     (tmp_path / "more.txt").write_text("a")
@@ -333,6 +342,7 @@ def test_a_module_beside_the_server_is_watched_and_so_is_what_is_named(tmp_path:
     run(main())
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(os.name != "posix", reason="children inherit sockets")
 def test_an_http_session_goes_on_with_the_next_server(tmp_path: Path):
     async def main() -> None:
@@ -408,6 +418,7 @@ async def listed(peer: Peer) -> tuple[str, list[str]]:
     return entry["frontmatter"]["description"], [file["uri"][16:] for file in entry["resources"]]
 
 
+@pytest.mark.slow
 def test_a_skill_that_changes_is_read_again(tmp_path: Path):
     async def main() -> None:
         skill = skilled(tmp_path)
@@ -429,6 +440,7 @@ def test_a_skill_that_changes_is_read_again(tmp_path: Path):
     run(main())
 
 
+@pytest.mark.slow
 def test_a_broken_skill_is_told_of_and_the_old_one_is_served_until_it_is_mended(tmp_path: Path):
     async def main() -> None:
         skill = skilled(tmp_path)
@@ -445,6 +457,7 @@ def test_a_broken_skill_is_told_of_and_the_old_one_is_served_until_it_is_mended(
     run(main())
 
 
+@pytest.mark.slow
 def test_a_skill_that_is_broken_from_the_start_is_watched_until_it_is_mended(tmp_path: Path):
     async def main() -> None:
         skill = skilled(tmp_path, "[]")

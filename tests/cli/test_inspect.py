@@ -7,6 +7,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from defserve.tooling.listing import LISTING_OFFER, OFFER
 from tests.cli.running import Run
 from tests.export import shop
@@ -71,6 +73,7 @@ def test_json_is_the_wire(defserve: Run):
     assert told == asyncio.run(wire_of(shop.server))
 
 
+@pytest.mark.slow
 def test_over_a_connection_it_is_the_same(defserve: Run, folder: Path):
     (folder / "live.py").write_text(LIVE + "\nif __name__ == '__main__':\n    server.main()\n")
     here = json.loads(defserve("inspect", "live.py", "--json").out)

@@ -97,6 +97,7 @@ def test_our_commands_connect_as_the_local_user(words: tuple[str, ...], defserve
     assert keys(folder) == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("words", [("run",), ("dev", "--no-local-token")], ids=" ".join)
 def test_without_a_local_token_everybody_on_this_machine_is_a_stranger(
     words: tuple[str, ...], defserve: Run, folder: Path
@@ -108,6 +109,7 @@ def test_without_a_local_token_everybody_on_this_machine_is_a_stranger(
         assert defserve("call", on, "count").out == "3\n"
 
 
+@pytest.mark.slow
 def test_dev_keeps_its_key_when_the_code_changes(defserve: Run, folder: Path):
     with serving("dev") as (on, _):
         (path,) = keys(folder)
@@ -140,6 +142,7 @@ def test_the_key_of_a_server_that_was_killed_is_shown_to_nobody_and_opens_nothin
         assert httpx2.post(on, headers={"authorization": f"Bearer {old}"}, json={}).status_code == 401
 
 
+@pytest.mark.slow
 def test_install_gives_a_client_a_key_that_outlives_the_server(defserve: Run, folder: Path):
     with serving("run", "--local-token") as (on, _):
         dry = defserve("install", on, "--client", "cursor", "--dry-run")

@@ -57,6 +57,7 @@ def test_the_tools_are_those_of_the_server_in_the_wheel(built: Path):
     assert tool["inputSchema"]["required"] == ["city"]
 
 
+@pytest.mark.slow
 def test_what_does_not_agree_is_named_and_fails(defserve: Run, built: Path, tmp_path: Path):
     project = write_project(tmp_path / "weather-mcp")
     server = project / "server.json"
@@ -68,6 +69,7 @@ def test_what_does_not_agree_is_named_and_fails(defserve: Run, built: Path, tmp_
     assert "server.json: version is '1.1.0', but the wheel has '1.2.0'" in err and "server.json: title" in err
 
 
+@pytest.mark.slow
 def test_a_wheel_without_its_server_is_found_out(defserve: Run, tmp_path: Path):
     project = write_project(tmp_path / "weather-mcp")
     pyproject = project / "pyproject.toml"
@@ -76,6 +78,7 @@ def test_a_wheel_without_its_server_is_found_out(defserve: Run, tmp_path: Path):
     assert code == 6 and "weather_mcp.forgotten" in err
 
 
+@pytest.mark.slow
 def test_other_people_s_files_stay_in_the_folder(defserve: Run, tmp_path: Path):
     project, other = write_project(tmp_path / "weather-mcp"), tmp_path / "out" / "other-1.0.tar.gz"
     other.parent.mkdir()
@@ -114,6 +117,7 @@ def there(monkeypatch: pytest.MonkeyPatch, *commands: str) -> None:
     monkeypatch.setattr(uploading, "find_spec", lambda name: None)
 
 
+@pytest.mark.slow
 def test_nothing_is_uploaded_unless_told_so(
     defserve: Run, built: Path, uploads: list[list[str]], monkeypatch: pytest.MonkeyPatch
 ):
@@ -124,6 +128,7 @@ def test_nothing_is_uploaded_unless_told_so(
     assert "mcp-publisher publish" in out and "Nothing was uploaded" in err
 
 
+@pytest.mark.slow
 def test_told_so_it_uploads_to_the_index_and_then_to_the_registry(
     defserve: Run, built: Path, uploads: list[list[str]], monkeypatch: pytest.MonkeyPatch
 ):
@@ -132,6 +137,7 @@ def test_told_so_it_uploads_to_the_index_and_then_to_the_registry(
     assert [command[:2] for command in uploads] == [["/bin/uv", "publish"], ["/bin/mcp-publisher", "publish"]]
 
 
+@pytest.mark.slow
 def test_with_one_uploader_missing_nothing_is_uploaded(
     defserve: Run, built: Path, uploads: list[list[str]], monkeypatch: pytest.MonkeyPatch
 ):
@@ -140,6 +146,7 @@ def test_with_one_uploader_missing_nothing_is_uploaded(
     assert (code, uploads) == (1, []) and "install mcp-publisher" in err
 
 
+@pytest.mark.slow
 def test_what_has_problems_is_not_uploaded(
     defserve: Run, tmp_path: Path, uploads: list[list[str]], monkeypatch: pytest.MonkeyPatch
 ):
@@ -160,6 +167,7 @@ STILL = (
 )
 
 
+@pytest.mark.slow
 def test_a_project_as_new_made_it_is_packaged_with_a_warning_and_not_published(
     defserve: Run, folder: Path, uploads: list[list[str]], monkeypatch: pytest.MonkeyPatch
 ):
@@ -189,6 +197,7 @@ server.skills("skills")
 SKILL = "---\nname: outing\ndescription: Plan an outing by the weather.\n---\nSee [places](docs/places.md).\n"
 
 
+@pytest.mark.slow
 def test_a_skill_is_shipped_with_its_server(defserve: Run, tmp_path: Path):
     project = write_project(tmp_path / "weather-mcp")
     home = "src/weather_mcp"

@@ -28,6 +28,7 @@ def hatchling_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(building, "_has", lambda module: module == "hatchling")
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("hatchling_alone")
 def test_a_project_with_private_files_is_not_packaged_and_every_one_is_named(defserve: Run, project: Path):
     private = {
@@ -51,6 +52,7 @@ def test_a_project_with_private_files_is_not_packaged_and_every_one_is_named(def
     assert defserve("publish", str(project), "--yes").code == 1
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("hatchling_alone")
 def test_what_is_ignored_or_allowed_is_no_obstacle(defserve: Run, project: Path):
     write(
@@ -73,6 +75,7 @@ def test_what_is_ignored_or_allowed_is_no_obstacle(defserve: Run, project: Path)
         assert "weather_mcp/ca.pem" in archive.namelist()
 
 
+@pytest.mark.slow
 def test_a_private_file_under_another_name_is_known_again(defserve: Run, project: Path):
     write(project, {".env": ENV, ".gitignore": ".env\n"})
     pyproject = project / "pyproject.toml"

@@ -91,6 +91,7 @@ def test_what_cannot_be_read_is_said(defserve: Run, notes: str, argv: list[str],
     assert (outcome.code, outcome.out) == (code, "") and said in outcome.err
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("command", "name"), [("read", "bad://pump"), ("prompt", "broken")])
 def test_a_traceback_has_the_authors_frames_and_all_with_verbose(folder: Path, command: str, name: str):
     (folder / "bad.py").write_text(BROKEN)

@@ -18,6 +18,7 @@ SHELF = str(FOLDER / "shelf.py")
 COLOUR = re.compile(r"\x1b\[[\d;]*m")
 
 
+@pytest.mark.slow
 def test_a_terminal_has_colours_and_a_pipe_has_none(tmp_path: Path):
     seen = at_terminal("list", SHELF, cwd=tmp_path)
     assert seen.code == 0 and "\x1b[1;36mfind_books\x1b[0m" in seen.text
@@ -54,11 +55,13 @@ def test_ctrl_c_at_a_question_ends_the_command_at_once(tmp_path: Path, tool: str
     assert said in COLOUR.sub("", seen.text) and "Traceback" not in seen.text
 
 
+@pytest.mark.slow
 def test_the_terminals_width_is_kept(tmp_path: Path):
     text = COLOUR.sub("", at_terminal("inspect", SHELF, width=50, cwd=tmp_path).text)
     assert max(map(len, text.splitlines())) <= 50
 
 
+@pytest.mark.slow
 def test_nothing_of_rich_is_imported_for_a_pipe():
     code = (
         "import sys\nfrom defserve.cli import main\n"

@@ -34,6 +34,7 @@ def test_the_tests_of_a_project_run_with_the_client_fixture(defserve: Run, proje
     assert defserve("test", str(project), "--", "-q", "-k", "nothing").code == 5
 
 
+@pytest.mark.slow
 def test_a_test_that_fails_is_the_exit_code(defserve: Run, project: Path):
     (project / "tests" / "test_server.py").write_text(TESTS.replace("== 1", "== 2"))
     assert defserve("test", str(project)).code == 1

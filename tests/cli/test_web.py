@@ -211,6 +211,7 @@ async def _page(command: list[str]) -> tuple[str, list[str], int, str]:
             await process.wait()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("command", ["inspect", "dev"])
 def test_the_address_is_a_line_of_its_own_and_ctrl_c_ends_it(served: str, command: str):
     address, tools, code, errors = asyncio.run(_page([command, served, "--web", "--no-browser"]))

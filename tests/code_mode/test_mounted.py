@@ -21,6 +21,7 @@ pytestmark = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("behind", ERAS)
 async def test_a_question_of_a_mounted_tool_reaches_the_client_of_the_code(behind: str, tmp_path: Path):
     log, asked = tmp_path / "log", list[str]()

@@ -114,6 +114,7 @@ ROADS = {
 }
 
 
+@pytest.mark.slow
 @for_each_row("mgp", [(), ("security", "permissions")], ids=["plain", "MGP"])
 @for_each_row("version", ERAS)
 @for_each_row("road", ROADS.values(), ids=ROADS)

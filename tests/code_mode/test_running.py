@@ -217,6 +217,7 @@ LIMITS: list[tuple[CodeMode, str, str]] = [
 ]
 
 
+@pytest.mark.slow
 @for_each_row(("options", "code", "expected"), LIMITS)
 async def test_code_beyond_a_limit_ends(options: CodeMode, code: str, expected: str):
     async with shopping(code_mode=options) as peer:
@@ -252,6 +253,7 @@ async def test_code_that_computes_does_not_hold_up_the_server():
         await peer.tell("notifications/cancelled", {"requestId": computing})
 
 
+@pytest.mark.slow
 async def test_large_arguments_are_read_beside_the_loop():
     code = "x = [[] for _ in range(100000)]\nfor _ in range(3):\n    try: say(x)\n    except ValueError: pass\n1"
     async with shopping() as peer:

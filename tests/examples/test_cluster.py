@@ -62,6 +62,7 @@ def proxy(folder: Path, upstream: Path) -> AbstractContextManager[str]:
     return nginx(folder, CLUSTER / "nginx.conf", {"server shelf:8000;": f"server unix:{upstream};"})
 
 
+@pytest.mark.slow
 async def test_three_workers_behind_nginx_share_what_is_in_redis(tmp_path: Path):
     with redis() as store:
         async with workers(tmp_path, store.address) as (process, at):

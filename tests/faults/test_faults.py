@@ -73,14 +73,17 @@ def test_no_task_is_lost_or_runs_twice_when_its_process_is_killed(kill: Callable
     assert tally.runs == runs and tally.acknowledged >= 2 * runs
 
 
+@pytest.mark.slow
 def test_a_full_disk_is_told_and_survived():
     fill_the_disk()
 
 
+@pytest.mark.slow
 def test_a_read_only_file_is_told_and_survived():
     forbid_writing()
 
 
+@pytest.mark.slow
 def test_the_command_tells_what_it_did(capsys: pytest.CaptureFixture[str]):
     command.main(["--runs", "1", "--only", "servers", "--jobs", "1", "--seed", "1"])
     out = capsys.readouterr().out

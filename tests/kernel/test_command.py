@@ -88,6 +88,7 @@ def test_without_a_kernel_its_verbs_say_so(tmp_path: Path) -> None:
     assert "no kernel serves" in found.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_an_ended_kernel_ends_its_servers(tmp_path: Path, number: signal.Signals) -> None:
     with kernel(tmp_path, entry("a"), entry("b")) as process:
@@ -98,6 +99,7 @@ def test_an_ended_kernel_ends_its_servers(tmp_path: Path, number: signal.Signals
     assert not list(Path(os.environ["XDG_RUNTIME_DIR"]).rglob("*.sock"))
 
 
+@pytest.mark.slow
 def test_a_killed_kernel_leaves_no_servers_not_even_deaf_ones(tmp_path: Path) -> None:
     with kernel(tmp_path, entry("a"), entry("b", "--deaf")) as process:
         servers = [row["pid"] for row in wait_for(tmp_path, a="connected", b="connected").values()]
@@ -106,6 +108,7 @@ def test_a_killed_kernel_leaves_no_servers_not_even_deaf_ones(tmp_path: Path) ->
         wait_until(lambda: not any(map(is_running, servers)))
 
 
+@pytest.mark.slow
 def test_a_client_may_start_the_kernel_itself_and_several_may_serve_one_file(tmp_path: Path) -> None:
     with kernel(tmp_path, entry("a"), on="stdio:") as one, kernel(tmp_path, entry("a"), on="stdio:") as two:
         for process in (one, two):

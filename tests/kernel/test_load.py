@@ -73,6 +73,7 @@ async def test_an_address_where_nobody_listens_costs_the_others_nothing(tmp_path
                 await here.call("dead0_who")
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 async def test_fifty_connected_addresses_take_little_memory(tmp_path: Path) -> None:
     async with at_address(backend("one")) as url:

@@ -38,6 +38,7 @@ def test_there_are_enough_of_them() -> None:
     assert len(ALL) >= 12
 
 
+@pytest.mark.slow
 @for_each_row("name", ALL)
 def test_the_tools_of_a_public_api_keep_the_rules(name: str) -> None:
     server = Server.from_openapi(ALL[name], base_url="https://api.example.com")
@@ -102,6 +103,7 @@ def big(count: int) -> dict[str, Any]:
     return document(paths, components={"schemas": schemas})
 
 
+@pytest.mark.slow
 async def test_a_thousand_operations_load_without_making_their_schemas(monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as patched:
         patched.setattr("defserve.openapi.schemas.schemas.Schemas.convert", None)

@@ -39,6 +39,7 @@ async def missing(server: Server, tool: str) -> PeerError:
     return raised.value
 
 
+@pytest.mark.slow
 async def test_a_tool_of_a_session_that_needs_a_capability_fails_as_it_would_without_a_proxy() -> None:
     direct = await missing(everything(), "order")
     through = await missing(front(child(version="handshake")), "e_order")
@@ -53,6 +54,7 @@ async def test_a_server_that_asks_for_what_was_not_offered_is_answered_with_the_
     assert (error.code, error.data["requiredCapabilities"]) == (MISSING, {"elicitation": {}})
 
 
+@pytest.mark.slow
 async def test_a_client_with_a_session_reads_it_in_the_result() -> None:
     for target, tool in ((child(version="handshake"), "e_order"), (talker(ASKS), "e_talk")):
         async with front(target).connect("handshake") as client:

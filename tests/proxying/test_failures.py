@@ -67,6 +67,7 @@ async def test_kill_9_during_a_call_costs_that_call_and_nothing_else(era: str) -
         assert (backend(server).state, backend(server).restarts) == ("connected", 1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("era", ERAS)
 async def test_a_dead_child_of_one_client_is_replaced_with_its_subscriptions(era: str) -> None:
     heard: list[str] = []
@@ -174,6 +175,7 @@ async def test_a_call_to_a_backend_that_does_not_open_is_refused_in_time() -> No
         await until(lambda: "127.0.0.1:9" in backend(server).note)
 
 
+@pytest.mark.slow
 async def test_a_slow_call_of_one_backend_holds_up_no_other_call() -> None:
     server = front((child(), "e"), (child(), "f"), in_flight=1)
     async with server.connect() as client:
@@ -185,6 +187,7 @@ async def test_a_slow_call_of_one_backend_holds_up_no_other_call() -> None:
         assert await queued == 3
 
 
+@pytest.mark.slow
 async def test_too_many_waiting_calls_are_refused() -> None:
     server = front((child(), "e"), in_flight=1)
     async with server.connect() as client:
@@ -222,6 +225,7 @@ def test_two_mounts_of_one_prefix_are_refused() -> None:
         front((child(), "e"), (child(), "e"))
 
 
+@pytest.mark.slow
 async def test_stopping_takes_the_tools_away_and_starting_brings_them_back() -> None:
     server = front((child(), "e"))
     async with server.connect() as client:
@@ -246,6 +250,7 @@ async def test_draining_lets_calls_finish_and_refuses_new_ones() -> None:
         await stopping
 
 
+@pytest.mark.slow
 async def test_a_restart_keeps_the_tools_and_the_clients() -> None:
     server = front((child(per="shared"), "e"))
     async with server.connect("handshake") as client:
@@ -255,6 +260,7 @@ async def test_a_restart_keeps_the_tools_and_the_clients() -> None:
         assert await client.call("e_pid") != pid
 
 
+@pytest.mark.slow
 async def test_a_parked_call_whose_child_died_is_not_run_again() -> None:
     server = front((child(version="handshake"), "e"), restarts=SOON)
     [backend] = server.mounts.backends.values()
@@ -283,6 +289,7 @@ async def asked_over_http(server: Server) -> AsyncGenerator[tuple[Any, Any]]:
         yield client, await client.request("tools/call", {"name": "e_order", "arguments": {}}, follow=False)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("back", ERAS)
 async def test_a_stranger_without_a_session_is_asked_and_its_answers_reach_the_same_child(back: str) -> None:
     server = front((child(version=back), "e"))
@@ -292,6 +299,7 @@ async def test_a_stranger_without_a_session_is_asked_and_its_answers_reach_the_s
         await until(lambda: len(backend(server).pool) == 0)  # and the child has ended
 
 
+@pytest.mark.slow
 async def test_a_state_is_worth_nothing_to_another_server_or_twice() -> None:
     async with asked_over_http(front((child(version="handshake"), "e"))) as (client, asking):
         [key] = asking["inputRequests"]
@@ -347,6 +355,7 @@ async def test_a_backend_that_floods_its_client_with_questions_is_bounded() -> N
         assert len(asked) == 32
 
 
+@pytest.mark.slow
 def test_a_server_can_be_served_again_on_another_loop() -> None:
     server = front((child(), "e"))
 

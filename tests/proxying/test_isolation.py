@@ -44,6 +44,7 @@ async def test_two_principals_have_a_child_each(era: str, back: str) -> None:
             assert await one.call("e_pid") != await other.call("e_pid")
 
 
+@pytest.mark.slow
 async def test_two_sessions_of_one_principal_have_a_child_each() -> None:
     async with at_address(desk(child())) as url:
         one, other = (Remote(url, token="a" * 40).connect("handshake") for _ in range(2))
@@ -59,6 +60,7 @@ async def test_requests_of_one_principal_without_a_session_share_a_child() -> No
             assert await first.call("e_pid") == await second.call("e_pid")
 
 
+@pytest.mark.slow
 async def test_a_stranger_without_a_session_gets_a_child_for_one_call_that_ends_with_it() -> None:
     server = Server("desk")
     server.mount(child(), prefix="e")
@@ -75,6 +77,7 @@ async def test_what_the_operator_shares_is_shared() -> None:
             assert await first.call("e_pid") == await second.call("e_pid")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("era", ERAS)
 async def test_with_per_call_every_call_has_its_own_child(era: str) -> None:
     server = Server("desk")
@@ -85,6 +88,7 @@ async def test_with_per_call_every_call_has_its_own_child(era: str) -> None:
         await until(lambda: not any(map(is_running, pids)))
 
 
+@pytest.mark.slow
 async def test_a_client_that_leaves_takes_its_child_with_it() -> None:
     async with at_address(desk(child())) as url:
         async with Remote(url, token="a" * 40).connect("handshake") as client:
@@ -93,6 +97,7 @@ async def test_a_client_that_leaves_takes_its_child_with_it() -> None:
         await until(lambda: not is_running(pid))
 
 
+@pytest.mark.slow
 async def test_idle_children_end_and_the_next_call_has_another() -> None:
     server = Server("desk")
     server.mount(child(), prefix="e", idle=0.2)
@@ -102,6 +107,7 @@ async def test_idle_children_end_and_the_next_call_has_another() -> None:
         assert await client.call("e_pid") != pid
 
 
+@pytest.mark.slow
 async def test_there_are_no_more_children_than_allowed() -> None:
     async with at_address(desk(child(), children=1)) as url:
         one, other = (Remote(url, token=key).connect("stateless") for key in KEYS)
@@ -118,6 +124,7 @@ async def test_there_are_no_more_children_than_allowed() -> None:
             await until(lambda: not is_running(pid))
 
 
+@pytest.mark.slow
 async def test_news_of_a_child_go_to_its_own_client_alone() -> None:
     async with at_address(desk(child())) as url:
         of_ann: list[Any] = []
@@ -133,6 +140,7 @@ async def test_news_of_a_child_go_to_its_own_client_alone() -> None:
             assert "note://e/live" not in of_bo
 
 
+@pytest.mark.slow
 async def test_a_tool_that_one_clients_child_grew_is_seen_by_that_client_alone() -> None:
     async with at_address(desk(child())) as url:
         one, other = (Remote(url, token=key).connect("stateless") for key in KEYS)
@@ -161,6 +169,7 @@ def offering(number: int) -> dict[str, Any]:
     return {"_meta": {CAPABILITIES_KEY: {"roots": {"n": number}}}}
 
 
+@pytest.mark.slow
 async def test_one_caller_with_many_faces_neither_takes_all_children_nor_ends_those_of_others() -> None:
     server = desk(child(), children=4)
     async with at_address(server) as url:
@@ -173,6 +182,7 @@ async def test_one_caller_with_many_faces_neither_takes_all_children_nor_ends_th
             assert await bo.call("e_recall") == "kept"
 
 
+@pytest.mark.slow
 async def test_children_that_are_being_opened_for_strangers_count() -> None:
     server = Server("desk")
     server.mount(child(), prefix="e", children=2)
@@ -206,6 +216,7 @@ async def test_a_stranger_that_leaves_while_its_child_is_opened_leaves_no_child_
         await until(lambda: not any(is_running(pid) for pid in pids() - {main}))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("era", ERAS)
 async def test_a_client_is_not_shown_the_listing_of_another_that_has_a_tool_of_the_same_name(
     era: str, caplog: pytest.LogCaptureFixture
@@ -242,6 +253,7 @@ for line in sys.stdin:
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("era", ERAS)
 async def test_the_child_of_a_key_that_is_revoked_ends(era: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(LiveCredentials.__init__, "__defaults__", (0.02,))

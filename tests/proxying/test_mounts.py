@@ -23,6 +23,7 @@ from tests.raw import HANDSHAKE
 pytestmark = pytest.mark.anyio
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("front", "back"), ERA_PAIRS)
 async def test_without_a_prefix_a_client_gets_what_the_server_itself_would_send(front: str, back: str) -> None:
     server = Server("front")
@@ -45,6 +46,7 @@ async def test_without_a_prefix_a_client_gets_what_the_server_itself_would_send(
             assert found == wanted
 
 
+@pytest.mark.slow
 async def test_tools_are_chosen_and_renamed() -> None:
     server = Server("front")
     server.mount(child(), prefix="e", tools={"allow": ["add", "p*"], "deny": ["pid"], "rename": {"add": "plus"}})
@@ -53,6 +55,7 @@ async def test_tools_are_chosen_and_renamed() -> None:
         assert await client.call("e_plus", a=1, b=2) == 3
 
 
+@pytest.mark.slow
 async def test_a_long_name_is_shortened_and_works(caplog: pytest.LogCaptureFixture) -> None:
     server = Server("front")
     server.mount(child(), prefix="p" * 62)
@@ -72,6 +75,7 @@ async def test_instructions_are_joined_under_the_name_of_their_server() -> None:
         assert (await client.request("server/discover"))["instructions"] == "Ask first.\n\n## e\n\nUse it well."
 
 
+@pytest.mark.slow
 async def test_what_is_around_calls_is_around_mounted_ones() -> None:
     server, seen = Server("front"), list[str]()
     server.mount(child(), prefix="e")
@@ -90,6 +94,7 @@ async def test_what_is_around_calls_is_around_mounted_ones() -> None:
     assert seen == ["e_add", "e_fail"]
 
 
+@pytest.mark.slow
 async def test_a_call_that_takes_too_long_ends_here_and_there() -> None:
     server = Server("front")
     server.mount(child(), prefix="e")
@@ -102,6 +107,7 @@ async def test_a_call_that_takes_too_long_ends_here_and_there() -> None:
                 await asyncio.sleep(0.01)
 
 
+@pytest.mark.slow
 async def test_a_question_to_a_mounted_tool_asked_by_an_inner_client_over_http_needs_no_session() -> None:
     server = Server("front", auth=StaticTokens({"a" * 40: "ann"}))
     server.mount(child(version="handshake"), prefix="e")

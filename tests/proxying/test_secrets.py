@@ -35,6 +35,7 @@ async def test_a_childs_secret_stays_out_of_results_errors_logs_and_stderr(
         assert not [text for text in shown if SECRET in text]
 
 
+@pytest.mark.slow
 async def test_a_plain_value_of_the_environment_may_be_a_result_but_no_part_of_an_error() -> None:
     server = Server("front")
     server.mount(child(env={"FOLDER": "/srv/our-projects"}), prefix="e")
@@ -43,6 +44,7 @@ async def test_a_plain_value_of_the_environment_may_be_a_result_but_no_part_of_a
         assert result["content"][0]["text"] == "FOLDER is /srv/our-projects"
 
 
+@pytest.mark.slow
 async def test_a_child_sees_a_bare_environment_and_what_is_listed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OUR_DATABASE_PASSWORD", "do not pass on")
     server = Server("front")
@@ -84,6 +86,7 @@ async def test_a_wrong_token_is_an_error_without_the_token() -> None:
             assert "401" in backend.note or "token" in backend.note.lower()
 
 
+@pytest.mark.slow
 async def test_a_secret_that_a_child_prints_among_its_messages_is_not_logged(
     caplog: pytest.LogCaptureFixture,
 ) -> None:

@@ -17,6 +17,7 @@ from tests.waiting import until
 pytestmark = pytest.mark.anyio
 
 
+@pytest.mark.slow
 @for_each_row(("back", "era", "prefix"), itertools.product(ERAS, ERAS, [None, "s"]), every=3)
 async def test_a_client_loads_and_checks_the_skill_of_a_program(era: str, back: str, prefix: str | None):
     front = Server("front", "1")

@@ -17,6 +17,7 @@ from tests.proxying.backends import child, until_fact
 KEYS = {"a" * 40: "ann", "b" * 40: "bo"}
 
 
+@pytest.mark.slow
 @pytest.mark.anyio
 async def test_calls_that_never_end_leave_room_for_those_of_others() -> None:
     server = Server("desk", auth=StaticTokens(KEYS))

@@ -32,6 +32,7 @@ def yes(message: str, schema: dict[str, Any]) -> dict[str, Any]:
     return {name: True if field["type"] == "boolean" else "eve" for name, field in fields.items()}
 
 
+@pytest.mark.slow
 @for_each_row("era", ERAS)
 @for_each_row("meta", [{}, *({key: {"shell.execute": "approved"}} for key in GRANTS)])
 async def test_a_stranger_does_not_run_the_dangerous_tool_of_a_child(era: str, meta: dict[str, Any]) -> None:
@@ -50,6 +51,7 @@ async def test_a_permission_of_the_operator_does_not_spare_a_stranger_the_confir
             await client.call("e_wipe")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("era", ERAS)
 async def test_who_has_a_token_runs_it(era: str) -> None:
     server = guarded(auth=StaticTokens({KEY: "ann"}))
@@ -58,6 +60,7 @@ async def test_who_has_a_token_runs_it(era: str) -> None:
         assert await client.call("e_sure") == "done"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("era", "back"), ERA_PAIRS)
 async def test_a_strangers_yes_does_not_reach_a_child_and_its_name_does(era: str, back: str) -> None:
     server = Server("desk")
@@ -68,6 +71,7 @@ async def test_a_strangers_yes_does_not_reach_a_child_and_its_name_does(era: str
         assert await client.call("e_name") == "eve"
 
 
+@pytest.mark.slow
 async def test_what_a_client_decides_is_not_passed_on() -> None:
     async with guarded().connect("stateless") as client:
         meta: dict[str, Any] = {

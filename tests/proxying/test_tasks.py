@@ -50,6 +50,7 @@ async def asks(client: Client, id: str, key: str) -> dict[str, Any]:
     return task
 
 
+@pytest.mark.slow
 async def test_the_task_of_a_child_outlives_the_request_of_a_stranger_and_its_outcome_the_child():
     front = proxy(jobs())
     async with callers(front, None) as (client,):
@@ -234,6 +235,7 @@ async def test_a_tool_that_is_only_a_task_of_the_first_generation_is_a_plain_cal
         assert await client.call("b_research", topic="tea") == "all about tea"
 
 
+@pytest.mark.slow
 async def test_a_task_in_the_child_of_another_process_is_not_lost_while_that_process_lives(tmp_path: Path):
     store = f"sqlite:///{tmp_path / 'tasks.db'}"
     first, second = proxy(jobs(), store=store), proxy(jobs(), store=store)

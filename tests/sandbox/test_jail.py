@@ -103,6 +103,7 @@ def test_the_jail_refuses_the_raw_call(call: str, jailed: Program) -> None:
     assert outcome.value == -1
 
 
+@pytest.mark.slow
 def test_a_file_of_the_host_is_neither_read_nor_changed(jailed: Program, tmp_path: Path) -> None:
     file = tmp_path / "secret"
     file.write_text(SECRET)
@@ -178,6 +179,7 @@ class TestLimits:
             jailed(deaf + "    except (OSError, ValueError): pass\nwhile True: pass", seconds=0.7).status == "timeout"
         )
 
+    @pytest.mark.slow
     def test_processor_time_is_limited_apart_from_the_clock(self, jailed: Program) -> None:
         outcome = jailed("while True:\n    pass", seconds=20, cpu_seconds=1)
         assert outcome.status == "timeout" and outcome.duration_ms < 19_000
@@ -286,6 +288,7 @@ class TestTheRunItself:
             jail.execute(job, probe(), RunStop())
         assert refusal.value.data["reason"]
 
+    @pytest.mark.slow
     @pytest.mark.usefixtures("descriptors")
     def test_eight_at_once_do_not_mix(self, jailed: Program) -> None:
         with ThreadPoolExecutor(8) as pool:

@@ -31,6 +31,7 @@ def own_redis() -> Iterator[RedisServer]:
     server.remove()
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(120)
 def test_two_processes_on_one_redis_never_fork_or_lose_a_serialised_tree(own_redis: RedisServer, run: Run):
     processes = [committing_to(own_redis.address, 60, name) for name in ("a", "b")]
@@ -45,6 +46,7 @@ def test_two_processes_on_one_redis_never_fork_or_lose_a_serialised_tree(own_red
     run(story())
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(120)
 def test_nothing_acknowledged_is_lost_when_redis_is_killed(own_redis: RedisServer, run: Run):
     acknowledged: list[str] = []

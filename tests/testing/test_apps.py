@@ -12,6 +12,7 @@ from tests.rows import for_each_row
 SERVER = "examples/weather_app.py:server"
 
 
+@pytest.mark.slow
 @for_each_row("era", ["handshake", "stateless"])
 @for_each_row("over", ["memory", "stdio", "http", "ws"])
 def test_a_view_is_rendered_and_used(era: str, over: str):

@@ -15,6 +15,7 @@ ROADS = ("memory", "stdio", "http", "ws")
 ERAS = ("handshake", "stateless")
 
 
+@pytest.mark.slow
 @for_each_row("era", ERAS)
 @for_each_row("over", ROADS)
 def test_a_plain_client_is_asked_by_the_server(era: str, over: str):
@@ -34,6 +35,7 @@ def test_without_a_token_the_client_is_a_stranger(era: str, over: str, mgp: Mgp 
             client.call("run", command="git status")
 
 
+@pytest.mark.slow
 @for_each_row("era", ERAS)
 @for_each_row("over", ROADS)
 def test_an_mgp_client_confirms_by_itself(era: str, over: str):

@@ -274,6 +274,7 @@ def test_add(client):
 """
 
 
+@pytest.mark.slow
 def test_a_mark_says_what_the_server_is_reached_over(suite: pytest.Pytester):
     roads = ["memory", "stdio", "http", "ws"]
     tests = [OVER.format(over=f", over={road!r}", expected=[road]).replace("add(", f"{road}(") for road in roads]
@@ -283,12 +284,14 @@ def test_a_mark_says_what_the_server_is_reached_over(suite: pytest.Pytester):
     result.stdout.fnmatch_lines(expected)
 
 
+@pytest.mark.slow
 def test_the_command_line_takes_a_whole_suite_to_other_roads(suite: pytest.Pytester):
     code = OVER.format(over="", expected=["http", "ws"])
     result = run_apart(suite, code, "--serve-over", "http", "--serve-over=ws")
     result.assert_outcomes(passed=4)
 
 
+@pytest.mark.slow
 def test_a_mark_is_stronger_than_the_command_line(suite: pytest.Pytester):
     code = OVER.format(over=", over=('memory', 'ws')", expected=["memory", "ws"])
     result = run_apart(suite, code, "--serve-over=http")
@@ -317,6 +320,7 @@ def test_add(client):
     result.stdout.fnmatch_lines(["*its own process*", "*fix: name it*"])
 
 
+@pytest.mark.slow
 def test_a_token_is_shown_where_somebody_asks_for_it(suite: pytest.Pytester):
     result = run_apart(
         suite,
@@ -345,6 +349,7 @@ def test_closed(client):
     result.assert_outcomes(passed=10)
 
 
+@pytest.mark.slow
 def test_a_server_that_runs_is_tested_by_its_address(suite: pytest.Pytester):
     result = run_apart(
         suite,

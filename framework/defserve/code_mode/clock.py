@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable
 
 from defserve.core.call import Call
+from defserve.errors import TimedOut
 
 
 class RunClock:
@@ -16,7 +17,7 @@ class RunClock:
 
     def __init__(self, seconds: float, expired: Callable[[], object], asking: Callable[[], object]) -> None:
         self.over = self.paused = False
-        self._left, self._expired, self._asking = seconds, expired, asking
+        self._seconds, self._left, self._expired, self._asking = seconds, seconds, expired, asking
         self._since, self._handle = 0.0, None
         self._call: Call | None = None
         self._outer = None
@@ -48,6 +49,12 @@ class RunClock:
 
     def extend(self, most: float) -> None:
         """A run has its seconds, whatever the tools that it calls report."""
+
+    @property
+    def error(self) -> TimedOut:
+        if self._outer is not None:
+            return self._outer.error
+        return TimedOut(f"timed out after {self._seconds:g} s", data={"timeout_ms": int(self._seconds * 1000)})
 
     def _start(self) -> None:
         if self._handle is None and not self.over:

@@ -88,6 +88,7 @@ def workplace(tmp_path: Path) -> Iterator[tuple[Workplace, str, str]]:
         process.kill()
 
 
+@pytest.mark.slow
 async def test_everything_ends_within_five_seconds_of_defserve_keys_revoke(workplace: tuple[Workplace, str, str]):
     place, key, address = workplace
     other = await asyncio.to_thread(place.key)

@@ -80,6 +80,7 @@ def processes(folder: Path, count: int, **env: str) -> Iterator[list[int]]:
             one.wait()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["sqlite", "redis"])
 async def test_a_sign_in_may_reach_another_process_at_every_step(kind: str, tmp_path: Path) -> None:
     with ExitStack() as stack:

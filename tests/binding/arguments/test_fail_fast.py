@@ -216,6 +216,7 @@ def cost(case: str) -> None:
     print(process_time() - start, (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="ru_maxrss has another unit")
 @pytest.mark.parametrize("case", WRONG)
 def test_a_large_refusal_costs_little_time_and_memory(case: str) -> None:

@@ -6,6 +6,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import pytest
+
 from defserve.testing import SyncClient
 from tests.examples.cookbook.dockerfile import Image, carried_out
 from tests.examples.cookbook.pages import PROGRAMS
@@ -28,6 +30,7 @@ def started(image: Image, log: Path) -> Iterator[tuple[subprocess.Popen[bytes], 
         process.wait()
 
 
+@pytest.mark.slow
 def test_the_steps_of_the_dockerfile_make_a_server_that_is_well_and_stops_when_told(tmp_path: Path):
     image = carried_out(PROGRAMS / "container" / "Dockerfile", tmp_path)
     assert image.user != "root"

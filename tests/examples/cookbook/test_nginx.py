@@ -46,6 +46,7 @@ async def serving(folder: Path) -> AsyncGenerator[Path]:
         await process.wait()
 
 
+@pytest.mark.slow
 async def test_calls_and_their_progress_come_through_nginx_and_metrics_do_not(tmp_path: Path):
     async with serving(tmp_path) as at:
         with nginx(tmp_path, HERE / "nginx.conf", {"server 127.0.0.1:8000;": f"server unix:{at};"}) as site:

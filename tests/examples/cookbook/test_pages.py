@@ -85,6 +85,7 @@ def loading(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 PYTHON = [file for file in sorted(PROGRAMS.rglob("*.py")) if file.name != "agent.py"]
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("loading")
 @for_each_row("program", PYTHON, ids=lambda file: file.stem)
 def test_a_program_passes_our_own_check(program: Path, capsys: pytest.CaptureFixture[str]):

@@ -85,6 +85,7 @@ HOSTILE = {
 }
 
 
+@pytest.mark.slow
 @for_each_row("level", LEVELS)
 @for_each_row("name", HOSTILE)
 def test_ten_kilobytes_of_hostile_input_are_little_work(name: str, level: CodeLevel) -> None:

@@ -349,6 +349,7 @@ AWK_TWO_WAYS = [
 ]
 
 
+@pytest.mark.slow
 def test_what_can_be_read_in_two_ways_does_not_write(jail: Jail) -> None:
     tried = [("sed", form.format(one)) for form in SED_TWO_WAYS for one in SETS]
     tried += [("awk", form.format(one)) for form in AWK_TWO_WAYS for one in VALUES_OF_AWK]

@@ -55,6 +55,7 @@ def test_an_allowed_command_comes_back_as_words(command: str, argv: tuple[str, .
     assert judge(command).argv == argv
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(os.name == "nt", reason="there is no such shell")
 def test_what_passes_is_split_as_a_shell_would_split_it() -> None:
     passed = [(case["command"], argv) for case in CASES if (argv := judge(case["command"]).argv)]
@@ -213,6 +214,7 @@ def test_what_is_not_text_is_refused(value: object) -> None:
     assert [found.rule for found in judge(cast(Any, value)).violations] == ["text"]
 
 
+@pytest.mark.slow
 @for_each_row(
     "text",
     [

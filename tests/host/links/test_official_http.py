@@ -24,6 +24,7 @@ def official(**options: Any) -> Any:
     return runpy.run_path(official_server.__file__)["server"].streamable_http_app(**options)
 
 
+@pytest.mark.slow
 @for_each_row("json_response", [False, True])
 @for_each_row("version", [None, *VERSIONS])
 async def test_its_tools_resources_and_prompts_are_reached(version: str | None, json_response: bool):

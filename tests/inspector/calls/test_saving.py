@@ -87,6 +87,7 @@ FAILING: list[tuple[str, dict[str, Any], Any]] = [
 ]
 
 
+@pytest.mark.slow
 def test_a_saved_test_passes_where_the_result_is_the_same_and_only_there(pytester: pytest.Pytester):
     Path("server.py").write_text(SERVER)
     for number, (tool, arguments, outcome) in enumerate([*PASSING, *FAILING]):

@@ -280,6 +280,7 @@ async def test_a_very_long_message_is_compared_without_its_equal_lines(inspect: 
         assert len(json.dumps(told)) < 10_000
 
 
+@pytest.mark.slow
 async def test_an_enormous_message_is_not_compared(inspect: Inspect, do: Run):
     async with inspect(garden()[0]) as inspection:
         await inspection.client()

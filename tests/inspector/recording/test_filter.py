@@ -118,6 +118,7 @@ def test_a_very_long_filter_is_refused():
 ALPHABET = st.sampled_from([*'ab7 \t:"/', "not:", *(f"{name}:" for name in NAMES), *sum(CHOICES.values(), ())])
 
 
+@pytest.mark.slow
 @given(st.lists(ALPHABET, max_size=14).map("".join) | st.text(max_size=40))
 @settings(max_examples=examples(400))
 def test_any_text_parses_or_is_told_with_a_place_in_it(text: str):

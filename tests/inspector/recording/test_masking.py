@@ -199,6 +199,7 @@ def places(value: Any, shown: Any) -> Iterator[tuple[list[str], Any, Any]]:
             yield from (([str(place), *names], *found) for names, *found in places(*pair))
 
 
+@pytest.mark.slow
 @given(TREES)
 @settings(max_examples=examples(200))
 def test_one_value_is_masked_as_it_is_in_the_whole(tree: Any):

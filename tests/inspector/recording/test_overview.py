@@ -33,6 +33,7 @@ def test_messages_and_errors_are_counted_by_their_time(monkeypatch: pytest.Monke
     assert sum(bar[0] for bar in shown["bars"]) == 3
 
 
+@pytest.mark.slow
 def test_a_long_time_has_as_many_bars_and_little_memory(monkeypatch: pytest.MonkeyPatch):
     clock, recorder = Clock(monkeypatch), Recorder()
     overview = Overview(recorder)

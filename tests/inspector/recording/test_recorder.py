@@ -172,6 +172,7 @@ def test_subscribers_hear_each_message_until_they_end_it():
     assert heard == [0]
 
 
+@pytest.mark.slow
 def test_a_hundred_thousand_messages_stay_within_memory():
     import tracemalloc
 

@@ -20,6 +20,7 @@ JSON = st.recursive(
 )
 
 
+@pytest.mark.slow
 @given(JSON, JSON)
 @settings(max_examples=examples(200))
 def test_a_patch_leads_from_one_content_to_the_other_and_knows_what_was_there(before: Any, after: Any):

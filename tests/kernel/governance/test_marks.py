@@ -44,6 +44,7 @@ async def test_marks_of_the_file_are_listed_and_enforced(tmp_path: Path, version
         assert one.trail.told("TOOL_BLOCKED")
 
 
+@pytest.mark.slow
 async def test_a_dangerous_tool_is_confirmed_by_a_person(tmp_path: Path) -> None:
     mark = '[servers.mgp.tools."delete_*"]\nrisk = "dangerous"\n'
     async with (

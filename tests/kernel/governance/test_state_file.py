@@ -49,6 +49,7 @@ def granted(path: Path) -> set[str]:
     return {one["agent_id"] for one in kept["access"].get("a", ())}
 
 
+@pytest.mark.slow
 def test_two_kernels_that_grant_at_once_lose_nothing(tmp_path: Path) -> None:
     config = tmp_path / "mgp.toml"
     config.write_text(f"{CLOSED}{entry('a')}")

@@ -189,6 +189,7 @@ async def test_operators_without_mgp_have_tools_for_it(tmp_path: Path) -> None:
         assert here.kernel.ps()[0]["restarts"] == 1
 
 
+@pytest.mark.slow
 async def test_over_rest_a_server_that_nobody_knows_is_a_404(tmp_path: Path) -> None:
     auth = StaticTokens({"key": "alice", "other": "bob"})
     async with (

@@ -193,6 +193,7 @@ async def test_what_a_held_tool_has_changed_is_shown_and_accepted(
         assert [row["tool"] for row in await asked(one, "pins list")] == ["late"]
 
 
+@pytest.mark.slow
 async def test_a_difference_is_bounded(tmp_path: Path) -> None:
     async with governed(tmp_path, tool("add", "Adds."), mgp=HOLD) as one:
         one.offers(tool("add", "x" * 1_000_000, *(f"a{number}" for number in range(5_000))))

@@ -244,6 +244,7 @@ def check_shape(reply: Json, shape: Shape, *, speaks: bool) -> None:
         assert body["code"] == (shape.number if speaks else shape.symbol.upper())
 
 
+@pytest.mark.slow
 @pytest.mark.req("MGP-1.1", "MGP-4.5", "MGP-7.4", "MGP-8.1", "MGP-14.4")
 @for_each_row("peer", PEERS)
 @for_each_row("case", CASES)
@@ -261,6 +262,7 @@ async def test_the_same_call_is_refused_for_everyone(case: str, peer: str, tmp_p
             assert len(ran) == 1
 
 
+@pytest.mark.slow
 @pytest.mark.req("MGP-16.2")
 @for_each_row(("case", "peer"), itertools.product(CASES, PEERS), every=5)
 async def test_a_tool_that_calls_others_is_no_way_around_a_refusal(case: str, peer: str, tmp_path: Path):

@@ -103,6 +103,7 @@ async def test_the_scheme_is_forwarded_too():
     assert (await seen([("x-forwarded-proto", "gopher")]))["scheme"] == "http"
 
 
+@pytest.mark.slow
 @given(st.lists(st.text(st.characters(codec="latin-1"), max_size=30), max_size=4))
 async def test_whatever_is_forwarded_the_address_is_one(values: list[str]):
     found = await address(*values)

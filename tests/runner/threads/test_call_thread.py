@@ -351,6 +351,7 @@ def shop(path: Path) -> Server:
     return server
 
 
+@pytest.mark.slow
 async def test_a_thousand_calls_over_32_connections_with_plain_sqlite3_all_succeed(tmp_path: Path):
     path = tmp_path / "shop.db"
     with sqlite3.connect(path) as connection:

@@ -91,6 +91,7 @@ def in_a_thread(work: Callable[[], None]) -> list[BaseException]:
     return problems
 
 
+@pytest.mark.slow
 def test_signals_reload_drain_and_interrupt(tmp_path: Path, capfd: pytest.CaptureFixture[str]):
     file, path = write_server(tmp_path), tmp_path / "s"
     mark = tmp_path / "mark"
@@ -176,6 +177,7 @@ def test_a_second_signal_ends_at_once_and_https_and_the_local_token_are_those_of
     assert lines[0]["logger"] == "defserve.workers" and lines[0]["message"].endswith(" with 1 worker")
 
 
+@pytest.mark.slow
 def test_a_killed_supervisor_leaves_no_process_behind(tmp_path: Path):
     file, path = write_server(tmp_path), tmp_path / "s"
     # As a script, so that the file itself calls `run(workers=…)`; its workers are started as it was.
@@ -189,6 +191,7 @@ def test_a_killed_supervisor_leaves_no_process_behind(tmp_path: Path):
         wait_until(lambda: not is_running(worker))
 
 
+@pytest.mark.slow
 def test_a_terminal_that_was_closed_ends_the_group(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
     file, path, terminals = write_server(tmp_path), tmp_path / "s", [True, False]
     monkeypatch.setattr(running, "_has_terminal", lambda: terminals.pop(0))

@@ -262,6 +262,7 @@ def serve(path: Path, *anchors: str) -> subprocess.CompletedProcess[bytes]:
     return subprocess.run([sys.executable, script, path, *anchors], input=CALL, capture_output=True, timeout=60)
 
 
+@pytest.mark.slow
 def test_a_server_anchors_its_last_head_and_does_not_start_without_its_log(path: Path, tmp_path: Path):
     anchors = [str(tmp_path / "elsewhere" / "a.head"), f"sqlite:///{tmp_path / 'elsewhere' / 'a.db'}"]
     first = serve(path, *anchors)

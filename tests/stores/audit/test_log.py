@@ -533,6 +533,7 @@ while True:
 """
 
 
+@pytest.mark.slow
 @posix
 def test_no_acknowledged_event_is_lost_when_the_process_is_killed(path: Path):
     chance = random.Random(4)

@@ -84,6 +84,7 @@ log.close()
 """
 
 
+@pytest.mark.slow
 def test_several_processes_share_one_log_and_lose_nothing(address: str) -> None:
     writers = [subprocess.Popen([sys.executable, "-c", WRITER, address, name]) for name in "abc"]
     assert [writer.wait(60) for writer in writers] == [0, 0, 0]

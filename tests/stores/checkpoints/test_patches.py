@@ -106,6 +106,7 @@ operations = st.fixed_dictionaries(
 )
 
 
+@pytest.mark.slow
 @given(values, st.lists(operations, max_size=12))
 def test_any_patch_is_applied_as_by_the_library_or_refused(value: Any, ops: list[Any]):
     was = copy.deepcopy(value)

@@ -404,6 +404,7 @@ class Counting:
         return getattr(self.store, name)
 
 
+@pytest.mark.slow
 def test_reading_and_rolling_back_cost_the_same_at_every_depth(run: Run):
     async def story() -> None:
         store: Any = Counting(MemoryStore())

@@ -112,6 +112,7 @@ async def test_mail_that_was_read_does_not_stay_in_redis(redis: Any, link: Share
     assert redis.xlen(f"p:shared:mail:{link.worker}") <= 1
 
 
+@pytest.mark.slow
 async def test_a_mailbox_takes_so_many_bytes_and_its_owner_learns_that_it_missed_some(redis: Any, link: SharedLink):
     lost: list[bool] = []
     link.lease_lost.append(lambda: lost.append(True))
@@ -133,6 +134,7 @@ async def test_a_worker_that_does_not_live_gets_no_mailbox(redis: Any, link: Sha
     assert redis.dbsize() == before
 
 
+@pytest.mark.slow
 async def test_news_is_kept_up_to_so_many_bytes(redis: Any, link: SharedLink):
     for _ in range(10):
         await link.run(workers.PUBLISH, "", "", "t", "x", "d", b"x" * 8 * 1024 * 1024)

@@ -46,6 +46,7 @@ def rows(connection: sqlite3.Connection) -> set[tuple[str, str, bytes]]:
     return set(connection.execute("SELECT space, name, value FROM entries"))
 
 
+@pytest.mark.slow
 @given(st.lists(st.lists(changes, max_size=8), max_size=3))
 def test_changes_made_together_are_those_made_one_by_one(batches: list[list[StoreChange]]):
     connection, memory = empty(), MemoryStore()

@@ -28,6 +28,7 @@ from tests.stores.sqlite import telling
 TELLING = Path(telling.__file__)
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(120)
 def test_nothing_acknowledged_is_lost_when_the_process_is_killed(tmp_path: Path, run: Run):
     path = tmp_path / "store.db"
@@ -53,6 +54,7 @@ def test_nothing_acknowledged_is_lost_when_the_process_is_killed(tmp_path: Path,
     run(story())
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(120)
 def test_two_processes_on_one_file_never_fork_or_lose_a_serialised_tree(tmp_path: Path, run: Run):
     path = tmp_path / "store.db"
@@ -69,6 +71,7 @@ def test_two_processes_on_one_file_never_fork_or_lose_a_serialised_tree(tmp_path
     run(story())
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_no_process_reads_what_is_older_than_anybody_was_told(tmp_path: Path, run: Run):
     def start(place: int, numbers: int) -> subprocess.Popen[str]:

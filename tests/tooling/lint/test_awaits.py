@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 # What is read here is wrong on purpose.
 # pyright: basic
 from defserve import Context, Server
@@ -78,6 +80,7 @@ def test_every_question_that_nobody_waits_for_is_found():
     assert found[1].fix == "write await context.confirm(…)"
 
 
+@pytest.mark.slow
 def test_the_line_of_the_question_is_named():
     place = only(read(server), "forgotten-await")[0].finding.where
     path, _, line = place.rpartition(":")
@@ -85,6 +88,7 @@ def test_the_line_of_the_question_is_named():
         assert 'return ctx.ask("Who?", str)' in file.readlines()[int(line) - 1]
 
 
+@pytest.mark.slow
 def test_a_function_without_a_source_is_not_looked_at():
     made: dict[str, object] = {"Context": Context}
     exec("def made(ctx: Context) -> str:\n    'Make it.'\n    return ctx.ask('Who?', str)", made)

@@ -23,6 +23,7 @@ def _modules_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setitem(sys.modules, program, None)
 
 
+@pytest.mark.slow
 @for_each_row("program", steps.STEPS)
 async def test_a_migrated_program_answers_as_before(program: str) -> None:
     migration = migrate(steps.source(program), program)

@@ -55,6 +55,7 @@ def test_each_template_is_rendered_as_cookiecutter_does(tmp_path: Path, settings
     assert sorted(ours.files) == sorted(files(ours.folder))
 
 
+@pytest.mark.slow
 def test_the_cookiecutter_command_gives_the_default_project(tmp_path: Path, settings: str):
     # From the root of the repository, where a folder is called like the package.
     run(

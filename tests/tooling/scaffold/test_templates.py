@@ -39,6 +39,7 @@ def test_ruff_is_content_with_all(projects: Path):
     run(sys.executable, "-m", "ruff", "format", "--no-cache", "--check", ".", cwd=projects)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("body", thinned(BODIES, 4))
 def test_its_tests_pass(projects: Path, body: str):
     project = projects / name_of(body)

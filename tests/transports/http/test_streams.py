@@ -518,6 +518,7 @@ async def test_idle_sessions_make_room_for_new_ones(monkeypatch: pytest.MonkeyPa
 # Many at once.
 
 
+@pytest.mark.slow
 @pytest.mark.req("MCP-1")
 @pytest.mark.parametrize("sessions", [200, pytest.param(1_000, marks=pytest.mark.soak)])
 async def test_many_sessions_never_see_what_is_not_theirs(sessions: int):

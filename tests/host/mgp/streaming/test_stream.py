@@ -137,6 +137,7 @@ async def test_a_pace_is_kept_until_it_is_lifted(road: str):
         assert stream.missed == 0
 
 
+@pytest.mark.slow
 async def test_a_stream_may_take_longer_than_a_request_as_long_as_something_comes():
     async with flowing("memory", ERAS[0], timeout=1.5) as client, client.stream("forever") as stream:
         async with asyncio.timeout(60):

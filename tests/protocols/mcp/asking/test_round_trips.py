@@ -312,6 +312,7 @@ async def process(secret: str) -> AsyncIterator[Client]:
         yield client
 
 
+@pytest.mark.slow
 async def test_two_processes_with_one_secret_take_up_each_others_answers():
     answers = {"user_name": yes(name="Ann")}
     call = {"name": "greet", "arguments": {}}

@@ -176,6 +176,7 @@ def test_any_text_gives_a_json_value_or_a_clear_refusal(text: str) -> None:
         assert json.loads(json.dumps(value, allow_nan=False)) == value
 
 
+@pytest.mark.slow
 @for_each_row(
     "unit", ["[", "{", "[a,", "{a: ", "- ", "? ", "&a ", "a: ", "'a': ", "[\n", "- a\n", "# \n", "|", "\\\n", "!a "]
 )

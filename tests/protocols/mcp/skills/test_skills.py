@@ -411,6 +411,7 @@ def test_all_skills_together_have_a_bound(tmp_path: Path) -> None:
         Server("s").skills(tmp_path)
 
 
+@pytest.mark.slow
 def test_a_relative_path_starts_beside_the_file_that_names_it(folder: Path) -> None:
     write(folder, "server.py", 'from defserve import Server\nserver = Server("s")\nserver.skills(".")\n')
     done = subprocess.run(

@@ -53,6 +53,7 @@ async def told_by(client: Client, task: StartedCall) -> tuple[str, str]:
     return await task.refresh(), task.message
 
 
+@pytest.mark.slow
 @pytest.mark.req("MCP-8")
 async def test_a_process_that_is_told_to_stop_finishes_what_it_can_and_hands_over_the_rest(tmp_path: Path):
     async with process(tmp_path) as (served, client):
@@ -68,6 +69,7 @@ async def test_a_process_that_is_told_to_stop_finishes_what_it_can_and_hands_ove
         assert await again.result() == "done"
 
 
+@pytest.mark.slow
 @pytest.mark.req("MCP-8")
 async def test_a_process_that_is_killed_is_noticed_by_another(tmp_path: Path):
     async with process(tmp_path) as (served, client), process(tmp_path) as (_, other):

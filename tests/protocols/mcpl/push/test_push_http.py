@@ -83,6 +83,7 @@ async def web_host(app: Any, **options: Any) -> WebHost:
     return WebHost(await Peer(app, HANDSHAKE[-1], OFFER, **options).open())
 
 
+@pytest.mark.slow
 @pytest.mark.req("MCPL-9.4")
 @pytest.mark.timeout(240)
 @pytest.mark.parametrize("how", ["source", "pushes"])

@@ -56,6 +56,7 @@ async def test_a_long_stream_arrives_in_order_and_is_made_as_it_is_read(tool: st
         assert result["_mgp"]["chunks_sent"] == count
 
 
+@pytest.mark.slow
 async def test_memory_is_the_result_and_a_bounded_buffer():
     server, count = press(), 4_000
     async with raw(server, HANDSHAKE[-1], offer(HANDSHAKE[-1], "streaming")) as peer:
