@@ -69,7 +69,10 @@ REST = """\
 
 | command | what it shows |
 |---|---|
-| `make faults` | servers, Redis, workers and kernels are killed at random moments: nothing acknowledged is lost. `ARGS="--only sessions --runs 2000"` kills 500 workers and 100 times their Redis, under load from the official Python and TypeScript clients. `--only sentinel`: a Redis fails over. `--only idle`: what 10,000 idle sessions cost |
+| `make faults` | servers, Redis, workers and kernels are killed at random moments: nothing acknowledged is lost. \
+`ARGS="--only sessions --runs 2000"` kills 500 workers and 100 times their Redis, under load \
+from the official Python and TypeScript clients. \
+`--only sentinel`: a Redis fails over. `--only idle`: what 10,000 idle sessions cost |
 | `make attack` | attacks on servers of its own, over raw sockets, are held |
 | `make conformance` | the official conformance suite |
 
