@@ -265,8 +265,9 @@ class BackendCatalogue:
     def _show_to(self, key: Hashable, kind: str, items: dict[str, Any]) -> None:
         """Show one front what its own conversation has beyond the rest."""
         registry, shown = self._registries[kind], self._shown[kind]
-        for name, item in registry.items():
-            if getattr(item, "backend", None) is self._backend and item.fronts is not None and name not in items:
+        before = self._shown_to(key, kind)
+        for name, item in before.items():
+            if name not in items:
                 item.fronts.discard(key)
                 if not item.fronts:
                     registry.remove(name)
@@ -287,7 +288,18 @@ class BackendCatalogue:
             else:
                 taken.fronts.add(key)
             self._private.setdefault(key, set()).add(kind)
-        registry.touch()
+        # A front that is told of a change looks at once. It must not be told too early, or of nothing.
+        if self._shown_to(key, kind).keys() != before.keys():
+            registry.touch()
+
+    def _shown_to(self, key: Hashable, kind: str) -> dict[str, Any]:
+        """What this front is shown beyond the rest."""
+        items = self._registries[kind].items()
+        return {
+            name: item
+            for name, item in items
+            if getattr(item, "backend", None) is self._backend and item.fronts is not None and key in item.fronts
+        }
 
     def _warn(self, problems: Sequence[str]) -> None:
         for problem in problems:
