@@ -48,7 +48,7 @@ class Session(Locals):
     to the identity of its own call. An `is_local` peer is the user who runs this server. An `is_shared_identity`
     principal stands for many callers, so the limit for one caller does not apply. A stranger is limited by its
     `address`. Its `holder` can tell whether it is idle, and can end it when another one needs its place. A session that
-    is not `counted` serves a single request; the session limits ignore it.
+    is not `counted` serves a single request, so it `is_short`; the session limits ignore it.
 
     `in_flight` are the calls that run, and those that wait in the `queue`; it exists only while there are any. `room`
     is how many calls may run. A transport that can stop reading sets `on_room`, and reads nothing while the session is
@@ -64,6 +64,7 @@ class Session(Locals):
         "identity",
         "is_shared_identity",
         "address",
+        "is_short",
         "holder",
         "peer",
         "terms",
@@ -96,6 +97,7 @@ class Session(Locals):
         self.principal, self.identity, self.peer = principal, identity, peer
         self.is_local, self.is_shared_identity = is_local, is_shared_identity
         self.address: str | None = address
+        self.is_short = not counted
         self.holder: SessionHolder | None = None
         self.terms: Terms | None = None
         self.ready = self.closed = False

@@ -4,6 +4,7 @@
 const STATELESS = "2026-07-28";
 const HEARING_SECONDS = 15;
 const SHORT_PAGE = 10;
+const MOST_CHANGES = 5;
 const LISTS = {
   tools: ["listTools", "tools", "name"],
   prompts: ["listPrompts", "prompts", "name"],
@@ -132,10 +133,16 @@ async function tour({ client, call, text, heard, attempt, plan }) {
     listening(null, async () => {
       heard.length = 0;
       const answer = await said(step);
-      const told = await hears("changed", step.kind);
-      if (told !== true) return told;
-      const names = await listed(step.kind);
-      return names.some((name) => name.includes(step.says ?? answer)) || names;
+      let names = [];
+      // Others may change a list too. Whoever is told of a change looks again.
+      for (let again = 0; again < MOST_CHANGES; again++) {
+        const told = await hears("changed", step.kind);
+        if (told !== true) return names.length ? names : told;
+        heard.length = 0;
+        names = await listed(step.kind);
+        if (names.some((name) => name.includes(step.says ?? answer))) return true;
+      }
+      return names;
     }),
   );
   await each("each elicitation", hasText);

@@ -86,7 +86,8 @@ def _front_of(call: Call) -> Front:
     caller, principal = identity(call), call.principal
     is_known = not is_stranger(caller)
     key: Hashable = principal if is_known else None
-    lasting = None if session in session.composition.short_sessions else session
+    # `short_sessions` has only those that are open: who stops listening may have none any more.
+    lasting = None if session.is_short else session
     if lasting is not None:
         # The principal too: another credential may use the same session.
         key = session, principal
