@@ -57,7 +57,7 @@ test: $(READY)  ## run the tests
 	@echo "== tests ($$($(BIN)/python --version))"
 	@$(BIN)/python -m pytest -q -n auto $(ARGS)
 
-test-slow: $(READY)  ## run the rows of corpora and tables that `make test` leaves out
+test-slow: $(READY)  ## run what `make test` leaves out: what takes long, and the rest of corpora and tables
 	@echo "== tests, the slow ones ($$($(BIN)/python --version))"
 	@$(BIN)/python -m pytest -q -n auto -m 'slow and not browser and not e2e' $(ARGS)
 

@@ -7,7 +7,10 @@ import socket
 import subprocess
 import tempfile
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -63,3 +66,17 @@ class RedisServer:
             if time.monotonic() > end:
                 raise TimeoutError("redis-server does not answer")
             time.sleep(0.01)
+
+
+@contextmanager
+def client_of_own_redis() -> Iterator[Any]:
+    """A client of a Redis that nobody else uses."""
+    from redis import Redis
+
+    server = RedisServer().start()
+    client = Redis(unix_socket_path=str(server.socket))
+    try:
+        yield client
+    finally:
+        client.close()
+        server.remove()

@@ -6,15 +6,11 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from redis import Redis
 
-from tests.stores.redis_server import RedisServer
+from tests.stores.redis_server import client_of_own_redis
 
 
 @pytest.fixture(scope="module")
 def redis() -> Iterator[Any]:
-    server = RedisServer().start()
-    client = Redis(unix_socket_path=str(server.socket))
-    yield client
-    client.close()
-    server.remove()
+    with client_of_own_redis() as client:
+        yield client

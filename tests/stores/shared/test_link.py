@@ -7,13 +7,12 @@ from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
 import pytest
-from redis import Redis
 
 from defserve.stores.shared import link as links
 from defserve.stores.shared.link import SharedLink
 from defserve.stores.shared.scripts import questions, sessions, streams, workers
 from defserve.stores.store import StoreUnavailable
-from tests.stores.redis_server import RedisServer
+from tests.stores.redis_server import client_of_own_redis
 from tests.waiting import until
 
 pytestmark = pytest.mark.anyio
@@ -23,11 +22,8 @@ TTL = 600_000
 
 @pytest.fixture
 def redis() -> Iterator[Any]:
-    server = RedisServer().start()
-    client = Redis(unix_socket_path=str(server.socket))
-    yield client
-    client.close()
-    server.remove()
+    with client_of_own_redis() as client:
+        yield client
 
 
 @pytest.fixture

@@ -63,7 +63,7 @@ def owner_of(call: Call, per: Per) -> StateOwner:
     if per == "server":
         return StateOwner(EVERYONE)
     stranger = isinstance(call.identity, Principal) and is_stranger(call.identity)
-    if (stranger and is_stateless(call)) or (per == "session" and session in session.composition.short_sessions):
+    if (stranger and is_stateless(call)) or (per == "session" and session.is_short):
         return StateOwner(_principal(call), has_head=False)
     return StateOwner(session_owner(session) if per == "session" or stranger else _principal(call))
 
