@@ -1,7 +1,8 @@
-"""The command `make fuzz`: every target under a coverage-guided fuzzer (Atheris) for some minutes.
+"""The command `make fuzz`: every target under a coverage-guided fuzzer (Atheris).
 
 What was found to reach new code is kept in `.fuzz/corpus` and continued by the next run; `--keep` adds some
-of it to `tests/fuzz/corpus`. It exits with 1 if a target crashed or hung; the input that did it is in `.fuzz/found`.
+of it to `tests/fuzz/corpus`. The figures of all runs are added up in `.fuzz/record.json`. It exits with 1 if a
+target crashed or hung; the input that did it is in `.fuzz/found`.
 """
 
 from __future__ import annotations
@@ -10,30 +11,25 @@ import argparse
 import importlib.util
 import json
 import os
-import re
 import shutil
-import subprocess
 import sys
 import time
-from concurrent.futures import ThreadPoolExecutor
-from functools import partial
+from collections.abc import Callable, Collection
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from pathlib import Path
-from typing import Any
 
+from tests.fuzz.record import Record, Slice, least
+from tests.fuzz.slices import SEEDS, WORK, fuzz
 from tests.fuzz.targets import TARGETS
 
-ROOT = Path(__file__).parents[2]
-SEEDS = Path(__file__).parent / "corpus"
-WORK = ROOT / ".fuzz"
-HANG_SECONDS = 20
-MOST_MB = 2000
-LONGEST = 4096
+SLICE_SECONDS = 120
+"""So much of each target that runs is lost at most when `--until` is stopped."""
 KEPT_BYTES = 9_000
 """Of each target, so that all of them together stay small."""
 KEPT_FILES = 20
-SETTLED = 0.75
-"""A target has been fuzzed for long enough if it found nothing new after this part of the time."""
-_STATUS = re.compile(r"#(\d+)\s+(INITED|NEW|REDUCE|pulse|DONE|RELOAD)\s+cov: (\d+)")
+
+Choose = Callable[[Collection[str]], str | None]
+"""Which target is next, given those that must not be."""
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -42,67 +38,53 @@ def main(arguments: list[str] | None = None) -> int:
         print("there is no Atheris for this Python: its targets are run by the tests only, on what is kept of inputs")
         return 0
     names: list[str] = options.only or [*TARGETS]
-    each = options.minutes * 60 * options.jobs / len(names) if options.share else options.minutes * 60
-    print(f"{len(names)} targets, {each / 60:.3g} minutes each, --seed {options.seed}", flush=True)
-    with ThreadPoolExecutor(options.jobs) as pool:
-        runs = dict(zip(names, pool.map(partial(fuzz, seconds=each, seed=options.seed), names), strict=True))
+    record, found = Record(WORK / "record.json"), 0
+    if options.fresh:
+        record.forget(names)
+        for name in names:
+            shutil.rmtree(WORK / "corpus" / name, ignore_errors=True)
+    choose, seconds = _plan(options, names, record)
+    print(f"{len(names)} targets, --seed {options.seed}", flush=True)
+    try:
+        found = run(record, choose, lambda name, seed: fuzz(name, seconds, seed), options.seed, options.jobs)
+    except KeyboardInterrupt:
+        print("stopped; what was running is not counted", flush=True)
     if options.keep:
         for name in names:
             keep(name)
+    print(f"\nin all:\n{record.table(names)}")
     if options.json:
-        options.json.write_text(json.dumps({"seed": options.seed, "minutes": each / 60, "targets": runs}, indent=1))
-    return 1 if any(run["found"] for run in runs.values()) else 0
+        options.json.write_text(json.dumps({"targets": record.figures(names)}, indent=1))
+    return 1 if found else 0
 
 
-def fuzz(name: str, seconds: float, seed: int) -> dict[str, Any]:
-    """Run one target, and tell how it went."""
-    corpus, found = WORK / "corpus" / name, WORK / "found" / name
-    for folder in (corpus, found):
-        folder.mkdir(parents=True, exist_ok=True)
-    seeds = SEEDS / name
-    options = [
-        f"-max_total_time={max(1, round(seconds))}",
-        f"-seed={seed}",
-        f"-timeout={HANG_SECONDS}",
-        f"-rss_limit_mb={MOST_MB}",
-        f"-max_len={LONGEST}",
-        f"-artifact_prefix={found}{os.sep}",
-    ]
-    command = [sys.executable, "-m", "tests.fuzz.engine", name, *options, str(corpus)]
-    if seeds.exists():
-        command.append(str(seeds))
-    before, began = {*found.iterdir()}, time.monotonic()
-    with subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True) as process:
-        assert process.stderr is not None
-        run = _follow(process.stderr, began)
-    run["seconds"] = round(time.monotonic() - began, 1)
-    run["is_settled"] = run["last_new"] <= SETTLED * run["seconds"]
-    run["found"] = sorted(str(file.relative_to(ROOT)) for file in {*found.iterdir()} - before)
-    if process.returncode and not run["found"] and not run["is_done"]:
-        run["found"] = [f"exit code {process.returncode}"]
-    quiet = run["seconds"] - run["last_new"]
-    told = (
-        f"{run['runs']:>10,} runs, {run['coverage']:>5} branches, nothing new for {quiet:.0f} of {run['seconds']:.0f} s"
-    )
-    print(f"{name:15} {told}{'; FOUND ' + ', '.join(run['found']) if run['found'] else ''}", flush=True)
-    if run["found"]:
-        print("\n".join(f"    {line}" for line in run["tail"]), flush=True)
-    return run
+def _plan(options: argparse.Namespace, names: list[str], record: Record) -> tuple[Choose, float]:
+    """Which targets are run, in which order, and for how many seconds each time."""
+    if options.until:
+        return lambda taken: least(record.totals(), {*names} - {*taken}, options.until * 60), SLICE_SECONDS
+    left, shared = iter(names), options.jobs / len(names) if options.share else 1
+    return lambda taken: next(left, None), options.minutes * 60 * shared
 
 
-def _follow(lines: Any, began: float) -> dict[str, Any]:
-    """What the fuzzer says while it runs, and when it last found something new."""
-    run: dict[str, Any] = {"runs": 0, "coverage": 0, "last_new": 0.0, "is_done": False, "tail": []}
-    for line in lines:
-        if status := _STATUS.search(line):
-            run["runs"] = max(run["runs"], int(status[1]))
-            if int(status[3]) > run["coverage"]:
-                run["coverage"], run["last_new"] = int(status[3]), round(time.monotonic() - began, 1)
-        elif line.startswith("Done "):
-            run["is_done"] = True  # its alarm clock may still go off while the interpreter ends
-        else:
-            run["tail"] = [*run["tail"][-24:], line.rstrip()[:300]]
-    return run
+def run(record: Record, choose: Choose, fuzz: Callable[[str, int], Slice], seed: int, jobs: int) -> int:
+    """Run targets, so many side by side, and add each run to the record. How many crashes and hangs there were.
+
+    A target that has crashed or hung is not run again: it would end at the same place.
+    """
+    running: dict[Future[Slice], str] = {}
+    broken: dict[str, int] = {}
+    with ThreadPoolExecutor(jobs) as pool:
+        while True:
+            while len(running) < jobs and (name := choose([*running.values(), *broken])) is not None:
+                # Another seed each time: the same one would try the same changes again.
+                running[pool.submit(fuzz, name, seed + len(record.of(name).seeds))] = name
+            if not running:
+                return sum(broken.values())
+            for done in wait(running, return_when=FIRST_COMPLETED).done:
+                name, one = running.pop(done), done.result()
+                if one.found:
+                    broken[name] = len(one.found)
+                print(f"{name:15} {record.add(name, one)}", flush=True)
 
 
 def keep(name: str) -> None:
@@ -123,10 +105,18 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="make fuzz", description=__doc__)
     parser.add_argument("--minutes", type=float, default=1.0, help="how long, each target (default 1)")
     parser.add_argument("--share", action="store_true", help="--minutes are those of all targets together")
+    parser.add_argument(
+        "--until",
+        type=float,
+        metavar="MINUTES",
+        help="go on until the runs of each target, those before included, have used so many minutes of a core; "
+        "stop it at any time",
+    )
+    parser.add_argument("--fresh", action="store_true", help="forget the runs before, and the inputs that they left")
     parser.add_argument("--only", action="append", choices=[*TARGETS], help="repeatable")
-    parser.add_argument("--seed", type=int, default=int(time.time()) % 1_000_000)
+    parser.add_argument("--seed", type=int, default=int(time.time()) % 1_000_000, help="of the first run of a target")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="targets side by side")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures there, too")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures of all runs there, too")
     parser.add_argument("--keep", action="store_true", help="add some of what was found to tests/fuzz/corpus")
     return parser
 

@@ -48,9 +48,6 @@ def take(kind: str, found: dict[str, Any]) -> None:
     if kind == "chaos":
         for row in found["rows"]:
             del row["notes"], row["failures"], row["growth_mb"], row["seconds"]
-    if kind == "fuzz":
-        for run in found["targets"].values():
-            del run["tail"]
     if kind == "bench":
         for contenders in found["measures"].values():
             for figure in contenders.values():

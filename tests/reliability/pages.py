@@ -58,11 +58,12 @@ test holds: `pytest tests/soak/test_timers.py`.
 FUZZ = """\
 ## Fuzz
 
-`make fuzz ARGS="--minutes {minutes:g}"` gives every parser, judge and protocol inputs that a coverage-guided fuzzer
-(Atheris) makes. It starts from `tests/fuzz/corpus`; seed {seed}. *New* is when it last reached code that no input
-before had reached. `make properties` runs the property tests with 20,000 examples each. One of them compares
-transports: the same calls over memory, pipes, HTTP, WebSocket, a unix socket and through a kernel give the same
-answers, errors included, in both eras.
+`make fuzz` gives every parser, judge and protocol inputs that a coverage-guided fuzzer (Atheris) makes. It starts
+from `tests/fuzz/corpus` and what earlier runs have left, and adds up the figures of all runs: `ARGS="--until 30"`
+goes on until each target has had 30 minutes of a core, and may be stopped at any time. *Last new* is when an input
+reached code that none before had reached. Seeds: {seeds}. `make properties` runs the property tests with 20,000
+examples each. One of them compares transports: the same calls over memory, pipes, HTTP, WebSocket, a unix socket and
+through a kernel give the same answers, errors included, in both eras.
 """
 REST = """\
 ## More
@@ -98,14 +99,15 @@ def reliability(chaos: Json | None, soak: Json | None, fuzz: Json | None) -> str
     if soak:
         parts += [SOAK.format(**{**soak, "scenarios": len(soak["scenarios"])}), _run(soak), _scenarios(soak), TIMERS]
     if fuzz:
-        parts += [FUZZ.format(**fuzz), _run(fuzz), _targets(fuzz["targets"])]
+        parts += [FUZZ.format(seeds=_seeds(fuzz["targets"])), _run(fuzz), _targets(fuzz["targets"])]
     return "\n".join(part.rstrip("\n") + "\n" for part in [*parts, REST])
 
 
 def _run(found: Json) -> str:
     machine = found["machine"]
     where = f"{machine['system']}, Python {machine['python']}, defserve {machine['version']}"
-    return f"Run on {machine['day']}: {where}; seed {found['seed']}.\n"
+    seed = f"; seed {found['seed']}" if "seed" in found else ""
+    return f"Run on {machine['day']}: {where}{seed}.\n"
 
 
 def _roads(rows: Sequence[Json]) -> list[str]:
@@ -164,14 +166,26 @@ def _targets(targets: Json) -> str:
     lines = [
         [
             name,
-            f"{run['runs']:,}",
-            str(run["coverage"]),
-            f"{run['last_new']:.0f} of {run['seconds']:.0f} s",
-            str(len(run["found"])),
+            f"{total['seconds'] / 60:.1f}",
+            f"{total['runs']:,}",
+            str(total["coverage"]),
+            f"{total['grew_at'] / 60:.1f}",
+            str(len(total["found"])),
         ]
-        for name, run in targets.items()
+        for name, total in targets.items()
     ]
-    return table(["target", "inputs", "branches", "new", "crashes and hangs"], lines) + "\n"
+    return table(["target", "core-minutes", "inputs", "branches", "last new", "crashes and hangs"], lines) + "\n"
+
+
+def _seeds(targets: Json) -> str:
+    """All that were used, those in a row as a range."""
+    rows: list[list[int]] = []
+    for seed in sorted({seed for total in targets.values() for seed in total["seeds"]}):
+        if rows and seed == rows[-1][1] + 1:
+            rows[-1][1] = seed
+        else:
+            rows.append([seed, seed])
+    return ", ".join(str(first) if first == last else f"{first} to {last}" for first, last in rows)
 
 
 def _plain_table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:

@@ -1,0 +1,105 @@
+"""What all runs of the fuzzer together have come to: a file to which each run of a target adds its own figures."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+SETTLED = 0.75
+"""A target has been fuzzed for long enough if it found nothing new after this part of the time."""
+
+
+@dataclass
+class Slice:
+    """One run of one target. Its seconds are those of the processor."""
+
+    seed: int
+    seconds: float = 0.0
+    runs: int = 0
+    growth: list[tuple[float, int]] = field(default_factory=list[tuple[float, int]])
+    """Each time that more branches were reached than before in this run: at which second, and how many."""
+    found: list[str] = field(default_factory=list[str])
+
+
+@dataclass
+class Total:
+    """All runs of one target. Each continued the inputs that the one before had left."""
+
+    seconds: float = 0.0
+    runs: int = 0
+    coverage: int = 0
+    grew_at: float = 0.0
+    """The processor second, of all, at which `coverage` was reached."""
+    found: list[str] = field(default_factory=list[str])
+    seeds: list[int] = field(default_factory=list[int])
+
+    def plus(self, run: Slice) -> Total:
+        # To reach again what was reached before is nothing new.
+        more = [(at, branches) for at, branches in run.growth if branches > self.coverage]
+        at, coverage = more[-1] if more else (0.0, self.coverage)
+        return Total(
+            seconds=round(self.seconds + run.seconds, 1),
+            runs=self.runs + run.runs,
+            coverage=coverage,
+            grew_at=round(self.seconds + at, 1) if more else self.grew_at,
+            found=[*self.found, *run.found],
+            seeds=[*self.seeds, run.seed],
+        )
+
+    @property
+    def is_settled(self) -> bool:
+        return self.grew_at <= SETTLED * self.seconds
+
+    def __str__(self) -> str:
+        told = f"{self.seconds / 60:5.1f} core-minutes, {self.runs:>11,} inputs, {self.coverage:>5} branches"
+        found = f"; FOUND {', '.join(self.found)}" if self.found else ""
+        return f"{told}, last new after {self.grew_at / 60:.1f}{found}"
+
+
+class Record:
+    """The totals in a file. It is read again for each addition, and replaced as a whole: no stop leaves half of one."""
+
+    def __init__(self, file: Path) -> None:
+        self._file = file
+
+    def totals(self) -> dict[str, Total]:
+        if not self._file.exists():
+            return {}
+        return {name: Total(**figures) for name, figures in json.loads(self._file.read_text()).items()}
+
+    def of(self, name: str) -> Total:
+        return self.totals().get(name, Total())
+
+    def add(self, name: str, run: Slice) -> Total:
+        totals = self.totals()
+        total = totals[name] = totals.get(name, Total()).plus(run)
+        self._write(totals)
+        return total
+
+    def forget(self, names: Iterable[str]) -> None:
+        dropped = {*names}
+        self._write({name: total for name, total in self.totals().items() if name not in dropped})
+
+    def figures(self, names: Iterable[str]) -> dict[str, dict[str, Any]]:
+        totals = self.totals()
+        return {name: asdict(totals[name]) for name in names if name in totals}
+
+    def table(self, names: Iterable[str]) -> str:
+        totals = self.totals()
+        return "\n".join(f"{name:15} {totals[name]}" for name in names if name in totals)
+
+    def _write(self, totals: Mapping[str, Total]) -> None:
+        self._file.parent.mkdir(parents=True, exist_ok=True)
+        half = self._file.with_suffix(".new")
+        half.write_text(json.dumps({name: asdict(total) for name, total in totals.items()}, indent=1))
+        os.replace(half, self._file)
+
+
+def least(totals: Mapping[str, Total], names: Iterable[str], enough: float) -> str | None:
+    """Which of these targets has had the least processor time, if one has not had enough yet."""
+    had = {name: totals.get(name, Total()).seconds for name in names}
+    return min((name for name in had if had[name] < enough), key=lambda name: (had[name], name), default=None)
