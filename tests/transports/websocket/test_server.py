@@ -12,11 +12,13 @@ from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
 from defserve import Context, Limits, Server
-from defserve.auth.principals import LOCAL
+from defserve.auth import Auth
+from defserve.auth.principals import LOCAL, Principal
 from defserve.core.extension import OutgoingMessage
 from defserve.transports.outbox import UNREAD
 from defserve.transports.websocket import server as websocket
 from defserve.transports.websocket.server import WebSocket, WebSockets, refusing
+from tests.attack.speaking.websocket import BINARY, CLOSE, PING, TEXT, frame
 from tests.listening import UPGRADE, Listening, listening, parsers, request
 from tests.raw import ERAS, HANDSHAKE, Raw, text_of, turns, until
 from tests.rows import for_each_row
@@ -260,6 +262,51 @@ async def test_text_that_is_not_utf_8_ends_the_socket_without_a_traceback(caplog
     async with listening(shop()) as where, socket_to(where) as socket:
         await socket.send(b'"\xff"', text=True)
         assert (await farewell_of(socket))[0] == 1007
+    assert not [record for record in caplog.records if record.exc_info]
+
+
+class SlowVerifier:
+    """Everybody may come in, when the gate is open."""
+
+    def __init__(self) -> None:
+        self.asked, self.gate = asyncio.Event(), asyncio.Event()
+
+    async def verify(self, token: str) -> Principal | None:
+        self.asked.set()
+        await self.gate.wait()
+        return Principal(token)
+
+
+@parsers
+@for_each_row(
+    ("early", "reply"),
+    [
+        (frame(TEXT, b'{"jsonrpc":"2.0","id":5,"method":"ping"}'), b'"id":5'),
+        (frame(PING, b"ping"), b"\x8a\x04ping"),
+        (frame(CLOSE), b"\x88\x00"),
+        (frame(TEXT, b"x", rsv=7), struct.pack("!H", 1002)),
+        (frame(TEXT, b"x", masked=False), struct.pack("!H", 1002)),
+        (frame(BINARY, bytes(3_000)), struct.pack("!H", 1009)),
+    ],
+)
+async def test_frames_that_come_before_the_socket_is_open_wait_for_it(
+    early: bytes, reply: bytes, parser: str, caplog: pytest.LogCaptureFixture
+):
+    verifier = SlowVerifier()
+    server = Server("shop", "1", auth=Auth(verifier), limits=Limits(message=2_000))
+    async with listening(server, parser=parser) as where:
+        reader, writer = await where.connect()
+        writer.write(request(*UPGRADE, "authorization: Bearer ada", verb="GET"))
+        await verifier.asked.wait()
+        writer.write(early)
+        await where.ask(verb="PUT")  # when this is answered, what came before it was read, or will not be
+        verifier.gate.set()
+        async with asyncio.timeout(20):
+            assert (await reader.readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 101 ")
+            got = b""
+            while reply not in got:
+                got += await reader.readexactly(1)
+        writer.close()
     assert not [record for record in caplog.records if record.exc_info]
 
 
