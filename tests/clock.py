@@ -15,6 +15,7 @@ class HeldClock(asyncio.SelectorEventLoop):
         self.now = 1000.0
         selector = selectors.DefaultSelector()
         super().__init__(selector)
+        self._clock_resolution = 1e-6  # asyncio's is lost beside large times, and a timer would never be due
         self._wait, selector.select = selector.select, self._jump  # type: ignore[method-assign]
 
     def time(self) -> float:

@@ -19,11 +19,13 @@ from defserve.wire.messages import Request
 
 T = TypeVar("T")
 LIMIT = 200
+MOST_PIECES = 200
 
 
 def pieces(data: bytes) -> tuple[bytes, list[bytes]]:
-    """The first byte says how long the pieces are into which the rest is cut."""
-    size, rest = (data[0] % 16) + 1 if data else 1, data[1:]
+    """The first byte says how long the pieces are into which the rest is cut; those of long data are longer."""
+    rest = data[1:]
+    size = max((data[0] % 16) + 1 if data else 1, len(rest) // MOST_PIECES)
     return rest, [rest[at : at + size] for at in range(0, len(rest), size)]
 
 

@@ -8,9 +8,11 @@ from typing import Any
 from defserve import Limits, Server
 from defserve.runner.address import Address
 from defserve.runner.network import NetworkOptions, make_listener
+from tests.clock import HeldClock
 from tests.fuzz.targets.parsers import pieces
 
-TURNS = 12
+MOMENT, WHILE = 0.1, 100.0
+"""Seconds of a held clock: for what can be done at once, and for every timer of a connection."""
 
 server = Server("fuzzed", limits=Limits(message=2000))
 
@@ -21,31 +23,47 @@ async def echo(text: str = "") -> str:
 
 
 class Kept(asyncio.Transport):
-    """Takes everything that is written."""
+    """Takes everything that is written. As a real one it tells its protocol of the end in the next turn of the loop."""
 
-    def __init__(self) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         super().__init__({"peername": ("127.0.0.1", 5), "sockname": ("127.0.0.1", 80)})
-        self.written, self.closed = bytearray(), False
+        self.written, self._loop, self._is_closing, self._is_paused = bytearray(), loop, False, False
+        self.is_lost = False
+        self.protocol: Any = None
 
     def write(self, data: Any) -> None:
         assert len(self.written) < 1 << 20, "a short request gave a megabyte"
-        self.written += data
+        if not self._is_closing:
+            self.written += data
 
     def is_closing(self) -> bool:
-        return self.closed
+        return self._is_closing
 
     def close(self) -> None:
-        self.closed = True
+        if not self._is_closing:
+            self._is_closing = True
+            self._loop.call_soon(self._lose)
 
     abort = close
 
-    def pause_reading(self) -> None:
-        """Nothing is read from a real socket."""
+    def _lose(self) -> None:
+        self.is_lost = True
+        self.protocol.connection_lost(None)
 
-    resume_reading = pause_reading
+    def can_write_eof(self) -> bool:
+        return True
+
+    def write_eof(self) -> None:
+        """What follows is lost in any case."""
+
+    def pause_reading(self) -> None:
+        self._is_paused = True
+
+    def resume_reading(self) -> None:
+        self._is_paused = False
 
     def is_reading(self) -> bool:
-        return True
+        return not (self._is_paused or self._is_closing)
 
     def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
         """There is no buffer."""
@@ -58,41 +76,40 @@ class Kept(asyncio.Transport):
 
 
 class Connections:
-    """Makes connections on a loop of its own, and hears of everything that goes wrong on it."""
+    """Makes connections on a loop of its own, whose clock is held, and hears of everything that goes wrong on it."""
 
     def __init__(self) -> None:
-        self.loop = asyncio.new_event_loop()
+        self.loop = HeldClock()
         self.wrong: list[Any] = []
         self.loop.set_exception_handler(lambda loop, context: self.wrong.append(context))
         app = server.asgi()
         address = Address("http", "127.0.0.1", 80, "/")
         self._listener: Any = make_listener(app, address, NetworkOptions("auto"), server.limits, lambda: None)
 
-    def feed(self, parts: list[bytes]) -> bytes:
-        """What a connection on which these came wrote."""
-        return self.loop.run_until_complete(self._feed(parts))
+    def feed(self, parts: list[bytes], patience: float = MOMENT) -> bytes:
+        """What a connection on which these came wrote, until its peer left after so much patience."""
+        return self.loop.run_until_complete(self._feed(parts, patience))
 
-    async def _feed(self, parts: list[bytes]) -> bytes:
+    async def _feed(self, parts: list[bytes], patience: float) -> bytes:
         config, state = self._listener.config, self._listener.server_state
-        protocol = config.http_protocol_class(config=config, server_state=state, app_state={})
-        transport = Kept()
-        transport.protocol = protocol
-        protocol.connection_made(transport)
+        transport = Kept(self.loop)
+        transport.protocol = config.http_protocol_class(config=config, server_state=state, app_state={})
+        transport.protocol.connection_made(transport)
         for part in parts:
-            if transport.closed:
-                break
+            if not transport.is_reading():
+                await asyncio.sleep(MOMENT)
+                if not transport.is_reading():
+                    break
             transport.protocol.data_received(part)
             await asyncio.sleep(0)
-        for _ in range(TURNS):
-            await asyncio.sleep(0)
-        if not transport.closed:
-            transport.protocol.eof_received()
-        transport.protocol.connection_lost(None)
-        for task in list(state.tasks):
-            task.cancel()
-        for _ in range(TURNS):
-            await asyncio.sleep(0)
+        await asyncio.sleep(patience)
+        if not (transport.is_closing() or transport.protocol.eof_received()):
+            transport.close()
+        await asyncio.sleep(MOMENT)
+        transport.abort()
+        await asyncio.sleep(WHILE)
         assert not self.wrong, self.wrong
+        assert transport.is_lost and not (state.tasks or state.connections), (state.tasks, state.connections)
         return bytes(transport.written)
 
 
@@ -105,11 +122,16 @@ def _connections() -> Connections:
     return _made[0]
 
 
+def _patience(data: bytes) -> float:
+    """The first bit says whether the peer waits until it is timed out, or leaves as soon as it was answered."""
+    return WHILE if data and data[0] & 0x80 else MOMENT
+
+
 def http(data: bytes) -> None:
     """Any bytes on a new connection: what is written back is HTTP/1.1, and no server error."""
     whole, parts = pieces(data)
     for cut in ([whole], parts):
-        written = _connections().feed(cut)
+        written = _connections().feed(cut, _patience(data))
         assert not written or written.startswith(b"HTTP/1.1 "), written[:100]
         assert b"HTTP/1.1 500" not in written, written[:500]
 
@@ -124,6 +146,6 @@ def websocket(data: bytes) -> None:
     """Any frames after a good opening: the server answers by frames, and closes by the rules."""
     whole, parts = pieces(data)
     for cut in ([whole], parts):
-        written = _connections().feed([UPGRADE, b"", *cut])
+        written = _connections().feed([UPGRADE, *cut], _patience(data))
         assert written.startswith(b"HTTP/1.1 101"), written[:200]
         assert b"internal error" not in written

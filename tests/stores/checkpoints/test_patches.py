@@ -81,6 +81,8 @@ def test_a_patch_that_grows_beyond_the_limits_is_refused(ops: list[Any], limit: 
         [{"op": "test", "path": "/k", "value": 2}],
         [{"op": "add", "path": "/a", "value": "\ud800"}],
         [{"op": "add", "path": "/k/x", "value": 1}],
+        [{"op": "add", "path": "/a", "value": [float("inf")]}],  # a peer wrote 2e999
+        [{"op": "test", "path": "/a", "value": float("nan")}],
     ],
 )
 def test_what_is_no_patch_or_does_not_fit_is_refused(ops: Any):
@@ -88,6 +90,11 @@ def test_what_is_no_patch_or_does_not_fit_is_refused(ops: Any):
     with pytest.raises(BadPatch):
         apply_patch(value, ops)
     assert value == {"k": 1, "l": []}
+
+
+def test_a_value_that_cannot_be_stored_is_not_patched():
+    with pytest.raises(BadPatch, match="too large"):
+        apply_patch({"k": float("-inf")}, [{"op": "add", "path": "/a", "value": 1}])
 
 
 def test_a_patch_is_left_as_it_was_even_where_later_steps_change_its_values():

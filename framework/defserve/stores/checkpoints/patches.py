@@ -44,13 +44,21 @@ def apply_patch(
     with _refusing():
         held, steps = to_json(value), to_json(ops)
         budget = _Budget(max_depth, max_bytes, len(held), len(steps))
-        result, steps = from_json(held), from_json(steps)
+        result, steps = _read(held), _read(steps)
         for op in steps:
             budget.allow(op, result)
             result = _applied(result, [op])
         if len(to_json(result)) > max_bytes:
             raise _too_much("bytes", max_bytes)
         return result
+
+
+def _read(text: bytes) -> Any:
+    """What was written here. Raises BadPatch for numbers that are too large for a float: they could not be stored."""
+    try:
+        return from_json(text, allow_inf_nan=False)
+    except ValueError:
+        raise BadPatch("the patch cannot be applied: a number is too large, or is none") from None
 
 
 def replay(value: Any, ops: list[Op]) -> Any:
