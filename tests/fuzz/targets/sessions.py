@@ -210,8 +210,12 @@ def mcpx(data: bytes) -> None:
         before = {who: len(ear.heard) for who, ear in ears.items()}
         made.receive(members[name], frame)
         fresh = {who: ear.heard[before[who] :] for who, ear in ears.items()}
-        if all(heard == [frame] for heard in fresh.values()):
+        if all(heard[:1] == [frame] for heard in fresh.values()):
             assert said["from"] == name and members[name].capabilities.allow(said["kind"])
+            told = fresh[name].pop() if len(fresh[name]) > 1 else None
+            # A request to nobody who is there reaches those who are, and its sender is told.
+            assert told is None or json.loads(told)["payload"]["error"] == "not_present", told
+            assert all(heard == [frame] for heard in fresh.values()), fresh
         else:
             refusal = json.loads(fresh[name][0])
             assert len(fresh[name]) == 1 and ("error" in refusal or refusal["kind"] == "system/error"), fresh
