@@ -17,7 +17,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from tests.soak.plots import picture
+from tests.soak.plots import picture, write_png
 from tests.soak.sampling import BOUNDS, UNITS
 from tests.soak.scenarios import SCENARIOS
 from tests.soak.slopes import WARM_UP, Slope, slope
@@ -50,6 +50,8 @@ def main(arguments: list[str] | None = None) -> int:
         options.json.write_text(json.dumps({**facts, "scenarios": runs}) + "\n")
     if options.svg:
         options.svg.write_text(picture(runs))
+    if options.png and (problem := write_png(picture(runs), options.png)):
+        print(problem)
     return 1 if bad else 0
 
 
@@ -140,6 +142,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--seed", type=int, default=int(time.time()) % 1_000_000)
     parser.add_argument("--json", type=Path, metavar="FILE", help="write samples and slopes there")
     parser.add_argument("--svg", type=Path, metavar="FILE", help="draw the samples")
+    parser.add_argument("--png", type=Path, metavar="FILE", help="the same as PNG, by a headless Chromium")
     parser.add_argument("--alone", choices=[*SCENARIOS], help=argparse.SUPPRESS)
     return parser
 

@@ -1,8 +1,16 @@
-"""Samples drawn as one SVG picture: a row a scenario, a curve a measure. Written by hand, so nothing is installed."""
+"""Samples drawn as one SVG picture: a row a scenario, a curve a measure. Written by hand, so nothing is installed.
+
+As PNG it is a photograph that a headless Chromium takes, where there is one.
+"""
 
 from __future__ import annotations
 
+import re
+import shutil
+import subprocess
+import tempfile
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 from xml.sax.saxutils import escape
 
@@ -10,6 +18,9 @@ MEASURES = ("memory", "descriptors", "threads", "processes", "tasks", "p50", "p9
 UNITS = {"memory": " MB", "p50": " ms", "p99": " ms", "calls": "/s"}
 WIDTH, HEIGHT, GAP, NAME, TOP = 150, 46, 14, 130, 40
 MOST_POINTS = 300
+BROWSERS = ("chromium", "chromium-browser", "google-chrome")
+BROWSER_SECONDS = 120
+_SIZE = re.compile(r'width="(\d+)" height="(\d+)"')
 
 
 def picture(runs: Mapping[str, Mapping[str, Any]]) -> str:
@@ -55,3 +66,26 @@ def _curve(
 
 def _short(value: float) -> str:
     return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
+
+
+def write_png(svg: str, file: Path) -> str | None:
+    """Write the picture as PNG. Why it could not be, or None if it is written."""
+    browser = next(filter(None, map(shutil.which, BROWSERS)), None)
+    if browser is None:
+        return f"no PNG is written: it takes a browser, one of {', '.join(BROWSERS)}"
+    size = _SIZE.search(svg)
+    assert size is not None
+    with tempfile.TemporaryDirectory(prefix="plots") as folder:
+        drawn = Path(folder) / "drawn.svg"
+        drawn.write_text(svg)
+        flags = (
+            "--headless",
+            "--no-sandbox",
+            "--disable-gpu",
+            "--hide-scrollbars",
+            f"--user-data-dir={folder}/profile",
+        )
+        shot = (f"--screenshot={file.absolute()}", f"--window-size={size[1]},{size[2]}", drawn.as_uri())
+        file.unlink(missing_ok=True)
+        done = subprocess.run([browser, *flags, *shot], capture_output=True, timeout=BROWSER_SECONDS)
+    return None if file.exists() else f"no PNG is written: {done.stderr.decode(errors='replace')[-300:]}"

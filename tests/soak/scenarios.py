@@ -27,8 +27,8 @@ HTTP = "http://127.0.0.1:0/mcp"
 HANDSHAKE, STATELESS = "2025-11-25", "2026-07-28"
 WINDOW = 64
 SETTLE_SECONDS = 60.0
-OPEN_STREAMS = 8
-"""Tasks that four clients may keep busy in a server while they are quiet."""
+QUIET_SECONDS = 3.0
+"""After which a server has told its tasks several times."""
 KEPT_SECONDS = 5.0
 """For how long `job` keeps its task."""
 
@@ -249,12 +249,20 @@ def cancels(stage: Stage) -> None:
 
             return cancel
 
-        before = stage.tasks
+        for client in clients:
+            await _calling(stage, client)()
+        await asyncio.sleep(QUIET_SECONDS)
+        quiet = stage.tasks  # what four clients that are connected and ask nothing keep busy
+        stage.begin()
         await stage.run(*(cancelling(client) for client in clients for _ in range(4)))
+        await asyncio.sleep(QUIET_SECONDS)
+        # In a session over HTTP a cancellation may arrive on its connection before the call does on another. Then
+        # it is of nothing, and the call goes on to its end, but not longer.
+        stage.facts["overtaken"] = stage.tasks - quiet
         with suppress(TimeoutError):
-            await until(lambda: stage.tasks <= before + OPEN_STREAMS, SETTLE_SECONDS)
-        if stage.tasks > before + OPEN_STREAMS:
-            stage.counter.wrong(f"{stage.tasks - before:.0f} tasks of cancelled calls were left")
+            await until(lambda: stage.tasks <= quiet, SETTLE_SECONDS)
+        if stage.tasks > quiet:
+            stage.counter.wrong(f"{stage.tasks - quiet:.0f} tasks of cancelled calls were left")
         for client in clients:
             await client.__aexit__()
 
