@@ -15,6 +15,7 @@ from defserve.runner.fastpath.cycle import FastCycle, WholeCycle
 from defserve.runner.fastpath.deadlines import CLOSE
 from defserve.runner.fastpath.httptools import HttptoolsBounds
 from defserve.runner.fastpath.known_heads import UNKNOWN, KnownHead, KnownHeads
+from defserve.runner.tasks.first_steps import FirstSteps
 from defserve.transports.asgi import WHOLE
 
 # How many heads are learnt from one connection. If all its heads differ, learning costs more than it saves.
@@ -28,6 +29,7 @@ class FastProtocol(HttptoolsBounds):
     """Mixed in before uvicorn's protocol for httptools. Connections of one server share the heads they know."""
 
     heads: KnownHeads
+    first_steps: FirstSteps | None = None
     fast_cycle: type[FastCycle]
     parsed_cycle: type[WholeCycle]
     app: Any
@@ -45,6 +47,11 @@ class FastProtocol(HttptoolsBounds):
     _running: Any = None
     _lessons = LESSONS
 
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        super().connection_made(transport)
+        if self.first_steps is None or self.first_steps.loop is not self.loop:
+            type(self).first_steps = FirstSteps(self.loop)
+
     def data_received(self, data: bytes) -> None:
         before = self.cycle
         # If a head has begun behind the last request, the parser has it, and waits for the rest.
@@ -53,9 +60,9 @@ class FastProtocol(HttptoolsBounds):
             and not (self._head_begun or self._head_bytes or self._is_leaving)
             and (before is None or before.response_complete)
         )
-        head, body = self.heads.find(data) if is_fresh else UNKNOWN
+        head, length, body = self.heads.find(data) if is_fresh else UNKNOWN
         if head is not None and len(self.tasks) < self.limit_concurrency > len(self.connections):
-            self._begin(head, body)
+            self._begin(head, length, body)
             return
         if is_fresh and b"h2c" in data:
             data = _without_h2c(data)
@@ -65,13 +72,13 @@ class FastProtocol(HttptoolsBounds):
             self._lessons -= 1
             cycle.head = self.heads.learn(data, cycle.scope)
 
-    def _begin(self, head: KnownHead, body: bytes) -> None:
+    def _begin(self, head: KnownHead, length: bytes, body: bytes) -> None:
         """Start a request with a known head, as uvicorn does in the steps of its parser."""
         if self._deadline is not None:
             self._head_is_there()
         self.scope = scope = {
             **head.scope,
-            "headers": head.headers(len(body)),
+            "headers": head.headers(length),
             "client": self.client,
             "server": self.server,
             "scheme": self.scheme,
@@ -79,9 +86,10 @@ class FastProtocol(HttptoolsBounds):
         }
         self.cycle = self._read = self._running = scope[WHOLE] = cycle = self.fast_cycle(self, scope, head, body)
         # As uvicorn does with `reset_contextvars`: a call does not see context variables of another.
-        task = self.loop.create_task(cycle.run_asgi(self.app), context=Context())  # pyright: ignore
-        self.tasks.add(task)
-        task.add_done_callback(self.tasks.discard)
+        task = self.first_steps.start(cycle.run_asgi(self.app), Context())  # pyright: ignore
+        if task is not None:
+            self.tasks.add(task)
+            task.add_done_callback(self.tasks.discard)
 
     def _start_asgi_task(self, cycle: Any, app: Any) -> None:
         cycle.__class__, cycle.protocol = self.parsed_cycle, self
