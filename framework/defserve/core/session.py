@@ -123,7 +123,7 @@ class Session(Locals):
         if data is None:
             refuse(self, f"Invalid request: longer than {limits.message} bytes", envelope)
             return True
-        message = decode(data, depth=limits.depth, keys=limits.keys)
+        message = decode(data, limits.depth, limits.keys)
         if type(message) is not Request:
             return self.take(message, envelope)
         self.malformed_in_a_row = 0

@@ -26,13 +26,27 @@ _OTHERWISE = frozenset((b"transfer-encoding", b"upgrade", b"expect"))
 class KnownHead:
     """A parsed head: its ASGI scope without the members that differ by connection, and the app's note about it."""
 
-    __slots__ = ("scope", "note", "_headers", "_length_at")
+    __slots__ = ("scope", "note", "_headers", "_length_at", "_before", "_after")
 
-    def __init__(self, scope: Mapping[str, Any]) -> None:
+    def __init__(self, data: bytes, scope: Mapping[str, Any]) -> None:
+        """The head at the beginning of `data`, which was parsed as `scope`."""
+        at = data.find(_LENGTH) + 7
+        self._before, self._after = data[:at], data[data.find(b"\r", at) : data.find(_END) + 4]
         self.scope = {key: value for key, value in scope.items() if key not in _OWN}
         self.note: Any = None
         self._headers: list[tuple[bytes, bytes]] = list(scope["headers"])
         self._length_at = [name for name, _ in self._headers].index(b"content-length")
+
+    def parted(self, data: bytes) -> tuple[KnownHead | None, bytes, bytes]:
+        """As `KnownHeads.find`, for a connection whose last request had this head: nothing is searched or hashed."""
+        if data.startswith(self._before):
+            at = len(self._before)
+            stop = data.find(b"\r", at)
+            if data.startswith(self._after, stop):
+                length, body = data[at:stop], data[stop + len(self._after) :]
+                if length == b"%d" % len(body):
+                    return self, length, body
+        return UNKNOWN
 
     def headers(self, length: bytes) -> list[tuple[bytes, bytes]]:
         """The headers of a request whose body has this length."""
@@ -66,7 +80,7 @@ class KnownHeads:
             return None
         if len(self._known) >= KNOWN:
             self._known.clear()
-        head = self._known[raw] = KnownHead(scope)
+        head = self._known[raw] = KnownHead(data, scope)
         return head
 
 

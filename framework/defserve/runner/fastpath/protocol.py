@@ -29,7 +29,7 @@ class FastProtocol(HttptoolsBounds):
     """Mixed in before uvicorn's protocol for httptools. Connections of one server share the heads they know."""
 
     heads: KnownHeads
-    first_steps: FirstSteps | None = None
+    first_steps: FirstSteps | None = None  # of the class: connections of one server share it
     fast_cycle: type[FastCycle]
     parsed_cycle: type[WholeCycle]
     app: Any
@@ -45,6 +45,8 @@ class FastProtocol(HttptoolsBounds):
     timeout_keep_alive_task: asyncio.TimerHandle | None
     _idle_since = 0.0
     _running: Any = None
+    _last_head: KnownHead | None = None
+    _last_scope: dict[str, Any]
     _lessons = LESSONS
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -60,7 +62,12 @@ class FastProtocol(HttptoolsBounds):
             and not (self._head_begun or self._head_bytes or self._is_leaving)
             and (before is None or before.response_complete)
         )
-        head, length, body = self.heads.find(data) if is_fresh else UNKNOWN
+        head, length, body = UNKNOWN
+        if is_fresh:
+            if (last := self._last_head) is not None:
+                head, length, body = last.parted(data)
+            if head is None:
+                head, length, body = self.heads.find(data)
         if head is not None and len(self.tasks) < self.limit_concurrency > len(self.connections):
             self._begin(head, length, body)
             return
@@ -76,17 +83,15 @@ class FastProtocol(HttptoolsBounds):
         """Start a request with a known head, as uvicorn does in the steps of its parser."""
         if self._deadline is not None:
             self._head_is_there()
-        self.scope = scope = {
-            **head.scope,
-            "headers": head.headers(length),
-            "client": self.client,
-            "server": self.server,
-            "scheme": self.scheme,
-            "state": self.app_state.copy(),
-        }
+        if head is not self._last_head:
+            own = {"client": self.client, "server": self.server, "scheme": self.scheme, "headers": None, "state": None}
+            self._last_head, self._last_scope = head, {**head.scope, **own, WHOLE: None}
+        self.scope = scope = self._last_scope.copy()
+        scope["headers"], scope["state"] = head.headers(length), self.app_state.copy()
         self.cycle = self._read = self._running = scope[WHOLE] = cycle = self.fast_cycle(self, scope, head, body)
         # As uvicorn does with `reset_contextvars`: a call does not see context variables of another.
-        task = self.first_steps.start(cycle.run_asgi(self.app), Context())  # pyright: ignore
+        assert self.first_steps is not None
+        task = self.first_steps.start(cycle.run_asgi(self.app), Context())
         if task is not None:
             self.tasks.add(task)
             task.add_done_callback(self.tasks.discard)

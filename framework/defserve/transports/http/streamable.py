@@ -65,7 +65,7 @@ class Streamable:
     def post(self, exchange: Exchange, body: bytes) -> Awaitable[None] | None:
         """Take a message. Returns the rest to await, or None: a call that never waits is answered at once."""
         limits = self.provider.limits
-        message = decode(body, depth=limits.depth, keys=limits.keys)
+        message = decode(body, limits.depth, limits.keys)
         if not isinstance(message, Request):
             return self._take_other(exchange, message)
         if self.challenge is not None and (scopes := self._missing_scopes(exchange, message)):
