@@ -231,7 +231,8 @@ class Session(Locals):
             self._reply(call, *self._failure(call, error))
             return True
         try:
-            result: Any = method.run(call, call.params)
+            run = method.run  # looked up apart: an attribute that is called is taken for a method
+            result: Any = run(call, call.params)
             if method.immediate and not self.engine.ready:
                 result = encode_early(call.terms.profile.result(call, result))
         except Exception as error:
@@ -441,7 +442,6 @@ class Session(Locals):
         for credential_ended in self.composition.credential_enders:
             credential_ended(self, credential)
 
-    @property
     def is_untouched(self) -> bool:
         """Whether nothing is left of what it served, so that it can be used again."""
         return not (self.in_flight or self.terms or self.closed) and self._locals is None and self._requests is None

@@ -56,7 +56,8 @@ class WholeCycle:
         self.response_started = self.response_complete = True
         if (event := self.made_event) is not None:
             event.set()
-        self.on_response()
+        on_response = self.on_response
+        on_response()
         return True
 
 
@@ -73,7 +74,7 @@ class FastCycle(WholeCycle):
     waiting_for_100_continue = False
     chunked_encoding = None
     expected_content_length = 0
-    made_event: asyncio.Event | None = None
+    made_event: asyncio.Event | None = None  # pyright: ignore
 
     def __init__(self, protocol: FastProtocol, scope: MutableMapping[str, Any], head: KnownHead, body: bytes) -> None:
         self.protocol, self.scope, self.head, self.body = protocol, scope, head, body

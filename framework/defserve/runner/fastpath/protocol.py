@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import re
-from contextvars import Context
 from typing import Any
 
 from defserve.runner.fastpath.cycle import FastCycle, WholeCycle
@@ -53,6 +52,8 @@ class FastProtocol(HttptoolsBounds):
         super().connection_made(transport)
         if self.first_steps is None or self.first_steps.loop is not self.loop:
             type(self).first_steps = FirstSteps(self.loop)
+        assert self.first_steps is not None
+        self._first_steps = self.first_steps
 
     def data_received(self, data: bytes) -> None:
         before = self.cycle
@@ -89,9 +90,8 @@ class FastProtocol(HttptoolsBounds):
         self.scope = scope = self._last_scope.copy()
         scope["headers"], scope["state"] = head.headers(length), self.app_state.copy()
         self.cycle = self._read = self._running = scope[WHOLE] = cycle = self.fast_cycle(self, scope, head, body)
-        # As uvicorn does with `reset_contextvars`: a call does not see context variables of another.
-        assert self.first_steps is not None
-        task = self.first_steps.start(cycle.run_asgi(self.app), Context())
+        # In an empty context, as uvicorn does with `reset_contextvars`: a call does not see context variables of another.
+        task = self._first_steps.start(cycle.run_asgi(self.app), None)  # pyright: ignore
         if task is not None:
             self.tasks.add(task)
             task.add_done_callback(self.tasks.discard)

@@ -71,7 +71,8 @@ class Streamable:
         if self.challenge is not None and (scopes := self._missing_scopes(exchange, message)):
             return self.challenge(exchange, scopes)
         try:
-            offer = self.provider.offer_in(message)
+            offer_in = self.provider.offer_in
+            offer = offer_in(message)
         except Exception:  # the session answers with the error, unless the headers are wrong too
             return self._call_unread(exchange, message)
         if offer is not None and offer.stateless:
