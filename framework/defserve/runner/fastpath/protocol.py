@@ -90,7 +90,7 @@ class FastProtocol(HttptoolsBounds):
         self.scope = scope = self._last_scope.copy()
         scope["headers"], scope["state"] = head.headers(length), self.app_state.copy()
         self.cycle = self._read = self._running = scope[WHOLE] = cycle = self.fast_cycle(self, scope, head, body)
-        # In an empty context, as uvicorn does with `reset_contextvars`: a call does not see context variables of another.
+        # In an empty context, as uvicorn does with `reset_contextvars`: a call sees no context variables of another.
         task = self._first_steps.start(cycle.run_asgi(self.app), None)  # pyright: ignore
         if task is not None:
             self.tasks.add(task)
