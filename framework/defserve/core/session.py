@@ -442,6 +442,7 @@ class Session(Locals):
         for credential_ended in self.composition.credential_enders:
             credential_ended(self, credential)
 
+    @property
     def is_untouched(self) -> bool:
         """Whether nothing is left of what it served, so that it can be used again."""
         return not (self.in_flight or self.terms or self.closed) and self._locals is None and self._requests is None

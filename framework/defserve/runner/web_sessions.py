@@ -152,7 +152,7 @@ class WebSessions:
 
     def end(self, conversation: Session) -> None:
         """A session for a single request is over. If it holds nothing, its caller's next request uses it again."""
-        if not conversation.is_untouched() or conversation.engine is not self._engine:
+        if not conversation.is_untouched or conversation.engine is not self._engine:
             conversation.close()
             return
         self.composition.short_sessions.discard(conversation)

@@ -29,11 +29,8 @@ class WholeCycle:
 
     head: KnownHead | None = None
     is_taken = False
-
-    @property
-    def made_event(self: Any) -> asyncio.Event | None:
-        """The event on which `receive` waits, if there is one."""
-        return self.message_event
+    made_event: asyncio.Event | None = None
+    """The event on which `receive` waits, if there is one."""
 
     def take_body(self: Any, limit: int) -> bytes | None:
         body = self.body
@@ -74,7 +71,6 @@ class FastCycle(WholeCycle):
     waiting_for_100_continue = False
     chunked_encoding = None
     expected_content_length = 0
-    made_event: asyncio.Event | None = None  # pyright: ignore
 
     def __init__(self, protocol: FastProtocol, scope: MutableMapping[str, Any], head: KnownHead, body: bytes) -> None:
         self.protocol, self.scope, self.head, self.body = protocol, scope, head, body

@@ -97,7 +97,7 @@ class FastProtocol(HttptoolsBounds):
             task.add_done_callback(self.tasks.discard)
 
     def _start_asgi_task(self, cycle: Any, app: Any) -> None:
-        cycle.__class__, cycle.protocol = self.parsed_cycle, self
+        cycle.__class__, cycle.protocol, cycle.made_event = self.parsed_cycle, self, cycle.message_event
         if CLOSE in cycle.scope["headers"]:
             cycle.keep_alive = False  # older versions of uvicorn know it only when they write the response
         self._running = cycle
