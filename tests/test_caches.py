@@ -35,7 +35,7 @@ MAKERS = frozenset(
     ).split()
 )
 # Plain dicts and sets with one of these names are caches too.
-NAMES = frozenset("_known _passed _terms _pages _readings _spare _remembered _values _pipelines".split())
+NAMES = frozenset("_known _passed _terms _pages _readings _spare _remembered _values _pipelines unread".split())
 
 OURS = "nothing: the keys are the author's"
 CACHES: dict[str, tuple[str, str]] = {

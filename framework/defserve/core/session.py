@@ -123,7 +123,7 @@ class Session(Locals):
         if data is None:
             refuse(self, f"Invalid request: longer than {limits.message} bytes", envelope)
             return True
-        message = decode(data, depth=limits.depth, keys=limits.keys)
+        message = decode(data, limits.depth, limits.keys)
         if type(message) is not Request:
             return self.take(message, envelope)
         self.malformed_in_a_row = 0
@@ -231,7 +231,8 @@ class Session(Locals):
             self._reply(call, *self._failure(call, error))
             return True
         try:
-            result: Any = method.run(call, call.params)
+            run = method.run  # looked up apart: an attribute that is called is taken for a method
+            result: Any = run(call, call.params)
             if method.immediate and not self.engine.ready:
                 result = encode_early(call.terms.profile.result(call, result))
         except Exception as error:

@@ -33,9 +33,8 @@ WRITE_TURNS = 3
 class AsyncioEngine:
     """Implements `core.engine.Engine` on the running loop."""
 
-    ready = True
-
     def __init__(self, threads: int) -> None:
+        self.ready = True
         self.loop = asyncio.get_running_loop()
         self.pool = WorkerPool(threads, self.loop.call_soon_threadsafe)
         self.timers = Timers(self.loop)

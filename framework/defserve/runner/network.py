@@ -27,6 +27,7 @@ from defserve.runner.threads.pool import lowered_switch_interval
 if TYPE_CHECKING:
     import uvicorn
 
+    from defserve.runner.tasks.first_steps import FirstSteps
     from defserve.runner.web_sessions import WebSessions
 
 log = logging.getLogger("defserve")
@@ -125,6 +126,12 @@ def _listener_class(
                 options.started(self)
             elif self.started and sockets:
                 print(f"serving on {actual(address, sockets[0])}", file=sys.stderr, flush=True)
+
+        async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+            await super().shutdown(sockets)
+            steps: FirstSteps | None = getattr(self.config.http_protocol_class, "first_steps", None)
+            if steps is not None:
+                await steps.close()
 
         @contextmanager
         def capture_signals(self) -> Generator[None, None, None]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections import deque
 from collections.abc import Callable, Hashable
 from typing import Any, Protocol
 
@@ -83,7 +82,8 @@ class ClientOutbox:
 
     def __init__(self) -> None:
         self.finished = self.gone = False
-        self.unread: deque[UnreadMessage] = deque()
+        # Mostly empty, and an empty deque takes ten times the room of an empty list.
+        self.unread: list[UnreadMessage] = []
         self._wake: Wakes | None = None
 
     def keep(self, message: OutboundMessage, id: str | None = None) -> None:
@@ -115,8 +115,7 @@ class ClientOutbox:
 
     def take(self) -> list[UnreadMessage]:
         """Take out all unread messages."""
-        taken = list(self.unread)
-        self.unread.clear()
+        taken, self.unread = self.unread, []
         for item in taken:
             item.leave()
         return taken

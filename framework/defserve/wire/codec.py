@@ -29,7 +29,7 @@ ID_BYTES, METHOD_BYTES = 256, 128
 LARGE = 1 << 62
 
 
-def decode(data: bytes, *, depth: int = 64, keys: int = 10_000) -> Message | list[Message]:
+def decode(data: bytes, depth: int = 64, keys: int = 10_000) -> Message | list[Message]:
     """One framed message, or a list of them for a batch. What breaks the rules becomes `Malformed`."""
     try:
         value = from_json(data, allow_inf_nan=False)

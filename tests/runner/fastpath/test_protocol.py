@@ -14,6 +14,7 @@ from pydantic import BaseModel
 from defserve import Context, Limits, Server
 from defserve.runner import network
 from defserve.runner.fastpath.protocol import FastProtocol
+from defserve.runner.tasks.first_steps import EAGER
 from tests.listening import Listening, listening, parsers, request
 from tests.rows import for_each_row
 from tests.waiting import until
@@ -583,3 +584,31 @@ async def test_a_head_is_not_parsed_twice(monkeypatch: pytest.MonkeyPatch):
             assert await heard(reader) == text
         assert len(parsed) == 1
         writer.close()
+
+
+@pytest.mark.skipif(EAGER, reason="there, work that is done at once has a task all the same")
+async def test_a_call_with_a_known_head_that_does_not_wait_is_answered_without_a_task():
+    async with listening(parrot(), parser="httptools") as where:
+        await warm(where)
+        reader, writer = await where.connect()
+        for _ in range(2):
+            writer.write(a_call("once a task is spare"))
+            assert await heard(reader) == "once a task is spare"
+        loop, made = asyncio.get_running_loop(), list[Any]()
+
+        def counted(loop: Any, work: Any, **more: Any) -> Any:
+            made.append(work)
+            return asyncio.Task(work, loop=loop, **more)
+
+        loop.set_task_factory(counted)
+        try:
+            for text in ("a", "abc", "a much longer text"):
+                writer.write(a_call(text))
+                assert await heard(reader) == text
+            assert made == []
+            writer.write(a_call("later", "ponder"))
+            assert await heard(reader) == "later"
+            assert made != []
+        finally:
+            loop.set_task_factory(None)
+            writer.close()

@@ -98,20 +98,21 @@ class Function:
 
     def run(self, call: Call, kwargs: dict[str, Any], seconds: float) -> Awaitable[Any]:
         """Call the function with its arguments. Raises TimedOut after `seconds`, even if the function does not stop."""
-        injection, within = self.injection, call.session.engine.within
+        injection, engine = self.injection, call.session.engine
         if injection is None:
             # The usual kind of function is called without a step between.
             function, begin = self.signature.function, self._begin
-            return within(call, seconds, function(**kwargs) if begin is _async else begin(call, function, kwargs))
+            work = function(**kwargs) if begin is _async else begin(call, function, kwargs)
+            return engine.within(call, seconds, work)
         for name, provider in injection.direct:
             kwargs[name] = provider(call)
         if not injection.dependencies:
-            return within(call, seconds, self._begin(call, self.signature.function, kwargs))
+            return engine.within(call, seconds, self._begin(call, self.signature.function, kwargs))
         one = self if not (overrides := call.session.composition.overrides) else self._overridden(injection, overrides)
         work = one._with_dependencies(call, kwargs, (one.injection or injection).provided(call))
         if one._one_thread:
-            work = call.session.engine.in_one_thread(work, wholly=one._wholly_blocking)
-        return within(call, seconds, work)
+            work = engine.in_one_thread(work, wholly=one._wholly_blocking)
+        return engine.within(call, seconds, work)
 
     def _overridden(self, injection: InjectionPlan, overrides: Mapping[Any, Dependency]) -> Function:
         """This function with other dependencies, as a test wants it."""

@@ -29,16 +29,18 @@ class WholeCycle:
 
     head: KnownHead | None = None
     is_taken = False
+    made_event: asyncio.Event | None = None
+    """The event on which `receive` waits, if there is one."""
 
     def take_body(self: Any, limit: int) -> bytes | None:
-        size = len(self.body)
+        body = self.body
+        size = len(body)
         if self.more_body or not 0 < size <= MOST or size > limit:
             return None
-        body, self.body = bytes(self.body), b""
-        self.is_taken = True
-        if "message_event" in self.__dict__:
-            self.message_event.clear()
-        return body
+        self.body, self.is_taken = b"", True
+        if (event := self.made_event) is not None:
+            event.clear()
+        return bytes(body)
 
     def respond(self: Any, status: int, body: bytes) -> bool:
         protocol = self.protocol
@@ -49,28 +51,43 @@ class WholeCycle:
             return False
         protocol.transport.write(b"%b%d\r\n\r\n%b" % (_HEADS[status], len(body), body))
         self.response_started = self.response_complete = True
-        if "message_event" in self.__dict__:
-            self.message_event.set()
-        self.on_response()
+        if (event := self.made_event) is not None:
+            event.set()
+        on_response = self.on_response
+        on_response()
         return True
 
 
-class FastCycle(WholeCycle):
-    """The cycle of a request with a known head. Attributes that a whole response does not need are made on demand."""
+def _of_protocol(name: str) -> Any:
+    """An attribute of uvicorn's cycle that is the same for all requests of a connection."""
+    return property(lambda self: getattr(self.protocol, name))
 
-    disconnected = response_started = response_complete = more_body = waiting_for_100_continue = False
-    keep_alive = True
+
+class FastCycle(WholeCycle):
+    """The cycle of a request with a known head. What a whole response does not need is made on demand."""
+
+    transport, flow = _of_protocol("transport"), _of_protocol("flow")
+    logger, access_logger, access_log = (_of_protocol(name) for name in ("logger", "access_logger", "access_log"))
+    waiting_for_100_continue = False
     chunked_encoding = None
     expected_content_length = 0
 
     def __init__(self, protocol: FastProtocol, scope: MutableMapping[str, Any], head: KnownHead, body: bytes) -> None:
         self.protocol, self.scope, self.head, self.body = protocol, scope, head, body
         self.on_response = protocol.on_response_complete
+        # Every request reads these. To read from the class what an instance lacks costs ten times as much as to set it.
+        self.disconnected = self.response_started = self.response_complete = self.more_body = self.is_taken = False
+        self.keep_alive = True
+        self.made_event = None
 
-    def __getattr__(self, name: str) -> Any:
-        if name == "message_event":
-            self.message_event = asyncio.Event()
+    @property
+    def default_headers(self) -> Any:
+        return self.protocol.server_state.default_headers
+
+    @property
+    def message_event(self) -> asyncio.Event:
+        if self.made_event is None:
+            self.made_event = asyncio.Event()
             if not self.is_taken:
-                self.message_event.set()
-            return self.message_event
-        return getattr(self.protocol if name != "default_headers" else self.protocol.server_state, name)
+                self.made_event.set()
+        return self.made_event

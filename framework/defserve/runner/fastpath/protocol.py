@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import asyncio
 import re
-from contextvars import Context
 from typing import Any
 
 from defserve.runner.fastpath.cycle import FastCycle, WholeCycle
 from defserve.runner.fastpath.deadlines import CLOSE
 from defserve.runner.fastpath.httptools import HttptoolsBounds
 from defserve.runner.fastpath.known_heads import UNKNOWN, KnownHead, KnownHeads
+from defserve.runner.tasks.first_steps import FirstSteps
 from defserve.transports.asgi import WHOLE
 
 # How many heads are learnt from one connection. If all its heads differ, learning costs more than it saves.
@@ -28,6 +28,7 @@ class FastProtocol(HttptoolsBounds):
     """Mixed in before uvicorn's protocol for httptools. Connections of one server share the heads they know."""
 
     heads: KnownHeads
+    first_steps: FirstSteps | None = None  # of the class: connections of one server share it
     fast_cycle: type[FastCycle]
     parsed_cycle: type[WholeCycle]
     app: Any
@@ -43,7 +44,16 @@ class FastProtocol(HttptoolsBounds):
     timeout_keep_alive_task: asyncio.TimerHandle | None
     _idle_since = 0.0
     _running: Any = None
+    _last_head: KnownHead | None = None
+    _last_scope: dict[str, Any]
     _lessons = LESSONS
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        super().connection_made(transport)
+        if self.first_steps is None or self.first_steps.loop is not self.loop:
+            type(self).first_steps = FirstSteps(self.loop)
+        assert self.first_steps is not None
+        self._first_steps = self.first_steps
 
     def data_received(self, data: bytes) -> None:
         before = self.cycle
@@ -53,9 +63,14 @@ class FastProtocol(HttptoolsBounds):
             and not (self._head_begun or self._head_bytes or self._is_leaving)
             and (before is None or before.response_complete)
         )
-        head, body = self.heads.find(data) if is_fresh else UNKNOWN
+        head, length, body = UNKNOWN
+        if is_fresh:
+            if (last := self._last_head) is not None:
+                head, length, body = last.parted(data)
+            if head is None:
+                head, length, body = self.heads.find(data)
         if head is not None and len(self.tasks) < self.limit_concurrency > len(self.connections):
-            self._begin(head, body)
+            self._begin(head, length, body)
             return
         if is_fresh and b"h2c" in data:
             data = _without_h2c(data)
@@ -65,26 +80,24 @@ class FastProtocol(HttptoolsBounds):
             self._lessons -= 1
             cycle.head = self.heads.learn(data, cycle.scope)
 
-    def _begin(self, head: KnownHead, body: bytes) -> None:
+    def _begin(self, head: KnownHead, length: bytes, body: bytes) -> None:
         """Start a request with a known head, as uvicorn does in the steps of its parser."""
         if self._deadline is not None:
             self._head_is_there()
-        self.scope = scope = {
-            **head.scope,
-            "headers": head.headers(len(body)),
-            "client": self.client,
-            "server": self.server,
-            "scheme": self.scheme,
-            "state": self.app_state.copy(),
-        }
+        if head is not self._last_head:
+            own = {"client": self.client, "server": self.server, "scheme": self.scheme, "headers": None, "state": None}
+            self._last_head, self._last_scope = head, {**head.scope, **own, WHOLE: None}
+        self.scope = scope = self._last_scope.copy()
+        scope["headers"], scope["state"] = head.headers(length), self.app_state.copy()
         self.cycle = self._read = self._running = scope[WHOLE] = cycle = self.fast_cycle(self, scope, head, body)
-        # As uvicorn does with `reset_contextvars`: a call does not see context variables of another.
-        task = self.loop.create_task(cycle.run_asgi(self.app), context=Context())  # pyright: ignore
-        self.tasks.add(task)
-        task.add_done_callback(self.tasks.discard)
+        # In an empty context, as uvicorn does with `reset_contextvars`: a call sees no context variables of another.
+        task = self._first_steps.start(cycle.run_asgi(self.app), None)  # pyright: ignore
+        if task is not None:
+            self.tasks.add(task)
+            task.add_done_callback(self.tasks.discard)
 
     def _start_asgi_task(self, cycle: Any, app: Any) -> None:
-        cycle.__class__, cycle.protocol = self.parsed_cycle, self
+        cycle.__class__, cycle.protocol, cycle.made_event = self.parsed_cycle, self, cycle.message_event
         if CLOSE in cycle.scope["headers"]:
             cycle.keep_alive = False  # older versions of uvicorn know it only when they write the response
         self._running = cycle

@@ -29,19 +29,21 @@ class FirstSteps:
         self._spare: SpareTask | None = None
         self._ends_at_once = False
 
-    def start(self, work: Coroutine[Any, Any, None], context: Context) -> asyncio.Task[None] | None:
-        """Like `create_task`. The context must be new; only `work` changes it.
+    def start(self, work: Coroutine[Any, Any, None], context: Context | None) -> asyncio.Task[None] | None:
+        """Like `create_task`. The context must be new; only `work` changes it. None stands for an empty one.
 
         Returns the task, for whoever must hold it; None if the work is done. The first step is taken before this
         returns, or soon if there is no spare task for this context.
         """
         if EAGER:
             eager: Any = {"eager_start": True}
+            context = Context() if context is None else context
             task = asyncio.Task(work, loop=self.loop, context=context, **eager)
             return None if task.done() else task
         spare = self._spare
         # Work is mostly begun in an empty context. The spare task need not be asked about that.
         if spare is None or not spare.is_free or ((context or spare.before) and not spare.fits(context)):
+            context = Context() if context is None else context
             return self.loop.create_task(self._apart(work, context.copy()), context=context)
         self._spare = None  # the work may start other work
         if spare.takes(work):

@@ -29,6 +29,12 @@ class SpareTask(asyncio.Future[None]):
     stands for what that work waits for: who cancels the task cancels that, and anyio asks whether it is done.
     """
 
+    # Without them, each attribute of a future of ours costs as much as a call.
+    __slots__ = (
+        *("before", "task", "is_free"),
+        *("_context", "_work", "_waiting_for", "_asked_to_cancel", "_is_stepping", "_name"),
+    )
+
     def __init__(self, loop: asyncio.AbstractEventLoop, before: Context) -> None:
         super().__init__(loop=loop)
         self.before, self._context = before, before.copy()
@@ -39,9 +45,9 @@ class SpareTask(asyncio.Future[None]):
         self.task = loop.create_task(self._stand_by(), context=self._context)
         self._name = self.task.get_name()
 
-    def fits(self, context: Context) -> bool:
+    def fits(self, context: Context | None) -> bool:
         """Whether work that must begin in this context can begin here."""
-        return _are_same(context, self.before)
+        return context is not None and _are_same(context, self.before)
 
     def takes(self, work: Coroutine[Any, Any, None]) -> bool:
         """Take the first step of `work` as this task. Whether there is a rest of it, which the task takes over."""

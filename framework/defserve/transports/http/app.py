@@ -123,7 +123,7 @@ class HttpApp:
             elif scope["type"] == "websocket":
                 await self._websocket(scope, receive, send)
             return
-        exchange = Exchange(scope, receive, send, principal=self._nobody(scope), refusal=self._refusal, live=self.live)
+        exchange = Exchange(scope, receive, send, self._nobody(scope), self._refusal, self.live)
         noted: Noted | None = exchange.head.note if exchange.head is not None else None
         if noted is not None:
             methods, exchange.headers, exchange.version, exchange.routing, exchange.prefers_events = noted
@@ -165,7 +165,7 @@ class HttpApp:
     async def _websocket(self, scope: Scope, receive: Receive, send: Send) -> None:
         await receive()  # "websocket.connect"
         refuse = refusing(scope, send)
-        exchange = Exchange(scope, receive, refuse, principal=self._nobody(scope), refusal=self._refusal)
+        exchange = Exchange(scope, receive, refuse, self._nobody(scope), self._refusal)
         if not await self._passes(exchange, scope):
             return
         if self._path(scope) != self.endpoint:

@@ -57,12 +57,11 @@ class Exchange(ClientOutbox):
         scope: Scope,
         receive: Receive,
         send: Send,
-        *,
         principal: Principal,
         refusal: RefusalData | None,
         live: LiveBearers | None = None,
     ) -> None:
-        super().__init__()
+        ClientOutbox.__init__(self)  # `super()` is an object more for every request
         self.principal, self.refusal, self.live = principal, refusal, live
         self.prefers_events: bool | None = None
         self.is_doubted = self._is_read = False

@@ -145,7 +145,7 @@ class LegacySse:
     async def post(self, exchange: Exchange, feed: Feed, body: bytes) -> None:
         """Take a message. The answer goes out on the stream."""
         limits = self.provider.limits
-        message = decode(body, depth=limits.depth, keys=limits.keys)
+        message = decode(body, limits.depth, limits.keys)
         if isinstance(message, Malformed) and message.notification is None:
             await refuse(exchange, 400, message.code, message.message, message.id)
             return

@@ -65,13 +65,14 @@ class Streamable:
     def post(self, exchange: Exchange, body: bytes) -> Awaitable[None] | None:
         """Take a message. Returns the rest to await, or None: a call that never waits is answered at once."""
         limits = self.provider.limits
-        message = decode(body, depth=limits.depth, keys=limits.keys)
+        message = decode(body, limits.depth, limits.keys)
         if not isinstance(message, Request):
             return self._take_other(exchange, message)
         if self.challenge is not None and (scopes := self._missing_scopes(exchange, message)):
             return self.challenge(exchange, scopes)
         try:
-            offer = self.provider.offer_in(message)
+            offer_in = self.provider.offer_in
+            offer = offer_in(message)
         except Exception:  # the session answers with the error, unless the headers are wrong too
             return self._call_unread(exchange, message)
         if offer is not None and offer.stateless:

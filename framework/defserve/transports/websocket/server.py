@@ -179,7 +179,7 @@ class WebSocket(ClientOutbox):
         try:
             while await self.wait():
                 while self.unread:
-                    item = self.unread.popleft()
+                    item = self.unread.pop(0)
                     try:
                         async with asyncio.timeout(STALL):
                             await self._send({"type": "websocket.send", "text": item.message.data.decode()})

@@ -159,7 +159,8 @@ class Tool(Item[ToolOptions]):
     def result(self, call: Call, value: Any) -> Params:
         """What its function returned, after what was emitted on the way, as `CallToolResult`."""
         emitted, dialect, returns = call.peek(Emitted), dialect_of(call), self.returns
-        outcome = returns.pack(value) if emitted is None else _joined(self, value, emitted)
+        pack = returns.pack
+        outcome = pack(value) if emitted is None else _joined(self, value, emitted)
         said, limit = outcome.said, call.session.composition.limits.response
         if said.__class__ is str and len(said) <= limit:  # as most are
             found: Params = {"content": [{"type": "text", "text": said}]}
