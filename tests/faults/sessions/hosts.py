@@ -46,10 +46,12 @@ class Host(Client):
             case "push/event":
                 return {"accepted": True, "inferenceId": self._take(params["eventId"])}
             case "channels/incoming":
-                ids = [message["messageId"] for message in params["messages"]]
-                return {"results": [{"messageId": id, "accepted": True, "conversationId": self._take(id)} for id in ids]}
+                return {"results": [self._judged(message["messageId"]) for message in params["messages"]]}
             case _:
                 return {}
+
+    def _judged(self, id: str) -> Json:
+        return {"messageId": id, "accepted": True, "conversationId": self._take(id)}
 
     def _take(self, id: str) -> str:
         if id in self._ids:
@@ -155,5 +157,3 @@ class Hosts:
             found.update(answered=host.answered, told=host.told, cut=host.cut, resumed=host.resumed, again=host.again)
             found["events"] += sum(map(len, host.taken.values()))
         return found
-
-

@@ -140,7 +140,9 @@ async def _kill_all(seed: int, runs: int, official: list[Official], workers: int
     return Tally(runs, acknowledged=counts["answered"], rollbacks=counts["told"])
 
 
-async def _break(running: Group, random: Random, runs: int, pause: float, ours: tuple[OwnClients, Hosts]) -> tuple[int, int]:
+async def _break(
+    running: Group, random: Random, runs: int, pause: float, ours: tuple[OwnClients, Hosts]
+) -> tuple[int, int]:
     """How many workers were killed, and how often Redis was."""
     kills = 0
     for run in range(runs):
