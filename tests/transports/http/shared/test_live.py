@@ -14,6 +14,7 @@ from defserve.auth import StaticTokens
 from defserve.auth.local_token.verifier import LocalTokenVerifier
 from defserve.errors import LimitExceeded
 from defserve.live import Channel, Message, everyone
+from defserve.stores.shared.once import BEGIN
 from tests.asgi import Exchange, last, text
 from tests.protocols.mcpl.hosts import MCPL
 from tests.transports.http.shared.group import Client, Group
@@ -270,4 +271,30 @@ async def test_an_event_that_two_processes_push_is_sent_once_and_both_get_its_re
         receipt: Any = await pushing
         assert receipt.accepted is accepted
     assert [message["method"] for message in stream.messages].count("push/event") == 3
+    await leave(stream)
+
+
+async def test_events_leave_in_their_order_although_the_store_takes_longer_for_one(
+    pair: Group, monkeypatch: pytest.MonkeyPatch
+):
+    client, lives = await started(pair, "one")
+    stream = await client.at("one").listen().started()
+    link, run = pair["one"].link, pair["one"].link.run
+    begun: list[str] = []
+
+    async def run_slowly(script: str, *args: Any) -> Any:
+        if script == BEGIN:
+            begun.append(args[0])
+            await asyncio.sleep(0.05 / len(begun))  # the first one takes longest
+        return await run(script, *args)
+
+    monkeypatch.setattr(link, "run", run_slowly)
+    ids = ["a", "b", None, "c"]
+    pushes = [asyncio.create_task(lives["one"].clock.push("now", id=id, to=everyone)) for id in ids]
+    events = [await asked(stream, "push/event") for _ in ids]
+    heard = [event["params"]["eventId"] for event in events]
+    assert heard == ["a", "b", heard[2], "c"] and heard[2].startswith("evt_")
+    for event in events:
+        await client.at("one").answer(event, {"accepted": True})
+    assert [[receipt.accepted for receipt in found] for found in await asyncio.gather(*pushes)] == [[True]] * 4
     await leave(stream)
