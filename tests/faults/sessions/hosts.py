@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from random import Random
+from typing import Any
 
 from tests.faults.process import Broken
 from tests.faults.sessions.client import Client, Json
@@ -14,6 +15,7 @@ HOSTS, MOST_AT_ONCE = 2, 6
 THINKING = 0.1
 # Until what was pushed last has arrived. A push whose answer was lost is sent again after a minute.
 HEARING_SECONDS = 90.0
+UNKNOWN_CHANNEL = -32023
 TICK, KINDS = "tick", ("push", "say")
 
 
@@ -38,7 +40,7 @@ class Host(Client):
         super().__init__(name, random, lambda: [running.port])
         self.taken: dict[str, list[int]] = {}
         self._ids: set[str] = set()
-        self.again = self.unanswered = 0
+        self.again, self.is_known = 0, False
 
     def _decided(self, question: Json) -> Json:
         params: Json = question.get("params", {})
@@ -62,10 +64,17 @@ class Host(Client):
             self.taken.setdefault(series, []).append(int(number))
         return f"{self.name} has {id}"
 
+    def _result(self, request: Json, message: Any) -> str | None:
+        """What this session has opened is known to other processes a moment later, and then to all of them."""
+        if message and message.get("error", {}).get("code") == UNKNOWN_CHANNEL and not self.is_known:
+            return None
+        self.is_known = self.is_known or request["params"]["name"] == "say"
+        return super()._result(request, message)
+
     async def until_answered(self, tool: str, arguments: Json) -> str:
         """Call a tool, again if its process died: what it sends has the same ids."""
         while (text := await self.call(tool, arguments)) is None:
-            self.unanswered += 1
+            pass
         return text
 
 
@@ -79,7 +88,6 @@ class Hosts:
         self._tasks: list[asyncio.Task[None]] = []
         self._talking: list[asyncio.Task[None]] = []
         self.pushed: dict[str, int] = {}
-        self.receipts = 0
 
     async def begin(self) -> None:
         for host in self.hosts:
@@ -109,7 +117,6 @@ class Hosts:
             raise Broken(f"{host.name} got other receipts for {total} of {token}: {text}")
         if host.taken.get(token) != list(range(total)):
             raise Broken(f"{host.name} got {host.taken.get(token)} of {total} of {token}")
-        self.receipts += total
 
     def check(self) -> None:
         for task in (*self._tasks, *self._talking):
