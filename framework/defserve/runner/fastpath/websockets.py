@@ -45,12 +45,6 @@ class PatientWebSocket(StallGuard):
         if not self.read_paused:
             self.transport.resume_reading()
 
-    def handle_connect(self, event: Any) -> None:
-        """Frames that come before the answer to the opening wait for it: uvicorn would answer or fail them first."""
-        cast(Any, super()).handle_connect(event)
-        if not self.handshake_complete:
-            self.transport.pause_reading()
-
     async def receive(self) -> MutableMapping[str, Any]:
         message = await cast(Any, super()).receive()
         if not (self.writable.is_set() or self.transport.is_closing()):
@@ -104,9 +98,7 @@ class PatientWebSocket(StallGuard):
             # uvicorn writes these by itself, and older versions would send them twice.
             message = {**message, "headers": [each for each in message["headers"] if each[0] not in _WRITTEN]}
         await cast(Any, super()).send(message)
-        if message["type"] == "websocket.accept":
-            self.transport.resume_reading()
-        elif message["type"] == "websocket.http.response.body" and not message.get("more_body"):
+        if message["type"] == "websocket.http.response.body" and not message.get("more_body"):
             # A refusal is an answer too. Without this line uvicorn logs an error for each refusal.
             self.handshake_complete = True
 
