@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections import Counter
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import closing
 from random import Random
@@ -59,6 +60,8 @@ class Client:
         self.session: str | None = None
         self.last = 0
         self.answered = self.told = self.cut = self.resumed = 0
+        self.touched = Counter[str | None]()
+        """What calls of `touch` have answered; None: they were interrupted."""
 
     async def open(self) -> None:
         params = {"protocolVersion": VERSION, "capabilities": self.capabilities, "clientInfo": {"name": self.name}}
@@ -122,8 +125,8 @@ class Client:
         """Ask for something that may be asked for again, until it is answered."""
         await self._until_taken({"id": method, "method": method, "params": params})
 
-    async def watch(self, events: list[str]) -> None:
-        """Read the session's own stream for ever. The ids of what came are added to `events`."""
+    async def watch(self, events: list[tuple[str, str]]) -> None:
+        """Read the session's own stream for ever. The id and the method of what came are added to `events`."""
         last = ""
         while True:
             try:
@@ -136,7 +139,7 @@ class Client:
                             last = id
                             if message is None:
                                 continue
-                            events.append(id)
+                            events.append((id, message["method"]))
                             if "id" in message:
                                 await self._answer(message)
             except (*GONE, ValueError):

@@ -84,7 +84,7 @@ class Hosts:
     def __init__(self, running: Group, seed: int) -> None:
         self.hosts = [Host(f"h{number}", Random(seed + 100 + number), running) for number in range(HOSTS)]
         self._random, self._over = Random(seed), asyncio.Event()
-        self._watched: list[list[str]] = []
+        self._watched: list[list[tuple[str, str]]] = []
         self._tasks: list[asyncio.Task[None]] = []
         self._talking: list[asyncio.Task[None]] = []
         self.pushed: dict[str, int] = {}
@@ -139,15 +139,15 @@ class Hosts:
             ticks = [len(host.taken.get(TICK, ())) for host in self.hosts]
             raise Broken(f"events did not arrive: {missing}; ticks {before}, later {ticks}") from None
         self.check()
-        for host, ids in zip(self.hosts, self._watched, strict=True):
-            self._check_order(host, ids)
+        for host, events in zip(self.hosts, self._watched, strict=True):
+            self._check_order(host, events)
 
     def _missing(self, host: Host) -> list[str]:
         return [series for series, total in self.pushed.items() if len(host.taken.get(series, ())) < total]
 
-    def _check_order(self, host: Host, ids: list[str]) -> None:
-        if len(set(ids)) != len(ids):
-            raise Broken(f"{host.name} was told something twice: {ids}")
+    def _check_order(self, host: Host, events: list[tuple[str, str]]) -> None:
+        if len(set(events)) != len(events):
+            raise Broken(f"{host.name} was told something twice: {events}")
         for series, numbers in host.taken.items():
             if numbers != list(range(len(numbers))):
                 raise Broken(f"{host.name} heard {series} in this order: {numbers}")
