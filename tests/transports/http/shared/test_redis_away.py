@@ -112,7 +112,7 @@ async def test_a_question_that_was_asked_meanwhile_takes_its_answer_at_any_proce
     given = {"action": "accept", "content": {"value": "Ada"}}
     try:
         async with asyncio.timeout(3):
-            while (await client.at("two").answer(question, given)).status == 503:
+            while (await client.at("two").answer(question, given)).status == 503:  # noqa: ASYNC110
                 await asyncio.sleep(0.05)
             await call.ended()
     finally:
