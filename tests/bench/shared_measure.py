@@ -20,6 +20,7 @@ from .targets import SUBJECT
 from .workers_measure import SCRIPTS, cpu_of_all, wait_until_idle
 
 ALONE = "kept in the process"
+IDLE = 3_000
 EVENT_ID = re.compile(rb"id: (\S+)")
 RESUMING = (
     "GET /mcp HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\nAccept: text/event-stream\r\nMcp-Session-Id: {session}\r\n"
@@ -81,6 +82,11 @@ def measure_shared_calls(run: Run) -> None:
             for each in in_turn(driven, turn):
                 for name, request in CALLS.items():
                     _one_round(run, each, name, request)
+        run.say(f"workers-shared beside {IDLE:,} sessions")
+        for each in driven:
+            for _ in range(IDLE):
+                open_session(each.server, each.connections[0])
+            _one_round(run, each, f"tells all, beside {IDLE:,} idle sessions", CALLS["tells all"])
 
 
 SHARED: dict[str, Callable[[Run], None]] = {"workers-shared": measure_shared_calls}
@@ -102,7 +108,6 @@ def _ready(stack: ExitStack, run: Run, workers: int) -> Driven:
 
 def _one_round(run: Run, driven: Driven, name: str, request: Callable[[Driven, int], HttpRequest]) -> None:
     for place, connection in enumerate(driven.connections):
-        connection.socket.setblocking(True)
         connection.request = request(driven, place)
     measure = f"{name}, {driven.what}"
     drive(driven.server, driven.connections, run.plan.http_burst / 10)
