@@ -16,7 +16,7 @@ THINKING = 0.1
 # Until what was pushed last has arrived. A push whose answer was lost is sent again after a minute.
 HEARING_SECONDS = 90.0
 UNKNOWN_CHANNEL = -32023
-TICK, KINDS = "tick", ("push", "say")
+TICK, KINDS = "tick", ("push", "push_to_all", "say")
 
 
 class Host(Client):

@@ -123,9 +123,9 @@ class SharedLink:
         return self._address.client(greet, socket_timeout=timeout, socket_connect_timeout=TIMEOUT, retry=once)
 
     @property
-    def lease(self) -> float:
-        """How many seconds a worker that died is taken for alive."""
-        return LEASE
+    def knows_who_lives(self) -> bool:
+        """Whether leases are to be believed. A store that was away forgets them; whoever lives renews its own soon."""
+        return self.is_up and time.monotonic() - self.up_since >= LEASE
 
     @property
     def loop(self) -> asyncio.AbstractEventLoop | None:

@@ -13,7 +13,7 @@ from defserve.auth.principals import Principal
 from defserve.auth.remembered import remembered, written
 from defserve.errors import LimitExceeded
 from defserve.stores.shared.delivery import Delivery
-from defserve.stores.shared.link import LEASE, SharedLink
+from defserve.stores.shared.link import SharedLink
 from defserve.stores.shared.scripts import questions, sessions, streams, workers
 from defserve.stores.store import StoreUnavailable
 from defserve.transports.http.exchange import Exchange
@@ -285,8 +285,7 @@ class SharedSession(HttpSession):
 
     async def interrupt_if_dead(self, name: str) -> None:
         """End a stream, exactly once, whose call ran in a process that died."""
-        # A store that was away forgets leases. Whoever lives has renewed its own soon after.
-        if not self.link.is_up or time.monotonic() - self.link.up_since < LEASE:
+        if not self.link.knows_who_lives:
             return
         looked = await self.link.run(streams.LOOK, self.id, name)
         if looked is None or looked[1] or looked[0][3] or not looked[0][0]:

@@ -346,8 +346,8 @@ class SharedSessions(HttpSessions):
     async def _check_owners(self) -> None:
         """Take over the sessions whose owner died. They may be read here without another request."""
         owners = {each.owner for each in map(_shared, self)} - {"", self._link.worker}
-        if not owners or not self._link.is_up or time.monotonic() - self._link.up_since < self._link.lease:
-            return  # a store that was away forgets leases
+        if not owners or not self._link.knows_who_lives:
+            return
         with suppress(Refused):
             found: list[int] = await self._link.run(workers.ALIVE, *owners)
             dead = {owner for owner, is_alive in zip(owners, found, strict=True) if not is_alive}
