@@ -26,13 +26,14 @@ from .proxies.measure import PROXY
 from .proxies.roads import DIRECT, MCP_PROXY
 from .push_measure import PUSH
 from .results import Results
+from .shared_measure import SHARED
 from .state_measure import RAW, REPLAY, STATE
 from .streaming_measure import STREAMING
 from .targets import SUBJECT, judge
 from .workers_measure import WORKERS
 
 OUTPUT = environment.ROOT / "bench-results"
-SECTIONS = STDIO | HTTP | STREAMING | GATEWAY | PUSH | STATE | CODE_MODE | PROXY | WORKERS
+SECTIONS = STDIO | HTTP | STREAMING | GATEWAY | PUSH | STATE | CODE_MODE | PROXY | WORKERS | SHARED
 GROUPS = {
     "stdio": STDIO,
     "http": HTTP,
@@ -42,7 +43,7 @@ GROUPS = {
     "state": STATE,
     "code": CODE_MODE,
     "proxy": PROXY,
-    "workers": WORKERS,
+    "workers": WORKERS | SHARED,
 }
 ALL_NAMES = list(dict.fromkeys(each.name for each in (CONTENDERS[0], *HTTP_CONTENDERS, *CONTENDERS)))
 PAGE_NAMES = [DIRECT, *ALL_NAMES, MCP_PROXY, RAW, REPLAY]

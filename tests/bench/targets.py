@@ -61,6 +61,18 @@ def _relayed(kind: str, microseconds: int) -> tuple[Target, ...]:
     return (*found, Target(f"kernel to {kind}: conversations for one client", opened, "", "", False, 1, ""))
 
 
+def _to_unshared(claim: str, measure: str, bound: float) -> Target:
+    """What a call in a session that workers share may cost, to a plain one in a session that is kept in the process."""
+    base = "shared-cpu/plain, kept in the process"
+    return Target(f"{claim}, shared, processor time, to unshared", f"shared-cpu/{measure}", base, SUBJECT, False, bound)
+
+
+def _scripts_of(call: str, bound: float) -> Target:
+    """A worker renews its lease now and then, which is counted too."""
+    measure = f"shared-scripts/{call}, 2 workers"
+    return Target(f"scripts in Redis for a call: {call}", measure, "", "", False, bound, "")
+
+
 CPU_OF = "workers-cpu/{}"
 LOCAL, HANGING = "proxy-local/{} servers", "proxy-hanging/{} hangs"
 
@@ -111,6 +123,11 @@ TARGETS = (
         1.1,
     ),
     Target("memory of an idle session over 4 workers", "workers-memory/in the workers", "", "", False, 8192, "bytes"),
+    _to_unshared("a session call that shares nothing", "plain, 1 worker", 1.2),
+    _to_unshared("a session call that tells all workers", "tells all, 1 worker", 5),
+    _scripts_of("plain", 0.01),
+    _scripts_of("stateless", 0.01),
+    _scripts_of("tells all", 1.1),
     _at_least("HTTP calls, 2 workers, to a bare ASGI app with 2", "workers/2 processes", "bare", 0.8),
     _at_least("a topic of 2, to a bare broadcast", "gateway/2 participants", "bare", 0.6),
     _at_least("a topic of 50, to a bare broadcast", "gateway/50 participants", "bare", 0.6),

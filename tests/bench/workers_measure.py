@@ -83,7 +83,7 @@ def _resident_of_all(server: HttpServer) -> float:
 def _ready(stack: ExitStack, name: str, count: int, run: Run) -> tuple[HttpServer, list[Connection], str, int]:
     arguments = (str(count),) if count > 1 else ()
     server = stack.enter_context(HttpServer(HttpContender(name, SCRIPTS[name], arguments), run.launch))
-    _wait_until_idle(server)
+    wait_until_idle(server)
     connections = stack.enter_context(connected(server, CONNECTIONS * count))
     for connection in connections:
         connection.request = call(server, "add", ADDENDS, None)
@@ -91,24 +91,24 @@ def _ready(stack: ExitStack, name: str, count: int, run: Run) -> tuple[HttpServe
     return server, connections, name, count
 
 
-def _wait_until_idle(server: HttpServer) -> None:
+def wait_until_idle(server: HttpServer) -> None:
     """Wait until no process starts up any more: the first one that listens would take all connections."""
-    before, now = -1.0, _cpu_of_all(server.pid)
+    before, now = -1.0, cpu_of_all(server.pid)
     while now - before > STARTING_SECONDS:
         sleep(IDLE_SECONDS)
-        before, now = now, _cpu_of_all(server.pid)
+        before, now = now, cpu_of_all(server.pid)
 
 
 def _one_round(run: Run, server: HttpServer, connections: list[Connection], what: str, name: str) -> None:
-    before = _cpu_of_all(server.pid)
+    before = cpu_of_all(server.pid)
     timing = drive(server, connections, run.plan.http_burst)
     run.results.add(f"workers/{what}", name, timing.per_second)
-    run.results.add(f"workers-cpu/{what}", name, (_cpu_of_all(server.pid) - before) / len(timing.latencies) * 1e6)
+    run.results.add(f"workers-cpu/{what}", name, (cpu_of_all(server.pid) - before) / len(timing.latencies) * 1e6)
     run.results.add(f"workers-p50/{what}", name, percentile(timing, 50))
     run.results.add(f"workers-p99/{what}", name, percentile(timing, 99))
 
 
-def _cpu_of_all(process: int) -> float:
+def cpu_of_all(process: int) -> float:
     return sum(map(cpu_seconds_of, _with_children(process)))
 
 

@@ -43,10 +43,15 @@ class RedisServer:
 
     def used_memory(self) -> int:
         """How many bytes it uses, in its own words."""
+        return int(self.info("memory").split("used_memory:")[1].split("\r\n")[0])
+
+    def info(self, section: str) -> str:
+        """A section of what it says about itself."""
         with socket.socket(socket.AF_UNIX) as asking:
             asking.connect(str(self.socket))
-            asking.sendall(b"INFO memory\r\n")
-            return int(asking.recv(65536).split(b"used_memory:")[1].split(b"\r\n")[0])
+            asking.sendall(b"INFO %b\r\n" % section.encode())
+            with asking.makefile("rb") as said:
+                return said.read(int(said.readline()[1:])).decode()
 
     def remove(self) -> None:
         self.kill()

@@ -53,6 +53,8 @@ class Response:
 class Client:
     """One session. `places` gives the addresses of the processes that live."""
 
+    capabilities: Json = {"elicitation": {}}
+
     def __init__(self, name: str, random: Random, places: Callable[[], list[int]]) -> None:
         self.name, self._random, self._places = name, random, places
         self.session: str | None = None
@@ -62,7 +64,7 @@ class Client:
         """What calls of `touch` have answered; None: they were interrupted."""
 
     async def open(self) -> None:
-        params = {"protocolVersion": VERSION, "capabilities": {"elicitation": {}}, "clientInfo": {"name": self.name}}
+        params = {"protocolVersion": VERSION, "capabilities": self.capabilities, "clientInfo": {"name": self.name}}
         response, _ = await self._until_taken({"id": 0, "method": "initialize", "params": params})
         self.session = response.headers["mcp-session-id"]
         await self._until_taken({"method": "notifications/initialized"})
@@ -113,11 +115,15 @@ class Client:
         return message["result"]["content"][0]["text"]
 
     async def _answer(self, question: Json) -> None:
-        value = {"action": "accept", "content": {"value": f"{self.name} {self.last}"}}
-        await self._until_taken({"id": question["id"], "result": value})
+        await self._until_taken({"id": question["id"], "result": self._decided(question)})
 
-    async def subscribe(self, uri: str) -> None:
-        await self._until_taken({"id": "subscribe", "method": "resources/subscribe", "params": {"uri": uri}})
+    def _decided(self, question: Json) -> Json:
+        """The answer to a question of the server."""
+        return {"action": "accept", "content": {"value": f"{self.name} {self.last}"}}
+
+    async def repeat(self, method: str, params: Json) -> None:
+        """Ask for something that may be asked for again, until it is answered."""
+        await self._until_taken({"id": method, "method": method, "params": params})
 
     async def watch(self, events: list[tuple[str, str]]) -> None:
         """Read the session's own stream for ever. The id and the method of what came are added to `events`."""
@@ -131,7 +137,11 @@ class Client:
                     with closing(response):
                         async for id, message in response.events():
                             last = id
-                            events += [(id, message["method"])] if message is not None else []
+                            if message is None:
+                                continue
+                            events.append((id, message["method"]))
+                            if "id" in message:
+                                await self._answer(message)
             except (*GONE, ValueError):
                 pass
             await asyncio.sleep(0.02)

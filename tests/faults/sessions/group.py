@@ -7,6 +7,7 @@ import os
 import re
 import signal
 import sys
+import time
 from asyncio.subprocess import PIPE, Process
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
@@ -116,7 +117,7 @@ async def served(workers: int, address: str, redis: RedisServer | None = None) -
     """Workers that share what is at an address."""
     on = ("--on", "http://127.0.0.1:0/mcp", "--workers", str(workers))
     command = (sys.executable, "-m", "defserve", "run", str(SERVER), *on)
-    environment = {**os.environ, "SHARED": address, "PYTHONPATH": str(ROOT / "framework")}
+    environment = {**os.environ, "SHARED": address, "BEGAN": str(time.time()), "PYTHONPATH": str(ROOT / "framework")}
     process = await asyncio.create_subprocess_exec(*command, stderr=PIPE, env=environment, start_new_session=True)
     running = Group(process, workers, redis)
     try:

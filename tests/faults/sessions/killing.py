@@ -13,6 +13,7 @@ from tests.faults.process import Broken
 from tests.faults.sessions.client import Client
 from tests.faults.sessions.driver import Driver, Official, installed
 from tests.faults.sessions.group import Group, group
+from tests.faults.sessions.hosts import KINDS, OWN, Hosts
 
 WORKERS, FEW_WORKERS, CLIENTS = 5, 2, 2
 REDIS_EVERY = 6
@@ -20,17 +21,20 @@ REDIS_EVERY = 6
 PAUSE, SETTLING, HEARING = 3.0, 15.0, 60.0
 THINKING = 0.05
 MOST_SHOWN = 20
-COLUMNS = ("answered", "told", "cut", "refused", "resumed", "events", "updates")
+COLUMNS = ("answered", "told", "cut", "refused", "resumed", "events", "again", "updates")
 
 
 def kill_sharing(seed: int, runs: int) -> Tally:
     """Faults under load from official clients and our own. Prints a table. Raises Broken."""
-    return asyncio.run(_kill_all(seed, runs, installed(), WORKERS, PAUSE))
+    return asyncio.run(_kill_all(seed, runs, installed(), WORKERS, PAUSE, KINDS))
 
 
 def kill_sharing_here(seed: int, runs: int) -> Tally:
-    """The same with our own client alone, few workers, and faults that follow closely."""
-    return asyncio.run(_kill_all(seed, runs, [], FEW_WORKERS, 0.6))
+    """The same with our own clients alone, few workers, and faults that follow closely.
+
+    Nothing is pushed to everyone: a process loses what it has read and not sent when it dies.
+    """
+    return asyncio.run(_kill_all(seed, runs, [], FEW_WORKERS, 0.6, OWN))
 
 
 async def talk(client: Client, random: Random, over: asyncio.Event) -> None:
@@ -72,7 +76,7 @@ class OwnClients:
     async def begin(self) -> None:
         for client in self.clients:
             await client.open()
-            await client.subscribe(f"memo://{client.name}/1")
+            await client.repeat("resources/subscribe", {"uri": f"memo://{client.name}/1"})
             self._watched.append([])
             self._watching.append(asyncio.create_task(client.watch(self._watched[-1])))
             self._talking.append(asyncio.create_task(talk(client, self._random, self._over)))
@@ -117,20 +121,24 @@ def _updates(events: list[tuple[str, str]]) -> int:
     return sum(method == "notifications/resources/updated" for _, method in events)
 
 
-async def _kill_all(seed: int, runs: int, official: list[Official], workers: int, pause: float) -> Tally:
+async def _kill_all(
+    seed: int, runs: int, official: list[Official], workers: int, pause: float, kinds: tuple[str, ...]
+) -> Tally:
     random, drivers = Random(seed), list[Driver]()
     async with group(workers) as running:
-        own = OwnClients(running, seed)
+        own, hosts = OwnClients(running, seed), Hosts(running, seed, kinds)
         try:
             for each in official:
                 drivers.append(await Driver.start(each, running.url, seed, CLIENTS))
             for driver in drivers:
                 driver.say("begin")
             await own.begin()
-            kills, restarts = await _break(running, random, runs, pause, own)
+            await hosts.begin()
+            kills, restarts = await _break(running, random, runs, pause, (own, hosts))
             for driver in drivers:
                 driver.say("over")
             await own.end()
+            await hosts.end()
             await asyncio.gather(*(driver.until_quiet(CLIENTS) for driver in drivers))
             await asyncio.sleep(SETTLING if drivers else 0)
             for driver in drivers:
@@ -138,20 +146,23 @@ async def _kill_all(seed: int, runs: int, official: list[Official], workers: int
             await asyncio.gather(*(driver.end() for driver in drivers))
         finally:
             await own.kill()
+            await hosts.kill()
             await asyncio.gather(*(driver.kill() for driver in drivers))
             problems = [text for driver in drivers for text in driver.problems]
     problems += _lists(drivers)
     for text in problems[:MOST_SHOWN]:
         print(f"             {text}")
     if drivers:
-        _print_table(kills, restarts, drivers, own)
+        _print_table(kills, restarts, drivers, own, hosts)
     if problems:
         raise Broken(f"{len(problems)} problems, the first is {problems[0]}; the workers said {running.said[-3:]}")
-    counts = sum((driver.counts for driver in drivers), own.counts)
+    counts = sum((driver.counts for driver in drivers), own.counts + hosts.counts)
     return Tally(runs, acknowledged=counts["answered"], rollbacks=counts["told"])
 
 
-async def _break(running: Group, random: Random, runs: int, pause: float, own: OwnClients) -> tuple[int, int]:
+async def _break(
+    running: Group, random: Random, runs: int, pause: float, ours: tuple[OwnClients, Hosts]
+) -> tuple[int, int]:
     """How many workers were killed, and how often Redis was."""
     kills = 0
     for run in range(runs):
@@ -162,7 +173,8 @@ async def _break(running: Group, random: Random, runs: int, pause: float, own: O
         else:
             kills += 1
             running.kill_one(random)
-        own.check()
+        for each in ours:
+            each.check()
     return kills, runs - kills
 
 
@@ -178,9 +190,10 @@ def _lists(drivers: list[Driver]) -> list[str]:
     ]
 
 
-def _print_table(kills: int, restarts: int, drivers: list[Driver], own: OwnClients) -> None:
+def _print_table(kills: int, restarts: int, drivers: list[Driver], own: OwnClients, hosts: Hosts) -> None:
     print(f"             {kills} workers and {restarts} Redis killed")
     rows = [(driver.official.name, driver.counts) for driver in drivers] + [("raw HTTP", own.counts)]
+    rows.append(("raw HTTP, MCPL host", hosts.counts))
     rows.append(("all", sum((counts for _, counts in rows), Counter[str]())))
     print(f"             {'':26}" + "".join(f"{column:>10}" for column in COLUMNS))
     for name, counts in rows:

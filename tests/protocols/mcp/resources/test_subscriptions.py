@@ -1,11 +1,13 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import AsyncExitStack
 from typing import Any
 
 import pytest
 
 from defserve import Server
+from tests.effort import calls_of
 from tests.raw import ERAS, HANDSHAKE, STATELESS, Json, Raw, raw, turns
 from tests.rows import for_each_row
 from tests.server.stocked import stocked
@@ -47,6 +49,22 @@ async def test_a_session_hears_of_the_resources_it_subscribed_to_until_it_unsubs
         assert (await peer.ask("resources/unsubscribe", {"uri": "x://first"}))["result"] == {}
         server.resource_updated("x://first")
         assert await peer.news() == await other.news() == []
+
+
+async def test_an_update_costs_next_to_nothing_for_a_session_that_did_not_ask_for_it():
+    server = news()
+
+    def effort() -> int:
+        subscriptions = server.mcp.subscriptions
+        (engine,) = subscriptions._engines()
+        return calls_of(lambda: subscriptions._tell_updated(engine, "x://first", None, None, None))
+
+    async with raw(server, HANDSHAKE[0]):
+        alone = effort()
+        async with AsyncExitStack() as stack:
+            for _ in range(10):
+                await stack.enter_async_context(raw(server, HANDSHAKE[0]))
+            assert effort() - alone <= 10 * 4  # a function is called, looks into one table, and returns
 
 
 @for_each_row("version", HANDSHAKE)

@@ -281,7 +281,7 @@ class Subscriptions:
     def received(self, what: str, name: str, shared: Iterable[Session]) -> None:
         """A process has shared a change, of which these sessions are told."""
         if what == RESOURCE:
-            self._tell_subscribers(self._told(shared), name)
+            self._tell_subscribers(self._told(_subscribed(shared, name)), name)
         else:
             self._tell_list(self._told(shared), name)
 
@@ -324,7 +324,10 @@ class Subscriptions:
         self, engine: Engine, uri: str, principal: str | None, only: Session | None, hears: Hears | None
     ) -> None:
         is_shared = principal is None and only is None and hears is None
-        sessions = self._sessions(engine) if is_shared else self._told(self._all(engine))
+        assert self.composition is not None
+        subscribed = _subscribed(list(self.composition.sessions), uri)
+        here = self._told(each for each in subscribed if each.engine is engine)
+        sessions = self._told_directly(here) if is_shared else here
         meant = (each for each in sessions if only in (None, each) and principal in (None, each.principal))
         self._tell_subscribers(meant, uri, hears)
         for listening in self._listening_on(engine):
@@ -346,19 +349,24 @@ class Subscriptions:
         return [each for each in list(self._listening) if each.call.engine is engine]
 
     def _sessions(self, engine: Engine) -> Iterable[Session]:
-        """Those of one loop that are told directly: sessions that are shared hear of a change when all processes do."""
-        sessions = self._told(self._all(engine))
-        return sessions if self.share is None else [each for each in sessions if each.sharer is None]
-
-    def _all(self, engine: Engine) -> Iterable[Session]:
+        """Those of one loop that are told directly."""
         assert self.composition is not None
-        return [s for s in list(self.composition.sessions) if s.engine is engine]
+        return self._told_directly(self._told(s for s in list(self.composition.sessions) if s.engine is engine))
+
+    def _told_directly(self, sessions: Iterable[Session]) -> Iterable[Session]:
+        """Sessions that are shared hear of a change when all processes do."""
+        return sessions if self.share is None else [each for each in sessions if each.sharer is None]
 
     @staticmethod
     def _told(sessions: Iterable[Session]) -> list[Session]:
         """Those opened by a handshake that have said they are ready."""
         profiles = [(s, s.terms.profile) for s in sessions if s.ready and s.terms]
         return [s for s, profile in profiles if isinstance(profile, Dialect) and not profile.stateless]
+
+
+def _subscribed(sessions: Iterable[Session], uri: str) -> list[Session]:
+    """Those that have asked for a resource: few of many, so this comes before all else."""
+    return [s for s in sessions if (found := s.peek(SubscribedUris)) is not None and uri in found.uris]
 
 
 def _written(caller: PeerIdentity | None) -> Any:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
-from contextlib import AbstractAsyncContextManager
+from contextlib import AbstractAsyncContextManager, ExitStack
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
@@ -39,12 +39,15 @@ PUSH: Final = "push"
 
 
 class SessionPushes:
-    """The events of one session: those under way, bounded, and those that the host has accepted."""
+    """The events of one session: those under way, bounded, and those that the host has accepted.
 
-    __slots__ = ("room", "under_way", "_accepted")
+    `turn` is held from the moment an event may leave until it leaves, or somebody else has sent it.
+    """
+
+    __slots__ = ("room", "turn", "under_way", "_accepted")
 
     def __init__(self) -> None:
-        self.room = asyncio.Semaphore(UNDER_WAY)
+        self.room, self.turn = asyncio.Semaphore(UNDER_WAY), asyncio.Lock()
         self.under_way: dict[tuple[str, str], asyncio.Future[None]] = {}
         self._accepted = ByteCache[Receipt](MOST_BYTES)
 
@@ -128,7 +131,7 @@ class PushSection(Section):
         decided = events.under_way[key] = asyncio.get_running_loop().create_future()
         try:
             async with events.room:
-                receipt = await self._send_once(peer, feature_set, wire)
+                receipt = await self._send_once(peer, feature_set, wire, events.turn)
             if receipt.accepted:
                 events.remember(key, receipt)
             return receipt
@@ -136,17 +139,25 @@ class PushSection(Section):
             del events.under_way[key]
             decided.set_result(None)
 
-    async def _send_once(self, peer: peers.Peer, feature_set: Feature, wire: Params) -> Receipt:
+    async def _send_once(self, peer: peers.Peer, feature_set: Feature, wire: Params, turn: asyncio.Lock) -> Receipt:
         """Send an event that no other process sends, or get the receipt that another process has got for it."""
         others, id = self.server.others, wire["eventId"]
-        if others is None or peer.session.sharer is None or is_new_id(id):
+        if others is None or peer.session.sharer is None:
             return await self._send_until_answered(peer, feature_set, wire)
+        # Asking the other processes takes longer for one event than for the next, which must not leave before it.
+        await turn.acquire()
+        leave = ExitStack()
+        leave.callback(turn.release)
 
         async def send() -> tuple[str, bool]:
+            leave.close()  # the next one begins when this one waits for its answer
             receipt = await self._send_until_answered(peer, feature_set, wire)
             return written(receipt), receipt.accepted
 
-        return remembered(await others.once(peer.session, f"push\n{feature_set.name}\n{id}", send), peer.session)
+        with leave:
+            if is_new_id(id):
+                return remembered((await send())[0], peer.session)
+            return remembered(await others.once(peer.session, f"push\n{feature_set.name}\n{id}", send), peer.session)
 
     async def _send_until_answered(self, peer: peers.Peer, feature_set: Feature, wire: Params) -> Receipt:
         """Send until there is an answer. The host's policy is checked each time, because it may have changed."""
