@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Generator
+from collections.abc import Awaitable, Callable, Generator
 from contextlib import contextmanager
 from typing import Any, Final
 from urllib.parse import parse_qsl, unquote, urlencode, urlsplit, urlunsplit
@@ -36,20 +36,23 @@ class RedisAddress:
         hosts = parts.netloc.rpartition("@")[2]
         self.where = f"{parts.scheme}://{hosts or parts.path}"
 
-    def client(self, **options: Any) -> Any:
-        """A `redis.asyncio.Redis` that is not connected yet. Raises UsageError, also if the package is missing."""
+    def client(self, greet: Callable[[Any], Awaitable[None]] | None = None, **options: Any) -> Any:
+        """A `redis.asyncio.Redis` that is not connected yet. Raises UsageError, also if the package is missing.
+
+        `greet` gets each new connection, instead of its `on_connect`.
+        """
         try:
             from redis.asyncio import Redis
         except ImportError:
             raise UsageError("a store in Redis needs the redis package", fix="pip install 'defserve[redis]'") from None
         try:
             if self._url.startswith(f"{SENTINEL}:"):
-                return self._watched(**options)
-            return Redis.from_url(self._url, **options)  # pyright: ignore[reportUnknownMemberType]
+                return self._watched(greet, **options)
+            return Redis.from_url(self._url, redis_connect_func=greet, **options)  # pyright: ignore[reportUnknownMemberType]
         except ValueError as error:
             raise UsageError(f"{self.where} is not the address of a Redis: {error}") from None
 
-    def _watched(self, **options: Any) -> Any:
+    def _watched(self, greet: Callable[[Any], Awaitable[None]] | None, **options: Any) -> Any:
         """A client of whichever Redis the Sentinels call the master."""
         from redis.asyncio.sentinel import Sentinel
 
@@ -62,6 +65,7 @@ class RedisAddress:
         known = {"username": unquote(user) or None, "password": unquote(password) or None}
         given: dict[str, Any] = {name: value for name, value in known.items() if value is not None}
         sentinels = Sentinel([_host(each) for each in hosts.split(",")], sentinel_kwargs=dict(options), **options)
+        given["redis_connect_func"] = greet
         return sentinels.master_for(service, db=int(db or 0), **given)  # pyright: ignore[reportUnknownMemberType]
 
     @contextmanager

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections import Counter
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import closing
 from random import Random
@@ -57,6 +58,8 @@ class Client:
         self.session: str | None = None
         self.last = 0
         self.answered = self.told = self.cut = self.resumed = 0
+        self.touched = Counter[str | None]()
+        """What calls of `touch` have answered; None: they were interrupted."""
 
     async def open(self) -> None:
         params = {"protocolVersion": VERSION, "capabilities": {"elicitation": {}}, "clientInfo": {"name": self.name}}
@@ -116,8 +119,8 @@ class Client:
     async def subscribe(self, uri: str) -> None:
         await self._until_taken({"id": "subscribe", "method": "resources/subscribe", "params": {"uri": uri}})
 
-    async def watch(self, events: list[str]) -> None:
-        """Read the session's own stream for ever. The ids of what came are added to `events`."""
+    async def watch(self, events: list[tuple[str, str]]) -> None:
+        """Read the session's own stream for ever. The id and the method of what came are added to `events`."""
         last = ""
         while True:
             try:
@@ -128,7 +131,7 @@ class Client:
                     with closing(response):
                         async for id, message in response.events():
                             last = id
-                            events += [id] if message is not None else []
+                            events += [(id, message["method"])] if message is not None else []
             except (*GONE, ValueError):
                 pass
             await asyncio.sleep(0.02)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
+from contextlib import suppress
 from random import Random
 from typing import Any
 
@@ -15,8 +16,8 @@ from tests.faults.sessions.group import Group, group
 
 WORKERS, FEW_WORKERS, CLIENTS = 5, 2, 2
 REDIS_EVERY = 6
-# Seconds between two faults, at most; and until news has reached everybody after the last.
-PAUSE, SETTLING = 3.0, 15.0
+# Seconds between two faults, at most; until news has reached everybody after the last; until one client has it.
+PAUSE, SETTLING, HEARING = 3.0, 15.0, 60.0
 THINKING = 0.05
 MOST_SHOWN = 20
 COLUMNS = ("answered", "told", "cut", "refused", "resumed", "events", "updates")
@@ -53,6 +54,7 @@ async def talk(client: Client, random: Random, over: asyncio.Event) -> None:
             text = await client.call(kind, {given: f"memo://{client.name}/1"})
             if text not in (None, f"memo://{client.name}/1"):
                 raise Broken(f"{client.name} got {text}")
+            client.touched.update([text] if kind == "touch" else [])
         await asyncio.sleep(random.uniform(0, 2 * THINKING))
 
 
@@ -62,7 +64,7 @@ class OwnClients:
     def __init__(self, running: Group, seed: int) -> None:
         names = [(f"c{number}", Random(seed + number)) for number in range(CLIENTS)]
         self.clients = [Client(name, random, lambda: [running.port]) for name, random in names]
-        self._watched: list[list[str]] = []
+        self._watched: list[list[tuple[str, str]]] = []
         self._over, self._random = asyncio.Event(), Random(seed)
         self._talking: list[asyncio.Task[None]] = []
         self._watching: list[asyncio.Task[None]] = []
@@ -84,9 +86,18 @@ class OwnClients:
         self._over.set()
         await asyncio.gather(*self._talking)
         self.check()
-        for client, ids in zip(self.clients, self._watched, strict=True):
-            if len(set(ids)) != len(ids):
-                raise Broken(f"{client.name} was told of a change twice: {ids}")
+        for client, events in zip(self.clients, self._watched, strict=True):
+            # Of a change whose call was interrupted nobody knows.
+            most = client.touched.total()
+            least = most - client.touched[None]
+            with suppress(TimeoutError):
+                async with asyncio.timeout(HEARING):
+                    while _updates(events) < least:  # noqa: ASYNC110
+                        await asyncio.sleep(0.05)
+            if not least <= _updates(events) <= most:
+                raise Broken(f"{client.name} was told of {_updates(events)} updates, of {least} to {most}")
+            if len(set(events)) != len(events):
+                raise Broken(f"{client.name} was told of a change twice: {events}")
 
     async def kill(self) -> None:
         for task in (*self._talking, *self._watching):
@@ -98,8 +109,12 @@ class OwnClients:
         found = Counter[str]()
         for client in self.clients:
             found.update(answered=client.answered, told=client.told, cut=client.cut, resumed=client.resumed)
-        found["updates"] = sum(map(len, self._watched))
+        found["updates"] = sum(map(_updates, self._watched))
         return found
+
+
+def _updates(events: list[tuple[str, str]]) -> int:
+    return sum(method == "notifications/resources/updated" for _, method in events)
 
 
 async def _kill_all(seed: int, runs: int, official: list[Official], workers: int, pause: float) -> Tally:

@@ -10,10 +10,9 @@ import os
 
 from defserve import Context, Limits, Server
 from defserve.stores.shared import link
-from defserve.transports.http.shared import session
 
 LEASE = 2.0
-link.LEASE, link.BEAT, session.LEASE = LEASE, LEASE / 5, LEASE  # type: ignore[misc]
+link.LEASE, link.BEAT = LEASE, LEASE / 5  # type: ignore[misc]
 
 limits = Limits(sessions=100_000, sessions_per_address=100_000, rate=100_000, burst=100_000)
 server = Server("shared", "1", store=os.environ["SHARED"], limits=limits)

@@ -252,11 +252,13 @@ class MCPL(Extension):
         if self.sections.push is not None and session.ready:
             self.sections.push.session_changed(session)  # its sources run in the process that owns it
 
-    async def received(self, verb: str, value: Any) -> None:
-        """Another process says something to everyone, by `OtherProcesses.publish`."""
+    async def received(self, verb: str, value: Any, only: Session | None = None) -> None:
+        """Another process says something to everyone, by `OtherProcesses.publish`. `only`: who has missed it."""
+        if only is not None and agreed(only.terms) is None:
+            return
         section = self.sections.need_push() if verb == "push" else self.sections.channels
         if section is not None:
-            await section.received(value)
+            await section.received(value, only)
 
     def lifespan(self) -> AbstractAsyncContextManager[None] | None:
         found = [lifespan for section in self.sections if (lifespan := section.lifespan()) is not None]

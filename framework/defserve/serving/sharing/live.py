@@ -29,6 +29,7 @@ class SharedHosts:
         self._tasks: set[asyncio.Task[None]] = set()
         self._once = SharedOnce(news.link)
         news.link.receive(VERB, self._on_verb)
+        news.missed[VERB] = self._receive
         mcpl.server.others = self
 
     async def find(self, principal: str) -> None:
@@ -58,15 +59,21 @@ class SharedHosts:
             self._news.link.publish(KIND, VERB, "v", verb, "d", written)
 
     def _on_verb(self, fields: Fields, id: str) -> None:
-        if fields[WORKER].decode() == self._news.link.worker:
-            return
+        if fields[WORKER].decode() != self._news.link.worker:
+            self._receive(None, fields)
+
+    def _receive(self, only: Session | None, fields: Fields) -> None:
+        """Tell one session, or all that this process owns. A new owner may tell again what the one before has told.
+
+        Hosts know events and messages by their ids.
+        """
         if len(self._tasks) >= MOST_TASKS:
             logging.getLogger("defserve").warning(
                 "what another process says to everyone is lost: hosts have not answered %d others", MOST_TASKS
             )
         else:
             # The next news must not wait for hosts that answer slowly.
-            task = asyncio.create_task(self._mcpl.received(fields["v"].decode(), json.loads(fields["d"])))
+            task = asyncio.create_task(self._mcpl.received(fields["v"].decode(), json.loads(fields["d"]), only))
             self._tasks.add(task)
             task.add_done_callback(self._note_end)
 

@@ -35,6 +35,8 @@ class SessionNews:
     def __init__(self, link: SharedLink, sessions: SharedSessions, *, is_first: bool) -> None:
         self.link, self.sessions, self.is_first = link, sessions, is_first
         self._kinds: dict[str, NewsKind] = {}
+        self.missed: dict[str, Callable[[Session, Fields], None]] = {}
+        """Kinds of news that this process handles by itself. A session is told those that it has missed."""
         sessions.replay = self._replay
 
     def add(self, name: str, kind: NewsKind) -> None:
@@ -80,8 +82,11 @@ class SessionNews:
             for kind in self._kinds.values():
                 kind.lost(_conversation(session))
         for id, fields in news or ():
-            if (kind := self._kinds.get(fields[KIND].decode())) is not None:
+            name = fields[KIND].decode()
+            if (kind := self._kinds.get(name)) is not None:
                 self._deliver(kind, [session], fields, id)
+            elif (tell := self.missed.get(name)) is not None:
+                tell(_conversation(session), fields)
 
     def _deliver(self, kind: NewsKind, sessions: Iterable[SharedSession], fields: Fields, id: str) -> None:
         self.link.delivering = Delivery(id)

@@ -3,56 +3,33 @@
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import logging
 import secrets
 import time
-from collections import deque
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from itertools import islice
 from typing import Any, Final, TypeAlias, cast
 
 from defserve.errors import Refused
 from defserve.stores.redis_address import RedisAddress
 from defserve.stores.shared.delivery import Delivery
-from defserve.stores.shared.scripts import streams, workers
+from defserve.stores.shared.scripts import workers
 from defserve.stores.shared.scripts.head import Value
+from defserve.stores.shared.writes import FIRST_WAIT, LONGEST_WAIT, OrderedWrites, sha
 from defserve.stores.store import StoreUnavailable
 
 LEASE: Final = 8.0
 BEAT: Final = LEASE / 6
 BLOCK: Final = 2.0
 TIMEOUT: Final = 5.0
-FIRST_WAIT, LONGEST_WAIT = 0.05, 1.0
-BATCH: Final = 64
 CONNECTIONS: Final = 16
 PAGE: Final = 256
-QUEUED_BYTES: Final = 32 * 1024 * 1024
 START_TIMEOUT: Final = 2.0
 STOP_TIMEOUT: Final = 2.0
-
-# Errors of Redis that end by themselves, or when somebody makes room. redis-py has classes for some of them, and takes
-# the code out of their text.
-PASSING: Final = frozenset(
-    ("ConnectionError", "TimeoutError", "OutOfMemoryError", "ReadOnlyError", "TryAgainError", "ClusterDownError")
-)
-PASSING_CODES: Final = (
-    *("LOADING", "READONLY", "OOM", "MISCONF", "BUSY", "MASTERDOWN", "CLUSTERDOWN"),
-    *("NOREPLICAS", "TRYAGAIN", "UNBLOCKED"),
-)
 
 Receiver: TypeAlias = Callable[[dict[str, bytes], str], Awaitable[None] | None]
 
 log = logging.getLogger("defserve")
-
-
-class _Write:
-    __slots__ = ("script", "args", "done", "size")
-
-    def __init__(self, script: str, args: Sequence[Value], done: Callable[[Any], None] | None) -> None:
-        self.script, self.args, self.done = script, args, done
-        self.size = sum(len(each) for each in args if not isinstance(each, int))
 
 
 class SharedLink:
@@ -79,9 +56,8 @@ class SharedLink:
         """Called when the lease had ended: others took this worker for dead, and may have sent it no mail."""
         self.renewed: list[Callable[[], None]] = []
         """Called after each renewal of the lease, a few times for the length of a lease."""
-        self._queue: deque[_Write] = deque()
-        self._queued = 0
-        self._wake = self._arrived = asyncio.Event()
+        self._writes = OrderedWrites(self._address, self._prefix)
+        self._arrived = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
         self._cursors: dict[str, str] = {}
         self.published = 0
@@ -93,7 +69,6 @@ class SharedLink:
         self._added = -1
         """The bytes of all news up to the last that was read; -1 if that is not known."""
         self._redis: Any = None
-        self._shas: dict[str, str] = {}
         self._users = self._given = self._numbered = 0
         self._running = asyncio.Semaphore(CONNECTIONS)
 
@@ -107,12 +82,10 @@ class SharedLink:
         self._loop = asyncio.get_running_loop()
         self.worker = secrets.token_hex(6)
         self._cursors, self._added = {"mail:" + self.worker: "0-0"}, -1
-        self._wake = asyncio.Event()
-        self._queue.clear()
-        self._queued = 0
         self._running = asyncio.Semaphore(CONNECTIONS)
         self._redis = self._client()
-        self._tasks = [asyncio.create_task(work()) for work in (self._listen, self._write, self._keep_lease)]
+        self._writes.open(self._client)
+        self._tasks = [asyncio.create_task(work()) for work in (self._listen, self._writes.run, self._keep_lease)]
         self._arrived = arrived = asyncio.Event()
         with suppress(TimeoutError):
             async with asyncio.timeout(START_TIMEOUT):
@@ -123,7 +96,7 @@ class SharedLink:
         self._users -= 1
         if self._users:
             return
-        if self._queue and self.is_up:
+        if not self.is_written and self.is_up:
             written = asyncio.Event()
             self.after(written.set)
             with suppress(TimeoutError):
@@ -138,20 +111,21 @@ class SharedLink:
         with suppress(Exception):  # others notice by the lease
             async with asyncio.timeout(STOP_TIMEOUT):
                 await self.run(workers.LEAVE, self.worker, self._settle())
-        with suppress(Exception):
-            await self._redis.aclose()
+        for client in (self._redis, self._writes):
+            with suppress(Exception):
+                await client.aclose()
 
-    def _client(self, timeout: float = TIMEOUT) -> Any:
+    def _client(self, timeout: float = TIMEOUT, greet: Callable[[Any], Awaitable[None]] | None = None) -> Any:
         from redis.asyncio.retry import Retry
         from redis.backoff import NoBackoff
 
         once = Retry(NoBackoff(), 0)  # repeating is up to this file, which knows what comes after what
-        return self._address.client(socket_timeout=timeout, socket_connect_timeout=TIMEOUT, retry=once)
+        return self._address.client(greet, socket_timeout=timeout, socket_connect_timeout=TIMEOUT, retry=once)
 
     @property
-    def lease(self) -> float:
-        """How many seconds a worker that died is taken for alive."""
-        return LEASE
+    def knows_who_lives(self) -> bool:
+        """Whether leases are to be believed. A store that was away forgets them; whoever lives renews its own soon."""
+        return self.is_up and time.monotonic() - self.up_since >= LEASE
 
     @property
     def loop(self) -> asyncio.AbstractEventLoop | None:
@@ -188,16 +162,13 @@ class SharedLink:
         async with self._running:
             with self._address.raising_store_errors(quietly=True):
                 try:
-                    return await self._redis.execute_command("EVALSHA", self._sha(script), 0, self._prefix, *args)
+                    return await self._redis.execute_command("EVALSHA", sha(script), 0, self._prefix, *args)
                 except NoScriptError:
                     return await self._redis.execute_command("EVAL", script, 0, self._prefix, *args)
 
     def write(self, script: str, *args: Value, done: Callable[[Any], None] | None = None) -> None:
         """Run a script after those written before, again and again until Redis has taken it. `done` gets its reply."""
-        write = _Write(script, args, done)
-        self._queue.append(write)
-        self._queued += write.size
-        self._wake.set()
+        self._writes.add(script, args, done)
 
     def publish(self, *fields: str) -> bool:
         """Send every worker something: names and values. From any thread.
@@ -235,77 +206,12 @@ class SharedLink:
     @property
     def is_written(self) -> bool:
         """Whether everything written so far is in Redis."""
-        return not self._queue
+        return self._writes.is_empty
 
     @property
     def is_full(self) -> bool:
         """Whether so much waits to be written that what nobody waits for should be dropped."""
-        return self._queued > QUEUED_BYTES
-
-    def _sha(self, script: str) -> str:
-        if script not in self._shas:
-            self._shas[script] = hashlib.sha1(script.encode(), usedforsecurity=False).hexdigest()
-        return self._shas[script]
-
-    async def _write(self) -> None:
-        pause = FIRST_WAIT
-        while True:
-            if not self._queue:
-                self._wake.clear()
-                await self._wake.wait()
-            batch = list(islice(self._queue, BATCH))
-            try:
-                replies = await self._send(batch)
-                taken = sum(1 for _ in self._taken(batch, replies))
-            except Exception as error:
-                self._note(error)
-                taken = 0
-            if taken:
-                pause = FIRST_WAIT
-            if taken < len(batch):
-                await asyncio.sleep(pause)
-                pause = min(2 * pause, LONGEST_WAIT)
-
-    async def _send(self, batch: list[_Write]) -> list[Any]:
-        """The replies, in order; an error is one of them."""
-        from redis.exceptions import NoScriptError
-
-        with self._address.raising_store_errors(quietly=True):
-            for _ in range(2):
-                async with self._redis.pipeline(transaction=False) as pipe:
-                    for each in batch:
-                        if each.script:
-                            pipe.execute_command("EVALSHA", self._sha(each.script), 0, self._prefix, *each.args)
-                    found = iter(await pipe.execute(raise_on_error=False)) if len(pipe) else iter(())
-                replies: list[Any] = [next(found) if each.script else None for each in batch]
-                if not any(isinstance(reply, NoScriptError) for reply in replies):
-                    return replies
-                for script in {each.script for each in batch if each.script}:
-                    await self._redis.script_load(script)
-        raise StoreUnavailable("The store forgets its scripts")
-
-    def _taken(self, batch: list[_Write], replies: list[Any]) -> Any:
-        """Those that Redis has taken, up to the first that must be repeated."""
-        for each, reply in zip(batch, replies, strict=True):
-            if isinstance(reply, Exception):
-                if _is_passing(reply):
-                    return
-                log.error("the store refuses a script: %s", reply)
-                reply = None
-            elif isinstance(reply, list) and reply[:1] == [streams.OUT_OF_ORDER]:
-                # All that was written before is taken: Redis has lost it since, or refused it. The rest goes on.
-                log.error("the store %s has lost events of a stream", self._address.where)
-                self._queue.appendleft(_Write(streams.SKIP, cast("list[Value]", reply[1:]), None))
-                self._queued += self._queue[0].size
-                return
-            self._queue.popleft()
-            self._queued -= each.size
-            if each.done is not None:
-                try:
-                    each.done(reply)
-                except Exception:
-                    log.exception("a reply of the store could not be used")
-            yield each
+        return self._writes.is_full
 
     # -- in ----------------------------------------------------------------------------------------------
 
@@ -413,17 +319,20 @@ class SharedLink:
         self._added = added
 
     async def _keep_lease(self) -> None:
+        was_renewed = True
         while True:
             wait = BEAT
             try:
-                if not await self._renew():
+                # A renewal whose reply was lost may have been the one that found no lease.
+                if not await self._renew() or not was_renewed:
                     for lease_lost in self.lease_lost:
                         lease_lost()
+                was_renewed = True
                 for renewed in self.renewed:
                     renewed()
             except Exception as error:
                 self._note(error)
-                wait = FIRST_WAIT * 4
+                wait, was_renewed = FIRST_WAIT * 4, False
             await asyncio.sleep(wait)
 
     async def _renew(self) -> bool:
@@ -433,7 +342,7 @@ class SharedLink:
 
     def _settle(self) -> str:
         """The news that nobody must deliver again if this worker dies. The next owner of a session begins after it."""
-        if not self._queue and not self.behind:
+        if self.is_written and not self.behind:
             self._settled_news = self.handled_news
         return self._settled_news
 
@@ -441,12 +350,6 @@ class SharedLink:
         """What redis-py raises besides its own errors must not end a task that everything else waits for."""
         if not isinstance(error, Refused):
             log.error("the store %s is in trouble", self._address.where, exc_info=error)
-
-
-def _is_passing(error: Exception) -> bool:
-    """Whether a script that failed like this may be taken later."""
-    classes = {each.__name__ for each in type(error).__mro__}
-    return bool(classes & PASSING) or any(code in str(error) for code in PASSING_CODES)
 
 
 def _fields(found: Any) -> dict[str, bytes]:

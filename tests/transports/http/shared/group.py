@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
-from contextlib import AsyncExitStack
+from collections.abc import Awaitable, Callable, Generator
+from contextlib import AsyncExitStack, contextmanager
 from typing import Any
 
+import pytest
+
 from defserve import Context, Limits, Server
-from tests.asgi import Peer, living
+from tests.asgi import Exchange, Peer, living
 
 
 async def becomes(found: Callable[[], Awaitable[Any]], wanted: Any) -> None:
@@ -152,3 +154,30 @@ class Client:
                 peer.session = self._peers[self._first].session
             peer._last_id = 1000 * len(self._peers)  # ids of one session are its own
         return self._peers[name]
+
+
+def sessions(worker: Worker) -> Any:
+    return worker.app.streamable.sessions
+
+
+def session(worker: Worker, client: Client) -> Any:
+    return next(each for each in sessions(worker) if each.id == client.session)
+
+
+async def leave(exchange: Exchange) -> None:
+    exchange.leave()
+    await exchange.ended()
+
+
+@contextmanager
+def held_back(patch: pytest.MonkeyPatch, link: Any) -> Generator[None]:
+    """Inside, what is written waits. What is asked is answered."""
+    gate, real = asyncio.Event(), link._writes._send
+
+    async def send(batch: Any) -> Any:
+        await gate.wait()
+        return await real(batch)
+
+    patch.setattr(link._writes, "_send", send)
+    yield
+    gate.set()

@@ -55,7 +55,7 @@ async def test_what_changed_while_a_session_had_no_owner_is_told_by_the_next_one
     await until(lambda: "memo" in str(next(iter(group["one"].app.streamable.sessions)).known))
     await group["one"].kill()
     group["two"].server.resource_updated("memo://a")
-    await until(lambda: not group["two"].link._queue)
+    await until(lambda: group["two"].link.is_written)
     await group.start("three")
     stream = await client.at("three").listen().started()
     await stream.until(lambda: bool(stream.messages))

@@ -18,7 +18,7 @@ SOON = 0.05
 @pytest.fixture(autouse=True)
 def no_doubt(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whoever has no lease is dead at once, not only some seconds after the store was reached."""
-    monkeypatch.setattr("defserve.transports.http.shared.session.LEASE", 0.0)
+    monkeypatch.setattr("defserve.stores.shared.link.SharedLink.knows_who_lives", True)
     monkeypatch.setattr("defserve.transports.http.shared.reading.LOOK_SECONDS", SOON)
 
 

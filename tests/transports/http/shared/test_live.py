@@ -147,6 +147,22 @@ async def test_an_event_for_everyone_reaches_the_sessions_of_all_processes_once(
     await leave(*streams)
 
 
+async def test_an_event_for_everyone_reaches_a_session_whose_process_has_just_died(
+    pair: Group, monkeypatch: pytest.MonkeyPatch
+):
+    client, lives = await started(pair, "one", "two")
+    await client.at("two").call("who")  # known in both
+    stream = await client.at("two").listen().started()
+    await pair["one"].kill()
+    assert await lives["two"].clock.push("now", to=everyone) == []
+    monkeypatch.setattr("defserve.stores.shared.link.SharedLink.knows_who_lives", True)
+    await until(lambda: pair["two"].link.is_written)
+    await pair["two"].app.streamable.sessions._check_owners()
+    event = await asked(stream, "push/event")
+    await client.at("two").answer(event, {"accepted": True})
+    await leave(stream)
+
+
 async def test_an_event_that_is_lost_because_hosts_do_not_answer_is_logged(
     pair: Group, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ):

@@ -101,6 +101,21 @@ async def test_a_session_that_ended_while_a_process_heard_nothing_is_over_for_it
     assert (await client.at("two").begin_call("who").ended()).status == 404
 
 
+async def test_a_question_that_was_asked_meanwhile_takes_its_answer_at_any_process(pair: Group, own_redis: RedisServer):
+    client = await pair.client("one", capabilities={"elicitation": {}})
+    await client.at("two").call("who")
+    await away(pair, own_redis)
+    call = client.at("one").begin_call("asks")
+    question = await call.next()
+    await back(pair, own_redis)
+    given = {"action": "accept", "content": {"value": "Ada"}}
+    async with asyncio.timeout(20):
+        while (await client.at("two").answer(question, given)).status == 503:  # noqa: ASYNC110
+            await asyncio.sleep(0.05)
+    await call.ended()
+    assert text(last(call)) == "one heard Ada"
+
+
 async def test_a_process_that_starts_without_it_gives_nobody_access_until_it_knows_what_was_revoked(
     own_redis: RedisServer, monkeypatch: pytest.MonkeyPatch
 ):

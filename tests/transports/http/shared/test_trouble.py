@@ -13,12 +13,12 @@ import pytest
 from defserve import Server
 from defserve.auth.principals import Principal
 from defserve.errors import LimitExceeded
-from defserve.stores.shared import link as links
+from defserve.stores.shared import writes
 from defserve.stores.shared.scripts.sessions import CLAIM, LOAD, TOUCH
 from defserve.stores.store import StoreUnavailable
 from defserve.transports.http.shared.reading import StreamReader
-from tests.asgi import HANDSHAKE, STATELESS, Exchange, last, text
-from tests.transports.http.shared.group import Client, Group, Worker
+from tests.asgi import HANDSHAKE, STATELESS, last, text
+from tests.transports.http.shared.group import Client, Group, Worker, held_back, leave, session, sessions
 from tests.waiting import until
 
 pytestmark = pytest.mark.anyio
@@ -26,21 +26,8 @@ pytestmark = pytest.mark.anyio
 STRANGER = Principal("stranger")
 
 
-def sessions(worker: Worker) -> Any:
-    return worker.app.streamable.sessions
-
-
-def session(worker: Worker, client: Client) -> Any:
-    return next(each for each in sessions(worker) if each.id == client.session)
-
-
 async def owner(worker: Worker, client: Client) -> str:
     return (await worker.link._redis.hget(f"{worker.link._prefix}session:{client.session}", "owner")).decode()
-
-
-async def leave(exchange: Exchange) -> None:
-    exchange.leave()
-    await exchange.ended()
 
 
 def failing_once(patch: pytest.MonkeyPatch, owner: Any, name: str) -> None:
@@ -127,7 +114,7 @@ async def test_a_session_that_cannot_be_refreshed_keeps_no_change_from_others(
 async def test_what_cannot_be_queued_is_refused_and_kept_later(group: Group, monkeypatch: pytest.MonkeyPatch):
     client = await group.client("one")
     with monkeypatch.context() as patch:
-        patch.setattr(links, "QUEUED_BYTES", -1)
+        patch.setattr(writes, "QUEUED_BYTES", -1)
         refused = await client.at("one").begin_request("logging/setLevel", {"level": "debug"}).ended()
         assert refused.status == 503 and session(group["one"], client).has_changed
     await client.at("one").ask("resources/subscribe", {"uri": "memo://a"})
@@ -137,10 +124,10 @@ async def test_what_cannot_be_queued_is_refused_and_kept_later(group: Group, mon
 async def test_cancellations_of_calls_elsewhere_do_not_queue_without_end(group: Group, monkeypatch: pytest.MonkeyPatch):
     client = await group.client("one")
     one, link = session(group["one"], client), group["one"].link
-    for most, is_sent in ((links.QUEUED_BYTES, True), (-1, False)):
-        monkeypatch.setattr(links, "QUEUED_BYTES", most)
+    for most, is_sent in ((writes.QUEUED_BYTES, True), (-1, False)):
+        monkeypatch.setattr(writes, "QUEUED_BYTES", most)
         one.cancel_elsewhere("unknown", one.opener)
-        assert bool(link._queue) is is_sent
+        assert link.is_written is not is_sent
         await until(lambda: link.is_written)
 
 
@@ -163,13 +150,13 @@ async def test_a_result_is_given_although_its_session_cannot_be_kept(group: Grou
 async def test_what_is_loaded_has_what_was_changed_here_before(group: Group, monkeypatch: pytest.MonkeyPatch):
     client = await group.client("one")
     one, link, gate = session(group["one"], client), group["one"].link, asyncio.Event()
-    real = link._send
+    real = link._writes._send
 
     async def send(batch: Any) -> Any:
         await gate.wait()
         return await real(batch)
 
-    monkeypatch.setattr(link, "_send", send)
+    monkeypatch.setattr(link._writes, "_send", send)
     one.credentials["k"] = one.opener
     one.change(["credential:k", '{"id": "me", "kind": "token", "scopes": [], "claims": {}, "credential": "k"}'], [])
     loading = asyncio.create_task(sessions(group["one"]).load(client.session, one.opener))
@@ -178,20 +165,6 @@ async def test_what_is_loaded_has_what_was_changed_here_before(group: Group, mon
     gate.set()
     await loading
     assert "k" in one.credentials
-
-
-@contextmanager
-def held_back(patch: pytest.MonkeyPatch, link: Any) -> Generator[None]:
-    """Inside, what is written waits. What is asked is answered."""
-    gate, real = asyncio.Event(), link._send
-
-    async def send(batch: Any) -> Any:
-        await gate.wait()
-        return await real(batch)
-
-    patch.setattr(link, "_send", send)
-    yield
-    gate.set()
 
 
 async def some_round_trips(link: Any, session: Any) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Callable, Iterator, Mapping
+from contextlib import nullcontext, suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -95,15 +96,17 @@ class ChannelSection(Section):
         """What another process has `kept`."""
         self.directory.restore(session, kept)
 
-    async def received(self, value: Any) -> None:
-        """Another process has messages for everyone: they are delivered to the sessions that this one owns."""
+    async def received(self, value: Any, only: Session | None) -> None:
+        """Another process has messages for everyone: the sessions that this one owns get them, or `only` one."""
         type, written = value
         if (kind := self.directory.types.get(type)) is not None:
             messages = [
                 Message.remembered(found if isinstance(found, str) else kind.remembered(found), wire)
                 for found, wire in written
             ]
-            await MessageDelivery(self.directory, kind, messages, peers.everyone).deliver()
+            # One host alone may not want them, which is no fault of anybody.
+            with suppress(Refused, PeerError) if only is not None else nullcontext():
+                await MessageDelivery(self.directory, kind, messages, only or peers.everyone).deliver()
 
     def _close_soon(self, session: Session, opened: list[HeldChannel]) -> None:
         if opened:

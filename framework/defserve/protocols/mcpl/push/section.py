@@ -95,10 +95,14 @@ class PushSection(Section):
         receipts = await asyncio.gather(*[self._outcome(peer, feature_set, wire) for peer in found])
         return receipts if feature_set.inbox is None else [*receipts, _kept(feature_set, wire, None)]
 
-    async def received(self, wire: Params) -> None:
-        """Another process pushes an event to everyone: it is sent to the sessions that this one owns."""
-        if (feature_set := self.server.sets.get(wire["featureSet"])) is not None:
+    async def received(self, wire: Params, only: Session | None) -> None:
+        """Another process pushes an event to everyone: the sessions that this one owns get it, or `only` one."""
+        if (feature_set := self.server.sets.get(wire["featureSet"])) is None:
+            return
+        if only is None:
             await self._broadcast(feature_set, wire, None)
+        elif _obstacle(peers.Peer(only), feature_set) is None:
+            await self._outcome(peers.Peer(only), feature_set, wire)
 
     def can(self, peer: peers.Peer) -> bool:
         """Whether some set can push to this peer, directly or through its inbox."""

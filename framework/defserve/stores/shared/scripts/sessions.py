@@ -86,6 +86,19 @@ return 1
 """
 )
 
+# session, worker, the last news delivered or '': its owner leaves it to the next worker that serves it
+RELEASE: Final = (
+    HEAD
+    + """
+local key, worker, delivered = P .. 'session:' .. ARGV[2], ARGV[3], ARGV[4]
+if call('HGET', key, 'owner') ~= worker then return 0 end
+call('HSET', key, 'owner', '')
+if is_later(delivered, call('HGET', key, 'delivered') or '0-0') then call('HSET', key, 'delivered', delivered) end
+news('t', 'changed', 's', ARGV[2], 'w', worker)
+return 1
+"""
+)
+
 # session, ttl → whether the session is there
 TOUCH: Final = (
     HEAD

@@ -208,7 +208,7 @@ return {found, alive(found[1]) and 1 or 0, alive(theirs) and 1 or 0}
 """
 )
 
-# session, name, the reader before, the new one, its rights, ttl → whether it reads now
+# session, name, the reader before, the new one, its rights, ttl; what it has read, and what it left → whether it reads
 ATTACH: Final = (
     HEAD
     + """
@@ -219,6 +219,7 @@ local current = call('HGET', stream, 'reader') or ''
 if current == reader then return 1 end
 if current ~= before then return 0 end
 call('HSET', stream, 'reader', reader, 'rights', ARGV[6])
+if ARGV[8] then call('HSET', stream, 'read', ARGV[8], 'skipped', ARGV[9]) end
 call('HSETNX', stream, 'last', 0)
 call('HSETNX', P .. 'streams:' .. id, name, 0)
 keep(stream, ttl)

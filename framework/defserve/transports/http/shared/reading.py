@@ -216,12 +216,14 @@ class StreamReader:
 
     def _mark(self, is_on: str) -> None:
         """Tell the store how far this client has read, for the next one that comes without an id."""
-        events = (item.id for item in self.exchange.unread if item.id and item.message.data)
-        unread = [int(id.rpartition("-")[2]) for id in events]
         self._is_marking = False
-        skipped = [*sorted(self.skipped), *(number for number in unread if number <= self.read)]
-        text = json.dumps(sorted(set(skipped)))
-        self.session.link.write(streams.READ, self.session.id, self.name, self.token, self.read, text, is_on)
+        self.session.link.write(streams.READ, self.session.id, self.name, self.token, *self.standing(), is_on)
+
+    def standing(self) -> tuple[int, str]:
+        """The last event that has left, and those before that have not."""
+        events = (item.id for item in self.exchange.unread if item.id and item.message.data)
+        unread = {int(id.rpartition("-")[2]) for id in events}
+        return self.read, json.dumps(sorted(self.skipped | {number for number in unread if number <= self.read}))
 
 
 def standing(found: Any) -> tuple[int, set[int]]:

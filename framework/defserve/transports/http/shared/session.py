@@ -13,7 +13,7 @@ from defserve.auth.principals import Principal
 from defserve.auth.remembered import remembered, written
 from defserve.errors import LimitExceeded
 from defserve.stores.shared.delivery import Delivery
-from defserve.stores.shared.link import LEASE, SharedLink
+from defserve.stores.shared.link import SharedLink
 from defserve.stores.shared.scripts import questions, sessions, streams, workers
 from defserve.stores.store import StoreUnavailable
 from defserve.transports.http.exchange import Exchange
@@ -61,6 +61,8 @@ class SharedSession(HttpSession):
         self.is_stale = self.has_changed = self.goes_on = False
         self.changes = 0
         """How often this process has changed the record."""
+        self._changing = 0
+        """How many of these changes the store does not have yet."""
         self.owner, self.touched = "", time.monotonic()
         self.delivered = "0-0"
         """The last news that was delivered when the record was loaded."""
@@ -130,12 +132,17 @@ class SharedSession(HttpSession):
         if put or drop:
             self.known = record
             self.change(put, drop)
+        if self._changing:  # by this call, or by one before whose caller was told to try again
             await self.written()
 
     def change(self, put: list[str], drop: list[str]) -> None:
         """Write names and values of the record, and tell the other processes."""
         self.changes += 1
-        self.link.write(sessions.CHANGE, self.id, self.link.worker, len(drop), *drop, *put)
+        self._changing += 1
+        self.link.write(sessions.CHANGE, self.id, self.link.worker, len(drop), *drop, *put, done=self._changed)
+
+    def _changed(self, reply: object) -> None:
+        self._changing -= 1
 
     async def written(self) -> None:
         """Wait until the store has everything. Raises StoreUnavailable if that takes too long."""
@@ -250,7 +257,7 @@ class SharedSession(HttpSession):
             with reader.released_if_it_fails():
                 if await self._attach(reader, fields[5]):
                     reader.prime()
-                    await reader.fetch() if looked is not None else None
+                    await reader.fetch()  # the first event may have come after the look
                     return reader
         return None
 
@@ -265,8 +272,10 @@ class SharedSession(HttpSession):
     async def _attach(self, reader: StreamReader, before: bytes | None) -> bool:
         rights = json.dumps(written(reader.exchange.principal))
         old = self.reading.get(reader.name)
+        # Where it begins is all that its client has. It may come back without an id.
+        begins = reader.standing() if reader.name == STANDALONE else ()
         if not await self.link.run(
-            *(streams.ATTACH, self.id, reader.name, before or b"", reader.token, rights, self.ttl)
+            *(streams.ATTACH, self.id, reader.name, before or b"", reader.token, rights, self.ttl, *begins)
         ):
             return False
         if old is not None:
@@ -276,8 +285,7 @@ class SharedSession(HttpSession):
 
     async def interrupt_if_dead(self, name: str) -> None:
         """End a stream, exactly once, whose call ran in a process that died."""
-        # A store that was away forgets leases. Whoever lives has renewed its own soon after.
-        if not self.link.is_up or time.monotonic() - self.link.up_since < LEASE:
+        if not self.link.knows_who_lives:
             return
         looked = await self.link.run(streams.LOOK, self.id, name)
         if looked is None or looked[1] or looked[0][3] or not looked[0][0]:

@@ -155,9 +155,10 @@ class SharedSessions(HttpSessions):
             try:
                 await self._find_owner(known, record.get("owner", ""), bool(found[1]))
             except BaseException:
-                known.is_stale = True  # to be tried again
+                known.is_stale = True
+                self._link.behind.add(known)  # to be tried again: nobody else tells it news if this claim was taken
                 raise
-        if known.missed and not known.is_stale:
+        if known in self._link.behind and not known.is_stale:
             news = known.take_missed()
             if known.is_owner and self.replay is not None:
                 self.replay(known, news)
@@ -179,11 +180,14 @@ class SharedSessions(HttpSessions):
         while True:
             if session.has_changed:
                 await session.keep()
+            if not self._link.is_written:
+                await session.written()  # what was changed here must not be read as it was before
             before = self._link.read_news, self._heard.get(session.id), session.changes
             # What was subscribed to before news was published must be known when it is told.
             found = await self._link.run(sessions.LOAD, session.id)
             news = await self._link.news_after(since)
-            if before == (self._link.read_news, self._heard.get(session.id), session.changes):
+            now = self._link.read_news, self._heard.get(session.id), session.changes
+            if before == now and not session.has_changed:
                 break
         if found is None:
             self.forget(session)
@@ -271,8 +275,8 @@ class SharedSessions(HttpSessions):
     def _release(self, session: SharedSession) -> None:
         """Forget a session that goes on. If this process owns it, the next one that serves it will."""
         if session.owner == self._link.worker:
-            delivered = [] if session.missed else ["delivered", f"{self._link.read_news}-{1 << 30}"]
-            session.change(["owner", "", *delivered], [])
+            delivered = "" if session.missed else f"{self._link.handled_news}-{1 << 30}"
+            self._link.write(sessions.RELEASE, session.id, self._link.worker, delivered)
         self.forget(session)
 
     def end_idle(self) -> None:
@@ -342,8 +346,8 @@ class SharedSessions(HttpSessions):
     async def _check_owners(self) -> None:
         """Take over the sessions whose owner died. They may be read here without another request."""
         owners = {each.owner for each in map(_shared, self)} - {"", self._link.worker}
-        if not owners or not self._link.is_up or time.monotonic() - self._link.up_since < self._link.lease:
-            return  # a store that was away forgets leases
+        if not owners or not self._link.knows_who_lives:
+            return
         with suppress(Refused):
             found: list[int] = await self._link.run(workers.ALIVE, *owners)
             dead = {owner for owner, is_alive in zip(owners, found, strict=True) if not is_alive}

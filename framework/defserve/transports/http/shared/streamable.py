@@ -11,7 +11,7 @@ from typing import cast
 from defserve.auth.remembered import remembered, written
 from defserve.errors import LimitExceeded, Refused
 from defserve.stores.shared.link import SharedLink
-from defserve.stores.shared.scripts import questions
+from defserve.stores.shared.scripts import questions, workers
 from defserve.stores.store import StoreUnavailable
 from defserve.transports.http.answering import RETRY, Attached, ResponseRoute, answer, run, stream
 from defserve.transports.http.exchange import Exchange
@@ -196,18 +196,30 @@ class SharedStreamable(Streamable):
         if not isinstance(question, str) or len(question) > LONGEST_QUESTION or question.startswith(session.numbering):
             return True  # it was asked here, or by nobody
         found = await self.link.run(questions.QUESTION, session.id, question)
-        if found is None:
-            return True  # nobody waits for it any more
-        if not exchange.principal.covers(remembered(json.loads(found.split(b"\n", 2)[2]))):
+        if found is not None and not exchange.principal.covers(remembered(json.loads(found.split(b"\n", 2)[2]))):
             return False
         body = {"result": reply.result} if reply.error is None else {"error": reply.error}
         data, who = encode({"jsonrpc": "2.0", "id": question, **body}), json.dumps(written(exchange.principal))
         if not self.link.is_written:
             await session.written()  # what came before the answer comes first
-        taken = await self.link.run(questions.ANSWER, session.id, question, question.partition(".")[0], data, who)
+        await self._deliver(session, question, data, who, is_kept=found is not None)
+        return True
+
+    async def _deliver(self, session: SharedSession, question: str, data: bytes, who: str, *, is_kept: bool) -> None:
+        """Put an answer into the mailbox of the process that asks."""
+        worker = question.partition(".")[0]
+        if is_kept:
+            taken = await self.link.run(questions.ANSWER, session.id, question, worker, data, who)
+        elif not session.is_elsewhere(question):
+            return  # nobody waits for it any more
+        else:
+            # Nobody waits for it, or it was asked while the store was away. The process that asked knows, and judges.
+            letter = ("t", "answer", "s", session.id, "d", data, "p", who)
+            taken = await self.link.run(workers.MAIL, "", "", worker, *letter)
+            if taken == 0 and not self.link.knows_who_lives:
+                raise StoreUnavailable("The process that asks is not back yet")
         if taken == questions.FULL:
             raise StoreUnavailable("The process that asks is behind with its answers")
-        return True
 
     async def _list(self, session: HttpSession, exchange: Exchange, request: Request) -> bool:
         try:

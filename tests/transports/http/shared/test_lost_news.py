@@ -1,0 +1,128 @@
+"""A change that was answered for reaches who subscribed to it, whichever message with the store fails or comes late."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from defserve.protocols.mcp.resources.subscriptions import SubscribedUris
+from defserve.stores.shared.scripts import streams
+from defserve.stores.shared.scripts.sessions import CLAIM
+from defserve.stores.store import StoreUnavailable
+from defserve.transports.http.shared import session as shared
+from defserve.transports.http.shared.reading import StreamReader
+from tests.transports.http.shared.group import Client, Group, becomes, held_back, leave, session, sessions
+from tests.waiting import until
+
+pytestmark = pytest.mark.anyio
+
+SUBSCRIBE = "resources/subscribe", {"uri": "memo://a"}
+
+
+def notify(group: Group, client: Client, text: str) -> None:
+    session(group["one"], client).conversation.notify("notifications/message", {"data": text, "level": "info"})
+
+
+async def test_a_subscription_that_is_tried_again_is_answered_when_the_store_has_it(
+    group: Group, monkeypatch: pytest.MonkeyPatch
+):
+    client = await group.client("one")
+    monkeypatch.setattr(shared, "WRITE_TIMEOUT", 0.01)
+    with held_back(monkeypatch, group["one"].link):
+        for _ in range(2):
+            assert (await client.at("one").begin_request(*SUBSCRIBE).ended()).status == 503
+    await until(lambda: group["one"].link.is_written)
+    assert (await client.at("one").begin_request(*SUBSCRIBE).ended()).status == 200
+
+
+async def test_a_new_owner_keeps_what_was_subscribed_to_here_and_is_not_written_yet(
+    group: Group, monkeypatch: pytest.MonkeyPatch
+):
+    client, two = await group.client("one"), group["two"]
+    await client.at("two").call("who")
+    known = session(two, client)
+    with held_back(monkeypatch, two.link):
+        asking = client.at("two").begin_request(*SUBSCRIBE)
+        await until(lambda: not two.link.is_written)
+        taking = asyncio.create_task(sessions(two)._take_over(known, two.link.read_news))
+        for _ in range(3):
+            await two.link.run(streams.LOOK, client.session, "s")
+    await taking
+    await asking.ended()
+    assert "memo://a" in known.conversation.local(SubscribedUris).uris
+
+
+async def test_a_claim_whose_reply_was_lost_is_made_again_without_another_request(
+    group: Group, monkeypatch: pytest.MonkeyPatch
+):
+    client, two = await group.client("one"), group["two"]
+    await client.at("one").ask(*SUBSCRIBE)
+    await group["one"].kill()
+    real = two.link.run
+
+    async def run(script: str, *args: Any) -> Any:
+        reply = await real(script, *args)
+        if script == CLAIM:
+            monkeypatch.setattr(two.link, "run", real)
+            raise StoreUnavailable("The store cannot be reached")
+        return reply
+
+    monkeypatch.setattr(two.link, "run", run)
+    assert (await client.at("two").begin_call("who").ended()).status == 503
+    for renewed in two.link.renewed:
+        renewed()
+    await until(lambda: session(two, client).is_owner and not two.link.behind)
+
+
+async def test_the_first_event_may_come_while_a_client_begins_to_listen(group: Group, monkeypatch: pytest.MonkeyPatch):
+    client, two = await group.client("one"), group["two"]
+    await client.at("two").call("who")
+    real = two.link.run
+
+    async def run(script: str, *args: Any) -> Any:
+        reply = await real(script, *args)
+        if script == streams.LOOK:
+            monkeypatch.setattr(two.link, "run", real)
+            notify(group, client, "first")
+            await until(lambda: group["one"].link.is_written)
+        return reply
+
+    monkeypatch.setattr(two.link, "run", run)
+    stream = await client.at("two").listen().started()
+    await stream.until(lambda: bool(stream.messages))
+    await leave(stream)
+
+
+async def test_who_resumes_and_is_cut_off_at_once_comes_back_to_where_it_was(
+    group: Group, monkeypatch: pytest.MonkeyPatch
+):
+    client, link = await group.client("one"), group["two"].link
+    first = await client.at("one").listen().started()
+    for text in ("a", "b"):
+        notify(group, client, text)
+    await first.until(lambda: len(first.messages) == 2)
+
+    async def read() -> bytes:
+        return await link._redis.hget(f"{link._prefix}stream:{client.session}:s", "read")
+
+    await becomes(read, b"2")
+
+    async def fetch(self: StreamReader) -> None:
+        """Its worker dies before it has given the client anything."""
+
+    monkeypatch.setattr(StreamReader, "fetch", fetch)
+    second = await client.at("two").listen(str(first.events[1].id)).started()
+    assert await read() == b"1"
+    await leave(second)
+
+
+async def test_an_owner_that_leaves_a_session_leaves_the_news_that_it_is_just_handling(group: Group):
+    client, one = await group.client("one"), group["one"]
+    before = one.link.handled_news
+    one.link._cursors["news"] = "99999999999999-0"
+    session(one, client).evict()
+    await until(lambda: one.link.is_written)
+    key = f"{one.link._prefix}session:{client.session}"
+    assert await one.link._redis.hmget(key, "owner", "delivered") == [b"", f"{before}-{1 << 30}".encode()]
