@@ -15,6 +15,7 @@ from collections.abc import Callable, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
+from weakref import finalize
 
 from defserve.search.bm25 import weighed
 from defserve.search.entries import EntryFilter, ToolEntry, derived_categories, parameters_of
@@ -114,6 +115,7 @@ def fts5() -> Ranker:
         found = database.execute("select id from tools where tools match ? order by rank limit ?", (asked, TOP))
         return ([id for (id,) in found] if asked else []), False
 
+    finalize(rank, database.close)
     return rank
 
 

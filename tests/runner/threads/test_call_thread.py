@@ -8,6 +8,7 @@ import re
 import sqlite3
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import closing
 from contextvars import ContextVar
 from pathlib import Path
 from threading import get_ident
@@ -354,7 +355,7 @@ def shop(path: Path) -> Server:
 @pytest.mark.slow
 async def test_a_thousand_calls_over_32_connections_with_plain_sqlite3_all_succeed(tmp_path: Path):
     path = tmp_path / "shop.db"
-    with sqlite3.connect(path) as connection:
+    with closing(sqlite3.connect(path)) as connection, connection:
         connection.execute("pragma journal_mode=wal")
         connection.execute("create table sold (item integer)")
     failures: list[Any] = []
@@ -372,7 +373,7 @@ async def test_a_thousand_calls_over_32_connections_with_plain_sqlite3_all_succe
 
         await asyncio.gather(*[customer(number) for number in range(CONNECTIONS)])
     assert failures == []
-    with sqlite3.connect(path) as connection:
+    with closing(sqlite3.connect(path)) as connection, connection:
         assert sorted(connection.execute("select item from sold")) == [(item,) for item in range(CALLS)]
 
 
