@@ -16,7 +16,7 @@ THINKING = 0.1
 # Until what was pushed last has arrived. A push whose answer was lost is sent again after a minute.
 HEARING_SECONDS = 90.0
 UNKNOWN_CHANNEL = -32023
-TICK, OWN, KINDS = "tick", ("push", "say"), ("push", "say", "push_to_all")
+TICK, KINDS = "tick", ("push", "say", "push_to_all")
 
 
 class Host(Client):
@@ -81,8 +81,7 @@ class Host(Client):
 class Hosts:
     """Some hosts. `pushed` are the series that all of them must hear, by how long they are."""
 
-    def __init__(self, running: Group, seed: int, kinds: tuple[str, ...] = KINDS) -> None:
-        self._kinds = kinds
+    def __init__(self, running: Group, seed: int) -> None:
         self.hosts = [Host(f"h{number}", Random(seed + 100 + number), running) for number in range(HOSTS)]
         self._random, self._over = Random(seed), asyncio.Event()
         self._watched: list[list[tuple[str, str]]] = []
@@ -102,7 +101,7 @@ class Hosts:
         turn = 0
         while not self._over.is_set():
             turn += 1
-            kind, total = self._random.choice(self._kinds), self._random.randint(1, MOST_AT_ONCE)
+            kind, total = self._random.choice(KINDS), self._random.randint(1, MOST_AT_ONCE)
             token = f"{kind}/{host.name}/{turn}"
             given = {"address": host.name} if kind == "say" else {}
             text = await host.until_answered(kind, {"token": token, "total": total, **given})

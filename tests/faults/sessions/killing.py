@@ -13,7 +13,7 @@ from tests.faults.process import Broken
 from tests.faults.sessions.client import Client
 from tests.faults.sessions.driver import Driver, Official, installed
 from tests.faults.sessions.group import Group, group
-from tests.faults.sessions.hosts import KINDS, OWN, Hosts
+from tests.faults.sessions.hosts import Hosts
 
 WORKERS, FEW_WORKERS, CLIENTS = 5, 2, 2
 REDIS_EVERY = 6
@@ -26,15 +26,12 @@ COLUMNS = ("answered", "told", "cut", "refused", "resumed", "events", "again", "
 
 def kill_sharing(seed: int, runs: int) -> Tally:
     """Faults under load from official clients and our own. Prints a table. Raises Broken."""
-    return asyncio.run(_kill_all(seed, runs, installed(), WORKERS, PAUSE, KINDS))
+    return asyncio.run(_kill_all(seed, runs, installed(), WORKERS, PAUSE))
 
 
 def kill_sharing_here(seed: int, runs: int) -> Tally:
-    """The same with our own clients alone, few workers, and faults that follow closely.
-
-    Nothing is pushed to everyone: a process loses what it has read and not sent when it dies.
-    """
-    return asyncio.run(_kill_all(seed, runs, [], FEW_WORKERS, 0.6, OWN))
+    """The same with our own clients alone, few workers, and faults that follow closely."""
+    return asyncio.run(_kill_all(seed, runs, [], FEW_WORKERS, 0.6))
 
 
 async def talk(client: Client, random: Random, over: asyncio.Event) -> None:
@@ -121,12 +118,10 @@ def _updates(events: list[tuple[str, str]]) -> int:
     return sum(method == "notifications/resources/updated" for _, method in events)
 
 
-async def _kill_all(
-    seed: int, runs: int, official: list[Official], workers: int, pause: float, kinds: tuple[str, ...]
-) -> Tally:
+async def _kill_all(seed: int, runs: int, official: list[Official], workers: int, pause: float) -> Tally:
     random, drivers = Random(seed), list[Driver]()
     async with group(workers) as running:
-        own, hosts = OwnClients(running, seed), Hosts(running, seed, kinds)
+        own, hosts = OwnClients(running, seed), Hosts(running, seed)
         try:
             for each in official:
                 drivers.append(await Driver.start(each, running.url, seed, CLIENTS))

@@ -60,9 +60,9 @@ class SharedHosts:
 
     def _on_verb(self, fields: Fields, id: str) -> None:
         if fields[WORKER].decode() != self._news.link.worker:
-            self._receive(None, fields)
+            self._receive(None, fields, self._news.link.handled_news)
 
-    def _receive(self, only: Session | None, fields: Fields) -> None:
+    def _receive(self, only: Session | None, fields: Fields, before: str) -> asyncio.Task[None] | None:
         """Tell one session, or all that this process owns. A new owner may tell again what the one before has told.
 
         Hosts know events and messages by their ids.
@@ -71,13 +71,16 @@ class SharedHosts:
             logging.getLogger("defserve").warning(
                 "what another process says to everyone is lost: hosts have not answered %d others", MOST_TASKS
             )
-        else:
-            # The next news must not wait for hosts that answer slowly.
-            task = asyncio.create_task(self._mcpl.received(fields["v"].decode(), json.loads(fields["d"]), only))
-            self._tasks.add(task)
-            task.add_done_callback(self._note_end)
+            return None
+        # The next news must not wait for hosts that answer slowly.
+        task = asyncio.create_task(self._mcpl.received(fields["v"].decode(), json.loads(fields["d"]), only))
+        self._tasks.add(task)
+        self._news.link.unfinished[task] = before
+        task.add_done_callback(self._note_end)
+        return task
 
     def _note_end(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
+        self._news.link.unfinished.pop(task, None)
         if not task.cancelled() and (error := task.exception()) is not None:
             logging.getLogger("defserve").warning("what another process says to everyone is lost: %s", error)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, cast
 
 from defserve.stores.shared.delivery import Delivery
-from defserve.stores.shared.link import SharedLink
+from defserve.stores.shared.link import SharedLink, before
 
 if TYPE_CHECKING:
     from defserve.core.session import Session
@@ -35,9 +36,9 @@ class SessionNews:
     def __init__(self, link: SharedLink, sessions: SharedSessions, *, is_first: bool) -> None:
         self.link, self.sessions, self.is_first = link, sessions, is_first
         self._kinds: dict[str, NewsKind] = {}
-        self.missed: dict[str, Callable[[Session, Fields], None]] = {}
+        self.missed: dict[str, Callable[[Session, Fields, str], asyncio.Task[None] | None]] = {}
         """Kinds of news that this process handles by itself. A session is told those that it has missed."""
-        sessions.replay = self._replay
+        sessions.ownership.replay = self._replay
 
     def add(self, name: str, kind: NewsKind) -> None:
         self._kinds[name] = kind
@@ -77,7 +78,8 @@ class SessionNews:
         if self.is_first:
             kind.others(fields, fields[WORKER].decode() == self.link.worker)
 
-    def _replay(self, session: SharedSession, news: list[tuple[str, Fields]] | None) -> None:
+    def _replay(self, session: SharedSession, news: list[tuple[str, Fields]] | None) -> set[asyncio.Task[None]]:
+        left = set[asyncio.Task[None] | None]()
         if news is None:
             for kind in self._kinds.values():
                 kind.lost(_conversation(session))
@@ -86,7 +88,8 @@ class SessionNews:
             if (kind := self._kinds.get(name)) is not None:
                 self._deliver(kind, [session], fields, id)
             elif (tell := self.missed.get(name)) is not None:
-                tell(_conversation(session), fields)
+                left |= {tell(_conversation(session), fields, before(id))}
+        return {task for task in left if task is not None}
 
     def _deliver(self, kind: NewsKind, sessions: Iterable[SharedSession], fields: Fields, id: str) -> None:
         self.link.delivering = Delivery(id)

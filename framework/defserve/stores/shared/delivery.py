@@ -21,9 +21,9 @@ class Delivery:
 
     def skip(self, session: str, delivered: str) -> bool:
         """Whether the next message is there already: `delivered` is the id of the last one. Then it is left out."""
-        id, _, last = delivered.rpartition("-")
-        count = self._counts.get(session, 0) + 1
-        if self.id != id or count > int(last):
+        time, place, last = ([int(part) for part in delivered.split("-")] + [0])[:3]
+        count, mine = self._counts.get(session, 0) + 1, tuple(map(int, self.id.split("-")))
+        if mine > (time, place) or (mine == (time, place) and count > last):
             return False
         self._counts[session] = count
         return True

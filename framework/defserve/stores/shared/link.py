@@ -6,7 +6,7 @@ import asyncio
 import logging
 import secrets
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from typing import Any, Final, TypeAlias, cast
 
@@ -26,6 +26,7 @@ CONNECTIONS: Final = 16
 PAGE: Final = 256
 START_TIMEOUT: Final = 2.0
 STOP_TIMEOUT: Final = 2.0
+LAST_PLACE: Final = (1 << 64) - 1
 
 Receiver: TypeAlias = Callable[[dict[str, bytes], str], Awaitable[None] | None]
 
@@ -62,10 +63,12 @@ class SharedLink:
         self._cursors: dict[str, str] = {}
         self.published = 0
         """How often this worker has told all of them something."""
-        self.handled_news = self._settled_news = "0-0"
+        self.handled_news = self._settled_news = self._own_news = "0-0"
         """The last news that receivers are done with, and of which everything that follows from it is in Redis."""
         self.behind: set[object] = set()
         """Those whom receivers could not tell some news yet."""
+        self.unfinished: dict[object, str] = {}
+        """Work that follows from news and goes on after its receivers, each with the last news before."""
         self._added = -1
         """The bytes of all news up to the last that was read; -1 if that is not known."""
         self._redis: Any = None
@@ -182,15 +185,27 @@ class SharedLink:
             return False
         self.published += 1
         if self.is_on_loop:  # before what is written next, such as the result of the call that publishes it
-            self.write_once(workers.PUBLISH, *fields, "w", self.worker)
+            self._publish(fields)
         else:
-            loop.call_soon_threadsafe(self.write_once, workers.PUBLISH, *fields, "w", self.worker)
+            loop.call_soon_threadsafe(self._publish, fields)
         return True
 
-    def write_once(self, script: str, *args: Value) -> None:
+    def _publish(self, fields: Sequence[str]) -> None:
+        self.write_once(workers.PUBLISH, *fields, "w", self.worker, done=self._note_published)
+
+    def _note_published(self, newest: bytes | None) -> None:
+        if newest is not None:
+            self._own_news = newest.decode()
+
+    @property
+    def has_read_its_own(self) -> bool:
+        """Whether this worker has received all that it has published itself."""
+        return self.is_written and not _is_before(self.read_news, self._own_news)
+
+    def write_once(self, script: str, *args: Value, done: Callable[[Any], None] | None = None) -> None:
         """`write` a script whose first arguments are who writes and a number, so that repeating it does nothing."""
         self._numbered += 1
-        self.write(script, self.worker, self._numbered, *args)
+        self.write(script, self.worker, self._numbered, *args, done=done)
 
     async def written(self, seconds: float) -> bool:
         """Wait until everything written so far is in Redis. False if that takes longer."""
@@ -343,7 +358,7 @@ class SharedLink:
     def _settle(self) -> str:
         """The news that nobody must deliver again if this worker dies. The next owner of a session begins after it."""
         if self.is_written and not self.behind:
-            self._settled_news = self.handled_news
+            self._settled_news = min(self.unfinished.values(), key=_numbers, default=self.handled_news)
         return self._settled_news
 
     def _note(self, error: Exception) -> None:
@@ -362,5 +377,16 @@ def _entries(found: Any) -> Any:
 
 
 def _is_before(one: str, other: str, *, or_same: bool = False) -> bool:
-    a, b = (tuple(int(part) for part in each.split("-")) for each in (one, other))
+    a, b = _numbers(one), _numbers(other)
     return a < b or (or_same and a == b)
+
+
+def before(id: str) -> str:
+    """The last id that news before this one can have."""
+    time, place = _numbers(id)
+    return f"{time}-{place - 1}" if place else f"{max(time - 1, 0)}-{LAST_PLACE}"
+
+
+def _numbers(id: str) -> tuple[int, int]:
+    time, _, place = id.partition("-")
+    return int(time), int(place)

@@ -46,7 +46,7 @@ async def test_a_new_owner_keeps_what_was_subscribed_to_here_and_is_not_written_
     with held_back(monkeypatch, two.link):
         asking = client.at("two").begin_request(*SUBSCRIBE)
         await until(lambda: not two.link.is_written)
-        taking = asyncio.create_task(sessions(two)._take_over(known, two.link.read_news))
+        taking = asyncio.create_task(sessions(two).ownership.take_over(known, two.link.read_news))
         for _ in range(3):
             await two.link.run(streams.LOOK, client.session, "s")
     await taking
@@ -125,4 +125,4 @@ async def test_an_owner_that_leaves_a_session_leaves_the_news_that_it_is_just_ha
     session(one, client).evict()
     await until(lambda: one.link.is_written)
     key = f"{one.link._prefix}session:{client.session}"
-    assert await one.link._redis.hmget(key, "owner", "delivered") == [b"", f"{before}-{1 << 30}".encode()]
+    assert await one.link._redis.hmget(key, "owner", "since") == [b"", before.encode()]

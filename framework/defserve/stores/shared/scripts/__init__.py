@@ -3,7 +3,7 @@
 ARGV[1] is the prefix of the keys. Under it:
 
 - `session:ID`, a hash: the record of a session. `owner` is the worker that delivers news to it (those after `since`,
-  when it began to), `delivered` the last news delivered
+  when it began to, or `opened`), `delivered` the last news delivered
 - `streams:ID`, a hash: its streams and how many bytes each holds; `ended:ID`, a sorted set: those that are over
 - `stream:ID:NAME`, a hash: who runs, called and reads a stream; `events:ID:NAME`, a Redis stream: its events
 - `questions:ID`, a hash: the open questions, each with its stream, its number there, and for whom it is

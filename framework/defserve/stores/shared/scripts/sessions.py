@@ -18,7 +18,8 @@ if limit and call('ZCARD', account) >= limit then return 0 end
 call('ZADD', account, time + ttl, id)
 keep(account, ttl)
 local last = call('XREVRANGE', P .. 'news', '+', '-', 'COUNT', 1)
-call('HSET', key, 'owner', worker, 'account', ARGV[5], 'delivered', last[1] and last[1][1] or '0-0')
+local newest = last[1] and last[1][1] or '0-0'
+call('HSET', key, 'owner', worker, 'account', ARGV[5], 'delivered', newest, 'opened', newest)
 for at = 7, #ARGV, 2 do call('HSET', key, ARGV[at], ARGV[at + 1]) end
 keep(key, ttl)
 return 1
@@ -50,13 +51,8 @@ if owner == worker then return call('HGET', key, 'since') or '' end
 if alive(owner) then return '' end
 -- An owner that died before it had delivered what the one before had left: its own count does not say so.
 local since = call('HGET', key, 'since') or owner and owner ~= '' and call('GET', P .. 'read:' .. owner) or '0-0'
-local delivered = call('HGET', key, 'delivered') or '0-0'
-if is_later(delivered, since) then
-  -- Of the last news only some messages may be there, so it is delivered again.
-  local time, place = delivered:match('(%d+)%-(%d+)')
-  since = place == '0' and string.format('%.0f-18446744073709551615', math.max(time - 1, 0))
-    or string.format('%s-%.0f', time, place - 1)
-end
+local opened = call('HGET', key, 'opened') or '0-0'
+if is_later(opened, since) then since = opened end
 call('HSET', key, 'owner', worker, 'since', since)
 news('t', 'claimed', 's', ARGV[2], 'w', worker)
 return since
@@ -86,14 +82,14 @@ return 1
 """
 )
 
-# session, worker, the last news delivered or '': its owner leaves it to the next worker that serves it
+# session, worker, the last news that it was told: its owner leaves it to the next worker that serves it
 RELEASE: Final = (
     HEAD
     + """
-local key, worker, delivered = P .. 'session:' .. ARGV[2], ARGV[3], ARGV[4]
+local key, worker = P .. 'session:' .. ARGV[2], ARGV[3]
 if call('HGET', key, 'owner') ~= worker then return 0 end
 call('HSET', key, 'owner', '')
-if is_later(delivered, call('HGET', key, 'delivered') or '0-0') then call('HSET', key, 'delivered', delivered) end
+call('HSETNX', key, 'since', ARGV[4])
 news('t', 'changed', 's', ARGV[2], 'w', worker)
 return 1
 """

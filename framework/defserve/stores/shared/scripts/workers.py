@@ -17,8 +17,15 @@ local function is_new(writer, number)
 end
 """
 
-# worker, number, field, value, …: something that every worker should receive
-PUBLISH: Final = HEAD + _ONCE + "if is_new(ARGV[2], ARGV[3]) then news(unpack(ARGV, 4)) end return 1"
+# worker, number, field, value, …: something that every worker should receive → the id of the newest news
+PUBLISH: Final = (
+    HEAD
+    + _ONCE
+    + """
+if is_new(ARGV[2], ARGV[3]) then news(unpack(ARGV, 4)) end
+return call('XREVRANGE', P .. 'news', '+', '-', 'COUNT', 1)[1][1]
+"""
+)
 
 # field, value, …: something for the worker that knows what it is about; nobody receives it later
 SIGNAL: Final = HEAD + "signal(unpack(ARGV, 2)) return 1"

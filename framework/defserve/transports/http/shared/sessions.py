@@ -7,7 +7,6 @@ import json
 import logging
 import re
 import time
-from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from typing import Any, cast
@@ -15,11 +14,12 @@ from typing import Any, cast
 from defserve.auth.principals import Principal
 from defserve.auth.remembered import remembered, written
 from defserve.errors import LimitExceeded, Refused
-from defserve.stores.shared.link import SharedLink
+from defserve.stores.shared.link import SharedLink, before
 from defserve.stores.shared.scripts import sessions, workers
 from defserve.stores.store import StoreUnavailable
 from defserve.transports.http.session import HttpSession
 from defserve.transports.http.sessions import HttpSessions
+from defserve.transports.http.shared.ownership import SessionOwnership, record_of
 from defserve.transports.http.shared.session import SharedSession
 from defserve.transports.networks import network_of
 from defserve.transports.session_provider import SessionProvider, TransportSession
@@ -43,8 +43,7 @@ class SharedSessions(HttpSessions):
         self._heard: dict[str, int] = {}
         """How often others have said something about a session that is being loaded. What was read before is old."""
         self._unchecked_until = 0.0
-        self.replay: Callable[[SharedSession, list[tuple[str, dict[str, bytes]]] | None], None] | None = None
-        """Tells a session news that it has missed; None: it is no longer known what that was."""
+        self.ownership = SessionOwnership(link, self._heard, self.forget)
         for kind, receiver in (
             ("changed", self._on_changed),
             ("ended", self._on_ended),
@@ -141,7 +140,7 @@ class SharedSessions(HttpSessions):
             if known is not None:
                 self.forget(known)
             return
-        record = _record(found)
+        record = record_of(found)
         if known is not None and (known.has_changed or known.changes != changes):
             await self._load(id, principal)  # it was changed here meanwhile, and that must not be lost
             return
@@ -153,50 +152,15 @@ class SharedSessions(HttpSessions):
         known.used = time.monotonic()
         if known.opener.id == _id(principal):  # an id alone moves nothing
             try:
-                await self._find_owner(known, record.get("owner", ""), bool(found[1]))
+                await self.ownership.find(known, record.get("owner", ""), bool(found[1]))
             except BaseException:
                 known.is_stale = True
                 self._link.behind.add(known)  # to be tried again: nobody else tells it news if this claim was taken
                 raise
         if known in self._link.behind and not known.is_stale:
             news = known.take_missed()
-            if known.is_owner and self.replay is not None:
-                self.replay(known, news)
-
-    async def _find_owner(self, session: SharedSession, owner: str, is_alive: bool) -> None:
-        """Become the owner of a session whose own is dead. A claim whose reply got lost is repeated."""
-        if session.owner == self._link.worker == owner:
-            return
-        since = b""
-        if owner == self._link.worker or not is_alive:
-            since = await self._link.run(sessions.CLAIM, session.id, self._link.worker)
-        if since:
-            await self._take_over(session, since.decode())
-        elif session.owner != self._link.worker:
-            session.owner = owner
-
-    async def _take_over(self, session: SharedSession, since: str) -> None:
-        """This process is the new owner of a session: from here on it tells it news, beginning with what it missed."""
-        while True:
-            if session.has_changed:
-                await session.keep()
-            if not self._link.is_written:
-                await session.written()  # what was changed here must not be read as it was before
-            before = self._link.read_news, self._heard.get(session.id), session.changes
-            # What was subscribed to before news was published must be known when it is told.
-            found = await self._link.run(sessions.LOAD, session.id)
-            news = await self._link.news_after(since)
-            now = self._link.read_news, self._heard.get(session.id), session.changes
-            if before == now and not session.has_changed:
-                break
-        if found is None:
-            self.forget(session)
-            return
-        session.owner = self._link.worker
-        session.restore(_record(found))  # what only an owner does begins
-        if self.replay is not None:
-            self.replay(session, news)
-        self._link.write(sessions.CAUGHT_UP, session.id, self._link.worker)
+            if known.is_owner:
+                self.ownership.replay(known, news)
 
     def known(self, id: str) -> SharedSession | None:
         """The session of this id, if this process knows it."""
@@ -209,6 +173,8 @@ class SharedSessions(HttpSessions):
     async def refresh(self) -> None:
         """Load those it owns that another process has changed."""
         stale = [each for each in self.owned() if each.is_stale]
+        if not stale:
+            return
         loads = (self.load(each.id, each.opener) for each in stale)
         for result in await asyncio.gather(*loads, return_exceptions=True):
             if isinstance(result, Exception):  # the other sessions must hear of it all the same
@@ -275,8 +241,8 @@ class SharedSessions(HttpSessions):
     def _release(self, session: SharedSession) -> None:
         """Forget a session that goes on. If this process owns it, the next one that serves it will."""
         if session.owner == self._link.worker:
-            delivered = "" if session.missed else f"{self._link.handled_news}-{1 << 30}"
-            self._link.write(sessions.RELEASE, session.id, self._link.worker, delivered)
+            told = before(session.missed[0][0]) if session.missed else self._link.handled_news
+            self._link.write(sessions.RELEASE, session.id, self._link.worker, told)
         self.forget(session)
 
     def end_idle(self) -> None:
@@ -294,6 +260,7 @@ class SharedSessions(HttpSessions):
             self._look = None
         for task in (*self._tasks, *([self._checking] if self._checking is not None else ())):
             task.cancel()
+        self.ownership.close()
         for session in map(_shared, self):
             session.interrupt()
             self.forget(session)
@@ -396,12 +363,6 @@ class SharedSessions(HttpSessions):
         session, call = self._of(fields), json.loads(fields["i"])
         if session is not None and fields["w"].decode() != self._link.worker and call in session.conversation.in_flight:
             session.conversation.cancel(call, remembered(json.loads(fields["p"])))
-
-
-def _record(found: Any) -> dict[str, str]:
-    """The record that `LOAD` has found."""
-    texts = [each.decode() for each in found[0]]
-    return dict(zip(texts[::2], texts[1::2], strict=True))
 
 
 def _id(principal: Principal | str) -> str:

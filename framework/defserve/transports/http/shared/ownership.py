@@ -1,0 +1,92 @@
+"""Which process tells a session news: one that lives. A new one begins with what the one before has left."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Collection, Mapping
+from typing import Any
+
+from defserve.stores.shared.link import SharedLink
+from defserve.stores.shared.scripts import sessions
+from defserve.transports.http.shared.session import SharedSession
+
+# Seconds before a new owner looks again whether it knows everything, and how often it looks for its own news.
+PAUSE, TRIES = 0.01, 100
+
+News = list[tuple[str, dict[str, bytes]]]
+Replay = Callable[[SharedSession, News | None], Collection["asyncio.Task[None]"]]
+
+
+class SessionOwnership:
+    """`heard` says how often others have said something about a session that is being loaded.
+
+    `replay` tells a session news that it has missed, and gives the work that goes on. For None it is no longer known
+    what was missed. Whoever delivers news sets it.
+    """
+
+    def __init__(self, link: SharedLink, heard: Mapping[str, int], forget: Callable[[SharedSession], None]) -> None:
+        self._link, self._heard, self._forget = link, heard, forget
+        self._tasks: set[asyncio.Task[None]] = set()
+        self.replay: Replay = lambda session, news: ()
+
+    async def find(self, session: SharedSession, owner: str, is_alive: bool) -> None:
+        """Become the owner of a session whose own is dead. A claim whose reply got lost is repeated."""
+        if session.owner == self._link.worker == owner:
+            return
+        since = b""
+        if owner == self._link.worker or not is_alive:
+            since = await self._link.run(sessions.CLAIM, session.id, self._link.worker)
+        if since:
+            await self.take_over(session, since.decode())
+        elif session.owner != self._link.worker:
+            session.owner = owner
+
+    async def take_over(self, session: SharedSession, since: str) -> None:
+        """This process is the new owner of a session: from here on it tells it news, beginning with what it missed."""
+        found, news, is_all = await self._read(session, since)
+        tried = 0
+        # What this process has said to everyone before it reads that itself reaches its new session by news alone.
+        while not is_all or (not self._link.has_read_its_own and tried < TRIES):
+            await asyncio.sleep(PAUSE)
+            found, news, is_all = await self._read(session, since)
+            tried += 1
+        if found is None:
+            self._forget(session)
+            return
+        session.owner = self._link.worker
+        session.restore(record_of(found))  # what only an owner does begins
+        if left := self.replay(session, news):
+            task = asyncio.create_task(self._caught_up(session, left))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+        else:
+            self._link.write(sessions.CAUGHT_UP, session.id, self._link.worker)
+
+    async def _read(self, session: SharedSession, since: str) -> tuple[Any, News | None, bool]:
+        """The record of a session, what it has missed, and whether nothing has come meanwhile."""
+        if session.has_changed:
+            await session.keep()
+        if not self._link.is_written:
+            await session.written()  # what was changed here must not be read as it was before
+        before = self._state(session)
+        # What was subscribed to before news was published must be known when it is told.
+        found = await self._link.run(sessions.LOAD, session.id)
+        news = await self._link.news_after(since)
+        return found, news, before == self._state(session) and not session.has_changed
+
+    def _state(self, session: SharedSession) -> tuple[object, ...]:
+        return self._link.read_news, self._heard.get(session.id), session.changes
+
+    async def _caught_up(self, session: SharedSession, left: Collection[asyncio.Task[None]]) -> None:
+        await asyncio.wait(left)
+        self._link.write(sessions.CAUGHT_UP, session.id, self._link.worker)
+
+    def close(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+
+
+def record_of(found: Any) -> dict[str, str]:
+    """The record that `LOAD` has found."""
+    texts = [each.decode() for each in found[0]]
+    return dict(zip(texts[::2], texts[1::2], strict=True))
