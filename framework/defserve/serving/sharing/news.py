@@ -66,10 +66,10 @@ class SessionNews:
 
     async def _on_news(self, fields: Fields, id: str) -> None:
         # What was subscribed to before the news was published must be known here.
-        await self.sessions.refresh()
+        owned = await self.sessions.refreshed()
         kind = self._kinds[fields[KIND].decode()]
         told: list[SharedSession] = []
-        for session in self.sessions.owned():
+        for session in owned:
             if session.is_stale or session.missed:  # in their order: a session forgets what comes too late
                 session.miss(id, fields)
             else:

@@ -168,17 +168,20 @@ class SharedSessions(HttpSessions):
 
     def owned(self) -> list[SharedSession]:
         """The sessions that this process tells news."""
-        return [each for each in map(_shared, self) if each.owner == self._link.worker]
+        worker = self._link.worker
+        return [each for each in map(_shared, self) if each.owner == worker]
 
-    async def refresh(self) -> None:
-        """Load those it owns that another process has changed."""
-        stale = [each for each in self.owned() if each.is_stale]
+    async def refreshed(self) -> list[SharedSession]:
+        """Those it owns, after loading the ones that another process has changed."""
+        owned = self.owned()
+        stale = [each for each in owned if each.is_stale]
         if not stale:
-            return
+            return owned
         loads = (self.load(each.id, each.opener) for each in stale)
         for result in await asyncio.gather(*loads, return_exceptions=True):
             if isinstance(result, Exception):  # the other sessions must hear of it all the same
                 log.error("a session could not be refreshed: %s", result)
+        return self.owned()
 
     def _opened(self, id: str, record: dict[str, str], principal: Principal | str) -> SharedSession | None:
         opener = remembered(json.loads(record["opener"]))
