@@ -118,12 +118,13 @@ def known_heads(data: bytes) -> None:
     first, _, second = data.partition(b"\xff\xff")
     heads = KnownHeads()
     head = heads.learn(first, _scope(first))
-    known, body = heads.find(second)
+    known, length, body = heads.find(second)
     if known is None:
         return
     assert known is head
     top, _, rest = second.partition(b"\r\n\r\n")
-    assert body == rest
+    assert body == rest and int(length) == len(body)
+    assert known.parted(second) == (known, length, body)
     lengths = [line for line in top.split(b"\r\n")[1:] if line.lower().startswith(b"content-length:")]
     assert [line.split(b":")[1].strip() for line in lengths] == [b"%d" % len(body)]
     before = first.partition(b"\r\n\r\n")[0].split(b"\r\n")

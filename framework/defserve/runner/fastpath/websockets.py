@@ -16,6 +16,7 @@ FRAGMENTS, SMALL = 1024, 1024
 # Close codes (RFC 6455 §7.4).
 NOT_TEXT, TOO_BIG = 1007, 1009
 
+_AFTER_OPENING = ("websocket.send", "websocket.close")
 _WRITTEN = (b"content-length", b"content-type")
 
 
@@ -100,6 +101,8 @@ class PatientWebSocket(StallGuard):
             self.transport.pause_reading()
 
     async def send(self, message: MutableMapping[str, Any]) -> None:
+        if self.close_sent and message["type"] in _AFTER_OPENING:
+            raise ConnectionAbortedError  # uvicorn takes it for a fault of the app, and logs a traceback
         if message["type"] == "websocket.http.response.start":
             # uvicorn writes these by itself, and older versions would send them twice.
             message = {**message, "headers": [each for each in message["headers"] if each[0] not in _WRITTEN]}
