@@ -92,6 +92,7 @@ def test_nothing_reaches_over_an_edge(browser: Browser, inspector: InspectorBesi
     assert found == dict.fromkeys(PANELS, "none")
 
 
+@pytest.mark.slow
 def test_in_the_live_panel_nothing_lies_on_its_neighbour(browser: Browser):
     with inspector_in(browser, target_of(lively())) as live:
         for width in (360, 720, 1024, 1200, 1300, 1440):

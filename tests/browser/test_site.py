@@ -73,6 +73,7 @@ def test_a_script_that_wants_something_from_elsewhere_does_not_get_it(browser: B
         assert elsewhere.asked == []
 
 
+@pytest.mark.slow
 @for_each_row("width, scheme", LOOKS, every=2)
 def test_everybody_can_read_it_and_nobody_else_is_asked(width: int, scheme: str, browser: Browser, site: Origin):
     browser.begin()

@@ -15,7 +15,7 @@ from defserve.tooling.scaffold.creating import create
 from tests.tooling.scaffold.dockerfiles import instructions, the
 from tests.tooling.scaffold.packages import Environment, run
 
-pytestmark = [pytest.mark.e2e, pytest.mark.anyio]
+pytestmark = [pytest.mark.e2e, pytest.mark.anyio, pytest.mark.slow]
 # Programs of the system listen on such ports, if any: here there are none.
 NOBODY = "1"
 

@@ -27,7 +27,7 @@ CALLS: dict[str, tuple[str, dict[str, Any], str]] = {
     "skill": ("find_tasks", {"notes": "TODO(Ada): write"}, "Ada"),
 }
 # One that only has tools, one with a view, one that keeps something.
-SAMPLE = ("minimal", "app", "stateful")
+SAMPLE = ("minimal",)
 # Those that keep something for each caller, whom only a session tells apart where nobody signs in.
 SESSIONS = ("stateful",)
 PARTS = (("tool", "one"), ("resource", "two"), ("prompt", "three"), ("feature-set", "four.five"))
@@ -67,6 +67,7 @@ async def test_from_new_to_an_installed_server(
         assert expected in said
 
 
+@pytest.mark.slow
 def test_the_release_workflow_builds_what_the_tag_says(tmp_path: Path, author: Environment):
     author.run("defserve", "new", "released-mcp", "--yes", cwd=tmp_path)
     project = tmp_path / "released-mcp"

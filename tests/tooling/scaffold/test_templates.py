@@ -50,6 +50,7 @@ def test_its_tests_pass(projects: Path, body: str):
 # Several runs of mypy: on a busy machine they take more than the usual minute.
 @pytest.mark.timeout(300)
 @pytest.mark.e2e
+@pytest.mark.slow
 def test_mypy_is_content_with_all(projects: Path):
     run(
         sys.executable, "-m", "mypy", "--strict", "--explicit-package-bases", "--namespace-packages", ".",
