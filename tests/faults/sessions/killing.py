@@ -20,7 +20,7 @@ REDIS_EVERY = 6
 # Seconds between two faults, at most; until news has reached everybody after the last; until one client has it.
 PAUSE, SETTLING, HEARING = 3.0, 15.0, 60.0
 THINKING = 0.05
-MOST_SHOWN = 20
+MOST_SHOWN, LONGEST_SHOWN = 20, 400
 COLUMNS = ("answered", "told", "cut", "refused", "resumed", "events", "again", "updates")
 
 
@@ -119,7 +119,7 @@ def _updates(events: list[tuple[str, str]]) -> int:
 
 
 async def _kill_all(seed: int, runs: int, official: list[Official], workers: int, pause: float) -> Tally:
-    random, drivers = Random(seed), list[Driver]()
+    random, drivers, ours = Random(seed), list[Driver](), list[str]()
     async with group(workers) as running:
         own, hosts = OwnClients(running, seed), Hosts(running, seed)
         try:
@@ -132,8 +132,9 @@ async def _kill_all(seed: int, runs: int, official: list[Official], workers: int
             kills, restarts = await _break(running, random, runs, pause, (own, hosts))
             for driver in drivers:
                 driver.say("over")
-            await own.end()
-            await hosts.end()
+            ours = [
+                str(found) for found in await asyncio.gather(own.end(), hosts.end(), return_exceptions=True) if found
+            ]
             await asyncio.gather(*(driver.until_quiet(CLIENTS) for driver in drivers))
             await asyncio.sleep(SETTLING if drivers else 0)
             for driver in drivers:
@@ -143,14 +144,16 @@ async def _kill_all(seed: int, runs: int, official: list[Official], workers: int
             await own.kill()
             await hosts.kill()
             await asyncio.gather(*(driver.kill() for driver in drivers))
-            problems = [text for driver in drivers for text in driver.problems]
+            problems = [*ours, *(text for driver in drivers for text in driver.problems)]
     problems += _lists(drivers)
     for text in problems[:MOST_SHOWN]:
-        print(f"             {text}")
+        print(f"             {text[:LONGEST_SHOWN]}")
     if drivers:
         _print_table(kills, restarts, drivers, own, hosts)
     if problems:
-        raise Broken(f"{len(problems)} problems, the first is {problems[0]}; the workers said {running.said[-3:]}")
+        raise Broken(
+            f"{len(problems)} problems, the first is {problems[0][:LONGEST_SHOWN]}; the workers said {running.said[-3:]}"
+        )
     counts = sum((driver.counts for driver in drivers), own.counts + hosts.counts)
     return Tally(runs, acknowledged=counts["answered"], rollbacks=counts["told"])
 

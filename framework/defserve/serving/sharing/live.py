@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 VERB = "mcpl"
 MOST_BYTES = 4 * 1024 * 1024
 """What is longer stays in its process."""
-MOST_TASKS = 1024
+MOST_TASKS = 4096
 
 
 class SharedHosts:
@@ -59,19 +59,20 @@ class SharedHosts:
             self._news.link.publish(KIND, VERB, "v", verb, "d", written)
 
     def _on_verb(self, fields: Fields, id: str) -> None:
-        if fields[WORKER].decode() != self._news.link.worker:
-            self._receive(None, fields, self._news.link.handled_news)
-
-    def _receive(self, only: Session | None, fields: Fields, before: str) -> asyncio.Task[None] | None:
-        """Tell one session, or all that this process owns. A new owner may tell again what the one before has told.
-
-        Hosts know events and messages by their ids.
-        """
+        if fields[WORKER].decode() == self._news.link.worker:
+            return
         if len(self._tasks) >= MOST_TASKS:
             logging.getLogger("defserve").warning(
                 "what another process says to everyone is lost: hosts have not answered %d others", MOST_TASKS
             )
-            return None
+        else:
+            self._receive(None, fields, self._news.link.handled_news)
+
+    def _receive(self, only: Session | None, fields: Fields, before: str) -> asyncio.Task[None]:
+        """Tell one session, or all that this process owns. A new owner may tell again what the one before has told.
+
+        Hosts know events and messages by their ids.
+        """
         # The next news must not wait for hosts that answer slowly.
         task = asyncio.create_task(self._mcpl.received(fields["v"].decode(), json.loads(fields["d"]), only))
         self._tasks.add(task)

@@ -36,7 +36,7 @@ class SessionNews:
     def __init__(self, link: SharedLink, sessions: SharedSessions, *, is_first: bool) -> None:
         self.link, self.sessions, self.is_first = link, sessions, is_first
         self._kinds: dict[str, NewsKind] = {}
-        self.missed: dict[str, Callable[[Session, Fields, str], asyncio.Task[None] | None]] = {}
+        self.missed: dict[str, Callable[[Session, Fields, str], asyncio.Task[None]]] = {}
         """Kinds of news that this process handles by itself. A session is told those that it has missed."""
         sessions.ownership.replay = self._replay
 
@@ -78,8 +78,8 @@ class SessionNews:
         if self.is_first:
             kind.others(fields, fields[WORKER].decode() == self.link.worker)
 
-    def _replay(self, session: SharedSession, news: list[tuple[str, Fields]] | None) -> set[asyncio.Task[None]]:
-        left = set[asyncio.Task[None] | None]()
+    def _replay(self, session: SharedSession, news: list[tuple[str, Fields]] | None) -> dict[str, asyncio.Task[None]]:
+        left = dict[str, asyncio.Task[None]]()
         if news is None:
             for kind in self._kinds.values():
                 kind.lost(_conversation(session))
@@ -88,8 +88,8 @@ class SessionNews:
             if (kind := self._kinds.get(name)) is not None:
                 self._deliver(kind, [session], fields, id)
             elif (tell := self.missed.get(name)) is not None:
-                left |= {tell(_conversation(session), fields, before(id))}
-        return {task for task in left if task is not None}
+                left[id] = tell(_conversation(session), fields, before(id))
+        return left
 
     def _deliver(self, kind: NewsKind, sessions: Iterable[SharedSession], fields: Fields, id: str) -> None:
         self.link.delivering = Delivery(id)

@@ -103,7 +103,9 @@ class PushSection(Section):
         if (feature_set := self.server.sets.get(wire["featureSet"])) is None:
             return
         if only is None:
-            await self._broadcast(feature_set, wire, None)
+            sending, _ = self._send_to_all(feature_set, wire, None)
+            if sending:
+                await asyncio.wait(sending)
         elif _obstacle(peers.Peer(only), feature_set) is None:
             await self._outcome(peers.Peer(only), feature_set, wire)
 
@@ -202,9 +204,21 @@ class PushSection(Section):
             await self._broadcast(feature_set, event_wire(feature_set.name, event), event.to)
 
     async def _broadcast(self, feature_set: Feature, wire: Params, to: str | None) -> None:
-        """Send to every session of this loop. A slow session delays nobody; with a full backlog it misses the event."""
+        """Send to every session of this loop, and wait a moment for those that keep up."""
+        _, prompt = self._send_to_all(feature_set, wire, to)
+        if prompt:
+            await asyncio.wait(prompt, timeout=SOURCE_WAIT_SECONDS)
+
+    def _send_to_all(
+        self, feature_set: Feature, wire: Params, to: str | None
+    ) -> tuple[list[asyncio.Task[Receipt]], list[asyncio.Task[Receipt]]]:
+        """Begin to send; all that was begun, and what goes to sessions that have answered everything.
+
+        A slow session delays nobody; with a full backlog it misses the event.
+        """
         found = peers.addressed(self.server, "push", peers.everyone, lambda peer: _obstacle(peer, feature_set))
-        to_await: list[asyncio.Task[Receipt]] = []
+        begun: list[asyncio.Task[Receipt]] = []
+        prompt: list[asyncio.Task[Receipt]] = []
         for peer in found:
             if not peer.session.engine.on_loop() or to not in (None, peer.session.principal):
                 continue
@@ -221,12 +235,12 @@ class PushSection(Section):
             sending = asyncio.create_task(self._outcome(peer, feature_set, wire))
             self._sending.add(sending)
             sending.add_done_callback(self._sending.discard)
+            begun.append(sending)
             if not waiting:
-                to_await.append(sending)
+                prompt.append(sending)
         if feature_set.inbox is not None:
             feature_set.inbox.keep(wire, to)
-        if to_await:
-            await asyncio.wait(to_await, timeout=SOURCE_WAIT_SECONDS)
+        return begun, prompt
 
     def _may_run(self, feature_set: Feature, session: Session) -> bool:
         return _obstacle(peers.Peer(session), feature_set) is None

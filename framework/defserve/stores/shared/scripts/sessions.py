@@ -59,6 +59,16 @@ return since
 """
 )
 
+# session, worker, news: this owner has delivered what was left to it up to there
+GOT_TO: Final = (
+    HEAD
+    + """
+local key = P .. 'session:' .. ARGV[2]
+if call('HGET', key, 'owner') ~= ARGV[3] or call('HEXISTS', key, 'since') == 0 then return 0 end
+return call('HSET', key, 'since', ARGV[4])
+"""
+)
+
 # session, worker: this owner has delivered what was left to it
 CAUGHT_UP: Final = (
     HEAD

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from defserve.stores.shared.link import SharedLink
@@ -14,20 +14,20 @@ from defserve.transports.http.shared.session import SharedSession
 PAUSE, TRIES = 0.01, 100
 
 News = list[tuple[str, dict[str, bytes]]]
-Replay = Callable[[SharedSession, News | None], Collection["asyncio.Task[None]"]]
+Replay = Callable[[SharedSession, News | None], Mapping[str, "asyncio.Task[None]"]]
 
 
 class SessionOwnership:
     """`heard` says how often others have said something about a session that is being loaded.
 
-    `replay` tells a session news that it has missed, and gives the work that goes on. For None it is no longer known
-    what was missed. Whoever delivers news sets it.
+    `replay` tells a session news that it has missed, and gives the work that goes on, by the id of its news. For None
+    it is no longer known what was missed. Whoever delivers news sets it.
     """
 
     def __init__(self, link: SharedLink, heard: Mapping[str, int], forget: Callable[[SharedSession], None]) -> None:
         self._link, self._heard, self._forget = link, heard, forget
         self._tasks: set[asyncio.Task[None]] = set()
-        self.replay: Replay = lambda session, news: ()
+        self.replay: Replay = lambda session, news: {}
 
     async def find(self, session: SharedSession, owner: str, is_alive: bool) -> None:
         """Become the owner of a session whose own is dead. A claim whose reply got lost is repeated."""
@@ -77,8 +77,11 @@ class SessionOwnership:
     def _state(self, session: SharedSession) -> tuple[object, ...]:
         return self._link.read_news, self._heard.get(session.id), session.changes
 
-    async def _caught_up(self, session: SharedSession, left: Collection[asyncio.Task[None]]) -> None:
-        await asyncio.wait(left)
+    async def _caught_up(self, session: SharedSession, left: Mapping[str, asyncio.Task[None]]) -> None:
+        """Say how far it is: if this process dies, the next one goes on from there."""
+        for id, task in left.items():
+            await asyncio.wait((task,))
+            self._link.write(sessions.GOT_TO, session.id, self._link.worker, id)
         self._link.write(sessions.CAUGHT_UP, session.id, self._link.worker)
 
     def close(self) -> None:
