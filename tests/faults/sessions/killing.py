@@ -151,9 +151,8 @@ async def _kill_all(seed: int, runs: int, official: list[Official], workers: int
     if drivers:
         _print_table(kills, restarts, drivers, own, hosts)
     if problems:
-        raise Broken(
-            f"{len(problems)} problems, the first is {problems[0][:LONGEST_SHOWN]}; the workers said {running.said[-3:]}"
-        )
+        first, said = problems[0][:LONGEST_SHOWN], running.said[-3:]
+        raise Broken(f"{len(problems)} problems, the first is {first}; the workers said {said}")
     counts = sum((driver.counts for driver in drivers), own.counts + hosts.counts)
     return Tally(runs, acknowledged=counts["answered"], rollbacks=counts["told"])
 
