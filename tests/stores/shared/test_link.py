@@ -215,6 +215,10 @@ async def test_what_an_owner_did_not_get_round_to_deliver_is_left_to_the_next_on
     redis.hset("p:shared:session:s1", "delivered", "4-0")
     assert await link.run(sessions.CLAIM, "s1", "second") == b"5-0"
     assert await link.run(sessions.CLAIM, "s1", "third") == b"5-0"
-    assert await link.run(sessions.CAUGHT_UP, "s1", "second") == 0  # it is not the owner any more
+    for worker in ("second", "third"):  # the first is not the owner any more
+        await link.run(sessions.GOT_TO, "s1", worker, f"7-{len(worker)}")
+    assert redis.hget("p:shared:session:s1", "since") == b"7-5"
+    assert await link.run(sessions.CAUGHT_UP, "s1", "second") == 0
     assert await link.run(sessions.CAUGHT_UP, "s1", "third") == 1
+    assert await link.run(sessions.GOT_TO, "s1", "third", "8-0") == 0
     assert await link.run(sessions.CLAIM, "s1", "fourth") == b"9-0"
