@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, cast
 
@@ -16,6 +17,8 @@ if TYPE_CHECKING:
 
 Fields: TypeAlias = dict[str, bytes]
 KIND, WORKER = "t", "w"
+
+log = logging.getLogger("defserve")
 
 
 class NewsKind(NamedTuple):
@@ -92,9 +95,21 @@ class SessionNews:
         return left
 
     def _deliver(self, kind: NewsKind, sessions: Iterable[SharedSession], fields: Fields, id: str) -> None:
+        told = [_conversation(each) for each in sessions]
+        try:
+            self._tell(kind, told, fields, id)
+        except Exception:
+            log.exception("news could not be told to all sessions at once")
+            for each in told:  # one that fails must not keep it from the others; who was told is not told twice
+                try:
+                    self._tell(kind, [each], fields, id)
+                except Exception:
+                    log.exception("news could not be told to a session")
+
+    def _tell(self, kind: NewsKind, sessions: list[Session], fields: Fields, id: str) -> None:
         self.link.delivering = Delivery(id)
         try:
-            kind.deliver([_conversation(each) for each in sessions], fields)
+            kind.deliver(sessions, fields)
         finally:
             self.link.delivering = None
 

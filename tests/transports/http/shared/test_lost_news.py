@@ -126,3 +126,42 @@ async def test_an_owner_that_leaves_a_session_leaves_the_news_that_it_is_just_ha
     await until(lambda: one.link.is_written)
     key = f"{one.link._prefix}session:{client.session}"
     assert await one.link._redis.hmget(key, "owner", "since") == [b"", before.encode()]
+
+
+async def test_a_new_owner_that_fails_in_the_middle_tells_everything_when_it_tries_again(
+    group: Group, monkeypatch: pytest.MonkeyPatch
+):
+    client, two = await group.client("one"), group["two"]
+    stream = await client.at("two").listen().started()
+    await client.at("two").ask(*SUBSCRIBE)
+    await group["one"].kill()
+    two.server.resource_updated("memo://a")
+    await until(lambda: two.link.has_read_its_own)
+    ownership, real = sessions(two).ownership, sessions(two).ownership.replay
+
+    def fail(*_: Any) -> Any:
+        ownership.replay = real
+        raise RuntimeError("a bug")
+
+    ownership.replay = fail
+    monkeypatch.setattr("defserve.stores.shared.link.SharedLink.knows_who_lives", True)
+    with pytest.raises(RuntimeError):
+        await sessions(two).load(client.session, session(two, client).opener)
+    await sessions(two).load(client.session, session(two, client).opener)
+    await stream.until(lambda: bool(stream.messages))
+    await leave(stream)
+
+
+async def test_a_session_that_cannot_be_told_keeps_no_news_from_the_others(group: Group):
+    first, second = await group.client("one"), await group.client("one")
+    streams_ = [await each.at("one").listen().started() for each in (first, second)]
+
+    def fail(*_: Any, **__: Any) -> None:
+        raise RuntimeError("a bug")
+
+    session(group["one"], first).append = fail
+    group["one"].server.remove_tool("who")
+    await streams_[1].until(lambda: bool(streams_[1].messages))
+    assert len(streams_[1].messages) == 1
+    for stream in streams_:
+        await leave(stream)

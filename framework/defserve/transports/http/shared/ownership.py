@@ -54,8 +54,13 @@ class SessionOwnership:
             self._forget(session)
             return
         session.owner = self._link.worker
-        session.restore(record_of(found))  # what only an owner does begins
-        if left := self.replay(session, news):
+        try:
+            session.restore(record_of(found))  # what only an owner does begins
+            left = self.replay(session, news)
+        except BaseException:
+            session.owner = ""  # so that the claim is made again, and what was missed is told then
+            raise
+        if left:
             task = asyncio.create_task(self._caught_up(session, left))
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
