@@ -181,7 +181,7 @@ def _lists(drivers: list[Driver]) -> list[str]:
     most = least + sum(driver.counts["perhaps_announced"] for driver in drivers)
     heard = {name: times for driver in drivers for name, times in driver.lists.items()}
     return [
-        f"{name} was told of {times} changes of lists, of {least} to {most}"
+        f"{name} was told of {times} changes of lists, of {least} to {most}; others of {max(heard.values())}"
         for name, times in heard.items()
         if not least <= times <= most
     ]
