@@ -1,8 +1,8 @@
 """The command `make fuzz`: every target under a coverage-guided fuzzer (Atheris).
 
 What was found to reach new code is kept in `.fuzz/corpus` and continued by the next run; `--keep` adds some
-of it to `tests/fuzz/corpus`. The figures of all runs are added up in `.fuzz/record.json`. It exits with 1 if a
-target crashed or hung; the input that did it is in `.fuzz/found`.
+of it to `tests/fuzz/corpus`. The figures of all runs are added up in `.fuzz/record.json`, which begins with those of
+docs/reliability.md. It exits with 1 if a target crashed or hung; the input that did it is in `.fuzz/found`.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from tests.fuzz.record import Record, Slice, least
 from tests.fuzz.slices import SEEDS, WORK, fuzz
 from tests.fuzz.targets import TARGETS
 
+PUBLISHED = Path(__file__).parent.parent / "reliability" / "results" / "fuzz.json"
 SLICE_SECONDS = 120
 """So much of each target that runs is lost at most when `--until` is stopped."""
 KEPT_BYTES = 9_000
@@ -38,7 +39,7 @@ def main(arguments: list[str] | None = None) -> int:
         print("there is no Atheris for this Python: its targets are run by the tests only, on what is kept of inputs")
         return 0
     names: list[str] = options.only or [*TARGETS]
-    record, found = Record(WORK / "record.json"), 0
+    record, found = Record(WORK / "record.json", PUBLISHED), 0
     if options.fresh:
         record.forget(names)
         for name in names:

@@ -63,13 +63,17 @@ class Total:
 class Record:
     """The totals in a file. It is read again for each addition, and replaced as a whole: no stop leaves half of one."""
 
-    def __init__(self, file: Path) -> None:
-        self._file = file
+    def __init__(self, file: Path, published: Path | None = None) -> None:
+        self._file, self._published = file, published
+        """Where there is no file yet, it begins with the figures that were published."""
 
     def totals(self) -> dict[str, Total]:
-        if not self._file.exists():
-            return {}
-        return {name: Total(**figures) for name, figures in json.loads(self._file.read_text()).items()}
+        found: dict[str, Any] = {}
+        if self._file.exists():
+            found = json.loads(self._file.read_text())
+        elif self._published is not None and self._published.exists():
+            found = json.loads(self._published.read_text())["targets"]
+        return {name: Total(**figures) for name, figures in found.items()}
 
     def of(self, name: str) -> Total:
         return self.totals().get(name, Total())

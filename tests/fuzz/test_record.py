@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
@@ -48,6 +50,15 @@ def test_a_record_is_kept_in_its_file(tmp_path: Path):
     assert list(Record(file).figures(["sse", "paths", "codec"])) == ["sse", "codec"]
     Record(file).forget(["codec", "paths"])
     assert list(Record(file).totals()) == ["sse"] and [*file.parent.iterdir()] == [file]
+
+
+def test_a_new_record_begins_with_the_figures_that_were_published(tmp_path: Path):
+    published = tmp_path / "fuzz.json"
+    published.write_text(json.dumps({"targets": {"codec": asdict(Total(60.0, 10, 50, 5.0, [], [7]))}}))
+    record = Record(tmp_path / "record.json", published)
+    assert record.add("codec", Slice(8, 20.0, 1)) == Total(80.0, 11, 50, 5.0, [], [7, 8])
+    record.forget(["codec"])
+    assert record.of("codec") == Total()
 
 
 def test_the_target_that_has_had_the_least_comes_next():

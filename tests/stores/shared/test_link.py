@@ -213,12 +213,42 @@ async def test_what_an_owner_did_not_get_round_to_deliver_is_left_to_the_next_on
         redis.set(f"p:shared:read:{worker}", read)
     redis.delete(f"p:shared:lease:{link.worker}")
     redis.hset("p:shared:session:s1", "delivered", "4-0")
-    assert await link.run(sessions.CLAIM, "s1", "second") == b"5-0"
-    assert await link.run(sessions.CLAIM, "s1", "third") == b"5-0"
-    for worker in ("second", "third"):  # the first is not the owner any more
-        await link.run(sessions.GOT_TO, "s1", worker, f"7-{len(worker)}")
-    assert redis.hget("p:shared:session:s1", "since") == b"7-5"
-    assert await link.run(sessions.CAUGHT_UP, "s1", "second") == 0
-    assert await link.run(sessions.CAUGHT_UP, "s1", "third") == 1
-    assert await link.run(sessions.GOT_TO, "s1", "third", "8-0") == 0
-    assert await link.run(sessions.CLAIM, "s1", "fourth") == b"9-0"
+    second = await link.run(sessions.CLAIM, "s1", "second")
+    third = await link.run(sessions.CLAIM, "s1", "third")
+    assert second[0] == third[0] == b"5-0"
+    for number, (_, claim) in enumerate((second, third)):  # the first is not the owner any more
+        await link.run(sessions.GOT_TO, "s1", claim, f"7-{number}")
+    assert redis.hget("p:shared:session:s1", "since") == b"7-1"
+    assert await link.run(sessions.CAUGHT_UP, "s1", second[1]) == 0
+    assert await link.run(sessions.CAUGHT_UP, "s1", third[1]) == 1
+    assert await link.run(sessions.GOT_TO, "s1", third[1], "8-0") == 0
+    assert (await link.run(sessions.CLAIM, "s1", "fourth"))[0] == b"9-0"
+
+
+async def test_what_a_worker_says_of_an_earlier_claim_does_not_count_for_its_later_one(redis: Any, link: SharedLink):
+    redis.delete(f"p:shared:lease:{link.worker}")
+    redis.hset("p:shared:session:s1", "delivered", "4-0")
+    first = await link.run(sessions.CLAIM, "s1", "again")
+    await link.run(sessions.CLAIM, "s1", "other")
+    second = await link.run(sessions.CLAIM, "s1", "again")
+    assert await link.run(sessions.GOT_TO, "s1", first[1], "8-0") == 0
+    assert await link.run(sessions.CAUGHT_UP, "s1", first[1]) == 0
+    assert await link.run(sessions.CLAIM, "s1", "again") == second
+
+
+async def test_a_worker_that_is_cut_off_while_it_begins_goes_on_where_it_began(
+    redis: Any, link: SharedLink, monkeypatch: pytest.MonkeyPatch
+):
+    late, received = SharedLink(f"redis+unix://{redis.connection_pool.connection_kwargs['path']}?prefix=p:"), []
+    real = late._read
+
+    async def fail_once(*args: Any) -> Any:
+        monkeypatch.setattr(late, "_read", real)
+        assert link.publish("t", "x", "d", "first") and await link.written(20)
+        raise StoreUnavailable("The store cannot be reached")
+
+    late.receive("x", lambda fields, id: received.append(fields["d"]))
+    monkeypatch.setattr(late, "_read", fail_once)
+    await late.start()
+    await until(lambda: received == [b"first"])
+    await late.stop()

@@ -153,6 +153,11 @@ class SharedLink:
         """The id of the last news that was received."""
         return self._cursors.get("news", "0-0")
 
+    @property
+    def follows_news(self) -> bool:
+        """Whether this worker will receive all news from now on. Before that, it cannot tell a session everything."""
+        return "news" in self._cursors
+
     # -- out ---------------------------------------------------------------------------------------------
 
     async def run(self, script: str, *args: Value) -> Any:
@@ -200,7 +205,7 @@ class SharedLink:
     @property
     def has_read_its_own(self) -> bool:
         """Whether this worker has received all that it has published itself."""
-        return self.is_written and not _is_before(self.read_news, self._own_news)
+        return self.is_written and not is_before(self.read_news, self._own_news)
 
     def write_once(self, script: str, *args: Value, done: Callable[[Any], None] | None = None) -> None:
         """`write` a script whose first arguments are who writes and a number, so that repeating it does nothing."""
@@ -236,11 +241,11 @@ class SharedLink:
 
     async def news_after(self, id: str) -> list[tuple[str, dict[str, bytes]]] | None:
         """The news after this id that this worker has received already. None if some of it is no longer kept."""
-        if not _is_before(id, self.read_news):
+        if not is_before(id, self.read_news):
             return []
         with self._address.raising_store_errors(quietly=True):
             first = await self._redis.xrange(self._prefix + "news", "-", "+", count=1)
-            if id != "0-0" and (not first or not _is_before(first[0][0].decode(), id, or_same=True)):
+            if id != "0-0" and (not first or not is_before(first[0][0].decode(), id, or_same=True)):
                 return None
             found = await self._redis.xrange(self._prefix + "news", f"({id}", self.read_news)
         return [(each.decode(), _fields(fields)) for each, fields in found]
@@ -248,14 +253,13 @@ class SharedLink:
     async def _listen(self) -> None:
         """Read mail, news and signals, each from where it was left."""
         pause, redis = FIRST_WAIT, self._client(BLOCK + TIMEOUT)
-        was_known = False
         try:
             while True:
                 try:
                     with self._address.raising_store_errors(quietly=True):
                         if not self.is_up:
-                            await self._catch_up(redis, was_known)
-                            was_known, pause = True, FIRST_WAIT
+                            await self._catch_up(redis)
+                            pause = FIRST_WAIT
                         while True:
                             found = await self._read(redis, BLOCK)
                             await self._dispatch(found)
@@ -271,21 +275,13 @@ class SharedLink:
             with suppress(Exception):
                 await redis.aclose()
 
-    async def _catch_up(self, redis: Any, was_known: bool) -> None:
+    async def _catch_up(self, redis: Any) -> None:
         await self._renew()
-        if not was_known:
-            for stream in ("news", "signals"):
-                last = await redis.xrevrange(self._prefix + stream, "+", "-", count=1)
-                self._cursors[stream] = last[0][0].decode() if last else "0-0"
-                if stream == "news":
-                    self.handled_news = self._settled_news = self._cursors[stream]
-                if stream == "news" and last:
-                    self._added = int(_fields(last[0][1]).get("b", b"-1"))
-        else:
-            at = self.read_news
-            if at != "0-0" and not await redis.xrange(self._prefix + "news", at, at):
-                for news_lost in self.news_lost:
-                    news_lost()
+        if not self.follows_news:
+            await self._follow(redis)
+        elif (at := self.read_news) != "0-0" and not await redis.xrange(self._prefix + "news", at, at):
+            for news_lost in self.news_lost:
+                news_lost()
         while found := await self._read(redis, None):
             await self._dispatch(found)
         for caught_up in self.caught_up:
@@ -294,6 +290,15 @@ class SharedLink:
         self._arrived.set()
         for lease_lost in self.lease_lost:
             lease_lost()
+
+    async def _follow(self, redis: Any) -> None:
+        """Begin with what comes next. Once it is known where that is, nothing is left out."""
+        for stream in ("signals", "news"):
+            last = await redis.xrevrange(self._prefix + stream, "+", "-", count=1)
+            self._cursors[stream] = last[0][0].decode() if last else "0-0"
+            if stream == "news" and last:
+                self._added = int(_fields(last[0][1]).get("b", b"-1"))
+        self.handled_news = self._settled_news = self._cursors["news"]
 
     async def _read(self, redis: Any, block: float | None) -> dict[str, list[tuple[str, dict[str, bytes]]]]:
         wanted = {self._prefix + stream: cursor for stream, cursor in self._cursors.items()}
@@ -376,7 +381,8 @@ def _entries(found: Any) -> Any:
     return found[0] if found and isinstance(found[0], list) else found
 
 
-def _is_before(one: str, other: str, *, or_same: bool = False) -> bool:
+def is_before(one: str, other: str, *, or_same: bool = False) -> bool:
+    """Whether one id of news comes before another."""
     a, b = _numbers(one), _numbers(other)
     return a < b or (or_same and a == b)
 

@@ -13,6 +13,7 @@ from defserve.stores.shared.scripts.sessions import CLAIM
 from defserve.stores.store import StoreUnavailable
 from defserve.transports.http.shared import session as shared
 from defserve.transports.http.shared.reading import StreamReader
+from tests.asgi import Peer
 from tests.transports.http.shared.group import Client, Group, becomes, held_back, leave, session, sessions
 from tests.waiting import until
 
@@ -46,7 +47,7 @@ async def test_a_new_owner_keeps_what_was_subscribed_to_here_and_is_not_written_
     with held_back(monkeypatch, two.link):
         asking = client.at("two").begin_request(*SUBSCRIBE)
         await until(lambda: not two.link.is_written)
-        taking = asyncio.create_task(sessions(two).ownership.take_over(known, two.link.read_news))
+        taking = asyncio.create_task(sessions(two).ownership.take_over(known, two.link.read_news, "1-0"))
         for _ in range(3):
             await two.link.run(streams.LOOK, client.session, "s")
     await taking
@@ -74,6 +75,64 @@ async def test_a_claim_whose_reply_was_lost_is_made_again_without_another_reques
     for renewed in two.link.renewed:
         renewed()
     await until(lambda: session(two, client).is_owner and not two.link.behind)
+
+
+async def test_a_worker_that_does_not_receive_news_yet_neither_opens_a_session_nor_claims_one(group: Group):
+    client, two = await group.client("one"), group["two"]
+    await client.at("one").ask(*SUBSCRIBE)
+    await group["one"].kill()
+    cursor = two.link._cursors.pop("news")  # as if Redis had been away when it started
+    with pytest.raises(AssertionError, match="cannot be reached"):
+        await Peer(two.app).open()
+    await client.at("two").call("who")
+    assert not session(two, client).is_owner
+    two.link._cursors["news"] = cursor
+    for renewed in two.link.renewed:
+        renewed()
+    await until(lambda: session(two, client).is_owner and not two.link.behind)
+
+
+async def test_an_old_claim_of_another_worker_that_is_read_late_does_not_count(group: Group):
+    client, one = await group.client("one"), group["one"]
+    known = session(one, client)
+    known.claim = "9-0"
+    fields = {"t": b"owner", "s": client.session.encode(), "w": b"0123456789ab"}
+    sessions(one)._on_owner(fields, "8-5")
+    assert known.is_owner and not known.is_stale
+    sessions(one)._on_owner(fields, "9-1")
+    assert not known.is_owner
+
+
+async def test_who_listens_at_another_worker_is_told_on_when_the_owner_leaves_the_session(group: Group):
+    client, two = await group.client("one"), group["two"]
+    stream = await client.at("two").listen().started()
+    session(group["one"], client).evict()
+    await until(lambda: session(two, client).is_owner)
+    two.server.remove_tool("who")
+    await stream.until(lambda: bool(stream.messages))
+    await leave(stream)
+
+
+async def test_a_session_whose_claim_may_have_been_taken_is_left_to_the_next_worker(group: Group):
+    client, one = await group.client("one"), group["one"]
+    known = session(one, client)
+    known.owner = ""
+    known.try_again()
+    known.evict()
+    await until(lambda: one.link.is_written)
+    assert await one.link._redis.hget(f"{one.link._prefix}session:{client.session}", "owner") == b""
+
+
+async def test_when_news_is_lost_for_good_sessions_are_told_that_anything_may_have_changed(group: Group):
+    client, one = await group.client("one"), group["one"]
+    stream = await client.at("one").listen().started()
+    await client.at("one").ask(*SUBSCRIBE)
+    for news_lost in one.link.news_lost:
+        news_lost()
+    for renewed in one.link.renewed:
+        renewed()
+    await stream.until(lambda: any(each["method"] == "notifications/resources/updated" for each in stream.messages))
+    await leave(stream)
 
 
 async def test_the_first_event_may_come_while_a_client_begins_to_listen(group: Group, monkeypatch: pytest.MonkeyPatch):

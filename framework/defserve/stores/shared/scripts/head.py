@@ -8,7 +8,7 @@ Value: TypeAlias = str | bytes | int
 
 # - `named(from)`: the arguments from there on, which are names and values
 # - `mail(worker, …)`: for one worker. False if its mailbox is full: `lost` tells the worker so when it renews its lease
-# - `news(…)`: for all workers, who may read it later
+# - `news(…)`: for all workers, who may read it later. Gives its id
 # - `signal(…)`: for the worker that knows what it is about; nobody reads it later
 # Each entry has the field `b`: the bytes that were ever added. What waits is the difference of two of them.
 HEAD: Final = """
@@ -49,18 +49,19 @@ end
 local function add(stream, limits, fields)
   local sizes = P .. 'size:' .. stream
   local added = call('HINCRBY', sizes, 'added', size_of(fields))
-  call('XADD', P .. stream, 'MAXLEN', '~', limits.count, '*', 'b', added, unpack(fields))
+  local id = call('XADD', P .. stream, 'MAXLEN', '~', limits.count, '*', 'b', added, unpack(fields))
   keep(P .. stream, limits.ttl)
   keep(sizes, limits.ttl)
-  return added
+  return added, id
 end
 local function add_newest(stream, limits, fields)
-  local added = add(stream, limits, fields)
+  local added, id = add(stream, limits, fields)
   local first = call('XRANGE', P .. stream, '-', '+', 'COUNT', 1)[1]
   while first and added - tonumber(field_of(first[2], 'b') or added) > limits.bytes do
     call('XDEL', P .. stream, first[1])
     first = call('XRANGE', P .. stream, '-', '+', 'COUNT', 1)[1]
   end
+  return id
 end
 
 local function mail(worker, ...)
@@ -75,6 +76,6 @@ local function mail(worker, ...)
   add(stream, MAIL, fields)
   return true
 end
-local function news(...) add_newest('news', NEWS, {...}) end
+local function news(...) return add_newest('news', NEWS, {...}) end
 local function signal(...) add_newest('signals', SIGNALS, {...}) end
 """

@@ -40,41 +40,45 @@ return {record, alive(call('HGET', key, 'owner')) and 1 or 0}
 """
 )
 
-# session, worker → the news after which this worker, as its new owner, must deliver; '' if another one owns it
+# session, worker → the news after which this worker, as its new owner, must deliver, and the news that says that it is
+# the owner, by which its claim is known; nothing if another one owns it, or if this one has delivered everything
 CLAIM: Final = (
     HEAD
     + """
 local key, worker = P .. 'session:' .. ARGV[2], ARGV[3]
-if call('EXISTS', key) == 0 then return '' end
+if call('EXISTS', key) == 0 then return false end
 local owner = call('HGET', key, 'owner')
-if owner == worker then return call('HGET', key, 'since') or '' end
-if alive(owner) then return '' end
+if owner == worker then
+  local since = call('HGET', key, 'since')
+  return since and {since, call('HGET', key, 'claim')}
+end
+if alive(owner) then return false end
 -- An owner that died before it had delivered what the one before had left: its own count does not say so.
 local since = call('HGET', key, 'since') or owner and owner ~= '' and call('GET', P .. 'read:' .. owner) or '0-0'
 local opened = call('HGET', key, 'opened') or '0-0'
 if is_later(opened, since) then since = opened end
-call('HSET', key, 'owner', worker, 'since', since)
-news('t', 'claimed', 's', ARGV[2], 'w', worker)
-return since
+local claim = news('t', 'owner', 's', ARGV[2], 'w', worker)
+call('HSET', key, 'owner', worker, 'since', since, 'claim', claim)
+return {since, claim}
 """
 )
 
-# session, worker, news: this owner has delivered what was left to it up to there
+# session, claim, news: who made this claim has delivered what was left to it up to there
 GOT_TO: Final = (
     HEAD
     + """
 local key = P .. 'session:' .. ARGV[2]
-if call('HGET', key, 'owner') ~= ARGV[3] or call('HEXISTS', key, 'since') == 0 then return 0 end
+if call('HGET', key, 'claim') ~= ARGV[3] or call('HEXISTS', key, 'since') == 0 then return 0 end
 return call('HSET', key, 'since', ARGV[4])
 """
 )
 
-# session, worker: this owner has delivered what was left to it
+# session, claim: who made it has delivered what was left to it
 CAUGHT_UP: Final = (
     HEAD
     + """
 local key = P .. 'session:' .. ARGV[2]
-if call('HGET', key, 'owner') ~= ARGV[3] then return 0 end
+if call('HGET', key, 'claim') ~= ARGV[3] then return 0 end
 return call('HDEL', key, 'since')
 """
 )
@@ -100,7 +104,8 @@ local key, worker = P .. 'session:' .. ARGV[2], ARGV[3]
 if call('HGET', key, 'owner') ~= worker then return 0 end
 call('HSET', key, 'owner', '')
 call('HSETNX', key, 'since', ARGV[4])
-news('t', 'changed', 's', ARGV[2], 'w', worker)
+call('HDEL', key, 'claim')
+news('t', 'owner', 's', ARGV[2], 'w', '')
 return 1
 """
 )

@@ -22,7 +22,7 @@ PUBLISH: Final = (
     HEAD
     + _ONCE
     + """
-if is_new(ARGV[2], ARGV[3]) then news(unpack(ARGV, 4)) end
+if is_new(ARGV[2], ARGV[3]) then return news(unpack(ARGV, 4)) end
 return call('XREVRANGE', P .. 'news', '+', '-', 'COUNT', 1)[1][1]
 """
 )

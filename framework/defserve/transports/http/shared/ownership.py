@@ -33,15 +33,19 @@ class SessionOwnership:
         """Become the owner of a session whose own is dead. A claim whose reply got lost is repeated."""
         if session.owner == self._link.worker == owner:
             return
-        since = b""
+        claimed = None
         if owner == self._link.worker or not is_alive:
-            since = await self._link.run(sessions.CLAIM, session.id, self._link.worker)
-        if since:
-            await self.take_over(session, since.decode())
+            if self._link.follows_news:
+                claimed = await self._link.run(sessions.CLAIM, session.id, self._link.worker)
+            else:
+                session.try_again()
+        if claimed:
+            since, claim = (each.decode() for each in claimed)
+            await self.take_over(session, since, claim)
         elif session.owner != self._link.worker:
             session.owner = owner
 
-    async def take_over(self, session: SharedSession, since: str) -> None:
+    async def take_over(self, session: SharedSession, since: str, claim: str) -> None:
         """This process is the new owner of a session: from here on it tells it news, beginning with what it missed."""
         found, news, is_all = await self._read(session, since)
         tried = 0
@@ -53,7 +57,7 @@ class SessionOwnership:
         if found is None:
             self._forget(session)
             return
-        session.owner = self._link.worker
+        session.owner, session.claim = self._link.worker, claim
         try:
             session.restore(record_of(found))  # what only an owner does begins
             left = self.replay(session, news)
@@ -61,11 +65,11 @@ class SessionOwnership:
             session.owner = ""  # so that the claim is made again, and what was missed is told then
             raise
         if left:
-            task = asyncio.create_task(self._caught_up(session, left))
+            task = asyncio.create_task(self._caught_up(session.id, claim, left))
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
         else:
-            self._link.write(sessions.CAUGHT_UP, session.id, self._link.worker)
+            self._link.write(sessions.CAUGHT_UP, session.id, claim)
 
     async def _read(self, session: SharedSession, since: str) -> tuple[Any, News | None, bool]:
         """The record of a session, what it has missed, and whether nothing has come meanwhile."""
@@ -82,12 +86,12 @@ class SessionOwnership:
     def _state(self, session: SharedSession) -> tuple[object, ...]:
         return self._link.read_news, self._heard.get(session.id), session.changes
 
-    async def _caught_up(self, session: SharedSession, left: Mapping[str, asyncio.Task[None]]) -> None:
+    async def _caught_up(self, session: str, claim: str, left: Mapping[str, asyncio.Task[None]]) -> None:
         """Say how far it is: if this process dies, the next one goes on from there."""
         for id, task in left.items():
             await asyncio.wait((task,))
-            self._link.write(sessions.GOT_TO, session.id, self._link.worker, id)
-        self._link.write(sessions.CAUGHT_UP, session.id, self._link.worker)
+            self._link.write(sessions.GOT_TO, session, claim, id)
+        self._link.write(sessions.CAUGHT_UP, session, claim)
 
     def close(self) -> None:
         for task in self._tasks:

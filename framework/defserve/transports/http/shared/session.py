@@ -64,10 +64,13 @@ class SharedSession(HttpSession):
         self._changing = 0
         """How many of these changes the store does not have yet."""
         self.owner, self.touched = "", time.monotonic()
+        self.claim = "0-0"
+        """The news by which this process became its owner last."""
         self.delivered = "0-0"
         """The last news that was delivered when the record was loaded."""
         self.missed: list[tuple[str, dict[str, bytes]]] = []
         """News that came while the record could not be loaded. It is told when that is possible again."""
+        self._has_lost_news = False
         self.reading = {}
         self._numbers: dict[str, int] = {}
         # A session that was forgotten and found again must not begin to count as it did before.
@@ -111,11 +114,23 @@ class SharedSession(HttpSession):
             self.missed.append((id, fields))
         self.link.behind.add(self)
 
+    def lose_news(self) -> None:
+        """News that it may want is gone. It is told so when its record is loaded again."""
+        self._has_lost_news = True
+        self.try_again()
+
+    def try_again(self) -> None:
+        """Have this process load it again soon, with or without a request."""
+        self.is_stale = True
+        self.link.behind.add(self)
+
     def take_missed(self) -> list[tuple[str, dict[str, bytes]]] | None:
-        """The news that it has missed; None if that is more than was kept."""
+        """The news that it has missed; None if that is no longer known."""
         found, self.missed = self.missed, []
+        is_all = len(found) < MOST_MISSED and not self._has_lost_news
+        self._has_lost_news = False
         self.link.behind.discard(self)
-        return found if len(found) < MOST_MISSED else None
+        return found if is_all else None
 
     def kept_changed(self) -> None:
         self.has_changed = True

@@ -14,7 +14,7 @@ from typing import Any, cast
 from defserve.auth.principals import Principal
 from defserve.auth.remembered import remembered, written
 from defserve.errors import LimitExceeded, Refused
-from defserve.stores.shared.link import SharedLink, before
+from defserve.stores.shared.link import SharedLink, before, is_before
 from defserve.stores.shared.scripts import sessions, workers
 from defserve.stores.store import StoreUnavailable
 from defserve.transports.http.session import HttpSession
@@ -47,7 +47,7 @@ class SharedSessions(HttpSessions):
         for kind, receiver in (
             ("changed", self._on_changed),
             ("ended", self._on_ended),
-            ("claimed", self._on_claimed),
+            ("owner", self._on_owner),
             ("event", self._on_event),
             ("replaced", self._on_replaced),
             ("answer", self._on_answer),
@@ -154,8 +154,7 @@ class SharedSessions(HttpSessions):
             try:
                 await self.ownership.find(known, record.get("owner", ""), bool(found[1]))
             except BaseException:
-                known.is_stale = True
-                self._link.behind.add(known)  # to be tried again: nobody else tells it news if this claim was taken
+                known.try_again()  # nobody else tells it news if this claim was taken
                 raise
         if known in self._link.behind and not known.is_stale:
             news = known.take_missed()
@@ -215,6 +214,8 @@ class SharedSessions(HttpSessions):
     async def keep(self, session: SharedSession) -> None:
         """Write down a session that was opened. Raises StoreUnavailable, and LimitExceeded past a limit."""
         limits, opener = self._provider.limits, session.opener
+        if not self._link.follows_news:
+            raise StoreUnavailable("The store cannot be reached")
         if opener.kind == "anonymous":
             account, most = f"at {network_of(opener.id.partition(':')[2])}", limits.sessions_per_address
         else:
@@ -243,7 +244,7 @@ class SharedSessions(HttpSessions):
 
     def _release(self, session: SharedSession) -> None:
         """Forget a session that goes on. If this process owns it, the next one that serves it will."""
-        if session.owner == self._link.worker:
+        if session.is_owner or session in self._link.behind:  # or perhaps, if the reply to a claim was lost
             told = before(session.missed[0][0]) if session.missed else self._link.handled_news
             self._link.write(sessions.RELEASE, session.id, self._link.worker, told)
         self.forget(session)
@@ -281,8 +282,10 @@ class SharedSessions(HttpSessions):
         return self._of(fields)
 
     def _on_news_lost(self) -> None:
-        for session in self:
-            cast(SharedSession, session).is_stale = True
+        for session in map(_shared, self):
+            session.is_stale = True
+            if session.is_owner:
+                session.lose_news()
 
     def _on_lease_lost(self) -> None:
         for session in map(_shared, self):
@@ -328,12 +331,15 @@ class SharedSessions(HttpSessions):
         if (session := self._hear(fields)) is not None:
             self.forget(session)
 
-    def _on_claimed(self, fields: dict[str, bytes], id: str) -> None:
+    def _on_owner(self, fields: dict[str, bytes], id: str) -> None:
         owner = fields["w"].decode()
-        if (session := self._hear(fields)) is None or owner == self._link.worker:
+        session = self._hear(fields)
+        # What comes late may be older than a claim that this process has made since.
+        if session is None or owner == self._link.worker or is_before(id, session.claim):
             return
         was_owner, session.owner = session.is_owner, owner
-        if was_owner:  # what it did for the session by itself ends
+        # What it did for the session by itself ends; or there is no owner, and somebody here waits for news.
+        if was_owner or (session.readers and not owner):
             session.is_stale = True
             self._load_soon(session)
 
