@@ -17,7 +17,7 @@ from defserve.auth.live import credentials
 from defserve.errors import PeerGone
 from defserve.host import Client
 from defserve.host.links.websocket import WebSocketLink
-from defserve.protocols.mcp.resources.subscriptions import SubscribedUris
+from defserve.protocols.mcp.resources.subscribers import SubscribedUris
 from tests.auth.callers import Caller, Office, asked, called, office
 from tests.auth.issuer import AUDIENCE, ISSUER, claims, pem, private_key, signed
 from tests.listening import listening

@@ -185,6 +185,9 @@ class MCP(Extension):
     def credential_ended(self, session: Session, credential: str) -> None:
         self.subscriptions.credential_ended(session, credential)
 
+    def session_closed(self, session: Session) -> None:
+        self.subscriptions.session_closed(session)
+
     def kept(self, session: Session) -> Params:
         level = session.peek(reporting.LogLevel)
         named = {"level": level.level} if level is not None else {}

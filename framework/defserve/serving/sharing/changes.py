@@ -22,11 +22,14 @@ def share_changes(news: SessionNews, subscriptions: Subscriptions) -> None:
     def deliver(sessions: list[Session], fields: Fields) -> None:
         subscriptions.received(*_change(fields), sessions)
 
+    def concerned(fields: Fields) -> list[Session] | None:
+        return subscriptions.concerned(*_change(fields))
+
     def others(fields: Fields, is_own: bool) -> None:
         if not is_own:
             subscriptions.received_elsewhere(*_change(fields))
 
-    news.add(CHANGE, NewsKind(deliver, others, subscriptions.missed))
+    news.add(CHANGE, NewsKind(deliver, others, subscriptions.missed, concerned))
     if news.is_first:
         subscriptions.share = share
 

@@ -34,6 +34,9 @@ def share_events(news: SessionNews, mgp: MGP) -> None:
         if (event := read(fields)) is not None:
             mgp.events.received(event, sessions, note)
 
+    def concerned(fields: Fields) -> list[Session] | None:
+        return None
+
     def others(fields: Fields, is_own: bool) -> None:
         if (event := read(fields)) is not None:
             mgp.events.received_elsewhere(event, is_own=is_own)
@@ -41,6 +44,6 @@ def share_events(news: SessionNews, mgp: MGP) -> None:
     def lost(session: Session) -> None:
         """The next event shows the gap by its number."""
 
-    news.add(EVENT, NewsKind(deliver, others, lost))
+    news.add(EVENT, NewsKind(deliver, others, lost, concerned))
     if news.is_first:
         mgp.share_events = share

@@ -25,12 +25,14 @@ class NewsKind(NamedTuple):
     """What is done with one kind of news.
 
     `deliver` tells sessions. `others` tells those whom only this process knows; it gets whether the news is its own.
-    `lost` tells a session that news is no longer known.
+    `lost` tells a session that news is no longer known. `concerned` are the sessions of this process that news may
+    concern, or None for all of them.
     """
 
     deliver: Callable[[list[Session], Fields], None]
     others: Callable[[Fields, bool], None]
     lost: Callable[[Session], None]
+    concerned: Callable[[Fields], list[Session] | None]
 
 
 class SessionNews:
@@ -69,17 +71,23 @@ class SessionNews:
 
     async def _on_news(self, fields: Fields, id: str) -> None:
         # What was subscribed to before the news was published must be known here.
-        owned = await self.sessions.refreshed()
-        kind = self._kinds[fields[KIND].decode()]
-        told: list[SharedSession] = []
-        for session in owned:
-            if session.is_stale or session.missed:  # in their order: a session forgets what comes too late
-                session.miss(id, fields)
-            else:
-                told.append(session)
-        self._deliver(kind, told, fields, id)
+        await self.sessions.refresh_owned()
+        kind, behind = self._kinds[fields[KIND].decode()], self.sessions.owned_behind()
+        for session in behind:  # in its order: a session forgets what comes too late
+            session.miss(id, fields)
+        told = [each for each in self._concerned(kind, fields) if each not in behind]
+        if told:
+            self._deliver(kind, told, fields, id)
         if self.is_first:
             kind.others(fields, fields[WORKER].decode() == self.link.worker)
+
+    def _concerned(self, kind: NewsKind, fields: Fields) -> list[SharedSession]:
+        """The sessions of this endpoint that this process owns, and that news may concern."""
+        found = kind.concerned(fields)
+        if found is None:
+            return self.sessions.owned()
+        shared = [cast("SharedSession", each.sharer) for each in found if each.sharer is not None]
+        return [each for each in shared if each.is_owner and self.sessions.known(each.id) is each]
 
     def _replay(self, session: SharedSession, news: list[tuple[str, Fields]] | None) -> dict[str, asyncio.Task[None]]:
         left = dict[str, asyncio.Task[None]]()

@@ -21,6 +21,8 @@ from defserve.stores.store import StoreUnavailable
 LEASE: Final = 8.0
 BEAT: Final = LEASE / 6
 BLOCK: Final = 2.0
+# What comes within so many seconds is read together: a reading costs more than what is read.
+GATHERING: Final = 0.001
 TIMEOUT: Final = 5.0
 CONNECTIONS: Final = 16
 PAGE: Final = 256
@@ -261,8 +263,10 @@ class SharedLink:
                             await self._catch_up(redis)
                             pause = FIRST_WAIT
                         while True:
-                            found = await self._read(redis, BLOCK)
-                            await self._dispatch(found)
+                            began = time.monotonic()
+                            await self._dispatch(await self._read(redis, BLOCK))
+                            if time.monotonic() - began < GATHERING:
+                                await asyncio.sleep(GATHERING)
                 except Exception as error:
                     self._note(error)
                     if self.is_up:

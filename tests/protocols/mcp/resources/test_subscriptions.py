@@ -51,20 +51,31 @@ async def test_a_session_hears_of_the_resources_it_subscribed_to_until_it_unsubs
         assert await peer.news() == await other.news() == []
 
 
-async def test_an_update_costs_next_to_nothing_for_a_session_that_did_not_ask_for_it():
+async def test_an_update_costs_nothing_for_a_session_that_did_not_ask_for_it():
     server = news()
 
     def effort() -> int:
-        subscriptions = server.mcp.subscriptions
-        (engine,) = subscriptions._engines()
-        return calls_of(lambda: subscriptions._tell_updated(engine, "x://first", None, None, None))
+        return calls_of(lambda: server.resource_updated("x://first"))
 
-    async with raw(server, HANDSHAKE[0]):
+    async with raw(server, HANDSHAKE[0]) as peer:
+        await peer.ask("resources/subscribe", {"uri": "x://first"})
         alone = effort()
         async with AsyncExitStack() as stack:
             for _ in range(10):
                 await stack.enter_async_context(raw(server, HANDSHAKE[0]))
-            assert effort() - alone <= 10 * 4  # a function is called, looks into one table, and returns
+            assert effort() == alone
+
+
+async def test_nothing_is_kept_of_the_subscriptions_of_a_session_that_ended():
+    server = news()
+    async with raw(server, HANDSHAKE[0]) as peer, raw(server, HANDSHAKE[0]) as other:
+        for each in (peer, other):
+            await each.ask("resources/subscribe", {"uri": "x://first"})
+            await each.ask("resources/subscribe", {"uri": "x://t/a"})
+        await other.ask("resources/unsubscribe", {"uri": "x://t/a"})
+        subscribers = server.mcp.subscriptions._subscribers
+        assert [len(subscribers.of(uri)) for uri in ("x://first", "x://t/a")] == [2, 1]
+    assert not subscribers._sessions
 
 
 @for_each_row("version", HANDSHAKE)

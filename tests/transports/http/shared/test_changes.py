@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.asgi import Exchange, Peer
+from tests.effort import calls_of
 from tests.raw import STATELESS
 from tests.transports.http.shared.group import Group
 from tests.waiting import until
@@ -34,6 +35,21 @@ async def test_subscribers_of_any_process_are_told_once(group: Group, teller: st
     await stream.until(lambda: len(stream.messages) >= 2)
     assert methods(stream) == ["resources/updated", "tools/list_changed"]
     await leave(stream)
+
+
+async def test_a_change_costs_nothing_for_sessions_that_did_not_ask_for_it(group: Group):
+    tell = group["one"].link._receivers["change"][0]
+    fields = {"t": b"change", "k": b"resource", "v": b"memo://a", "w": b"0123456789ab"}
+
+    def effort(id: str) -> int:
+        work = tell(fields, id).__await__()
+        return calls_of(lambda: next(work, None))
+
+    await (await group.client("one")).at("one").ask("resources/subscribe", {"uri": "memo://a"})
+    alone = effort("1-0")
+    for _ in range(5):
+        await group.client("one")
+    assert effort("2-0") == alone
 
 
 async def test_a_listener_without_a_session_hears_of_changes_elsewhere(group: Group):

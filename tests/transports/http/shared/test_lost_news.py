@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from defserve.protocols.mcp.resources.subscriptions import SubscribedUris
+from defserve.protocols.mcp.resources.subscribers import SubscribedUris
 from defserve.stores.shared.scripts import streams
 from defserve.stores.shared.scripts.sessions import CLAIM
 from defserve.stores.store import StoreUnavailable

@@ -15,6 +15,7 @@ from defserve.protocols.mcp.failures import ResourceNotFound
 from defserve.protocols.mcp.items import Late
 from defserve.protocols.mcp.lifecycle import PREFIX, Dialect, handshake_only, stateless_only
 from defserve.protocols.mcp.params import fields, text
+from defserve.protocols.mcp.resources.subscribers import SubscribedUris, Subscribers
 from defserve.wire.jsonvalue import is_array
 from defserve.wire.messages import Params
 
@@ -56,28 +57,6 @@ class Followed(NamedTuple):
 Follow = Callable[[Call, Any, Tell], Awaitable[Followed]]
 
 
-class SubscribedUris:
-    """The resources a session wants to hear of, each with the callers who asked, by credential."""
-
-    __slots__ = ("uris",)
-
-    def __init__(self) -> None:
-        self.uris: dict[str, dict[str, PeerIdentity | None]] = {}
-
-    def asked_for(self) -> list[str]:
-        """Each resource, as often as it was asked for."""
-        return [uri for uri, callers in self.uris.items() for _ in callers]
-
-    def drop(self, uris: Iterable[str], is_over: Callable[[PeerIdentity | None], bool]) -> None:
-        """Forget those who asked for a resource and no longer do."""
-        for uri in list(uris):
-            left = {name: caller for name, caller in self.uris.get(uri, {}).items() if not is_over(caller)}
-            if left:
-                self.uris[uri] = left
-            else:
-                self.uris.pop(uri, None)
-
-
 class ListenRequest:
     """One open `subscriptions/listen` request."""
 
@@ -109,6 +88,7 @@ class Subscriptions:
         self.composition: Composition | None = None
         self._readable = readable
         self._listening: set[ListenRequest] = set()
+        self._subscribers = Subscribers()
         self._changed: dict[Engine, set[str]] = {}
         self._forwards: list[Callable[[str], None]] = []
         self.source: UpdateSource | None = None
@@ -143,15 +123,19 @@ class Subscriptions:
         if name not in known and not _fit([*subscribed.asked_for(), uri], call):
             raise LimitExceeded("too many subscriptions in this session", data={"limit": "subscriptions"})
         subscribed.uris[uri] = {**known, name: caller}
-        call.session.kept_changed()
+        self._changed_in(call.session)
         return {}
 
     def unsubscribe(self, call: Call, params: Params) -> Params:
         handshake_only(call)
         subscribed = call.session.local(SubscribedUris)
         subscribed.drop([text(params, "uri")], lambda caller: may_act_for(call.identity, caller))
-        call.session.kept_changed()
+        self._changed_in(call.session)
         return {}
+
+    def _changed_in(self, session: Session) -> None:
+        self._subscribers.note(session)
+        session.kept_changed()
 
     async def subscribe_elsewhere(self, call: Call, params: Params) -> Params:
         """`subscribe`, where there is a `source`."""
@@ -223,7 +207,10 @@ class Subscriptions:
         """Forget what was subscribed to with a key or token that is no longer good."""
         if (subscribed := session.peek(SubscribedUris)) is not None:
             subscribed.drop(subscribed.uris, lambda caller: caller is not None and caller.credential == credential)
-            session.kept_changed()
+            self._changed_in(session)
+
+    def session_closed(self, session: Session) -> None:
+        self._subscribers.note(session)
 
     def kept(self, session: Session) -> Params:
         """What a session is subscribed to, for another process."""
@@ -240,6 +227,7 @@ class Subscriptions:
                 uri: {name: remembered(caller) if caller is not None else None for name, caller in callers.items()}
                 for uri, callers in kept.items()
             }
+            self._subscribers.note(session)
 
     # -- what clients are told ---------------------------------------------------------------------------
 
@@ -247,7 +235,7 @@ class Subscriptions:
         """The list of tools, prompts or resources has changed. From any thread."""
         if self.share is not None and not getattr(self._told_elsewhere, "is_on", False):
             self.share(LIST, kind)
-        for engine in self._engines():
+        for engine in self._engines(self._all_sessions()):
             kinds = self._changed.setdefault(engine, set())
             first = not kinds
             kinds.add(kind)
@@ -265,12 +253,14 @@ class Subscriptions:
             forward(uri)
         if self.share is not None and principal is None and session is None and hears is None:
             self.share(RESOURCE, uri)
-        for engine in self._engines():
+        for engine in self._engines(self._subscribers.of(uri)):
             _run(engine, partial(self._tell_updated, engine, uri, principal, session, hears))
 
-    def _engines(self) -> set[Engine]:
-        """The loops on which somebody may want to hear of changes."""
-        sessions = list(self.composition.sessions) if self.composition is not None else []
+    def _all_sessions(self) -> list[Session]:
+        return list(self.composition.sessions) if self.composition is not None else []
+
+    def _engines(self, sessions: Iterable[Session]) -> set[Engine]:
+        """The loops on which these sessions may want to hear of changes, or somebody listens."""
         listening = {each.call.engine for each in list(self._listening)}
         return listening | {session.engine for session in sessions if session.engine.ready}
 
@@ -278,10 +268,14 @@ class Subscriptions:
         """Call `updated` with every update that is for everybody. Used to tell the server this one is mounted on."""
         self._forwards.append(updated)
 
+    def concerned(self, what: str, name: str) -> list[Session] | None:
+        """The sessions of this process that want to hear of a change. None: all of them may."""
+        return self._subscribers.of(name) if what == RESOURCE else None
+
     def received(self, what: str, name: str, shared: Iterable[Session]) -> None:
-        """A process has shared a change, of which these sessions are told."""
+        """A process has shared a change, of which these sessions are told, as far as it concerns them."""
         if what == RESOURCE:
-            self._tell_subscribers(self._told(_subscribed(shared, name)), name)
+            self._tell_subscribers(self._told(shared), name)
         else:
             self._tell_list(self._told(shared), name)
 
@@ -289,7 +283,7 @@ class Subscriptions:
         """Another process has shared a change, of which those are told that only this process knows."""
         for forward in self._forwards if what == RESOURCE else ():
             forward(name)
-        for engine in self._engines():
+        for engine in self._engines(self._subscribers.of(name) if what == RESOURCE else self._all_sessions()):
             if not engine.on_loop():
                 continue
             if what == RESOURCE:
@@ -324,9 +318,7 @@ class Subscriptions:
         self, engine: Engine, uri: str, principal: str | None, only: Session | None, hears: Hears | None
     ) -> None:
         is_shared = principal is None and only is None and hears is None
-        assert self.composition is not None
-        subscribed = _subscribed(list(self.composition.sessions), uri)
-        here = self._told(each for each in subscribed if each.engine is engine)
+        here = self._told(each for each in self._subscribers.of(uri) if each.engine is engine)
         sessions = self._told_directly(here) if is_shared else here
         meant = (each for each in sessions if only in (None, each) and principal in (None, each.principal))
         self._tell_subscribers(meant, uri, hears)
@@ -350,8 +342,7 @@ class Subscriptions:
 
     def _sessions(self, engine: Engine) -> Iterable[Session]:
         """Those of one loop that are told directly."""
-        assert self.composition is not None
-        return self._told_directly(self._told(s for s in list(self.composition.sessions) if s.engine is engine))
+        return self._told_directly(self._told(each for each in self._all_sessions() if each.engine is engine))
 
     def _told_directly(self, sessions: Iterable[Session]) -> Iterable[Session]:
         """Sessions that are shared hear of a change when all processes do."""
@@ -362,11 +353,6 @@ class Subscriptions:
         """Those opened by a handshake that have said they are ready."""
         profiles = [(s, s.terms.profile) for s in sessions if s.ready and s.terms]
         return [s for s, profile in profiles if isinstance(profile, Dialect) and not profile.stateless]
-
-
-def _subscribed(sessions: Iterable[Session], uri: str) -> list[Session]:
-    """Those that have asked for a resource: few of many, so this comes before all else."""
-    return [s for s in sessions if (found := s.peek(SubscribedUris)) is not None and uri in found.uris]
 
 
 def _written(caller: PeerIdentity | None) -> Any:

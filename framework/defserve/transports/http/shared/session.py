@@ -18,6 +18,7 @@ from defserve.stores.shared.scripts import questions, sessions, streams, workers
 from defserve.stores.store import StoreUnavailable
 from defserve.transports.http.exchange import Exchange
 from defserve.transports.http.session import HttpSession
+from defserve.transports.http.shared.owned import OwnedSessions
 from defserve.transports.http.shared.reading import STANDALONE, StoredMessage, StreamReader, standing
 from defserve.transports.http.shared.streams import SharedStandalone
 from defserve.transports.outbox import OutboundMessage
@@ -52,18 +53,21 @@ class SharedSession(HttpSession):
 
     reading: dict[str, StreamReader]
 
-    def __init__(self, id: str, opener: Principal, link: SharedLink, idle: float) -> None:
+    def __init__(
+        self, id: str, opener: Principal, link: SharedLink, idle: float, owned: OwnedSessions[SharedSession]
+    ) -> None:
         super().__init__(id, opener)
         self.link, self.ttl = link, int(idle * 1250)
         self.standalone = SharedStandalone(self)
         self.known: dict[str, str] = {}
         self.credentials: dict[str, Principal] = {}
-        self.is_stale = self.has_changed = self.goes_on = False
+        self._owned, self._owner = owned, ""
+        self._is_stale = self.is_closed = self.has_changed = self.goes_on = False
         self.changes = 0
         """How often this process has changed the record."""
         self._changing = 0
         """How many of these changes the store does not have yet."""
-        self.owner, self.touched = "", time.monotonic()
+        self.touched = time.monotonic()
         self.claim = "0-0"
         """The news by which this process became its owner last."""
         self.delivered = "0-0"
@@ -80,8 +84,26 @@ class SharedSession(HttpSession):
         """Forgets the session in this process alone. Whoever lists it sets this."""
 
     @property
+    def owner(self) -> str:
+        return self._owner
+
+    @owner.setter
+    def owner(self, owner: str) -> None:
+        self._owner = owner
+        self._owned.note(self)
+
+    @property
     def is_owner(self) -> bool:
-        return self.owner == self.link.worker
+        return self._owner == self.link.worker
+
+    @property
+    def is_stale(self) -> bool:
+        return self._is_stale
+
+    @is_stale.setter
+    def is_stale(self, is_stale: bool) -> None:
+        self._is_stale = is_stale
+        self._owned.note(self)
 
     def new_name(self) -> str:
         """A name for a stream that nobody else gives, here or in another process."""
@@ -377,6 +399,8 @@ class SharedSession(HttpSession):
         for reader in list(self.reading.values()):
             reader.exchange.drop()
         self.link.behind.discard(self)
+        self.is_closed = True
+        self._owned.note(self)
         super().close()
 
 

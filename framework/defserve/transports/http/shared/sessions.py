@@ -19,6 +19,7 @@ from defserve.stores.shared.scripts import sessions, workers
 from defserve.stores.store import StoreUnavailable
 from defserve.transports.http.session import HttpSession
 from defserve.transports.http.sessions import HttpSessions
+from defserve.transports.http.shared.owned import OwnedSessions
 from defserve.transports.http.shared.ownership import SessionOwnership, record_of
 from defserve.transports.http.shared.session import SharedSession
 from defserve.transports.networks import network_of
@@ -39,6 +40,7 @@ class SharedSessions(HttpSessions):
     def __init__(self, provider: SessionProvider, link: SharedLink, primed: frozenset[str]) -> None:
         super().__init__(provider.limits.idle)
         self._provider, self._link, self._primed = provider, link, primed
+        self._owned = OwnedSessions[SharedSession]()
         self._loading: dict[tuple[str, str], asyncio.Task[None]] = {}
         self._heard: dict[str, int] = {}
         """How often others have said something about a session that is being loaded. What was read before is old."""
@@ -63,7 +65,7 @@ class SharedSessions(HttpSessions):
         link.lease_lost.append(self._on_lease_lost)
 
     def new(self, id: str, opener: Principal) -> SharedSession:
-        return SharedSession(id, opener, self._link, self.idle)
+        return SharedSession(id, opener, self._link, self.idle, self._owned)
 
     def add(self, session: HttpSession) -> None:
         super().add(session)
@@ -167,20 +169,23 @@ class SharedSessions(HttpSessions):
 
     def owned(self) -> list[SharedSession]:
         """The sessions that this process tells news."""
-        worker = self._link.worker
-        return [each for each in map(_shared, self) if each.owner == worker]
+        return list(self._owned.all)
 
-    async def refreshed(self) -> list[SharedSession]:
-        """Those it owns, after loading the ones that another process has changed."""
-        owned = self.owned()
-        stale = [each for each in owned if each.is_stale]
-        if not stale:
-            return owned
-        loads = (self.load(each.id, each.opener) for each in stale)
+    def owned_behind(self) -> list[SharedSession]:
+        """Those of them that must hear other news first, or of which it is not known what they want to hear."""
+        if not self._owned.stale and not self._link.behind:
+            return []
+        behind = cast("set[SharedSession]", self._link.behind)
+        return [each for each in {*self._owned.stale, *behind} & self._owned.all.keys() if each.is_stale or each.missed]
+
+    async def refresh_owned(self) -> None:
+        """Load those of them that another process has changed."""
+        if not self._owned.stale:
+            return
+        loads = (self.load(each.id, each.opener) for each in list(self._owned.stale))
         for result in await asyncio.gather(*loads, return_exceptions=True):
             if isinstance(result, Exception):  # the other sessions must hear of it all the same
                 log.error("a session could not be refreshed: %s", result)
-        return self.owned()
 
     def _opened(self, id: str, record: dict[str, str], principal: Principal | str) -> SharedSession | None:
         opener = remembered(json.loads(record["opener"]))
