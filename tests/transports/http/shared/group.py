@@ -71,9 +71,11 @@ class Worker:
 
     async def kill(self) -> None:
         """Its connection to the others ends at once, and its lease with it, as if the process had died."""
-        for task in self.link._tasks:
-            task.cancel()
-        await asyncio.wait(self.link._tasks)
+        left = set(self.link._tasks)
+        while left:  # redis-py sometimes takes a cancellation for itself
+            for task in left:
+                task.cancel()
+            _, left = await asyncio.wait(left, timeout=0.05)
         for key in ("lease:", "mail:"):
             await self.link._redis.delete(f"{self.link._prefix}{key}{self.link.worker}")
         self.link.is_up = False
