@@ -36,7 +36,7 @@ class AsyncioEngine:
     def __init__(self, threads: int) -> None:
         self.ready = True
         self.loop = asyncio.get_running_loop()
-        self.pool = WorkerPool(threads, self.loop.call_soon_threadsafe, self.loop.call_later)
+        self.pool = WorkerPool(threads, self.loop.call_soon_threadsafe)
         self.timers = Timers(self.loop)
         self.tasks: set[asyncio.Task[Any]] = set()
         self._thread = threading.get_ident()

@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from defserve.runner.threads import pool as pool_module
 from defserve.runner.threads.pool import ABANDONED_PER_THREAD, ROUND, SHORTEST, WorkerPool, lowered_switch_interval
 
 
@@ -97,71 +96,6 @@ def test_a_job_does_not_wait_behind_a_thread_that_is_taken(loop: Loop):
             assert job.running.wait(30), "a job was queued behind a busy thread although another was allowed"
         for job in jobs:
             job.free.set()
-
-
-class Clock:
-    """Stands for the loop's timers: `pass_` calls what is due."""
-
-    def __init__(self) -> None:
-        self.due: list[Callable[[], None]] = []
-
-    def later(self, seconds: float, action: Callable[[], None]) -> None:
-        self.due.append(action)
-
-    def pass_(self) -> None:
-        due, self.due = self.due, []
-        for action in due:
-            action()
-
-
-def test_short_jobs_share_a_thread(loop: Loop, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(pool_module, "LONGEST_WAIT", 30.0)
-    clock, threads = Clock(), set[int]()
-    pool = WorkerPool(32, loop.wake, clock.later)
-    for _ in range(10):
-        jobs = [threading.Event() for _ in range(32)]
-        for job in jobs:
-            pool.submit(lambda job=job: (threads.add(threading.get_ident()), job.set()), ignore)
-        assert all(job.wait(30) for job in jobs)
-    assert len(threads) == 1
-
-
-def test_jobs_that_wait_behind_one_that_blocks_get_threads_at_the_next_look(loop: Loop):
-    clock = Clock()
-    pool, jobs = WorkerPool(4, loop.wake, clock.later), [Blocking() for _ in range(6)]
-    for job in jobs:
-        pool.submit(job, ignore)
-    assert jobs[0].running.wait(30) and not jobs[1].running.is_set()
-    clock.pass_()  # one has begun
-    clock.pass_()
-    assert all(job.running.wait(30) for job in jobs[:4]) and not clock.due
-    assert pool._threads == 4
-    for job in jobs:
-        job.free.set()
-    assert all(job.running.wait(30) for job in jobs)
-
-
-def test_a_job_that_has_waited_for_long_has_another_thread_hired(loop: Loop, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(pool_module, "LONGEST_WAIT", -1.0)
-    clock = Clock()
-    pool, jobs = WorkerPool(4, loop.wake, clock.later), [Blocking() for _ in range(3)]
-    for job in jobs:
-        pool.submit(job, ignore)
-    jobs[0].free.set()
-    assert all(job.running.wait(30) for job in jobs)
-    for job in jobs:
-        job.free.set()
-
-
-def test_jobs_of_other_threads_than_the_loops_do_not_wait(loop: Loop):
-    clock = Clock()
-    pool, jobs = WorkerPool(4, loop.wake, clock.later), [Blocking() for _ in range(2)]
-    elsewhere = threading.Thread(target=lambda: [pool.submit(job, ignore) for job in jobs])
-    elsewhere.start()
-    assert all(job.running.wait(30) for job in jobs) and not clock.due
-    for job in jobs:
-        job.free.set()
-    elsewhere.join()
 
 
 def test_no_more_threads_work_at_once_than_allowed(loop: Loop):

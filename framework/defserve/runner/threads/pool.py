@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import sys
 import threading
-import time
 from collections import deque
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
@@ -17,15 +16,11 @@ from queue import Empty, SimpleQueue
 from typing import Any, TypeAlias
 
 IDLE_SECONDS = 30.0
-# Short functions take turns in few threads: a thread costs memory, and threads that compute hinder one another. Where
-# nothing was begun for so long, or a function has waited for so long, there are more.
-STUCK_SECONDS, LONGEST_WAIT = 0.002, 0.005
 ABANDONED_PER_THREAD = 8
 ROUND = 0.016
 SHORTEST = 0.0001
 
 Finished: TypeAlias = Callable[[Any, BaseException | None], None]
-Later: TypeAlias = Callable[[float, Callable[[], None]], object]
 
 
 class _Worker(threading.local):
@@ -54,64 +49,35 @@ def run_afterwards() -> None:
 class PoolJob:
     """One blocking function on its way through the pool."""
 
-    __slots__ = ("function", "finished", "context", "since", "running", "abandoned")
+    __slots__ = ("function", "finished", "context", "running", "abandoned")
 
     def __init__(self, function: Callable[[], Any], finished: Finished, context: Context) -> None:
-        self.function, self.finished, self.context, self.since = function, finished, context, time.monotonic()
+        self.function, self.finished, self.context = function, finished, context
         self.running = self.abandoned = False
 
 
 class WorkerPool:
-    """At most `size` working threads. Those that wait for a peer (`parked`) or were given up (`abandon`) are extra.
+    """At most `size` working threads. Those that wait for a peer (`parked`) or were given up (`abandon`) are extra."""
 
-    `later` calls a function on the loop after some seconds. Without it, none waits for a thread that may be hired.
-    """
-
-    def __init__(self, size: int, wake: Callable[[Callable[[], None]], Any], later: Later | None = None) -> None:
-        self._size, self._wake, self._later = size, wake, later
-        self._loop_thread = threading.get_ident()
+    def __init__(self, size: int, wake: Callable[[Callable[[], None]], Any]) -> None:
+        self._size, self._wake = size, wake
         self._replaceable = size * ABANDONED_PER_THREAD
         self._jobs: SimpleQueue[PoolJob | None] = SimpleQueue()
         self._done: deque[Callable[[], None]] = deque()
         self._waking = self._closed = False
         self._lock = threading.Lock()
-        # `_pending` and `_idle` go down together when a thread takes a job, and a thread is idle before it has started.
-        # So their difference is always exact.
+        # `_pending` and `_idle` go down together when a thread takes a job. So their difference is always exact, and no
+        # job waits for a busy thread.
         self._pending = self._threads = self._idle = self._abandoned = self._parked = 0
-        self._begun = self._begun_before = 0
-        self._is_looking = False
 
     def submit(self, function: Callable[[], Any], finished: Finished) -> PoolJob:
         """Run `function` in a thread, with the caller's context; then `finished(result, error)` on the loop."""
         job = PoolJob(function, finished, copy_context())
         with self._lock:
             self._pending += 1
-            looks = self._may_wait()
-            if not looks:
-                self._hire()
+            self._hire()
         self._jobs.put(job)
-        if looks and not self._is_looking:
-            assert self._later is not None
-            self._is_looking, self._begun_before = True, self._begun
-            self._later(STUCK_SECONDS, self._look)
         return job
-
-    def _may_wait(self) -> bool:
-        """Whether a job may wait a moment for a thread that works."""
-        is_on_loop = self._later is not None and threading.get_ident() == self._loop_thread
-        return is_on_loop and self._pending > self._idle and self._threads > self._abandoned + self._parked
-
-    def _look(self) -> None:
-        """Hire threads if none of those there has begun anything since the last look. Called on the loop."""
-        assert self._later is not None
-        with self._lock:
-            if self._begun == self._begun_before:
-                for _ in range(self._pending - self._idle):
-                    self._hire()
-            self._begun_before = self._begun
-            self._is_looking = self._pending > self._idle and self._threads < self._allowed and not self._closed
-            if self._is_looking:
-                self._later(STUCK_SECONDS, self._look)
 
     def abandon(self, job: PoolJob) -> None:
         """Nobody waits for this job any more. It does not begin; if it runs already, its thread may be replaced."""
@@ -163,12 +129,10 @@ class WorkerPool:
         if self._pending <= self._idle or self._threads >= self._allowed:
             return
         self._threads += 1
-        self._idle += 1
         try:
             threading.Thread(target=self._work, name="defserve-worker", daemon=True).start()
         except RuntimeError:  # the system has no more threads; another thread will take the job
             self._threads -= 1
-            self._idle -= 1
             if not self._threads:
                 self._pending -= 1
                 raise
@@ -186,11 +150,9 @@ class WorkerPool:
 
     def _work(self) -> None:
         _WORKER.afterwards = []
-        job = self._wait()
-        while job is not None:
+        while job := self._next():
             self._run(job)
             del job  # an idle thread must not keep the last call alive
-            job = self._next()
 
     def _next(self) -> PoolJob | None:
         with self._lock:
@@ -198,9 +160,6 @@ class WorkerPool:
                 self._threads -= 1
                 return None
             self._idle += 1
-        return self._wait()
-
-    def _wait(self) -> PoolJob | None:
         while True:
             try:
                 job, timed_out = self._jobs.get(timeout=IDLE_SECONDS), False
@@ -215,10 +174,7 @@ class WorkerPool:
                     return None
                 self._idle -= 1
                 self._pending -= 1
-                self._begun += 1
                 job.running = not job.abandoned
-                if self._pending and time.monotonic() - job.since > LONGEST_WAIT:
-                    self._hire()
             return job
 
     def _run(self, job: PoolJob) -> None:
