@@ -74,7 +74,10 @@ def _bench(options: argparse.Namespace, plan: Plan, launch: Launch) -> int:
     results = Results()
     run = Run(able, http, launch, plan, results, _say)
     for name in sections:
-        SECTIONS[name](run)
+        try:
+            SECTIONS[name](run)
+        except ServerFailed as error:  # the other sections are worth having
+            failed[name] = str(error)
     _say("")
     verdicts = judge(results)
     facts = _facts(began, plan, launch)

@@ -22,7 +22,8 @@ const openSession = async () => {
   return transport;
 };
 
-createServer(async (request, response) => {
+// Connections stay open while the other servers have their turn. Node would end them after five seconds.
+createServer({ keepAliveTimeout: 600_000 }, async (request, response) => {
   if (request.headers["mcp-method"]) return modern(request, response);
   const transport = sessions.get(request.headers["mcp-session-id"]) ?? (await openSession());
   await transport.handleRequest(request, response);
