@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import socket
 import subprocess
 import tempfile
+from contextlib import suppress
 from typing import Self
 
 from tests.waiting import wait_until
@@ -31,6 +34,7 @@ class HttpServer:
             stdout=self._stderr,
             stderr=self._stderr,
             env=launch.environment_with(contender.paths),
+            start_new_session=True,
         )
 
     def __enter__(self) -> Self:
@@ -42,7 +46,8 @@ class HttpServer:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._process.kill()
+        with suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGKILL)  # with its workers
         self._process.wait()
         self._stderr.close()
 

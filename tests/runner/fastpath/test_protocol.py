@@ -13,7 +13,8 @@ from pydantic import BaseModel
 
 from defserve import Context, Limits, Server
 from defserve.runner import network
-from defserve.runner.fastpath.protocol import FastProtocol
+from defserve.runner.fastpath.known_heads import KnownHeads
+from defserve.runner.fastpath.protocol import FEW_LESSONS, LESSONS, RECESS, FastProtocol
 from defserve.runner.tasks.first_steps import EAGER
 from tests.listening import Listening, listening, parsers, request
 from tests.rows import for_each_row
@@ -583,6 +584,25 @@ async def test_a_head_is_not_parsed_twice(monkeypatch: pytest.MonkeyPatch):
             writer.write(a_call(text))
             assert await heard(reader) == text
         assert len(parsed) == 1
+        writer.close()
+
+
+async def test_a_connection_whose_heads_all_differed_learns_again_later(monkeypatch: pytest.MonkeyPatch):
+    learnt: list[bytes] = []
+    learn = KnownHeads.learn
+    monkeypatch.setattr(
+        KnownHeads, "learn", lambda self, data, scope: (learnt.append(data), learn(self, data, scope))[1]
+    )
+    async with listening(parrot(), parser="httptools") as where:
+        reader, writer = await where.connect()
+        for number in range(LESSONS + RECESS + 1):
+            writer.write(a_call("odd", "echo", f"x-number: {number}"))
+            assert await heard(reader) == "odd"
+        assert len(learnt) == LESSONS + 1
+        for _ in range(FEW_LESSONS):
+            writer.write(a_call("same"))
+            assert await heard(reader) == "same"
+        assert len(learnt) == LESSONS + 2, "the same head was learnt once"
         writer.close()
 
 

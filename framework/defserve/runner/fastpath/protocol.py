@@ -17,8 +17,9 @@ from defserve.runner.fastpath.known_heads import UNKNOWN, KnownHead, KnownHeads
 from defserve.runner.tasks.first_steps import FirstSteps
 from defserve.transports.asgi import WHOLE
 
-# How many heads are learnt from one connection. If all its heads differ, learning costs more than it saves.
-LESSONS = 64
+# How many heads are learnt from one connection, and after how many more that were not known a few are learnt again: if
+# all its heads differ, learning costs more than it saves.
+LESSONS, RECESS, FEW_LESSONS = 64, 256, 4
 
 # Java's client offers HTTP/2 with every first request. A server may ignore that; httptools drops the body instead.
 _H2C = re.compile(rb"\r\nupgrade:[ \t]*h2c[ \t]*(?=\r\n|$)", re.IGNORECASE)
@@ -76,9 +77,12 @@ class FastProtocol(HttptoolsBounds):
             data = _without_h2c(data)
         super().data_received(data)
         cycle = self.cycle
-        if is_fresh and cycle is not before and self._is_read and cycle.keep_alive and self._lessons:
+        if is_fresh and cycle is not before and self._is_read and cycle.keep_alive:
             self._lessons -= 1
-            cycle.head = self.heads.learn(data, cycle.scope)
+            if self._lessons >= 0:
+                cycle.head = self.heads.learn(data, cycle.scope)
+            elif self._lessons <= -RECESS:
+                self._lessons = FEW_LESSONS
 
     def _begin(self, head: KnownHead, length: bytes, body: bytes) -> None:
         """Start a request with a known head, as uvicorn does in the steps of its parser."""
