@@ -63,11 +63,13 @@ class KnownHeads:
 
     def __init__(self) -> None:
         self._known: dict[bytes, KnownHead] = {}
+        self.looked_for = b""
+        """The head that was looked for last, without the number in its Content-Length."""
 
     def find(self, data: bytes) -> tuple[KnownHead | None, bytes, bytes]:
         """The head, the length and the body of a request, if `data` is one whole request with a known head."""
-        head, length, body = _parted(data)
-        return self._known.get(head), length, body
+        self.looked_for, length, body = _parted(data)
+        return self._known.get(self.looked_for), length, body
 
     def learn(self, data: bytes, scope: Mapping[str, Any]) -> KnownHead | None:
         """Remember the head of a request that was parsed, if `data` was that request and nothing else."""

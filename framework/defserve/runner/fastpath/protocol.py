@@ -17,9 +17,9 @@ from defserve.runner.fastpath.known_heads import UNKNOWN, KnownHead, KnownHeads
 from defserve.runner.tasks.first_steps import FirstSteps
 from defserve.transports.asgi import WHOLE
 
-# How many heads are learnt from one connection, and after how many more that were not known a few are learnt again: if
-# all its heads differ, learning costs more than it saves.
-LESSONS, RECESS, FEW_LESSONS = 64, 256, 4
+# How many heads are learnt from one connection when they come first. If all its heads differ, learning costs more than
+# it saves: then one is learnt that comes twice in a row.
+LESSONS = 64
 
 # Java's client offers HTTP/2 with every first request. A server may ignore that; httptools drops the body instead.
 _H2C = re.compile(rb"\r\nupgrade:[ \t]*h2c[ \t]*(?=\r\n|$)", re.IGNORECASE)
@@ -48,6 +48,7 @@ class FastProtocol(HttptoolsBounds):
     _last_head: KnownHead | None = None
     _last_scope: dict[str, Any]
     _lessons = LESSONS
+    _unknown = b""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)
@@ -78,11 +79,10 @@ class FastProtocol(HttptoolsBounds):
         super().data_received(data)
         cycle = self.cycle
         if is_fresh and cycle is not before and self._is_read and cycle.keep_alive:
-            self._lessons -= 1
-            if self._lessons >= 0:
+            if self._lessons or self._unknown == self.heads.looked_for != b"":
+                self._lessons = max(self._lessons - 1, 0)
                 cycle.head = self.heads.learn(data, cycle.scope)
-            elif self._lessons <= -RECESS:
-                self._lessons = FEW_LESSONS
+            self._unknown = self.heads.looked_for
 
     def _begin(self, head: KnownHead, length: bytes, body: bytes) -> None:
         """Start a request with a known head, as uvicorn does in the steps of its parser."""
