@@ -83,6 +83,7 @@ def test_by_mouse_a_click_compares_and_another_rolls_back(browser: Browser):
         assert browser.page(f"{ROWS}[0].innerText.includes('beds/fern/wanted: 18 → 24')")
         # Ctrl K leads to a checkpoint, also one that is folded away.
         browser.key("Control+k")
+        assert browser.page("!!document.activeElement.closest('.palette')")
         browser.type("25 → 26")
         found = "[...document.querySelectorAll('.found .nav')].find(each => each.innerText.includes('25 → 26'))"
         assert browser.page(f"{found} && ({found}.click(), true)")

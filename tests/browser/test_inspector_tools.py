@@ -178,7 +178,9 @@ def test_by_keys_alone_a_tool_is_found_filled_in_called_and_repeated(inspector: 
     assert inspector.page("document.querySelector('[role=dialog]').innerText.includes('repeat the last call')")
     browser.key("Escape")
     browser.key("Control+k")
+    assert browser.page("!!document.activeElement.closest('.palette')")
     browser.type("chime")
+    assert browser.page("document.querySelector('.found .nav')?.innerText.includes('chime')")
     browser.key("Enter")
     assert inspector.page("location.hash === '#tools/chime'")
 
