@@ -7,7 +7,7 @@ import re
 import time
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any, cast
+from typing import Any
 
 from defserve.auth.principals import Principal
 from defserve.auth.remembered import remembered, written
@@ -18,11 +18,11 @@ from defserve.stores.shared.scripts import questions, sessions, streams, workers
 from defserve.stores.store import StoreUnavailable
 from defserve.transports.http.exchange import Exchange
 from defserve.transports.http.session import HttpSession
+from defserve.transports.http.shared.interrupted import interrupted
 from defserve.transports.http.shared.owned import OwnedSessions
 from defserve.transports.http.shared.reading import STANDALONE, StoredMessage, StreamReader, standing
 from defserve.transports.http.shared.streams import SharedStandalone
 from defserve.transports.outbox import OutboundMessage
-from defserve.wire.codec import encode
 from defserve.wire.messages import Id, Params
 
 MOST_RECORD = 1024 * 1024
@@ -33,8 +33,6 @@ CREDENTIAL = "credential:"
 # Seconds that an answer waits for the store, and if the store is known to be away.
 WRITE_TIMEOUT, AWAY_TIMEOUT = 5.0, 0.5
 TRIES = 5
-INTERNAL_ERROR = -32603
-DIED = "the process that ran this call died; send it again"
 
 WORKER = re.compile(r"[0-9a-f]{12}")
 _EVENT = re.compile(r"([0-9a-z.]{1,40})-([0-9]{1,15})")
@@ -327,7 +325,7 @@ class SharedSession(HttpSession):
         looked = await self.link.run(streams.LOOK, self.id, name)
         if looked is None or looked[1] or looked[0][3] or not looked[0][0]:
             return
-        data = _died_all(json.loads(looked[0][1] or b"null"))
+        data = interrupted(json.loads(looked[0][1] or b"null"))
         args = streams.appending(
             data, session=self.id, stream=name, kind="result", ttl=self.ttl, dead=looked[0][0].decode()
         )
@@ -390,7 +388,7 @@ class SharedSession(HttpSession):
         """This process ends before its calls do. Who comes back for one is told."""
         for name, stream in list(self.streams.items()):
             request = getattr(stream, "request", None)
-            self.append(name, StoredMessage(_died_all(request), "result"))
+            self.append(name, StoredMessage(interrupted(request), "result"))
 
     def evict(self) -> None:
         self.forget()
@@ -402,18 +400,6 @@ class SharedSession(HttpSession):
         self.is_closed = True
         self._owned.note(self)
         super().close()
-
-
-def _died_all(request: Any) -> bytes:
-    """The answer to a request, or to an array of them, whose process died."""
-    calls = cast("list[Any]", request) if isinstance(request, list) else [request]
-    died = b",".join(map(_died, calls))
-    return b"[%b]" % died if isinstance(request, list) else died
-
-
-def _died(id: Any) -> bytes:
-    error = {"code": INTERNAL_ERROR, "message": DIED, "data": {"type": "interrupted", "retry_after_ms": 0}}
-    return encode({"jsonrpc": "2.0", "id": id, "error": error})
 
 
 def _audience(message: OutboundMessage) -> str:
