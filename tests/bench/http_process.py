@@ -34,7 +34,7 @@ class HttpServer:
             stdout=self._stderr,
             stderr=self._stderr,
             env=launch.environment_with(contender.paths),
-            start_new_session=True,
+            process_group=0,
         )
 
     def __enter__(self) -> Self:
