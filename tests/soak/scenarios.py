@@ -19,6 +19,7 @@ from defserve.host import Client, Mcpl
 from defserve.host.addresses import connect_url
 from tests.bench import http_traffic, traffic
 from tests.faults.rolling import Connection
+from tests.soak import frames
 from tests.soak.sampling import family
 from tests.soak.stage import ROOT, SERVER, START_SECONDS, Stage
 from tests.waiting import until
@@ -68,7 +69,7 @@ class _Pipes:
 
 def calls_over_http(stage: Stage) -> None:
     """Calls of `add` on 8 connections, half of them in sessions."""
-    port = int(stage.serve(HTTP).split(":")[2].partition("/")[0])
+    port = _port(stage.serve(HTTP))
 
     def dial() -> socket.socket:
         return socket.create_connection(("127.0.0.1", port), timeout=20)
@@ -110,18 +111,14 @@ def _took(stage: Stage, timing: traffic.Timing) -> None:
 
 
 def calls_over_websocket(stage: Stage) -> None:
-    """Calls of `add` on 4 connections, 8 at a time on each, in both eras."""
-
-    async def main() -> None:
-        url = stage.serve("ws://127.0.0.1:0/mcp")
-        clients = [Client(await connect_url(url), version=(HANDSHAKE, STATELESS)[n % 2]) for n in range(4)]
-        for client in clients:
-            await client.__aenter__()
-        await stage.run(*(_calling(stage, client) for client in clients for _ in range(8)))
-        for client in clients:
-            await client.__aexit__()
-
-    asyncio.run(main())
+    """Calls of `add` on 4 connections, 16 at a time on each, half of them in sessions."""
+    port = _port(stage.serve("ws://127.0.0.1:0/mcp"))
+    connections = [frames.Connection(port, in_session=bool(number % 2)) for number in range(4)]
+    while stage.is_going:
+        _took(stage, frames.drive(connections, WINDOW // len(connections), 1))
+        stage.sample()
+    for connection in connections:
+        connection.socket.close()
 
 
 def _calling(stage: Stage, client: Client) -> Callable[[], Any]:

@@ -18,6 +18,7 @@ from defserve.runner.tasks.first_steps import FirstSteps
 from defserve.runner.threads.call_thread import CURRENT, CallThread, current_thread, run_to_the_end
 from defserve.runner.threads.outcome import ThreadOutcome
 from defserve.runner.threads.pool import WorkerPool, do_afterwards
+from defserve.runner.threads.waking import waking
 from defserve.runner.timing.call_deadline import CallDeadline
 from defserve.runner.timing.timers import Timers
 
@@ -36,7 +37,8 @@ class AsyncioEngine:
     def __init__(self, threads: int) -> None:
         self.ready = True
         self.loop = asyncio.get_running_loop()
-        self.pool = WorkerPool(threads, self.loop.call_soon_threadsafe)
+        self._waking = waking(self.loop)
+        self.pool = WorkerPool(threads, self._waking.wake)
         self.timers = Timers(self.loop)
         self.tasks: set[asyncio.Task[Any]] = set()
         self._thread = threading.get_ident()
@@ -45,6 +47,7 @@ class AsyncioEngine:
     async def close(self) -> None:
         """Nothing is started any more."""
         self.pool.close()
+        self._waking.close()
         await self._first_steps.close()
 
     def start(self, call: Call, work: Coroutine[Any, Any, Any]) -> None:

@@ -187,3 +187,11 @@ def test_turns_are_short_enough_for_all_threads_and_never_longer_than_before(thr
     with lowered_switch_interval(threads):
         assert sys.getswitchinterval() == pytest.approx(min(seconds, before), rel=0.01)
     assert sys.getswitchinterval() == pytest.approx(before)
+
+
+def test_one_call_after_the_other_needs_one_thread(loop: Loop):
+    pool, threads = WorkerPool(8, loop.wake), set[Any]()
+    for _ in range(200):
+        pool.submit(threading.get_ident, lambda ident, error: threads.add(ident))
+        loop.turn()
+    assert len(threads) == 1

@@ -16,6 +16,8 @@ T = TypeVar("T")
 class ThreadOutcome(Arrival[T]):
     """What a function of a pool comes to. Who cancels it gives the function up."""
 
+    __slots__ = ("_pool", "_job")
+
     def __init__(self, pool: WorkerPool, loop: asyncio.AbstractEventLoop, function: Callable[[], T]) -> None:
         super().__init__(loop=loop)
         self._pool = pool

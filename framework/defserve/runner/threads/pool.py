@@ -75,7 +75,8 @@ class WorkerPool:
         job = PoolJob(function, finished, copy_context())
         with self._lock:
             self._pending += 1
-            self._hire()
+            if self._pending > self._idle:
+                self._hire()
         self._jobs.put(job)
         return job
 
@@ -150,16 +151,12 @@ class WorkerPool:
 
     def _work(self) -> None:
         _WORKER.afterwards = []
-        while job := self._next():
-            self._run(job)
+        with self._lock:
+            self._idle += 1
+        while (job := self._next()) is not None and self._run(job):
             del job  # an idle thread must not keep the last call alive
 
     def _next(self) -> PoolJob | None:
-        with self._lock:
-            if self._threads > self._allowed:  # an abandoned thread came back after it was replaced
-                self._threads -= 1
-                return None
-            self._idle += 1
         while True:
             try:
                 job, timed_out = self._jobs.get(timeout=IDLE_SECONDS), False
@@ -177,19 +174,29 @@ class WorkerPool:
                 job.running = not job.abandoned
             return job
 
-    def _run(self, job: PoolJob) -> None:
-        if not job.running:
-            return
-        try:
-            result, error = job.context.run(job.function), None
-        except BaseException as raised:  # SystemExit and the like end the call, never the server
-            result, error = None, raised
-        run_afterwards()
+    def _run(self, job: PoolJob) -> bool:
+        """Whether this thread takes another job."""
+        result, error, begins = None, None, job.running
+        if begins:
+            try:
+                result = job.context.run(job.function)
+            except BaseException as raised:  # SystemExit and the like end the call, never the server
+                error = raised
+            run_afterwards()
         with self._lock:
             job.running = False
-            if job.abandoned:
+            if begins and job.abandoned:
                 self._abandoned -= 1
-        self.post(lambda: job.finished(result, error))
+            # An abandoned thread may come back after it was replaced. Others are idle before anybody hears of the
+            # outcome: the next job needs no other thread.
+            is_needed = self._threads <= self._allowed
+            if is_needed:
+                self._idle += 1
+            else:
+                self._threads -= 1
+        if begins:
+            self.post(lambda: job.finished(result, error))
+        return is_needed
 
 
 @contextmanager
