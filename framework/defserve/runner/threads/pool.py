@@ -105,9 +105,11 @@ class WorkerPool:
     def post(self, action: Callable[[], None]) -> bool:
         """Run `action` on the loop, behind what this thread posted before. False: the loop has ended."""
         self._done.append(action)
-        # `_drain` clears the flag before it empties the deque, so an action that finds the flag set is not missed.
-        if not self._waking:
-            self._waking = True
+        # `_drain` clears the flag before it empties the deque, so an action that finds the flag set is not missed. The
+        # lock is for Python without a GIL.
+        with self._lock:
+            is_awake, self._waking = self._waking, True
+        if not is_awake:
             try:
                 self._wake(self._drain)
             except RuntimeError:
@@ -139,15 +141,15 @@ class WorkerPool:
                 raise
 
     def _drain(self) -> None:
-        self._waking = False
+        with self._lock:
+            self._waking = False
         try:
             while self._done:
                 self._done.popleft()()
-        finally:
+        except BaseException:
             # A failed action must not stop those behind it.
-            if self._done and not self._waking:
-                self._waking = True
-                self._wake(self._drain)
+            self.post(_nothing)
+            raise
 
     def _work(self) -> None:
         _WORKER.afterwards = []
@@ -197,6 +199,10 @@ class WorkerPool:
         if begins:
             self.post(lambda: job.finished(result, error))
         return is_needed
+
+
+def _nothing() -> None:
+    pass
 
 
 @contextmanager

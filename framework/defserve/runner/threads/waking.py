@@ -72,5 +72,6 @@ class EventWaking:
             Context().run(action)
 
     def _take(self) -> Callable[[], None] | None:
-        action, self._action = self._action, None
+        with self._lock:
+            action, self._action = self._action, None
         return action
