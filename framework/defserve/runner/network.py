@@ -151,6 +151,13 @@ def _listener_class(
             else:
                 # A second signal of either kind ends at once.
                 self.force_exit, self.should_exit = self.signals > 1, True
+                if self.force_exit and self._loop is not None:
+                    self._loop.call_soon_threadsafe(self._cut)
+
+        def _cut(self) -> None:
+            """From Python 3.12 on, asyncio's own loop waits until every connection has ended."""
+            for connection in [*self.server_state.connections]:
+                connection.transport.abort()
 
         def retire(self) -> None:
             """Accept no more; others listen on the same socket. The next response on a connection is its last."""
