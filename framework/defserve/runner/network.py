@@ -36,6 +36,7 @@ FAILED = 1
 
 KEEP_ALIVE = 75
 PING = 20.0
+IN_A_ROW = 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,6 +123,8 @@ def _listener_class(
         async def startup(self, sockets: list[socket.socket] | None = None) -> None:
             self._loop = asyncio.get_running_loop()
             await super().startup(sockets)
+            for one in sockets or ():
+                one.listen(BACKLOG)
             if self.started and options.started is not None:
                 options.started(self)
             elif self.started and sockets:
@@ -212,7 +215,8 @@ def _settings(address: Address, options: NetworkOptions, limits: Limits) -> dict
         "date_header": False,
         # `ForwardedAddresses` reads these headers. uvicorn takes any text for an address.
         "proxy_headers": False,
-        "backlog": BACKLOG,
+        # asyncio's own loop takes it for how many to accept in a row. Among them it closes none.
+        "backlog": BACKLOG if find_spec("uvloop") else IN_A_ROW,
         "timeout_keep_alive": KEEP_ALIVE,
         "timeout_graceful_shutdown": int(limits.drain) or 1,
         # uvicorn also counts the new connection.
