@@ -26,8 +26,8 @@ from tests.soak.stage import ROOT, Stage
 MINUTES = 3.0
 SLACK_SECONDS = 360.0
 TRANSPORTS = "calls-"
-NICE = 3
-"""What is taken from the other scenarios, so that about half of the machine is for calls over each transport."""
+NICE = 6
+"""What is taken from the other scenarios, so that most of the machine is for calls over each transport."""
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -19,7 +19,7 @@ UPGRADE = (
     b"GET /mcp HTTP/1.1\r\nhost: 127.0.0.1\r\nconnection: upgrade\r\nupgrade: websocket\r\n"
     b"sec-websocket-version: 13\r\nsec-websocket-key: MDEyMzQ1Njc4OWFiY2RlZg==\r\nsec-websocket-protocol: mcp\r\n\r\n"
 )
-TEXT, MASKED = 0x81, 0x80
+TEXT, PING, PONG, MASKED = 0x81, 0x89, 0x8A, 0x80
 SHORT, MEDIUM = 125, 126
 IDS = 256
 """Then they come again. So many calls are never on their way at once."""
@@ -83,18 +83,24 @@ class Connection:
                 size, begin = int.from_bytes(data[at + 2 : at + 4], "big"), at + 4
             if len(data) < begin + size:
                 break
-            yield data[begin : begin + size]
-            at = begin + size
+            kind, payload, at = data[at], data[begin : begin + size], begin + size
+            if kind == PING:
+                self.socket.sendall(_masked(PONG, payload))
+            else:
+                yield payload
         self._data = data[at:]
 
 
 def _frame(method: str, params: dict[str, Any], **id: int) -> bytes:
-    payload = json.dumps({"jsonrpc": "2.0", **id, "method": method, "params": params}).encode()
+    return _masked(TEXT, json.dumps({"jsonrpc": "2.0", **id, "method": method, "params": params}).encode())
+
+
+def _masked(kind: int, payload: bytes) -> bytes:
     key = secrets.token_bytes(4)
     size = (
         bytes([MASKED | len(payload)]) if len(payload) <= SHORT else struct.pack("!BH", MASKED | MEDIUM, len(payload))
     )
-    return bytes([TEXT]) + size + key + bytes(byte ^ key[n % 4] for n, byte in enumerate(payload))
+    return bytes([kind]) + size + key + bytes(byte ^ key[n % 4] for n, byte in enumerate(payload))
 
 
 def drive(connections: Sequence[Connection], window: int, seconds: float) -> Timing:
