@@ -96,7 +96,8 @@ requirements: $(READY)  ## show which requirements are proven, failing or open
 # The fuzzer is for these targets alone, and has no wheel for every Python.
 FUZZER := .fuzz/lib
 fuzz: $(READY)  ## a coverage-guided fuzzer on every parser, judge and protocol (ARGS="--until 30 --only codec"), then `make properties`
-	@test -d $(FUZZER) || $(BIN)/python -m pip install -qq --disable-pip-version-check --target $(FUZZER) 'atheris>=3' || mkdir -p $(FUZZER)
+	@mkdir -p .fuzz
+	@test -d $(FUZZER) || $(BIN)/python -m pip install -qq --disable-pip-version-check --target $(FUZZER) 'atheris>=3' 2>.fuzz/install.log || true
 	@PYTHONPATH=$(FUZZER) $(BIN)/python -m tests.fuzz $(ARGS)
 	@test -n "$(ARGS)" || $(MAKE) properties
 

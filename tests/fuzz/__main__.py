@@ -36,7 +36,10 @@ Choose = Callable[[Collection[str]], str | None]
 def main(arguments: list[str] | None = None) -> int:
     options = _parser().parse_args(arguments)
     if importlib.util.find_spec("atheris") is None:
-        print("there is no Atheris for this Python: its targets are run by the tests only, on what is kept of inputs")
+        print(
+            "Atheris is not installed (see .fuzz/install.log), so the targets are run by the tests only, on what is kept "
+            "of inputs. Where there is no wheel of it, clang builds it: apt-get install clang libclang-rt-dev"
+        )
         return 0
     names: list[str] = options.only or [*TARGETS]
     record, found = Record(WORK / "record.json", PUBLISHED), 0

@@ -42,9 +42,12 @@ def fuzz(name: str, seconds: float, seed: int) -> Slice:
     ]
     command = [*_engine(name), *options, str(corpus), *([str(seeds)] if seeds.exists() else [])]
     before = {*found.iterdir()}
-    process = subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True)
-    assert process.stderr is not None
-    with process.stderr as lines:
+    # What an exception says comes on standard output, everything else on standard error.
+    process = subprocess.Popen(
+        command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace"
+    )
+    assert process.stdout is not None
+    with process.stdout as lines:
         run, is_done, tail = follow(lines, seed, lambda: _processor_seconds(process.pid))
     code, run.seconds = _ended(process)
     left = {*found.iterdir()} - before

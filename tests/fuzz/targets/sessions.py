@@ -137,7 +137,10 @@ def message(given: Bytes, calls: Sequence[dict[str, Any]]) -> Any:
 
 
 def converse(data: bytes, calls: Sequence[dict[str, Any]], capabilities: dict[str, Any]) -> None:
-    """Each reply is by the rules, none is an internal error, and the conversation is alive at its end."""
+    """Each reply is by the rules, none is an internal error, and the conversation is alive until it ends.
+
+    Then no call of it runs or waits any more: the server would have less room for the next one.
+    """
     given, talk = Bytes(data), Talk(server.composition)
     versions = (None, "2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25")
     try:
@@ -156,6 +159,8 @@ def converse(data: bytes, calls: Sequence[dict[str, Any]], capabilities: dict[st
             assert {"jsonrpc": "2.0", "id": "still here", "result": {}} in alive, alive
     finally:
         talk.session.close()
+        talk.step()
+    assert server.composition.running == server.composition.queued == 0
 
 
 def check(one: Any) -> None:
