@@ -26,7 +26,7 @@ from tests.soak.stage import ROOT, Stage
 MINUTES = 3.0
 SLACK_SECONDS = 360.0
 TRANSPORTS = "calls-"
-NICE = 6
+NICE = 7
 """What is taken from the other scenarios, so that most of the machine is for calls over each transport."""
 
 
