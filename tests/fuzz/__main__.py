@@ -37,8 +37,8 @@ def main(arguments: list[str] | None = None) -> int:
     options = _parser().parse_args(arguments)
     if importlib.util.find_spec("atheris") is None:
         print(
-            "Atheris is not installed (see .fuzz/install.log), so the targets are run by the tests only, on what is kept "
-            "of inputs. Where there is no wheel of it, clang builds it: apt-get install clang libclang-rt-dev"
+            "Atheris is not installed (see .fuzz/install.log), so only the tests run the targets, on inputs that "
+            "were kept. Where there is no wheel of it, clang builds it: apt-get install clang libclang-rt-dev"
         )
         return 0
     names: list[str] = options.only or [*TARGETS]
