@@ -13,7 +13,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 RUNS := $(VENV)/.runs
 READY := $(VENV)/.tests
-INSTALL := $(BIN)/python -m pip install -qq --disable-pip-version-check --editable
+INSTALL := $(BIN)/python -m pip install -qq --no-compile --disable-pip-version-check --editable
 SITE := $(VENV)/.site
 RELEASE := $(VENV)/.release
 # Exact: what it makes of the pages is looked at before it is raised.
