@@ -106,6 +106,7 @@ CACHES: dict[str, tuple[str, str]] = {
     "runner/bulk_queue.py:waiting": (OURS, "64 KB a stream"),
     "runner/fastpath/known_heads.py:_known": ("request heads", "512 heads of 4 KB, and as often again when parsed"),
     "runner/threads/pool.py:_done": (OURS, "the calls in flight"),
+    "runner/threads/pool.py:_jobs": (OURS, "the calls in flight"),
     "runner/web_sessions.py:_spare": ("nothing: only untouched sessions", "64 sessions"),
     "search/vectors.py:_known": (OURS, "the tools in the indexes that are kept, 1 KB each"),
     "search/words.py:stem": ("words of a query", "8192 words of 40 characters"),

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from defserve.runner.threads import pool as pool_module
 from defserve.runner.threads.pool import ABANDONED_PER_THREAD, ROUND, SHORTEST, WorkerPool, lowered_switch_interval
 
 
@@ -195,3 +196,54 @@ def test_one_call_after_the_other_needs_one_thread(loop: Loop):
         pool.submit(threading.get_ident, lambda ident, error: threads.add(ident))
         loop.turn()
     assert len(threads) == 1
+
+
+def has_run_at_once(pool: WorkerPool, loop: Loop, number: int) -> set[threading.Thread]:
+    """So many threads of the pool, all idle again."""
+    before, jobs, ended = set(threading.enumerate()), [Blocking() for _ in range(number)], list[Any]()
+    for job in jobs:
+        pool.submit(job, lambda result, error: ended.append(result))
+    assert all(job.running.wait(30) for job in jobs)
+    threads = set(threading.enumerate()) - before
+    for job in jobs:
+        job.free.set()
+    while len(ended) < number:
+        loop.turn()
+    return threads
+
+
+def test_a_job_goes_to_the_thread_that_became_idle_last(loop: Loop):
+    pool, idents = WorkerPool(8, loop.wake), set[Any]()
+    assert len(has_run_at_once(pool, loop, 8)) == 8
+    for _ in range(50):
+        pool.submit(threading.get_ident, lambda ident, error: idents.add(ident))
+        loop.turn()
+    assert len(idents) == 1
+
+
+def test_threads_that_are_not_needed_end(loop: Loop, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(pool_module, "IDLE_SECONDS", 0.01)
+    pool, outcomes = WorkerPool(4, loop.wake), list[Any]()
+    for thread in has_run_at_once(pool, loop, 4):
+        thread.join(30)
+        assert not thread.is_alive()
+    pool.submit(lambda: 1, lambda result, error: outcomes.append(result))
+    loop.turn()
+    assert outcomes == [1]
+
+
+def test_a_job_waits_for_a_thread_when_the_system_has_no_more(loop: Loop, monkeypatch: pytest.MonkeyPatch):
+    pool, outcomes, first = WorkerPool(4, loop.wake), list[Any](), Blocking()
+    pool.submit(first, ignore)
+    assert first.running.wait(30)
+
+    def refuse(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    pool.submit(lambda: 1, lambda result, error: outcomes.append(result))
+    first.free.set()
+    while not outcomes:
+        loop.turn()
+    with pytest.raises(RuntimeError, match="can't start"):
+        WorkerPool(1, loop.wake).submit(lambda: 1, ignore)

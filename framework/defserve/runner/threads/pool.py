@@ -1,5 +1,8 @@
 """Worker threads for blocking functions. Many results wake the event loop once.
 
+A job goes to the thread that became idle last: its memory is warm, and those that are not needed end. Threads are
+called one by one, each by the one before it, so many short jobs need few of them.
+
 `concurrent.futures` wakes the loop for every result, and joins its threads at exit: a blocking function would keep the
 process alive after its peer has left. These threads are daemons.
 """
@@ -12,7 +15,6 @@ from collections import deque
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from contextvars import Context, copy_context
-from queue import Empty, SimpleQueue
 from typing import Any, TypeAlias
 
 IDLE_SECONDS = 30.0
@@ -62,22 +64,20 @@ class WorkerPool:
     def __init__(self, size: int, wake: Callable[[Callable[[], None]], Any]) -> None:
         self._size, self._wake = size, wake
         self._replaceable = size * ABANDONED_PER_THREAD
-        self._jobs: SimpleQueue[PoolJob | None] = SimpleQueue()
+        self._jobs: deque[PoolJob] = deque()
         self._done: deque[Callable[[], None]] = deque()
-        self._waking = self._closed = False
+        self._waking = self._calling = self._closed = False
         self._lock = threading.Lock()
-        # `_pending` and `_idle` go down together when a thread takes a job. So their difference is always exact, and no
-        # job waits for a busy thread.
-        self._pending = self._threads = self._idle = self._abandoned = self._parked = 0
+        self._idle: list[threading.Lock] = []
+        """The bells of the idle threads: who releases one calls its thread. The last has been idle the shortest."""
+        self._threads = self._abandoned = self._parked = 0
 
     def submit(self, function: Callable[[], Any], finished: Finished) -> PoolJob:
         """Run `function` in a thread, with the caller's context; then `finished(result, error)` on the loop."""
         job = PoolJob(function, finished, copy_context())
         with self._lock:
-            self._pending += 1
-            if self._pending > self._idle:
-                self._hire()
-        self._jobs.put(job)
+            self._jobs.append(job)
+            self._call()
         return job
 
     def abandon(self, job: PoolJob) -> None:
@@ -88,14 +88,14 @@ class WorkerPool:
             job.abandoned = True
             if job.running:
                 self._abandoned += 1
-                self._hire()
+                self._call()
 
     @contextmanager
     def parked(self) -> Generator[None]:
         """While a worker thread waits for a slow peer, another thread may take its place."""
         with self._lock:
             self._parked += 1
-            self._hire()
+            self._call()
         try:
             yield
         finally:
@@ -120,25 +120,37 @@ class WorkerPool:
         """End the idle threads. Those at work end when they are done."""
         with self._lock:
             self._closed = True
-            for _ in range(self._threads):
-                self._jobs.put(None)
+            while self._idle:
+                self._idle.pop().release()
 
     @property
-    def _allowed(self) -> int:
+    def _free(self) -> int:
+        """How many more threads may work. Below 0: threads that were replaced came back."""
         # A peer that calls a hanging function again and again must not get unlimited threads.
-        return self._size + min(self._abandoned + self._parked, self._replaceable)
+        allowed = self._size + min(self._abandoned + self._parked, self._replaceable)
+        return allowed - (self._threads - len(self._idle))
 
-    def _hire(self) -> None:
-        if self._pending <= self._idle or self._threads >= self._allowed:
+    def _call(self) -> None:
+        """Call a thread if a job waits. When it takes the job, it calls the next one."""
+        if self._calling or not self._jobs or self._free <= 0:
             return
+        if self._idle:
+            self._idle.pop().release()
+        elif not self._hire():
+            return
+        self._calling = True
+
+    def _hire(self) -> bool:
         self._threads += 1
         try:
             threading.Thread(target=self._work, name="defserve-worker", daemon=True).start()
         except RuntimeError:  # the system has no more threads; another thread will take the job
             self._threads -= 1
             if not self._threads:
-                self._pending -= 1
+                self._jobs.pop()
                 raise
+            return False
+        return True
 
     def _drain(self) -> None:
         with self._lock:
@@ -153,31 +165,36 @@ class WorkerPool:
 
     def _work(self) -> None:
         _WORKER.afterwards = []
-        with self._lock:
-            self._idle += 1
-        while (job := self._next()) is not None and self._run(job):
-            del job  # an idle thread must not keep the last call alive
-
-    def _next(self) -> PoolJob | None:
-        while True:
-            try:
-                job, timed_out = self._jobs.get(timeout=IDLE_SECONDS), False
-            except Empty:
-                job, timed_out = None, True
+        bell = threading.Lock()  # free, as if it had been released: a new thread is called
+        while self._is_called(bell):
             with self._lock:
-                if job is None:
-                    if timed_out and self._pending:
-                        continue
-                    self._idle -= 1
-                    self._threads -= 1
-                    return None
-                self._idle -= 1
-                self._pending -= 1
-                job.running = not job.abandoned
-            return job
+                self._calling = False
+                job = self._take(bell)
+            while job is not None:
+                job = self._run(job, bell)
 
-    def _run(self, job: PoolJob) -> bool:
-        """Whether this thread takes another job."""
+    def _is_called(self, bell: threading.Lock) -> bool:
+        """Wait to be called. False: this thread is not needed any more."""
+        while not bell.acquire(timeout=0 if self._closed else IDLE_SECONDS):
+            with self._lock:
+                if bell in self._idle:
+                    self._idle.remove(bell)
+                    self._threads -= 1
+                    return False
+        return True
+
+    def _take(self, bell: threading.Lock) -> PoolJob | None:
+        """The next job. None: there is none for this thread, and it is idle now."""
+        if not self._jobs or self._free < 0:
+            self._idle.append(bell)
+            return None
+        job = self._jobs.popleft()
+        job.running = not job.abandoned
+        self._call()
+        return job
+
+    def _run(self, job: PoolJob, bell: threading.Lock) -> PoolJob | None:
+        """Run a job, and take the next one."""
         result, error, begins = None, None, job.running
         if begins:
             try:
@@ -189,16 +206,11 @@ class WorkerPool:
             job.running = False
             if begins and job.abandoned:
                 self._abandoned -= 1
-            # An abandoned thread may come back after it was replaced. Others are idle before anybody hears of the
-            # outcome: the next job needs no other thread.
-            is_needed = self._threads <= self._allowed
-            if is_needed:
-                self._idle += 1
-            else:
-                self._threads -= 1
+            # Idle before anybody hears of the outcome: the next job needs no other thread.
+            following = self._take(bell)
         if begins:
             self.post(lambda: job.finished(result, error))
-        return is_needed
+        return following
 
 
 def _nothing() -> None:
