@@ -86,9 +86,11 @@ class SteppedEngine:
             except GeneratorExit:
                 raise  # the test is over
             except BaseException as error:
-                call.session.fail(call, error)
-            else:
-                call.session.settle(call, result)
+                if call.suspension is None:
+                    call.session.fail(call, error)
+                    return
+                result = None
+            call.session.settle(call, result if call.suspension is None else call.suspension())
 
         task = self.spawn(settle())
 
