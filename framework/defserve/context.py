@@ -164,7 +164,7 @@ class Context:
 
         Raises ValueError for a type that is not standard and not in reverse-domain notation.
         """
-        self._mgp.audit.report(self.call, event_type, tool=getattr(self.call.subject, "name", None), details=details)
+        self._mgp.audit.report(self.call, event_type, tool=self.call.subject_name, details=details)
 
     def drop_connection(self) -> None:
         """End the HTTP response of this call, so that its client polls for the rest. From any thread.
@@ -229,7 +229,7 @@ class Context:
     @gives_question
     async def gather(self, *questions: Awaitable[Any]) -> list[Any]:
         """Several questions in one round: `name, age = await ctx.gather(ctx.ask(…), ctx.ask(…))`."""
-        return await asking.gather(self.call, questions)
+        return await asking.gather(questions)
 
     @gives_question
     async def once(self, key: str, effect: Callable[[], T | Awaitable[T]]) -> T:

@@ -28,9 +28,9 @@ answers others, has closed what it had opened, and has logged no traceback. Of t
 told is judged: how it waits and what it says is its own. Where bytes were changed or doubled, calls may run twice.
 """
 ROADS_TEXT = """\
-### Bad roads
+### Bad networks
 
-A proxy between client and server harms the bytes, in one direction at a time. A cell says how many looks were good,
+A proxy between client and server harms the bytes, in one direction at a time. Each cell says how many checks passed,
 of how many.
 
 {meanings}

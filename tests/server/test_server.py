@@ -98,13 +98,13 @@ async def test_a_session_is_told_of_nothing_before_it_says_that_it_is_ready():
 def test_registries_can_be_changed_after_a_server_was_served():
     server = stocked()
 
-    async def serve() -> None:
-        async with raw(server):
-            pass
+    async def names() -> list[str]:
+        async with raw(server) as peer:
+            return [tool["name"] for tool in (await peer.ask("tools/list"))["result"]["tools"]]
 
-    asyncio.run(serve())
+    assert "hello" not in asyncio.run(names())
     server.add_tool(hello)
-    asyncio.run(serve())
+    assert "hello" in asyncio.run(names())
 
 
 def test_removing_what_is_not_there_names_what_is():

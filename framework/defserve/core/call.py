@@ -130,8 +130,13 @@ class Call(Locals):
     @property
     def title(self) -> str:
         """The call in words, for logs."""
-        name = getattr(self.subject, "name", None)
+        name = self.subject_name
         return f"{self.method} {name}" if name else self.method
+
+    @property
+    def subject_name(self) -> str | None:
+        """The name of the tool, resource or prompt that it is for, once that is found."""
+        return getattr(self.subject, "name", None)
 
     def notify(self, method: str, params: Params, *, replaces: Hashable = None) -> None:
         """Send a notification that belongs to this call; from any thread, in order, never after the reply.

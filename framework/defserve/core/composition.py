@@ -345,7 +345,8 @@ def _merged(fields: Mapping[str, Any], more: Mapping[str, Any], owner: str) -> d
         if is_mapping(value) and (present is None or is_mapping(present)):
             found[key] = _merged(present or {}, value, owner)
         elif key in found and present != value:
-            raise UsageError(f"{key!r} is set to {present!r} and, by {owner}, to {value!r}")
+            problem = f"{key!r} is set to {present!r} and, by {owner}, to {value!r}"
+            raise UsageError(problem, fix="leave one of the two out of Server(extensions=…)")
         else:
             found[key] = value
     return found

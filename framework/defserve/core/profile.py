@@ -5,12 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from defserve.errors import ProtocolError, Refused
-from defserve.wire.messages import Id, Params
+from defserve.wire.messages import INTERNAL_ERROR, Id, Params
 
 if TYPE_CHECKING:
     from defserve.core.call import Call
 
-INTERNAL_ERROR = -32603
 TOO_MANY_CALLS = -32029
 """There was no room for the call. Transports that have a status for it recognise it by this code."""
 LONGEST_TRACEBACK = 32_000

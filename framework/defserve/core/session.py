@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, cast
 from defserve.core.call import Batch, Call, Locals, Replied
 from defserve.core.extension import AddressedMessage, Offer, OutgoingMessage
 from defserve.core.identity import may_act_for
-from defserve.core.inflight import OutgoingRequest, OutgoingRequests
-from defserve.core.odd_messages import refuse, take_batch, take_other
+from defserve.core.other_messages import refuse, take_batch, take_other
+from defserve.core.outgoing_requests import OutgoingRequest, OutgoingRequests
 from defserve.core.profile import TOO_MANY_CALLS
 from defserve.core.queueing import CallQueue, goes_ahead, wait_for_room
 from defserve.core.records import record_of, restore
@@ -50,9 +50,9 @@ class Session(Locals):
     `address`. Its `holder` can tell whether it is idle, and can end it when another one needs its place. A session that
     is not `counted` serves a single request, so it `is_short`; the session limits ignore it.
 
-    `in_flight` are the calls that run, and those that wait in the `queue`; it exists only while there are any. `room`
-    is how many calls may run. A transport that can stop reading sets `on_room`, and reads nothing while the session is
-    `full`. `on_room` is called when it may read again; it may be called more often.
+    `in_flight` holds the calls that run or wait. `queue` is None unless calls wait. `room` is how many calls may run.
+    A transport that can stop reading sets `on_room`, and reads nothing while the session is `full`. `on_room` is called
+    when it may read again; it may be called more often.
     """
 
     __slots__ = (

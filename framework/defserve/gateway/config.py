@@ -198,7 +198,9 @@ def _file(name: object, where: str, folder: Path) -> str:
     try:
         return (folder / str(name)).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"{where}: {name} cannot be read: {error}") from None
+        raise UsageError(
+            f"{where}: {name} cannot be read: {error}", fix="name a text file that this user may read"
+        ) from None
 
 
 def _number(value: object, where: str, most: int) -> float:

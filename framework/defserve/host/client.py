@@ -36,7 +36,6 @@ if TYPE_CHECKING:
 
 
 TIMEOUT_SECONDS = 60.0
-MISSING_CAPABILITY: Final = -32021
 INFO: Final[Mapping[str, Any]] = {"name": "defserve", "version": VERSION}
 
 log = logging.getLogger("defserve.host")
@@ -190,7 +189,9 @@ class Client(ServerRequests, MgpRequests):
         try:
             return await self.value(tool, await self.call_raw(tool, arguments))
         except PeerError as error:
-            if error.code != MISSING_CAPABILITY or "tasks" not in str(error.data):
+            from defserve.host.tasks import needs_tasks
+
+            if not needs_tasks(error):
                 raise
         return await (await self.start(tool, **arguments)).result()
 

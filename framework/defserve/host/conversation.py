@@ -25,7 +25,7 @@ from defserve.host.exchange.sessions import OpenAgain, Sessions
 from defserve.host.fields import object_of
 from defserve.host.link import ExchangingLink, Hear, Link, Lost, PushingLink, ReopenableLink, SigningInLink
 from defserve.wire.codec import encode, is_id
-from defserve.wire.messages import Encoded, Id, Message, Reply, Request
+from defserve.wire.messages import INTERNAL_ERROR, Encoded, Id, Message, Reply, Request
 
 Params: TypeAlias = Mapping[str, Any]
 
@@ -403,6 +403,6 @@ def peer_error(error: dict[str, Any]) -> PeerError:
     code = error.get("code")
     return PeerError(
         str(error.get("message", "error without a message")),
-        code=code if isinstance(code, int) else -32603,
+        code=code if isinstance(code, int) else INTERNAL_ERROR,
         data=error.get("data"),
     )

@@ -11,7 +11,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from typing import Any, Final, Protocol
 
-from defserve.errors import PeerError
+from defserve.errors import PeerError, ProtocolError
 from defserve.host.answers import Answers, responses
 from defserve.host.conversation import Progress
 from defserve.host.eras import PREFIX, SessionTerms
@@ -22,6 +22,13 @@ EXTENSION: Final = PREFIX + TASKS
 POLL_SECONDS: Final = 1.0
 SHORTEST_POLL, LONGEST_POLL = 0.02, 60.0
 OVER: Final = frozenset(("completed", "failed", "cancelled"))
+MISSING_CAPABILITY: Final = -32021
+
+
+def needs_tasks(error: PeerError | ProtocolError) -> bool:
+    """Whether a server refused a call because it can only be a task."""
+    needed = object_of(object_of(object_of(error.data).get("requiredCapabilities")).get("extensions"))
+    return error.code == MISSING_CAPABILITY and EXTENSION in needed
 
 
 class TaskCaller(Protocol):

@@ -15,6 +15,7 @@ from defserve.inspector.recording.link import observed
 from defserve.inspector.recording.masking import masked_address
 from defserve.inspector.recording.recorder import Recorder
 from defserve.inspector.target import Target
+from defserve.wire.messages import INTERNAL_ERROR
 
 State: TypeAlias = Literal["opening", "open", "lost", "refused", "closed"]
 """`refused`: the server is there, and does not want this conversation (it does not speak the era, or needs a token)."""
@@ -60,7 +61,7 @@ class EraConnection:
             error = self.error or {"message": "the conversation is closed"}
             kind = PeerError if self.state == "refused" else PeerGone
             fix = f"\n  fix: {error['fix']}" if "fix" in error else ""
-            raise kind(error["message"] + fix, code=error.get("code", -32603), data=error.get("data"))
+            raise kind(error["message"] + fix, code=error.get("code", INTERNAL_ERROR), data=error.get("data"))
         return self._client
 
     @property

@@ -20,7 +20,7 @@ from defserve.protocols.mgp import instants
 from defserve.protocols.mgp.agreed import sections
 from defserve.protocols.mgp.discovery.operator_tools import Answer
 from defserve.protocols.mgp.errors import ServerNotFound, ServerNotReady
-from defserve.protocols.mgp.lifecycle.lifecycle import DEFAULT_REASON, REASONS
+from defserve.protocols.mgp.lifecycle.lifecycle import reason_of
 from defserve.proxying.backend import Backend
 from defserve.server.server import Server
 from defserve.wire.messages import Params
@@ -111,7 +111,7 @@ class KernelMethods:
 
     async def _shutdown(self, backend: Backend, params: Params) -> Params:
         """Begin to drain and answer at once, with the true numbers."""
-        reason, seconds = _reason(params), self._seconds(params)
+        reason, seconds = reason_of(params), self._seconds(params)
         pending = backend.calls
         task = asyncio.create_task(self._kernel.stop(backend.id, reason, seconds))
         self._stopping.add(task)
@@ -174,10 +174,3 @@ def _where_agreed(section: str, handler: Answer) -> Handler:
         return await handler(call, params)
 
     return run
-
-
-def _reason(params: Params) -> str:
-    reason = params.get("reason", DEFAULT_REASON)
-    if reason not in REASONS:
-        raise InvalidParams(f"Invalid params: reason must be one of {', '.join(REASONS)}")
-    return reason

@@ -61,7 +61,8 @@ class Egress:
                     raise UsageError(f"Egress({name}=…): {value!r} is not valid", fix=f"write {name}=[{example}]")
         for name, least in (("max_bytes", 1), ("redirects", 0), ("timeout", 0.001)):
             if getattr(self, name) < least:
-                raise UsageError(f"Egress({name}={getattr(self, name)!r}) must be at least {least}")
+                problem = f"Egress({name}={getattr(self, name)!r}) must be at least {least}"
+                raise UsageError(problem, fix=f"write {name}={least} or more")
 
     def judge(self, url: str) -> Verdict:
         """The verdict of these options on the text of a URL."""

@@ -45,7 +45,7 @@ class Metrics(RequestWatcher[None]):
 
     def end(self, call: Call, begun: None, seconds: float, outcome: RequestOutcome) -> None:
         self.in_flight -= 1
-        tool = getattr(call.subject, "name", UNKNOWN)
+        tool = call.subject_name or UNKNOWN
         key = tool, outcome.kind
         self.calls[key] = self.calls.get(key, 0) + 1
         self.durations.setdefault(tool, Durations()).add(seconds)

@@ -25,7 +25,7 @@ class RequestLog(RequestWatcher[None]):
         fields = {
             "method": call.method,
             # The registered name: text of a caller does not go into the log.
-            "name": getattr(call.subject, "name", None),
+            "name": call.subject_name,
             "outcome": outcome.kind,
             "error_type": outcome.error_type or None,
             "duration_ms": round(seconds * 1000, 1),

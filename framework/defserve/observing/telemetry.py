@@ -60,7 +60,7 @@ class Telemetry(RequestWatcher[OpenSpan]):
         """Record how the request ended, and end the span."""
         span = begun.span
         context.detach(begun.token)
-        name = getattr(call.subject, "name", None)
+        name = call.subject_name
         if name is not None and call.method in TARGETS:
             span.update_name(f"{call.method} {name}")
             span.set_attribute(TARGETS[call.method], name)

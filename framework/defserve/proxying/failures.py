@@ -20,6 +20,7 @@ from defserve.protocols.mgp.errors import (
 from defserve.proxying.states import TOLD, State
 from defserve.transports.client_errors import Challenged, HttpRefusal
 from defserve.wire.jsonvalue import is_object
+from defserve.wire.messages import INTERNAL_ERROR
 
 if TYPE_CHECKING:
     from defserve.core.call import Call
@@ -126,7 +127,7 @@ def relayed(id: str, error: dict[str, Any], secrets: Secrets) -> RelayedError:
     fields: dict[str, Any] = data if is_object(data) else {} if data is None else {"detail": data}
     return RelayedError(
         secrets.hidden_in(message) if isinstance(message, str) else f"server {id!r} gave an error without a message",
-        code=code if isinstance(code, int) and not isinstance(code, bool) else -32603,
+        code=code if isinstance(code, int) and not isinstance(code, bool) else INTERNAL_ERROR,
         data=_named(fields, id),
     )
 

@@ -20,6 +20,7 @@ from defserve.errors import PeerError, ProtocolError
 from defserve.host.answers import MOST_ROUNDS
 from defserve.host.exchange.unreadable import UnreadableReply
 from defserve.host.fields import Json, number_of, object_of
+from defserve.host.tasks import needs_tasks
 from defserve.protocols.mcp.asking.client_requests import ACCEPTABLE
 from defserve.protocols.mcp.asking.parking import ParkedWork, Parking, ask_parked, parked_work
 from defserve.protocols.mcp.asking.round_trips import RoundTrips
@@ -32,7 +33,7 @@ from defserve.proxying import failures
 from defserve.proxying.conversations.channel import NO_YES, QUESTIONS, Channel
 from defserve.proxying.conversations.fronts import is_confirmation
 from defserve.proxying.conversations.passing import ROUNDS, passed_meta
-from defserve.proxying.tasks import METHODS, has_tasks, id_of, needs_tasks, outcome, with_tasks
+from defserve.proxying.tasks import METHODS, has_tasks, id_of, outcome, with_tasks
 from defserve.wire.messages import Encoded
 
 if TYPE_CHECKING:

@@ -14,13 +14,12 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
-from defserve.errors import PeerError, ProtocolError
+from defserve.errors import PeerError
 from defserve.host.fields import Json, object_of
 from defserve.host.tasks import LONGEST_POLL, OVER, POLL_SECONDS, SHORTEST_POLL
 from defserve.protocols.mcp.tasks.offer import EXTENSION
 
 METHODS: Final = frozenset({"tools/call", "tasks/get", "tasks/update", "tasks/cancel"})
-MISSING_CAPABILITY: Final = -32021
 LONGEST_ID: Final = 1024
 
 Ask = Callable[[str, Json], Awaitable[Json]]
@@ -35,12 +34,6 @@ def with_tasks(offers: Json) -> Json:
 def has_tasks(capabilities: Json) -> bool:
     """Whether a server runs tasks of the extension."""
     return EXTENSION in object_of(capabilities.get("extensions"))
-
-
-def needs_tasks(error: PeerError | ProtocolError) -> bool:
-    """Whether a server refused a call because it can only be a task."""
-    needed = object_of(object_of(object_of(error.data).get("requiredCapabilities")).get("extensions"))
-    return error.code == MISSING_CAPABILITY and EXTENSION in needed
 
 
 def must_be_task(tool: Json) -> bool:

@@ -9,12 +9,12 @@ from defserve.core.composition import Composition
 from defserve.core.engine import Engine, NoLoopYet
 from defserve.core.extension import CarriedMessage, Carrier, OutgoingMessage
 from defserve.core.identity import PeerIdentity
-from defserve.core.profile import INTERNAL_ERROR, error_object
+from defserve.core.profile import error_object
 from defserve.core.session import Session
 from defserve.errors import LimitExceeded
 from defserve.runner.bulk_queue import BulkQueue
 from defserve.wire.codec import decode, encode
-from defserve.wire.messages import Request
+from defserve.wire.messages import INTERNAL_ERROR, Request
 
 if TYPE_CHECKING:
     import asyncio

@@ -96,7 +96,7 @@ def prepare(job: Mapping[str, Any], source: bytes) -> tuple[Compiler, dict[str, 
         from defserve.guard.code.restricted.compiling import compile_restricted, namespace
 
         names = namespace(level, job["allow"], trust=job["trust"], inputs=inputs)
-        return (lambda tree: compile_restricted(tree, level)), names
+        return compile_restricted, names
     # A module of its own under the usual name, so that dataclasses and type hints find their names.
     program = types.ModuleType("__main__")
     sys.modules["__main__"] = program

@@ -8,9 +8,18 @@ from typing import Any, TypeGuard
 from pydantic_core import PydanticSerializationError, from_json, to_json
 
 from defserve.wire.jsonvalue import excess, is_array, is_object
-from defserve.wire.messages import Encoded, Id, Malformed, Message, Notification, Reply, Request
-
-PARSE_ERROR, INVALID_REQUEST, INVALID_PARAMS = -32700, -32600, -32602
+from defserve.wire.messages import (
+    INVALID_PARAMS,
+    INVALID_REQUEST,
+    PARSE_ERROR,
+    Encoded,
+    Id,
+    Malformed,
+    Message,
+    Notification,
+    Reply,
+    Request,
+)
 
 
 def _refuse(value: Any, level: int = 0) -> Any:

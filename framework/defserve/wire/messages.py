@@ -7,6 +7,8 @@ from typing import Any, TypeAlias
 Id: TypeAlias = int | str
 Params: TypeAlias = dict[str, Any]
 
+PARSE_ERROR, INVALID_REQUEST, METHOD_NOT_FOUND, INVALID_PARAMS, INTERNAL_ERROR = -32700, -32600, -32601, -32602, -32603
+
 
 class Request:
     """A question that wants an answer. `raw` is the whole decoded object, for members outside JSON-RPC."""

@@ -179,7 +179,7 @@ async def test_marks_that_cannot_be_meant_are_named_before_anything_starts(
 @pytest.mark.parametrize("name", ["mgp.tools.discover", "mgp_tools_discover", "mgp_servers", "MGP_x"])
 async def test_names_of_the_kernel_are_refused_to_servers(tmp_path: Path, name: str, prefix: str) -> None:
     async with governed(tmp_path, tool(name), tool("look"), prefix=prefix) as one:
-        theirs = [each for each in one.here.kernel.server.mcp.tools.registry if hasattr(each, "backend")]
+        theirs = [each for each in one.here.kernel.server.mcp.tools.registry if each.backend is not None]
         assert not [each.name for each in theirs if each.name.lower().startswith("mgp") or name in each.name]
         assert {"tool_name": name} in [details for _, details in one.trail.told("TOOL_NAME_CONFLICT")]
 

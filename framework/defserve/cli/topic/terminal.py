@@ -142,12 +142,12 @@ class TopicTerminal:
         found = [proposal for proposal in self._me.proposals if of in (None, proposal.proposer)]
         if not first.isdecimal():
             if not found:
-                raise UsageError("nothing is proposed")
+                raise UsageError("nothing is proposed", fix="`pending` lists what waits for a decision")
             return found[0], rest
         for proposal in found:
             if self._number(proposal) == int(first):
                 return proposal, more.strip()
-        raise UsageError(f"no proposal {first} waits for a decision")
+        raise UsageError(f"no proposal {first} waits for a decision", fix="`pending` lists those that do")
 
     def _number_of(self, heard: Heard) -> int | None:
         if isinstance(heard, ProposalRejected | ProposalWithdrawn):

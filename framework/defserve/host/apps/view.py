@@ -11,9 +11,10 @@ from defserve.host.fields import Json, object_of, text_of
 from defserve.protocols.mcp.apps.policy import allowed_features, content_policy
 from defserve.version import VERSION
 from defserve.wire.jsonvalue import is_array
+from defserve.wire.messages import INVALID_PARAMS, METHOD_NOT_FOUND
 
 PROTOCOL: Final = "2026-01-26"
-NOT_FOUND, BAD_PARAMS, NOT_ALLOWED = -32601, -32602, -32000
+NOT_ALLOWED = -32000
 MOST_RECEIVED: Final = 1000
 # Requests that a host only takes note of. Their answer is empty.
 NOTED: Final = frozenset(("ping", "ui/open-link", "ui/message", "ui/update-model-context"))
@@ -116,7 +117,7 @@ class RenderedApp:
             "resources/read": self._read,
         }
         if (handler := handlers.get(method)) is None:
-            return _error(NOT_FOUND, f"Method not found: {method[:64]}")
+            return _error(METHOD_NOT_FOUND, f"Method not found: {method[:64]}")
         try:
             return await handler(params)
         except PeerError as error:
@@ -142,7 +143,7 @@ class RenderedApp:
     async def _call(self, params: Json) -> Json:
         name = params.get("name")
         if not isinstance(name, str) or not is_visible_to("app", await self._client.listed(name, again=True)):
-            return _error(BAD_PARAMS, "Views may not call this tool")
+            return _error(INVALID_PARAMS, "Views may not call this tool")
         if not await self._may("tools/call", params):
             return _refusal()
         return {"result": await self._client.call_raw(name, object_of(params.get("arguments")))}
@@ -152,7 +153,7 @@ class RenderedApp:
 
     async def _read(self, params: Json) -> Json:
         if not isinstance(uri := params.get("uri"), str):
-            return _error(BAD_PARAMS, "Invalid params: uri is required")
+            return _error(INVALID_PARAMS, "Invalid params: uri is required")
         return {"result": await self._client.request("resources/read", {"uri": uri})}
 
 

@@ -10,7 +10,7 @@ from typing import Any, Final
 from defserve.errors import PeerError, ProtocolError
 from defserve.host.exchange.pending import Answer
 from defserve.wire.codec import encode
-from defserve.wire.messages import Id, Request
+from defserve.wire.messages import INTERNAL_ERROR, Id, Request
 
 MOST: Final = 1_024
 
@@ -49,7 +49,7 @@ class PeerRequests:
             reply["error"] = {"code": error.code, "message": error.message, **data}
         except Exception as error:
             log.exception("answering %s failed", request.method)
-            reply["error"] = {"code": -32603, "message": f"{type(error).__name__}: {error}"}
+            reply["error"] = {"code": INTERNAL_ERROR, "message": f"{type(error).__name__}: {error}"}
         try:
             await self._send(_encoded(reply, request))
         except PeerError as error:
@@ -61,5 +61,5 @@ def _encoded(reply: dict[str, Any], request: Request) -> bytes:
         return encode(reply)
     except ValueError as error:
         log.error("the answer to %s has no JSON form: %s", request.method, error)
-        failure = {"code": -32603, "message": "the answer has no JSON form"}
+        failure = {"code": INTERNAL_ERROR, "message": "the answer has no JSON form"}
         return encode({"jsonrpc": "2.0", "id": request.id, "error": failure})

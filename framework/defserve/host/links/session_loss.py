@@ -8,8 +8,8 @@ from typing import Any, Final
 
 from defserve.errors import PeerError
 from defserve.transports.client_errors import HttpRefusal
+from defserve.wire.messages import METHOD_NOT_FOUND
 
-METHOD_NOT_FOUND: Final = -32601
 GONE: Final = frozenset((404, 410))
 UNCLEAR: Final = frozenset((400, 503))
 """They mean other things too, so the words decide."""

@@ -2,5 +2,5 @@
 
 It needs a gateway, but no server of its own. Unread news are bounded: a slow listener misses the oldest.
 
-May import: `host.fields`, `host.tool_value`, `protocols.mcpx`, `transports.websocket.client`.
+May import: `host.fields`, `host.tool_value`, `protocols.mcpx`, `transports.websocket.client`, `wire.messages`.
 """

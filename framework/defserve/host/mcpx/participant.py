@@ -20,11 +20,11 @@ from defserve.protocols.mcpx.topic import Chat, Heard, TopicRequest
 from defserve.transports.websocket.client import WebSocketClient
 from defserve.version import VERSION
 from defserve.wire.jsonvalue import is_object
+from defserve.wire.messages import METHOD_NOT_FOUND
 
 LONGEST_MESSAGE: Final = 4 * 1024 * 1024
 WELCOME_SECONDS: Final = 10.0
 HEARD_AT_MOST: Final = 10_000
-METHOD_NOT_FOUND: Final = -32601
 
 log = logging.getLogger("defserve.host")
 

@@ -14,6 +14,7 @@ from defserve.host.fields import Json, object_of, texts_of
 from defserve.host.tasks import ServerTask, StartedCall
 from defserve.inspector.questions import Questions
 from defserve.inspector.tasks.record import LONGEST_TEXT, FollowedRecord
+from defserve.wire.messages import INVALID_PARAMS
 
 LONGEST_CALL: Final = 24 * 3600.0
 LONGEST_ID: Final = 4_096
@@ -24,7 +25,6 @@ SELDOM_SECONDS: Final = 30.0
 AWAY_SECONDS: Final = 1.0
 PUSH_SECONDS: Final = 0.05
 ENDS: Final = ("result", "error", "inputRequests")
-UNKNOWN: Final = -32602
 
 
 class TaskHost(Protocol):
@@ -154,7 +154,7 @@ class FollowedTask:
         except PeerGone:
             return task
         except PeerError as error:
-            if error.code == UNKNOWN:
+            if error.code == INVALID_PARAMS:
                 raise PeerError("the server does not know this task any more", code=error.code) from error
             raise
         return self._started

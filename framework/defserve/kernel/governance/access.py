@@ -68,11 +68,10 @@ class KernelAccess(AccessSection):
         self._closed = AccessPolicy("opt-in")
 
     def of(self, tool: Any) -> tuple[AccessPolicy, str]:
-        backend = getattr(tool, "backend", None)
-        if backend is None:
+        if tool.backend is None:
             return self.policy, tool.name
         # A server that is on its way out may still be listed, and is nobody's.
-        member = self._kernel.members.get(backend.id)
+        member = self._kernel.members.get(tool.server_id)
         return self._closed if member is None else self._policy(member), tool.inner
 
     def named(self, server_id: str) -> AccessPolicy | None:
@@ -87,9 +86,9 @@ class KernelAccess(AccessSection):
 
     def visible(self, call: Call, item: Any) -> bool:
         """What is not a tool has no entries of its own: the decision about its server holds for it."""
-        if item.kind == "tool" or (backend := getattr(item, "backend", None)) is None:
+        if item.kind == "tool" or item.backend is None:
             return super().visible(call, item)
-        return self._allows(backend.id, identity(call).id)
+        return self._allows(item.backend.id, identity(call).id)
 
     def opens(self, id: str, session: Session, caller: PeerIdentity | None) -> bool:
         """Whether a caller in a session may use a server. See `MountedServer.open_to`."""

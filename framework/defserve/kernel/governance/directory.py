@@ -55,9 +55,8 @@ class KernelDirectory:
         visible, asker = call.session.composition.visible, as_search(call)
         tools: dict[str, list[str]] = {}
         for tool in self._kernel.server.mcp.tools.registry:
-            backend = getattr(tool, "backend", None)
-            if backend is not None and visible(asker, tool):
-                tools.setdefault(backend.id, []).append(tool.name)
+            if tool.backend is not None and visible(asker, tool):
+                tools.setdefault(tool.backend.id, []).append(tool.name)
         knows_all = is_operator(identity(call), self._kernel.config.settings.admins)
         members = self._kernel.members.values()
         return [_known(member, tools.get(member.id, ())) for member in members if knows_all or member.id in tools]

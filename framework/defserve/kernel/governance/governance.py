@@ -110,7 +110,7 @@ class Governance(Extension):
         if isinstance(tool, OperatorTool):
             check_operator(call, self._kernel.config.settings.admins)
         else:
-            _refuse_held(call, tool)
+            _refuse_held(tool)
 
     # -- pins ----------------------------------------------------------------------------------------------
 
@@ -211,7 +211,7 @@ def _what(change: Change) -> str:
     return "has changed since it was first seen" if change == "changed" else "came after the server was first seen"
 
 
-def _refuse_held(call: Call, tool: Any) -> None:
+def _refuse_held(tool: Any) -> None:
     change: Change = tool.facets[HELD]
     raise ToolDisabled(
         f"{tool.name} {_what(change)}, and no operator has approved it yet",

@@ -91,7 +91,7 @@ class PermissionVerbs:
         """Server → permission → the tools that need it, by their names here."""
         found: dict[str, dict[str, list[str]]] = {id: {} for id in self._kernel.members}
         for tool in self._kernel.server.mcp.tools.registry:
-            id, security = getattr(getattr(tool, "backend", None), "id", None), tool_security(tool)
+            id, security = tool.server_id, tool_security(tool)
             if id in found and security is not None:
                 for name in security.security.permissions:
                     found[id].setdefault(name, []).append(tool.name)

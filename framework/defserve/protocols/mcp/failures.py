@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, TypeGuard, cast
 
 from pydantic_core import to_json
 
-from defserve.core.profile import INTERNAL_ERROR, TOO_MANY_CALLS, error_object, mask
+from defserve.core.profile import TOO_MANY_CALLS, error_object, mask
 from defserve.errors import (
     BadArguments,
     InvalidParams,
@@ -20,7 +20,7 @@ from defserve.errors import (
 )
 from defserve.protocols.mcp.trace import trace_id
 from defserve.wire.jsonvalue import is_array, is_object
-from defserve.wire.messages import Params
+from defserve.wire.messages import INTERNAL_ERROR, Params
 
 if TYPE_CHECKING:
     from defserve.core.call import Call

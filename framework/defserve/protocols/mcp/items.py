@@ -58,11 +58,18 @@ class Item(Generic[O]):
     kind: ClassVar[str]
     protects_itself: ClassVar[bool] = False
     """Whether it shows and does only what its caller may, so that no default rule about names concerns it."""
+    backend: Any = None
+    """The server behind this one that it belongs to. None: it is our own."""
 
     def __init__(self, name: str, options: O, function: Function, owner: Any) -> None:
         self.name, self.options, self.function, self.owner = name, options, function, owner
         self.facets: dict[str, Any] = {}
         self.is_dangerous = False
+
+    @property
+    def server_id(self) -> str | None:
+        """The id of the server behind this one that it belongs to."""
+        return self.backend.id if self.backend is not None else None
 
     @property
     def where(self) -> str:

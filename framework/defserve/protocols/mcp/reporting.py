@@ -67,7 +67,7 @@ def log(call: Call, level: str, message: str, fields: Params) -> None:
         message, fields = f"further messages of this call are dropped after {limit}", {}
     from defserve.redaction import redact, redact_text
 
-    name = getattr(call.subject, "name", None)
+    name = call.subject_name
     message = redact_text(message, limit=len(message), multiline=True)
     data = {"message": message, **redact(_jsonable(fields))} if fields else message
     params: Params = {"level": level, "data": data}

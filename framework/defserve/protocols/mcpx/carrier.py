@@ -22,7 +22,7 @@ from defserve.protocols.mcpx.participant import Participant, Payload
 from defserve.protocols.mcpx.proposals import Clock, Proposal
 from defserve.protocols.mcpx.topic import Chat, GatewayProblem, Presence, Spoofed, TopicRequest, TopicView, Welcome
 from defserve.wire.codec import encode
-from defserve.wire.messages import Encoded, Reply
+from defserve.wire.messages import INVALID_REQUEST, Encoded, Reply
 
 if TYPE_CHECKING:
     from defserve.core.engine import Engine
@@ -31,7 +31,6 @@ ANSWERED_BY_ALL: Final = frozenset({"ping", "tools/list", "resources/list", "res
 """The requests that we answer even if they are sent to everyone. A request with an effect must name its target."""
 
 MOST_REPORTS: Final = 16
-INVALID_REQUEST: Final = -32600
 
 log = logging.getLogger("defserve.protocols.mcpx")
 

@@ -27,7 +27,7 @@ from defserve.protocols.mcpx.topic import (
     Welcome,
 )
 from defserve.wire.jsonvalue import is_array, is_object
-from defserve.wire.messages import Encoded, Id
+from defserve.wire.messages import INTERNAL_ERROR, Encoded, Id
 
 ANSWER_SECONDS: Final = 60.0
 MOST_PENDING: Final = 10_000
@@ -385,4 +385,4 @@ def _result(reply: Payload | PeerError) -> Any:
         return reply.get("result")
     found = error if is_object(error) else {}
     message, code = str(found.get("message") or "the peer gave no reason"), found.get("code")
-    raise PeerError(message, code=code if isinstance(code, int) else -32603, data=found.get("data"))
+    raise PeerError(message, code=code if isinstance(code, int) else INTERNAL_ERROR, data=found.get("data"))

@@ -358,7 +358,7 @@ class MGP(Extension):
         elif item.kind == "tool" and "tool_security" in shown and (said := getattr(item, "said_security", None)):
             return {"security": said}
         elif item.kind == "tool" and "tool_security" in shown:
-            block = undeclared(item.options.annotations, is_own=not hasattr(item, "backend"))
+            block = undeclared(item.options.annotations, is_own=item.backend is None)
         else:
             return {}
         described: Params = {"security": block} if "tool_security" in shown else {}

@@ -232,8 +232,7 @@ class BackendCatalogue:
             registry, shown = self._registries[kind], self._shown[kind]
             for name in items:
                 taken = registry.get(name)
-                is_ours = getattr(taken, "backend", None) is self._backend
-                if taken is not None and taken is not shown.get(name) and not is_ours:
+                if taken is not None and taken is not shown.get(name) and taken.backend is not self._backend:
                     raise Clash(
                         f"{registry.kind} {name!r} of server {self._backend.id!r} is already registered"
                         f" at {taken.where or 'this server'}",
@@ -251,8 +250,7 @@ class BackendCatalogue:
             if old is item and registry.get(name) is item:
                 continue
             taken = registry.get(name)
-            is_ours = getattr(taken, "backend", None) is self._backend
-            if taken is not None and taken is not old and not is_ours:
+            if taken is not None and taken is not old and taken.backend is not self._backend:
                 problem = f"{registry.kind} {name!r} is left out: {taken.where} offers one of that name"
                 self.problems[kind].append(problem)
                 self._warn([problem])
@@ -278,7 +276,7 @@ class BackendCatalogue:
             if taken is None:
                 item.fronts = {key}
                 registry.add(name, item, where=item.where)
-            elif getattr(taken, "backend", None) is not self._backend or taken.fronts is None:
+            elif taken.backend is not self._backend or taken.fronts is None:
                 continue
             elif taken.raw != item.raw:
                 # A name has one listing here, and that of another front may tell what is not for this one.
@@ -298,7 +296,7 @@ class BackendCatalogue:
         return {
             name: item
             for name, item in items
-            if getattr(item, "backend", None) is self._backend and item.fronts is not None and key in item.fronts
+            if item.backend is self._backend and item.fronts is not None and key in item.fronts
         }
 
     def _warn(self, problems: Sequence[str]) -> None:

@@ -13,6 +13,7 @@ from defserve.protocols.mgp.agreed import SECURITY_KEY, undeclared
 from defserve.proxying.conversations.channel import Channel
 from defserve.wire.codec import encode
 from defserve.wire.jsonvalue import is_array, is_object
+from defserve.wire.messages import METHOD_NOT_FOUND
 
 LIST_SECONDS: Final = 10.0
 MOST_ITEMS: Final = 10_000
@@ -61,7 +62,7 @@ async def read_list(channel: Channel, kind: ListKind) -> list[Json]:
             try:
                 page = await channel.request(kind.method, params, LIST_SECONDS)
             except PeerError as error:
-                if error.code == -32601 and not items:
+                if error.code == METHOD_NOT_FOUND and not items:
                     return []
                 raise
             found = page.get(kind.member)

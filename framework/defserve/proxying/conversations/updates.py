@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 from defserve.errors import PeerError, PeerGone
 from defserve.host.listening import News, NewsFilter, NewsStream, SubscribedNews
+from defserve.wire.messages import METHOD_NOT_FOUND
 
 if TYPE_CHECKING:
     from defserve.proxying.conversations.channel import Channel
 
 SECONDS: Final = 10.0
 AGAIN_SECONDS: Final = 2.0
-METHOD_NOT_FOUND: Final = -32601
 
 log = logging.getLogger("defserve.proxying")
 

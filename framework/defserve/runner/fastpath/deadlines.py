@@ -10,7 +10,8 @@ from typing import Any, cast
 from defserve.limits import Limits
 from defserve.runner.fastpath.crowding import OpenConnections
 from defserve.runner.fastpath.holding import HoldingFlow
-from defserve.wire.codec import INVALID_REQUEST, encode
+from defserve.wire.codec import encode
+from defserve.wire.messages import INVALID_REQUEST
 
 HEAD_BYTES = 32 * 1024
 STALL = 30.0

@@ -358,7 +358,10 @@ class AuditLog:
             self._head = head or AuditHead(-1)
             self._sign()
         except OSError as error:
-            raise UsageError(f"the audit log {self.path} cannot be written: {error.strerror}") from None
+            raise UsageError(
+                f"the audit log {self.path} cannot be written: {error.strerror}",
+                fix="make its folder writable, or name another file",
+            ) from None
 
 
 def _anchoring(path: Path, keys: AuditKeys, anchors: AuditAnchors) -> Anchoring | None:

@@ -22,9 +22,9 @@ from defserve.tooling.devserver.client_setup import (
 from defserve.tooling.devserver.process import NotServing, ServerProcess
 from defserve.wire.codec import encode, is_id
 from defserve.wire.jsonvalue import is_array, is_object
+from defserve.wire.messages import INTERNAL_ERROR
 
 CANCELLED = "notifications/cancelled"
-INTERNAL_ERROR = -32603
 # Ids of our own requests to a child, and of a child's requests to the client.
 OURS, THEIRS = "defserve-dev-", "defserve-child-"
 

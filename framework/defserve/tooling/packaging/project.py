@@ -45,7 +45,7 @@ class ProjectFolder(NamedTuple):
         except ValueError as error:
             raise UsageError(f"{name} is not JSON: {error}", where=str(path)) from None
         if not is_object(value):
-            raise UsageError(f"{name} is not an object", where=str(path))
+            raise UsageError(f"{name} is not an object", where=str(path), fix="write {…} there, or remove the file")
         return value
 
 
@@ -63,7 +63,9 @@ def read_project(folder: str | Path) -> ProjectFolder:
         raise UsageError(f"pyproject.toml is broken: {error}", where=str(path)) from None
     about: Any = whole.get("project")
     if not is_object(about) or not isinstance(about.get("name"), str):
-        raise UsageError("pyproject.toml has no [project] with a name", where=str(path))
+        raise UsageError(
+            "pyproject.toml has no [project] with a name", where=str(path), fix='write [project] and name = "…" there'
+        )
     backend = str(whole.get("build-system", {}).get("build-backend", "setuptools.build_meta"))
     return ProjectFolder(path.parent, about, backend, _allowed(whole, path))
 

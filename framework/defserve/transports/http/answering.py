@@ -11,14 +11,14 @@ from defserve.auth.live.bearers import BearerCredential
 from defserve.transports.http.exchange import Exchange
 from defserve.transports.outbox import TOO_MANY_CALLS, CompleteReply, OutboundMessage
 from defserve.transports.session_provider import BegunCall, SessionProvider, TransportSession, WaitingCall
-from defserve.wire.messages import Id
+from defserve.wire.messages import INVALID_PARAMS, INVALID_REQUEST, METHOD_NOT_FOUND, PARSE_ERROR, Id
 
 # Error code → HTTP status, in the stateless era. Any other error is a 200 with the error inside.
 STATUS = {
-    -32700: 400,
-    -32600: 400,
-    -32601: 404,
-    -32602: 400,
+    PARSE_ERROR: 400,
+    INVALID_REQUEST: 400,
+    METHOD_NOT_FOUND: 404,
+    INVALID_PARAMS: 400,
     -32020: 400,
     -32021: 400,
     -32022: 400,

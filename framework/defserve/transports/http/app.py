@@ -29,7 +29,8 @@ from defserve.transports.http.streamable import HttpRules, Streamable, refuse
 from defserve.transports.http.target import read_target
 from defserve.transports.session_provider import SessionProvider
 from defserve.transports.websocket.server import WebSockets, offers_another, refusing
-from defserve.wire.codec import INVALID_REQUEST, encode
+from defserve.wire.codec import encode
+from defserve.wire.messages import INVALID_REQUEST
 
 if TYPE_CHECKING:
     from defserve.stores.shared.link import SharedLink

@@ -13,8 +13,8 @@ from defserve.transports.asgi import WHOLE, Header, HeaderList, Receive, Request
 from defserve.transports.http import sse_format
 from defserve.transports.http.headers import Headers, is_json, names_json
 from defserve.transports.outbox import STALL, ClientOutbox, OutboundMessage
-from defserve.wire.codec import INVALID_REQUEST, encode
-from defserve.wire.messages import Id
+from defserve.wire.codec import encode
+from defserve.wire.messages import INVALID_REQUEST, Id
 
 RefusalData: TypeAlias = Callable[[int, str], dict[str, Any] | None]
 """The code and the text of an error → its `data`, if it has any."""

@@ -19,11 +19,10 @@ from defserve.transports.http.session import CREDENTIALS
 from defserve.transports.http.streamable import refuse
 from defserve.transports.outbox import TOO_MANY_CALLS, OutboundMessage
 from defserve.transports.session_provider import SessionProvider, TransportSession
-from defserve.wire.codec import INVALID_REQUEST, decode
-from defserve.wire.messages import Malformed
+from defserve.wire.codec import decode
+from defserve.wire.messages import INTERNAL_ERROR, INVALID_REQUEST, Malformed
 
 STREAM, MESSAGES = "/sse", "/messages"
-INTERNAL_ERROR = -32603
 FULL = ((b"retry-after", b"1"),)
 
 

@@ -16,11 +16,21 @@ from defserve.transports.http.headers import NAMED_BY, accepts, param_mismatch, 
 from defserve.transports.http.session import HttpSession, ResponseStream
 from defserve.transports.http.sessions import HttpSessions
 from defserve.transports.session_provider import RequestOffer, SessionProvider, TransportSession
-from defserve.wire.codec import INVALID_REQUEST, decode
+from defserve.wire.codec import decode
 from defserve.wire.jsonvalue import is_object
-from defserve.wire.messages import Id, Malformed, Message, Notification, Reply, Request
+from defserve.wire.messages import (
+    INTERNAL_ERROR,
+    INVALID_PARAMS,
+    INVALID_REQUEST,
+    Id,
+    Malformed,
+    Message,
+    Notification,
+    Reply,
+    Request,
+)
 
-INVALID_PARAMS, INTERNAL_ERROR, HEADER_MISMATCH = -32602, -32603, -32020
+HEADER_MISMATCH = -32020
 
 NOTHING_TO_RESUME = "Invalid request: nothing to resume after this Last-Event-ID"
 ALREADY_OPEN = "Conflict: this session's stream is already open"

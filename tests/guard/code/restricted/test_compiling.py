@@ -19,7 +19,7 @@ CORPORA = Path(__file__).parents[2] / "corpora"
 
 def run(source: str, level: RestrictedLevel = "strict", **options: Any) -> dict[str, Any]:
     scope = namespace(level, **options)
-    exec(compile_restricted(source, level), scope)
+    exec(compile_restricted(source), scope)
     return scope
 
 

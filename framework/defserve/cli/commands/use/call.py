@@ -25,7 +25,9 @@ from defserve.errors import DefserveError, PeerError, ToolError, UsageError, did
 from defserve.host.client import Client
 from defserve.host.fields import object_of
 from defserve.host.mgp.security.tool_security import tool_security
+from defserve.host.tasks import MISSING_CAPABILITY, needs_tasks
 from defserve.wire.jsonvalue import is_array, is_object
+from defserve.wire.messages import METHOD_NOT_FOUND
 
 EXAMPLES: Final = """  defserve call server.py add a=1 b=2
   defserve call server.py search query="two words" tags:='["x", "y"]'
@@ -38,8 +40,6 @@ EXAMPLES: Final = """  defserve call server.py add a=1 b=2
 """
 
 UNKNOWN_TOOL: Final = -32602
-UNKNOWN_METHOD: Final = -32601
-MISSING_CAPABILITY: Final = -32021
 MISSING: Final = re.compile(r"^[^:\n]{1,200}: missing$", re.MULTILINE)
 UNFINISHED: Final = re.compile(r"<(?:coroutine|async_generator) object (?P<name>[\w.<>]{1,200}) at 0x[0-9a-f]{1,16}>")
 # Where a schema may allow arguments that its properties do not name.
@@ -152,7 +152,7 @@ async def _called(client: Client, tool: str, arguments: dict[str, Any], options:
     try:
         result = await client.call_raw(tool, arguments)
     except PeerError as error:
-        if options.raw or error.code != MISSING_CAPABILITY or "tasks" not in str(error.data):
+        if options.raw or not needs_tasks(error):
             raise
         return CallResult(await (await client.start(tool, **arguments)).result())
     return CallResult(result) if options.raw else CallResult(await client.value(tool, result), media_of(result))
@@ -189,7 +189,7 @@ async def validated(
         answer = await client.request("tools/validate", {"name": tool, "arguments": arguments})
         found = [f"{p['field']}: {p['reason']}" if p.get("field") else p["reason"] for p in answer["problems"]]
     except PeerError as error:
-        if error.code != UNKNOWN_METHOD:
+        if error.code != METHOD_NOT_FOUND:
             raise
         from defserve.tooling.lint.calls import problems
 

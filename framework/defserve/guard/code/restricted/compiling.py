@@ -36,7 +36,7 @@ _EXCEPTIONS = [
 _COMPLAINT = re.compile(r"Line (\d+|None): (.*)", re.DOTALL)
 
 
-def compile_restricted(source: str | ast.Module, level: RestrictedLevel = "strict") -> types.CodeType:
+def compile_restricted(source: str | ast.Module) -> types.CodeType:
     """Code to `exec` with `namespace(level, …)`. Raises ValueError with what RestrictedPython refuses."""
     result = _compile(source)
     if result.code is None:

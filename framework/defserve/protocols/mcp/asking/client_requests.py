@@ -137,7 +137,7 @@ async def roots(call: Call, *, key: str | None = None) -> list[Root]:
     return [Root(root["uri"], root.get("name")) for root in answer["roots"]]
 
 
-async def gather(call: Call, questions: Sequence[Awaitable[Any]]) -> list[Any]:
+async def gather(questions: Sequence[Awaitable[Any]]) -> list[Any]:
     """Several questions in one round; the answers in the same order. When one fails the others are cancelled."""
     import asyncio
 

@@ -186,7 +186,7 @@ def _own_data(call: Call, error: BaseException) -> Params:
     if isinstance(error, BadArguments):
         return {"problems": [{"field": p.field, "reason": p.reason} for p in error.problems]}
     if isinstance(error, TimedOut):
-        return {"tool_name": getattr(call.subject, "name", None), **error.data}
+        return {"tool_name": call.subject_name, **error.data}
     if isinstance(error, ToolError | Refused | ProtocolError) and is_object(error.data):
         return dict(error.data)
     return {}

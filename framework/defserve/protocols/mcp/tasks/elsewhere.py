@@ -12,13 +12,13 @@ from typing import Any, Final, Protocol, get_args
 from pydantic_core import to_json
 
 from defserve.core.call import Call
-from defserve.core.profile import INTERNAL_ERROR, error_object
+from defserve.core.profile import error_object
 from defserve.errors import DefserveError, InvalidParams
 from defserve.protocols.mcp.tasks.record import MOST_MESSAGE, TERMINAL, Status, StoredTask, TaskRecord
 from defserve.protocols.mcp.tasks.run import charged, fail
 from defserve.protocols.mcp.tasks.runner import TaskRunner
 from defserve.wire.jsonvalue import is_object
-from defserve.wire.messages import Params
+from defserve.wire.messages import INTERNAL_ERROR, Params
 
 LOST: Final = "the server that ran the task has ended; whether the task did its work is not known"
 STATES: Final = frozenset(get_args(Status))

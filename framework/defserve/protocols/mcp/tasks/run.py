@@ -11,7 +11,7 @@ from pydantic_core import from_json, to_json
 
 from defserve.core.call import Call
 from defserve.core.extension import Next, OutgoingMessage
-from defserve.core.profile import INTERNAL_ERROR, error_object
+from defserve.core.profile import error_object
 from defserve.core.session import Session
 from defserve.errors import Draining, LimitExceeded, Refused
 from defserve.protocols.mcp.asking.round_trips import RoundTrips
@@ -19,7 +19,7 @@ from defserve.protocols.mcp.reporting import Reported
 from defserve.protocols.mcp.tasks.current import InTask
 from defserve.protocols.mcp.tasks.record import MOST_MESSAGE, NOBODY, StoredTask, TaskRecord
 from defserve.protocols.mcp.tasks.storage import Alter
-from defserve.wire.messages import Params
+from defserve.wire.messages import INTERNAL_ERROR, Params
 
 if TYPE_CHECKING:
     from defserve.protocols.mcp.tasks.runner import TaskRunner

@@ -204,7 +204,7 @@ class Tools:
         return self.listing.page(call, params)
 
     async def call(self, call: Call, params: Params) -> Params:
-        """Admit, bind, judge, hold, run. A failure of the tool becomes a result that the model reads."""
+        """Audit around: admit, bind, judge, hold, run. A failure of the tool becomes a result that the model reads."""
         try:
             tool = find(call, self.registry, text(params, "name"), UnknownTool)
         except UnknownTool:

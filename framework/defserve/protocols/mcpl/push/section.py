@@ -18,7 +18,7 @@ from defserve.protocols.mcpl.push import claude_channel
 from defserve.protocols.mcpl.push.event import METHOD, Event, Receipt, event_wire, is_new_id, remembered, written
 from defserve.protocols.mcpl.push.sources import EventSource, EventSources
 from defserve.protocols.mcpl.section import LiveServer, Section
-from defserve.wire.messages import Params
+from defserve.wire.messages import INTERNAL_ERROR, Params
 
 if TYPE_CHECKING:
     from defserve.protocols.mcpl.feature import Feature
@@ -33,7 +33,6 @@ SOURCE_WAIT_SECONDS = 1.0
 
 # Seconds before an event is sent again. After the last one, the author gets the error.
 DELAYS = (0.5, 1.0, 2.0, 4.0, 8.0)
-INTERNAL_ERROR: Final = -32603
 DUPLICATE: Final = "duplicate"
 PUSH: Final = "push"
 

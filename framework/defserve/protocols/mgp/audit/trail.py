@@ -195,7 +195,7 @@ class AuditedCall:
         if (original := self._tool.facets.get(ORIGINAL)) is not None:
             about["original_name"] = original
         if (outer := self._call.outer) is not None:
-            about["called_by"] = getattr(outer.subject, "name", None)
+            about["called_by"] = outer.subject_name
         if self._security is not None:
             block = self._security.wire()
             about |= {"risk_level": block["risk_level"], "validator_applied": block["validator"]}
@@ -210,7 +210,7 @@ class AuditedCall:
                 result=result,
                 details=details,
                 durable=durable,
-                server_id=getattr(getattr(self._tool, "backend", None), "id", None),
+                server_id=self._tool.server_id,
             )
 
         if durable and self._trail.sinks:

@@ -98,7 +98,7 @@ class LifecycleSection:
 
             logging.getLogger("defserve").warning("%s may not shut this server down: %s ignored", caller.id, CHANGED)
         elif composition.service.phase == "serving":
-            composition.service.stop(composition.limits.drain, _reason(params))
+            composition.service.stop(composition.limits.drain, reason_of(params))
 
     def _change(self, before: LifecycleState, after: LifecycleState, reason: str) -> Params:
         check_transition(before, after)
@@ -117,7 +117,7 @@ class LifecycleSection:
         """
         self._check(call)
         composition = call.session.composition
-        reason, seconds = _reason(params), _seconds(params, composition)
+        reason, seconds = reason_of(params), _seconds(params, composition)
         pending = [one for one in composition.calls() if one is not call and not one.endless]
         if composition.service.phase == "serving":
             self._audit().report(call, "SERVER_DISCONNECTED", details={"reason": reason})
@@ -150,7 +150,8 @@ def tell(session: Session, params: Params) -> None:
         session.engine.post(lambda: session.notify(CHANGED, params))
 
 
-def _reason(params: Params) -> str:
+def reason_of(params: Params) -> str:
+    """Why a server is asked to end. Raises InvalidParams for a reason that MGP does not know."""
     reason = params.get("reason", DEFAULT_REASON)
     if reason not in REASONS:
         raise InvalidParams(f"Invalid params: reason must be one of {', '.join(REASONS)}")

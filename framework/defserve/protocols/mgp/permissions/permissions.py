@@ -80,7 +80,7 @@ class PermissionSection:
         found = tool_security(tool)
         if found is None or not found.security.permissions:
             return
-        statuses = self.statuses(call, found.security.permissions, server_of(tool))
+        statuses = self.statuses(call, found.security.permissions, tool.server_id)
         missing = {name: status for name, status in statuses.items() if status.decision != "approved"}
         if missing:
             raise self._missing(call, tool, missing)
@@ -190,7 +190,7 @@ class PermissionSection:
         told = "; ".join(f"{name}: {status.why}" for name, status in missing.items())
         plural = "permissions" if len(missing) > 1 else "a permission"
         details = {"tool": tool.name, "missing": {name: status.decision for name, status in missing.items()}}
-        remedy = self._remedy(call, list(missing), server_of(tool))
+        remedy = self._remedy(call, list(missing), tool.server_id)
         is_denied = any(status.decision == "denied" for status in missing.values())
         if is_denied or is_stranger(identity(call)) or "permissions" not in sections(call):
             return PermissionDenied(f"{tool.name} needs {plural} it does not have ({told}). {remedy}", details=details)
@@ -226,11 +226,6 @@ class PermissionSection:
                 details["expires_at"] = expiries
             result = "DENIED" if event == "PERMISSION_DENIED" else "SUCCESS"
             self._audit().report(call, event, result=result, details=details)
-
-
-def server_of(tool: object) -> str | None:
-    """The server behind this one that a tool belongs to."""
-    return getattr(getattr(tool, "backend", None), "id", None)
 
 
 def _is_stateless(call: Call) -> bool:

@@ -141,8 +141,7 @@ class ServerCatalogue:
     def _entry(self, tool: Tool) -> ToolEntry:
         described, options = self._describe(tool), tool.options
         # A tool of another server names that one; one that was declared here names the server it was declared on.
-        home: Any = getattr(tool, "backend", None)
-        server_id: str = getattr(home, "id", None) or getattr(tool.owner, "name", None) or self._server_id
+        server_id: str = tool.server_id or getattr(tool.owner, "name", None) or self._server_id
         security = _security(tool)
         return ToolEntry(
             tool_id=f"{server_id}.{tool.name}",
@@ -177,7 +176,7 @@ def _schema(described: Params) -> dict[str, Any]:
 
 def _status(tool: Tool) -> str:
     """The state of the server behind a tool; our own are always connected."""
-    return getattr(getattr(tool, "backend", None), "state", "connected")
+    return "connected" if tool.backend is None else tool.backend.state
 
 
 def _security(tool: Tool) -> dict[str, Any]:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any, cast
 
 from defserve.wire.codec import encode
+from defserve.wire.messages import INTERNAL_ERROR
 
-INTERNAL_ERROR = -32603
 DIED = "the process that ran this call died; send it again"
 
 

@@ -30,8 +30,8 @@ from defserve.transports.http.streamable import (
     refuse,
 )
 from defserve.transports.session_provider import BegunCall, FinalReply, RequestOffer, SessionProvider
-from defserve.wire.codec import INVALID_REQUEST, encode
-from defserve.wire.messages import Id, Malformed, Message, Reply, Request
+from defserve.wire.codec import encode
+from defserve.wire.messages import INVALID_REQUEST, Id, Malformed, Message, Reply, Request
 
 FORBIDDEN = "Forbidden: this question is for a caller with more rights"
 LONGEST_QUESTION = 64
