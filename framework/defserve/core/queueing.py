@@ -97,8 +97,11 @@ class CallQueue:
             session.on_room()
 
     def _end_if_empty(self) -> None:
-        if not (self._waiting or self._beginning):
-            self._session.queue = None
+        session = self._session
+        if not (self._waiting or self._beginning) and session.queue is self:
+            session.queue = None
+            if session.on_room is not None:  # nobody else tells the transport: the queue is gone
+                session.on_room()
 
     @property
     def full(self) -> bool:

@@ -169,7 +169,18 @@ class Mounts(Extension):
 
     async def watch(self, call: Call, uris: Collection[str]) -> None:
         """See `mcp.resources.subscriptions.UpdateSource`."""
-        await asyncio.gather(*(one.watch_resources(call, own) for one, own in self._owners(call, uris).items()))
+        owners = self._owners(call, uris)
+        watching = [asyncio.ensure_future(one.watch_resources(call, own)) for one, own in owners.items()]
+        try:
+            await asyncio.gather(*watching)
+        except BaseException:
+            for task in watching:
+                task.cancel()
+            done = await asyncio.gather(*watching, return_exceptions=True)
+            for (one, own), outcome in zip(owners.items(), done, strict=True):
+                if outcome is None:
+                    await one.unwatch_resources(call, own)
+            raise
 
     async def unwatch(self, call: Call, uris: Collection[str]) -> None:
         """See `mcp.resources.subscriptions.UpdateSource`."""

@@ -40,7 +40,7 @@ class Watching:
         watched.uris.update(uris)
         try:
             await channel.updates.want(uris=watched.uris.keys())
-        except PeerError:
+        except BaseException:
             self._subtract(watched, uris)
             raise
 

@@ -52,7 +52,10 @@ class CallDeadline:
 
     def extend(self, most: float) -> None:
         # The timer is not set again: news may come by the thousand.
-        self._renewed, self._most = self._engine.loop.time(), most
+        if self._handle is None:  # its clock stands still: it has all of its time when it goes on
+            self._left = min(self._seconds, most - self._spent)
+        else:
+            self._renewed, self._most = self._engine.loop.time(), most
 
     def end(self) -> None:
         if self._handle is not None and not self._call.timed_out:

@@ -175,9 +175,11 @@ class Subscriptions:
         if listening.uris:
             honoured["resourceSubscriptions"] = sorted(listening.uris)
         honoured |= {member: each.honoured for member, each in followed.items()}
+        is_watched = False
         try:
             if self.source is not None and listening.uris:
                 await self.source.watch(call, listening.uris)
+                is_watched = True
             listening.tell("notifications/subscriptions/acknowledged", {"notifications": honoured})
             for each in followed.values():
                 each.begin()
@@ -190,7 +192,7 @@ class Subscriptions:
                 each.end()
             self._listening.discard(listening)
             call.session.make_room(-1)
-            if self.source is not None and listening.uris:
+            if self.source is not None and is_watched:
                 call.engine.spawn(self.source.unwatch(call, listening.uris))
         return {"resultType": "complete", "_meta": {SUBSCRIPTION_KEY: call.id}}
 

@@ -133,8 +133,8 @@ class TaskRun:
 
     def saw(self, task: StoredTask | None) -> None:
         """The task as it is in the store now: it may have been ended, or its questions answered, by another process."""
-        if self.record is None:
-            return
+        if self.record is None or (task is not None and task.record.revision < self.record.revision):
+            return  # it was read before this run began
         if task is None or task.record.is_over or task.record.runner != self._runner.id:
             self.stop()
             return

@@ -160,7 +160,7 @@ class TaskRunner:
 
     def _is_busy(self) -> bool:
         now = self.storage.now()
-        return bool(self.running) or any(expires > now for expires in self.held.values())
+        return bool(self.running or self.claiming) or any(expires > now for expires in self.held.values())
 
     def _look_on(self) -> None:
         if not self._is_alone and (self._looking is None or self._looking.done()):

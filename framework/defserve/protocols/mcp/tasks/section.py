@@ -164,6 +164,8 @@ class TaskSection:
 
         def claim(record: TaskRecord) -> bytes | bool:
             nonlocal is_claimed
+            if record.runner == runner.id and is_claimed:
+                return False  # a store that repeats a change finds its own first attempt
             is_claimed = False
             if record.runner != lost.runner:
                 return False  # another process was faster

@@ -11,6 +11,7 @@
 from __future__ import annotations
 
 import secrets
+from hashlib import sha256
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
 from defserve.auth.authority import is_stranger
@@ -69,6 +70,8 @@ def owner_of(call: Call, per: Per) -> StateOwner:
 
 
 def session_owner(session: Session) -> str:
+    if session.sharer is not None:  # the same in every process that serves the session
+        return SESSION + sha256(session.sharer.id.encode()).hexdigest()[:32]
     return session.local(SessionOwner).id
 
 

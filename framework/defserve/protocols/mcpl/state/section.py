@@ -15,7 +15,7 @@ from defserve.protocols.mcpl.errors import UnknownFeatureSet
 from defserve.protocols.mcpl.section import LiveServer, Section
 from defserve.protocols.mcpl.state.binding import states_in
 from defserve.protocols.mcpl.state.call import NewCheckpoint, StateHold
-from defserve.protocols.mcpl.state.owner import SessionOwner
+from defserve.protocols.mcpl.state.owner import SessionOwner, session_owner
 from defserve.protocols.mcpl.state.rollback import RollbackHandler, roll_back
 from defserve.protocols.mcpl.state.states import StateOptions, States
 from defserve.protocols.mcpl.state.wire import checkpoint_in, tell
@@ -116,7 +116,10 @@ class StateSection(Section):
         return await roll_back(call, states, checkpoint, self._undos.get(name))
 
     def session_closed(self, session: Session) -> None:
-        if (owner := session.peek(SessionOwner)) is not None:
+        if session.sharer is not None:
+            if not session.sharer.goes_on:
+                session.engine.spawn(self._forget(session_owner(session)))
+        elif (owner := session.peek(SessionOwner)) is not None:
             session.engine.spawn(self._forget(owner.id))
 
     async def _forget(self, owner: str) -> None:
