@@ -26,6 +26,19 @@ async def name(ctx: Context) -> str:
     return await ctx.ask("Your name?", str)
 
 
+@server.tool(task="optional", poll=0.05)
+async def sure_later(ctx: Context) -> str:
+    """Needs a yes, in a task; and a name before it."""
+    name = await ctx.ask("Your name?", str)
+    return name if await ctx.confirm("Really?") else "left"
+
+
+@server.tool(task="optional", poll=0.05)
+async def name_later(ctx: Context) -> str:
+    """Asks for a text, in a task."""
+    return await ctx.ask("Your name?", str)
+
+
 @server.tool
 def told(ctx: Context) -> list[str]:
     """What came along with the call."""

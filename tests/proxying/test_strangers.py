@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from defserve import PeerError, Remote, Server, StaticTokens, ToolError
 from defserve.host import Answers
+from defserve.host.tasks import ServerTask
 from tests.at_address import at_address
 from tests.proxying.backends import ERA_PAIRS, ERAS, child
 from tests.rows import for_each_row
@@ -71,6 +72,40 @@ async def test_a_strangers_yes_does_not_reach_a_child_and_its_name_does(era: str
         assert await client.call("e_name") == "eve"
 
 
+async def test_a_strangers_yes_does_not_reach_a_task_of_a_child_and_its_name_does() -> None:
+    async with at_address(guarded()) as url, Remote(url).connect("stateless", answers=Answers(ask=yes)) as client:
+        assert await (await client.start("e_name_later")).result() == "eve"
+        with pytest.raises((ToolError, PeerError), match="vouches"):
+            await (await client.start("e_sure_later")).result()
+
+
+async def test_a_stranger_cannot_answer_a_task_of_a_child_before_it_asks() -> None:
+    known = guarded(auth=StaticTokens({KEY: "ann"}))
+    named, sure = ({"action": "accept", "content": {"value": value}} for value in ("eve", True))
+    async with at_address(known) as url, Remote(url, token=KEY).connect("stateless") as ann:
+        first, later = await asked_by(task := await ann.start("e_sure_later")), ""
+        await cast("ServerTask", task).answer({first: named})
+        while later in ("", first):
+            later = await asked_by(task)  # the key of the confirmation, which is the same for everybody
+    async with at_address(guarded()) as url, Remote(url).connect("stateless") as client:
+        task = cast("ServerTask", await client.start("e_sure_later"))
+        assert await asked_by(task) == first
+        await task.answer({later: sure, first: named})
+        with pytest.raises(PeerError, match="vouches"):
+            while await task.refresh() != "completed":
+                pass
+        with pytest.raises(PeerError, match="vouches"):
+            await task.answer({later: sure})
+
+
+async def asked_by(task: Any) -> str:
+    """The key of the question that a task has."""
+    while await task.refresh() != "input_required":
+        pass
+    [key] = task.told["inputRequests"]
+    return key
+
+
 @pytest.mark.slow
 async def test_what_a_client_decides_is_not_passed_on() -> None:
     async with guarded().connect("stateless") as client:
@@ -118,6 +153,44 @@ async def test_a_result_of_the_old_era_asks_for_nothing_in_the_new_one(tmp_path:
         result = await client.request("tools/call", {"name": "e_t", "arguments": {}})
         assert result["resultType"] == "complete"
         assert not result.keys() & {"inputRequests", "requestState"}
+
+
+ASKING = """
+import json, sys
+ask = {"method": "elicitation/create", "params": {"message": "Sure?", "requestedSchema": {"type": "object"}}}
+info = {"name": "a", "version": "1"}
+about = {"supportedVersions": ["2026-07-28"], "capabilities": {"tools": {}}, "serverInfo": info}
+for line in sys.stdin:
+    asked = json.loads(line)
+    if asked["method"] == "server/discover":
+        result = {"resultType": "complete", **about, "ttlMs": 0, "cacheScope": "private"}
+    elif asked["method"] == "tools/list":
+        tools = [{"name": "drop", "inputSchema": {"type": "object"}}]
+        result = {"resultType": "complete", "tools": tools, "ttlMs": 0, "cacheScope": "private"}
+    elif "inputResponses" in asked["params"]:
+        result = {"resultType": "complete", "content": [{"type": "text", "text": "dropped"}]}
+    else:
+        result = {"resultType": "input_required", "inputRequests": {"sure": ask}}
+    if "id" in asked:
+        print(json.dumps({"jsonrpc": "2.0", "id": asked["id"], "result": result}), flush=True)
+"""
+
+
+@pytest.mark.parametrize("token", [None, KEY])
+async def test_a_yes_that_nobody_asked_for_reaches_a_child_only_from_who_is_known(
+    tmp_path: Path, token: str | None
+) -> None:
+    program = tmp_path / "asking.py"
+    program.write_text(ASKING)
+    server = Server("desk", auth=StaticTokens({KEY: "ann"}) if token else None)
+    server.mount(child(str(program), version="stateless"), prefix="e")
+    said = {"sure": {"action": "accept", "content": {}}}
+    async with at_address(server) as url, Remote(url, token=token).connect("stateless", answers=Answers(ask=yes)) as it:
+        asking = it.request("tools/call", {"name": "e_drop", "arguments": {}, "inputResponses": said})
+        if token:
+            assert (await asking)["content"] == [{"type": "text", "text": "dropped"}]
+        else:
+            assert "vouches" in str((await asking)["content"])
 
 
 async def test_a_secret_is_found_however_its_characters_are_escaped(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeAlias
 from defserve.core.call import Call
 from defserve.core.profile import error_object
 from defserve.errors import PeerError
-from defserve.host.fields import Json
+from defserve.host.fields import Json, object_of
 from defserve.protocols.mcp.asking.parking import ParkedWork, Parking
 from defserve.protocols.mcp.asking.round_trips import RoundTrips
 from defserve.protocols.mcp.lifecycle import dialect_of
@@ -170,8 +170,17 @@ class Calls:
         if channel is None:
             raise TaskLost
         relayed = RelayedCall(self._context, call, channel, front, call.root.peek(RoundTrips))
+        task: Json = {"taskId": where[TASK]}
         try:
-            return await self._named(call, relayed.run(method, {"taskId": where[TASK], **params}))
+            if method == "tasks/update" and not front.is_known:
+                # Its questions before its answers: a stranger's yes to a later one must not be there already.
+                asked = _questions(await self._named(call, relayed.run("tasks/get", task)))
+                relayed.refuse_strangers_yes(asked)
+                answers = object_of(params.get("inputResponses"))
+                params = {"inputResponses": {key: answers[key] for key in answers if key in asked}}
+            found = await self._named(call, relayed.run(method, {**task, **params}))
+            relayed.refuse_strangers_yes(_questions(found))
+            return found
         except UpstreamUnavailable:
             # A held conversation is a process of its own: that it left ends its tasks.
             if held is not None:
@@ -183,6 +192,10 @@ class Calls:
     def release_task(self, where: Json) -> None:
         """See `mcp.tasks.elsewhere.TaskServers`."""
         self._context.tasks.release(where[HELD])
+
+
+def _questions(task: Json) -> Json:
+    return object_of(task.get("inputRequests"))
 
 
 def _nothing(work: ParkedWork) -> NoReturn:

@@ -261,7 +261,8 @@ class RelayedCall:
         """The answers that the front's request brings, and the backend's own state."""
         kept = object_of(rounds.relayed)
         if kept.get(SERVER) != self.server.id:
-            return {"inputResponses": rounds.unproven} if rounds.unproven else {}
+            # A backend may ask without a state. Then nothing shows what a stranger's answer was asked for.
+            return {"inputResponses": rounds.unproven} if rounds.unproven and self.front.is_known else {}
         given = {key: rounds.answers.pop(key)[1] for key in kept[ASKED] if key in rounds.answers}
         return {"inputResponses": given, **kept[STATE]}
 
@@ -276,9 +277,16 @@ class RelayedCall:
                     f"server {self.server.id!r} asks for {method}, which its client did not offer"
                 )
             found[key] = {**request, "method": method, "params": object_of(request.get("params"))}
-            if not self.front.is_known and is_confirmation(method, found[key]["params"]):
-                raise failures.Misbehaved(f"server {self.server.id!r} asks for a confirmation: {NO_YES}")
+        self.refuse_strangers_yes(found)
         return found
+
+    def refuse_strangers_yes(self, requests: Json) -> None:
+        """Raises Misbehaved if the backend asks somebody for a yes for whom nobody vouches."""
+        if self.front.is_known:
+            return
+        for asked in map(object_of, requests.values()):
+            if is_confirmation(str(asked.get("method")), object_of(asked.get("params"))):
+                raise failures.Misbehaved(f"server {self.server.id!r} asks for a confirmation: {NO_YES}")
 
     # -- a backend that asks while the call runs ---------------------------------------------------------
 
