@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from defserve.stores.stream_events import EventGap, EventStore, MemoryEvents, StoredEvent, StoredEventKind
+from defserve.stores.stream_events import EventBudget, EventGap, EventStore, MemoryEvents, StoredEvent, StoredEventKind
 from tests.effort import examples
 from tests.rows import for_each_row
 
@@ -366,3 +366,31 @@ def test_a_request_that_was_released_goes_like_any_message():
         store.after(first)
     assert [data for _, data in gap.value.left] == [b"2", b"3", b"5"]
     store.release("somebody else's")
+
+
+def test_of_finished_streams_only_some_bytes_are_kept_and_always_the_newest():
+    store = MemoryEvents(size=10)
+    ids = {name: store.append(name, b"12345678", kind="result") for name in ("one", "two", "three")}
+    for name in ids:
+        store.finish(name)
+    for name in ("one", "two"):
+        with pytest.raises(EventGap):
+            store.after(ids[name])
+    assert store.after(ids["three"]) == ("three", []) and store.bytes == 8
+    store.append("three", b"9")
+    store.finish("three")
+    assert store.bytes == 9
+
+
+def test_sessions_together_keep_no_more_than_their_budget_and_the_largest_gives_way():
+    budget = EventBudget(100)
+    modest, greedy = MemoryEvents(budget=budget), [MemoryEvents(budget=budget) for _ in range(5)]
+    mine = modest.append("mine", b"1" * 10, kind="result")
+    taken = [store.append("call", b"2" * 30, kind="result") for store in greedy]
+    assert budget.used <= 100 and budget.used == modest.bytes + sum(store.bytes for store in greedy)
+    assert modest.after(mine) == ("mine", [])
+    assert greedy[-1].after(taken[-1]) == ("call", [])
+    assert sum(store.bytes == 0 for store in greedy) == 3
+    for store in (modest, *greedy):
+        store.forget()
+    assert budget.used == 0

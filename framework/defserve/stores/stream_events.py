@@ -87,22 +87,33 @@ class MemoryEvents:
 
     Each stream keeps up to `events` messages and progresses, of `size` bytes together; the oldest are dropped first.
     Results stay as long as their stream, requests until they are released. Streams are dropped, oldest first, if more
-    than `finished` are finished, or if the session holds more than `held` bytes: finished ones before others, never
-    the one just appended to.
+    than `finished` are finished or those hold more than `size` bytes, or if the session holds more than `held` bytes:
+    finished ones before others, never the one just appended to. `budget` bounds all sessions together.
     """
 
-    __slots__ = ("events", "size", "finished", "held", "_tag", "_streams", "_names", "_finished", "_made", "_bytes")
+    __slots__ = (
+        "events", "size", "finished", "held", "bytes",
+        "_budget", "_tag", "_streams", "_names", "_finished", "_finished_bytes", "_made", "_busy",
+    )  # fmt: skip
 
     def __init__(
-        self, *, events: int = 256, size: int = 1024 * 1024, finished: int = 64, held: int = 16 * 1024 * 1024
+        self,
+        *,
+        events: int = 256,
+        size: int = 1024 * 1024,
+        finished: int = 64,
+        held: int = 16 * 1024 * 1024,
+        budget: EventBudget | None = None,
     ) -> None:
         self.events, self.size, self.finished, self.held = events, size, finished, held
+        self._budget = budget
         self._tag = os.urandom(6).hex()
         self._streams: dict[int, _Stream] = {}
         self._names: dict[str, int] = {}
         self._finished: OrderedDict[int, None] = OrderedDict()
-        self._made = 0
-        self._bytes = 0
+        self._finished_bytes = 0
+        self._made = self._busy = 0
+        self.bytes = 0
 
     def append(
         self,
@@ -119,8 +130,11 @@ class MemoryEvents:
         if audience is not None:
             opened.audiences[opened.last] = audience
         opened.shrink(self.events, self.size)
-        self._bytes += opened.bytes - held
-        self._make_room(opened.number)
+        self._busy = opened.number
+        self._changed(opened.bytes - held)
+        while self.bytes > self.held and self.give_way():
+            pass
+        self._busy = 0
         return self._id(opened.number, opened.last)
 
     def audience(self, event_id: str) -> object:
@@ -133,7 +147,9 @@ class MemoryEvents:
             held = stream.bytes
             stream.release(place)
             stream.shrink(self.events, self.size)
-            self._bytes += stream.bytes - held
+            self._changed(stream.bytes - held)
+            if stream.number in self._finished:
+                self._finished_bytes += stream.bytes - held
 
     def _placed(self, event_id: str) -> tuple[_Stream | None, int]:
         found = _ID.fullmatch(event_id)
@@ -166,21 +182,40 @@ class MemoryEvents:
         number = self._names.get(stream)
         if number is None:
             return
-        self._finished[number] = None
-        if len(self._finished) > self.finished:
+        if number not in self._finished:
+            self._finished[number] = None
+            self._finished_bytes += self._streams[number].bytes
+        # The newest stays, however large: its end may not have reached the client.
+        while len(self._finished) > self.finished or (self._finished_bytes > self.size and len(self._finished) > 1):
             self._drop(next(iter(self._finished)))
 
     def forget(self) -> None:
         self._streams.clear()
         self._names.clear()
         self._finished.clear()
-        self._bytes = 0
+        self._finished_bytes = 0
+        self._changed(-self.bytes)
+        if self._budget is not None:
+            self._budget.leave(self)
+
+    def give_way(self) -> bool:
+        """Drop a stream to make room. False: there is none but the one that is being appended to."""
+        for number in (*self._finished, *self._streams):
+            if number != self._busy:
+                self._drop(number)
+                return True
+        return False
+
+    def _changed(self, size: int) -> None:
+        self.bytes += size
+        if self._budget is not None:
+            self._budget.changed(self, size)
 
     def _open(self, stream: str) -> _Stream:
         number = self._names.get(stream)
         if number is not None:
             # The stream goes on after all. The session's own stream does so with each new reader.
-            self._finished.pop(number, None)
+            self._no_longer_finished(number)
             return self._streams[number]
         self._made += 1
         self._names[stream] = self._made
@@ -190,15 +225,45 @@ class MemoryEvents:
     def _id(self, number: int, place: int) -> str:
         return f"{self._tag}-{number}-{place}"
 
-    def _make_room(self, busy: int) -> None:
-        while self._bytes > self.held and len(self._streams) > 1:
-            self._drop(next(number for number in (*self._finished, *self._streams) if number != busy))
-
     def _drop(self, number: int) -> None:
+        self._no_longer_finished(number)
         gone = self._streams.pop(number)
         del self._names[gone.name]
-        self._finished.pop(number, None)
-        self._bytes -= gone.bytes
+        self._changed(-gone.bytes)
+
+    def _no_longer_finished(self, number: int) -> None:
+        if number in self._finished:
+            del self._finished[number]
+            self._finished_bytes -= self._streams[number].bytes
+
+
+class EventBudget:
+    """What the sessions of a server keep together, at most `most` bytes. Those that hold most give way first.
+
+    So somebody who opens many sessions, and reads nothing, loses its own events.
+    """
+
+    def __init__(self, most: int = 128 * 1024 * 1024) -> None:
+        self.most, self.used = most, 0
+        self._stores: set[MemoryEvents] = set()
+
+    def changed(self, store: MemoryEvents, size: int) -> None:
+        """A store holds so many bytes more, or less."""
+        self.used += size
+        self._stores.add(store)
+        if self.used > self.most:
+            self._make_room()
+
+    def leave(self, store: MemoryEvents) -> None:
+        """The session of a store is over."""
+        self._stores.discard(store)
+
+    def _make_room(self) -> None:
+        # More than is needed now, so that the stores are not sorted for each event.
+        enough = self.most * 9 // 10
+        for store in sorted(self._stores, key=lambda one: one.bytes, reverse=True):
+            while self.used > enough and store.give_way():
+                pass
 
 
 class _Stream:

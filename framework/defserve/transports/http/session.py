@@ -9,7 +9,7 @@ from typing import Any, cast
 
 from defserve.auth.live.bearers import BearerCredential, LiveBearers
 from defserve.auth.principals import Principal
-from defserve.stores.stream_events import EventGap, EventStore, MemoryEvents, StoredEvent, StoredEventKind
+from defserve.stores.stream_events import EventBudget, EventGap, EventStore, MemoryEvents, StoredEvent, StoredEventKind
 from defserve.transports.http import sse_format
 from defserve.transports.http.exchange import Exchange
 from defserve.transports.outbox import TOO_MANY_CALLS, UNREAD, ClientOutbox, OutboundMessage
@@ -32,11 +32,11 @@ class HttpSession:
 
     conversation: TransportSession
 
-    def __init__(self, id: str, opener: Principal) -> None:
+    def __init__(self, id: str, opener: Principal, budget: EventBudget | None = None) -> None:
         self.id, self.opener, self.primed = id, opener, False
         self.opened = self.used = time.monotonic()
         self.readers = 0
-        self.events: EventStore = MemoryEvents()
+        self.events: EventStore = MemoryEvents(budget=budget)
         self.streams: dict[str, ResponseStream] = {}
         self.standalone = StandaloneStream(self)
         self.named = 0

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from functools import partial
 
 from defserve.auth.principals import Principal
+from defserve.stores.stream_events import EventBudget
 from defserve.transports.http.session import HttpSession
 
 # How often to look for idle sessions: a share of the time that they may be idle, within limits.
@@ -18,7 +19,7 @@ class HttpSessions:
     """The sessions of one endpoint, by id. Idle ones end by themselves."""
 
     def __init__(self, idle: float) -> None:
-        self.idle = idle
+        self.idle, self._budget = idle, EventBudget()
         self._open: dict[str, HttpSession] = {}
         self._look: asyncio.TimerHandle | None = None
 
@@ -30,7 +31,7 @@ class HttpSessions:
 
     def new(self, id: str, opener: Principal) -> HttpSession:
         """A session that is not listed yet."""
-        return HttpSession(id, opener)
+        return HttpSession(id, opener, self._budget)
 
     def add(self, session: HttpSession) -> None:
         self._open[session.id] = session
