@@ -506,3 +506,21 @@ async def test_over_http_the_key_is_a_bearer_token(memory: ApiKeys) -> None:
         assert [tool["name"] for tool in reply["result"]["tools"]] == ["drop"]
         reply = (await post(http, token, "tools/call", name="drop", arguments={})).json()
         assert reply["result"]["content"][0]["text"] == "dropped by alice"
+
+
+async def test_a_running_call_ends_with_the_key_in_its_message() -> None:
+    keys = ApiKeys(MemoryStore(), pepper=PEPPER)
+    made = await keys.create("ann", permissions=["ToolInvoke(*)"])
+    server, waiting = served(keys), asyncio.Event()
+
+    @server.tool
+    async def wait() -> str:
+        waiting.set()
+        await asyncio.Event().wait()
+        return "unreachable"
+
+    async with raw(server) as peer:
+        running = asyncio.create_task(call(peer, made.token, "wait"))
+        await waiting.wait()
+        await keys.revoke(made.key.id)
+        assert "revoked or has expired" in str(await running)

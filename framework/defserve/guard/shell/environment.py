@@ -12,6 +12,7 @@ from collections.abc import Mapping
 
 _GIT_SETTINGS: Mapping[str, str] = {
     "core.fsmonitor": "false",
+    "core.hooksPath": os.devnull,
     "core.pager": "cat",
     "core.sshCommand": "ssh",
     "core.askPass": "",
