@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from defserve import Server
+from defserve import AccessPolicy, Entry, Server
 from defserve.auth import Auth, StaticTokens
 from defserve.errors import PeerError
 from defserve.host import Client
@@ -106,3 +106,21 @@ async def test_a_message_over_http_names_its_task_in_a_header():
         code, said = await status("tasks/get", id, {"taskId": id})
         assert (code, said["error"]["code"]) == (b"400", -32021)
         assert (await status("tasks/list", None, {}))[0] == b"404"
+
+
+async def test_who_may_no_longer_use_a_tool_may_only_cancel_its_task():
+    policy, waiting = AccessPolicy("opt-out"), asyncio.Event()
+    server = Server("shop", auth=Auth(TOKENS), access=policy)
+
+    @server.tool(task="optional")
+    async def wait() -> str:
+        await waiting.wait()
+        return "secret"
+
+    async with callers(server, "alice") as (alice,):
+        id = (await alice.call_raw("wait"))["taskId"]
+        policy.grant(Entry("tool_grant", "alice", "wait", "deny"))
+        never = await refusal(alice, "tasks/get", "A" * 32)
+        for method in ("tasks/get", "tasks/update"):
+            assert await refusal(alice, method, id) == never
+        await alice.request("tasks/cancel", {"taskId": id})

@@ -108,7 +108,8 @@ class TaskSection:
         return {}
 
     async def cancel(self, call: Call, params: Params) -> Params:
-        task = await self._found(call, params)
+        require_tasks(call)
+        task = _known(await self._own(call, text(params, "taskId")))
         if (elsewhere := self._running_elsewhere(task)) is not None:
             await elsewhere.cancel(call, task)
             return {}
@@ -121,7 +122,13 @@ class TaskSection:
         return {}
 
     async def find(self, call: Call, id: str) -> StoredTask | None:
-        """The task of this id, if there is one and this caller may use it."""
+        """The task of this id, if there is one, and this caller may use it and still sees its tool."""
+        if (task := await self._own(call, id)) is None:
+            return None
+        tool = self._find_tool(task.record.tool)
+        return task if tool is None or call.session.composition.visible(call, tool) else None
+
+    async def _own(self, call: Call, id: str) -> StoredTask | None:
         task = await self._runner().storage.find(id)
         return task if task is not None and _may_use(call, task.record) else None
 
