@@ -40,6 +40,10 @@ class RunningInspector:
     inspection: Inspection
     access: Access
 
+    def ticket_url(self) -> str:
+        """An address that leads to `url` once, for the arguments of a browser: other users may read those."""
+        return f"{self.url.partition('?')[0]}?ticket={self.access.new_ticket()}"
+
 
 @asynccontextmanager
 async def inspecting(target: Target, port: int = 0) -> AsyncGenerator[RunningInspector]:
@@ -58,5 +62,5 @@ async def run(target: Target, options: WebOptions, ending: asyncio.Future[int]) 
         print("The inspector runs until Ctrl C. Its address, with the token that lets you in:", file=sys.stderr)
         print(running.url, flush=True)
         if options.browser:
-            await asyncio.to_thread(webbrowser.open, running.url)
+            await asyncio.to_thread(webbrowser.open, running.ticket_url())
         return await ending

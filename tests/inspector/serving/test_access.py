@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import os
+import time
 
 import pytest
 from hypothesis import given
@@ -52,6 +53,22 @@ async def socket(inspector: RunningInspector, path: str = "/socket", **headers: 
 
 
 # ------------------------------------------------------------------------------------------------------------ the page
+
+
+async def test_the_address_that_a_browser_is_started_with_leads_to_the_page_once(running: RunningInspector):
+    path = f"/?{running.ticket_url().partition('?')[2]}"
+    status, text = await raw(running, path, Sec_Fetch_Site="cross-site")
+    assert status == 403
+    status, text = await raw(running, path)
+    assert status == 303 and f"location: /?token={running.access.token}\r\n" in text
+    status, text = await raw(running, path)
+    assert status == 401 and running.access.token not in text
+
+
+async def test_a_ticket_is_good_for_a_minute(running: RunningInspector, monkeypatch: pytest.MonkeyPatch):
+    path, now = f"/?ticket={running.access.new_ticket()}", time.monotonic()
+    monkeypatch.setattr(time, "monotonic", lambda: now + 61)
+    assert (await raw(running, path))[0] == 401
 
 
 async def test_the_printed_address_opens_the_page_and_sets_a_cookie_for_its_files(running: RunningInspector):

@@ -8,11 +8,15 @@ The token is in the address that was printed. Two things follow from it:
 - The socket, and with it everything about the server, needs the token itself, as a subprotocol of its handshake. It is
   in no URL then, and a socket without it is refused before it is open. The page keeps it in `sessionStorage`, which
   belongs to one tab and one origin, port included.
+
+A browser that defserve starts is not given the token: every user of this machine can read the arguments of a process.
+It gets a ticket, which is exchanged for the token once.
 """
 
 from __future__ import annotations
 
 import secrets
+import time
 from collections.abc import Mapping
 from hashlib import sha256
 from hmac import compare_digest
@@ -25,6 +29,7 @@ SUBPROTOCOL: Final = "defserve-inspector"
 TOKEN_PROTOCOL: Final = "token."
 OWN_SITES: Final = (None, "none", "same-origin")
 LONGEST_QUERY: Final = 2_048
+TICKET_SECONDS: Final = 60.0
 
 
 class Refusal(NamedTuple):
@@ -45,6 +50,7 @@ class Access:
     def __init__(self, token: str | None = None) -> None:
         self.token = token or secrets.token_urlsafe(32)
         self.port = 0
+        self._ticket: tuple[str, float] | None = None
         self._page_key = sha256(b"page of " + self.token.encode()).hexdigest()
 
     @property
@@ -71,12 +77,25 @@ class Access:
             return NO_TOKEN
         return None if compare_digest(given[0].encode(), self.token.encode()) else NO_TOKEN
 
+    def new_ticket(self) -> str:
+        """What opens the page once, within a minute."""
+        ticket = secrets.token_urlsafe(32)
+        self._ticket = ticket, time.monotonic() + TICKET_SECONDS
+        return ticket
+
+    def spend(self, headers: Mapping[str, str], query: str) -> bool:
+        """Whether a request has the ticket. It is spent then."""
+        if self._ticket is None or self._place(headers) or headers.get("sec-fetch-site") not in OWN_SITES:
+            return False
+        ticket, until = self._ticket
+        if not _has(query, "ticket", ticket):
+            return False
+        self._ticket = None
+        return time.monotonic() < until
+
     def has_token(self, query: str) -> bool:
         """Whether a query string has the token."""
-        if len(query) > LONGEST_QUERY:
-            return False
-        given = parse_qs(query).get("token", [])
-        return len(given) == 1 and compare_digest(given[0].encode(), self.token.encode())
+        return _has(query, "token", self.token)
 
     @property
     def _cookie_name(self) -> str:
@@ -92,3 +111,10 @@ class Access:
         except CookieError:
             return False
         return found is not None and compare_digest(found.value.encode(), self._page_key.encode())
+
+
+def _has(query: str, name: str, secret: str) -> bool:
+    if len(query) > LONGEST_QUERY:
+        return False
+    given = parse_qs(query).get(name, [])
+    return len(given) == 1 and compare_digest(given[0].encode(), secret.encode())

@@ -46,6 +46,9 @@ class InspectorApp:
 
     async def _file(self, scope: Scope, send: Send) -> None:
         headers, query = headers_of(scope), scope["query_string"].decode("latin-1")
+        if scope["path"] == "/" and scope["method"] == "GET" and self._access.spend(headers, query):
+            await self._answer(303, {"location": f"/?token={self._access.token}"}, b"", send)
+            return
         if refusal := self._access.page(headers, query):
             await self._refuse(refusal, send)
             return
