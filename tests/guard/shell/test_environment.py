@@ -64,6 +64,16 @@ def test_a_bare_repository_inside_another_is_not_entered(repository: Path) -> No
     assert "cannot use bare repository" in run("git -C docs status", repository)
 
 
+def test_git_runs_no_hook_that_an_archive_brought(repository: Path) -> None:
+    hook = repository / ".git" / "hooks" / "pre-commit"
+    hook.parent.mkdir(exist_ok=True)
+    shutil.copy(repository / "evil", hook)
+    judged = Shell().command("git commit -am two")
+    who = {f"GIT_{role}_{what}": "n@example.com" for role in ("AUTHOR", "COMMITTER") for what in ("NAME", "EMAIL")}
+    subprocess.run(judged.argv, env={**judged.env, **who}, cwd=repository, check=True, capture_output=True)
+    assert not (repository / "ran").exists()
+
+
 def test_it_holds_nothing_of_the_server(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("API_TOKEN", "canary")
     assert "canary" not in str(Shell().command("ls").env)
