@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from pathlib import Path
 from typing import Any
@@ -9,14 +10,16 @@ from typing import Any
 import pytest
 
 from defserve import PeerError, Remote, Server, StaticTokens, ToolError
-from defserve.host import Answers
+from defserve.host import Answers, Client
 from tests.at_address import at_address
 from tests.proxying.backends import ERA_PAIRS, ERAS, child
 from tests.rows import for_each_row
+from tests.waiting import until
 
 pytestmark = pytest.mark.anyio
 
 KEY = "a" * 40
+WEAK = "w" * 40
 GRANTS = ("dev.defserve/grants", "dev.cloto/mgp/grants")
 
 
@@ -69,6 +72,37 @@ async def test_a_strangers_yes_does_not_reach_a_child_and_its_name_does(era: str
         with pytest.raises((ToolError, PeerError), match="vouches"):
             await client.call("e_sure")
         assert await client.call("e_name") == "eve"
+
+
+async def test_a_weaker_key_is_not_asked_what_a_call_of_a_stronger_one_needs(tmp_path: Path) -> None:
+    asked: list[str] = []
+
+    def noted(message: str, schema: dict[str, Any]) -> dict[str, Any]:
+        asked.append(message)
+        return yes(message, schema)
+
+    def no(message: str, schema: dict[str, Any]) -> dict[str, Any]:
+        return {"value": False}
+
+    async def began(client: Client, name: str, asks: bool) -> asyncio.Task[Any]:
+        task = asyncio.create_task(client.call("e_gated", place=str(tmp_path), name=name, asks=asks))
+        await until((tmp_path / f"{name}.began").exists)
+        return task
+
+    keys = StaticTokens({KEY: {"principal": "ann", "scopes": ["admin"]}, WEAK: {"principal": "ann", "scopes": []}})
+    server = Server("desk", auth=keys)
+    server.mount(child("-m", "tests.proxying.guarded", version="handshake"), prefix="e")
+    async with at_address(server) as url:
+        one = Remote(url, token=KEY).connect("stateless", answers=Answers(ask=no))
+        other = Remote(url, token=WEAK).connect("stateless", answers=Answers(ask=noted))
+        async with one as strong, other as weak:
+            asking = await began(strong, "strong", True)
+            waiting = await began(weak, "weak", False)
+            (tmp_path / "strong.go").touch()
+            assert await asking == "left"
+            (tmp_path / "weak.go").touch()
+            assert await waiting == "done"
+    assert asked == []
 
 
 @pytest.mark.slow
