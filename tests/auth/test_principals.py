@@ -97,6 +97,12 @@ def test_a_key_covers_another_only_if_it_may_do_all_that_the_other_may(one: KeyH
 
 
 @given(HOLDERS, HOLDERS)
+def test_keys_of_one_class_of_rights_cover_each_other(one: KeyHolder, other: KeyHolder) -> None:
+    if one.id == other.id and one.rights_class == other.rights_class:
+        assert one.covers(other) and other.covers(one)
+
+
+@given(HOLDERS, HOLDERS)
 def test_rights_that_were_remembered_count_as_the_key_itself(one: KeyHolder, other: KeyHolder) -> None:
     if one.id == other.id:
         assert one.has_rights(json.loads(json.dumps(other.rights))) is one.covers(other)
@@ -121,6 +127,7 @@ def test_kinds_of_principals_that_cannot_be_compared_do_not_cover_each_other() -
     everyone = (low, high, plain, holder)
     for one in everyone:
         assert [one.covers(other) for other in everyone] == [one is other for other in everyone]
+        assert [one.rights_class == other.rights_class for other in everyone] == [one is other for other in everyone]
 
 
 def test_a_principal_s_credential_is_not_part_of_who_it_is() -> None:

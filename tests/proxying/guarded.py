@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
+from pathlib import Path
+
 from defserve import Context, Server, dangerous
 
 server = Server("guarded")
@@ -37,6 +40,15 @@ async def sure_later(ctx: Context) -> str:
 async def name_later(ctx: Context) -> str:
     """Asks for a text, in a task."""
     return await ctx.ask("Your name?", str)
+
+
+@server.tool
+async def gated(place: str, name: str, asks: bool, ctx: Context) -> str:
+    """Says in a folder that it has begun, and waits there until it may go on. Then it may need a yes."""
+    (Path(place) / f"{name}.began").touch()
+    while not (Path(place) / f"{name}.go").exists():  # noqa: ASYNC110 (it happens in another process)
+        await asyncio.sleep(0.01)
+    return "done" if not asks or await ctx.confirm("Really?") else "left"
 
 
 @server.tool

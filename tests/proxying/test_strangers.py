@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from pathlib import Path
 from typing import Any, cast
@@ -9,15 +10,17 @@ from typing import Any, cast
 import pytest
 
 from defserve import PeerError, Remote, Server, StaticTokens, ToolError
-from defserve.host import Answers
+from defserve.host import Answers, Client
 from defserve.host.tasks import ServerTask
 from tests.at_address import at_address
 from tests.proxying.backends import ERA_PAIRS, ERAS, child
 from tests.rows import for_each_row
+from tests.waiting import until
 
 pytestmark = pytest.mark.anyio
 
 KEY = "a" * 40
+WEAK = "w" * 40
 GRANTS = ("dev.defserve/grants", "dev.cloto/mgp/grants")
 
 
@@ -104,6 +107,37 @@ async def asked_by(task: Any) -> str:
         assert not task.is_over, task.told
     [key] = task.told["inputRequests"]
     return key
+
+
+async def test_a_weaker_key_is_not_asked_what_a_call_of_a_stronger_one_needs(tmp_path: Path) -> None:
+    asked: list[str] = []
+
+    def noted(message: str, schema: dict[str, Any]) -> dict[str, Any]:
+        asked.append(message)
+        return yes(message, schema)
+
+    def no(message: str, schema: dict[str, Any]) -> dict[str, Any]:
+        return {"value": False}
+
+    async def began(client: Client, name: str, asks: bool) -> asyncio.Task[Any]:
+        task = asyncio.create_task(client.call("e_gated", place=str(tmp_path), name=name, asks=asks))
+        await until((tmp_path / f"{name}.began").exists)
+        return task
+
+    keys = StaticTokens({KEY: {"principal": "ann", "scopes": ["admin"]}, WEAK: {"principal": "ann", "scopes": []}})
+    server = Server("desk", auth=keys)
+    server.mount(child("-m", "tests.proxying.guarded", version="handshake"), prefix="e")
+    async with at_address(server) as url:
+        one = Remote(url, token=KEY).connect("stateless", answers=Answers(ask=no))
+        other = Remote(url, token=WEAK).connect("stateless", answers=Answers(ask=noted))
+        async with one as strong, other as weak:
+            asking = await began(strong, "strong", True)
+            waiting = await began(weak, "weak", False)
+            (tmp_path / "strong.go").touch()
+            assert await asking == "left"
+            (tmp_path / "weak.go").touch()
+            assert await waiting == "done"
+    assert asked == []
 
 
 @pytest.mark.slow

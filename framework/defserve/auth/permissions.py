@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -65,6 +65,10 @@ class KeyHolder(Principal):
     def rates(self) -> Mapping[tuple[str, str], Rate]:
         counts = (("per_minute", self.per_minute, 60), ("per_hour", self.per_hour, 3600))
         return {(self.key, limit): Rate(count / seconds, count) for limit, count, seconds in counts if count}
+
+    @property
+    def rights_class(self) -> Hashable:
+        return type(self), self.scopes
 
     def _has_rights_of(self, other: Principal) -> bool:
         if not isinstance(other, KeyHolder):

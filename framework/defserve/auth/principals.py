@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal
@@ -73,6 +73,11 @@ class Principal:
         """Whether it covers a principal of the same id and kind, of which only the `rights` are left."""
         credential, scopes = rights
         return self.covers(replace(self, credential=credential, scopes=frozenset(scopes)))
+
+    @property
+    def rights_class(self) -> Hashable:
+        """Two credentials of one principal have the same one only if each covers the other."""
+        return type(self), self.scopes if type(self) is Principal else self.credential
 
     def _has_rights_of(self, other: Principal) -> bool:
         # What another kind of principal may do is its own affair, so nothing is known to be at least as much.

@@ -10,6 +10,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from defserve.core.call import Call
+from defserve.core.identity import PeerIdentity, may_act_for
 from defserve.errors import DefserveError, PeerError
 from defserve.host.fields import Json, object_of
 from defserve.host.listening import KINDS as NEWS_KINDS
@@ -135,13 +136,19 @@ class Changes:
     def _updated(self, channel: Channel, uri: str) -> None:
         """Tell who asked, and nobody else: other fronts have other conversations, with other contents."""
         outer, front = self._server.prefix.uri(uri), channel.front
-        tell = partial(self._subscriptions.updated, hears=self._server.open_to)
         if front is None:
-            tell(outer)
-        elif front.session is not None:
+            self._subscriptions.updated(outer, hears=self._server.open_to)
+            return
+        tell = partial(self._subscriptions.updated, hears=partial(self._hears, front))
+        if front.session is not None:
             tell(outer, session=front.session)
-        elif isinstance(front.key, str):
-            tell(outer, principal=front.key)
+        elif front.key is not None:
+            tell(outer, principal=front.principal)
+
+    def _hears(self, front: Front, session: Session, who: PeerIdentity | None) -> bool:
+        """Whether who asked may hear what the conversation of a front tells. Its other keys may have fewer rights."""
+        is_open = self._server.open_to is None or self._server.open_to(session, who)
+        return is_open and may_act_for(who, front.caller)
 
     async def _want_changes(self, channel: Channel) -> None:
         capabilities = self._server.capabilities

@@ -340,7 +340,7 @@ class RelayedCall:
     @property
     def listener(self) -> object:
         """See `channel.BackendExchange`."""
-        return self.call.session if self.front.session is not None else self.front.key or self
+        return self.front.key or self
 
     def hang_up(self) -> None:
         """See `channel.BackendExchange`."""

@@ -53,6 +53,7 @@ class BackendSupervision:
         self.restarts = 0
         self.is_known = False
         self._task: asyncio.Task[None] | None = None
+        self._retiring: set[asyncio.Task[None]] = set()
         self._failed = ""
         self._join_loop()
 
@@ -66,19 +67,28 @@ class BackendSupervision:
             self._begin()
 
     async def stop(self, reason: str, timeout: float) -> None:
-        """Take no new calls, let those under way finish within `timeout` seconds, then end all conversations."""
-        await self._drain(reason, timeout)
-        await self._close()
-        self._conversations.wake = None
-        self._catalogue.clear()
-        self.is_known = False
-        if self._state.now != "disconnected":
-            self._state.enter("disconnected", reason)
+        """Take no new calls, let those under way finish within `timeout` seconds, then end all conversations.
+
+        Who is cancelled meanwhile does not wait for the calls. It ends all the same.
+        """
+        try:
+            await self._drain(reason, timeout)
+        finally:
+            await self._close()
+            self._conversations.wake = None
+            self._catalogue.clear()
+            self.is_known = False
+            if self._state.now != "disconnected":
+                self._state.enter("disconnected", reason)
 
     async def restart(self, reason: str, timeout: float) -> None:
-        """End it as `stop` does, and start it again. What it offers stays listed."""
-        await self._drain(reason, timeout)
-        await self._close()
+        """End it as `stop` does, and start it again. What it offers stays listed. Who is cancelled has stopped it."""
+        try:
+            await self._drain(reason, timeout)
+            await self._close()
+        except BaseException:
+            await self.stop(reason, 0)
+            raise
         self._forget_restarts()
         self.restarts += 1
         self._state.enter("restarting", reason)
@@ -106,7 +116,7 @@ class BackendSupervision:
         except BaseException:
             server.target, server.secrets = before, secrets
             raise
-        old, pool = conversations.replace(main)
+        retiring = self._retire_soon(*conversations.replace(main), reason, timeout)
         server.learn(main.terms)
         await self._changes.listen(main)
         self._forget_restarts()
@@ -115,7 +125,8 @@ class BackendSupervision:
         log.info("server %r: renewed (%s)", server.id, reason)
         if server.on_renewed is not None:
             server.on_renewed(reason)
-        await self._retire(old, pool, reason, timeout)
+        # Not awaited itself: who gives up waiting leaves it to end the old one, and `stop` may cut it short.
+        await asyncio.wait((retiring,))
 
     def fail(self, reason: str) -> None:
         """It runs and does not answer: end it, as if it had ended by itself. The policy says what comes then."""
@@ -131,14 +142,16 @@ class BackendSupervision:
         Does nothing while it has calls, subscriptions or tasks.
         """
         is_busy = any(channel.updates.uris or channel.exchanges for channel in self._conversations.all())
-        if self._state.now != "connected" or self._room.running or is_busy:
+        if self._state.now != "connected" or self._room.running or is_busy or self._retiring:
             return
         async with self._falling_asleep:
             self._conversations.wake = self._wake
-            await self._drain("idle_timeout", 0)
-            await self._close()
-            self._state.note = ASLEEP
-            self._state.enter("disconnected", "idle_timeout")
+            try:
+                await self._drain("idle_timeout", 0)
+            finally:
+                await self._close()
+                self._state.note = ASLEEP
+                self._state.enter("disconnected", "idle_timeout")
 
     async def _wake(self) -> None:
         async with self._falling_asleep:
@@ -161,17 +174,25 @@ class BackendSupervision:
             await self._room.empty(timeout)
             await self._tell_end(self._conversations.main, reason)
 
+    def _retire_soon(self, main: Channel | None, pool: Pool, reason: str, timeout: float) -> asyncio.Task[None]:
+        retiring = asyncio.create_task(self._retire(main, pool, reason, timeout))
+        self._retiring.add(retiring)
+        retiring.add_done_callback(self._retiring.discard)
+        return retiring
+
     async def _retire(self, main: Channel | None, pool: Pool, reason: str, timeout: float) -> None:
         """End conversations that take no new calls, when those under way are done or the time is over."""
         channels = [*pool.all(), *([main] if main is not None else [])]
-        with suppress(TimeoutError):
-            async with asyncio.timeout(timeout):
-                while any(channel.exchanges for channel in channels):  # noqa: ASYNC110 - rare, and many set no event
-                    await asyncio.sleep(RETIRE_POLL_SECONDS)
-        await self._tell_end(main, reason)
-        await pool.aclose()
-        if main is not None:
-            await main.aclose()
+        try:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(timeout):
+                    while any(one.exchanges for one in channels):  # noqa: ASYNC110 - rare, and many set no event
+                        await asyncio.sleep(RETIRE_POLL_SECONDS)
+            await self._tell_end(main, reason)
+        finally:
+            await pool.aclose()
+            if main is not None:
+                await main.aclose()
 
     async def _tell_end(self, main: Channel | None, reason: str) -> None:
         """Tell a child that speaks MGP why it ends (§11.4). A server at an address is not ours to end."""
@@ -186,9 +207,10 @@ class BackendSupervision:
         self._changes.stop()
         self._catalogue.stop_refreshing()
         task, self._task = self._task, None
-        if task is not None:
-            task.cancel()
-            await asyncio.gather(task, return_exceptions=True)
+        ending = [*self._retiring, *([task] if task is not None else [])]
+        for one in ending:
+            one.cancel()
+        await asyncio.gather(*ending, return_exceptions=True)
         await self._conversations.pool.aclose()
 
     async def _supervise(self) -> None:

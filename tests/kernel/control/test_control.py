@@ -21,7 +21,7 @@ from defserve.kernel.control import listener
 from defserve.kernel.control.asking import ask, asking
 from defserve.kernel.control.listener import LONGEST_REQUEST, MOST_PEERS, controlled
 from defserve.kernel.control.places import located_kernel, own_place, places_of
-from tests.waiting import until
+from tests.waiting import DEADLINE, until
 
 pytestmark = pytest.mark.anyio
 
@@ -43,6 +43,8 @@ class FakeKernel:
 
     def __init__(self) -> None:
         self.following = 0
+        self.stopping, self.may_stop, self.stopped = asyncio.Event(), asyncio.Event(), asyncio.Event()
+        self.may_stop.set()
 
     def status(self) -> dict[str, Any]:
         return {"pid": os.getpid()}
@@ -66,6 +68,9 @@ class FakeKernel:
         return {"id": id}
 
     async def stop(self, id: str, reason: str = "", timeout: float | None = None) -> dict[str, Any]:
+        self.stopping.set()
+        await self.may_stop.wait()
+        self.stopped.set()
         return {"id": id}
 
     async def reload(self) -> dict[str, Any]:
@@ -177,6 +182,21 @@ async def test_who_follows_logs_and_leaves_is_forgotten(config: Path) -> None:
         await until(lambda: kernel.following == 1)
         await left(writer)
         await until(lambda: kernel.following == 0)
+
+
+async def test_who_leaves_does_not_end_half_way_what_it_asked_to_be_done(config: Path) -> None:
+    kernel = FakeKernel()
+    kernel.may_stop.clear()
+    async with controlled(config, kernel) as path:
+        _, writer = await asyncio.open_unix_connection(str(path))
+        writer.write(b'{"verb": "stop", "id": "a"}\n')
+        await kernel.stopping.wait()
+        await left(writer)
+        # Who comes later is served later: the kernel has seen the other one leave.
+        assert await asyncio.to_thread(asked, config, verb="ps")
+        kernel.may_stop.set()
+        async with asyncio.timeout(DEADLINE):
+            await kernel.stopped.wait()
 
 
 async def test_the_number_of_peers_is_bounded(config: Path) -> None:

@@ -15,6 +15,8 @@ from defserve.runner.web_sessions import WebSessions
 pytestmark = pytest.mark.anyio
 
 ANN = Principal("ann", kind="token")
+REFRESHED = Principal("ann", claims={"exp": 2}, credential="refreshed")
+STRONG = Principal("ann", frozenset({"admin"}))
 
 
 def nowhere(message: Any) -> None: ...
@@ -29,5 +31,21 @@ async def test_a_client_without_a_session_is_the_same_when_its_request_is_over()
     before = front_of(call)
     provider.end(session)
     assert front_of(call) == before
-    assert before.key == "ann" and before.session is None
+    assert before.key is not None and before.session is None
+    await provider.stop()
+
+
+@pytest.mark.parametrize("is_lasting", [True, False])
+async def test_keys_of_one_principal_share_a_conversation_if_they_have_the_same_rights(is_lasting: bool):
+    provider = WebSessions(Server("s", "1").composition)
+    await provider.start(lambda: None)
+    session = provider.open(nowhere, principal=ANN, counted=is_lasting)
+
+    def key(who: Principal) -> object:
+        call = Call(session, 1, "tools/call", {}, {}, provider.composition.unopened)
+        call.identity = who
+        return front_of(call).key
+
+    assert key(ANN) == key(REFRESHED) != key(STRONG)
+    provider.end(session)
     await provider.stop()

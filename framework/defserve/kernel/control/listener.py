@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from defserve.errors import DefserveError, UsageError
 from defserve.kernel.control.places import own_place
-from defserve.kernel.control.verbs import Operations, answers
+from defserve.kernel.control.verbs import Operations, answers, follows
 from defserve.runner.address import Address
 from defserve.runner.peer.unix_user import user_of
 from defserve.runner.sockets import bound
@@ -100,7 +100,7 @@ async def _request(reader: asyncio.StreamReader) -> Any:
 
 
 async def _answer(kernel: Operations, request: Any, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    """Write the answers as they come. A peer that leaves ends what it asked for."""
+    """Write the answers as they come. A peer that leaves ends what it follows, and nothing that it asked to be done."""
 
     async def write() -> None:
         async for answer in answers(kernel, request):
@@ -110,6 +110,9 @@ async def _answer(kernel: Operations, request: Any, reader: asyncio.StreamReader
     work, left = asyncio.ensure_future(write()), asyncio.ensure_future(reader.read(1))
     try:
         await asyncio.wait((work, left), return_when=asyncio.FIRST_COMPLETED)
+        if not work.done() and not follows(request):
+            # Half of a stop or of a reload would leave servers that nobody can operate.
+            await asyncio.wait((work,))
         if work.done():
             work.result()
     finally:

@@ -80,6 +80,11 @@ def answers(kernel: Operations, request: Any) -> AsyncIterator[Any]:
     return _each(attrgetter(str(name).replace(" ", "."))(kernel)(**given))
 
 
+def follows(request: Any) -> bool:
+    """Whether the answers to a request only end when nobody wants more of them."""
+    return is_object(request) and request.get("follow") is True
+
+
 async def _each(result: Any) -> AsyncIterator[Any]:
     """What a method gives, one by one: it may be a value, a list, or something to wait for."""
     if isinstance(result, AsyncIterator):

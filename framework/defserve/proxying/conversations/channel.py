@@ -342,6 +342,6 @@ async def _quietly(work: Coroutine[Any, Any, Any]) -> None:
 async def _ask_session(front: Front, request: Request) -> Any:
     assert front.session is not None
     try:
-        return await front.session.request(request.method, request.params)
+        return await front.session.request(request.method, request.params, identity=front.caller)
     except PeerError as error:
         raise ProtocolError(error.message, code=error.code, data=error.data) from None

@@ -15,6 +15,7 @@ from defserve.wire.jsonvalue import is_object
 
 if TYPE_CHECKING:
     from defserve.core.call import Call
+    from defserve.core.identity import PeerIdentity
     from defserve.core.session import Session
 
 OFFERED: Final = ("elicitation", "sampling", "roots")
@@ -27,8 +28,11 @@ class Front(NamedTuple):
     `session` is its conversation with us, if it has one that lasts. `offers` is what it lets a backend ask of it.
     `principal` is who it is counted for. `is_known`: somebody vouches for it, so that its yes counts.
     `takes_tasks`: its call may become a task. `waits`: it cannot, and the front waits for the result of one.
-    `credential` names the key or token that it showed. `place` is the key with what it offers: two clients of one
-    principal may offer different things, and a backend is told what its own front offers.
+    `caller` is who sent its call. `place` is the key with what it offers: two clients of one principal may offer
+    different things, and a backend is told what its own front offers.
+
+    A backend's question may name no call. It is then asked in any call of the conversation, so that all of them must
+    have the same rights: `key` has those too.
     """
 
     key: Hashable | None
@@ -38,8 +42,13 @@ class Front(NamedTuple):
     is_known: bool
     takes_tasks: bool = False
     waits: bool = False
-    credential: str = ""
+    caller: PeerIdentity | None = None
     place: Hashable = None
+
+    @property
+    def credential(self) -> str:
+        """Names the key or token that it showed."""
+        return self.caller.credential if self.caller is not None else ""
 
 
 class KnownFront:
@@ -85,14 +94,14 @@ def _front_of(call: Call) -> Front:
             offers |= OFFER
     caller, principal = identity(call), call.principal
     is_known = not is_stranger(caller)
-    key: Hashable = principal if is_known else None
+    key: Hashable = (principal, caller.rights_class) if is_known else None
     # `short_sessions` has only those that are open: who stops listening may have none any more.
     lasting = None if session.is_short else session
     if lasting is not None:
-        # The principal too: another credential may use the same session.
-        key = session, principal
+        # Another credential may use the same session.
+        key = session, principal, caller.rights_class
     place = key, to_json(offers) if offers else b""
-    return Front(key, lasting, offers, principal, is_known, takes, waits, caller.credential, place)
+    return Front(key, lasting, offers, principal, is_known, takes, waits, call.identity, place)
 
 
 def is_confirmation(method: str, params: Mapping[str, Any]) -> bool:
