@@ -3,11 +3,13 @@ from __future__ import annotations
 import asyncio
 import json
 import time
+from contextlib import suppress
 from dataclasses import replace
 
 import pytest
-from websockets.exceptions import InvalidStatus
+from websockets.exceptions import ConnectionClosed, InvalidStatus
 
+from defserve.transports.websocket.fragments import FRAGMENTS
 from tests.gateway.topics import PEOPLE, envelope, eventually, gateway
 from tests.rows import for_each_row
 
@@ -161,6 +163,24 @@ async def test_a_message_in_fragments_is_one_message():
         await admin.is_well()
         await worker.until("system/presence")
         assert await worker.socket.recv() == whole
+
+
+async def test_fragments_are_counted_for_each_message():
+    async with gateway() as running, running.joined("admin") as admin:
+        for _ in range(3):
+            await admin.socket.send([json.dumps(envelope("chat", "admin")), *[""] * (FRAGMENTS // 2)])
+        await admin.is_well()
+
+
+@pytest.mark.parametrize("fragment", ["", " "])
+async def test_who_sends_a_message_in_very_many_small_fragments_is_cut_off(fragment: str):
+    async with gateway() as running, running.joined("worker") as worker, running.joined("admin") as admin:
+        with suppress(ConnectionClosed):
+            await admin.socket.send([json.dumps(envelope("chat", "admin")), *[fragment] * (2 * FRAGMENTS)])
+        assert await admin.closed() == (1009, "too many fragments")
+        await worker.until("system/presence")
+        gone = await worker.hear()
+        assert (gone["kind"], gone["payload"]["event"]) == ("system/presence", "leave")
 
 
 async def test_a_gateway_that_ends_tells_everyone_to_come_back():

@@ -13,10 +13,12 @@ from typing import Any
 import pytest
 
 from defserve import Server
+from defserve.core.extension import CarriedMessage
+from defserve.core.session import Session
 from defserve.runner.connection import Connection
-from defserve.runner.lifespans import entered_lifespans
+from defserve.runner.lifespans import close_connection, entered_lifespans
 from defserve.transports.stdio import StdioTransport
-from tests.raw import PREFIX, STATELESS
+from tests.raw import PREFIX, STATELESS, until
 
 META: dict[str, Any] = {PREFIX + "protocolVersion": STATELESS, PREFIX + "clientCapabilities": {}}
 
@@ -131,3 +133,76 @@ def test_a_call_that_waits_does_not_hold_up_those_that_came_with_it() -> None:
                 assert found.index(first) < found.index(first + 1)
 
     asyncio.run(main())
+
+
+# -- peers that share a pipe -----------------------------------------------------------------------------
+
+
+class Sink:
+    """A transport on which nothing is read, and everything is taken at once."""
+
+    closed = False
+
+    def send(self, message: bytes, taken: Callable[[], None] | None = None) -> None:
+        if taken is not None:
+            taken()
+
+    def flush(self) -> None: ...
+    def pause(self) -> None: ...
+    def resume(self) -> None: ...
+    def close(self) -> None: ...
+    def start(self, loop: Any, received: Any, ended: Any) -> None: ...
+
+
+class Guests:
+    """A carrier whose frames are the name of a peer, and its message. Without one it has left."""
+
+    def unwrap(self, frame: bytes) -> list[CarriedMessage]:
+        peer, _, message = frame.partition(b" ")
+        return [CarriedMessage(peer.decode(), message or None)]
+
+    def wrap(self, data: bytes, peer: str, answers: object | None) -> bytes:
+        return data
+
+    def happened(self, session: Session, event: object) -> None:
+        session.close()
+
+
+@pytest.mark.anyio
+async def test_nothing_is_kept_of_peers_that_have_left() -> None:
+    server = a_server()
+    async with entered_lifespans(server.composition) as engine:
+        connection = Connection(server.composition, Sink(), carrier=Guests())
+        connection.attach(engine)
+        for number in range(100):
+            connection.received([b"guest%d " % number + line(1, "add", a=1, b=2), b"guest%d" % number])
+        await until(lambda: not connection.calls())
+        connection.received([b"last"])
+        assert not connection.sessions and not server.composition.sessions
+        assert not connection._ending  # pyright: ignore[reportPrivateUsage]
+
+
+@pytest.mark.anyio
+async def test_the_end_of_a_connection_waits_for_the_calls_of_a_peer_that_has_left() -> None:
+    server, began, cleaned_up = Server("turns", "1"), asyncio.Event(), asyncio.Event()
+
+    @server.tool
+    async def tidy() -> None:
+        """Clean up after a while."""
+        try:
+            began.set()
+            await asyncio.Event().wait()
+        finally:
+            for _ in range(10):
+                await asyncio.sleep(0)
+            cleaned_up.set()
+
+    async with entered_lifespans(server.composition) as engine:
+        connection = Connection(server.composition, Sink(), carrier=Guests())
+        connection.attach(engine)
+        connection.received([b"guest " + line(1, "tidy")])
+        await began.wait()
+        connection.received([b"guest"])
+        assert not connection.sessions
+        await close_connection(connection, 10)
+        assert cleaned_up.is_set()

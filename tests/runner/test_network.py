@@ -117,6 +117,16 @@ def test_an_address_of_another_machine_is_refused():
         pass
 
 
+@pytest.mark.parametrize("host", ["127.0.0.1", "localhost"])
+def test_an_address_is_taken_before_its_server_has_started(host: str):
+    with bound(Address.parse(f"http://{host}:0/mcp")) as (first, *_):
+        again = Address.parse(f"http://{host}:{first.getsockname()[1]}/mcp")
+        with pytest.raises(UsageError, match="address already in use"), bound(again):
+            pass
+    with bound(again):
+        pass
+
+
 # -- unix sockets ----------------------------------------------------------------------------------------
 
 
@@ -141,8 +151,7 @@ def test_the_file_of_a_server_that_died_is_replaced(tmp_path: Path):
     path = tmp_path / "s"
     with socket.socket(socket.AF_UNIX) as dead:
         dead.bind(str(path))
-    with bound(Address.parse(f"unix:{path}")) as (one,):
-        one.listen()
+    with bound(Address.parse(f"unix:{path}")):
         with pytest.raises(UsageError, match="another server listens there"), bound(Address.parse(f"unix:{path}")):
             pass
         assert path.exists()
@@ -576,6 +585,37 @@ def test_a_lifespan_that_fails_ends_the_process_with_1(tmp_path: Path):
     with ServerProcess(tmp_path, textwrap.dedent(source)) as served:
         assert any(b"no database" in line for line in served.rest(2))
         assert served.exit_code() == 1
+
+
+STARTING = """
+@asynccontextmanager
+async def patient(server):
+    tell("starting")
+    await asyncio.to_thread(sys.stdin.read, 1)
+    yield
+
+server = Server("served", "1", lifespan=patient)
+
+@server.tool
+def echo(text: str) -> str:
+    return text
+
+server.run("unix:PATH")
+"""
+
+
+def test_a_client_that_comes_while_a_server_starts_is_served_by_it(tmp_path: Path):
+    path = tmp_path / "s"
+    with ServerProcess(tmp_path, STARTING.replace("PATH", str(path))) as served:
+        served.wait_for("starting")
+        with socket.socket(socket.AF_UNIX) as early:
+            early.settimeout(10)
+            early.connect(str(path))
+            early.sendall(request(*headers_for(), "connection: close", body=a_call(text="early")))
+            with pytest.raises(UsageError, match="another server listens there"), bound(Address.parse(f"unix:{path}")):
+                pass
+            served.write(b"x")
+            assert said(read_all(early)) == "early"
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,8 @@
 It never looks into payloads. Senders cannot forge their identity or send more than their capabilities allow. A slow
 reader is dropped; it never holds up a topic.
 
-May import: `auth`, `exports`, `protocols.mcpx`, `transports.http.gate`, `wire.codec`.
+May import: `auth`, `exports`, `protocols.mcpx`, `transports.http.gate`, `transports.networks`,
+`transports.websocket.fragments`, `wire.codec`.
 """
 
 from defserve.gateway.policy import Admission

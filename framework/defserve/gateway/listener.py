@@ -25,6 +25,7 @@ from defserve.gateway.gateway import POLICY, TRY_LATER, AdmissionRefused, Gatewa
 from defserve.gateway.policy import Admission
 from defserve.gateway.requests import GatewayRequest, GatewayResponse, answer, problem, read_request
 from defserve.transports.http.gate import Gate
+from defserve.transports.websocket.fragments import FRAGMENTS, SMALL, TOO_MANY
 
 try:
     from websockets import Headers
@@ -35,6 +36,7 @@ try:
 except ImportError:
     raise UsageError("a gateway needs websockets, which is not installed", fix='pip install "defserve[http]"') from None
 
+TOO_BIG: Final = 1009
 SERVICE_RESTART: Final = 1012
 REPLACE: Final = "replace"
 IF_TAKEN: Final = (REPLACE, "wait")
@@ -64,6 +66,7 @@ class GatewayConnection(ServerConnection):
         self._endpoint = endpoint
         self._head: bytes | None = b""
         self._parts: list[bytes] = []
+        self._small_parts = 0
         self._early: list[bytes] = []
         self._listener: Callable[[bytes], None] | None = None
         self._out: list[bytes] = []
@@ -107,14 +110,24 @@ class GatewayConnection(ServerConnection):
         # Messages are handled where they are read: a queue and a task to empty it cost more than all the rules.
         if not isinstance(event, Frame) or event.opcode not in MESSAGE:
             super().process_event(event)
-        elif not event.fin or self._parts:
-            self._parts.append(bytes(event.data))
-            if event.fin:
-                whole = b"".join(self._parts)
-                self._parts.clear()
-                self._message(whole)
-        else:
+        elif event.fin and not self._parts:
             self._message(bytes(event.data))
+        elif self._small_parts <= FRAGMENTS:
+            self._take_part(event)
+
+    def _take_part(self, fragment: Frame) -> None:
+        self._parts.append(bytes(fragment.data))
+        self._small_parts += len(fragment.data) < SMALL
+        if self._small_parts > FRAGMENTS:
+            # Nothing more is read from it, not even its answer to the close.
+            self.protocol.fail(TOO_BIG, TOO_MANY)
+            self.send_data()
+            self.end(TOO_BIG, TOO_MANY)
+        elif fragment.fin:
+            whole = b"".join(self._parts)
+            self._parts.clear()
+            self._small_parts = 0
+            self._message(whole)
 
     def _message(self, data: bytes) -> None:
         if self._listener is not None:

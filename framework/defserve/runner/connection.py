@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Protocol
 
+from defserve.core.call import Call
 from defserve.core.composition import Composition
 from defserve.core.engine import Engine, NoLoopYet
 from defserve.core.extension import CarriedMessage, Carrier, OutgoingMessage
@@ -69,6 +70,7 @@ class Connection:
         self.carrier, self.caller = carrier or composition.carrier, caller
         self.engine: Engine = NoLoopYet()  # pyright: ignore[reportAttributeAccessIssue]
         self.sessions: dict[str, Session] = {}
+        self._ending: list[Session] = []
         self.waiting: list[bytes | None] = []
         self._flush_planned = False
         self._untaken = 0  # frames of the read that is being taken, the current one included
@@ -111,6 +113,10 @@ class Connection:
         self.transport.flush()
         self.transport.close()
 
+    def calls(self) -> list[Call]:
+        """The calls of all peers, those included that clean up because their peer has left."""
+        return [call for session in (*self.sessions.values(), *self._ending) for call in session.in_flight.values()]
+
     # -- peers -------------------------------------------------------------------------------------------
 
     def _session(self, peer: str) -> Session:
@@ -136,7 +142,16 @@ class Connection:
                 session.receive(parcel.data, parcel.envelope)
             elif (work := carrier.happened(session, parcel.event)) is not None:
                 self.engine.spawn(work)
+            if session.closed:
+                self._forget(session)
         return True
+
+    def _forget(self, session: Session) -> None:
+        """A peer that has left is kept only until its calls have cleaned up."""
+        self._ending = [each for each in self._ending if each.in_flight]
+        del self.sessions[session.peer]
+        if session.in_flight:
+            self._ending.append(session)
 
     def _turn_away(self, carrier: Carrier, parcel: CarriedMessage, error: LimitExceeded) -> None:
         """Refuse the request of a peer if there is no room for a session. Anything else it sent is dropped."""
@@ -163,7 +178,8 @@ class Connection:
             if self._untaken > 1 or self._flush_planned:
                 return
             # The last answer is written at once, so that its reader need not wait until this call is tidied up.
-            if outgoing.answers and not sessions[peer].in_flight:
+            session = sessions.get(peer)
+            if outgoing.answers and (session is None or not session.in_flight):
                 transport.flush()
             elif not self._untaken:
                 self._plan_flush()

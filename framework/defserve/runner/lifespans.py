@@ -66,12 +66,12 @@ async def entered_lifespans(composition: Composition) -> AsyncGenerator[AsyncioE
 
 async def drain_connection(connection: Connection, seconds: float) -> None:
     """Let the calls of a connection finish, as `finish_calls` does."""
-    await finish_calls(_calls(connection), seconds)
+    await finish_calls(connection.calls(), seconds)
 
 
 async def finish_queued(connection: Connection, seconds: float) -> None:
     """Let the calls finish that waited for room. They were sent in time, and only the others' number held them up."""
-    await wait_for_calls([call for call in _calls(connection) if call.queued is not None], seconds)
+    await wait_for_calls([call for call in connection.calls() if call.queued is not None], seconds)
 
 
 async def finish_calls(calls: list[Call], seconds: float) -> None:
@@ -88,14 +88,10 @@ async def finish_calls(calls: list[Call], seconds: float) -> None:
 
 async def close_connection(connection: Connection, seconds: float) -> None:
     """Close a connection. The calls that it cancels have `seconds` to clean up."""
-    calls = _calls(connection)
+    calls = connection.calls()
     connection.close()
     await asyncio.sleep(0)  # a call that was just received runs its first step
     await wait_for_calls(calls, seconds)
-
-
-def _calls(connection: Connection) -> list[Call]:
-    return [call for session in connection.sessions.values() for call in session.in_flight.values()]
 
 
 async def wait_for_calls(calls: list[Call], seconds: float) -> None:

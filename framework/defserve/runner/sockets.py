@@ -1,4 +1,4 @@
-"""Listening sockets for an address. They are bound before anything starts, so a refusal is one clear line."""
+"""Listening sockets for an address. They listen before anything starts, so a refusal is one clear line."""
 
 from __future__ import annotations
 
@@ -42,7 +42,8 @@ def most_connections() -> int:
 def bound(address: Address) -> Generator[list[socket.socket]]:
     """The sockets of an address, closed at the end. The file of a unix socket is removed.
 
-    Raises UsageError when the address cannot be bound.
+    They listen already: clients that come early wait, and a second server is refused however long the first one takes
+    to start. Raises UsageError when the address cannot be bound.
     """
     sockets = [_bind_unix(address)] if address.scheme == "unix" else _bind_network(address)
     made = os.stat(address.host).st_ino if address.scheme == "unix" else None
@@ -88,6 +89,7 @@ def _bind_one(family: int, place: tuple[Any, ...]) -> socket.socket:
         if hasattr(socket, "TCP_NOTSENT_LOWAT"):  # connections inherit it
             one.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, AHEAD_BYTES)
         one.bind(place)
+        one.listen(BACKLOG)
     except OSError:
         one.close()
         raise
@@ -106,6 +108,7 @@ def _bind_unix(address: Address) -> socket.socket:
             one.bind(address.host)
         finally:
             os.umask(before)
+        one.listen(BACKLOG)
     except OSError as error:
         one.close()
         raise _refusal(address, error) from None

@@ -4,5 +4,6 @@
 says what does not fit and why. Then uvicorn's own classes serve: slower and with fewer deadlines, but with the same
 answers.
 
-May import: `runner.tasks`, `transports.asgi`, `transports.networks`, `wire.codec`, `wire.messages`.
+May import: `runner.tasks`, `transports.asgi`, `transports.networks`, `transports.websocket.fragments`, `wire.codec`,
+`wire.messages`.
 """

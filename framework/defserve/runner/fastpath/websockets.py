@@ -7,11 +7,10 @@ from collections.abc import MutableMapping
 from typing import Any, cast
 
 from defserve.runner.fastpath.deadlines import StallGuard
+from defserve.transports.websocket.fragments import FRAGMENTS, SMALL, TOO_MANY
 
 CLOSING = 2.0  # how long a client may take to answer a close; until then it keeps its place
 PIECE = 16 * 1024
-# A message has at most so many fragments that are smaller than this.
-FRAGMENTS, SMALL = 1024, 1024
 
 # Close codes (RFC 6455 §7.4).
 NOT_TEXT, TOO_BIG = 1007, 1009
@@ -72,7 +71,7 @@ class PatientWebSocket(StallGuard):
             return
         self._small_fragments += len(event.data) < SMALL
         if self._small_fragments > FRAGMENTS:
-            held.conn.fail(TOO_BIG, "too many fragments")
+            held.conn.fail(TOO_BIG, TOO_MANY)
             held.handle_parser_exception()
             return
         if not hasattr(self, "frames"):  # older versions of uvicorn join them, which copies all of them each time

@@ -14,7 +14,7 @@ from typing import Any, TypeAlias
 from defserve.auth.local_token.files import published
 from defserve.errors import UsageError
 from defserve.runner.address import Address
-from defserve.runner.sockets import BACKLOG, bound
+from defserve.runner.sockets import bound
 from defserve.serving.web import places_of
 from defserve.tooling.devserver.plan import READY, ServePlan
 from defserve.tooling.devserver.process import NotServing, ServerProcess
@@ -37,8 +37,6 @@ def serve(plan: ServePlan, files: WatchedFiles, grace: float, beside: Beside | N
         published(places_of(sockets)) if local else nullcontext("") as key,
         tempfile.TemporaryDirectory(prefix="defserve-dev-") as folder,
     ):
-        for one in sockets:
-            one.listen(BACKLOG)  # clients that come while there is no child wait
         sessions = Path(folder) / "sessions"
         sessions.mkdir(mode=0o700)
         local_key = Path(folder) / "local-token"

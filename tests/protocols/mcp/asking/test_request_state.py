@@ -122,6 +122,16 @@ def test_a_state_is_spent_by_opening_it() -> None:
     assert refuses(sealer, text)
 
 
+def test_a_spent_state_stays_spent_when_the_clock_is_set_back() -> None:
+    wall, monotonic = Clock(), Clock()
+    sealer = Sealer(SECRET, ttl=600, clock=wall, nonces=MemoryNonces(clock=monotonic))
+    text = sealer.seal("answer", binding=BOUND)
+    assert opened(sealer, text) == "answer"
+    wall.now += 600 - 30
+    monotonic.now += 600
+    assert refuses(sealer, text)
+
+
 def test_a_refused_attempt_does_not_spend_a_state() -> None:
     sealer = Sealer(SECRET)
     text = sealer.seal("answer", binding=BOUND)

@@ -60,6 +60,40 @@ async def test_changes_made_in_another_thread_are_told_too(version: str):
         ]
 
 
+class SlowSet(set[str]):
+    """A set whose `add` lets the loop go first, if it can."""
+
+    def __init__(self, kinds: set[str], reached: threading.Event, told: threading.Event) -> None:
+        super().__init__(kinds)
+        self.reached, self.told = reached, told
+
+    def add(self, kind: str) -> None:
+        self.reached.set()
+        self.told.wait(0.1)
+        super().add(kind)
+
+
+@pytest.mark.req("MCP-5.1l")
+async def test_a_change_made_in_a_thread_while_others_are_told_is_not_lost():
+    server, reached, told = serving_extra(), threading.Event(), threading.Event()
+    async with raw(server, ERAS[0]) as peer:
+        server.add_tool(extra)
+        subscriptions = server.mcp.subscriptions
+        ((engine, kinds),) = subscriptions._changed.items()
+        subscriptions._changed[engine] = SlowSet(kinds, reached, told)
+        thread = threading.Thread(target=subscriptions.changed, args=("prompts",))
+        thread.start()
+        assert reached.wait(10)
+        heard = await peer.news()
+        told.set()
+        await asyncio.to_thread(thread.join)
+        heard += await peer.news()
+        assert sorted(news["method"] for news in heard) == [
+            "notifications/prompts/list_changed",
+            "notifications/tools/list_changed",
+        ]
+
+
 @pytest.mark.parametrize("version", ERAS)
 async def test_a_change_before_anyone_listens_is_nobodys_news(version: str):
     server = serving_extra()

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from defserve import Server
+from defserve.protocols.mcp.resources import subscriptions
 from tests.effort import calls_of
 from tests.raw import ERAS, HANDSHAKE, STATELESS, Json, Raw, raw, turns
 from tests.rows import for_each_row
@@ -76,6 +77,25 @@ async def test_nothing_is_kept_of_the_subscriptions_of_a_session_that_ended():
         subscribers = server.mcp.subscriptions._subscribers
         assert [len(subscribers.of(uri)) for uri in ("x://first", "x://t/a")] == [2, 1]
     assert not subscribers._sessions
+
+
+LONG = "\N{GRINNING FACE}" * 200
+
+
+async def test_the_uris_of_a_session_are_counted_in_bytes(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(subscriptions, "MOST_BYTES", 1000)
+    async with raw(news(), HANDSHAKE[0]) as peer:
+        assert "result" in await peer.ask("resources/subscribe", {"uri": f"x://t/{LONG}"})
+        refused = await peer.ask("resources/subscribe", {"uri": f"x://t/a{LONG}"})
+        assert refused["error"]["data"]["limit"] == "subscriptions"
+
+
+async def test_the_uris_of_a_listener_are_counted_in_bytes(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(subscriptions, "MOST_BYTES", 1000)
+    async with raw(news(), STATELESS) as peer:
+        wanted = {"resourceSubscriptions": [f"x://t/{LONG}", f"x://t/a{LONG}"]}
+        refused = await peer.ask("subscriptions/listen", {"notifications": wanted})
+        assert refused["error"]["data"]["limit"] == "subscriptions"
 
 
 @for_each_row("version", HANDSHAKE)

@@ -24,7 +24,7 @@ PREFIX = "v1."
 MAX_LENGTH = 64 * 1024
 MIN_SECRET = 16
 SKEW = 60.0
-"""How far ahead another worker's clock may be, in seconds."""
+"""How far ahead another worker's clock may be, in seconds, and how far this one may be set back."""
 
 REMEMBERED_STATES = 100_000
 """How many used states this process remembers within the ttl, if there is no store."""
@@ -103,7 +103,10 @@ class Sealer:
         plaintext = self._decrypt(nonce, ciphertext, tag, binding)
         sealed_at = int.from_bytes(plaintext[:_TIME], "big") / 1000
         now, until = self._clock(), sealed_at + self._ttl
-        if sealed_at > now + SKEW or now >= until or not await self._nonces.spend(nonce.hex(), ttl=until - now):
+        if sealed_at > now + SKEW or now >= until:
+            raise InvalidState
+        # Remembered for longer than it is valid: a clock that is set back makes it valid again.
+        if not await self._nonces.spend(nonce.hex(), ttl=until - now + SKEW):
             raise InvalidState
         return from_json(plaintext[_TIME:])
 

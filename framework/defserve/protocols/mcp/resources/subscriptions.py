@@ -90,6 +90,7 @@ class Subscriptions:
         self._listening: set[ListenRequest] = set()
         self._subscribers = Subscribers()
         self._changed: dict[Engine, set[str]] = {}
+        self._changing = threading.Lock()
         self._forwards: list[Callable[[str], None]] = []
         self.source: UpdateSource | None = None
         self.late: Late | None = None
@@ -238,11 +239,12 @@ class Subscriptions:
         if self.share is not None and not getattr(self._told_elsewhere, "is_on", False):
             self.share(LIST, kind)
         for engine in self._engines(self._all_sessions()):
-            kinds = self._changed.setdefault(engine, set())
-            first = not kinds
-            kinds.add(kind)
+            # Between the two lines, the loop must not take the set and tell what is in it.
+            with self._changing:
+                first = not (kinds := self._changed.setdefault(engine, set()))
+                kinds.add(kind)
             if first and not _run(engine, partial(self._tell_changes, engine)):
-                del self._changed[engine]
+                self._changed.pop(engine, None)
 
     def updated(
         self, uri: str, principal: str | None = None, session: Session | None = None, hears: Hears | None = None
@@ -303,7 +305,9 @@ class Subscriptions:
                 self._tell_subscribers(self._told([session]), uri)
 
     def _tell_changes(self, engine: Engine) -> None:
-        for kind in sorted(self._changed.pop(engine, ())):
+        with self._changing:
+            kinds = self._changed.pop(engine, ())
+        for kind in sorted(kinds):
             self._tell_list(self._sessions(engine), kind)
             self._tell_listening(engine, kind)
 
@@ -372,4 +376,7 @@ def _run(engine: Engine, action: Callable[[], None]) -> bool:
 
 
 def _fit(uris: Collection[str], call: Call) -> bool:
-    return len(uris) <= call.session.composition.limits.subscriptions and sum(map(len, uris)) <= MOST_BYTES
+    if len(uris) > call.session.composition.limits.subscriptions:
+        return False
+    # A lone surrogate is kept as well, so it is counted.
+    return sum(len(uri.encode("utf-8", "surrogatepass")) for uri in uris) <= MOST_BYTES
