@@ -229,6 +229,13 @@ async def admits(policy: IssuedTokens, shown: str) -> bool:
     return await policy.admit(shown, "demo") is not None
 
 
+async def test_many_addresses_of_one_network_get_no_more_tokens_than_one():
+    async with gateway(guests=GUESTS, trusted_proxy=True) as running:
+        near = [{"x_forwarded_for": f"2001:db8::{number:x}"} for number in range(2 * api.ISSUING.burst)]
+        assert 429 in [(await token(running, f"human-{n}", headers=each))[0] for n, each in enumerate(near)]
+        assert (await token(running, headers={"x_forwarded_for": "2001:db8:1::1"}))[0] == 200
+
+
 async def test_tokens_expire_are_bounded_and_those_of_idle_guests_give_way(monkeypatch: pytest.MonkeyPatch):
     now = [0.0]
     policy = IssuedTokens(FirstMatchPolicy(()), GuestRules(), seconds=10, clock=lambda: now[0])

@@ -13,11 +13,18 @@ class FailedTokens:
     """How many bad tokens came from each address lately.
 
     An address that many callers share is not counted: this machine's own, and behind a trusted proxy every address
-    that the proxy did not name.
+    that the proxy did not name. `counted_as` gives the network of an address, whose addresses are counted together.
     """
 
-    def __init__(self, *, trusted_proxy: bool, clock: Callable[[], float] = monotonic) -> None:
-        self._trusted_proxy, self._failures = trusted_proxy, Buckets(FAILED_AUTH, clock=clock)
+    def __init__(
+        self,
+        *,
+        trusted_proxy: bool,
+        counted_as: Callable[[str], str] = str,
+        clock: Callable[[], float] = monotonic,
+    ) -> None:
+        self._trusted_proxy, self._counted_as = trusted_proxy, counted_as
+        self._failures = Buckets(FAILED_AUTH, clock=clock)
 
     def count(self, address: str, forwarded_for: Iterable[bytes]) -> float:
         """A token was bad. Returns how many seconds its sender has to wait, if it had too many of them.
@@ -26,7 +33,7 @@ class FailedTokens:
         """
         if not address or is_loopback(address) or (self._trusted_proxy and not _names(forwarded_for, address)):
             return 0.0
-        return self._failures.take(address)
+        return self._failures.take(self._counted_as(address))
 
 
 def _names(forwarded_for: Iterable[bytes], address: str) -> bool:

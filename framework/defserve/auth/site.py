@@ -19,6 +19,7 @@ class SiteRequest:
     headers: Mapping[str, str] = field(default_factory=dict[str, str])
     body: bytes = b""
     address: str = ""
+    """Where it comes from: one text for all addresses of a machine."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,6 +19,7 @@ from defserve.gateway.policy import PARTICIPANT_FIX, Admission, is_participant, 
 from defserve.gateway.requests import PATTERNS, GatewayRequest, GatewayResponse, only, problem
 from defserve.protocols.mcpx.capabilities import PROFILES
 from defserve.protocols.mcpx.kinds import is_reserved
+from defserve.transports.networks import network_of
 from defserve.wire.codec import encode
 from defserve.wire.jsonvalue import is_array, is_object
 
@@ -128,7 +129,7 @@ class TopicApi:
             return await self._issue(self._issued, participant, topic, wanted or PROFILES["proposal-only"], False)
         guests = self._issued.guests
         assert guests is not None
-        if wait := self._pace.take(request.address):
+        if wait := self._pace.take(network_of(request.address)):
             return _too_many(wait)
         if (refusal := self._refusal(guests, participant, topic, wanted)) is not None:
             return refusal

@@ -25,6 +25,7 @@ from defserve.gateway.gateway import POLICY, TRY_LATER, AdmissionRefused, Gatewa
 from defserve.gateway.policy import Admission
 from defserve.gateway.requests import GatewayRequest, GatewayResponse, answer, problem, read_request
 from defserve.transports.http.gate import Gate
+from defserve.transports.networks import network_of
 from defserve.transports.websocket.fragments import FRAGMENTS, SMALL, TOO_MANY
 
 try:
@@ -176,7 +177,8 @@ class GatewayEndpoint:
         self._api = TopicApi(self.gateway, config.admins, config.issued, self._failed)
         self._tokens_in_urls = config.tokens_in_urls
         self._admins, self._path, self._gate = config.admins, path or "/", gate
-        self._failures, self._trusted_proxy = FailedTokens(trusted_proxy=config.trusted_proxy), config.trusted_proxy
+        self._failures = FailedTokens(trusted_proxy=config.trusted_proxy, counted_as=network_of)
+        self._trusted_proxy = config.trusted_proxy
         self.live = LiveCredentials()
         self._tasks: set[asyncio.Task[None]] = set()
         self._to_flush: list[GatewayConnection] = []

@@ -100,6 +100,16 @@ async def test_guessing_tokens_is_refused_with_the_time_to_wait():
     assert "Too many bad tokens" in response.json["error"]["message"]
 
 
+async def test_who_guesses_from_many_addresses_of_one_network_is_refused_too():
+    async with living(shop(StaticTokens({TOKEN: "alice"})).asgi()) as app:
+        statuses: set[int] = set()
+        for number in range(50):
+            web = Web(app)
+            web.address, web.token = f"2001:db8::{number:x}", "wrong"
+            statuses.add((await web.post(request("ping", {})).ended()).status)
+    assert statuses == {401, 429}
+
+
 @pytest.mark.parametrize("parser", ["httptools", "h11"])
 async def test_what_is_refused_before_it_is_read_has_such_a_body_too(parser: str):
     async with listening(shop(), parser=parser) as where:

@@ -4,5 +4,5 @@ A request passes the gate, its route and authentication before its body is read.
 events if it must be. Messages that wait for a slow client are bounded, and delay no other client.
 
 May import: `auth`, `core.stepping`, `stores.shared.link`, `stores.stream_events`, `transports.asgi`,
-`transports.outbox`, `transports.session_provider`, `transports.websocket.server`, `wire`.
+`transports.networks`, `transports.outbox`, `transports.session_provider`, `transports.websocket.server`, `wire`.
 """

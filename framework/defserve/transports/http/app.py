@@ -27,6 +27,7 @@ from defserve.transports.http.site import answer_site
 from defserve.transports.http.sse import MESSAGES, STREAM, LegacySse
 from defserve.transports.http.streamable import HttpRules, Streamable, refuse
 from defserve.transports.http.target import read_target
+from defserve.transports.networks import network_of
 from defserve.transports.session_provider import SessionProvider
 from defserve.transports.websocket.server import WebSockets, offers_another, refusing
 from defserve.wire.codec import encode
@@ -83,7 +84,8 @@ class HttpApp:
         self.provider, self.options, self.auth = provider, options, options.auth
         self.live = LiveBearers(self.auth) if self.auth is not None else None
         self._site = self.auth.site if self.auth is not None else None
-        self._failures, self._refusal = FailedTokens(trusted_proxy=options.trusted_proxy), rules.refusal
+        self._failures = FailedTokens(trusted_proxy=options.trusted_proxy, counted_as=network_of)
+        self._refusal = rules.refusal
         self.gate = Gate(
             options.allowed_hosts, options.allowed_origins, options.trusted_proxy, options.bind, options.port
         )

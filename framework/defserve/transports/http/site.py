@@ -6,6 +6,7 @@ from defserve.auth.site import LARGEST_BODY, AuthSite, SiteRequest
 from defserve.transports.asgi import Scope
 from defserve.transports.http.exchange import Exchange
 from defserve.transports.http.gate import Gate
+from defserve.transports.networks import network_of
 
 
 async def answer_site(site: AuthSite, path: str, exchange: Exchange, scope: Scope, gate: Gate, seconds: float) -> None:
@@ -30,7 +31,7 @@ async def answer_site(site: AuthSite, path: str, exchange: Exchange, scope: Scop
         # HTTP/2 may send each cookie in a header of its own.
         headers[key] = text if key not in headers else f"{headers[key]}{'; ' if key == 'cookie' else ', '}{text}"
     query = scope.get("query_string", b"").decode("latin-1")
-    asked = SiteRequest(scope["method"], path, query, headers, body, client[0] if client else "")
+    asked = SiteRequest(scope["method"], path, query, headers, body, network_of(client[0]) if client else "")
     answer = await site.answer(asked)
     sent = [(name.encode(), value.encode("latin-1", "replace")) for name, value in answer.headers]
     kinds = [one for one in sent if one[0] == b"content-type"]

@@ -142,5 +142,23 @@ async def test_addresses_that_are_not_public_are_never_fetched(url: str) -> None
     assert await ClientDocuments().find(url) is None
 
 
+async def test_a_kept_document_takes_only_the_room_that_it_needs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(documents, "KEPT_BYTES", 100_000)
+    web = Web(None)
+    known = ClientDocuments(web.fetch)
+
+    async def fetched(count: int, path: str) -> int:
+        """How many of so many documents have to be fetched."""
+        web.asked.clear()
+        for number in range(count):
+            url = f"https://app.example/{path[:9]}{number}"
+            web.said = {"client_id": url, "redirect_uris": [f"https://app.example/{path}{n}" for n in range(10)]}
+            assert await known.find(url, f"address {len(web.asked)}") is not None
+        return len(web.asked)
+
+    assert [await fetched(40, "cb"), await fetched(40, "cb")] == [40, 0]
+    assert [await fetched(12, "x" * 1000), await fetched(12, "x" * 1000)] == [12, 12]
+
+
 def test_what_is_kept_is_bounded() -> None:
     assert documents.KEPT_BYTES <= 1024 * 1024

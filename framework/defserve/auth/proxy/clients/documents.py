@@ -7,6 +7,7 @@ import json
 import logging
 import time
 from collections.abc import Awaitable, Callable
+from sys import getsizeof
 from typing import Any, Final, NamedTuple
 
 from defserve.auth.buckets import Buckets, Rate
@@ -64,7 +65,7 @@ class ClientDocuments:
             raise OAuthError("temporarily_unavailable", "too many clients are being looked up; try again")
         client = await self._read(url)
         if client is not None:
-            self._kept.put(url, _Kept(client, time.monotonic() + GOOD_SECONDS), 2 * LARGEST)
+            self._kept.put(url, _Kept(client, time.monotonic() + GOOD_SECONDS), _size(client))
         else:
             self._bad.put(url, _Kept(None, time.monotonic() + BAD_SECONDS), 1024)
         return client
@@ -88,6 +89,11 @@ class ClientDocuments:
                 return None
             log.warning("the client %s cannot be read: %s", url, type(error).__name__)
         return None
+
+
+def _size(client: OAuthClient) -> int:
+    """The bytes that a kept client takes, its URL as the key included. Most of its document is not kept."""
+    return 512 + sum(map(getsizeof, (client.id, client.name, *client.redirects)))
 
 
 def is_document_url(text: str) -> bool:
