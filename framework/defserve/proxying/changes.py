@@ -176,4 +176,4 @@ class Changes:
 def _watcher(call: Call) -> Front:
     """The front that waits for news. One that nobody vouches for is known by its request alone."""
     front = front_of(call)
-    return front if front.key is not None else front._replace(key=call, session=call.session)
+    return front if front.key is not None else front._replace(key=call, place=call, session=call.session)
