@@ -70,6 +70,17 @@ async def test_a_stranger_without_a_session_gets_a_child_for_one_call_that_ends_
         await until(lambda: not (is_running(first) or is_running(second)))
 
 
+async def test_strangers_that_wait_for_news_have_a_child_each() -> None:
+    server = Server("desk")
+    server.mount(child(), prefix="e")
+    async with at_address(server) as url:
+        one, other = (Remote(url).connect("stateless") for _ in range(2))
+        async with one as first, other as second, first.listen(uris=["note://e/live"]):
+            async with second.listen(uris=["note://e/live"]):
+                assert len(backend_of(server).pool) == 2
+            await until(lambda: len(backend_of(server).pool) == 1)
+
+
 async def test_what_the_operator_shares_is_shared() -> None:
     async with at_address(desk(child(per="shared"))) as url:
         one, other = (Remote(url, token=key).connect("stateless") for key in KEYS)

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator
+import os
+import signal
+from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 from typing import Any, NamedTuple
 
 import pytest
 
-from defserve import Server
+from defserve import Command, Server
 from defserve.host import Client
+from defserve.host.link import Link
 from defserve.proxying.backend import Backend
+from defserve.proxying.restarts import RestartPolicy
 from tests.proxying.backends import child, until_fact
 from tests.waiting import is_running, until
 
@@ -30,7 +34,7 @@ class BusyBackend(NamedTuple):
 @asynccontextmanager
 async def busy() -> AsyncGenerator[BusyBackend]:
     server = Server("desk")
-    server.mount(child(per="shared"), prefix="e")
+    server.mount(child(per="shared"), prefix="e", restarts=RestartPolicy("on_failure", 5, 300, 0.01, 0.01))
     async with server.connect("stateless") as client:
         process = await client.call("e_pid")
         waiting = asyncio.create_task(client.call("e_wait"))
@@ -38,6 +42,23 @@ async def busy() -> AsyncGenerator[BusyBackend]:
         yield BusyBackend(server, client, server.mounts.backends["e"], process)
         waiting.cancel()
         await asyncio.gather(waiting, return_exceptions=True)
+
+
+class HeldBack(Command):
+    """A program whose processes start one by one, each when it may. `processes` are those that have."""
+
+    def __init__(self) -> None:
+        like = child(per="shared")
+        super().__init__(like.program, *like.args, env=like.env, per=like.per)
+        self.gates: list[asyncio.Event] = []
+        self.processes: list[int] = []
+
+    async def link(self, on_stderr: Callable[[str], None]) -> Link:
+        self.gates.append(gate := asyncio.Event())
+        await gate.wait()
+        link = await super().link(on_stderr)
+        self.processes.append(getattr(link, "pid"))  # noqa: B009 (only links to processes have one)
+        return link
 
 
 async def given_up(task: asyncio.Task[Any]) -> None:
@@ -83,3 +104,30 @@ async def test_a_stop_ends_an_old_process_that_still_has_calls() -> None:
         await here.backend.stop(timeout=0)
         await renewing
         assert not is_running(here.process)
+
+
+async def test_a_server_that_is_stopped_while_its_next_process_opens_stays_stopped() -> None:
+    async with busy() as here:
+        program, backend = HeldBack(), here.backend
+        renewing = asyncio.create_task(backend.renew("reload", program))
+        await until(lambda: len(program.gates) == 1)
+        await backend.stop(timeout=0)
+        program.gates[0].set()
+        await renewing
+        assert backend.state == "disconnected"
+        assert await here.client.tools() == []
+        assert not any(map(is_running, [here.process, *program.processes]))
+
+
+async def test_a_server_that_ends_while_its_next_process_opens_has_one_process_in_the_end() -> None:
+    async with busy() as here:
+        program, backend = HeldBack(), here.backend
+        renewing = asyncio.create_task(backend.renew("reload", program))
+        await until(lambda: len(program.gates) == 1)
+        os.kill(here.process, signal.SIGKILL)
+        await until(lambda: len(program.gates) == 2)
+        program.gates[0].set()
+        await renewing
+        program.gates[1].set()
+        await until(lambda: backend.state == "connected")
+        assert [one for one in program.processes if is_running(one)] == [backend.pid]

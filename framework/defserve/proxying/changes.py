@@ -55,7 +55,7 @@ class Changes:
     ) -> None:
         self._server, self._state, self._conversations = server, state, conversations
         self._catalogue, self._subscriptions = catalogue, subscriptions
-        self._watching = Watching(conversations.of, self._watch_key)
+        self._watching = Watching(conversations.of, self._watch_group)
         self._skills_read = 0.0
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -90,7 +90,11 @@ class Changes:
 
     def left(self, session: Session) -> None:
         """A front has left."""
-        self._watching.forget(lambda front: front.session is session)
+        conversations = self._conversations
+        is_forgotten = self._watching.forget(lambda front: front.session is session)
+        # A conversation of its own ends with it. In one that is shared, the backend must be told.
+        if is_forgotten and conversations.per == "shared" and conversations.main is not None:
+            self._spawn(self._watching.settle(conversations.main, SHARED))
 
     # -- skills ------------------------------------------------------------------------------------------
 
@@ -130,7 +134,7 @@ class Changes:
     def _inner(self, uris: Collection[str]) -> list[str]:
         return [inner for uri in uris if (inner := self._server.prefix.inner_uri(uri)) is not None]
 
-    def _watch_key(self, front: Front) -> Hashable:
+    def _watch_group(self, front: Front) -> Hashable:
         return SHARED if self._conversations.per == "shared" else front.key
 
     def _updated(self, channel: Channel, uri: str) -> None:
@@ -172,4 +176,4 @@ class Changes:
 def _watcher(call: Call) -> Front:
     """The front that waits for news. One that nobody vouches for is known by its request alone."""
     front = front_of(call)
-    return front if front.key is not None else front._replace(key=call, session=call.session)
+    return front if front.key is not None else front._replace(key=call, place=call, session=call.session)

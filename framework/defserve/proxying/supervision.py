@@ -98,12 +98,13 @@ class BackendSupervision:
         """Start it again without a gap: open the next one, give it the new calls, and let the others finish.
 
         With another `target`, it is that from now on. Raises PeerError if the next one does not open; then nothing has
-        changed. Without `overlap`, or if it is not connected, this is `restart`.
+        changed. Without `overlap`, or if it is not connected, this is `restart`. If it ends or is stopped meanwhile,
+        what comes next is as if it had not been renewed, save for the `target`.
         """
         server, conversations = self._server, self._conversations
         before, secrets = server.target, server.secrets
         server.become(target or before)
-        if not overlap or conversations.main is None or self._state.now != "connected":
+        if not overlap or not self._is_up():
             await self.restart(reason, timeout)
             return
         try:
@@ -116,6 +117,12 @@ class BackendSupervision:
         except BaseException:
             server.target, server.secrets = before, secrets
             raise
+        if not self._is_up():
+            await main.aclose()
+            if not self.is_known:
+                # It was stopped before its lists were read.
+                self._catalogue.clear()
+            return
         retiring = self._retire_soon(*conversations.replace(main), reason, timeout)
         server.learn(main.terms)
         await self._changes.listen(main)
@@ -127,6 +134,10 @@ class BackendSupervision:
             server.on_renewed(reason)
         # Not awaited itself: who gives up waiting leaves it to end the old one, and `stop` may cut it short.
         await asyncio.wait((retiring,))
+
+    def _is_up(self) -> bool:
+        main = self._conversations.main
+        return main is not None and not main.is_over and self._state.now == "connected"
 
     def fail(self, reason: str) -> None:
         """It runs and does not answer: end it, as if it had ended by itself. The policy says what comes then."""

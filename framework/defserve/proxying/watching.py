@@ -27,50 +27,58 @@ class Watched:
 
 
 class Watching:
-    """For one backend. `find` gives the conversation of a front, `key` what its watches are kept under."""
+    """For one backend. `find` gives the conversation of a front, `group` is the same for those that share one."""
 
-    def __init__(self, find: Callable[[Front], Awaitable[Channel]], key: Callable[[Front], Hashable]) -> None:
-        self._find, self._key = find, key
+    def __init__(self, find: Callable[[Front], Awaitable[Channel]], group: Callable[[Front], Hashable]) -> None:
+        self._find, self._group = find, group
         self._watched: dict[Hashable, Watched] = {}
 
     async def add(self, front: Front, uris: Collection[str]) -> None:
         """A front wants to hear of resources. Raises PeerError if the backend refuses."""
         channel = await self._find(front)
-        watched = self._watched.setdefault(self._key(front), Watched(front))
-        watched.uris.update(uris)
+        self._watched.setdefault(front.key, Watched(front)).uris.update(uris)
         try:
-            await channel.updates.want(uris=watched.uris.keys())
+            await channel.updates.want(uris=lambda: self._wanted(self._group(front)))
         except BaseException:
-            self._subtract(watched, uris)
+            self._subtract(front, uris)
             raise
 
     async def drop(self, front: Front, uris: Collection[str], known: Callable[[Front], Channel | None]) -> None:
         """It no longer does."""
-        key = self._key(front)
-        if (watched := self._watched.get(key)) is None:
+        if not self.watches(front):
             return
-        self._subtract(watched, uris)
-        if not watched.uris:
-            del self._watched[key]
+        self._subtract(front, uris)
         if (channel := known(front)) is not None:
-            with suppress(PeerError):
-                await channel.updates.want(uris=watched.uris.keys())
+            await self.settle(channel, self._group(front))
 
-    def forget(self, which: Callable[[Front], bool]) -> None:
-        """Fronts that have left want nothing."""
-        self._watched = {key: one for key, one in self._watched.items() if key == SHARED or not which(one.front)}
+    def forget(self, which: Callable[[Front], bool]) -> bool:
+        """Fronts that have left want nothing. Whether one of them did."""
+        left = [key for key, one in self._watched.items() if which(one.front)]
+        for key in left:
+            del self._watched[key]
+        return bool(left)
 
-    async def repeat(self, channel: Channel, key: Hashable) -> None:
+    async def repeat(self, channel: Channel, group: Hashable) -> None:
         """Ask a new conversation for what an earlier one was asked for."""
-        if (watched := self._watched.get(key)) is not None:
-            with suppress(PeerError):
-                await channel.updates.want(uris=watched.uris.keys())
+        if self._wanted(group):
+            await self.settle(channel, group)
+
+    async def settle(self, channel: Channel, group: Hashable) -> None:
+        """Ask a conversation for what its fronts want to hear of, and for nothing else."""
+        with suppress(PeerError):
+            await channel.updates.want(uris=lambda: self._wanted(group))
 
     def watches(self, front: Front) -> bool:
         """Whether a front waits for news."""
-        return self._key(front) in self._watched
+        return front.key in self._watched
 
-    @staticmethod
-    def _subtract(watched: Watched, uris: Collection[str]) -> None:
+    def _wanted(self, group: Hashable) -> set[str]:
+        return {uri for one in self._watched.values() if self._group(one.front) == group for uri in one.uris}
+
+    def _subtract(self, front: Front, uris: Collection[str]) -> None:
+        if (watched := self._watched.get(front.key)) is None:
+            return
         watched.uris.subtract(uris)
         watched.uris = +watched.uris
+        if not watched.uris:
+            del self._watched[front.key]

@@ -15,7 +15,7 @@ from tests.kernel.running import Running, running, url_entry
 from tests.listening import listening
 from tests.protocols.mgp.callers import BOB, STRANGER, code_of, speaking
 from tests.raw import ERAS, HANDSHAKE, Json, Raw
-from tests.waiting import until
+from tests.waiting import is_running, until
 
 pytestmark = pytest.mark.anyio
 
@@ -41,13 +41,12 @@ for line in sys.stdin:
         say(id=id, result={"protocolVersion": "2025-11-25", "capabilities": capabilities, "serverInfo": info})
     elif method == "tools/list":
         say(id=id, result={"tools": [tool]})
-    elif method == METHOD and SILENT:
-        pass
     elif method == METHOD:
-        grants.update(params["grants"])
         with open(sys.argv[1], "a") as file:
             print(json.dumps({"pid": os.getpid(), **params["grants"]}), file=file)
-        say(id=id, result={"request_id": params["request_id"], "grants": grants})
+        if not SILENT:
+            grants.update(params["grants"])
+            say(id=id, result={"request_id": params["request_id"], "grants": grants})
     elif method == "tools/call" and params["arguments"].get("ask"):
         waiting = id
         asked = {"request_id": "r", "permissions": ["camera", "shell", "nonsense"]}
@@ -174,3 +173,10 @@ async def test_a_server_that_does_not_take_decisions_holds_up_nobody(
             assert await look(peer) == "nobody said"
             await asyncio.wait_for(decide(here, "deny"), 30)
             assert await look(peer) == "permission_denied"
+
+
+async def test_a_server_that_is_stopped_while_it_is_told_leaves_no_process(tmp_path: Path) -> None:
+    async with running(tmp_path, careful(tmp_path, silent=True), wait=False) as here:
+        await until(lambda: bool(heard(tmp_path)))
+        await here.kernel.stop("c")
+        assert not is_running(heard(tmp_path)[0]["pid"])

@@ -7,8 +7,11 @@ from typing import Any, cast
 import pytest
 from pydantic_core import from_json
 
+from defserve.auth.principals import Principal
 from defserve.host.eras import SessionTerms
 from defserve.proxying.conversations.channel import Channel, ChannelOwner
+from defserve.proxying.conversations.fronts import Front
+from defserve.wire.messages import Request
 
 pytestmark = pytest.mark.anyio
 
@@ -47,3 +50,18 @@ async def test_an_encoded_request_says_what_the_request_says(stateless: bool):
                 assert plain == expected
             assert plain.get("_meta") == expected.get("_meta")
             assert b"\n" not in said
+
+
+async def test_a_question_that_belongs_to_no_call_is_for_who_the_conversation_is_for():
+    asked: list[Any] = []
+
+    class OpenedByAnother:
+        async def request(self, method: str, params: Any, identity: Any = None) -> Any:
+            asked.append(identity)
+            return {"action": "decline"}
+
+    ann = Principal("ann", frozenset({"admin"}))
+    front = Front("key", cast(Any, OpenedByAnother()), ASKS, "ann", True, caller=ann)
+    channel = Channel(cast(ChannelOwner, None), front)
+    answer = await channel._asked(Request(1, "elicitation/create", {"message": "Sure?"}, {}))
+    assert (answer, asked) == ({"action": "decline"}, [ann])

@@ -100,7 +100,12 @@ class Conversations:
         # The era that the first conversation found saves the others a probe.
         await channel.open(link, server.target.version or (server.era if front is not None else None))
         if server.decides is not None and channel.offers_mgp:
-            await self._begin_grants(channel, server.decides)
+            try:
+                await self._begin_grants(channel, server.decides)
+            except BaseException:
+                # Nobody else knows of it yet.
+                await channel.aclose()
+                raise
         return channel
 
     async def _begin_grants(self, channel: Channel, decides: Decide) -> None:

@@ -47,11 +47,16 @@ class Updates:
         self._tasks: set[asyncio.Task[None]] = set()
         self._is_deaf = False
 
-    async def want(self, *, kinds: Collection[str] | None = None, uris: Collection[str] | None = None) -> None:
-        """Ask for these changes, and for no others. Raises PeerError if the server refuses."""
+    async def want(
+        self, *, kinds: Collection[str] | None = None, uris: Callable[[], Collection[str]] | None = None
+    ) -> None:
+        """Ask for these changes, and for no others. Raises PeerError if the server refuses.
+
+        `uris` is called when it is this one's turn: what another one asked for may have been refused meanwhile.
+        """
         async with self._lock:
             kinds = self._kinds if kinds is None else tuple(kinds)
-            wanted = self.uris if uris is None else frozenset(uris)
+            wanted = self.uris if uris is None else frozenset(uris())
             if self._channel.stateless:
                 if (kinds, wanted) != (self._kinds, self.uris) or self._stream is None:
                     await self._listen(kinds, wanted)
