@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from typing import Any, TypedDict
 
 import pytest
@@ -359,6 +360,52 @@ async def test_a_host_that_leaves_does_not_stop_or_repeat_what_closes_its_channe
         await until(lambda: slow.log[-1] == "close ends")
         await turns()
         assert slow.log == ["open", "close begins", "close ends"]
+
+
+async def test_what_a_blocking_function_opens_for_a_host_that_has_left_is_closed_again():
+    server, log, begun, go = Server("slow", "1"), list[str](), threading.Event(), threading.Event()
+    rooms = server.channels("room", feature_set=server.feature_set("rooms", "Rooms"))
+
+    @rooms.open
+    def join(address: dict[str, Any]) -> Channel:
+        begun.set()
+        go.wait(30)
+        log.append("open")
+        return Channel("room:1", address=address)
+
+    @rooms.close
+    async def leave(channel: Channel) -> None:
+        log.append(f"close {channel.id}")
+
+    async with hosting(server):
+        async with hosting(server) as host:
+            opening = asyncio.create_task(host.ask("channels/open", OPEN_ROOM))
+            await until(begun.is_set)
+        opening.cancel()
+        await turns()
+        assert log == []
+        go.set()
+        await until(lambda: log == ["open", "close room:1"])
+
+
+async def test_what_a_blocking_function_opens_too_late_is_closed_again():
+    server, log, go = Server("slow", "1"), list[str](), threading.Event()
+    rooms = server.channels("room", feature_set=server.feature_set("rooms", "Rooms"))
+
+    @rooms.open(timeout=0.01)
+    def join(address: dict[str, Any]) -> Channel:
+        go.wait(30)
+        return Channel("room:1", address=address)
+
+    @rooms.close
+    def leave(channel: Channel) -> None:
+        log.append(channel.id)
+
+    async with hosting(server) as host:
+        assert await code_of(host, "channels/open", OPEN_ROOM) == -32024
+        go.set()
+        await until(lambda: log == ["room:1"])
+        assert await ids(host) == []
 
 
 # -- without a session, and other hosts ------------------------------------------------------------------

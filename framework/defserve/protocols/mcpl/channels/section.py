@@ -21,6 +21,7 @@ from defserve.errors import InvalidParams, PeerError, Refused, ToolError, UsageE
 from defserve.protocols.mcp.params import text
 from defserve.protocols.mcpl import content, peers
 from defserve.protocols.mcpl.channels.directory import ChannelDirectory, HeldChannel, SessionChannels, channels_of
+from defserve.protocols.mcpl.channels.handlers import BlockingOpen, ChannelFunction
 from defserve.protocols.mcpl.channels.incoming import MessageDelivery
 from defserve.protocols.mcpl.channels.kind import OBSERVING_VERBS, THINKING, ChannelKind
 from defserve.protocols.mcpl.channels.queues import ChannelQueues
@@ -116,6 +117,9 @@ class ChannelSection(Section):
                 session.local(SessionChannels).opened.pop(held.channel.id)
             session.engine.spawn(self._close_all(session, opened))
 
+    def _close_apart(self, session: Session, held: HeldChannel) -> None:
+        session.engine.spawn(self._close_all(session, [held]))
+
     async def _close_all(self, session: Session, opened: list[HeldChannel]) -> None:
         for held in opened:
             call = call_of_notification(session, "channels/close", {"channelId": held.channel.id})
@@ -179,7 +183,7 @@ class ChannelSection(Section):
         view, id = channels_of(call), params.get("channelId")
         held = None
         if isinstance(id, str):
-            held = view and view.closing.get(id) or self.directory.held(view, id, even_closed=True)
+            held = (view and view.closing.get(id)) or self.directory.held(view, id, even_closed=True)
         type = held.kind.type if held else params.get("type")
         address = (held.wire() if held else params).get("address")
         return repr((type, id if address is None else json.dumps(address, sort_keys=True)))
@@ -218,7 +222,7 @@ class ChannelSection(Section):
                 label = function.scope(values.get("address"))
                 if not kind.permits(policy(call), label):
                     raise ChannelNotPermitted(label)
-            channel = await function.run(call, kind, values)
+            channel = await self._run_open(call, kind, function, values)
             if not isinstance(channel, Channel):
                 raise TypeError(f"{function.function.signature.name} gave {channel!r:.80}, not a Channel")
         except LiveRefusal:
@@ -228,6 +232,20 @@ class ChannelSection(Section):
         except Exception as error:
             raise ChannelOpenFailed(mask(call, error)) from error
         return channel
+
+    async def _run_open(self, call: Call, kind: ChannelKind, function: ChannelFunction, values: dict[str, Any]) -> Any:
+        """Run the author's `open`. What a blocking one opens for a host that does not wait any more is closed again."""
+        blocking = call.local(BlockingOpen)
+
+        def orphaned(opened: Any) -> None:
+            if isinstance(opened, Channel):
+                call.engine.post(partial(self._close_apart, call.session, HeldChannel(kind, opened)))
+
+        try:
+            return await function.run(call, kind, values)
+        except BaseException:
+            blocking.give_up(orphaned)
+            raise
 
     async def _check_opened(self, call: Call, held: HeldChannel) -> None:
         """Close the channel again if the host may not have it. Only an opened channel has an id to check."""
