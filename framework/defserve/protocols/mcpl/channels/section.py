@@ -268,6 +268,7 @@ class ChannelSection(Section):
             held.kind.feature_set.require(call)
             if view is None or (id in view.opened and not await self._close_opened(call, view, held)):
                 return {"closed": False}
+            view.opened.pop(id, None)  # another process may have told of it again, before it knows that it is closed
             view.told.pop(id, None)
             if id in self.directory.shared:
                 view.closed.add(id)
