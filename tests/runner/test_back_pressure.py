@@ -14,7 +14,7 @@ from websockets.asyncio.client import connect
 
 from defserve import Context, Limits, Server
 from tests.at_address import at_address
-from tests.raw import HANDSHAKE, STATELESS, Json, raw, text_of, until
+from tests.raw import HANDSHAKE, STATELESS, Json, Raw, raw, text_of, until
 from tests.runner.processes import ServerProcess
 
 pytestmark = pytest.mark.anyio
@@ -311,3 +311,30 @@ async def test_a_client_that_leaves_as_soon_as_its_call_runs_takes_the_call_with
         leaving.cancel()
         await asyncio.gather(leaving, return_exceptions=True)
         await until(lambda: gated.server.composition.running == 0)
+
+
+async def test_a_client_is_read_again_after_its_queue_has_ended_while_those_of_others_were_full(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    monkeypatch.setattr("defserve.core.queueing.FULL_QUEUES", 1)
+    server, gates = Server("x", limits=Limits(in_flight=1, queued=1)), {"ada": asyncio.Event(), "bob": asyncio.Event()}
+
+    @server.tool
+    async def wait(who: str) -> str:
+        await gates[who].wait()
+        return who
+
+    async def begin(peer: Raw, who: str) -> int:
+        return await peer.begin("tools/call", {"name": "wait", "arguments": {"who": who}})
+
+    async with raw(server, HANDSHAKE[-1]) as ada, raw(server, HANDSHAKE[-1]) as bob:
+        of_bob = [await begin(bob, "bob") for _ in range(2)]
+        await until(lambda: server.composition.queued == 1)
+        of_ada = [await begin(ada, "ada") for _ in range(2)]
+        await until(lambda: server.composition.queued == 2)
+        gates["ada"].set()
+        for id in (*of_ada, await begin(ada, "ada")):
+            assert text_of((await ada.reply_to(id))["result"]) == "ada"
+        gates["bob"].set()
+        for id in of_bob:
+            assert text_of((await bob.reply_to(id))["result"]) == "bob"

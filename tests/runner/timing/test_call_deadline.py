@@ -90,3 +90,33 @@ def test_it_ends_when_nothing_was_heard_for_its_time_or_all_of_it_is_over(steps:
         if is_news and not call.timed_out:
             deadline.extend(50)
             heard = loop.now
+
+
+def test_news_while_a_person_is_asked_give_all_of_the_time_and_count_once() -> None:
+    loop, call, deadline = begun(10)
+    loop.move(8, call)
+    deadline.pause()
+    deadline.extend(1_000)
+    loop.move(500, call)
+    deadline.resume()
+    loop.move(1, call)
+    deadline.pause()
+    loop.move(500, call)
+    deadline.resume()
+    loop.move(8.5, call)
+    assert not call.timed_out
+    loop.move(1, call)
+    assert call.timed_out
+
+
+def test_news_while_a_person_is_asked_do_not_pass_the_maximum() -> None:
+    loop, call, deadline = begun(10)
+    loop.move(8, call)
+    deadline.pause()
+    deadline.extend(12)
+    loop.move(500, call)
+    deadline.resume()
+    loop.move(3.9, call)
+    assert not call.timed_out
+    loop.move(0.2, call)
+    assert call.timed_out

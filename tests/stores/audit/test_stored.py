@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -167,6 +167,63 @@ def test_while_the_store_fails_durable_events_are_refused_and_others_wait(
     # What was refused is never written, and the log itself says how many it had no room for.
     assert report.ok and 1 not in kept and kept[-1] == 10
     assert len(kept) - 1 + report.lost == 8 and report.lost > 0
+    log.close()
+
+
+class LosesReplies:
+    """A store that makes the next change and then says something else."""
+
+    def __init__(self, log: StoredAuditLog, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.outcome: bool | Exception | None = None
+        self.is_away = False
+        self._change, self._get = log._store.change, log._store.get
+        monkeypatch.setattr(log._store, "change", self.change)
+        monkeypatch.setattr(log._store, "get", self.get)
+
+    async def change(self, change: StoreChange) -> bool:
+        made, outcome = await self._change(change), self.outcome
+        self.outcome = None
+        if isinstance(outcome, Exception):
+            raise outcome
+        return made if outcome is None else outcome
+
+    async def get(self, space: str, names: Sequence[str]) -> Mapping[str, bytes]:
+        if self.is_away:
+            raise StoreUnavailable("it is gone")
+        return await self._get(space, names)
+
+
+@pytest.mark.parametrize("outcome", [False, StoreUnavailable("the reply is lost")], ids=["repeated", "lost"])
+@pytest.mark.parametrize("durable", [True, False])
+def test_a_change_whose_reply_was_lost_is_written_once_and_counts(
+    address: str, monkeypatch: pytest.MonkeyPatch, outcome: bool | Exception, durable: bool
+) -> None:
+    log = StoredAuditLog(address, key=KEY, linger=60)
+    store = LosesReplies(log, monkeypatch)
+    store.outcome = outcome
+    log.append(event(1), durable=durable)
+    log.flush()
+    log.append(event(2), durable=True)
+    assert numbers(log) == [1, 2]
+    assert log.verify().ok
+    log.close()
+
+
+def test_events_of_a_lost_reply_are_not_written_again_when_the_store_is_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = StoredAuditLog(f"sqlite:///{tmp_path / 'audit.db'}", key=KEY, linger=60)
+    store = LosesReplies(log, monkeypatch)
+    store.outcome, store.is_away = StoreUnavailable("the reply is lost"), True
+    log.append(event(1))
+    for number in (2, 3):
+        with pytest.raises(AuditUnavailable):
+            log.flush()
+        log.append(event(number))
+    store.is_away = False
+    log.flush()
+    assert numbers(log) == [1, 2, 3]
+    assert log.verify().ok
     log.close()
 
 

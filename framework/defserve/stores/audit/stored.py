@@ -16,7 +16,7 @@ from concurrent.futures import Future
 from contextlib import suppress
 from datetime import datetime
 from threading import Lock, Thread
-from typing import Any, Final, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 
 from defserve.errors import DefserveError, UsageError
 from defserve.stores.audit.anchors import STORES
@@ -27,7 +27,7 @@ from defserve.stores.audit.log import LINGER, MAX_PENDING, RETRY, AuditUnavailab
 from defserve.stores.audit.reading import AuditPage, PageBuilder, page_of
 from defserve.stores.open import open_store
 from defserve.stores.spaces import AUDIT_LOGS
-from defserve.stores.store import StoreChange
+from defserve.stores.store import StoreChange, StoreUnavailable
 
 HEAD: Final = "head"
 NAME: Final = "audit"
@@ -50,6 +50,14 @@ def is_store(address: str) -> bool:
     return False
 
 
+class UnansweredChange(NamedTuple):
+    """A change that may be in the store although it failed: the head it makes, and what of it is pending again."""
+
+    head: bytes
+    events: int
+    lost: int
+
+
 class StoredAuditLog:
     """Appends events to the log `name` in the store at `address`; `#NAME` at the end of the address names another one.
 
@@ -69,6 +77,8 @@ class StoredAuditLog:
         self._pending: list[str] = []
         self._pending_size = self._lost = 0
         self._head: bytes | None = None
+        self._tried: bytes | None = None
+        self._unanswered: UnansweredChange | None = None
         self._closed = self._failing = False
         self._process = os.getpid()
         self._loop = asyncio.new_event_loop()
@@ -165,6 +175,7 @@ class StoredAuditLog:
     async def _add(self, extra: Sequence[str]) -> None:
         """Add what is pending and then `extra`, all or nothing. On failure only the pending events are kept."""
         async with self._adding:
+            await self._drop_written()
             with self._lock:
                 batch, lost = self._pending, self._lost
                 self._pending, self._pending_size, self._lost = [], 0, 0
@@ -178,14 +189,35 @@ class StoredAuditLog:
                     self._pending[:0] = batch
                     self._pending_size += sum(map(len, batch))
                     self._lost += lost
-                if not self._failing:
-                    log.error("the audit log %s cannot be written: %s; its events wait", self.name, error)
-                self._failing = True
-                raise AuditUnavailable("The audit log cannot be written") from error
+                if self._tried is not None:
+                    self._unanswered = UnansweredChange(self._tried, len(batch), lost)
+                raise self._failed(error) from error
             self._failing = False
+
+    async def _drop_written(self) -> None:
+        """Drop pending events that the store has after all. Raises AuditUnavailable if that cannot be known yet."""
+        if (change := self._unanswered) is None:
+            return
+        try:
+            is_written = await self._is_head(change.head)
+        except DefserveError as error:
+            raise self._failed(error) from error
+        self._unanswered = None
+        if is_written:
+            with self._lock:
+                self._pending_size -= sum(map(len, self._pending[: change.events]))
+                del self._pending[: change.events]
+                self._lost -= change.lost
+
+    def _failed(self, error: DefserveError) -> AuditUnavailable:
+        if not self._failing:
+            log.error("the audit log %s cannot be written: %s; its events wait", self.name, error)
+        self._failing = True
+        return AuditUnavailable("The audit log cannot be written")
 
     async def _put(self, contents: Sequence[str]) -> None:
         for attempt in range(MOST_TRIES):
+            self._tried = None
             try:
                 head = self._head_of(self._head)
             except AuditLogBroken as bad:
@@ -194,17 +226,28 @@ class StoredAuditLog:
             for content in contents:
                 seq += 1
                 lines[_name(seq)], mac = self._keys.line(content, seq, mac)
-            signed = self._keys.signed(AuditHead(seq, mac, now()))
+            self._tried = signed = self._keys.signed(AuditHead(seq, mac, now()))
             change = StoreChange(self._space, put={**lines, HEAD: signed}, expect={HEAD: self._head})
-            if await self._store.change(change):
+            if await self._is_changed(change, signed):
                 self._head = signed
                 return
             # Another process has added something meanwhile.
             await asyncio.sleep(random.random() * 0.002 * min(attempt, 10))
-            self._head = (await self._store.get(self._space, [HEAD])).get(HEAD)
-            if self._head == signed:
+            if await self._is_head(signed):
                 return  # a store that repeats a change finds its own first attempt
         raise AuditUnavailable("Too many processes write to the audit log at once")
+
+    async def _is_changed(self, change: StoreChange, signed: bytes) -> bool:
+        try:
+            return await self._store.change(change)
+        except StoreUnavailable:
+            if await self._is_head(signed):
+                return True  # only the reply was lost, so a durable event must not be refused
+            raise
+
+    async def _is_head(self, signed: bytes) -> bool:
+        self._head = (await self._store.get(self._space, [HEAD])).get(HEAD)
+        return self._head == signed
 
     async def _last(self) -> int:
         self._head = (await self._store.get(self._space, [HEAD])).get(HEAD)

@@ -19,7 +19,7 @@ from defserve.stores.memory import MemoryStore
 from defserve.stores.open import open_store
 from defserve.stores.store import Store, StoreChange
 from tests.protocols.mcp.tasks.peers import ASKABLE, TAKES, YES, asks, becomes, ended, get, shop
-from tests.raw import raw, text_of, until
+from tests.raw import raw, text_of, turns, until
 from tests.stores.redis_server import RedisServer
 
 pytestmark = pytest.mark.anyio
@@ -294,6 +294,68 @@ async def test_many_who_ask_at_once_for_a_lost_task_make_it_run_once():
         job.go_on.set()
         assert (await ended(peer, id))["status"] == "completed"
     assert job.began == ["x"]
+
+
+class ClaimStore(MemoryStore):
+    """Counts renewals of leases. The claim of a lost task waits for `go`, and may be `repeated`: made, then refused."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.claiming, self.go, self.renewed = asyncio.Event(), asyncio.Event(), 0
+        self.repeated = False
+
+    async def change(self, change: StoreChange) -> bool:
+        self.renewed += "holder" in change.put
+        is_creation = change.expect.get("record") is None
+        if "record" not in change.put or is_creation or self.claiming.is_set():
+            return await super().change(change)
+        self.claiming.set()
+        await self.go.wait()
+        return await super().change(change) and not self.repeated
+
+
+async def test_a_process_is_alive_while_it_claims_a_task_from_a_slow_store():
+    store = ClaimStore()
+    server, job = shop(store, limits=SOON, retry=1)
+    id = await lost(store, "wait", retries=1, arguments={"name": "x"})
+    async with raw(server, capabilities=TAKES) as peer:
+        asked = await peer.begin("tasks/get", {"taskId": id})
+        await until(store.claiming.is_set)
+        before = store.renewed
+        await until(lambda: store.renewed >= before + 3)
+        store.go.set()
+        assert "result" in await peer.reply_to(asked)
+        job.go_on.set()
+        assert (await ended(peer, id))["status"] == "completed"
+
+
+async def test_a_task_whose_claim_the_store_repeats_is_run():
+    store = ClaimStore()
+    store.repeated = True
+    store.go.set()
+    server, job = shop(store, limits=SOON, retry=1)
+    id = await lost(store, "wait", retries=1, arguments={"name": "x"})
+    job.go_on.set()
+    async with raw(server, capabilities=TAKES) as peer:
+        assert text_of((await ended(peer, id))["result"]) == "x done"
+    assert store.claiming.is_set() and job.began == ["x"]
+
+
+async def test_what_was_read_of_a_task_before_it_was_claimed_does_not_stop_it():
+    store = MemoryStore()
+    server, job = shop(store, limits=SOON, retry=1)
+    id = await lost(store, "wait", retries=1, arguments={"name": "x"})
+    read_before = await TaskStorage(store).find(id)
+    async with raw(server, capabilities=TAKES) as peer:
+        await get(peer, id)
+        await until(lambda: job.began == ["x"])
+        (tasks,) = [extension for extension in server.extensions if extension.name == "tasks"]
+        (here,) = tasks._runners.values()  # pyright: ignore
+        here.tell(id, read_before)
+        await turns()
+        assert job.undone == []
+        job.go_on.set()
+        assert (await ended(peer, id))["status"] == "completed"
 
 
 async def test_an_outcome_waits_for_a_store_that_is_away():

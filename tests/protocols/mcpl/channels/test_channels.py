@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
+import threading
 from typing import Any, TypedDict
 
 import pytest
 
-from defserve import Server, UsageError
+from defserve import Server, ToolError, UsageError
 from defserve.protocols.mcpl.channels.values import MOST_CHANNELS, Channel, Message
 from defserve.protocols.mcpl.errors import UnknownFeatureSet
 from tests.protocols.mcpl.channels.connectors import (
@@ -249,6 +251,161 @@ async def test_an_opened_channel_can_be_described_anew(discord: Discord):
         await turns()
         assert host.heard_of("channels/changed")[0]["updated"] == [GENERAL_WIRE | {"label": "Renamed"}]
         assert other.heard == []
+
+
+class SlowClose:
+    """Rooms whose `close` waits for `go`, and gives or raises `outcome`."""
+
+    def __init__(self) -> None:
+        self.server, self.log, self.go = Server("slow", "1"), list[str](), asyncio.Event()
+        self.outcome: bool | Exception | None = None
+        rooms = self.server.channels("room", feature_set=self.server.feature_set("rooms", "Rooms"))
+        rooms.open(self.open)
+        rooms.close(self.close)
+        rooms.publish(self.publish)
+
+    async def open(self, address: dict[str, Any]) -> Channel:
+        self.log.append("open")
+        return Channel("room:1", address=address)
+
+    async def close(self, channel: Channel) -> bool | None:
+        self.log.append("close begins")
+        await self.go.wait()
+        self.log.append("close ends")
+        if isinstance(self.outcome, Exception):
+            raise self.outcome
+        return self.outcome
+
+    async def publish(self, channel: Channel) -> None: ...
+
+    async def begun(self) -> None:
+        await until(lambda: self.log[-1] == "close begins")
+
+
+OPEN_ROOM: Json = {"type": "room", "address": {"floor": 1, "door": 2}}
+ROOM: Json = {"channelId": "room:1", "content": []}
+
+
+async def test_a_channel_that_two_requests_close_is_closed_once():
+    slow = SlowClose()
+    async with hosting(slow.server) as host:
+        await host.ask("channels/open", OPEN_ROOM)
+        closes = [asyncio.create_task(host.ask("channels/close", ROOM)) for _ in range(2)]
+        await slow.begun()
+        await turns()
+        slow.go.set()
+        first, second = await asyncio.gather(*closes)
+        assert first["result"] == {"closed": True}
+        assert second["error"]["code"] == -32023
+        assert slow.log == ["open", "close begins", "close ends"]
+
+
+@pytest.mark.parametrize("asked", [OPEN_ROOM, {"type": "room", "address": {"door": 2, "floor": 1}}, ROOM | OPEN_ROOM])
+async def test_a_channel_that_is_being_closed_is_opened_anew_when_it_is_closed(asked: Json):
+    slow = SlowClose()
+    async with hosting(slow.server) as host:
+        await host.ask("channels/open", OPEN_ROOM)
+        closing = asyncio.create_task(host.ask("channels/close", ROOM))
+        await slow.begun()
+        opening = asyncio.create_task(host.ask("channels/open", asked))
+        await turns()
+        assert await code_of(host, "channels/publish", ROOM) == -32023
+        slow.go.set()
+        assert (await closing)["result"] == {"closed": True}
+        assert (await opening)["result"]["channel"]["id"] == "room:1"
+        assert slow.log == ["open", "close begins", "close ends", "open"]
+        assert "result" in await host.ask("channels/publish", ROOM)
+
+
+async def test_a_channel_that_is_being_closed_is_not_found_by_its_id_when_it_is_closed():
+    slow = SlowClose()
+    async with hosting(slow.server) as host:
+        await host.ask("channels/open", OPEN_ROOM)
+        closing = asyncio.create_task(host.ask("channels/close", ROOM))
+        await slow.begun()
+        opening = asyncio.create_task(host.ask("channels/open", ROOM))
+        await turns()
+        slow.go.set()
+        await closing
+        assert (await opening)["error"]["code"] == -32023
+
+
+@pytest.mark.parametrize("outcome", [False, ToolError("not now")], ids=["no", "failed"])
+async def test_a_channel_that_could_not_be_closed_is_there_again(outcome: bool | Exception):
+    slow = SlowClose()
+    slow.outcome = outcome
+    async with hosting(slow.server) as host:
+        await host.ask("channels/open", OPEN_ROOM)
+        closing = asyncio.create_task(host.ask("channels/close", ROOM))
+        await slow.begun()
+        opening = asyncio.create_task(host.ask("channels/open", ROOM))
+        await turns()
+        slow.go.set()
+        assert (await closing).get("result") in ({"closed": False}, None)
+        assert (await opening)["result"]["channel"]["id"] == "room:1"
+        assert await ids(host) == ["room:1"]
+        slow.outcome = None
+
+
+async def test_a_host_that_leaves_does_not_stop_or_repeat_what_closes_its_channel():
+    slow = SlowClose()
+    async with hosting(slow.server):
+        async with hosting(slow.server) as host:
+            await host.ask("channels/open", OPEN_ROOM)
+            closing = asyncio.create_task(host.ask("channels/close", ROOM))
+            await slow.begun()
+        closing.cancel()
+        await turns()
+        slow.go.set()
+        await until(lambda: slow.log[-1] == "close ends")
+        await turns()
+        assert slow.log == ["open", "close begins", "close ends"]
+
+
+async def test_what_a_blocking_function_opens_for_a_host_that_has_left_is_closed_again():
+    server, log, begun, go = Server("slow", "1"), list[str](), threading.Event(), threading.Event()
+    rooms = server.channels("room", feature_set=server.feature_set("rooms", "Rooms"))
+
+    @rooms.open
+    def join(address: dict[str, Any]) -> Channel:
+        begun.set()
+        go.wait(30)
+        log.append("open")
+        return Channel("room:1", address=address)
+
+    @rooms.close
+    async def leave(channel: Channel) -> None:
+        log.append(f"close {channel.id}")
+
+    async with hosting(server):
+        async with hosting(server) as host:
+            opening = asyncio.create_task(host.ask("channels/open", OPEN_ROOM))
+            await until(begun.is_set)
+        opening.cancel()
+        await turns()
+        assert log == []
+        go.set()
+        await until(lambda: log == ["open", "close room:1"])
+
+
+async def test_what_a_blocking_function_opens_too_late_is_closed_again():
+    server, log, go = Server("slow", "1"), list[str](), threading.Event()
+    rooms = server.channels("room", feature_set=server.feature_set("rooms", "Rooms"))
+
+    @rooms.open(timeout=0.01)
+    def join(address: dict[str, Any]) -> Channel:
+        go.wait(30)
+        return Channel("room:1", address=address)
+
+    @rooms.close
+    def leave(channel: Channel) -> None:
+        log.append(channel.id)
+
+    async with hosting(server) as host:
+        assert await code_of(host, "channels/open", OPEN_ROOM) == -32024
+        go.set()
+        await until(lambda: log == ["room:1"])
+        assert await ids(host) == []
 
 
 # -- without a session, and other hosts ------------------------------------------------------------------

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from pydantic import BaseModel
+from pydantic import BaseModel, Field
 
 from defserve import Server, State
 from defserve.errors import NoBackChannel, PeerError
@@ -23,6 +23,10 @@ ACCEPTED: Json = {"state/update": {"accepted": True}}
 class Book(BaseModel):
     lines: list[str] = []
     count: int = 0
+
+
+class Score(BaseModel):
+    points: int = Field(default=0, le=10)
 
 
 def notes(**options: Any) -> tuple[Server, States[Book]]:
@@ -136,6 +140,20 @@ async def test_what_cannot_be_kept_changes_nothing():
             await books.update(count, owner=session_of(server))
         assert host.asked == []
         assert text_of(await host.call("note", {"line": "a"})) == "a"
+
+
+async def test_a_change_that_does_not_fit_the_model_is_refused():
+    server = Server("score", "1")
+    scores = server.feature_set("score.keep", "Keep the score").state(Score, per="session")
+
+    def exceed(score: Score) -> None:
+        score.points = 11
+
+    async with hosting(server, mcpl=TAKES, answers=ACCEPTED) as host:
+        await host.grant()
+        with pytest.raises(StateRefused, match="does not fit its model: points"):
+            await scores.update(exceed, owner=session_of(server))
+        assert host.asked == []
 
 
 async def test_a_host_is_asked_for_the_state_it_keeps():

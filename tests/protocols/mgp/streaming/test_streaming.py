@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from defserve import Limits
+from defserve import Context, Limits
 from tests.protocols.mgp.callers import ALICE, BOB, LOOPBACK, Trail, offer, speaking
 from tests.protocols.mgp.streaming.press import STREAM, WORDS, begin, hear, of, press
 from tests.raw import ERAS, HANDSHAKE, STATELESS, Json, raw, text_of, turns, until
@@ -266,6 +266,26 @@ async def test_a_pause_holds_the_function_up_and_the_answer_waits_for_no_pace(ve
         assert server.printed == printed < 2_000 and await peer.news() == []
         await peer.tell("notifications/mgp.stream.pace", {"request_id": id, "max_chunks_per_second": 1e9}, dressed=True)
         assert (await peer.reply_to(id))["result"]["_mgp"]["chunks_sent"] == 2_000
+
+
+@pytest.mark.req("MGP-12.8/9")
+async def test_a_pause_that_comes_when_the_function_is_done_does_not_hold_up_the_answer():
+    server, done = press(Limits(question=2)), list[str]()
+
+    @server.tool
+    async def gush(ctx: Context) -> str:
+        for _ in range(8):
+            ctx.emit("x" * 20_000)
+        done.append("gush")
+        return "done"
+
+    async with raw(server, HANDSHAKE[-1], offer(HANDSHAKE[-1], "streaming")) as peer:
+        id = await begin(peer, "gush")
+        await until(lambda: done == ["gush"])
+        await turns()
+        await peer.tell("notifications/mgp.stream.pace", {"request_id": id, "max_chunks_per_second": 0})
+        await turns()
+        assert (await peer.reply_to(id))["result"]["_mgp"]["chunks_sent"] == 8
 
 
 @pytest.mark.req("MGP-12.8/9")

@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import AsyncIterator, Callable
-from typing import Any
+from functools import partial
+from typing import Annotated, Any
 
 import pytest
+from pydantic import BaseModel
 
 from defserve import Server
 from defserve.auth import StaticTokens
@@ -344,3 +346,39 @@ async def test_events_leave_in_their_order_although_the_store_takes_longer_for_o
         await client.at("one").answer(event, {"accepted": True})
     assert [[receipt.accepted for receipt in found] for found in await asyncio.gather(*pushes)] == [[True]] * 4
     await leave(stream)
+
+
+class Notes(BaseModel):
+    lines: list[str] = []
+
+
+def notebook(server: Server, per: Any) -> None:
+    """A tool whose state is one of a session or a principal."""
+    notes = server.feature_set("notes", "Notes", uses=["tools"])
+    kept = notes.state(Notes, per=per)
+
+    @notes.tool
+    async def note(line: str, book: Annotated[Notes, kept]) -> str:
+        book.lines.append(line)
+        return " ".join(book.lines)
+
+
+@pytest.mark.parametrize("auth", [TOKENS, None], ids=["known", "stranger"])
+@pytest.mark.parametrize("per", ["session", "principal"])
+async def test_the_state_of_a_session_is_one_in_all_processes(pair: Group, per: str, auth: StaticTokens | None):
+    for name in ("one", "two"):
+        declare = partial(notebook, per=per)
+        await pair.start(name, declare=declare, options={"store": pair.address}, auth=auth)
+    client = await pair.client("one", token="ada" if auth else None)
+    said = [await client.at(name).call("note", {"line": name}) for name in ("one", "two", "one")]
+    assert said == ["one", "one two", "one two one"]
+
+
+async def test_the_state_of_a_session_outlives_a_process_that_served_it(pair: Group):
+    for name in ("one", "two"):
+        await pair.start(name, declare=partial(notebook, per="session"), options={"store": pair.address})
+    client = await pair.client("one")
+    await client.at("one").call("note", {"line": "one"})
+    await client.at("two").call("note", {"line": "two"})
+    await pair.stop("one")
+    assert await client.at("two").call("note", {"line": "three"}) == "one two three"

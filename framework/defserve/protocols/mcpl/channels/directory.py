@@ -43,12 +43,16 @@ class HeldChannel(NamedTuple):
 
 
 class SessionChannels:
-    """The channels of one host: those it opened, the shared ones it closed, what it was told, and what it refused."""
+    """The channels of one host: those it opened, the shared ones it closed, what it was told, and what it refused.
 
-    __slots__ = ("opened", "closed", "told", "registered", "refused")
+    `closing` are those it opened whose author's function is closing them now.
+    """
+
+    __slots__ = ("opened", "closing", "closed", "told", "registered", "refused")
 
     def __init__(self) -> None:
         self.opened: dict[str, HeldChannel] = {}
+        self.closing: dict[str, HeldChannel] = {}
         self.closed: set[str] = set()
         self.told: dict[str, Params] = {}
         self.registered = False
@@ -171,7 +175,7 @@ class ChannelDirectory:
         view, live = session.local(SessionChannels), agreed(session.terms)
         view.closed, view.refused = names[CLOSED], names[REFUSED]
         view.opened = {id: held for id, held in view.opened.items() if id in names[OPENED]}
-        for id in names[OPENED] - view.opened.keys():
+        for id in names[OPENED] - view.opened.keys() - view.closing.keys():
             type, written = kept[f"{OPENED}{id}"]
             if (kind := self.types.get(type)) is not None:
                 view.opened[id] = HeldChannel(kind, kind.remembered(written))

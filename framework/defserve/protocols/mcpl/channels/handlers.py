@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import wraps
+from threading import Lock
 from typing import Any
 
 from defserve.core.call import Call
@@ -22,6 +24,41 @@ PARAMETERS: Mapping[str, tuple[str, ...]] = {
     "typing": ("channel", "active", "metadata"),
     "history": ("channel", "limit", "before", "since_last_seen"),
 }
+
+
+class BlockingOpen:
+    """What a blocking `open` returns in its thread, which nobody can stop. Given up, it goes to `orphaned` instead."""
+
+    __slots__ = ("_lock", "_opened", "_orphaned")
+
+    def __init__(self) -> None:
+        self._lock = Lock()
+        self._opened: Any = None
+        self._orphaned: Callable[[Any], None] | None = None
+
+    def returned(self, opened: Any) -> None:
+        with self._lock:
+            self._opened, orphaned = opened, self._orphaned
+        if orphaned is not None:
+            orphaned(opened)
+
+    def give_up(self, orphaned: Callable[[Any], None]) -> None:
+        """Nobody waits for it any more. `orphaned` is called in any thread, at once or when the function returns."""
+        with self._lock:
+            self._orphaned, opened = orphaned, self._opened
+        if opened is not None:
+            orphaned(opened)
+
+
+def _noted(function: Callable[..., Any]) -> Callable[..., Any]:
+    @wraps(function)
+    def run(**kwargs: Any) -> Any:
+        opened = function(**kwargs)
+        if (call := CURRENT.get()) is not None:
+            call.local(BlockingOpen).returned(opened)
+        return opened
+
+    return run
 
 
 class ChannelFunction:
@@ -53,6 +90,8 @@ class ChannelFunction:
                     where=signature.where,
                     fix=f"take some of {', '.join(PARAMETERS[verb])}, Context and dependencies",
                 )
+        if verb == "open" and signature.flow == "sync":
+            signature.function = _noted(function)
 
     def validated(self, params: Params) -> dict[str, Any]:
         """The arguments of a function that takes JSON. Raises BadArguments."""

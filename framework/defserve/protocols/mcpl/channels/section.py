@@ -6,11 +6,13 @@ listed.
 
 from __future__ import annotations
 
+import asyncio
+import json
 import logging
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import nullcontext, suppress
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from defserve.core.call import Call
 from defserve.core.profile import mask
@@ -19,6 +21,7 @@ from defserve.errors import InvalidParams, PeerError, Refused, ToolError, UsageE
 from defserve.protocols.mcp.params import text
 from defserve.protocols.mcpl import content, peers
 from defserve.protocols.mcpl.channels.directory import ChannelDirectory, HeldChannel, SessionChannels, channels_of
+from defserve.protocols.mcpl.channels.handlers import BlockingOpen, ChannelFunction
 from defserve.protocols.mcpl.channels.incoming import MessageDelivery
 from defserve.protocols.mcpl.channels.kind import OBSERVING_VERBS, THINKING, ChannelKind
 from defserve.protocols.mcpl.channels.queues import ChannelQueues
@@ -114,6 +117,9 @@ class ChannelSection(Section):
                 session.local(SessionChannels).opened.pop(held.channel.id)
             session.engine.spawn(self._close_all(session, opened))
 
+    def _close_apart(self, session: Session, held: HeldChannel) -> None:
+        session.engine.spawn(self._close_all(session, [held]))
+
     async def _close_all(self, session: Session, opened: list[HeldChannel]) -> None:
         for held in opened:
             call = call_of_notification(session, "channels/close", {"channelId": held.channel.id})
@@ -156,7 +162,7 @@ class ChannelSection(Section):
         It may be repeated: a channel that is open already is returned. If its history cannot be read, nothing is
         opened.
         """
-        async with call.session.local(ChannelQueues).turn(("open", _opening_key(params))):
+        async with call.session.local(ChannelQueues).turn(("open", self._opening_key(call, params))):
             held, is_new = await self._found(call, params)
             try:
                 history = await read_history(call, held, params.get("history"))
@@ -171,6 +177,16 @@ class ChannelSection(Section):
             view.closed.discard(held.channel.id)
             call.session.kept_changed()
             return {"channel": view.note(held), **history}
+
+    def _opening_key(self, call: Call, params: Params) -> str:
+        """The same for requests that open or close the same channel."""
+        view, id = channels_of(call), params.get("channelId")
+        held = None
+        if isinstance(id, str):
+            held = (view and view.closing.get(id)) or self.directory.held(view, id, even_closed=True)
+        type = held.kind.type if held else params.get("type")
+        address = (held.wire() if held else params).get("address")
+        return repr((type, id if address is None else json.dumps(address, sort_keys=True)))
 
     async def _found(self, call: Call, params: Params) -> tuple[HeldChannel, bool]:
         """The channel to open, and whether it was opened just now. Raises the reason if there is none."""
@@ -206,7 +222,7 @@ class ChannelSection(Section):
                 label = function.scope(values.get("address"))
                 if not kind.permits(policy(call), label):
                     raise ChannelNotPermitted(label)
-            channel = await function.run(call, kind, values)
+            channel = await self._run_open(call, kind, function, values)
             if not isinstance(channel, Channel):
                 raise TypeError(f"{function.function.signature.name} gave {channel!r:.80}, not a Channel")
         except LiveRefusal:
@@ -216,6 +232,20 @@ class ChannelSection(Section):
         except Exception as error:
             raise ChannelOpenFailed(mask(call, error)) from error
         return channel
+
+    async def _run_open(self, call: Call, kind: ChannelKind, function: ChannelFunction, values: dict[str, Any]) -> Any:
+        """Run the author's `open`. What a blocking one opens for a host that does not wait any more is closed again."""
+        blocking = call.local(BlockingOpen)
+
+        def orphaned(opened: Any) -> None:
+            if isinstance(opened, Channel):
+                call.engine.post(partial(self._close_apart, call.session, HeldChannel(kind, opened)))
+
+        try:
+            return await function.run(call, kind, values)
+        except BaseException:
+            blocking.give_up(orphaned)
+            raise
 
     async def _check_opened(self, call: Call, held: HeldChannel) -> None:
         """Close the channel again if the host may not have it. Only an opened channel has an id to check."""
@@ -232,17 +262,45 @@ class ChannelSection(Section):
     async def close(self, call: Call, params: Params) -> Params:
         """`channels/close`. A shared channel is closed for this host only."""
         id, view = text(params, "channelId"), channels_of(call)
-        if (held := self.directory.held(view, id)) is None:
-            raise UnknownChannel(id)
-        held.kind.feature_set.require(call)
-        if view is None or (id in view.opened and await self._run_close(call, held) is False):
-            return {"closed": False}
-        view.opened.pop(id, None)
-        view.told.pop(id, None)
-        if id in self.directory.shared:
-            view.closed.add(id)
-        call.session.kept_changed()
-        return {"closed": True}
+        async with call.session.local(ChannelQueues).turn(("open", self._opening_key(call, params))):
+            if (held := self.directory.held(view, id)) is None:
+                raise UnknownChannel(id)
+            held.kind.feature_set.require(call)
+            if view is None or (id in view.opened and not await self._close_opened(call, view, held)):
+                return {"closed": False}
+            view.opened.pop(id, None)  # another process may have told of it again, before it knows that it is closed
+            view.told.pop(id, None)
+            if id in self.directory.shared:
+                view.closed.add(id)
+            call.session.kept_changed()
+            return {"closed": True}
+
+    async def _close_opened(self, call: Call, view: SessionChannels, held: HeldChannel) -> bool:
+        """Run the author's `close` once and to its end, even if the host leaves. False: the channel stays open."""
+        view.closing[held.channel.id] = view.opened.pop(held.channel.id)
+        closing = cast("asyncio.Task[bool]", call.engine.spawn(self._finish_close(call.session, view, held)))
+        try:
+            await asyncio.wait((closing,))
+        except asyncio.CancelledError:
+            await asyncio.wait((closing,))  # whoever opens it next has to wait
+            if isinstance(error := closing.exception(), Exception):
+                _log_failure(call, error)
+            raise
+        return closing.result()
+
+    async def _finish_close(self, session: Session, view: SessionChannels, held: HeldChannel) -> bool:
+        id, is_closed = held.channel.id, False
+        # A call of its own: that of the host may be cancelled.
+        call = call_of_notification(session, "channels/close", {"channelId": id})
+        try:
+            is_closed = call is None or await self._run_close(call, held) is not False
+        finally:
+            del view.closing[id]
+            if not is_closed and not session.closed:
+                view.opened[id] = held
+                if id not in view.told:  # the host may have been told meanwhile that it is gone
+                    self.directory.follow(session)
+        return is_closed
 
     async def _run_close(self, call: Call, held: HeldChannel) -> Any:
         function = held.kind.functions.get("close")
@@ -308,11 +366,6 @@ class ChannelSection(Section):
             concerned = verb in kind.functions and (kind.covers(id) or (held is not None and held.kind is kind))
             if concerned and kind.feature_set.is_enabled(call) and kind.permits(policy(call), id):
                 yield kind, channel
-
-
-def _opening_key(params: Params) -> str:
-    """The same for requests that open the same channel."""
-    return repr((params.get("type"), params.get("address"))) if params.get("type") else ""
 
 
 def _is_thinking(id: str) -> bool:

@@ -27,9 +27,9 @@ class PendingEvents:
 
     __slots__ = ("events", "lost")
 
-    def __init__(self) -> None:
+    def __init__(self, lost: int = 0) -> None:
         self.events: deque[tuple[int, Params]] = deque()
-        self.lost = 0
+        self.lost = lost
 
     def put(self, number: int, event: Params) -> None:
         self.events.append((number, event))
@@ -58,7 +58,8 @@ class EventInbox:
     def _pending_of(self, principal: str | None) -> PendingEvents:
         if principal is None:
             return self._for_all
-        found = self._for_one.setdefault(principal, PendingEvents())
+        # Events for a principal without any may have been dropped: nobody remembers whose they were.
+        found = self._for_one.setdefault(principal, PendingEvents(self._lost))
         self._for_one.move_to_end(principal)
         if len(self._for_one) > PRINCIPALS:
             _, gone = self._for_one.popitem(last=False)
@@ -66,15 +67,20 @@ class EventInbox:
         return found
 
     def after(self, principal: str, cursor: int) -> Params:
-        """The events after a cursor for a principal. `missed`: some of them are no longer kept."""
+        """The events after a cursor for a principal. `missed`: some of them are no longer kept.
+
+        A cursor that was not given out yet comes from before a restart: all events are new to its reader.
+        """
         with self._lock:
+            is_older = cursor > self._last
             own = self._for_one.get(principal)
             both = [self._for_all] if own is None else [self._for_all, own]
             kept = sorted((pair for pending in both for pair in pending.events), key=lambda pair: pair[0])
             lost = max([pending.lost for pending in both] + ([self._lost] if own is None else []))
+        cursor = 0 if is_older else cursor
         found = [(number, event) for number, event in kept if number > cursor]
         latest = found[-1][0] if found else cursor
-        return {"events": [event for _, event in found], "cursor": latest, "missed": lost > cursor}
+        return {"events": [event for _, event in found], "cursor": latest, "missed": is_older or lost > cursor}
 
     def serve(self, mcp: MCP, binding: object) -> None:
         """Offer it as a resource, with and without a cursor. `binding` decides who sees it."""

@@ -52,7 +52,8 @@ async def changed(states: States[M], key: TreeKey, change: Callable[[M], Any]) -
         draft = trees.draft(held, text)
         if text == before or draft.is_same:
             return None
-        states.values.read(draft.content)
+        with states.fitting():
+            states.values.read(draft.content)
         return await trees.commit(held, draft)
     finally:
         if lock is not None:

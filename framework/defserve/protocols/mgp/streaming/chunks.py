@@ -46,6 +46,7 @@ class StreamChunks:
         "_due_at",
         "_alarm",
         "_closed",
+        "_draining",
     )
 
     def __init__(self, call: Call) -> None:
@@ -58,7 +59,7 @@ class StreamChunks:
         self._kept_bytes, self._due_at = 0, 0.0
         self._interval: float | None = 0.0
         self._alarm: Task | None = None
-        self._advancing = self._closed = False
+        self._advancing = self._closed = self._draining = False
 
     # -- from the function -------------------------------------------------------------------------------
 
@@ -145,6 +146,7 @@ class StreamChunks:
     async def drained(self) -> None:
         """Return when everything is on its way. The answer comes next and ignores the pace."""
         self.pace(None)
+        self._draining = True
         await self.room()
 
     def close(self) -> None:
@@ -158,6 +160,8 @@ class StreamChunks:
 
     def pace(self, rate: float | None) -> None:
         """At most `rate` chunks a second; 0 pauses, None is as fast as it goes. The function waits meanwhile."""
+        if self._draining:
+            return  # the function is done, and its answer must not wait
         self._interval = 0.0 if rate is None else 1 / rate if rate else None
         self._due_at = 0.0
         self._silence()
