@@ -173,3 +173,44 @@ def test_a_person_can_read_every_argument_of_a_call_before_saying_yes(browser: B
         assert browser.page(SCROLLED_TO_ITS_END)
         browser.key("Escape")
         asked.result()
+
+
+# Words of a table that are drawn on more than one line, by where their letters are.
+BROKEN = """[...document.querySelectorAll('.t-res td .cell')].flatMap(cell => {
+  const text = cell.firstChild, tops = word => {
+    const range = document.createRange();
+    range.setStart(text, word.index);
+    range.setEnd(text, word.index + word[0].length);
+    return new Set([...range.getClientRects()].map(each => Math.round(each.top))).size;
+  };
+  return [...text.data.matchAll(/\\S+/g)].filter(word => word[0].length < 40 && tops(word) > 1).map(word => word[0]);
+}).join('; ') || 'none'"""
+ROWS_IN_A_TABLE = "document.querySelectorAll('.t-res tbody tr').length"
+SCROLLS = """(() => {
+  const box = document.querySelector('.t-res .scrolls');
+  return box.scrollWidth > box.clientWidth && getComputedStyle(box).overflowX === 'auto';
+})()"""
+
+
+@pytest.mark.parametrize("width", [390, 1280])
+def test_a_wide_table_scrolls_and_breaks_no_word_and_no_number(browser: Browser, width: int):
+    server = Server("stock")
+
+    @server.tool
+    def stock() -> list[dict[str, str | float]]:
+        """What is there."""
+        words = {f"column{n}": "value " * n for n in range(1, 10)}
+        return [
+            {"sku": "A-100-b", "price": "3.10", "count": 12345.75, "date": "2026-11-17", "link": "x" * 500, **words}
+        ]
+
+    assert stock
+    with inspector_in(browser, target_of(server)) as inspector:
+        opened(browser, inspector, "stock", width)
+        browser.key("Control+Enter")
+        assert browser.page(f"{ROWS_IN_A_TABLE} === 1")
+        if shots := os.environ.get("DEFSERVE_SHOTS"):
+            browser.shot(Path(shots) / f"table-{width}.png")
+        assert browser.page(BROKEN) == "none"
+        assert browser.page(SCROLLS)
+        assert browser.page(OVER) == "none"
