@@ -164,6 +164,11 @@ def test_what_is_part_of_the_address_is_said(defserve: Run, command: list[str], 
     )
 
 
+def test_who_wants_to_reload_is_sent_to_dev(defserve: Run):
+    code, _, err = defserve("run", "x.py", "--reload")
+    assert code == 1 and "fix: write defserve dev; it reloads" in err
+
+
 def test_the_module_is_the_command():
     argv = [sys.executable, "-m", "defserve", "--version"]
     assert subprocess.run(argv, capture_output=True, text=True, check=True).stdout == f"defserve {VERSION}\n"
