@@ -213,7 +213,7 @@ class TestStructured:
         (Image, "x", "str was returned where Image was promised"),
         (list[Image], [3], "int was returned where content"),
         (list[Image], PICTURE, "Image was returned where list"),
-        (dict[str, Any], {"a": socket}, "dict was returned where dict"),
+        (dict[str, Any], {"a": socket}, "dict was returned, which has no JSON form: Unable"),
         (empty, socket, "which has no JSON form"),
         (empty, b"bytes", "return File"),
         (int, None, "None was returned where int was promised"),

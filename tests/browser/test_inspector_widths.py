@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
+from defserve import Server, dangerous
 from defserve.inspector.states.stored import stored_by
 from defserve.inspector.target import Target
 from defserve.runner.memory import serving
@@ -14,7 +17,7 @@ from tests.effort import thinned
 from tests.inspector.beds import greenhouse
 from tests.inspector.lively import lively
 
-from .inspecting import InspectorBeside, inspector_in, target_of
+from .inspecting import Calling, InspectorBeside, inspector_in, target_of
 
 if TYPE_CHECKING:
     from .chromium import Browser
@@ -130,3 +133,84 @@ def test_an_error_nobody_foresaw_has_one_id_and_says_where_its_traceback_is(
     note = browser.page("document.querySelector('.t-res .note').innerText")
     assert note.count("id ") == 1
     assert "The traceback is in the terminal." in note
+
+
+LONG = {"note": "n" * 300, "path": "/home/ann/" + "documents/" * 300 + "the-end"}
+# Parts of a dialog with text that can neither be seen nor scrolled to.
+HIDDEN = """[...document.querySelectorAll('[role=alertdialog] *:not(.vh)')]
+  .filter(each => each.scrollWidth > each.clientWidth + 1 && getComputedStyle(each).display !== 'inline')
+  .map(each => `${each.className || each.tagName}: ${each.scrollWidth} > ${each.clientWidth}`).join('; ') || 'none'"""
+SCROLLED_TO_ITS_END = """(() => {
+  const dialog = document.querySelector('[role=alertdialog]').getBoundingClientRect();
+  const body = document.querySelector('[role=alertdialog] .dbody');
+  body.scrollTop = body.scrollHeight;
+  const last = [...body.querySelectorAll('.jl')].at(-1).getBoundingClientRect();
+  return dialog.top >= 0 && dialog.bottom <= innerHeight && last.bottom <= body.getBoundingClientRect().bottom;
+})()"""
+
+
+@pytest.mark.parametrize("width", [390, 1280])
+def test_a_person_can_read_every_argument_of_a_call_before_saying_yes(browser: Browser, width: int):
+    server = Server("files")
+
+    @server.tool
+    @dangerous
+    def copy(path: str, note: str) -> str:
+        """Copy a file."""
+        return path
+
+    assert copy
+    with inspector_in(browser, target_of(server, era="handshake")) as inspector:
+        browser.look(width, 800)
+        browser.open(f"{inspector.url}#tools")
+        assert browser.page("!!document.querySelector('.t-list [role=option]')")
+        asked = Calling(inspector, "copy", **LONG)
+        text = browser.page("document.querySelector('[role=alertdialog] .json')?.textContent")
+        assert all(f'"{each}"' in text for each in LONG.values())
+        if shots := os.environ.get("DEFSERVE_SHOTS"):
+            browser.shot(Path(shots) / f"yes-{width}.png")
+        assert browser.page(HIDDEN) == "none"
+        assert browser.page(SCROLLED_TO_ITS_END)
+        browser.key("Escape")
+        asked.result()
+
+
+# Words of a table that are drawn on more than one line, by where their letters are.
+BROKEN = """[...document.querySelectorAll('.t-res td .cell')].flatMap(cell => {
+  const text = cell.firstChild, tops = word => {
+    const range = document.createRange();
+    range.setStart(text, word.index);
+    range.setEnd(text, word.index + word[0].length);
+    return new Set([...range.getClientRects()].map(each => Math.round(each.top))).size;
+  };
+  return [...text.data.matchAll(/\\S+/g)].filter(word => word[0].length < 40 && tops(word) > 1).map(word => word[0]);
+}).join('; ') || 'none'"""
+ROWS_IN_A_TABLE = "document.querySelectorAll('.t-res tbody tr').length"
+SCROLLS = """(() => {
+  const box = document.querySelector('.t-res .scrolls');
+  return box.scrollWidth > box.clientWidth && getComputedStyle(box).overflowX === 'auto';
+})()"""
+
+
+@pytest.mark.parametrize("width", [390, 1280])
+def test_a_wide_table_scrolls_and_breaks_no_word_and_no_number(browser: Browser, width: int):
+    server = Server("stock")
+
+    @server.tool
+    def stock() -> list[dict[str, str | float]]:
+        """What is there."""
+        words = {f"column{n}": "value " * n for n in range(1, 10)}
+        return [
+            {"sku": "A-100-b", "price": "3.10", "count": 12345.75, "date": "2026-11-17", "link": "x" * 500, **words}
+        ]
+
+    assert stock
+    with inspector_in(browser, target_of(server)) as inspector:
+        opened(browser, inspector, "stock", width)
+        browser.key("Control+Enter")
+        assert browser.page(f"{ROWS_IN_A_TABLE} === 1")
+        if shots := os.environ.get("DEFSERVE_SHOTS"):
+            browser.shot(Path(shots) / f"table-{width}.png")
+        assert browser.page(BROKEN) == "none"
+        assert browser.page(SCROLLS)
+        assert browser.page(OVER) == "none"

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import errno
 import os
 import sys
 from pathlib import Path
@@ -150,6 +151,18 @@ def test_a_server_that_cannot_be_found_is_asked_for(defserve: Run, folder: Path,
     code, _, err = defserve("add", "tool", "look_up")
     assert code == 1
     assert complaint in err and "fix: " in err
+
+
+def test_a_project_that_cannot_be_written_is_told_with_a_fix(
+    defserve: Run, project: Path, monkeypatch: pytest.MonkeyPatch
+):
+    def refuse(path: Path, _: bytes) -> int:
+        raise PermissionError(errno.EACCES, "Permission denied", str(path))
+
+    monkeypatch.setattr(Path, "write_bytes", refuse)
+    code, out, err = defserve("add", "tool", "look_up")
+    assert (code, out) == (1, "")
+    assert err.startswith("error: cannot write ") and "Permission denied" in err and "fix: check the permissions" in err
 
 
 def test_a_file_that_does_not_parse_is_told_with_its_line(defserve: Run, project: Path):

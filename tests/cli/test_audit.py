@@ -98,6 +98,8 @@ def test_a_log_that_could_not_be_checked_is_neither_intact_nor_broken(
     assert code == 2 and "--bogus" in err
     code, _, err = defserve("audit", "verify", log, "--key-file", str(tmp_path / "none.key"))
     assert code == 2 and "the audit key" in err and "does not exist" in err
+    code, _, err = defserve("audit", "verify", "none.log", "--key-file", str(tmp_path / "none.key"))
+    assert code == 2 and "cannot read none.log" in err
     monkeypatch.setenv(VARIABLE, "short")
     code, _, err = defserve("audit", "verify", log)
     assert code == 2 and "at least 16" in err

@@ -27,7 +27,8 @@ def test_the_result_is_printed(defserve: Run, arguments: list[str]):
     if arguments[0] == "--era":
         arguments = [*arguments, "a:=1", "b:=2"]
     code, out, err = defserve("call", "tests.testing.toy", "add", *arguments)
-    assert (code, out, err) == (0, "3\n", "")
+    assert (code, out) == (0, "3\n")
+    assert err == "Calling add: 1\ninfo    adding\n", "its progress and its log are no part of the result"
 
 
 def test_a_command_is_called_over_stdio_and_text_fits_its_schema(defserve: Run):

@@ -63,7 +63,7 @@ def test_a_project_names_its_server(defserve: Run, folder: Path):
     (folder / "pyproject.toml").write_text('[project]\nname = "shop"\n')
     code, _, err = defserve("check")
     assert code == 2
-    assert "no server is given\n  fix: add one: server.py" in err
+    assert "no server is given\n  fix: name a file (server.py)" in err
 
 
 def test_a_finding_has_its_place_its_rule_and_a_fix(defserve: Run, folder: Path):

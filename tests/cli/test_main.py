@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+import errno
 import json
+import os
 import subprocess
 import sys
 from contextlib import suppress
@@ -162,6 +164,11 @@ def test_what_is_part_of_the_address_is_said(defserve: Run, command: list[str], 
     )
 
 
+def test_who_wants_to_reload_is_sent_to_dev(defserve: Run):
+    code, _, err = defserve("run", "x.py", "--reload")
+    assert code == 1 and "fix: write defserve dev; it reloads" in err
+
+
 def test_the_module_is_the_command():
     argv = [sys.executable, "-m", "defserve", "--version"]
     assert subprocess.run(argv, capture_output=True, text=True, check=True).stdout == f"defserve {VERSION}\n"
@@ -199,3 +206,21 @@ def test_running_a_server_imports_no_client(folder: Path):
     loaded = json.loads(subprocess.run(argv, capture_output=True, text=True, check=True).stdout)
     assert "defserve.cli.commands.serve.run" in loaded
     assert not {"asyncio", "anyio", "defserve.host.client", "defserve.cli.commands.use.list"} & set(loaded)
+
+
+def unreadable(*_: object) -> int:
+    raise PermissionError(errno.EACCES, "Permission denied", "secrets.toml")
+
+
+def test_a_file_that_no_command_thought_of_is_told_without_a_traceback(defserve: Run, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("defserve.cli.commands.version.main", lambda _: os.listdir("/nowhere"))
+    monkeypatch.setattr("defserve.cli.tracebacks.is_of_an_author", lambda _: False)
+    code, out, err = defserve("version")
+    assert (code, out) == (1, "")
+    assert err.startswith("error: cannot use /nowhere: No such file or directory\n  fix: ")
+
+
+def test_an_author_whose_code_cannot_open_a_file_sees_the_traceback(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("defserve.cli.commands.version.main", unreadable)
+    with pytest.raises(PermissionError):
+        main(["version"])

@@ -75,6 +75,13 @@ def test_wrong_answers_are_explained(
     assert [path.name for path in folder.iterdir()] == ["taken"]
 
 
+def test_a_folder_that_cannot_be_written_is_told_with_a_fix(defserve: Run, folder: Path):
+    (folder / "file").touch()
+    code, out, err = defserve("new", "shop", "--output", "file", "--yes")
+    assert (code, out) == (1, "")
+    assert err.startswith("error: cannot write file/shop") and "fix: add --output DIR" in err
+
+
 def test_help_lists_the_templates(defserve: Run):
     out = defserve("new", "--help").out
     assert all(f"  {about}\n" in out for about in questions().choices("body").values())

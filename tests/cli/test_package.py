@@ -94,6 +94,14 @@ def test_a_build_that_fails_shows_why(defserve: Run, tmp_path: Path):
     assert code == 1 and "building failed" in err and "README" in err
 
 
+def test_a_folder_that_cannot_be_written_is_told_with_a_fix(defserve: Run, tmp_path: Path):
+    project = write_project(tmp_path / "weather-mcp")
+    (tmp_path / "file").touch()
+    code, _, err = defserve("package", str(project), "--out", str(tmp_path / "file" / "out"))
+    assert code == 1
+    assert err.startswith("error: cannot write ") and "fix: name a folder that you can write: --out DIR" in err
+
+
 # -- publishing ------------------------------------------------------------------------------------------
 
 

@@ -157,6 +157,7 @@ def test_trees_that_nobody_used_for_long_are_let_go(defserve: Run, kept: Kept):
 def test_an_intact_store_is_reported_as_intact(defserve: Run, kept: Kept):
     assert defserve("state", "verify", kept.address) == Outcome(0, "intact: 3 trees, 6 checkpoints\n", "")
     assert shown(defserve("state", "verify", kept.address, "--json"))["checkpoints"] == 6
+    assert defserve("state", "verify", kept.address, "--owner", "bob").out == "intact: 1 tree, 1 checkpoint\n"
 
 
 @pytest.mark.parametrize(

@@ -93,6 +93,13 @@ def test_a_complaint_of_the_servers_own_is_passed_on():
         ("no_such_file.py", "fix: check the path"),
         ("calc_fiev.py", "fix: did you mean calc_five.py?"),
         ("no/such/folder.py", "fix: check the path"),
+        (".", "'.' is a folder, not a server\n  fix: name the file that makes the server: ./server.py"),
+        ("../place", "'../place' is not a server\n  fix: name a Python file or a module; check the path"),
+        (
+            "shop_five",
+            "'shop_five' is a folder, not a server\n  fix: name the file that makes the server: shop_five/app.py",
+        ),
+        ("./calc_five", "did you mean ./calc_five.py?"),
         ("calc_five:nothing", "calc_five has no 'nothing'\n  fix: it has one, two"),
         ("calc_five", "several servers: one, two\n  fix: name one: calc_five:one"),
         ("calc_five:number", "is 'int', not a server"),
@@ -105,6 +112,8 @@ def test_a_complaint_of_the_servers_own_is_passed_on():
     ],
 )
 def test_what_cannot_be_found_is_explained(target: str, complaint: str):
+    Path("shop_five").mkdir()
+    write("shop_five/app.py", "")
     write("calc_five.py", "one, two, number = Server('1'), Server('2'), 3")
     write("broken_five.py", "1 / 0")
     write("needs_five.py", "\nimport absent_dependency")

@@ -275,6 +275,12 @@ async def test_tools_of_all_servers_are_found_by_what_they_do(tmp_path: Path) ->
                 await here.kernel.search(query, top)
 
 
+async def test_an_operator_finds_tools_that_nobody_was_granted(tmp_path: Path) -> None:
+    async with running(tmp_path, '[kernel]\ndefault_policy = "opt-in"', entry("a")) as here:
+        found = await here.kernel.search("add two numbers", 1)
+        assert [tool["name"] for tool in found] == ["a_add"]
+
+
 async def test_with_many_tools_only_pinned_ones_are_listed(tmp_path: Path) -> None:
     head = '[kernel]\nlevel = "L3"\n[kernel.tools]\npinned = ["b.pid"]'
     async with running(tmp_path, head, entry("a", more='pinned = ["add"]'), entry("b")) as here:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable, Mapping
-from typing import Any, cast, get_origin
+from typing import Any, Final, cast, get_origin
 
 import pydantic_core
 from pydantic_core import ValidationError
@@ -86,6 +86,10 @@ def least_size(value: Any) -> int:
     return len(text) if text is not None else 4 * len(data or b"") // 3
 
 
+NO_JSON: Final = "Unable to serialize unknown type"
+"""How Pydantic begins to say that a value, or one inside it, cannot be JSON."""
+NO_FORM: Final = "was returned, which has no JSON form"
+
 Pack = Callable[[Any], PackedResult]
 
 
@@ -141,7 +145,10 @@ def _plainer(made: Fragment, annotation: Any) -> Callable[[Any], Any]:
         except ValidationError as error:
             raise _unfit(value, spelled(annotation), _first(error)) from None
         except (ValueError, RecursionError) as error:
-            raise _unfit(value, spelled(annotation), str(error).partition("\n")[0]) from None
+            reason = str(error).partition("\n")[0]
+            if reason.startswith(NO_JSON):
+                raise _misfit(value, NO_FORM, reason) from None
+            raise _unfit(value, spelled(annotation), reason) from None
 
     return plain
 
@@ -193,7 +200,7 @@ def _plain_any(value: Any) -> Any:
     try:
         return pydantic_core.to_jsonable_python(value, by_alias=True)
     except (ValueError, RecursionError) as error:
-        raise _misfit(value, "was returned, which has no JSON form", str(error).partition("\n")[0]) from None
+        raise _misfit(value, NO_FORM, str(error).partition("\n")[0]) from None
 
 
 def _text(plain: Any) -> list[Part] | str:

@@ -149,3 +149,17 @@ def _run(command: str, argv: list[str]) -> int:
         return complain(f"the server answered with error {error.code}: {error.message}", WRONG)
     except DefserveError as error:
         return complain(str(error), WRONG)
+    except OSError as error:
+        if error.filename is None or not {"-v", "--verbose"}.isdisjoint(argv):
+            raise
+        return _about_a_file(error)
+
+
+def _about_a_file(error: OSError) -> int:
+    """Tell of a file that no command has thought of. An author's code keeps its traceback."""
+    from defserve.cli.tracebacks import is_of_an_author
+
+    if is_of_an_author(error):
+        raise error
+    fix = "check that it is there, and that you may read and write it"
+    return complain(f"cannot use {error.filename}: {error.strerror}\n  fix: {fix}", WRONG)

@@ -8,6 +8,7 @@ import re
 import sysconfig
 from collections.abc import Generator
 from contextlib import contextmanager
+from traceback import walk_tb
 from typing import Final
 
 FRAME: Final = re.compile(r'^  File "([^"\n]+)", line .*\n(?:    .*\n)*', re.MULTILINE)
@@ -41,6 +42,11 @@ def brief(text: str) -> str:
     hidden = (OURS, *PYTHONS) if any(_is_outside(path, (OURS, *PYTHONS)) for path in paths) else (OURS,)
     shown = FRAME.sub(lambda frame: frame[0] if _is_outside(frame[1], hidden) else "", text)
     return text if shown == text else f"{shown.rstrip()}\n{MORE}"
+
+
+def is_of_an_author(error: BaseException) -> bool:
+    """Whether code that is neither Python's, nor a package's, nor ours was running: its author wants the traceback."""
+    return any(_is_outside(frame.f_code.co_filename, (OURS, *PYTHONS)) for frame, _ in walk_tb(error.__traceback__))
 
 
 def _is_outside(path: str, folders: tuple[str, ...]) -> bool:

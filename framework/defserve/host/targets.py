@@ -17,6 +17,7 @@ from defserve.errors import UsageError
 
 GROUP: Final = "defserve.servers"
 USUAL_NAMES: Final = ("server", "mcp", "app")
+USUAL_FILES: Final = ("server.py", "main.py", "app.py")
 PACKAGE: Final = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 
 
@@ -29,6 +30,8 @@ def load_server(target: str) -> Any:
     path, attribute = split_target(target)
     if not (attribute or path.endswith(".py") or is_module(path)) and (entry := installed(path)):
         return load_server(entry[0].target)
+    if not path.endswith(".py"):
+        _refuse_place(path)
     module = _load_file(path) if path.endswith(".py") else _import(path)
     found = _attribute(module, attribute, target) if attribute else _search(module, target)
     if not is_server(found):
@@ -96,6 +99,17 @@ def is_module(name: str) -> bool:
         return (spec := importlib.util.find_spec(name)) is not None and spec.origin is not None
     except ValueError:
         return name in sys.modules  # a module made by hand has no spec
+
+
+def _refuse_place(path: str) -> None:
+    """Raises UsageError for a folder, or a path to nothing: no module is called like that."""
+    is_path = path.startswith(".") or os.sep in path or "/" in path
+    if os.path.isdir(path) and (is_path or not is_module(path)):
+        beside = (os.path.join(path, each) for each in USUAL_FILES)
+        file = next(filter(os.path.isfile, beside), os.path.join(path, USUAL_FILES[0]))
+        raise UsageError(f"{path!r} is a folder, not a server", fix=f"name the file that makes the server: {file}")
+    if is_path:
+        raise UsageError(f"{path!r} is not a server", fix=f"name a Python file or a module; {_instead(path)}")
 
 
 def _import(name: str) -> ModuleType:

@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
-from defserve.errors import DefserveError, UsageError
+from defserve.errors import DefserveError, InvalidParams, UsageError
 from defserve.host.link import Resolve
 from defserve.kernel.config.changes import changes
 from defserve.kernel.config.entries import KernelConfig, ServerEntry
@@ -36,7 +36,6 @@ from defserve.search.options import Search
 from defserve.server.server import Server
 
 MOST_FOUND: Final = 20
-DISCOVER: Final = "mgp_tools_discover"
 
 log = logging.getLogger("defserve.kernel")
 
@@ -154,16 +153,18 @@ class Kernel:
         return {"id": id, "state": member.state}
 
     async def search(self, query: str, top: int = 5) -> list[dict[str, Any]]:
-        """The tools that fit a query best."""
+        """The tools that fit a query best, whoever may use them: who asks operates the kernel."""
         if not query.strip() or not 0 < top <= MOST_FOUND:
             raise UsageError(
                 f"a search has words, and finds up to {MOST_FOUND} tools", fix='defserve kernel search "send a letter"'
             )
-        async with self.server.connect() as client:
-            found = await client.call_raw(DISCOVER, {"query": query, "max_results": top})
-        if found.get("isError"):
-            raise UsageError(f"the search failed: {found['content'][0].get('text')}", fix="use other words")
-        return [{"risk_level": tool["security"]["risk_level"], **tool} for tool in found["structuredContent"]["tools"]]
+        section = self.server.mgp.tool_discovery
+        assert section is not None, "the kernel's server is made with a search"
+        try:
+            found = await section.find(query, top, asyncio.to_thread)
+        except InvalidParams as error:
+            raise UsageError(f"the search failed: {error.message}", fix="use other words") from None
+        return [{"risk_level": tool["security"]["risk_level"], **tool} for tool in found]
 
     async def health(self, id: str | None = None) -> list[dict[str, Any]]:
         """Whether servers answer now: one of them, or all."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from argparse import Action, ArgumentParser, BooleanOptionalAction, Namespace, RawDescriptionHelpFormatter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NoReturn
 
 from defserve.errors import did_you_mean
@@ -92,6 +92,9 @@ class CommandLine(ArgumentParser):
     example = SCHEMES["http"]
     _given: list[str] | None = None
 
+    elsewhere: Mapping[str, str] = {}
+    """Options of other commands that people try here, and what to write instead."""
+
     def parse_known_args(  # pyright: ignore[reportIncompatibleMethodOverride] - overloaded there
         self, args: Iterable[str] | None = None, namespace: Any = None
     ) -> Any:
@@ -115,7 +118,9 @@ class CommandLine(ArgumentParser):
         if on and option in ADDRESS:
             fix = f"write --on {on if '//' in on else self.example}"
         else:
-            fix = did_you_mean(option, self._option_string_actions, f"see {self.prog} --help")
+            fix = self.elsewhere.get(option) or did_you_mean(
+                option, self._option_string_actions, f"see {self.prog} --help"
+            )
         return f"{self.prog} has no option {option}", fix
 
     def _check_value(self, action: Action, value: Any) -> None:

@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 from anyio.from_thread import BlockingPortal, start_blocking_portal
 
-from defserve.errors import PeerError, PeerTimeout, Refused, ToolError, UsageError
+from defserve.errors import PeerError, PeerTimeout, Refused, ToolError, UsageError, did_you_mean
 from defserve.host.answers import Root
 from defserve.host.client import Client
 from defserve.host.conversation import Progress
 from defserve.host.eras import ERAS
+from defserve.host.fields import object_of
 from defserve.protocols.mcp.versions import HANDSHAKE_VERSIONS, STATELESS_VERSIONS
 from defserve.testing.script import KINDS, AnswerScript
 from defserve.testing.transports import connect_over
@@ -142,7 +143,7 @@ class SyncClient:
 
         Raises ToolError if it fails, Unanswered if it asks a question without a prepared answer.
         """
-        return self._do(lambda client: client.call(tool, **arguments))
+        return self._do(lambda client: _called(client, tool, arguments))
 
     def start(self, tool: str, /, **arguments: Any) -> SyncTask:
         """Call a tool and do not wait for its result, as `Client.start` does."""
@@ -327,6 +328,18 @@ class SyncClient:
         with self._news:
             self.notifications.append((method, params))
             self._news.notify_all()
+
+
+async def _called(client: Client, tool: str, arguments: Json) -> Any:
+    """The value of a call. The error about a tool that does not exist names the nearest one."""
+    try:
+        return await client.call(tool, **arguments)
+    except PeerError as error:
+        if object_of(error.data).get("tool") == tool:
+            names = [str(each.get("name")) for each in await client.tools()]
+            if tool not in names:
+                error.add_note(did_you_mean(tool, names, f"its tools are {', '.join(names)}"))
+        raise
 
 
 async def _parts(client: Client, tool: str, arguments: Json) -> list[Any]:

@@ -1,4 +1,4 @@
-"""Work under way: drawn on a terminal, silent elsewhere."""
+"""Work under way: drawn on a terminal, plain lines elsewhere."""
 
 from __future__ import annotations
 
@@ -10,14 +10,25 @@ from tests.cli.goldens import Terminal
 from tests.waiting import wait_until
 
 
-def test_a_pipe_gets_nothing(capsys: pytest.CaptureFixture[str]):
+def test_a_pipe_gets_logs_and_progress_as_plain_lines_on_stderr(capsys: pytest.CaptureFixture[str]):
     with Working("Calling add") as work:
-        work.progress(1, 2, "half")
-        work.log({"level": "info", "data": "hello"})
+        work.progress(1, 2, "half \x1b[2J")
+        work.log({"level": "info", "data": {"message": "hello", "at": 3}})
         work.step("more")
+    assert capsys.readouterr() == ("", "half \\x1b[2J: 1 of 2\ninfo    hello at=3\n")
+
+
+def test_a_pipe_is_not_flooded_with_progress(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch):
+    now = [100.0]
+    monkeypatch.setattr(progress, "monotonic", lambda: now[0])
+    with Working("Calling add") as work:
+        for step in range(30):
+            now[0] += 0.125
+            work.progress(step)
         with work.paused():
-            pass
-    assert capsys.readouterr() == ("", "")
+            now[0] += 5
+            work.progress(99)
+    assert capsys.readouterr().err == "Calling add: 0\nCalling add: 8\nCalling add: 16\nCalling add: 24\n"
 
 
 def test_what_is_done_soon_is_not_drawn(terminal: Terminal, monkeypatch: pytest.MonkeyPatch):

@@ -1,9 +1,11 @@
-"""Bytes of a server, saved to a new file."""
+"""Bytes of a server, saved to a new file; and how a file that cannot be written is told."""
 
 from __future__ import annotations
 
 import os
 import re
+from collections.abc import Generator
+from contextlib import contextmanager
 from itertools import count
 from pathlib import Path
 from typing import Final
@@ -33,6 +35,17 @@ ENDINGS: Final = {
 OTHER: Final = ".bin"
 LONGEST: Final = 60
 WRITABLE: Final = "add --output DIR with a folder that you can write"
+
+
+@contextmanager
+def writing(fix: str) -> Generator[None]:
+    """A file that the block cannot write is told with `fix`, as a UsageError."""
+    try:
+        yield
+    except OSError as error:
+        if error.filename is None:
+            raise
+        raise UsageError(f"cannot write {error.filename}: {error.strerror}", fix=fix) from None
 
 
 def save(data: bytes, name: str, kind: str, folder: str = ".") -> Path:

@@ -1,4 +1,6 @@
-"""Work under way, drawn on stderr while it lasts: a spinner, or a bar if it is known how much there is."""
+"""Work under way, drawn on stderr while it lasts: a spinner, or a bar if it is known how much there is.
+
+Where nothing can be drawn, progress and log messages are plain lines."""
 
 from __future__ import annotations
 
@@ -6,10 +8,11 @@ import sys
 from collections.abc import Generator
 from contextlib import contextmanager
 from threading import Lock, Timer
+from time import monotonic
 from typing import TYPE_CHECKING, Any, Final
 
 from defserve.cli.screen.blocks import Line
-from defserve.cli.screen.screen import console, is_drawn
+from defserve.cli.screen.screen import console, is_drawn, tell
 from defserve.wire.jsonvalue import is_object
 
 if TYPE_CHECKING:
@@ -17,6 +20,8 @@ if TYPE_CHECKING:
 
 PATIENCE_SECONDS: Final = 0.3
 """What is done sooner is not drawn: it would only flicker."""
+PLAIN_SECONDS: Final = 1.0
+"""Lines of progress in a pipe or a file are at least so far apart."""
 ASKING: Final = "Asking the server what it offers"
 LEVELS: Final = {
     "debug": "faint",
@@ -27,7 +32,7 @@ LEVELS: Final = {
 
 
 class Working:
-    """`with Working("Calling add") as work`: shown until the block ends, then gone. Only at a terminal."""
+    """`with Working("Calling add") as work`: drawn until the block ends, then gone. Only at a terminal."""
 
     def __init__(self, what: str) -> None:
         self._what, self._lock = what, Lock()
@@ -35,6 +40,7 @@ class Working:
         self._task: Any = None
         self._ended = self._paused = False
         self._timer: Timer | None = None
+        self._next_line = 0.0
         self.is_drawn = is_drawn(sys.stderr)
 
     def __enter__(self) -> Working:
@@ -60,6 +66,9 @@ class Working:
 
     def progress(self, value: float, total: float | None = None, message: str | None = None) -> None:
         """How far it has come; for `on_progress` of a client."""
+        if not self.is_drawn:
+            self._progress_line(value, total, message)
+            return
         self._begin()
         if self._bar is not None:
             self._bar.columns = _columns(with_bar=total is not None)
@@ -67,17 +76,18 @@ class Working:
 
     def log(self, params: dict[str, Any]) -> None:
         """A log message, above what is drawn; for `on_log` of a client."""
-        if not self.is_drawn:
-            return
-        from defserve.cli.screen.drawing import draw
-
         level, data = str(params.get("level", "info")), params.get("data")
         rest = dict(data) if is_object(data) else {"message": data}
         message = rest.pop("message", "")
         told = "".join(f" {name}={value}" for name, value in rest.items())
+        line = Line((f"{level:7}", LEVELS.get(level, "name")), f" {message}", (told, "faint"), hang=8)
+        if not self.is_drawn:
+            tell(line)
+            return
+        from defserve.cli.screen.drawing import draw
+
         with self._lock:
-            screen = self._bar.console if self._bar is not None else console(sys.stderr)
-            draw(screen, [Line((f"{level:7}", LEVELS.get(level, "name")), f" {message}", (told, "faint"), hang=8)])
+            draw(self._bar.console if self._bar is not None else console(sys.stderr), [line])
 
     @contextmanager
     def paused(self) -> Generator[None]:
@@ -93,6 +103,13 @@ class Working:
                 self._paused = False
                 if self._bar is not None and not self._ended:
                     self._bar.start()
+
+    def _progress_line(self, value: float, total: float | None, message: str | None) -> None:
+        now = monotonic()
+        if now >= self._next_line and not self._paused:
+            self._next_line = now + PLAIN_SECONDS
+            far = f"{value:g}" if total is None else f"{value:g} of {total:g}"
+            tell(Line(f"{message or self._what}: {far}"))
 
     def _begin(self) -> None:
         if not self.is_drawn:

@@ -123,7 +123,7 @@ async def verify(opened: OpenedStore, options: Namespace) -> int:
     if options.json:
         show(Data({"ok": not wrong, "trees": len(keys), "checkpoints": count, "problems": wrong}))
     elif not wrong:
-        show(Line(("intact:", "good"), f" {len(keys):,} trees, {count:,} checkpoints"))
+        show(Line(("intact:", "good"), f" {_counted(len(keys), 'tree')}, {_counted(count, 'checkpoint')}"))
     else:
         rows = ((where, line) for where, lines in wrong.items() for line in lines)
         show(Table(("where", "what"), rows, fit=("where", "what")))
@@ -160,3 +160,7 @@ async def _last(opened: OpenedStore, key: TreeKey, tree: CheckpointTree) -> floa
 
 def named(key: TreeKey) -> dict[str, Any]:
     return {"featureSet": key.feature_set, "owner": key.owner}
+
+
+def _counted(number: int, noun: str) -> str:
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"

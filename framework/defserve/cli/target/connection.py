@@ -60,7 +60,7 @@ async def connect(
         "answers": answers or _answers(),
         "apps": True,
         **({"capabilities": offer} if offer else {}),
-        **({"on_progress": work.progress, "on_log": work.log} if work is not None and work.is_drawn else {}),
+        **({"on_progress": work.progress, "on_log": work.log} if work is not None else {}),
     }
     try:
         with explained(target.address, is_signed_in=_is_signed_in(target, options)):

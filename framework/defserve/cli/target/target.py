@@ -25,6 +25,8 @@ TARGET_HELP: Final = (
     " one server or with `-- command args` at the end"
 )
 
+NAME_ONE: Final = "name a file (server.py), an address, or a server of .mcp.json; --help shows every way"
+
 
 class ServerTarget(NamedTuple):
     """A server object, the command that starts one, or the address of one that runs.
@@ -66,7 +68,7 @@ def resolve(words: list[str], module: str | None, command: list[str] | None) -> 
         return ServerTarget(load_package(module))
     if not words:
         if (found := of_project()) is None:
-            raise UsageError("no server is given", fix=f"add one: {TARGET_HELP}")
+            raise UsageError("no server is given", fix=NAME_ONE)
         return ServerTarget(load(found))
     named = words.pop(0)
     if is_address(named):

@@ -65,7 +65,7 @@ function Confirmation({ question, queue }) {
       ${security.permissions_required?.length > 0 && html`<dt>needs</dt><dd>${security.permissions_required.join(", ")}</dd>`}
       ${security.side_effects?.length > 0 && html`<dt>effects</dt><dd>${security.side_effects.join(", ")}</dd>`}
       ${security.validator && security.validator !== "none" && html`<dt>guard</dt><dd>${security.validator}</dd>`}
-      <dt>era</dt><dd>${question.era}</dd><dt>arguments</dt><dd><${Json} value=${given} label="Arguments" /></dd></dl><//>`;
+      <dt>era</dt><dd>${question.era}</dd><dt>arguments</dt><dd class="across"><${Json} value=${given} label="Arguments" whole /></dd></dl><//>`;
 }
 
 // A view asks for something that has an effect.
@@ -78,7 +78,7 @@ function ViewWish({ question, queue }) {
       ${url ? html`<a class="btn" href=${url} target="_blank" rel="noopener noreferrer" onClick=${() => allow(false)}>Open it</a>`
         : html`<${Button} onClick=${() => allow(true)}>Allow while it is shown<//><${Button} primary onClick=${() => allow(false)}>Allow once<//>`}`}>
     <dl class="kv"><dt>view</dt><dd class="mono wraps">${uri}</dd><dt>shown by</dt><dd class="mono">${tool}</dd>${url ? html`<dt>address</dt><dd class="mono wraps">${url}</dd>`
-      : html`<dt>tool</dt><dd class="mono">${calls}</dd><dt>arguments</dt><dd><${Json} value=${given} label="Arguments" /></dd>`}<dt>era</dt><dd>${question.era}</dd></dl><//>`;
+      : html`<dt>tool</dt><dd class="mono">${calls}</dd><dt>arguments</dt><dd class="across"><${Json} value=${given} label="Arguments" whole /></dd>`}<dt>era</dt><dd>${question.era}</dd></dl><//>`;
 }
 
 function Permission({ question, queue }) {

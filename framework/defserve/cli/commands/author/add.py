@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
+from defserve.cli.content.files import writing
 from defserve.cli.parser import CommandParser
 from defserve.cli.screen.blocks import Data, Diff, Line
 from defserve.cli.screen.screen import show
@@ -43,7 +44,8 @@ def main(argv: list[str]) -> int:
     )
     edits = plan_edits(home, part_of(request))
     if not options.dry_run:
-        apply(edits)
+        with writing("check the permissions of the project, or use --dry-run to see the changes alone"):
+            apply(edits)
     if options.json:
         show(
             Data(

@@ -7,12 +7,12 @@ from argparse import Namespace
 from collections.abc import Callable
 from typing import Any, Final
 
+from defserve.cli.content.files import writing
 from defserve.cli.parser import CommandParser
 from defserve.cli.screen.progress import ASKING, Working
 from defserve.cli.target.connection import add_connection_options
 from defserve.cli.target.listing import target_listing
 from defserve.cli.target.target import TARGET_HELP, quiet, resolve_only, split_command
-from defserve.errors import UsageError
 from defserve.serving.openapi.document import openapi
 from defserve.tooling.export.catalogue import catalogue, schemas
 from defserve.tooling.export.mgp_entry import mgp_entry
@@ -53,11 +53,8 @@ def main(argv: list[str]) -> int:
 
 
 def _write(path: str, text: str) -> None:
-    try:
-        with open(path, "w", encoding="utf-8") as file:
-            file.write(text)
-    except OSError as error:
-        raise UsageError(f"cannot write {path}: {error.strerror}", fix="name a file that you can write") from None
+    with writing("name a file that you can write"), open(path, "w", encoding="utf-8") as file:
+        file.write(text)
 
 
 def _json(value: Any) -> str:

@@ -6,6 +6,7 @@ import os
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from defserve.cli.content.files import writing
 from defserve.cli.parser import CommandParser
 from defserve.cli.screen.blocks import Block, Data, Diff, Line
 from defserve.cli.screen.screen import show
@@ -44,9 +45,8 @@ def main(argv: list[str]) -> int:
     options = parser.parse_args(argv)
     done = [_migrated(Path(name)) for name in options.files]
     if options.write:
-        for each in done:
-            if each.migration.text != each.before:
-                each.path.write_text(each.migration.text, encoding="utf-8")
+        with writing("check its permissions; without --write the changes are shown alone"):
+            _write(done)
     if options.json:
         show(Data([_data(each) for each in done]))
         return 0
@@ -67,6 +67,12 @@ def _migrated(path: Path) -> Migrated:
         return Migrated(path, before, migrate(before, path.stem))
     except UsageError as error:
         raise UsageError(f"{path}: {error.problem}", fix=error.fix) from None
+
+
+def _write(done: list[Migrated]) -> None:
+    for each in done:
+        if each.migration.text != each.before:
+            each.path.write_text(each.migration.text, encoding="utf-8")
 
 
 def _data(each: Migrated) -> dict[str, object]:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
+from defserve.cli.content.files import WRITABLE, writing
 from defserve.cli.parser import CommandParser
 from defserve.cli.screen.blocks import Block, Data, Line
 from defserve.cli.screen.screen import show
@@ -45,7 +46,8 @@ def main(argv: list[str]) -> int:
     given = answered(options)
     if not options.yes:
         given = ask(asked, given) if sys.stdin.isatty() else named(given)
-    project = create(given, Path(options.output))
+    with writing(WRITABLE):
+        project = create(given, Path(options.output))
     if options.json:
         files = sorted(map(str, project.files))
         show(Data({"folder": str(project.folder), "files": files, "answers": dict(project.answers)}))

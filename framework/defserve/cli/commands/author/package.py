@@ -7,6 +7,7 @@ from argparse import Namespace
 from pathlib import Path
 from typing import Final
 
+from defserve.cli.content.files import writing
 from defserve.cli.parser import CommandParser
 from defserve.cli.screen.blocks import Data, Line
 from defserve.cli.screen.progress import Working
@@ -66,7 +67,8 @@ def packaged(options: Namespace, work: Working) -> tuple[Package, Path]:
     """What was built, and where it is. `work` shows how far it is."""
     project = read_project(options.folder)
     out = Path(options.out).resolve() if options.out else project.folder / "dist"
-    return make_package(project, out, options.allow, work.step), out
+    with writing("name a folder that you can write: --out DIR"):
+        return make_package(project, out, options.allow, work.step), out
 
 
 def unedited(found: list[Placeholder]) -> str:

@@ -51,9 +51,9 @@ def verify_log(argv: list[str]) -> int:
     """`defserve audit verify`."""
     try:
         options = _verify_options(argv)
-        key = audit_key(options.key_file)
         if not options.anchor:
             _opened(options.file).close()
+        key = audit_key(options.key_file)
         report = verify(options.file, key, head=options.head, anchors=tuple(options.anchor))
     except SystemExit as stop:
         return UNKNOWN if stop.code else INTACT

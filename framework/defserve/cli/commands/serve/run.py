@@ -19,6 +19,7 @@ EXAMPLES: Final = """  defserve run server.py                 the object `server
 
 def main(argv: list[str]) -> int:
     parser = CommandParser("defserve run", "Run a server until its client leaves or it is interrupted.", EXAMPLES)
+    parser.elsewhere = {"--reload": "write defserve dev; it reloads the server when its code changes"}
     parser.add_argument("target", nargs="?", help="server.py, server.py:name or module:name")
     parser.add_argument("-m", dest="module", metavar="PACKAGE", help="a package with a server, instead of TARGET")
     add_serving(parser)

@@ -5,6 +5,7 @@ import { Button } from "./controls.js";
 import { resolve } from "./form/schema.js";
 
 const MOST_ROWS = 200, MOST_COLUMNS = 16;
+const SHORT = 20; // characters of what stays on one line
 const TONES = { ok: "ok", done: "ok", success: "ok", active: "ok", healthy: "ok", passed: "ok", safe: "ok", warm: "warn", warning: "warn", waiting: "warn", pending: "warn", late: "warn", moderate: "warn", error: "bad", failed: "bad", bad: "bad", denied: "bad", refused: "bad", dangerous: "bad" };
 
 // The rows of a value that can be shown as a table, or null: a list of objects, also as the only member of an object.
@@ -28,7 +29,8 @@ function Cell({ value, chip, mono }) {
   if (value === null || value === undefined) return html`<span class="faint">–</span>`;
   if (chip) return html`<span class=${`chip ${TONES[String(value).toLowerCase()] ?? ""}`}>${String(value)}</span>`;
   if (typeof value === "object") return html`<span class="mono cut cell" title=${JSON.stringify(value)}>${JSON.stringify(value)}</span>`;
-  return html`<span class=${`cell${mono ? " mono" : ""}`}>${typeof value === "number" ? String(value) : String(value)}</span>`;
+  const text = String(value);
+  return html`<span class=${`cell${mono ? " mono" : text.length > SHORT ? " long" : ""}`}>${text}</span>`;
 }
 
 export function Table({ rows, schema = {}, more, label = "Result" }) {

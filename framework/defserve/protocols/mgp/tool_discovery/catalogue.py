@@ -34,6 +34,10 @@ class Catalogue(Protocol):
         """The tools that a caller may see, in the order of the list, without the meta-tools."""
         ...
 
+    def all(self) -> Sequence[ToolEntry]:
+        """Every tool but the meta-tools, for the operator of the server."""
+        ...
+
     def about(self, entry: ToolEntry) -> Params | None:
         """What a search tells of a tool: its name, description, schema and security. None if it is gone."""
         ...
@@ -82,6 +86,9 @@ class ServerCatalogue:
     def visible(self, call: Call) -> Sequence[ToolEntry]:
         composition, asker = call.session.composition, as_search(call)
         return [entry for tool, entry in self._read().items() if composition.visible(asker, tool)]
+
+    def all(self) -> Sequence[ToolEntry]:
+        return list(self._read().values())
 
     def about(self, entry: ToolEntry) -> Params | None:
         entries, tool = self._read(), self._by_name.get(entry.name)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from threading import Lock
 from time import perf_counter
 from typing import TYPE_CHECKING
@@ -125,6 +125,25 @@ class ToolDiscovery:
             "freed_tokens": sum(gone.values()),
         }
         return _with_meta(answer, told(call, loaded, before))
+
+    # -- for the operator --------------------------------------------------------------------------------
+
+    async def find(
+        self, query: str, most: int, in_thread: Callable[[Callable[[], Found]], Awaitable[Found]]
+    ) -> list[Params]:
+        """The tools that fit a query, best first, whoever may use them. Raises InvalidParams."""
+        asked, entries = (
+            ToolQuery.of({"query": query, "max_results": most}, self.options.strategy),
+            self.catalogue.all(),
+        )
+        self.warm_up()
+
+        def search() -> Found:
+            return self._index(tuple(entries)).search(asked.query, asked.strategy, asked.wanted, lambda _: 0)
+
+        hits = (await in_thread(search)).hits[:most]
+        found = ((self.catalogue.about(entry), score) for entry, score in hits)
+        return [{**about, "relevance_score": round(score, 3)} for about, score in found if about is not None]
 
     # -- for the list and for calls ----------------------------------------------------------------------
 
