@@ -148,7 +148,7 @@ def _unmarked_server(request: pytest.FixtureRequest) -> Any:
     try:
         return request.getfixturevalue("server")
     except pytest.FixtureLookupError:
-        found = _servers_of(request.module)
+        found = _servers_of(request.node.module)
     if len(found) == 1:
         return found[0]
     several = f": its module has {len(found)} of them, and none is called `server`" if found else ""
