@@ -30,15 +30,8 @@ ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 FILE_NAME = re.compile(r"# (\w+\.py)\n")
 
-# The pages' tests use the `server` of their section, and write the snapshots they compare with.
+# The pages' tests write the snapshots they compare with.
 SETTINGS = "[pytest]\naddopts = -p defserve.testing.plugin --strict-markers --update-schemas\nfilterwarnings = error\n"
-CONFTEST = """
-import pytest
-
-@pytest.fixture
-def server(request):
-    return request.module.server
-"""
 
 
 def text_of(page: str) -> str:
@@ -78,7 +71,6 @@ def test_each_python_block_runs(pages: list[Path], pytester: pytest.Pytester, mo
     monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
     monkeypatch.setenv("PYTHONPATH", str(ROOT / "framework"))
     pytester.makeini(SETTINGS)
-    pytester.makeconftest(CONFTEST)
     code = {
         name if len(pages) == 1 else name.replace("test_section", f"test_{page.stem.replace('-', '_')}"): text
         for page in pages

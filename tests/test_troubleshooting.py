@@ -49,6 +49,7 @@ from tests.troubleshooting import (
     tokens,
     while_shutting_down,
     wipe,
+    with_a_damaged_store,
     without_containment,
     without_pytest,
 )
@@ -229,6 +230,7 @@ ERRORS: dict[str, Callable[[Desk], str]] = {
     "The store is not an SQLite file": lambda desk: desk.has("count.db", "text" * 1000).calls(
         "count", text=COUNT.format("count.db")
     ),
+    "The store is damaged": with_a_damaged_store,
     "the audit log <file> cannot be continued: <reason>": lambda desk: desk.has("audit.jsonl", "{}\n").declares(
         "AuditLog('audit.jsonl')"
     ),

@@ -276,6 +276,16 @@ def a_test_that_names_no_server(desk: Desk) -> str:
     return subprocess.run(command, cwd=desk.folder, env=environment, capture_output=True, text=True).stdout
 
 
+def with_a_damaged_store(desk: Desk) -> str:
+    text = COUNT.format("count.db")
+    desk.calls("count", text=text)
+    path = desk.folder / "count.db"
+    data = path.read_bytes()
+    # The head stays, so that it is still known as an SQLite file.
+    path.write_bytes(data[:100] + b"\xff" * (len(data) - 100))
+    return desk.calls("count", text=text)
+
+
 def an_answer_that_nobody_asked_for(_: Desk) -> str:
     client = SyncClient(calc(), "handshake")
     client.will_answer({"value": "Ada"})

@@ -9,20 +9,22 @@ import json
 import logging
 import os
 import stat
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from defserve import Auth, Context, Server, UsageError
+from defserve.auth import IssuerUnavailable, options
 from defserve.auth.api_key_file import KeyFile
 from defserve.auth.api_keys import TOUCH, ApiKeys
 from defserve.auth.permissions import KeyHolder, scope_of
 from defserve.auth.verifiers import TokenVerifier
 from defserve.protocols.mcp.numbered_errors.extension import NumberedErrors
 from defserve.stores.memory import MemoryStore
-from defserve.stores.store import StoreBusy, StoreChange
+from defserve.stores.spaces import Space
+from defserve.stores.store import StoreBusy, StoreChange, StoreUnavailable
 from tests.auth.web import client, post
 from tests.raw import HANDSHAKE, STATELESS, Json, Raw, raw
 from tests.rows import for_each_row
@@ -206,15 +208,13 @@ def test_a_short_pepper_is_refused() -> None:
 
 
 @pytest.mark.skipif(os.name != "posix", reason="permissions of another kind")
-async def test_the_file_is_private_and_one_that_is_not_is_not_read(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_the_file_is_private_and_one_that_is_not_is_not_read(tmp_path: Path) -> None:
     path = tmp_path / "keys.json"
     token, _ = await ApiKeys(path, pepper=PEPPER).create("alice")
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     path.chmod(0o644)
-    assert await ApiKeys(path, pepper=PEPPER).verify(token) is None
-    assert "can be read by others" in caplog.text
+    with pytest.raises(IssuerUnavailable, match="can be read by others"):
+        await ApiKeys(path, pepper=PEPPER).verify(token)
 
 
 async def test_a_spoiled_file_lets_nobody_in_and_is_not_overwritten(
@@ -224,11 +224,91 @@ async def test_a_spoiled_file_lets_nobody_in_and_is_not_overwritten(
     keys = ApiKeys(path, pepper=PEPPER)
     token, _ = await keys.create("alice")
     path.write_text("{")
-    assert await keys.verify(token) is None
+    with pytest.raises(IssuerUnavailable, match="is damaged"):
+        await keys.verify(token)
     assert "is damaged" in caplog.text
     with pytest.raises(Exception, match="is damaged"):
         await keys.create("bob")
     assert path.read_text() == "{"
+
+
+def spoil(path: Path) -> None:
+    path.write_text('{"keys": ')
+
+
+def open_to_others(path: Path) -> None:
+    path.chmod(0o644)
+
+
+@pytest.mark.skipif(os.name != "posix", reason="permissions of another kind")
+@pytest.mark.parametrize(("harm", "fix"), [(spoil, "restore .* from a backup"), (open_to_others, "chmod 600")])
+async def test_nothing_serves_with_a_file_that_cannot_be_used(
+    tmp_path: Path, harm: Callable[[Path], None], fix: str
+) -> None:
+    path = tmp_path / "keys.json"
+    await ApiKeys(path, pepper=PEPPER).create("alice")
+    harm(path)
+    with pytest.raises(UsageError, match=fix):
+        Server("s", auth=[ApiKeys(path, pepper=PEPPER)]).asgi()
+    with pytest.raises(UsageError, match=fix):
+        Server("s", auth=Auth(ApiKeys(path, pepper=PEPPER), in_messages=True)).run()
+
+
+async def test_a_server_may_start_before_its_first_key_is_made(tmp_path: Path) -> None:
+    Server("s", auth=ApiKeys(tmp_path / "keys.json", pepper=PEPPER)).asgi()
+
+
+# -- while the store is away -----------------------------------------------------------------------------
+
+
+class FailingStore(MemoryStore):
+    """A store that can be switched off."""
+
+    is_away = False
+
+    async def get(self, space: Space, names: Sequence[str]) -> dict[str, bytes]:
+        if self.is_away:
+            raise StoreUnavailable("The store cannot be reached")
+        return await super().get(space, names)
+
+
+async def test_while_keys_cannot_be_checked_clients_are_told_to_try_again_and_keep_their_keys(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(options, "LOOK_SECONDS", 0.0)
+    store = FailingStore()
+    keys = ApiKeys(store, pepper=PEPPER)
+    token, _ = await keys.create("alice", permissions=["ToolsListAll"])
+    async with client(Server("s", auth=keys)) as http:
+        assert (await post(http, token, "tools/list")).status_code == 200
+        store.is_away = True
+        answer = await post(http, token, "tools/list")
+        assert (answer.status_code, answer.headers["retry-after"]) == (503, "2")
+        assert "www-authenticate" not in answer.headers
+        assert (await http.get("/readyz")).status_code == 503
+        assert (await http.get("/healthz")).status_code == 200
+        store.is_away = False
+        assert (await post(http, token, "tools/list")).status_code == 200
+        assert (await http.get("/readyz")).status_code == 200
+
+
+async def test_probes_look_at_the_keys_once_a_second_at_most() -> None:
+    store = FailingStore()
+    auth = Auth([ApiKeys(store, pepper=PEPPER)])
+    assert await auth.is_ready()
+    store.is_away = True
+    assert await auth.is_ready()
+
+
+async def test_a_key_in_a_message_that_cannot_be_checked_is_not_called_bad() -> None:
+    store = FailingStore()
+    keys = ApiKeys(store, pepper=PEPPER)
+    token, _ = await keys.create("alice", permissions=["ToolInvoke(*)"])
+    async with raw(Server("s", auth=Auth(keys, in_messages=True))) as peer:
+        store.is_away = True
+        answer = await ask(peer, token, "tools/list")
+    assert "cannot be checked" in answer["error"]["message"]
+    assert "server_not_ready" in answer["error"]["data"].values()
 
 
 async def test_many_may_write_at_once_and_nothing_is_lost(tmp_path: Path) -> None:

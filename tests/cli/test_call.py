@@ -1,20 +1,25 @@
 from __future__ import annotations
 
+import asyncio
 import json
 import re
 import sys
 from argparse import Namespace
 from collections.abc import Callable
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from defserve import Server
+from defserve import Server, UsageError
+from defserve.cli.answers.prepared import PreparedAnswers
 from defserve.cli.answers.terminal import terminal_answers
 from defserve.cli.commands.use.call import fit, misnamed, unknown_tool
 from defserve.cli.tracebacks import MORE, OURS, PYTHONS, brief
+from defserve.host.answers import settled
 from tests.cli.running import Run
+from tests.rows import for_each_row
 
 CALCULATOR = str(Path(__file__).parents[1] / "testing" / "calculator.py")
 
@@ -257,9 +262,25 @@ def test_a_question_without_an_answer_names_what_to_give(defserve: Run, todo: st
     )
 
 
-def test_an_answer_has_to_be_an_object(defserve: Run):
-    code, _, err = defserve("call", CALCULATOR, "greet", "--answer", "yes")
-    assert (code, "'yes' is not a JSON object" in err) == (1, True)
+@pytest.mark.parametrize("era", ["stateless", "handshake"])
+def test_a_question_with_one_field_takes_its_value_alone(defserve: Run, todo: str, era: str):
+    given = ["--answer", "true", "--answer", '"Bob"', "--answer", "false"]
+    assert defserve("call", todo, "rename", *given, "--era", era).out == "Bob False\n"
+
+
+def test_one_value_does_not_answer_a_form_with_several_fields(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("sys.stdin", StringIO())
+    ask = PreparedAnswers([True], yes=False).answers().ask
+    form = {"type": "object", "properties": {"name": {"type": "string"}, "age": {"type": "integer"}}}
+    assert ask is not None
+    with pytest.raises(UsageError, match=r"has 2 fields, and true is one value\n  fix: write --answer .*name.*age"):
+        asyncio.run(settled(ask("Who?", form)))
+
+
+@for_each_row("text", ["yes", "null", "{"])
+def test_an_answer_has_to_be_json(defserve: Run, text: str):
+    code, _, err = defserve("call", CALCULATOR, "greet", "--answer", text)
+    assert (code, f"{text!r} is not an answer in JSON; write --answer true" in err) == (1, True)
 
 
 def test_what_a_person_declined_is_said_to_them(defserve: Run, folder: Path, person: Callable[..., None]):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from websockets.asyncio.client import connect
 
+from defserve.auth import IssuerUnavailable
 from defserve.auth.live import credentials
 from defserve.gateway.policy import Admission
 from tests.gateway.topics import Peer, Running, gateway
@@ -55,6 +56,19 @@ async def test_a_token_that_is_good_for_more_goes_on():
             policy.admissions["t-a"] = Admission("a", ("chat", "mcp/*", "*"))
             await running.site.live.sweep()
             await one.is_well()
+
+
+class Away:
+    """A policy whose issuer does not answer."""
+
+    async def admit(self, token: str | None, topic: str) -> Admission | None:
+        raise IssuerUnavailable("no answer")
+
+
+async def test_who_comes_while_tokens_cannot_be_checked_shall_come_again():
+    async with gateway() as running:
+        running.gateway.policy = Away()
+        assert await attempt(running, "another") == (1013, "tokens cannot be checked at the moment")
 
 
 async def attempt(running: Running, token: str, **headers: str) -> tuple[int, str] | None:

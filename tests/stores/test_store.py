@@ -105,6 +105,13 @@ def test_an_address_of_no_store_is_refused_with_examples(address: str):
         open_store(address)
 
 
+def test_an_address_that_lacks_a_slash_is_shown_as_it_should_be():
+    with pytest.raises(
+        UsageError, match="'sqlite://notes.db' is not .*: a slash is missing\n  fix: write 'sqlite:///notes.db'"
+    ):
+        open_store("sqlite://notes.db")
+
+
 def test_a_path_after_three_slashes_is_relative_and_after_four_absolute():
     relative, absolute = open_store("sqlite:///notes.db"), open_store("sqlite:////var/notes.db")
     assert isinstance(relative, SqliteStore) and isinstance(absolute, SqliteStore)

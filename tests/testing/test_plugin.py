@@ -90,6 +90,27 @@ def test_add(client, server):
     result.assert_outcomes(passed=2)
 
 
+@pytest.mark.parametrize(
+    "module",
+    [
+        "from tests.testing.toy import server",
+        "from tests.testing.toy import server as calc\nagain = calc",
+        "from tests.testing.toy import ToyServer, server\nanother = ToyServer()",
+    ],
+    ids=["its name", "the only one", "its name before others"],
+)
+def test_the_server_of_the_tests_own_module_needs_no_mark(suite: pytest.Pytester, module: str):
+    test = "def test_add(client): assert client.call('add', a=1, b=2) == 3"
+    run(suite, f"{module}\n\n{test}").assert_outcomes(passed=2)
+
+
+def test_of_several_servers_in_a_module_none_is_guessed(suite: pytest.Pytester):
+    two = "from tests.testing.toy import ToyServer\none, other = ToyServer(), ToyServer()"
+    result = run(suite, f"{two}\n\ndef test_add(client): client.tools()")
+    result.assert_outcomes(errors=2)
+    result.stdout.fnmatch_lines(["*does not know which server*has 2 of them*", "*pytest.mark.serves*"])
+
+
 def test_a_client_without_a_server_is_told_what_to_do(suite: pytest.Pytester):
     result = run(suite, "def test_add(client): client.tools()")
     result.assert_outcomes(errors=2)

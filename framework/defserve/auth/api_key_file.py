@@ -34,6 +34,14 @@ class KeyFile:
         self._seen: tuple[int, int, int] | None = None
         self._known: dict[str, dict[str, Any]] = {}
 
+    def check(self) -> None:
+        """Raises UsageError if the file is there and cannot be used."""
+        try:
+            self._held()
+        except StoreUnavailable as error:
+            fix = f"restore {self.path} from a backup, or move it away and make new keys: defserve keys create"
+            raise UsageError(error.message, fix=fix) from None
+
     async def get(self, space: str, names: Sequence[str]) -> dict[str, bytes]:
         held = self._held().get(space, {})
         return {name: _packed(held[name]) for name in names if name in held}

@@ -16,6 +16,7 @@ from dataclasses import asdict, dataclass, replace
 from functools import partial
 from typing import Any, Final, NamedTuple, Protocol
 
+from defserve.auth.issuers.fetching import IssuerUnavailable
 from defserve.auth.permissions import KeyHolder, scopes_of
 from defserve.auth.principals import Principal, checked_scopes
 from defserve.errors import DefserveError, UsageError
@@ -32,6 +33,7 @@ TOUCH: Final = 60.0
 
 _ID: Final = re.compile(r"[0-9a-f]{16}")
 _TOKEN: Final = re.compile(rf"({_ID.pattern})\.[A-Za-z0-9_-]{{43}}")
+_NOBODYS: Final = "0" * 16
 _STORE: Final = re.compile(r"(?:memory|sqlite|rediss?|redis\+unix):")
 
 
@@ -91,7 +93,10 @@ class ApiKeys:
             raise UsageError("the pepper of API keys is too short", fix="give 16 bytes or more of random text")
 
     async def verify(self, token: str) -> Principal | None:
-        """The holder of a key; None if it is unknown, revoked or expired."""
+        """The holder of a key; None if it is unknown, revoked or expired.
+
+        Raises IssuerUnavailable while keys cannot be checked: nobody is let in, and no client should give up its key.
+        """
         form = _TOKEN.fullmatch(token)
         if form is None:
             return None
@@ -101,9 +106,8 @@ class ApiKeys:
                 return None
             await self._touch(key)
         except DefserveError as error:
-            # Nobody is let in while keys cannot be checked.
             log.error("API keys cannot be checked: %s", error)
-            return None
+            raise IssuerUnavailable(f"API keys cannot be checked: {error}") from None
         scopes = scopes_of(key.permissions) | frozenset(key.scopes)
         return KeyHolder(
             key.principal,
@@ -114,6 +118,20 @@ class ApiKeys:
             per_hour=key.per_hour,
             credential=_credential(key.id),
         )
+
+    async def check_ready(self) -> None:
+        """Raises IssuerUnavailable while keys cannot be checked."""
+        try:
+            await self._store.get(API_KEYS, (_NOBODYS,))
+        except DefserveError as error:
+            raise IssuerUnavailable(f"API keys cannot be checked: {error}") from None
+
+    def check_settings(self) -> None:
+        """Raises UsageError for a file of keys that cannot be used, and will not mend itself."""
+        from defserve.auth.api_key_file import KeyFile
+
+        if isinstance(self._store, KeyFile):
+            self._store.check()
 
     async def create(
         self,

@@ -35,7 +35,7 @@ WORDS: dict[BearerError | None, str] = {
 class Denied:
     """The caller is not let in: the status to answer with, the value of the WWW-Authenticate header, and why.
 
-    `more` are further headers. If the issuer cannot be asked, there is no challenge: another token would not help.
+    `more` are further headers. If a token cannot be checked, there is no challenge: another token would not help.
     """
 
     status: int
@@ -48,9 +48,7 @@ class Denied:
         return replace(self, **{name: getattr(self, name).replace(known, reached) for name in ("challenge", "text")})
 
 
-UNAVAILABLE = Denied(
-    503, "", "Unavailable: the issuer of this token cannot be asked at the moment. Try again", (("retry-after", "2"),)
-)
+UNAVAILABLE = Denied(503, "", "Unavailable: tokens cannot be checked at the moment. Try again", (("retry-after", "2"),))
 
 
 def denial(error: BearerError | None, scopes: Iterable[str], metadata_url: str) -> Denied:

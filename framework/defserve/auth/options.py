@@ -5,7 +5,8 @@ from __future__ import annotations
 import inspect
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from time import monotonic
+from typing import TYPE_CHECKING, Any, Final
 
 from defserve.auth.bearer import MALFORMED, bearer, credential_of
 from defserve.auth.challenges import UNAVAILABLE, BearerError, Denied, ProofError, denial, proof_denial
@@ -14,7 +15,7 @@ from defserve.auth.metadata import ProtectedResource
 from defserve.auth.permissions import KeyHolder, scopes_of
 from defserve.auth.principals import Principal, checked_scopes, scopes_in
 from defserve.auth.urls import checked_url
-from defserve.auth.verifiers import TokenVerifier
+from defserve.auth.verifiers import TokenVerifier, check_ready
 from defserve.errors import UsageError
 from defserve.wire.jsonvalue import as_list, is_array, is_object
 
@@ -22,6 +23,9 @@ if TYPE_CHECKING:
     from defserve.auth.dpop.proofs import DPoP
     from defserve.auth.dpop.shown import ShownProof
     from defserve.auth.site import AuthSite
+
+
+LOOK_SECONDS: Final = 1.0
 
 
 class Auth:
@@ -66,6 +70,7 @@ class Auth:
         self._metadata_url = self.resource.metadata_url if self.resource else ""
         self._implied = _closure({name: checked_scopes(below) for name, below in (implies or {}).items()})
         self._permitted = {name: scopes_of(words) for name, words in (permissions or {}).items()}
+        self._looked = -LOOK_SECONDS, True
         self._adds_scopes = bool(self._implied or self._permitted)
 
     async def authenticate(self, authorization: Iterable[bytes]) -> Principal | Denied | None:
@@ -107,6 +112,19 @@ class Auth:
         if error := await self.dpop.check(shown, token, thumbprint):
             return self._unproved(error)
         return self._sufficient(found)
+
+    async def is_ready(self) -> bool:
+        """Whether tokens can be checked, as far as that is known. Looks once a second at most: anybody may ask."""
+        looked_at, is_ready = self._looked
+        if monotonic() - looked_at < LOOK_SECONDS:
+            return is_ready
+        try:
+            await check_ready(self.verifier)
+            is_ready = True
+        except IssuerUnavailable:
+            is_ready = False
+        self._looked = monotonic(), is_ready
+        return is_ready
 
     async def still_holds(self, authorization: Iterable[bytes]) -> Principal | Denied | None:
         """Who the token of an earlier request proves now. That request has brought the proof, if one is needed.

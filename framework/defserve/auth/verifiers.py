@@ -26,6 +26,18 @@ class TokenVerifier(Protocol):
         ...
 
 
+async def check_ready(verifier: object) -> None:
+    """Raises IssuerUnavailable if a verifier can say that it can check no token now; see `ApiKeys.check_ready`."""
+    if (check := getattr(verifier, "check_ready", None)) is not None:
+        await check()
+
+
+def check_settings(verifier: object) -> None:
+    """Raises UsageError if a verifier finds that it will never work; see `ApiKeys.check_settings`."""
+    if (check := getattr(verifier, "check_settings", None)) is not None:
+        check()
+
+
 def revocations_of(verifier: object) -> Callable[[], AsyncGenerator[str]] | None:
     """Follows the names of credentials that are revoked, where a verifier can; see `ApiKeys.revocations`."""
     return getattr(verifier, "revocations", None)

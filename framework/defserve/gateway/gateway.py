@@ -10,6 +10,7 @@ from math import inf
 from typing import Any, Final, NamedTuple
 
 from defserve.auth.buckets import Buckets, Rate
+from defserve.auth.issuers.fetching import IssuerUnavailable
 from defserve.gateway.limits import GatewayLimits
 from defserve.gateway.metrics import GatewayMetrics
 from defserve.gateway.notices import error, presence, welcome
@@ -26,6 +27,7 @@ NORMAL: Final = 1000
 POLICY: Final = 1008
 TRY_LATER: Final = 1013
 NAMES: Final = 20
+UNCHECKED: Final = "tokens cannot be checked at the moment"
 REPLACED: Final = "another process joined with the same token and has this name now"
 
 
@@ -79,7 +81,10 @@ class Gateway:
             return self._turn_away("topic", POLICY, "no such topic")
         if routing is not None and routing not in ROUTINGS:
             return self._turn_away("routing", POLICY, f"routing is one of {', '.join(ROUTINGS)}")
-        admission = await self.policy.admit(token, topic)
+        try:
+            admission = await self.policy.admit(token, topic)
+        except IssuerUnavailable:
+            return self._turn_away("unchecked", TRY_LATER, UNCHECKED)
         if admission is None:
             # The same answer for a bad token and a wrong topic: nobody learns which topics exist.
             return self._turn_away("token", POLICY, "invalid token or topic")

@@ -16,12 +16,13 @@ from urllib.parse import parse_qs, urlsplit
 
 from defserve.auth.bearer import is_token
 from defserve.auth.failures import FailedTokens
+from defserve.auth.issuers.fetching import IssuerUnavailable
 from defserve.auth.live.credentials import ENDED, LiveCredentials
 from defserve.errors import UsageError
 from defserve.gateway.api import PREFIX, TopicApi
 from defserve.gateway.config import GatewayConfig
 from defserve.gateway.credentials import TopicCredential
-from defserve.gateway.gateway import POLICY, TRY_LATER, AdmissionRefused, Gateway
+from defserve.gateway.gateway import POLICY, TRY_LATER, UNCHECKED, AdmissionRefused, Gateway
 from defserve.gateway.policy import Admission
 from defserve.gateway.requests import GatewayRequest, GatewayResponse, answer, problem, read_request
 from defserve.transports.http.gate import Gate
@@ -208,9 +209,12 @@ class GatewayEndpoint:
         """The response to a plain request."""
         if (refusal := self._refused(request)) is not None:
             return refusal
-        if urlsplit(request.target).path.startswith(PREFIX):
-            return await self._api.answer(request)
-        return await answer(self.gateway, self._admins, request)
+        try:
+            if urlsplit(request.target).path.startswith(PREFIX):
+                return await self._api.answer(request)
+            return await answer(self.gateway, self._admins, request)
+        except IssuerUnavailable:
+            return problem(HTTPStatus.SERVICE_UNAVAILABLE, UNCHECKED, ("Retry-After", "2"))
 
     def addressed(self, request: GatewayRequest, address: Any) -> GatewayRequest:
         """The request with the address that it came from."""
@@ -269,7 +273,7 @@ class GatewayEndpoint:
             return AdmissionRefused(POLICY, f"if_taken is one of {', '.join(IF_TAKEN)}")
         asked = query.get("routing")
         admission = await self.gateway.admit(token, topic, asked[0] if asked else None)
-        if isinstance(admission, AdmissionRefused) and self._failed(request):
+        if isinstance(admission, AdmissionRefused) and admission.code != TRY_LATER and self._failed(request):
             return AdmissionRefused(TRY_LATER, "too many bad tokens")
         return admission
 

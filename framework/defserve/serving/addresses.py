@@ -50,6 +50,10 @@ def serve(server: Served, on: str, token: str | None, token_file: str | None, we
 def _on_stdio(server: Served, on: str) -> int:
     from defserve.runner.stdio import StdioService
 
+    if server.auth is not None and server.auth.in_messages:
+        from defserve.auth.verifiers import check_settings
+
+        check_settings(server.auth.verifier)
     if on in ("stdio", "stdio:") and sys.stdin and sys.stdin.isatty():
         print(
             f"{server.name} waits for a client on standard input; Ctrl-C ends it.\n"

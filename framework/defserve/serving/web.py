@@ -9,6 +9,7 @@ from typing import Protocol
 
 from defserve.auth import Auth
 from defserve.auth.authority import canonical_address
+from defserve.auth.verifiers import check_settings
 from defserve.core.composition import Composition
 from defserve.errors import UsageError
 from defserve.observing.metrics import Metrics
@@ -61,6 +62,8 @@ def app_of(
     In a `group` of processes, each one answers for all of them too.
     """
     refuse_scopes_without_auth(mcp, auth)
+    if auth is not None:
+        check_settings(auth.verifier)
     is_unix = address is not None and address.scheme == "unix"
     _check_local(options, address)
     checked = auth
@@ -71,7 +74,7 @@ def app_of(
 
     async def ready() -> tuple[int, bytes]:
         await provider.start(served.close)
-        return await readiness(provider.composition)
+        return await readiness(provider.composition, checked)
 
     metrics = partial(measured, provider.composition) if group is None else group.metrics
     rest = None
@@ -195,10 +198,12 @@ async def _liveness() -> tuple[int, bytes]:
     return 200, b"ok"
 
 
-async def readiness(composition: Composition) -> tuple[int, bytes]:
-    """Whether this server should get calls."""
+async def readiness(composition: Composition, auth: Auth | None) -> tuple[int, bytes]:
+    """Whether this server should get calls. While it can check no token, it would refuse them all."""
     if composition.draining:
         return 503, b"draining"
+    if auth is not None and not await auth.is_ready():
+        return 503, b"tokens cannot be checked"
     found = [await e.health.readiness(composition) for e in composition.extensions if isinstance(e, MGP)]
     word = found[0] if found else "healthy"
     return 503 if word == "unhealthy" else 200, word.encode()

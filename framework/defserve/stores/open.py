@@ -27,5 +27,8 @@ def open_store(address: str) -> Store:
             from defserve.stores.redis import RedisStore
 
             return RedisStore(f"unix:{rest}" if scheme == "redis+unix" else address)
+        case "sqlite" if rest.strip("/"):
+            fix = f"write 'sqlite:///{rest.lstrip('/')}'; an absolute path has four slashes"
+            raise UsageError(f"{address!r} is not the address of a store: a slash is missing", fix=fix)
         case _:
             raise UsageError(f"{scheme + ':' if rest else address!r} is not the address of a store", fix=_FIX)

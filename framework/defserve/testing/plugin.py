@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator
 from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -87,7 +88,8 @@ def defserve_over(request: pytest.FixtureRequest) -> str:
 def client(request: pytest.FixtureRequest, defserve_era: str, defserve_over: str) -> Generator[SyncClient, None, None]:
     """A connected client of the server under test, without `await`.
 
-    The server comes from `@pytest.mark.serves(...)`, or else from the fixture `server`.
+    The server comes from `@pytest.mark.serves(...)`, else from the fixture `server`, else from the test's own module:
+    its `server`, or the only server that it makes or imports.
     """
     from defserve.testing.client import SyncClient
 
@@ -122,7 +124,7 @@ def _server_under_test(request: pytest.FixtureRequest, over: str) -> tuple[Any, 
     from defserve.host.targets import is_server, load_server
 
     mark = request.node.get_closest_marker("serves")
-    target: Any = mark.args[0] if mark and mark.args else _server_fixture(request)
+    target: Any = mark.args[0] if mark and mark.args else _unmarked_server(request)
     options = {name: value for name, value in mark.kwargs.items() if name != "over"} if mark else {}
     if isinstance(target, str) and (over == "stdio" or is_address(target)):
         return target, options
@@ -141,12 +143,27 @@ def _server_under_test(request: pytest.FixtureRequest, over: str) -> tuple[Any, 
     return server, options
 
 
-def _server_fixture(request: pytest.FixtureRequest) -> Any:
+def _unmarked_server(request: pytest.FixtureRequest) -> Any:
+    """The fixture `server`, or the server of the test's own module."""
     try:
         return request.getfixturevalue("server")
     except pytest.FixtureLookupError:
-        pytest.fail(
-            "the `client` fixture does not know which server to test\n"
-            '  fix: mark the test with @pytest.mark.serves("module:server"), or define a fixture named `server`',
-            pytrace=False,
-        )
+        found = _servers_of(request.node.module)
+    if len(found) == 1:
+        return found[0]
+    several = f": its module has {len(found)} of them, and none is called `server`" if found else ""
+    pytest.fail(
+        f"the `client` fixture does not know which server to test{several}\n"
+        '  fix: mark the test with @pytest.mark.serves("module:server"), define a fixture named `server`, or make or'
+        " import one server in the module of the test",
+        pytrace=False,
+    )
+
+
+def _servers_of(module: ModuleType) -> list[Any]:
+    """Its `server`, or else every server that it has, under whatever name."""
+    from defserve.host.targets import is_server
+
+    if is_server(named := vars(module).get("server")):
+        return [named]
+    return list({id(each): each for each in vars(module).values() if is_server(each)}.values())

@@ -21,6 +21,7 @@ from defserve.stores.checkpoints.store import CheckpointStore
 from defserve.stores.sqlite import store as sqlite
 from defserve.stores.sqlite.store import APPLICATION, MIGRATIONS, SqliteStore
 from defserve.stores.store import StoreBusy, StoreChange, StoreCorrupt, StoreFull, StoreReadOnly, StoreUnavailable
+from tests.rows import for_each_row
 from tests.stores.committing import KEY, SECRET, assert_one_line, committing_to
 from tests.stores.conftest import Run
 from tests.stores.sqlite import telling
@@ -209,6 +210,20 @@ def test_a_folder_that_is_missing_is_told_and_may_come(tmp_path: Path, run: Run)
         await store.close()
 
     run(story())
+
+
+@for_each_row(
+    ("place", "fix"),
+    [("no/such/folder/store.db", "make its folder: mkdir -p "), ("spoiled.db", "name another file, or move it away")],
+)
+def test_the_log_names_the_file_and_what_to_do_and_the_error_does_not(
+    tmp_path: Path, run: Run, caplog: pytest.LogCaptureFixture, place: str, fix: str
+):
+    (tmp_path / "spoiled.db").write_bytes(b"not a database" * 1_000)
+    with pytest.raises(StoreUnavailable) as told:
+        run(SqliteStore(tmp_path / place).open())
+    assert f"the store {tmp_path / place} is in trouble" in caplog.text and f"fix: {fix}" in caplog.text
+    assert str(tmp_path) not in str(told.value)
 
 
 def test_a_file_that_is_no_database_is_corrupt_and_left_as_it_is(tmp_path: Path, run: Run):

@@ -9,6 +9,7 @@ from typing import Any, Protocol
 
 from defserve.auth.bearer import is_token
 from defserve.auth.principals import Principal, is_token_id
+from defserve.auth.verifiers import check_ready, check_settings
 from defserve.errors import UsageError
 from defserve.wire import base64url
 from defserve.wire.jsonvalue import is_object
@@ -60,6 +61,14 @@ class Issuers:
     def revocations(self) -> Callable[[], AsyncGenerator[str]] | None:
         """See `ApiKeys.revocations`."""
         return getattr(self._other, "revocations", None)
+
+    async def check_ready(self) -> None:
+        """See `ApiKeys.check_ready`."""
+        await check_ready(self._other)
+
+    def check_settings(self) -> None:
+        """See `ApiKeys.check_settings`."""
+        check_settings(self._other)
 
     async def verify(self, token: str) -> Principal | None:
         """What the verifier of the token's issuer says."""

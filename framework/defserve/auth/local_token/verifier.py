@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from defserve.auth.options import Auth
 from defserve.auth.principals import LOCAL, Principal
 from defserve.auth.urls import is_loopback
+from defserve.auth.verifiers import check_ready, check_settings
 from defserve.errors import UsageError
 
 if TYPE_CHECKING:
@@ -28,6 +29,14 @@ class LocalTokenVerifier:
     def revocations(self) -> Callable[[], AsyncGenerator[str]] | None:
         """See `ApiKeys.revocations`."""
         return getattr(self._others, "revocations", None)
+
+    async def check_ready(self) -> None:
+        """See `ApiKeys.check_ready`."""
+        await check_ready(self._others)
+
+    def check_settings(self) -> None:
+        """See `ApiKeys.check_settings`."""
+        check_settings(self._others)
 
     async def verify(self, token: str) -> Principal | None:
         """The local user for the key, else what the other verifier says. Compared in constant time."""

@@ -19,17 +19,17 @@ from defserve.host.person import agrees
 from defserve.redaction import redact
 from defserve.wire.jsonvalue import is_object
 
-EXAMPLE: Final = """--answer '{"value": true}'"""
+EXAMPLE: Final = """--answer true, --answer '"Ada"' or --answer '{"value": true}'"""
 
 
-def answer_of(text: str) -> dict[str, Any]:
-    """The value of an `--answer`."""
+def answer_of(text: str) -> Any:
+    """The value of an `--answer`: an object, or the value of a question with one field."""
     try:
         answer = json.loads(text)
     except ValueError:
         answer = None
-    if not is_object(answer):
-        raise ArgumentTypeError(f"{text!r} is not a JSON object; write {EXAMPLE}")
+    if answer is None:
+        raise ArgumentTypeError(f"{text!r} is not an answer in JSON; write {EXAMPLE}")
     return answer
 
 
@@ -42,7 +42,7 @@ class PreparedAnswers:
 
     def __init__(
         self,
-        answers: Sequence[dict[str, Any]],
+        answers: Sequence[Any],
         *,
         yes: bool,
         around: Callable[[], AbstractContextManager[None]] = nullcontext,
@@ -105,15 +105,19 @@ class PreparedAnswers:
         )
         raise self.unanswered
 
-    def _prepared(self, answer: dict[str, Any], message: str, schema: dict[str, Any]) -> dict[str, Any]:
-        """Raises UsageError for a field that the question does not have: it would count as no answer."""
-        fields = object_of(schema.get("properties"))
-        if fields and (unknown := [name for name in answer if name not in fields]):
-            self.unanswered = UsageError(
-                f"the question {message!r} has no field {unknown[0]!r}", fix=f"write {_option(schema)}"
-            )
-            raise self.unanswered
-        return answer
+    def _prepared(self, answer: Any, message: str, schema: dict[str, Any]) -> dict[str, Any]:
+        """Raises UsageError for fields that the question does not have: they would count as no answer."""
+        fields = list(object_of(schema.get("properties")))
+        if not is_object(answer) and len(fields) == 1:
+            return {fields[0]: answer}
+        if not is_object(answer):
+            problem = f"the question {message!r} has {len(fields)} fields, and {json.dumps(answer)} is one value"
+        elif fields and (unknown := [name for name in answer if name not in fields]):
+            problem = f"the question {message!r} has no field {unknown[0]!r}"
+        else:
+            return answer
+        self.unanswered = UsageError(problem, fix=f"write {_option(schema)}")
+        raise self.unanswered
 
 
 def _option(schema: dict[str, Any]) -> str:

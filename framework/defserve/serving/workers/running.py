@@ -15,6 +15,7 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
+from defserve.auth.verifiers import check_settings
 from defserve.errors import UsageError
 from defserve.observing.logs import JsonLines, PatientLines, number_lines
 from defserve.protocols.mcp.extension import MCP
@@ -161,6 +162,8 @@ def serve_group(server: ServedInGroup, on: str, workers: int | str, options: Web
     check_sharing(server, count, options)
     if (member := membership()) is not None:
         return serve_as_worker(server, address, member, options)
+    if server.auth is not None:
+        check_settings(server.auth.verifier)
     return supervise(address, count, local_token=options.get("local_token", False), log_json=log_json)
 
 
@@ -181,7 +184,8 @@ def serve_as_worker(server: ServedInGroup, address: Address, member: Membership,
     server.mcp.secret.of_group = group.secret.encode()
     composition = server.composition
     provider = WebSessions(composition)
-    worker = Worker(member, control, provider, partial(web.measured, composition), partial(web.readiness, composition))
+    readiness = partial(web.readiness, composition, server.auth)
+    worker = Worker(member, control, provider, partial(web.measured, composition), readiness)
     app = web.app_of(provider, server.mcp, server.auth, options, address, group.key, worker)
     network = replace(web.network_options(options), started=worker.started)
     sockets = [socket.socket(fileno=number) for number in member.sockets]

@@ -80,6 +80,18 @@ _PROBLEMS: Final[dict[int, tuple[Problem, str]]] = {
     sqlite3.SQLITE_LOCKED: _BUSY,
 }
 
+# For the log, which may say where.
+_BEGIN_ANEW: Final = "or move it away, with the files whose names begin like its own: a new one is made"
+_FIXES: Final[dict[int, str]] = {
+    sqlite3.SQLITE_FULL: "make room on its disk",
+    sqlite3.SQLITE_READONLY: "let the user of this process write the file and its folder",
+    sqlite3.SQLITE_PERM: "let the user of this process write the file and its folder",
+    sqlite3.SQLITE_CORRUPT: f"restore it from a backup, {_BEGIN_ANEW}",
+    sqlite3.SQLITE_NOTADB: f"name another file, {_BEGIN_ANEW}",
+    sqlite3.SQLITE_BUSY: "find the process that keeps it locked, and end it or give it a file of its own",
+    sqlite3.SQLITE_LOCKED: "find the process that keeps it locked, and end it or give it a file of its own",
+}
+
 # Errors of the system about the cache's file → codes of SQLite.
 _CODES: Final[dict[int | None, int]] = {
     errno.EACCES: sqlite3.SQLITE_READONLY,
@@ -284,11 +296,18 @@ class _Connection:
 
     def problem(self, error: Exception) -> Exception:
         """The exception for the caller."""
-        log.error("the store %s is in trouble: %s", self._path, error)
         if not isinstance(error, sqlite3.Error | OSError):
+            log.error("the store %s is in trouble: %s", self._path, error)
             return error
+        log.error("the store %s is in trouble: %s; fix: %s", self._path, error, self._fix(error))
         kind, text = _PROBLEMS.get(_code(error), _UNREADABLE)
         return kind(text, data={"retry_after_ms": int(self._busy * 1000)} if kind is StoreBusy else None)
+
+    def _fix(self, error: Exception) -> str:
+        folder = self._path.absolute().parent
+        if not folder.is_dir():
+            return f"make its folder: mkdir -p {folder}"
+        return _FIXES.get(_code(error), "look at the owner and the permissions of the file and its folder")
 
 
 def _code(error: Exception) -> int:

@@ -50,3 +50,13 @@ def test_a_key_that_ends_with_the_process_is_warned_of_once_and_only_for_the_net
 def test_a_key_that_lasts_is_no_reason_to_warn(caplog: pytest.LogCaptureFixture):
     ServerSecret("the secret that is given").sealer(is_local=False)
     assert caplog.messages == []
+
+
+def test_a_key_that_a_group_of_workers_shares_is_no_reason_to_warn(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+):
+    monkeypatch.delenv(VARIABLE, raising=False)
+    secret = ServerSecret(None)
+    secret.of_group = b"the key of all the workers"
+    secret.sealer(is_local=False)
+    assert caplog.messages == []

@@ -233,7 +233,8 @@ async def test_a_state_that_does_not_fit_its_model_is_refused(version: str):
     async with hosting(Notes().server, version) as host:
         kind, text = refusal(await host.call("list_notes", state={"notes": [{"id": "x", "text": "secret"}]}))
         assert kind == "state_refused"
-        assert text.startswith("The state does not fit its model: notes.0.id: ") and "secret" not in text
+        assert text.startswith("The state of notes.edit does not fit its model: notes.0.id: ") and "secret" not in text
+        assert "fix: if the model has changed" in text
         for checkpoint in (3, "x" * 1_000):
             reply = await host.ask("tools/call", {"name": "list_notes", "arguments": {}, "checkpoint": checkpoint})
             assert reply["error"]["code"] == -32602

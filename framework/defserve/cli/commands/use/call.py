@@ -63,8 +63,9 @@ def main(argv: list[str]) -> int:
         action="append",
         default=[],
         type=answer_of,
-        metavar="OBJECT",
-        help="the answer to a question of the tool, as JSON; repeatable, in the order of the questions",
+        metavar="JSON",
+        help="the answer to a question of the tool, as JSON: an object, or the value of its only field; repeatable, "
+        "in the order of the questions",
     )
     parser.add_argument("--json", action="store_true", help="print the tool's value as JSON, text too")
     parser.add_argument("--raw", action="store_true", help="print the whole result as JSON")

@@ -63,7 +63,7 @@ class ServerSecret:
         from defserve.stores.nonces import StoreNonces
 
         known = self.known()
-        self._is_ephemeral = known is None
+        self._is_ephemeral = known is None and self.of_group is None
         nonces = StoreNonces(self._store) if self._store is not None else None
         return Sealer(known or self.of_group or secrets.token_bytes(32), clock=self._clock, nonces=nonces)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from defserve.auth.bearer import is_token
-from defserve.auth.challenges import Denied
+from defserve.auth.challenges import UNAVAILABLE, Denied
 from defserve.auth.live.bearers import BearerCredential, LiveBearers
 from defserve.auth.options import Auth
 from defserve.auth.principals import Principal
@@ -29,6 +29,12 @@ class TokenRequired(Refused):
     """The caller has not shown who it is."""
 
     error_type = "auth_required"
+
+
+class TokenUnchecked(Refused):
+    """The token may be good, but cannot be checked now."""
+
+    error_type = "server_not_ready"
 
 
 class SessionTokens:
@@ -98,4 +104,6 @@ class MessageTokens:
             return BearerCredential(self._auth, found, authorization)
         if isinstance(found, Denied) and found.status == 403:
             raise NotPermitted("the token lacks a scope", data={"scopes": list(self._auth.scopes)})
+        if found is UNAVAILABLE:
+            raise TokenUnchecked(UNAVAILABLE.text)
         raise TokenRequired("the token is not valid here")

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Generator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Generic, Literal, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, Literal, NamedTuple, TypeVar
 
 from defserve.core.session import Session
 from defserve.errors import UsageError
@@ -35,6 +35,11 @@ M = TypeVar("M")
 
 Mode = Literal["patch", "data", "opaque"]
 Concurrency = Literal["serial", "branch"]
+
+FIX_UNFIT: Final = (
+    "if the model has changed, let it read the old form (a field_validator with mode='before'), or put a repaired "
+    "content in its place: defserve state branch STORE CHECKPOINT --content FILE"
+)
 
 
 class StateOptions(NamedTuple):
@@ -183,7 +188,7 @@ class States(Generic[M]):
         try:
             yield
         except ValueError as error:
-            message = f"The state does not fit its model: {summary(error)}"
+            message = f"The state of {self.name} does not fit its model: {summary(error)}\n  fix: {FIX_UNFIT}"
             raise StateRefused(message, data={"featureSet": self.name}) from None
 
     def refuse_integers(self, text: bytes) -> None:
