@@ -186,8 +186,8 @@ async def test_a_later_file_of_keys_is_refused(kept: Path, version: object, capl
     before, keys = path.read_bytes(), ApiKeys(path, pepper=PEPPER)
     with pytest.raises(StoreUnavailable, match=LATER.format(1).replace("99", str(version))):
         await keys.create("carol")
-    with caplog.at_level(logging.ERROR):
-        assert await keys.verify(TOLD["keys"]) is None
+    with caplog.at_level(logging.ERROR), pytest.raises(IssuerUnavailable):
+        await keys.verify(TOLD["keys"])
     assert "upgrade defserve" in caplog.text
     assert path.read_bytes() == before
 

@@ -34,7 +34,7 @@ TOUCH: Final = 60.0
 _ID: Final = re.compile(r"[0-9a-f]{16}")
 _TOKEN: Final = re.compile(rf"({_ID.pattern})\.[A-Za-z0-9_-]{{43}}")
 _NOBODYS: Final = "0" * 16
-_STORE: Final = re.compile(r"(?:memory|sqlite|rediss?|redis\+unix):")
+_STORE: Final = re.compile(r"(?:memory|sqlite|rediss?|redis\+(?:unix|sentinel)):")
 
 
 class KeyStore(Protocol):
