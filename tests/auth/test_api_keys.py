@@ -604,3 +604,8 @@ async def test_a_running_call_ends_with_the_key_in_its_message() -> None:
         await waiting.wait()
         await keys.revoke(made.key.id)
         assert "revoked or has expired" in str(await running)
+
+
+@pytest.mark.parametrize("address", ["redis://h", "rediss://h", "redis+unix:///h", "redis+sentinel://h:26379/main/0"])
+def test_keys_are_kept_in_any_redis(address: str) -> None:
+    assert type(ApiKeys(address, pepper=PEPPER)._store).__name__ == "RedisStore"

@@ -16,6 +16,7 @@ import pytest
 from redis.asyncio import Redis
 
 from defserve.auth.api_keys import ApiKeys
+from defserve.auth.issuers.fetching import IssuerUnavailable
 from defserve.errors import UsageError
 from defserve.stores.audit import log as audit
 from defserve.stores.audit.chain import AuditHead, AuditKeys, head_path
