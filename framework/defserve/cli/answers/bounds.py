@@ -6,6 +6,8 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
+from defserve.cli.screen.counts import counted
+
 Field = Mapping[str, Any]
 
 FORMATS: Final[Mapping[str, tuple[str, re.Pattern[str]]]] = {
@@ -62,11 +64,11 @@ def _number(field: Field) -> list[tuple[str, Callable[[Any], bool]]]:
 def _counted(field: Field, least: str, most: str, thing: str) -> list[tuple[str, Callable[[Any], bool]]]:
     low, high = _figure(field, least) or 0, _figure(field, most)
     if high is not None and low:
-        words = _plural(high, thing) if low == high else f"{low} to {_plural(high, thing)}"
+        words = counted(high, thing) if low == high else f"{low} to {counted(high, thing)}"
     elif high is not None:
-        words = f"at most {_plural(high, thing)}"
+        words = f"at most {counted(high, thing)}"
     elif low:
-        words = f"at least {_plural(low, thing)}"
+        words = f"at least {counted(low, thing)}"
     else:
         return []
     return [(words, lambda value: low <= len(value) and (high is None or len(value) <= high))]
@@ -76,7 +78,3 @@ def _figure(field: Field, name: str) -> int | float | None:
     """A bound, if it is a number. A server may send anything."""
     value = field.get(name)
     return value if isinstance(value, int | float) and not isinstance(value, bool) else None
-
-
-def _plural(count: int | float, thing: str) -> str:
-    return f"{count} {thing}{'' if count == 1 else 's'}"

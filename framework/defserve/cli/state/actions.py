@@ -8,6 +8,7 @@ from argparse import Namespace
 from typing import Any, Final
 
 from defserve.cli.screen.blocks import Data, Line, Table
+from defserve.cli.screen.counts import counted
 from defserve.cli.screen.screen import is_drawn, problem_lines, show
 from defserve.cli.state.opened import OpenedStore, short_ids
 from defserve.cli.state.pages import drawing, moment, operations
@@ -123,7 +124,7 @@ async def verify(opened: OpenedStore, options: Namespace) -> int:
     if options.json:
         show(Data({"ok": not wrong, "trees": len(keys), "checkpoints": count, "problems": wrong}))
     elif not wrong:
-        show(Line(("intact:", "good"), f" {_counted(len(keys), 'tree')}, {_counted(count, 'checkpoint')}"))
+        show(Line(("intact:", "good"), f" {counted(len(keys), 'tree')}, {counted(count, 'checkpoint')}"))
     else:
         rows = ((where, line) for where, lines in wrong.items() for line in lines)
         show(Table(("where", "what"), rows, fit=("where", "what")))
@@ -160,7 +161,3 @@ async def _last(opened: OpenedStore, key: TreeKey, tree: CheckpointTree) -> floa
 
 def named(key: TreeKey) -> dict[str, Any]:
     return {"featureSet": key.feature_set, "owner": key.owner}
-
-
-def _counted(number: int, noun: str) -> str:
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"

@@ -7,6 +7,7 @@ from typing import Any, Final
 
 from defserve.cli.kernel.lines import LONGEST_NOTE, duration, note_of
 from defserve.cli.screen.blocks import Block, Line, Part, Table
+from defserve.cli.screen.counts import counted
 from defserve.cli.screen.styles import state
 from defserve.cli.top.snapshot import ToolFigures, TopSnapshot, WorkerFigures
 
@@ -29,10 +30,6 @@ def page(now: TopSnapshot, before: TopSnapshot | None) -> Iterator[Block]:
         yield tools_table(now, before) if now.tools else "No tool was called yet."
 
 
-def _count(number: Any, noun: str) -> str:
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
-
-
 def _head(now: TopSnapshot, rate: float | None) -> Line:
     facts = now.facts
     parts: list[Part] = [(now.name, "heading")]
@@ -41,8 +38,8 @@ def _head(now: TopSnapshot, rate: float | None) -> Line:
     told = [
         f"up {duration(float(facts['uptime_secs']))}" if "uptime_secs" in facts else "",
         f"{facts['connected']} of {facts['servers']} servers" if "connected" in facts else "",
-        _count(facts["tools"], "tool") if facts.get("tools") is not None else "",
-        _count(facts["sessions"], "session") if "sessions" in facts else "",
+        counted(facts["tools"], "tool") if facts.get("tools") is not None else "",
+        counted(facts["sessions"], "session") if "sessions" in facts else "",
         f"{facts['in_flight']} running" if "in_flight" in facts else "",
         f"{facts['memory_bytes'] / 1_048_576:,.0f} MiB" if "memory_bytes" in facts else "",
         f"{rate:,.1f} calls/s" if rate is not None else "",

@@ -108,11 +108,6 @@ class OfBackend(Item[Any]):
     backend: Relays
 
     @property
-    def server_id(self) -> str:
-        """The backend, for errors."""
-        return self.backend.id
-
-    @property
     def where(self) -> str:
         return f"server {self.backend.id!r}"
 

@@ -69,7 +69,7 @@ class WorkerPool:
         self._waking = self._calling = self._closed = False
         self._lock = threading.Lock()
         self._idle: list[threading.Lock] = []
-        """The bells of the idle threads: who releases one calls its thread. The last has been idle the shortest."""
+        """A lock of each idle thread: releasing it calls the thread. The last has been idle the shortest."""
         self._threads = self._abandoned = self._parked = 0
 
     def submit(self, function: Callable[[], Any], finished: Finished) -> PoolJob:
@@ -165,35 +165,35 @@ class WorkerPool:
 
     def _work(self) -> None:
         _WORKER.afterwards = []
-        bell = threading.Lock()  # free, as if it had been released: a new thread is called
-        while self._is_called(bell):
+        call_lock = threading.Lock()  # free, as if it had been released: a new thread is called
+        while self._is_called(call_lock):
             with self._lock:
                 self._calling = False
-                job = self._take(bell)
+                job = self._take(call_lock)
             while job is not None:
-                job = self._run(job, bell)
+                job = self._run(job, call_lock)
 
-    def _is_called(self, bell: threading.Lock) -> bool:
+    def _is_called(self, call_lock: threading.Lock) -> bool:
         """Wait to be called. False: this thread is not needed any more."""
-        while not bell.acquire(timeout=0 if self._closed else IDLE_SECONDS):
+        while not call_lock.acquire(timeout=0 if self._closed else IDLE_SECONDS):
             with self._lock:
-                if bell in self._idle:
-                    self._idle.remove(bell)
+                if call_lock in self._idle:
+                    self._idle.remove(call_lock)
                     self._threads -= 1
                     return False
         return True
 
-    def _take(self, bell: threading.Lock) -> PoolJob | None:
+    def _take(self, call_lock: threading.Lock) -> PoolJob | None:
         """The next job. None: there is none for this thread, and it is idle now."""
         if not self._jobs or self._free < 0:
-            self._idle.append(bell)
+            self._idle.append(call_lock)
             return None
         job = self._jobs.popleft()
         job.running = not job.abandoned
         self._call()
         return job
 
-    def _run(self, job: PoolJob, bell: threading.Lock) -> PoolJob | None:
+    def _run(self, job: PoolJob, call_lock: threading.Lock) -> PoolJob | None:
         """Run a job, and take the next one."""
         result, error, begins = None, None, job.running
         if begins:
@@ -207,7 +207,7 @@ class WorkerPool:
             if begins and job.abandoned:
                 self._abandoned -= 1
             # Idle before anybody hears of the outcome: the next job needs no other thread.
-            following = self._take(bell)
+            following = self._take(call_lock)
         if begins:
             self.post(lambda: job.finished(result, error))
         return following

@@ -11,6 +11,7 @@ from typing import Any, Final
 from defserve.cli.exits import complain
 from defserve.cli.parser import CommandParser
 from defserve.cli.screen.blocks import Data, Line
+from defserve.cli.screen.counts import counted
 from defserve.cli.screen.progress import ASKING, Working
 from defserve.cli.screen.screen import show
 from defserve.cli.signatures import WHEN
@@ -158,11 +159,7 @@ def _show(made: list[Complaint], found: Definitions, options: Namespace) -> None
 
 def summary(made: list[Complaint], found: Definitions) -> str:
     errors = sum(complaint.level == "error" for complaint in made)
-    counted = f"{_many(errors, 'error')}, {_many(len(made) - errors, 'warning')}" if made else "no problems"
+    problems = f"{counted(errors, 'error')}, {counted(len(made) - errors, 'warning')}" if made else "no problems"
     when = WHEN[found.is_searched]
-    cost = f"{_many(len(found.tools), 'tool')}, about {found.tokens} tokens {when} (characters/4)"
-    return f"{counted}; {cost}"
-
-
-def _many(number: int, what: str) -> str:
-    return f"{number} {what}{'' if number == 1 else 's'}"
+    cost = f"{counted(len(found.tools), 'tool')}, about {found.tokens} tokens {when} (characters/4)"
+    return f"{problems}; {cost}"
