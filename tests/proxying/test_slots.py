@@ -58,6 +58,17 @@ async def test_every_call_is_timed_and_what_fails_is_counted() -> None:
             assert all(began <= ended for began, ended, _ in room.times)
 
 
+@pytest.mark.anyio
+async def test_all_who_wait_until_no_call_runs_are_told() -> None:
+    room = CallSlots("e", 4)
+    room.enter("a")
+    waiting = [asyncio.create_task(room.empty(60)) for _ in range(2)]
+    await asyncio.sleep(0)
+    room.leave("a")
+    async with asyncio.timeout(10):
+        await asyncio.gather(*waiting)
+
+
 @given(
     st.integers(1, 6),
     st.lists(st.tuples(st.sampled_from("abc"), st.sampled_from(["enter", "leave", "cancel", "rest"])), max_size=60),

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any, cast
 
 from defserve.core.call import Batch, Call, Locals, Replied
 from defserve.core.extension import AddressedMessage, Offer, OutgoingMessage
+from defserve.core.failures import failure_reply, too_large
 from defserve.core.identity import may_act_for
 from defserve.core.other_messages import refuse, take_batch, take_other
 from defserve.core.outgoing_requests import OutgoingRequest, OutgoingRequests
-from defserve.core.profile import TOO_MANY_CALLS
 from defserve.core.queueing import CallQueue, goes_ahead, wait_for_room
 from defserve.core.records import record_of, restore
 from defserve.errors import (
@@ -23,9 +23,8 @@ from defserve.errors import (
     NoBackChannel,
     NotOpen,
     PeerGone,
-    TooManyCalls,
 )
-from defserve.wire.codec import decode, encode, encode_early, encode_result, notification
+from defserve.wire.codec import decode, encode_early, encode_result, notification
 from defserve.wire.messages import Id, Message, Params, Reply, Request
 
 if TYPE_CHECKING:
@@ -228,7 +227,7 @@ class Session(Locals):
             calls[call.id] = call
             composition.running += 1
         except Exception as error:
-            self._reply(call, *self._failure(call, error))
+            self._reply(call, *failure_reply(call, error))
             return True
         try:
             run = method.run  # looked up apart: an attribute that is called is taken for a method
@@ -274,15 +273,15 @@ class Session(Locals):
         try:
             data = encode_result(call.id, call.terms.profile.result(call, result))
             if len(data) > self.composition.limits.response:
-                raise self._too_large(call)
+                raise too_large(call)
         except Exception as error:
-            data, code = self._failure(call, error)
+            data, code = failure_reply(call, error)
         self._end(call, data, code)
 
     def fail(self, call: Call, error: BaseException) -> None:
         """Answer a call with an exception, shaped by the terms of the call."""
         if not call.settled:
-            self._end(call, *(NO_REPLY if call.cancelled else self._failure(call, error)))
+            self._end(call, *(NO_REPLY if call.cancelled else failure_reply(call, error)))
 
     def _end(self, call: Call, data: bytes, code: int | None) -> None:
         call.settled = True
@@ -298,29 +297,6 @@ class Session(Locals):
             composition.admit_next()
         if self.queue is not None:
             self.queue.advance()
-
-    def _failure(self, call: Call, error: BaseException) -> tuple[bytes, int | None]:
-        """The reply, and its code if it is an error."""
-        try:
-            data, code = self._encoded_failure(call, error)
-        except ValueError as unspeakable:  # the error's own data has no JSON form
-            return self._encoded_failure(call, unspeakable)
-        if len(data) > self.composition.limits.response:  # an author's message may hold anything
-            return self._encoded_failure(call, self._too_large(call))
-        return data, code
-
-    def _encoded_failure(self, call: Call, error: BaseException) -> tuple[bytes, int | None]:
-        body = call.terms.table.failure(call, error) or call.terms.profile.failure(call, error)
-        code = TOO_MANY_CALLS if isinstance(error, TooManyCalls) else body.get("error", {}).get("code")
-        return encode({"jsonrpc": "2.0", "id": call.id, **body}), code
-
-    def _too_large(self, call: Call) -> LimitExceeded:
-        limit, data = self.composition.limits.response, {"limit": "response"}
-        if (server := getattr(call.subject, "server_id", None)) is None:
-            return LimitExceeded(f"the result is larger than {limit} bytes", data=data)
-        return LimitExceeded(
-            f"the result of server {server!r} is larger than {limit} bytes", data={**data, "server_id": server}
-        )
 
     def _reply(self, call: Call, data: bytes, code: int | None) -> None:
         if call.held:

@@ -75,7 +75,8 @@ class CallSlots:
     async def empty(self, seconds: float) -> None:
         """Wait until no call is under way; at most so many seconds."""
         if self.running:
-            self._emptied = asyncio.Event()
+            self._emptied = self._emptied or asyncio.Event()
+            self._emptied.clear()
             with suppress(TimeoutError):
                 async with asyncio.timeout(seconds):
                     await self._emptied.wait()

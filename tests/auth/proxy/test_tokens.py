@@ -8,7 +8,7 @@ import pytest
 
 from defserve.auth.proxy import grants
 from defserve.stores.memory import MemoryStore
-from defserve.stores.store import StoreUnavailable
+from defserve.stores.store import StoreChange, StoreUnavailable
 from tests.auth.proxied import URL, call, proxy, visiting
 from tests.auth.vendor import FakeVendor
 from tests.rows import for_each_row
@@ -150,6 +150,21 @@ async def test_while_the_store_is_away_nobody_has_to_sign_in_again(monkeypatch: 
         assert refused.status_code == 503 and refused.json()["error"] == "temporarily_unavailable"
         monkeypatch.undo()
         assert (await visit.refresh(tokens["refresh_token"])).status_code == 200
+
+
+async def test_a_refresh_whose_reply_from_the_store_was_lost_is_no_theft(monkeypatch: pytest.MonkeyPatch) -> None:
+    store = MemoryStore()
+    async with visiting(store=store, secret="s" * 32) as visit:
+        tokens = await visit.tokens()
+        change = store.change
+
+        async def repeated(what: StoreChange) -> bool:
+            await change(what)
+            return await change(what)
+
+        monkeypatch.setattr(store, "change", repeated)
+        assert (await visit.refresh(tokens["refresh_token"])).status_code == 200
+        assert (await visit.refresh(tokens["refresh_token"])).json()["error"] == "invalid_grant", "used twice, it is"
 
 
 async def test_every_kind_of_token_is_good_for_its_own_purpose_only() -> None:

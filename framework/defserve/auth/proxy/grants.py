@@ -65,7 +65,10 @@ class Grants:
         return grant
 
     async def renew(self, grant: UserGrant, vendor: str) -> UserGrant | None:
-        """The grant with its next refresh token. None: another request was first, or the grant is gone."""
+        """The grant with its next refresh token. None: another request was first, or the grant is gone.
+
+        Two requests must not come with the same `vendor`; sealing makes a new text each time.
+        """
         after = replace(grant, generation=grant.generation + 1, vendor=vendor)
         change = StoreChange(
             OAUTH_GRANTS.of(grant.id),
@@ -73,7 +76,8 @@ class Grants:
             expect={_RECORD: _packed(grant)},
             ttl=max(grant.until - self._clock(), 1.0),
         )
-        return after if await self._store.change(change) else None
+        # A store that lost its connection may repeat a change, and then find its own first attempt.
+        return after if await self._store.change(change) or await self.find(grant.id) == after else None
 
     async def end(self, id: str) -> None:
         """Take a grant back, and with it every token that hangs on it."""

@@ -67,6 +67,18 @@ async def test_a_cancelled_last_waiter_leaves_the_queue_to_the_one_before():
     assert work.order[1:] == ["first ends", "third begins", "third ends"]
 
 
+async def test_nothing_is_left_of_a_queue_whose_last_waiter_was_cancelled():
+    work = Work()
+    first, second = work.begin("first"), work.begin("second")
+    await turns()
+    second.cancel()
+    await turns()
+    work.gate.set()
+    await first
+    await turns()
+    assert len(work.queues) == 0
+
+
 async def test_a_queue_goes_on_after_a_failure():
     queues = ChannelQueues()
     with pytest.raises(ValueError, match="oh"):

@@ -19,6 +19,10 @@ class ChannelQueues:
         self.waiting = 0
         self._tails: dict[Hashable, asyncio.Future[None]] = {}
 
+    def __len__(self) -> int:
+        """How many queues have work."""
+        return len(self._tails)
+
     @property
     def full(self) -> bool:
         return self.waiting >= MOST_WAITING
@@ -29,6 +33,12 @@ class ChannelQueues:
         before, mine = self._tails.get(queue), asyncio.get_running_loop().create_future()
         self._tails[queue] = mine
         self.waiting += 1
+
+        def end(_: object = None) -> None:
+            mine.set_result(None)
+            if self._tails[queue] is mine:
+                del self._tails[queue]
+
         try:
             if before is not None:
                 await asyncio.wait((before,))
@@ -36,8 +46,6 @@ class ChannelQueues:
         finally:
             self.waiting -= 1
             if before is None or before.done():
-                mine.set_result(None)
+                end()
             else:  # cancelled while it waited: those behind it keep waiting for the one before
-                before.add_done_callback(lambda _: mine.set_result(None))
-            if mine.done() and self._tails[queue] is mine:
-                del self._tails[queue]
+                before.add_done_callback(end)
