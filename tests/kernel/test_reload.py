@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -13,9 +14,10 @@ from hypothesis import strategies as st
 
 from defserve.errors import UsageError
 from defserve.kernel.config.changes import ConfigChanges, changes
-from defserve.kernel.config.entries import ServerEntry, ServerLaunch, ToolFilter
+from defserve.kernel.config.entries import KernelConfig, ServerEntry, ServerLaunch, ToolFilter
 from defserve.proxying.restarts import RestartPolicy
 from tests.kernel.running import entry, running
+from tests.raw import turns
 from tests.waiting import until
 
 
@@ -56,6 +58,29 @@ async def test_a_file_with_a_mistake_changes_nothing(tmp_path: Path) -> None:
             await here.kernel.reload()
         assert await here.call("a_pid") == process
         assert list(here.kernel.members) == ["a"]
+
+
+@pytest.mark.anyio
+async def test_of_two_reloads_the_newer_file_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with running(tmp_path, OFF, A) as here:
+        gates = [asyncio.Event(), asyncio.Event()]
+        slow_disk = iter(gates)
+        gates[1].set()
+
+        async def read(load: Callable[[Path], KernelConfig], path: Path) -> KernelConfig:
+            config = load(path)
+            await next(slow_disk).wait()
+            return config
+
+        monkeypatch.setattr(asyncio, "to_thread", read)
+        first = asyncio.create_task(here.kernel.reload())
+        await turns()
+        here.write(OFF, A, entry("b", more="enabled = false"))
+        second = asyncio.create_task(here.kernel.reload())
+        await turns()
+        gates[0].set()
+        await asyncio.gather(first, second)
+        assert list(here.kernel.members) == ["a", "b"]
 
 
 @pytest.mark.anyio

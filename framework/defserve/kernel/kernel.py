@@ -189,9 +189,9 @@ class Kernel:
 
         Servers whose entries are the same are not touched. The answer says what was done, and what failed.
         """
-        config = await asyncio.to_thread(load, self.config.path)
-        _check(config)
-        async with self._reloading:
+        async with self._reloading:  # the file is read here, too: else an older one could be taken over last
+            config = await asyncio.to_thread(load, self.config.path)
+            _check(config)
             return await self._take_over(config)
 
     # -- members -------------------------------------------------------------------------------------------
