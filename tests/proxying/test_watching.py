@@ -35,6 +35,14 @@ async def test_who_is_refused_does_not_end_what_another_client_hears() -> None:
             assert (await asyncio.wait_for(anext(news), DEADLINE)).params["uri"] == LIVE
 
 
+async def test_of_what_is_refused_in_part_nothing_stays_subscribed() -> None:
+    async with desk().connect("stateless") as client:
+        with pytest.raises(DefserveError, match="not this one"):
+            async with client.listen(uris=[LIVE, REFUSED]):
+                pass
+        assert await client.call("e_fact", name="idle")
+
+
 async def test_what_clients_that_left_wanted_to_hear_of_is_no_longer_asked_for() -> None:
     server = desk()
     async with server.connect("stateless") as staying:

@@ -39,8 +39,10 @@ class Watching:
         self._watched.setdefault(front.key, Watched(front)).uris.update(uris)
         try:
             await channel.updates.want(uris=lambda: self._wanted(self._group(front)))
-        except BaseException:
+        except BaseException as error:
             self._subtract(front, uris)
+            if isinstance(error, PeerError):
+                await self.settle(channel, self._group(front))
             raise
 
     async def drop(self, front: Front, uris: Collection[str], known: Callable[[Front], Channel | None]) -> None:

@@ -61,11 +61,7 @@ class Updates:
                 if (kinds, wanted) != (self._kinds, self.uris) or self._stream is None:
                     await self._listen(kinds, wanted)
             else:
-                for uri in wanted - self.uris:
-                    await self._channel.request("resources/subscribe", {"uri": uri}, SECONDS)
-                for uri in self.uris - wanted:
-                    with suppress(PeerError):
-                        await self._channel.request("resources/unsubscribe", {"uri": uri}, SECONDS)
+                await self._subscribe(wanted)
             self._kinds, self.uris = kinds, wanted
 
     def hear(self, method: str, params: dict[str, Any]) -> None:
@@ -78,6 +74,15 @@ class Updates:
         if self._again is not None:
             self._again.cancel()
         self._stream = None
+
+    async def _subscribe(self, wanted: frozenset[str]) -> None:
+        """One by one. What was accepted before one is refused is known, so that it can be taken back."""
+        for uri in sorted(wanted - self.uris):
+            await self._channel.request("resources/subscribe", {"uri": uri}, SECONDS)
+            self.uris |= {uri}
+        for uri in self.uris - wanted:
+            with suppress(PeerError):
+                await self._channel.request("resources/unsubscribe", {"uri": uri}, SECONDS)
 
     async def _listen(self, kinds: tuple[str, ...], uris: frozenset[str]) -> None:
         old, channel = self._stream, self._channel
