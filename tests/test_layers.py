@@ -12,7 +12,18 @@ import pytest
 from tests.imports import PACKAGE, circle, edges, graph, knots, modules
 
 # What everyone may import.
-OPEN = {"caches", "errors", "exports", "frozen", "limits", "redaction", "version", "wire.base64url", "wire.jsonvalue"}
+OPEN = {
+    "background",
+    "caches",
+    "errors",
+    "exports",
+    "frozen",
+    "limits",
+    "redaction",
+    "version",
+    "wire.base64url",
+    "wire.jsonvalue",
+}
 
 PROTOCOLS = {"protocols.mcp", "protocols.mgp", "protocols.mcpl", "protocols.mcpx"}
 UNDER_PROTOCOLS = {"binding", "guard", "sandbox", "net", "search", "stores", "auth", "core", "wire"}

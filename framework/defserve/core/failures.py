@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 from defserve.core.call import Call, Replied
-from defserve.core.profile import TOO_MANY_CALLS
-from defserve.errors import LimitExceeded, TooManyCalls
-from defserve.wire.codec import encode
+from defserve.errors import LimitExceeded
+from defserve.wire.messages import Params
 
 
 def failure_reply(call: Call, error: BaseException) -> Replied:
-    """The reply, shaped by the terms of the call, and its code if it is an error."""
+    """The reply, and its code if it is an error."""
+    session = call.session
     try:
-        data, code = _encoded(call, error)
+        data, code = session.encode_failure(call, error)
     except ValueError as unspeakable:  # the error's own data has no JSON form
-        return _encoded(call, unspeakable)
-    if len(data) > call.session.composition.limits.response:  # an author's message may hold anything
-        return _encoded(call, too_large(call))
+        return session.encode_failure(call, unspeakable)
+    if len(data) > session.composition.limits.response:  # an author's message may hold anything
+        return session.encode_failure(call, too_large(call))
     return data, code
+
+
+def failure_body(call: Call, error: BaseException) -> Params:
+    """What a reply says beside its id: `error`, or `result` if the model should read it."""
+    return call.terms.table.failure(call, error) or call.terms.profile.failure(call, error)
 
 
 def too_large(call: Call) -> LimitExceeded:
@@ -27,9 +32,3 @@ def too_large(call: Call) -> LimitExceeded:
     return LimitExceeded(
         f"the result of server {server!r} is larger than {limit} bytes", data={**data, "server_id": server}
     )
-
-
-def _encoded(call: Call, error: BaseException) -> Replied:
-    body = call.terms.table.failure(call, error) or call.terms.profile.failure(call, error)
-    code = TOO_MANY_CALLS if isinstance(error, TooManyCalls) else body.get("error", {}).get("code")
-    return encode({"jsonrpc": "2.0", "id": call.id, **body}), code

@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Any, cast
 
 from defserve.core.call import Batch, Call, Locals, Replied
 from defserve.core.extension import AddressedMessage, Offer, OutgoingMessage
-from defserve.core.failures import failure_reply, too_large
+from defserve.core.failures import failure_body, failure_reply, too_large
 from defserve.core.identity import may_act_for
 from defserve.core.other_messages import refuse, take_batch, take_other
 from defserve.core.outgoing_requests import OutgoingRequest, OutgoingRequests
+from defserve.core.profile import TOO_MANY_CALLS
 from defserve.core.queueing import CallQueue, goes_ahead, wait_for_room
 from defserve.core.records import record_of, restore
 from defserve.errors import (
@@ -23,8 +24,9 @@ from defserve.errors import (
     NoBackChannel,
     NotOpen,
     PeerGone,
+    TooManyCalls,
 )
-from defserve.wire.codec import decode, encode_early, encode_result, notification
+from defserve.wire.codec import decode, encode, encode_early, encode_result, notification
 from defserve.wire.messages import Id, Message, Params, Reply, Request
 
 if TYPE_CHECKING:
@@ -297,6 +299,12 @@ class Session(Locals):
             composition.admit_next()
         if self.queue is not None:
             self.queue.advance()
+
+    def encode_failure(self, call: Call, error: BaseException) -> Replied:
+        """The reply for an exception. Raises ValueError if it has no JSON form."""
+        body = failure_body(call, error)
+        code = TOO_MANY_CALLS if isinstance(error, TooManyCalls) else body.get("error", {}).get("code")
+        return encode({"jsonrpc": "2.0", "id": call.id, **body}), code
 
     def _reply(self, call: Call, data: bytes, code: int | None) -> None:
         if call.held:

@@ -18,6 +18,7 @@ from defserve.auth.bearer import is_token
 from defserve.auth.failures import FailedTokens
 from defserve.auth.issuers.fetching import IssuerUnavailable
 from defserve.auth.live.credentials import ENDED, LiveCredentials
+from defserve.background import BackgroundTasks
 from defserve.errors import UsageError
 from defserve.gateway.api import PREFIX, TopicApi
 from defserve.gateway.config import GatewayConfig
@@ -99,7 +100,7 @@ class GatewayConnection(ServerConnection):
             self._reply(request)
         elif request is not None and self.transport.is_reading():
             self.transport.pause_reading()
-            self._endpoint.start_task(self._answer(request))
+            self._endpoint.tasks.start(self._answer(request))
 
     async def _answer(self, request: GatewayRequest) -> None:
         self._reply(await self._endpoint.answer(self._endpoint.addressed(request, self.remote_address)))
@@ -165,7 +166,7 @@ class GatewayConnection(ServerConnection):
             self.transport.write(frames[0] if len(frames) == 1 else b"".join(frames))
 
     def end(self, code: int, reason: str) -> None:
-        self._endpoint.start_task(self.close(code, reason))
+        self._endpoint.tasks.start(self.close(code, reason))
 
 
 class GatewayEndpoint:
@@ -181,7 +182,7 @@ class GatewayEndpoint:
         self._failures = FailedTokens(trusted_proxy=config.trusted_proxy, counted_as=network_of)
         self._trusted_proxy = config.trusted_proxy
         self.live = LiveCredentials()
-        self._tasks: set[asyncio.Task[None]] = set()
+        self.tasks = BackgroundTasks()
         self._to_flush: list[GatewayConnection] = []
 
     def close(self) -> None:
@@ -198,12 +199,6 @@ class GatewayEndpoint:
         connections, self._to_flush = self._to_flush, []
         for connection in connections:
             connection.flush()
-
-    def start_task(self, work: Any) -> None:
-        """Run a task, and keep a reference to it: the loop itself keeps only a weak one."""
-        task = asyncio.ensure_future(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
 
     async def answer(self, request: GatewayRequest) -> GatewayResponse:
         """The response to a plain request."""
@@ -324,7 +319,7 @@ async def listening(
         endpoint.close()
         for server in servers:
             for connection in server.connections:
-                endpoint.start_task(connection.close(SERVICE_RESTART, "the gateway is shutting down"))
+                endpoint.tasks.start(connection.close(SERVICE_RESTART, "the gateway is shutting down"))
             server.close()
         for server in servers:
             await server.wait_closed()

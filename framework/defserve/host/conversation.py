@@ -7,6 +7,7 @@ import logging
 from collections.abc import Callable, Coroutine, Mapping
 from typing import Any, TypeAlias
 
+from defserve.background import BackgroundTasks
 from defserve.errors import PeerError, PeerGone, PeerTimeout
 from defserve.host.exchange.answering import PeerRequests
 from defserve.host.exchange.incoming import IncomingMessages
@@ -57,7 +58,7 @@ class ClientConversation:
         self._last_id = 0
         self._answering = PeerRequests(self._tell)
         self._incoming = IncomingMessages(self._pending, self._answering, on_request, on_notification)
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks = BackgroundTasks()
         self._reader: asyncio.Task[None] | None = None
         self._gone: PeerGone | None = None
         self._left: asyncio.Future[None] | None = None
@@ -333,10 +334,7 @@ class ClientConversation:
 
     def say(self, method: str, params: Params) -> asyncio.Task[None]:
         """Send a notification in another task. It is not an error if the peer has left."""
-        task = asyncio.create_task(self._say(method, params))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-        return task
+        return self._tasks.start(self._say(method, params))
 
     async def _say(self, method: str, params: Params) -> None:
         try:

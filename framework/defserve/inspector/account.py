@@ -9,6 +9,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import Any, Final, Literal, TypeAlias
 
+from defserve.background import BackgroundTasks
 from defserve.errors import UsageError
 from defserve.host.signin.keeping.places import is_kept
 from defserve.inspector.protocol import BadMessage, Json, error_of
@@ -27,7 +28,7 @@ class Account:
     def __init__(self, url: str, push: Callable[[str, Any], object], reopen: Callable[[], object]) -> None:
         self._url, self._push, self._reopen = url, push, reopen
         self._attempt: asyncio.Task[None] | None = None
-        self._looks: set[asyncio.Task[None]] = set()
+        self._looks = BackgroundTasks()
         self._one_look = asyncio.Lock()
         self._told: Json = {"state": "idle"}
         self._kept: Json | None = None
@@ -75,9 +76,7 @@ class Account:
     def look_soon(self) -> None:
         """A conversation was opened or refused: tokens may have come, or ended."""
         if self._url:
-            look = asyncio.create_task(self._look(), name="defserve.inspector account")
-            self._looks.add(look)
-            look.add_done_callback(self._looks.discard)
+            self._looks.start(self._look(), name="defserve.inspector account")
 
     async def aclose(self) -> None:
         await self.cancel()

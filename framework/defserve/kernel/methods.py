@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections.abc import Mapping
 from typing import Any, Final, Protocol
 
+from defserve.background import BackgroundTasks
 from defserve.core.call import Call
 from defserve.core.extension import Handler, Next, Wrapper
 from defserve.errors import InvalidParams, MethodNotFound, PeerError, UsageError
@@ -46,7 +46,7 @@ class KernelMethods:
 
     def __init__(self, kernel: OperatedKernel) -> None:
         self._kernel, self._audit = kernel, KernelAudit(kernel)
-        self._stopping: set[asyncio.Task[Any]] = set()
+        self._stopping = BackgroundTasks()
 
     def around(self) -> Mapping[str, Wrapper]:
         return {
@@ -113,9 +113,7 @@ class KernelMethods:
         """Begin to drain and answer at once, with the true numbers."""
         reason, seconds = reason_of(params), self._seconds(params)
         pending = backend.calls
-        task = asyncio.create_task(self._kernel.stop(backend.id, reason, seconds))
-        self._stopping.add(task)
-        task.add_done_callback(self._stopping.discard)
+        self._stopping.start(self._kernel.stop(backend.id, reason, seconds))
         return {
             "server_id": backend.id,
             "accepted": True,

@@ -10,6 +10,7 @@ from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any, Final, Protocol
 
+from defserve.background import BackgroundTasks
 from defserve.core.extension import Extension, Handler, Offer, Wrapper
 from defserve.errors import DefserveError
 from defserve.kernel.control.listener import controlled
@@ -47,7 +48,7 @@ class Supervision(Extension):
         self._notices = LifecycleNotices(kernel.server)
         self._tasks: dict[str, list[asyncio.Task[None]]] = {}
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._reloads: set[asyncio.Task[None]] = set()
+        self._reloads = BackgroundTasks()
 
     def watch(self, member: Member) -> None:
         """A server has a backend now."""
@@ -125,9 +126,7 @@ class Supervision(Extension):
         return [_stamp(path) for path in self._kernel.config.files]
 
     def _reload_later(self, why: str) -> None:
-        task = asyncio.create_task(self._reload(why))
-        self._reloads.add(task)
-        task.add_done_callback(self._reloads.discard)
+        self._reloads.start(self._reload(why))
 
     async def _reload(self, why: str) -> None:
         path = self._kernel.config.path

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Collection, Coroutine, Hashable, Mapping
+from collections.abc import Collection, Hashable, Mapping
 from contextlib import suppress
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
+from defserve.background import BackgroundTasks
 from defserve.core.call import Call
 from defserve.core.identity import PeerIdentity, may_act_for
 from defserve.errors import DefserveError, PeerError
@@ -57,12 +58,11 @@ class Changes:
         self._catalogue, self._subscriptions = catalogue, subscriptions
         self._watching = Watching(conversations.of, self._watch_group)
         self._skills_read = 0.0
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks = BackgroundTasks()
 
     def stop(self) -> None:
         """The backend ends."""
-        for task in self._tasks:
-            task.cancel()
+        self._tasks.cancel()
 
     async def listen(self, main: Channel) -> None:
         """Have it tell what changes, and ask again for what its fronts want to hear of."""
@@ -86,7 +86,7 @@ class Changes:
     def lost(self, front: Front | None) -> None:
         """The conversation of a front has ended by itself."""
         if front is not None and self._watching.watches(front):
-            self._spawn(self._reopen(front))
+            self._tasks.start(self._reopen(front))
 
     def left(self, session: Session) -> None:
         """A front has left."""
@@ -94,7 +94,7 @@ class Changes:
         is_forgotten = self._watching.forget(lambda front: front.session is session)
         # A conversation of its own ends with it. In one that is shared, the backend must be told.
         if is_forgotten and conversations.per == "shared" and conversations.main is not None:
-            self._spawn(self._watching.settle(conversations.main, SHARED))
+            self._tasks.start(self._watching.settle(conversations.main, SHARED))
 
     # -- skills ------------------------------------------------------------------------------------------
 
@@ -166,11 +166,6 @@ class Changes:
         if self._watching.watches(front):
             with suppress(DefserveError):
                 await self._conversations.of(front)
-
-    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
 
 
 def _watcher(call: Call) -> Front:

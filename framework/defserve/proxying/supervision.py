@@ -8,6 +8,7 @@ import time
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
+from defserve.background import BackgroundTasks
 from defserve.errors import PeerError, PeerGone
 from defserve.protocols.mgp.lifecycle.lifecycle import DEFAULT_REASON, REASONS
 from defserve.proxying.catalogue.catalogue import BackendCatalogue, Clash
@@ -53,7 +54,7 @@ class BackendSupervision:
         self.restarts = 0
         self.is_known = False
         self._task: asyncio.Task[None] | None = None
-        self._retiring: set[asyncio.Task[None]] = set()
+        self._retiring = BackgroundTasks()
         self._failed = ""
         self._join_loop()
 
@@ -186,10 +187,7 @@ class BackendSupervision:
             await self._tell_end(self._conversations.main, reason)
 
     def _retire_soon(self, main: Channel | None, pool: Pool, reason: str, timeout: float) -> asyncio.Task[None]:
-        retiring = asyncio.create_task(self._retire(main, pool, reason, timeout))
-        self._retiring.add(retiring)
-        retiring.add_done_callback(self._retiring.discard)
-        return retiring
+        return self._retiring.start(self._retire(main, pool, reason, timeout))
 
     async def _retire(self, main: Channel | None, pool: Pool, reason: str, timeout: float) -> None:
         """End conversations that take no new calls, when those under way are done or the time is over."""

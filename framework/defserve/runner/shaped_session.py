@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, Protocol
 
 from defserve.core.call import Call, Replied
+from defserve.core.failures import failure_body, failure_reply, too_large
 from defserve.core.session import Session
 from defserve.wire.messages import Params
 
@@ -35,11 +36,10 @@ class ShapedSession(Session):
         try:
             data, code = self.shape.result(call, result)
             if len(data) > self.composition.limits.response:
-                raise self._too_large(call)
+                raise too_large(call)
         except Exception as error:
-            data, code = self._failure(call, error)
+            data, code = failure_reply(call, error)
         self._end(call, data, code)
 
-    def _encoded_failure(self, call: Call, error: BaseException) -> Replied:
-        body = call.terms.table.failure(call, error) or call.terms.profile.failure(call, error)
-        return self.shape.failure(call, body)
+    def encode_failure(self, call: Call, error: BaseException) -> Replied:
+        return self.shape.failure(call, failure_body(call, error))

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any, Final
 
+from defserve.background import BackgroundTasks
 from defserve.cli.topic.lines import EVENTS, describe, facts, short
 from defserve.errors import PeerError, UsageError
 from defserve.host.mcpx.participant import TopicClient
@@ -36,7 +37,7 @@ class TopicTerminal:
     def __init__(self, me: TopicClient, show: Callable[[dict[str, Any]], str]) -> None:
         self._me, self._show = me, show
         self._numbers: dict[str, int] = {}
-        self._work: set[asyncio.Task[None]] = set()
+        self._work = BackgroundTasks()
 
     async def watch(self) -> None:
         """Print what happens, until the gateway leaves."""
@@ -64,7 +65,7 @@ class TopicTerminal:
 
     def approve(self, rest: str) -> None:
         proposal, name = self._chosen(rest)
-        self._start(self._fulfil(proposal, name))
+        self._work.start(self._fulfil(proposal, name))
 
     def reject(self, rest: str) -> None:
         proposal, reason = self._chosen(rest)
@@ -88,13 +89,13 @@ class TopicTerminal:
             raise UsageError("say whom to ask for which tool", fix='do NAME TOOL {"a": 1}')
         params = {"name": tool, "arguments": _arguments(text)}
         if self._me.may(kind_of(REQUEST, "tools/call", params)):
-            self._start(self._tell(tool, self._me.request(name, "tools/call", params)))
+            self._work.start(self._tell(tool, self._me.request(name, "tools/call", params)))
             return
         if name not in self._me.participants:
             raise NotPresent(name, self._me.participants)
         proposal = self._me.propose(name, "tools/call", params)
         self.say(describe(proposal, self._number(proposal)))
-        self._start(self._tell(f"{self._number(proposal)}", self._me.outcome(proposal)))
+        self._work.start(self._tell(f"{self._number(proposal)}", self._me.outcome(proposal)))
 
     def pending(self, rest: str = "") -> None:
         for proposal in self._me.proposals:
@@ -130,11 +131,6 @@ class TopicTerminal:
             self.say(f"done {what}: {short(await work)}")
         except FAILURES as error:
             self.say(f"not done {what}: {error}")
-
-    def _start(self, work: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.create_task(work)
-        self._work.add(task)
-        task.add_done_callback(self._work.discard)
 
     def _chosen(self, rest: str, of: str | None = None) -> tuple[Proposal, str]:
         """The proposal that a command is about, and the rest of the line. `of` counts only those of one proposer."""

@@ -11,6 +11,7 @@ from typing import Any, Final
 
 from pydantic_core import from_json
 
+from defserve.background import BackgroundTasks
 from defserve.errors import PeerError, PeerGone
 from defserve.host.conversation import peer_error
 from defserve.host.exchange.raw_reply import read
@@ -88,7 +89,8 @@ class HttpLink:
         authorizer: Authorizer | None = None,
     ) -> None:
         self._endpoint = endpoint_at(url, headers, token, resolve, authorizer)
-        self._streams = EventStreams(self._endpoint, self._hear, self._spawn, self._overhear)
+        self._tasks = BackgroundTasks()
+        self._streams = EventStreams(self._endpoint, self._hear, self._tasks.start, self._overhear)
         self._listens = listens
         self._session: str | None = None
         self._version: str | None = None
@@ -97,7 +99,6 @@ class HttpLink:
         self._inbox: asyncio.Queue[bytes | Lost | PeerGone | None] = asyncio.Queue(MOST_WAITING)
         self._room = asyncio.Semaphore(MOST_REQUESTS)
         self._asking: dict[Id, asyncio.Task[None]] = {}
-        self._tasks: set[asyncio.Task[None]] = set()
         self._listening: asyncio.Task[None] | None = None
         self._listened = asyncio.Event()
         self._closed = False
@@ -130,7 +131,7 @@ class HttpLink:
         # Not `decode`: the server decides how deep our own arguments may be.
         said = message_of(from_json(message))
         if isinstance(said, Request):
-            task = self._asking[said.id] = self._spawn(self._ask(said, message), f"defserve.host {said.method}")
+            task = self._asking[said.id] = self._tasks.start(self._ask(said, message), f"defserve.host {said.method}")
             task.add_done_callback(lambda done: self._asked(said.id, done))
         elif isinstance(said, Notification) and said.method == "notifications/cancelled":
             await self._cancel(said, message)
@@ -255,7 +256,7 @@ class HttpLink:
             raise self._endpoint.unreachable(error) from None
         if self._listens and isinstance(said, Notification) and said.method == "notifications/initialized":
             self._listened.clear()
-            self._listening = self._spawn(self._listen(), "defserve.host listening")
+            self._listening = self._tasks.start(self._listen(), "defserve.host listening")
             # What a server says on this stream while it is not open, a question for one, is lost.
             with suppress(TimeoutError):
                 async with asyncio.timeout(LISTEN_SECONDS):
@@ -360,12 +361,6 @@ class HttpLink:
     def _session_headers(self) -> dict[str, str]:
         headers = {SESSION: self._session, VERSION: self._version}
         return {name: value for name, value in headers.items() if value is not None}
-
-    def _spawn(self, work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
-        task = asyncio.create_task(work, name=name)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-        return task
 
     def _asked(self, id: Id, task: asyncio.Task[None]) -> None:
         if self._asking.get(id) is task:

@@ -7,6 +7,7 @@ from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Final, Protocol
 
+from defserve.background import BackgroundTasks
 from defserve.errors import InvalidParams
 from defserve.kernel.governance.operators import check_operator, is_operator
 from defserve.kernel.governance.registering import check_rules, entry_of
@@ -47,7 +48,7 @@ class KernelDirectory:
 
     def __init__(self, kernel: ListedKernel) -> None:
         self._kernel = kernel
-        self._ending: set[asyncio.Task[None]] = set()
+        self._ending = BackgroundTasks()
 
     # -- list ----------------------------------------------------------------------------------------------
 
@@ -111,9 +112,7 @@ class KernelDirectory:
         """End what was registered in a conversation that has ended."""
         members = self._kernel.members.values()
         for id in [one.id for one in members if one.creator is not None and one.creator.session is session]:
-            task = asyncio.get_running_loop().create_task(self._kernel.remove(id, "its creator has left"))
-            self._ending.add(task)
-            task.add_done_callback(self._ending.discard)
+            self._ending.start(self._kernel.remove(id, "its creator has left"))
 
     @asynccontextmanager
     async def serving(self) -> AsyncGenerator[None]:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Collection, Coroutine, Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
+from defserve.background import BackgroundTasks
 from defserve.errors import MethodNotFound, PeerError, PeerGone, ProtocolError
 from defserve.host.conversation import ClientConversation
 from defserve.host.eras import PREFIX, ClientOffer, SessionTerms, open_conversation
@@ -120,7 +121,7 @@ class Channel:
         self.is_watched = False
         """Whether it ends with the credential of its front."""
         self._open_questions = 0
-        self._sending: set[asyncio.Task[None]] = set()
+        self._sending = BackgroundTasks()
         self.on_idle: Callable[[], None] | None = None
         """Called when the last call under way is over."""
 
@@ -221,9 +222,7 @@ class Channel:
     def send_only(self, method: str, params: Json, offers: Json) -> None:
         """A request whose answer nobody waits for."""
         complete = self.dressed(params, {}, offers, None)
-        sending = asyncio.create_task(_quietly(self.conversation.request(method, complete, within=LEVEL_SECONDS)))
-        self._sending.add(sending)
-        sending.add_done_callback(self._sending.discard)
+        self._sending.start(_quietly(self.conversation.request(method, complete, within=LEVEL_SECONDS)))
 
     async def want_level(self, level: str | None) -> None:
         """Have it send logs of this level, and whatever others asked for."""

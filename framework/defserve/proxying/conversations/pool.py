@@ -6,6 +6,7 @@ import asyncio
 from collections import Counter
 from collections.abc import Awaitable, Callable, Hashable
 
+from defserve.background import BackgroundTasks
 from defserve.proxying.conversations.channel import Channel
 from defserve.proxying.conversations.fronts import Front
 from defserve.proxying.failures import too_busy
@@ -36,7 +37,7 @@ class Pool:
         self._opening_for: Counter[str] = Counter()
         self._channels: dict[Hashable, Channel] = {}
         self._single: set[Channel] = set()
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks = BackgroundTasks()
         self._sweeper: asyncio.TimerHandle | None = None
 
     def __len__(self) -> int:
@@ -169,9 +170,7 @@ class Pool:
     def _end(self, channel: Channel) -> None:
         if channel.front is not None:
             self.ended(channel.front)
-        task = asyncio.create_task(channel.aclose())
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        self._tasks.start(channel.aclose())
 
     def _sweep_later(self) -> None:
         if self._sweeper is None and self._channels:

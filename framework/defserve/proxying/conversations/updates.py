@@ -8,6 +8,7 @@ from collections.abc import Callable, Collection
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
+from defserve.background import BackgroundTasks
 from defserve.errors import PeerError, PeerGone
 from defserve.host.listening import News, NewsFilter, NewsStream, SubscribedNews
 from defserve.wire.messages import METHOD_NOT_FOUND
@@ -44,7 +45,7 @@ class Updates:
         self._stream: OpenRequest | None = None
         self._listeners: set[NewsStream[Any]] = set()
         self._again: asyncio.TimerHandle | None = None
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks = BackgroundTasks()
         self._is_deaf = False
 
     async def want(
@@ -113,9 +114,7 @@ class Updates:
 
     def _reopen(self) -> None:
         self._stream = None
-        task = asyncio.create_task(self._wanted_again())
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        self._tasks.start(self._wanted_again())
 
     async def _wanted_again(self) -> None:
         with suppress(PeerError):

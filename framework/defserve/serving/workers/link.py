@@ -10,6 +10,8 @@ from contextlib import suppress
 from itertools import count
 from typing import Any, Final, TypeAlias
 
+from defserve.background import BackgroundTasks
+
 LONGEST_LINE: Final = 8 * 1024 * 1024
 """Room for the metrics of a whole group."""
 
@@ -32,7 +34,7 @@ class WorkerLink:
         self._loop = asyncio.get_running_loop()
         self._waiting: dict[int, asyncio.Future[Any]] = {}
         self._ids = count(1)
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks = BackgroundTasks()
         self.last_received = self._loop.time()
 
     @classmethod
@@ -77,9 +79,7 @@ class WorkerLink:
 
     def _take(self, message: dict[str, Any]) -> None:
         if "what" in message:
-            task = self._loop.create_task(self._answer(message))
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
+            self._tasks.start(self._answer(message))
         elif (waiting := self._waiting.get(message["answer"])) is not None and not waiting.done():
             waiting.set_result(message["value"])
 

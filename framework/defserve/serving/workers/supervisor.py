@@ -8,6 +8,7 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from defserve.background import BackgroundTasks
 from defserve.serving.workers.gathering import Gathering
 from defserve.serving.workers.process import GroupPlan, Timing, WorkerProcess
 
@@ -43,7 +44,7 @@ class Supervisor:
         self._stopping: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         self._at_once = asyncio.Event()
         self._is_reload_wanted = asyncio.Event()
-        self._tasks: set[asyncio.Task[Any]] = set()
+        self._tasks = BackgroundTasks()
 
     # -- asked by signals and workers --------------------------------------------------------------------
 
@@ -187,9 +188,7 @@ class Supervisor:
                 place.quick_deaths = 0
         self.say(f"reloaded: {counted(len(workers))} started; those of before finish their calls")
         for worker in before:
-            task = asyncio.create_task(self._retire(worker))
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
+            self._tasks.start(self._retire(worker))
 
     async def _retire(self, worker: WorkerProcess) -> None:
         worker.link.send("leave")
@@ -197,8 +196,7 @@ class Supervisor:
             self.say(f"{worker} did not leave in time and was killed")
 
     async def _end_all(self) -> None:
-        for task in self._tasks:
-            task.cancel()
+        self._tasks.cancel()
         left = [*self.running]
         for worker in left:
             worker.link.send("end")

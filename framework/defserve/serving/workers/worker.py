@@ -12,6 +12,7 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import Any, Final
 
+from defserve.background import BackgroundTasks
 from defserve.runner.signals import end_unless
 from defserve.runner.web_sessions import WebSessions
 from defserve.serving.workers.figures import worker_figures
@@ -39,7 +40,7 @@ class Worker:
         self._measured, self._readiness = measured, readiness
         self._link: WorkerLink | None = None
         self._listener: Any = None
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks = BackgroundTasks()
         self._is_leaving = False
 
     # -- its supervisor ----------------------------------------------------------------------------------
@@ -55,7 +56,7 @@ class Worker:
 
         self._provider.over = over
         faulthandler.register(signal.SIGQUIT)  # shows where it hangs, before the supervisor kills it
-        self._spawn(self._attend())
+        self._tasks.start(self._attend())
 
     async def _attend(self) -> None:
         self._link = link = await WorkerLink.over(self._control, self._asked)
@@ -84,7 +85,7 @@ class Worker:
         if not self._is_leaving:
             self._is_leaving = True
             self._listener.retire()
-            self._spawn(self._linger())
+            self._tasks.start(self._linger())
 
     async def _linger(self) -> None:
         loop = asyncio.get_running_loop()
@@ -143,11 +144,6 @@ class Worker:
             if self._link is not None:
                 return await self._link.ask(what, seconds=SECONDS)
         return None
-
-    def _spawn(self, work: Any) -> None:
-        task = asyncio.get_running_loop().create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
 
 
 def _on_hang_up(

@@ -10,6 +10,7 @@ from typing import Any
 
 from pydantic_core import from_json
 
+from defserve.background import BackgroundTasks
 from defserve.tooling.devserver.client_setup import (
     LISTEN,
     ClientSetup,
@@ -69,7 +70,7 @@ class Relay:
         self._holding, self._held = True, list[bytes]()
         self._asked: dict[str, tuple[ChildConnection, Any]] = {}
         self._numbers = count(1)
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks = BackgroundTasks()
 
     # -- the client --------------------------------------------------------------------------------------
 
@@ -130,14 +131,14 @@ class Relay:
         old = self._links.get(previous) if previous is not None else None
         if link is None:  # already gone; the supervisor will notice
             if old is not None:
-                self._spawn(self._retire(old))
+                self._tasks.start(self._retire(old))
             return
         # Written at once, so that it comes before the next line of the client.
         child.write(b"".join(map(_line, self._preamble(link))))
         heard = self._move(old, link) if old is not None else []
         # A client that was held back has not seen any list.
         news = changes(link.capabilities) if self._opening.initialized is not None and not self._holding else []
-        self._spawn(self._hand_over(old, news + heard))
+        self._tasks.start(self._hand_over(old, news + heard))
 
     def _preamble(self, link: ChildConnection) -> Iterator[Json]:
         """What the client has sent so far and the child does not know yet."""
@@ -187,8 +188,7 @@ class Relay:
 
     async def close(self, seconds: float) -> None:
         """The client has left."""
-        for task in self._tasks:
-            task.cancel()
+        self._tasks.cancel()
         await asyncio.gather(*(link.child.end(seconds) for link in list(self._links.values())))
 
     async def _listen(self, link: ChildConnection) -> None:
@@ -266,11 +266,6 @@ class Relay:
         answer: asyncio.Future[Json] = asyncio.get_running_loop().create_future()
         link.ours[id] = answer
         return {"jsonrpc": "2.0", **request, "id": id}, answer
-
-    def _spawn(self, work: Any) -> None:
-        task = asyncio.create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
 
 
 def _read(line: bytes) -> Json | list[Json]:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from defserve.auth.local_token.files import published
+from defserve.background import BackgroundTasks
 from defserve.errors import UsageError
 from defserve.runner.address import Address
 from defserve.runner.sockets import bound
@@ -72,7 +73,7 @@ class SocketFront:
     def __init__(self, grace: float) -> None:
         self._grace = grace
         self._children: set[ServerProcess] = set()
-        self._leaving: set[asyncio.Task[None]] = set()
+        self._leaving = BackgroundTasks()
 
     async def admit(self, child: ServerProcess) -> None:
         self._children.add(child)
@@ -81,9 +82,7 @@ class SocketFront:
 
     def adopt(self, child: ServerProcess, previous: ServerProcess | None) -> None:
         if previous is not None:
-            task = asyncio.create_task(self._retire(previous))
-            self._leaving.add(task)
-            task.add_done_callback(self._leaving.discard)
+            self._leaving.start(self._retire(previous))
 
     async def _retire(self, child: ServerProcess) -> None:
         await child.end(self._grace + FAREWELL_SECONDS)
@@ -93,6 +92,5 @@ class SocketFront:
         self._children.discard(child)
 
     async def close(self) -> None:
-        for task in self._leaving:
-            task.cancel()
+        self._leaving.cancel()
         await asyncio.gather(*(child.end(FAREWELL_SECONDS) for child in self._children))

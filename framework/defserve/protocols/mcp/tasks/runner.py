@@ -13,6 +13,7 @@ from typing import Any, Final, cast
 
 from pydantic_core import to_json
 
+from defserve.background import BackgroundTasks
 from defserve.core.call import Call
 from defserve.errors import LimitExceeded, Refused, TooManyCalls
 from defserve.limits import Limits
@@ -46,7 +47,7 @@ class TaskRunner:
         self._runs: set[TaskRun] = set()
         self._is_alone = is_alone
         self._listeners: dict[str, list[Listener]] = {}
-        self._finishing: set[asyncio.Task[Any]] = set()
+        self._finishing = BackgroundTasks()
         self._looking: asyncio.Task[None] | None = None
 
     @property
@@ -106,10 +107,7 @@ class TaskRunner:
 
     def afterwards(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
         """Do something that the end of the server waits for."""
-        task = asyncio.create_task(_quietly(work))
-        self._finishing.add(task)
-        task.add_done_callback(self._finishing.discard)
-        return task
+        return self._finishing.start(_quietly(work))
 
     async def change(self, id: str, alter: Alter) -> StoredTask | None:
         """Change a task and tell those who listen to it here."""
@@ -154,8 +152,7 @@ class TaskRunner:
             self._looking.cancel()
         if self._finishing:
             await asyncio.wait(self._finishing, timeout=FAREWELL_SECONDS)
-        for task in self._finishing:
-            task.cancel()
+        self._finishing.cancel()
         await self.heartbeat.end()
 
     def _is_busy(self) -> bool:

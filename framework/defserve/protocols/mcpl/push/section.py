@@ -9,6 +9,7 @@ from contextlib import AbstractAsyncContextManager, ExitStack
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
+from defserve.background import BackgroundTasks
 from defserve.caches import ByteCache
 from defserve.core.session import Session
 from defserve.errors import NoBackChannel, PeerError, PeerTimeout, Refused, UsageError
@@ -74,7 +75,7 @@ class PushSection(Section):
         super().__init__(server)
         self.delays = DELAYS
         self.sources = EventSources(self._yielded, self._may_run)
-        self._sending: set[asyncio.Task[Receipt]] = set()
+        self._sending = BackgroundTasks()
 
     # -- the verb ----------------------------------------------------------------------------------------
 
@@ -231,9 +232,7 @@ class PushSection(Section):
                     BACKLOG,
                 )
                 continue
-            sending = asyncio.create_task(self._outcome(peer, feature_set, wire))
-            self._sending.add(sending)
-            sending.add_done_callback(self._sending.discard)
+            sending = self._sending.start(self._outcome(peer, feature_set, wire))
             begun.append(sending)
             if not waiting:
                 prompt.append(sending)

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from defserve.background import BackgroundTasks
 from defserve.stores.shared.link import SharedLink
 from defserve.stores.shared.scripts import sessions
 from defserve.transports.http.shared.session import SharedSession
@@ -26,7 +27,7 @@ class SessionOwnership:
 
     def __init__(self, link: SharedLink, heard: Mapping[str, int], forget: Callable[[SharedSession], None]) -> None:
         self._link, self._heard, self._forget = link, heard, forget
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks = BackgroundTasks()
         self.replay: Replay = lambda session, news: {}
 
     async def find(self, session: SharedSession, owner: str, is_alive: bool) -> None:
@@ -65,9 +66,7 @@ class SessionOwnership:
             session.owner = ""  # so that the claim is made again, and what was missed is told then
             raise
         if left:
-            task = asyncio.create_task(self._caught_up(session.id, claim, left))
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
+            self._tasks.start(self._caught_up(session.id, claim, left))
         else:
             self._link.write(sessions.CAUGHT_UP, session.id, claim)
 
@@ -94,8 +93,7 @@ class SessionOwnership:
         self._link.write(sessions.CAUGHT_UP, session, claim)
 
     def close(self) -> None:
-        for task in self._tasks:
-            task.cancel()
+        self._tasks.cancel()
 
 
 def record_of(found: Any) -> dict[str, str]:

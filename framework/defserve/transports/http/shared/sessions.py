@@ -13,6 +13,7 @@ from typing import Any, cast
 
 from defserve.auth.principals import Principal
 from defserve.auth.remembered import remembered, written
+from defserve.background import BackgroundTasks
 from defserve.errors import LimitExceeded, Refused
 from defserve.stores.shared.link import SharedLink, before, is_before
 from defserve.stores.shared.scripts import sessions, workers
@@ -57,7 +58,7 @@ class SharedSessions(HttpSessions):
             ("cancel", self._on_cancel),
         ):
             link.receive(kind, receiver)
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks = BackgroundTasks()
         self._checking: asyncio.Task[None] | None = None
         link.renewed.append(self._check_owners_soon)
         link.renewed.append(self._load_missed)
@@ -305,9 +306,7 @@ class SharedSessions(HttpSessions):
             self._load_soon(session)
 
     def _load_soon(self, session: SharedSession) -> None:
-        task = asyncio.create_task(self._loaded(session))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        self._tasks.start(self._loaded(session))
 
     def _check_owners_soon(self) -> None:
         if self._checking is None or self._checking.done():
