@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 import defserve
 from defserve import Limits, Server
-from defserve.caches import ByteCache, remember_short
+from defserve.base.caches import ByteCache, remember_short
 from tests.listening import Listening, listening, request
 from tests.raw import PREFIX, STATELESS
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from defserve.exports import lazy
+from defserve.base.exports import lazy
 from defserve.version import VERSION as __version__
 
 if TYPE_CHECKING:

@@ -32,7 +32,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from defserve.frozen import Frozen
+from defserve.base.frozen import Frozen
 
 
 class DefserveError(Exception):

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import fields
 
+from defserve.base.frozen import Frozen
 from defserve.errors import UsageError
-from defserve.frozen import Frozen
 
 
 class Limits(Frozen):

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from defserve.core.call import Call, Replied
 from defserve.errors import LimitExceeded
 from defserve.wire.messages import Params
 
 
-def failure_reply(call: Call, error: BaseException) -> Replied:
-    """The reply, and its code if it is an error."""
-    session = call.session
+def failure_reply(call: Call, error: BaseException, encode: Callable[[Call, BaseException], Replied]) -> Replied:
+    """The reply, and its code if it is an error. `encode` raises ValueError for what has no form on the wire."""
     try:
-        data, code = session.encode_failure(call, error)
-    except ValueError as unspeakable:  # the error's own data has no JSON form
-        return session.encode_failure(call, unspeakable)
-    if len(data) > session.composition.limits.response:  # an author's message may hold anything
-        return session.encode_failure(call, too_large(call))
+        data, code = encode(call, error)
+    except ValueError as unspeakable:  # the error's own data
+        return encode(call, unspeakable)
+    if len(data) > call.session.composition.limits.response:  # an author's message may hold anything
+        return encode(call, too_large(call))
     return data, code
 
 

@@ -229,7 +229,7 @@ class Session(Locals):
             calls[call.id] = call
             composition.running += 1
         except Exception as error:
-            self._reply(call, *failure_reply(call, error))
+            self._reply(call, *failure_reply(call, error, self._encode_failure))
             return True
         try:
             run = method.run  # looked up apart: an attribute that is called is taken for a method
@@ -277,13 +277,13 @@ class Session(Locals):
             if len(data) > self.composition.limits.response:
                 raise too_large(call)
         except Exception as error:
-            data, code = failure_reply(call, error)
+            data, code = failure_reply(call, error, self._encode_failure)
         self._end(call, data, code)
 
     def fail(self, call: Call, error: BaseException) -> None:
         """Answer a call with an exception, shaped by the terms of the call."""
         if not call.settled:
-            self._end(call, *(NO_REPLY if call.cancelled else failure_reply(call, error)))
+            self._end(call, *(NO_REPLY if call.cancelled else failure_reply(call, error, self._encode_failure)))
 
     def _end(self, call: Call, data: bytes, code: int | None) -> None:
         call.settled = True
@@ -300,8 +300,7 @@ class Session(Locals):
         if self.queue is not None:
             self.queue.advance()
 
-    def encode_failure(self, call: Call, error: BaseException) -> Replied:
-        """The reply for an exception. Raises ValueError if it has no JSON form."""
+    def _encode_failure(self, call: Call, error: BaseException) -> Replied:
         body = failure_body(call, error)
         code = TOO_MANY_CALLS if isinstance(error, TooManyCalls) else body.get("error", {}).get("code")
         return encode({"jsonrpc": "2.0", "id": call.id, **body}), code

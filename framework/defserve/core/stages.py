@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from defserve.frozen import Frozen
+from defserve.base.frozen import Frozen
 
 if TYPE_CHECKING:
     from defserve.core.call import Call

@@ -18,7 +18,7 @@ from defserve.auth.bearer import is_token
 from defserve.auth.failures import FailedTokens
 from defserve.auth.issuers.fetching import IssuerUnavailable
 from defserve.auth.live.credentials import ENDED, LiveCredentials
-from defserve.background import BackgroundTasks
+from defserve.base.background import BackgroundTasks
 from defserve.errors import UsageError
 from defserve.gateway.api import PREFIX, TopicApi
 from defserve.gateway.config import GatewayConfig

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from defserve.exports import lazy
+from defserve.base.exports import lazy
 
 if TYPE_CHECKING:
     from defserve.host.addresses import Remote, connect_url

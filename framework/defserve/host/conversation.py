@@ -7,7 +7,7 @@ import logging
 from collections.abc import Callable, Coroutine, Mapping
 from typing import Any, TypeAlias
 
-from defserve.background import BackgroundTasks
+from defserve.base.background import BackgroundTasks
 from defserve.errors import PeerError, PeerGone, PeerTimeout
 from defserve.host.exchange.answering import PeerRequests
 from defserve.host.exchange.incoming import IncomingMessages

@@ -9,7 +9,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import Any, Final, Literal, TypeAlias
 
-from defserve.background import BackgroundTasks
+from defserve.base.background import BackgroundTasks
 from defserve.errors import UsageError
 from defserve.host.signin.keeping.places import is_kept
 from defserve.inspector.protocol import BadMessage, Json, error_of

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from defserve.kernel.kernel import Kernel
 else:
-    from defserve.exports import lazy
+    from defserve.base.exports import lazy
 
     # The command line reads the file, or asks a kernel that runs, without all that a kernel needs.
     __getattr__ = lazy(__name__, {"defserve.kernel.kernel": "Kernel"})

@@ -6,7 +6,7 @@ import time
 from collections.abc import Mapping
 from typing import Any, Final, Protocol
 
-from defserve.background import BackgroundTasks
+from defserve.base.background import BackgroundTasks
 from defserve.core.call import Call
 from defserve.core.extension import Handler, Next, Wrapper
 from defserve.errors import InvalidParams, MethodNotFound, PeerError, UsageError

@@ -10,7 +10,7 @@ from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any, Final, Protocol
 
-from defserve.background import BackgroundTasks
+from defserve.base.background import BackgroundTasks
 from defserve.core.extension import Extension, Handler, Offer, Wrapper
 from defserve.errors import DefserveError
 from defserve.kernel.control.listener import controlled

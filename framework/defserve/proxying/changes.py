@@ -9,7 +9,7 @@ from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from defserve.background import BackgroundTasks
+from defserve.base.background import BackgroundTasks
 from defserve.core.call import Call
 from defserve.core.identity import PeerIdentity, may_act_for
 from defserve.errors import DefserveError, PeerError

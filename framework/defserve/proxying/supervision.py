@@ -8,7 +8,7 @@ import time
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
-from defserve.background import BackgroundTasks
+from defserve.base.background import BackgroundTasks
 from defserve.errors import PeerError, PeerGone
 from defserve.protocols.mgp.lifecycle.lifecycle import DEFAULT_REASON, REASONS
 from defserve.proxying.catalogue.catalogue import BackendCatalogue, Clash

@@ -38,8 +38,8 @@ class ShapedSession(Session):
             if len(data) > self.composition.limits.response:
                 raise too_large(call)
         except Exception as error:
-            data, code = failure_reply(call, error)
+            data, code = failure_reply(call, error, self._encode_failure)
         self._end(call, data, code)
 
-    def encode_failure(self, call: Call, error: BaseException) -> Replied:
+    def _encode_failure(self, call: Call, error: BaseException) -> Replied:
         return self.shape.failure(call, failure_body(call, error))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final
 
-from defserve.caches import ByteCache
+from defserve.base.caches import ByteCache
 from defserve.core.call import Call, Replied
 from defserve.core.extension import Offer
 from defserve.host.tool_value import read_text, tool_error, unwrapped

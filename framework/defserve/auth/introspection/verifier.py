@@ -15,7 +15,7 @@ from defserve.auth.issuers.fetching import TIMEOUT, HttpRequest, IssuerUnavailab
 from defserve.auth.oauth.basic import client_basic
 from defserve.auth.principals import Principal, is_token_id, scopes_in
 from defserve.auth.urls import checked_url
-from defserve.caches import ByteCache
+from defserve.base.caches import ByteCache
 from defserve.errors import UsageError
 from defserve.wire.jsonvalue import as_list, is_object
 

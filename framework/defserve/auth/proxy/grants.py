@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Final
 
-from defserve.caches import ByteCache
+from defserve.base.caches import ByteCache
 from defserve.stores.nonces import StoreNonces
 from defserve.stores.spaces import OAUTH_GRANTS
 from defserve.stores.store import Store, StoreChange, StoreCorrupt

@@ -7,7 +7,7 @@ import json
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any, Final
 
-from defserve.background import BackgroundTasks
+from defserve.base.background import BackgroundTasks
 from defserve.cli.topic.lines import EVENTS, describe, facts, short
 from defserve.errors import PeerError, UsageError
 from defserve.host.mcpx.participant import TopicClient

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from pydantic_core import from_json
 
-from defserve.background import BackgroundTasks
+from defserve.base.background import BackgroundTasks
 from defserve.errors import PeerError, PeerGone
 from defserve.host.conversation import peer_error
 from defserve.host.exchange.raw_reply import read

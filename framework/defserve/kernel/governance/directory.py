@@ -7,7 +7,7 @@ from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Final, Protocol
 
-from defserve.background import BackgroundTasks
+from defserve.base.background import BackgroundTasks
 from defserve.errors import InvalidParams
 from defserve.kernel.governance.operators import check_operator, is_operator
 from defserve.kernel.governance.registering import check_rules, entry_of

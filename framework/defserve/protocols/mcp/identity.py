@@ -6,7 +6,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from defserve.frozen import Frozen
+from defserve.base.frozen import Frozen
 from defserve.protocols.mcp.versions import features
 
 

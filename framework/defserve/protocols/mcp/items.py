@@ -6,11 +6,11 @@ import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, ClassVar, Generic, TypeVar
 
+from defserve.base.frozen import Frozen
 from defserve.binding.signature import Signature
 from defserve.core.call import Call
 from defserve.core.registry import Registry
 from defserve.errors import InvalidParams, UsageError
-from defserve.frozen import Frozen
 from defserve.limits import Limits
 from defserve.protocols.mcp.function import Function
 from defserve.protocols.mcp.identity import Icon, icons_wire

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from time import monotonic
 from typing import Any, Generic, Protocol, TypeVar
 
-from defserve.caches import ByteCache
+from defserve.base.caches import ByteCache
 from defserve.core.call import Call
 from defserve.core.registry import Registry
 from defserve.errors import InvalidParams, TimedOut

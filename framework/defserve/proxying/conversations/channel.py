@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Coroutine, Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from defserve.background import BackgroundTasks
+from defserve.base.background import BackgroundTasks
 from defserve.errors import MethodNotFound, PeerError, PeerGone, ProtocolError
 from defserve.host.conversation import ClientConversation
 from defserve.host.eras import PREFIX, ClientOffer, SessionTerms, open_conversation

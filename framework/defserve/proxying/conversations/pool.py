@@ -6,7 +6,7 @@ import asyncio
 from collections import Counter
 from collections.abc import Awaitable, Callable, Hashable
 
-from defserve.background import BackgroundTasks
+from defserve.base.background import BackgroundTasks
 from defserve.proxying.conversations.channel import Channel
 from defserve.proxying.conversations.fronts import Front
 from defserve.proxying.failures import too_busy

@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
-from defserve.background import BackgroundTasks
+from defserve.base.background import BackgroundTasks
 from defserve.errors import PeerError, PeerGone
 from defserve.host.listening import News, NewsFilter, NewsStream, SubscribedNews
 from defserve.wire.messages import METHOD_NOT_FOUND

@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from pydantic_core import from_json
 
-from defserve.caches import ByteCache
+from defserve.base.caches import ByteCache
 from defserve.core.call import Call, Replied
 from defserve.core.extension import Offer
 from defserve.protocols.mcp.extension import MCP

@@ -10,7 +10,7 @@ from contextlib import suppress
 from itertools import count
 from typing import Any, Final, TypeAlias
 
-from defserve.background import BackgroundTasks
+from defserve.base.background import BackgroundTasks
 
 LONGEST_LINE: Final = 8 * 1024 * 1024
 """Room for the metrics of a whole group."""

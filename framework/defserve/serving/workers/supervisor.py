@@ -8,7 +8,7 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from defserve.background import BackgroundTasks
+from defserve.base.background import BackgroundTasks
 from defserve.serving.workers.gathering import Gathering
 from defserve.serving.workers.process import GroupPlan, Timing, WorkerProcess
 

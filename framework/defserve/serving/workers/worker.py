@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import Any, Final
 
-from defserve.background import BackgroundTasks
+from defserve.base.background import BackgroundTasks
 from defserve.runner.signals import end_unless
 from defserve.runner.web_sessions import WebSessions
 from defserve.serving.workers.figures import worker_figures

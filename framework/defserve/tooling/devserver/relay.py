@@ -10,7 +10,7 @@ from typing import Any
 
 from pydantic_core import from_json
 
-from defserve.background import BackgroundTasks
+from defserve.base.background import BackgroundTasks
 from defserve.tooling.devserver.client_setup import (
     LISTEN,
     ClientSetup,

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from defserve.auth.local_token.files import published
-from defserve.background import BackgroundTasks
+from defserve.base.background import BackgroundTasks
 from defserve.errors import UsageError
 from defserve.runner.address import Address
 from defserve.runner.sockets import bound

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from typing import Any
 
-from defserve.caches import remember_short
+from defserve.base.caches import remember_short
 from defserve.wire.jsonvalue import is_object
 
 BLANKS = b" \t"

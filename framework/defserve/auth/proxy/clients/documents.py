@@ -14,7 +14,7 @@ from defserve.auth.buckets import Buckets, Rate
 from defserve.auth.proxy.clients.client import OAuthClient, described
 from defserve.auth.proxy.errors import OAuthError
 from defserve.auth.urls import checked_url
-from defserve.caches import ByteCache
+from defserve.base.caches import ByteCache
 from defserve.errors import DefserveError, UsageError
 from defserve.wire.jsonvalue import is_object
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from defserve.exports import lazy
+from defserve.base.exports import lazy
 
 if TYPE_CHECKING:
     from defserve.protocols.mcp.asking.client_requests import (

@@ -13,7 +13,7 @@ from typing import Any, Final, cast
 
 from pydantic_core import to_json
 
-from defserve.background import BackgroundTasks
+from defserve.base.background import BackgroundTasks
 from defserve.core.call import Call
 from defserve.errors import LimitExceeded, Refused, TooManyCalls
 from defserve.limits import Limits

@@ -9,8 +9,8 @@ from contextlib import AbstractAsyncContextManager, ExitStack
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
-from defserve.background import BackgroundTasks
-from defserve.caches import ByteCache
+from defserve.base.background import BackgroundTasks
+from defserve.base.caches import ByteCache
 from defserve.core.session import Session
 from defserve.errors import NoBackChannel, PeerError, PeerTimeout, Refused, UsageError
 from defserve.protocols.mcpl import peers

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 
-from defserve.caches import remember_short
+from defserve.base.caches import remember_short
 
 # Several `**/` in a row mean the same as one.
 TOKENS = re.compile(r"(?:^|(?<=/))(?:\*\*+/)+|\*+|[\s\S]")

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from defserve.background import BackgroundTasks
+from defserve.base.background import BackgroundTasks
 from defserve.stores.shared.link import SharedLink
 from defserve.stores.shared.scripts import sessions
 from defserve.transports.http.shared.session import SharedSession

@@ -13,7 +13,7 @@ from typing import Any, cast
 
 from defserve.auth.principals import Principal
 from defserve.auth.remembered import remembered, written
-from defserve.background import BackgroundTasks
+from defserve.base.background import BackgroundTasks
 from defserve.errors import LimitExceeded, Refused
 from defserve.stores.shared.link import SharedLink, before, is_before
 from defserve.stores.shared.scripts import sessions, workers

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from defserve.frozen import Frozen
+from defserve.base.frozen import Frozen
 
 
 class Place(Frozen):

@@ -6,7 +6,7 @@ import subprocess
 
 import pytest
 
-from defserve.exports import lazy
+from defserve.base.exports import lazy
 
 
 def test_a_name_is_taken_from_its_module_when_it_is_asked_for():

@@ -1,0 +1,7 @@
+"""What any program could use: it knows nothing of tools or servers. Everyone may import it.
+
+`background` keeps tasks until they end, `caches` are bounded in bytes, `exports` are lazy, and `frozen` classes cost a
+start nothing.
+
+May import: nothing else.
+"""
