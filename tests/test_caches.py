@@ -191,6 +191,7 @@ def _names(node: ast.expr) -> set[str]:
     }
 
 
+@pytest.mark.slow
 def test_every_cache_is_listed_with_its_bound():
     files = [file for file in PACKAGE.rglob("*.py") if file.relative_to(PACKAGE).parts[0] not in ELSEWHERE]
     found = {name for file in files if file.name != "caches.py" for name in caches_in(file)}
@@ -285,6 +286,7 @@ async def fill(where: Listening, make: Any, first: int, last: int) -> None:
     writer.close()
 
 
+@pytest.mark.slow
 @pytest.mark.anyio
 @pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="reads the memory of this process from /proc")
 @pytest.mark.parametrize("make", [stateless, opening, greedy_opening, pages])

@@ -66,6 +66,7 @@ def runs() -> dict[str, list[Path]]:
     return {"others": [page for page in pages if page not in alone]} | {page.stem: [page] for page in alone}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("pages", runs().values(), ids=runs())
 def test_each_python_block_runs(pages: list[Path], pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from ipaddress import IPv4Address, IPv6Address, ip_address
 from pathlib import Path
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -133,6 +134,7 @@ def _compares_kind(node: ast.Compare) -> bool:
     return asks and bool(words & {"anonymous", "local", "token"})
 
 
+@pytest.mark.slow
 def test_no_other_module_decides_by_the_kind_of_a_caller_or_its_address():
     found = [f"{name}:{line} asks for {word}" for word, name, line in deciding(PACKAGE) if name not in MAY_ASK[word]]
     assert found == []

@@ -50,11 +50,13 @@ def test_every_command_option_and_choice_is_in_the_script(defserve: Run, shell: 
             assert all(flag in out for flag in (*flags, *option.choices))
 
 
+@pytest.mark.slow
 def test_commands_are_completed(offers: Offers):
     assert offers("defserve", "") - {"--help", "--version"} == set(COMMANDS)
     assert offers("defserve", "unin") == {"uninstall"}
 
 
+@pytest.mark.slow
 def test_options_values_and_files_are_completed(offers: Offers):
     assert offers("defserve", "install", "ser") == {"server.py"}
     assert {"--client", "--dry-run"} <= offers("defserve", "install", "server.py", "--")
@@ -62,6 +64,7 @@ def test_options_values_and_files_are_completed(offers: Offers):
     assert offers("defserve", "install", "server.py", "--scope", "p") == {"project"}
 
 
+@pytest.mark.slow
 def test_actions_and_their_options_are_completed(offers: Offers):
     assert offers("defserve", "keys", "re") == {"revoke"}
     assert offers("defserve", "keys", "create", "--per") == {"--per-minute", "--per-hour"}

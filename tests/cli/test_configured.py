@@ -61,6 +61,7 @@ def test_a_server_is_listed_called_inspected_and_checked_by_its_name(defserve: R
     assert code == 1 and "missing-parameter-description" in out
 
 
+@pytest.mark.slow
 def test_its_export_names_the_command_that_starts_it(defserve: Run, project: Path):
     out = defserve("export", "weather", "--format", "mgp").out
     assert f'command = "{sys.executable}"' in out and 'args = ["weather_here.py"]' in out
@@ -104,6 +105,7 @@ def test_an_address_is_spoken_to_with_its_headers(
     assert {exchange.headers["x-team"] for exchange in elsewhere.seen} == {"red"}
 
 
+@pytest.mark.slow
 def test_a_module_goes_before_a_name_and_the_file_says_that_the_name_is_meant(defserve: Run, project: Path):
     (project / "both.py").write_text("from tests.testing.toy import server")
     write(project, both={"command": sys.executable, "args": ["weather_here.py"]})
@@ -180,6 +182,7 @@ def test_another_client_is_told_of_it_by_its_command(defserve: Run, project: Pat
     assert f"defserve install --client cursor --name weather -- {sys.executable} weather_here.py" in err
 
 
+@pytest.mark.slow
 def test_the_tests_of_its_project_are_run(defserve: Run, project: Path, monkeypatch: pytest.MonkeyPatch):
     (project / "test_it.py").write_text("def test_it(): pass")
     (project / "pyproject.toml").write_text("[tool.pytest.ini_options]\naddopts = '-p no:cacheprovider'\n")

@@ -77,6 +77,7 @@ def burns(defserve: Run, on: str, *words: str) -> bool:
     return outcome.code == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("words", [("run", "--local-token"), ("dev",)], ids=" ".join)
 def test_our_commands_connect_as_the_local_user(words: tuple[str, ...], defserve: Run, folder: Path):
     with serving(*words) as (on, _):
@@ -126,6 +127,7 @@ def test_dev_keeps_its_key_when_the_code_changes(defserve: Run, folder: Path):
         wait_until(lambda: burns(defserve, on, "--token", before))
 
 
+@pytest.mark.slow
 def test_the_key_of_a_server_that_was_killed_is_shown_to_nobody_and_opens_nothing(defserve: Run, folder: Path):
     with serving("run", "--local-token") as (on, process):
         (path,) = keys(folder)
@@ -159,6 +161,7 @@ def test_install_gives_a_client_a_key_that_outlives_the_server(defserve: Run, fo
         assert answer.status_code != 401
 
 
+@pytest.mark.slow
 def test_settings_that_others_share_get_no_key(defserve: Run, folder: Path):
     with serving("run", "--local-token") as (on, _):
         installed = defserve("install", on)

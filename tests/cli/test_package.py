@@ -35,6 +35,7 @@ def without_build(built: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(building, "_has", lambda module: module != "build" and built_by(module))
 
 
+@pytest.mark.slow
 def test_a_package_is_all_that_is_published(built: Path):
     assert sorted(path.name for path in (built / "dist").iterdir() if not path.name.startswith(".")) == [
         "server.json",
@@ -224,6 +225,7 @@ def test_a_skill_is_shipped_with_its_server(defserve: Run, tmp_path: Path):
         assert f"weather_mcp-1.2.0/{path}" in source
 
 
+@pytest.mark.slow
 def test_a_wheel_that_forgets_its_skills_is_found_out(defserve: Run, tmp_path: Path):
     project = write_project(tmp_path / "weather-mcp")
     # Beside the package instead of in it: there when the author runs it, and not in the wheel.

@@ -28,6 +28,7 @@ def test_a_terminal_has_colours_and_a_pipe_has_none(tmp_path: Path):
     assert "\x1b" not in piped.stdout and "find_books(" in piped.stdout
 
 
+@pytest.mark.slow
 def test_a_question_is_answered_by_its_number(tmp_path: Path):
     seen = at_terminal("call", SHELF, "lend", "title=Emma", typed=[("(1-2):", "2\n")], cwd=tmp_path)
     text = COLOUR.sub("", seen.text)
@@ -35,6 +36,7 @@ def test_a_question_is_answered_by_its_number(tmp_path: Path):
     assert "To whom?\n    1. Ann from next door\n    2. Bob, who is late\n" in text and text.endswith("bob\n")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("tool", "asked", "said"),
     [

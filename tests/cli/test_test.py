@@ -28,6 +28,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
+@pytest.mark.slow
 def test_the_tests_of_a_project_run_with_the_client_fixture(defserve: Run, project: Path):
     (project / "tests" / "test_server.py").write_text(TESTS)
     assert defserve("test", str(project / "server.py"), "--", "-q").code == 0
@@ -40,6 +41,7 @@ def test_a_test_that_fails_is_the_exit_code(defserve: Run, project: Path):
     assert defserve("test", str(project)).code == 1
 
 
+@pytest.mark.slow
 def test_a_project_without_tests_is_told_how_to_write_one(defserve: Run, project: Path):
     code, _, err = defserve("test", str(project))
     assert code == 1 and "no tests" in err and "def test_it(client)" in err

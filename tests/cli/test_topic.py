@@ -253,6 +253,7 @@ async def test_a_gateway_that_leaves_is_said_to_have_left(tmp_path: Path):
         )
 
 
+@pytest.mark.slow
 async def test_of_two_terminals_with_one_token_the_newer_stays_and_both_are_told(tmp_path: Path):
     async with gateway() as running, terminal_apart(running, tmp_path) as older:
         await older.line("you are admin")

@@ -51,6 +51,7 @@ async def tour(folder: Path, address: str, version: str) -> dict[str, Any]:
 
 
 # Installing may take longer than a test may.
+@pytest.mark.slow
 @pytest.mark.timeout(180)
 @pytest.mark.parametrize("version", ["2025-11-25", "2026-07-28"])
 async def test_it_lists_calls_reads_is_told_and_asked_and_may_change_its_mind(folder: Path, version: str):

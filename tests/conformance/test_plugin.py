@@ -44,6 +44,7 @@ def run(pytester: pytest.Pytester, source: str) -> tuple[pytest.RunResult, dict[
     return result, {id: {name.split("::")[1]: how for name, how in tests.items()} for id, tests in outcomes.items()}
 
 
+@pytest.mark.slow
 def test_each_claim_gets_the_outcome_of_its_tests(pytester: pytest.Pytester) -> None:
     _, outcomes = run(pytester, CLAIMING)
     assert outcomes == {
@@ -55,6 +56,7 @@ def test_each_claim_gets_the_outcome_of_its_tests(pytester: pytest.Pytester) -> 
     }
 
 
+@pytest.mark.slow
 def test_claiming_a_requirement_that_does_not_exist_stops_the_run(pytester: pytest.Pytester) -> None:
     result, outcomes = run(pytester, "import pytest\n@pytest.mark.req('MCP-0.0')\ndef test_it(): ...")
     assert result.ret == pytest.ExitCode.USAGE_ERROR

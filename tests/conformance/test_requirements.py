@@ -37,6 +37,7 @@ def test_each_gap_is_a_known_requirement_with_a_date_and_a_reason() -> None:
         assert gap.reason.strip()
 
 
+@pytest.mark.slow
 def test_tests_claim_only_requirements_that_exist(claimed: dict[str, str]) -> None:
     assert {id: where for id, where in claimed.items() if id not in REQUIREMENTS} == {}
 

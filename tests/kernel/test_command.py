@@ -62,6 +62,7 @@ def wait_for(folder: Path, **states: str) -> dict[str, dict[str, Any]]:
     return found
 
 
+@pytest.mark.slow
 def test_a_kernel_is_operated_from_the_command_line(tmp_path: Path) -> None:
     with kernel(tmp_path, "[kernel]\nwatch = false", entry("a"), entry("b")):
         processes = wait_for(tmp_path, a="connected", b="connected")

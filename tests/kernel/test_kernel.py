@@ -130,6 +130,7 @@ async def test_the_policy_holds_for_the_process_of_a_client_and_harms_no_other_c
         assert int(await here.call("a_add", a=1, b=2)) == 3
 
 
+@pytest.mark.slow
 async def test_a_server_that_hangs_is_found_by_probes_and_started_again(tmp_path: Path) -> None:
     health = "health = { interval_secs = 0.05, timeout_secs = 0.3, failures = 2 }"
     async with running(tmp_path, entry("a", more=f'per = "shared"\n{health}'), entry("b")) as here:
@@ -186,6 +187,7 @@ async def test_a_restart_is_told_in_the_log_and_begins_the_time_anew(tmp_path: P
         assert any(text.startswith("it was not restarted: ") and "no more" in text for text in texts(here))
 
 
+@pytest.mark.slow
 async def test_a_restart_has_no_gap(tmp_path: Path) -> None:
     async with running(tmp_path, entry("a", more='per = "shared"')) as here:
         before = int(await here.call("a_pid"))
@@ -275,12 +277,14 @@ async def test_tools_of_all_servers_are_found_by_what_they_do(tmp_path: Path) ->
                 await here.kernel.search(query, top)
 
 
+@pytest.mark.slow
 async def test_an_operator_finds_tools_that_nobody_was_granted(tmp_path: Path) -> None:
     async with running(tmp_path, '[kernel]\ndefault_policy = "opt-in"', entry("a")) as here:
         found = await here.kernel.search("add two numbers", 1)
         assert [tool["name"] for tool in found] == ["a_add"]
 
 
+@pytest.mark.slow
 async def test_with_many_tools_only_pinned_ones_are_listed(tmp_path: Path) -> None:
     head = '[kernel]\nlevel = "L3"\n[kernel.tools]\npinned = ["b.pid"]'
     async with running(tmp_path, head, entry("a", more='pinned = ["add"]'), entry("b")) as here:

@@ -41,6 +41,7 @@ def backend(name: str, waits: asyncio.Event | None = None) -> Server:
     return server
 
 
+@pytest.mark.slow
 async def test_a_hundred_calls_over_ten_servers_of_which_one_hangs(tmp_path: Path) -> None:
     release = asyncio.Event()
     async with AsyncExitStack() as stack:

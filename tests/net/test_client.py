@@ -253,6 +253,7 @@ async def test_a_compressed_body_is_read(monkeypatch: pytest.MonkeyPatch, coding
             assert net.heard[0].headers["accept-encoding"] == "gzip, deflate"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("coding", CODINGS)
 async def test_a_bomb_is_not_unpacked(monkeypatch: pytest.MonkeyPatch, coding: str) -> None:
     import tracemalloc

@@ -86,6 +86,7 @@ async def of_backend(client: Client, fact: str) -> Any:
     return await client.call("e_fact", name=fact)
 
 
+@pytest.mark.slow
 async def test_all_pages_of_all_lists_are_offered_under_the_prefix(joined: Joined) -> None:
     client = joined.client
     names = [tool["name"] for tool in await client.tools()]

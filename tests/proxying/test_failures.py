@@ -47,6 +47,7 @@ def backend(server: Server, id: str = "e") -> Backend:
     return server.mounts.backends[id]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("era", ERAS)
 async def test_kill_9_during_a_call_costs_that_call_and_nothing_else(era: str) -> None:
     server = front((child(per="shared"), "e"), restarts=SOON)
@@ -87,6 +88,7 @@ async def test_a_dead_child_of_one_client_is_replaced_with_its_subscriptions(era
         await until(lambda: "notifications/resources/updated" in heard)
 
 
+@pytest.mark.slow
 async def test_states_are_told_in_order() -> None:
     server = front((child(per="shared"), "e"), restarts=SOON)
     seen: list[str] = []
@@ -153,6 +155,7 @@ async def test_clients_are_told_no_words_paths_or_commands_of_a_backend_that_fai
     assert "TEAM" in caplog.text
 
 
+@pytest.mark.slow
 async def test_a_backend_that_never_answers_delays_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
     server = front((SILENT, "silent"), (child(), "e"))
     monkeypatch.setattr(mounts, "LIST_WAIT_SECONDS", 600.0)  # whoever waited for a list would wait for ever

@@ -33,6 +33,7 @@ def backend_of(server: Server) -> Any:
     return server.mounts.backends["e"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("era", "back"), ERA_PAIRS)
 async def test_two_principals_have_a_child_each(era: str, back: str) -> None:
     async with at_address(desk(child(version=back))) as url:
@@ -53,6 +54,7 @@ async def test_two_sessions_of_one_principal_have_a_child_each() -> None:
             assert await first.call("e_pid") == await first.call("e_pid")
 
 
+@pytest.mark.slow
 async def test_requests_of_one_principal_without_a_session_share_a_child() -> None:
     async with at_address(desk(child())) as url:
         one, other = (Remote(url, token="a" * 40).connect("stateless") for _ in range(2))
@@ -70,6 +72,7 @@ async def test_a_stranger_without_a_session_gets_a_child_for_one_call_that_ends_
         await until(lambda: not (is_running(first) or is_running(second)))
 
 
+@pytest.mark.slow
 async def test_strangers_that_wait_for_news_have_a_child_each() -> None:
     server = Server("desk")
     server.mount(child(), prefix="e")
@@ -205,6 +208,7 @@ async def test_children_that_are_being_opened_for_strangers_count() -> None:
         await until(lambda: len(backend_of(server).pool) == 0)
 
 
+@pytest.mark.slow
 async def test_a_stranger_that_leaves_while_its_child_is_opened_leaves_no_child_behind(tmp_path: Any) -> None:
     """The child agrees, and is silent when it is asked to tell what changes. Each writes down its process."""
     program = tmp_path / "silent.py"
@@ -284,6 +288,7 @@ async def test_the_child_of_a_key_that_is_revoked_ends(era: str, monkeypatch: py
             assert await bo.call("e_pid") == kept
 
 
+@pytest.mark.slow
 async def test_the_idle_child_of_a_client_without_a_session_ends_with_its_key(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(LiveCredentials.__init__, "__defaults__", (0.02,))
     keys = ApiKeys(MemoryStore(), pepper="0123456789abcdef0123456789abcdef")

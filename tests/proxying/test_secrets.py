@@ -18,6 +18,7 @@ pytestmark = pytest.mark.anyio
 SECRET = "hunter2-is-the-password"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("era", ERAS)
 async def test_a_childs_secret_stays_out_of_results_errors_logs_and_stderr(
     era: str, caplog: pytest.LogCaptureFixture

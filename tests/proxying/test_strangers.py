@@ -47,6 +47,7 @@ async def test_a_stranger_does_not_run_the_dangerous_tool_of_a_child(era: str, m
         assert "shell.execute" in str(result)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("era", ERAS)
 async def test_a_permission_of_the_operator_does_not_spare_a_stranger_the_confirmation(era: str) -> None:
     server = guarded(granted=["shell.execute"])
@@ -75,6 +76,7 @@ async def test_a_strangers_yes_does_not_reach_a_child_and_its_name_does(era: str
         assert await client.call("e_name") == "eve"
 
 
+@pytest.mark.slow
 async def test_a_strangers_yes_does_not_reach_a_task_of_a_child_and_its_name_does() -> None:
     async with at_address(guarded()) as url, Remote(url).connect("stateless", answers=Answers(ask=yes)) as client:
         assert await (await client.start("e_name_later")).result() == "eve"
@@ -82,6 +84,7 @@ async def test_a_strangers_yes_does_not_reach_a_task_of_a_child_and_its_name_doe
             await (await client.start("e_sure_later")).result()
 
 
+@pytest.mark.slow
 async def test_a_stranger_cannot_answer_a_task_of_a_child_before_it_asks() -> None:
     known = guarded(auth=StaticTokens({KEY: "ann"}))
     named, sure = ({"action": "accept", "content": {"value": value}} for value in ("eve", True))
@@ -109,6 +112,7 @@ async def asked_by(task: Any) -> str:
     return key
 
 
+@pytest.mark.slow
 async def test_a_weaker_key_is_not_asked_what_a_call_of_a_stronger_one_needs(tmp_path: Path) -> None:
     asked: list[str] = []
 

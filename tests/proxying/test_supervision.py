@@ -66,6 +66,7 @@ async def given_up(task: asyncio.Task[Any]) -> None:
     await asyncio.gather(task, return_exceptions=True)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", ["stop", "restart"])
 async def test_a_server_whose_end_is_given_up_half_way_has_ended_and_can_be_started(how: str) -> None:
     async with busy() as here:
@@ -88,6 +89,7 @@ async def test_a_server_whose_removal_is_given_up_half_way_is_gone() -> None:
         assert await here.client.tools() == []
 
 
+@pytest.mark.slow
 async def test_an_old_process_ends_though_nobody_waits_for_its_renewal() -> None:
     async with busy() as here:
         renewing = asyncio.create_task(here.backend.renew("reload", timeout=0.5))
@@ -97,6 +99,7 @@ async def test_an_old_process_ends_though_nobody_waits_for_its_renewal() -> None
         assert here.backend.state == "connected"
 
 
+@pytest.mark.slow
 async def test_a_stop_ends_an_old_process_that_still_has_calls() -> None:
     async with busy() as here:
         renewing = asyncio.create_task(here.backend.renew("reload", timeout=600))
@@ -106,6 +109,7 @@ async def test_a_stop_ends_an_old_process_that_still_has_calls() -> None:
         assert not is_running(here.process)
 
 
+@pytest.mark.slow
 async def test_a_server_that_is_stopped_while_its_next_process_opens_stays_stopped() -> None:
     async with busy() as here:
         program, backend = HeldBack(), here.backend
@@ -119,6 +123,7 @@ async def test_a_server_that_is_stopped_while_its_next_process_opens_stays_stopp
         assert not any(map(is_running, [here.process, *program.processes]))
 
 
+@pytest.mark.slow
 async def test_a_server_that_ends_while_its_next_process_opens_has_one_process_in_the_end() -> None:
     async with busy() as here:
         program, backend = HeldBack(), here.backend

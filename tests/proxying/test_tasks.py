@@ -184,6 +184,7 @@ async def test_a_session_that_cancels_cancels_the_task():
         await until(lambda: seen == ["polled", "cancelled"])
 
 
+@pytest.mark.slow
 async def test_a_task_whose_child_dies_has_failed():
     front = proxy(jobs())
     async with callers(front, None) as (client,):

@@ -7,6 +7,8 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
+import pytest
+
 PACKAGE = Path(__file__).parents[2] / "framework" / "defserve"
 
 # A name with a value, or a bare noun with one: what about it?
@@ -26,6 +28,7 @@ def texts() -> Iterator[tuple[str, str]]:
                 yield f"{path.relative_to(PACKAGE)}:{node.lineno}", said
 
 
+@pytest.mark.slow
 def test_every_usage_error_has_a_predicate():
     found = dict(texts())
     assert len(found) > 300

@@ -185,6 +185,7 @@ async def test_subscriptions_that_stay_open_take_no_room():
         assert text_of(await peer.call("hold", {"n": 1})) == "1"
 
 
+@pytest.mark.slow
 async def test_a_websocket_stops_reading_and_refuses_nothing():
     gated = Gated(in_flight=4, queued=8)
     gated.free.set()

@@ -618,6 +618,7 @@ def test_a_client_that_comes_while_a_server_starts_is_served_by_it(tmp_path: Pat
             assert said(read_all(early)) == "early"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("missing", "on"), [("uvicorn", "http://127.0.0.1:0/mcp"), ("websockets", "ws://127.0.0.1:0/mcp")]
 )

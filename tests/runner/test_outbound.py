@@ -54,6 +54,7 @@ async def process(folder: Path, there: TinyGateway, token: str) -> AsyncGenerato
             await found.wait()
 
 
+@pytest.mark.slow
 async def test_a_signal_to_terminate_lets_calls_finish(tmp_path: Path):
     async with gateway(worker=FULL, ann=FULL) as there, stranger(there, "ann") as ann:
         async with process(tmp_path, there, "worker") as server:
@@ -65,6 +66,7 @@ async def test_a_signal_to_terminate_lets_calls_finish(tmp_path: Path):
             assert await asyncio.wait_for(server.wait(), 10) == 0
 
 
+@pytest.mark.slow
 async def test_an_interrupt_ends_at_once(tmp_path: Path):
     async with gateway(worker=FULL, ann=FULL) as there, stranger(there, "ann") as ann:
         async with process(tmp_path, there, "worker") as server:
@@ -75,6 +77,7 @@ async def test_an_interrupt_ends_at_once(tmp_path: Path):
             assert await asyncio.wait_for(server.wait(), 10) == 130
 
 
+@pytest.mark.slow
 async def test_a_token_that_is_refused_ends_the_process_and_says_why(tmp_path: Path):
     async with gateway(worker=FULL) as there, process(tmp_path, there, "wrong") as server:
         assert server.stderr is not None

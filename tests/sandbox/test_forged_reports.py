@@ -110,6 +110,7 @@ def test_a_reporter_that_the_program_has_changed_says_nothing_it_could_not_say_i
     assert (outcome.status, outcome.value) in (("error", None), ("ok", "forged"), ("ok", 7))
 
 
+@pytest.mark.slow
 def test_a_program_that_reports_closes_everything_and_goes_on_ends_with_its_time(jailed: Program) -> None:
     source = everywhere({"status": "ok", "value": "forged"}, "os.closerange(0, 64)\nwhile True: pass")
     outcome = jailed(source, seconds=2)
@@ -144,6 +145,7 @@ def test_without_a_jail_too_a_report_is_not_forged_by_the_program_or_its_childre
     assert outcome.status in ("ok", "error")
 
 
+@pytest.mark.slow
 @for_each_row("level", ["standard", "strict", "readonly"])
 @for_each_row("engine", ["monty", "jail"])
 def test_printed_at_every_level_it_is_only_text(level: Any, engine: str, request: pytest.FixtureRequest) -> None:

@@ -173,6 +173,7 @@ class TestLimits:
     def test_a_program_that_stops_itself_ends_with_its_time(self, jailed: Program) -> None:
         assert jailed("import os, signal\nos.kill(os.getpid(), signal.SIGSTOP)", seconds=0.5).status == "timeout"
 
+    @pytest.mark.slow
     def test_a_program_deaf_to_signals_ends_with_its_time(self, jailed: Program) -> None:
         deaf = "import signal\nfor s in range(1, 64):\n    try:\n        signal.signal(s, signal.SIG_IGN)\n"
         assert (
@@ -188,6 +189,7 @@ class TestLimits:
         outcome = jailed("kept = []\nwhile True:\n    kept.append(bytearray(1_000_000))", memory_bytes=100 * 2**20)
         assert outcome.status == "memory"
 
+    @pytest.mark.slow
     def test_one_huge_value_is_refused_its_memory(self, jailed: Program) -> None:
         assert jailed("'x' * 10**11").status == "memory"
         assert jailed("10 ** 10 ** 10", seconds=2).status in ("memory", "timeout")
@@ -296,6 +298,7 @@ class TestTheRunItself:
         assert [outcome.value for outcome in outcomes] == [n * n for n in range(8)]
         assert [outcome.stdout for outcome in outcomes] == [f"{n}\n" for n in range(8)]
 
+    @pytest.mark.slow
     @pytest.mark.usefixtures("descriptors")
     def test_nothing_is_left_behind_whatever_the_end(self, jailed: Program) -> None:
         for source in ("1", "1/0", "while True: pass", "while True: print('x' * 999)", "import os\nos.abort()"):

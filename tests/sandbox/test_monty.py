@@ -112,6 +112,7 @@ class TestLimits:
     def test_processor_time(self) -> None:
         assert alone("while True:\n    pass", seconds=20, cpu_seconds=0.5).duration_ms < 15_000
 
+    @pytest.mark.slow
     def test_time_cannot_be_caught(self) -> None:
         source = "while True:\n    try:\n        while True:\n            pass\n    except BaseException:\n        pass"
         assert alone(source, seconds=0.5).status == "timeout"

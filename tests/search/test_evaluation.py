@@ -18,6 +18,7 @@ def scores() -> dict[str, dict[str, Score]]:
     return found
 
 
+@pytest.mark.slow
 def test_keywords_and_sentences_find_their_tool_among_the_first_five(scores: dict[str, dict[str, Score]]):
     assert scores["hybrid"]["keyword"].among_five >= 0.97
     assert scores["hybrid"]["sentence"].among_five >= 0.87

@@ -11,6 +11,7 @@ HOST = {"host": "localhost"}
 
 
 # Imported where it runs: it takes a second, and the other workers need not wait for it.
+@pytest.mark.slow
 @pytest.mark.req("GGEN-EXP-3")
 @pytest.mark.parametrize("mode", ["positive", "negative"])
 def test_nothing_is_a_server_error_and_every_answer_is_as_described(mode: str):

@@ -365,6 +365,7 @@ async def test_sockets_that_close_anywhere_leave_no_descriptor(life: Life, parse
                 await asyncio.sleep(0.005)
 
 
+@pytest.mark.slow
 @PARSERS
 async def test_a_socket_that_is_not_read_delays_no_other_of_its_session(parser: str):
     server = Server("loud", "1")

@@ -36,6 +36,7 @@ async def job(seconds: float) -> str:
     return "done"
 
 
+@pytest.mark.slow
 def test_eight_hours_leave_nothing_behind(monkeypatch: pytest.MonkeyPatch):
     counts: list[tuple[int, int, int]] = []
 

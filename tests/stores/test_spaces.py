@@ -75,6 +75,7 @@ def strays(source: str) -> Iterator[str]:
             yield ast.unparse(node)
 
 
+@pytest.mark.slow
 def test_no_module_makes_a_space_of_its_own():
     found = {
         f"{path.relative_to(PACKAGE)}: {stray}"

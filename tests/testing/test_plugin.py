@@ -273,7 +273,7 @@ def test_starting_pytest_imports_nothing_of_ours_but_the_plugin():
         "print(json.dumps(sorted(m for m in sys.modules if m.startswith(ours_or_heavy))))"
     )
     printed = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
-    below = ["exports", "testing", "testing.plugin", "version"]
+    below = ["base", "base.exports", "testing", "testing.plugin", "version"]
     assert json.loads(printed) == ["defserve", *(f"defserve.{name}" for name in below)]
 
 
@@ -319,6 +319,7 @@ def test_a_mark_is_stronger_than_the_command_line(suite: pytest.Pytester):
     result.assert_outcomes(passed=4)
 
 
+@pytest.mark.slow
 def test_a_road_that_does_not_exist_is_told(suite: pytest.Pytester):
     result = run(suite, OVER.format(over=", over='carrier pigeon'", expected=[]))
     result.assert_outcomes(errors=1)

@@ -276,6 +276,7 @@ async def test_a_deadline_passes_though_the_child_reads_nothing():
         await conversation.aclose()
 
 
+@pytest.mark.slow
 @posix
 async def test_a_child_that_is_gone_at_once_is_started_and_said_to_be_gone():
     for _ in range(20):

@@ -20,6 +20,7 @@ async def python(code: str, **options: object) -> ProcessLink:
     return await ProcessLink.spawn(sys.executable, ["-c", code], **options)  # type: ignore[arg-type]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("version", [None, slow("2024-11-05"), "2025-11-25", slow("2026-07-28")])
 async def test_the_official_server_is_understood(version: str | None):
     steps: list[float] = []

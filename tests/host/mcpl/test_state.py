@@ -57,6 +57,7 @@ def sent(server: Any) -> list[dict[str, Any]]:
     return [{name: call[name] for name in ("checkpoint", "state") if name in call} for call in calls]
 
 
+@pytest.mark.slow
 @pytest.mark.req("MCPL-8.2", "MCPL-8.3", "MCPL-8.4", "MCPL-8.5")
 @for_each_row("version", [HANDSHAKE, STATELESS])
 @for_each_row("road", ROADS)

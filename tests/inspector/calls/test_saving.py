@@ -21,6 +21,7 @@ values = st.recursive(
 )
 
 
+@pytest.mark.slow
 @given(st.dictionaries(st.text(min_size=1), values, max_size=4))
 def test_the_line_gives_the_tool_the_same_arguments(arguments: dict[str, Any]):
     assume(MASK not in str(masked(arguments)))  # secrets are left to be filled in

@@ -41,6 +41,7 @@ def drawn(tmp_path: Path, *texts: tuple[str, str, int, str]) -> list[Any]:
     return json.loads(done.stdout)
 
 
+@pytest.mark.slow
 def test_hostile_text_is_drawn_in_time_that_grows_with_its_length(tmp_path: Path):
     blank, count = " ", 20_000
     starts = ["|a|\n", "|a|\n|", "# ", "- ", "1. ", "1", "> ", "---", "* *", "```", "|", "[", "**", "_", ""]

@@ -72,6 +72,7 @@ async def test_a_proposal_is_shown_and_approved_by_a_person_at_the_page():
         assert parts[-1]["proposals"][0]["by"] == "admin"
 
 
+@pytest.mark.slow
 async def test_a_proposal_is_rejected_with_a_reason_and_chat_is_said_and_heard():
     async with (
         gateway() as here,

@@ -17,6 +17,7 @@ def test_a_server_in_a_package_has_its_version():
     assert identity("defserve.cli").version == metadata.version("defserve")
 
 
+@pytest.mark.slow
 def test_a_package_may_be_called_otherwise_than_its_distribution():
     assert identity("_pytest.config").version == metadata.version("pytest")
 

@@ -100,6 +100,7 @@ NEW = pytest.param(MCPL_05, True, id="0.5")
 BOTH = pytest.mark.parametrize(("mcpl", "is_new"), [OLD, NEW])
 
 
+@pytest.mark.slow
 @BOTH
 async def test_what_is_advertised(mcpl: Any, is_new: bool):
     async with program(mcpl) as host:
@@ -145,6 +146,7 @@ async def test_what_is_advertised(mcpl: Any, is_new: bool):
         }
 
 
+@pytest.mark.slow
 async def test_the_receipt():
     async with program(MCPL_05) as host:
         unavailable = {"featureSet": "memory.review", "missingCapabilities": ["contextHooks.afterInference"]}
@@ -180,6 +182,7 @@ async def test_a_policy_may_come_before_an_event_loop_runs():
         assert (await host.ask("tools/list"))["result"]["tools"][0]["name"] == "t"
 
 
+@pytest.mark.slow
 async def test_a_policy_may_come_before_the_host_is_ready():
     async with program(MCPL_05, opened=False) as host:
         about = {"name": "host", "version": "1"}
@@ -192,6 +195,7 @@ async def test_a_policy_may_come_before_the_host_is_ready():
         assert await host.until_asked("channels/register") == [{"channels": [LOBBY]}]
 
 
+@pytest.mark.slow
 @BOTH
 async def test_hooks(mcpl: Any, is_new: bool):
     async with program(mcpl) as host:
@@ -213,6 +217,7 @@ async def test_hooks(mcpl: Any, is_new: bool):
         assert await said(host, "completed") == "inf_1 completed 7"
 
 
+@pytest.mark.slow
 @BOTH
 async def test_push(mcpl: Any, is_new: bool):
     async with program(mcpl) as host:
@@ -221,6 +226,7 @@ async def test_push(mcpl: Any, is_new: bool):
         assert host.asked_for("push/event") == [{**EVENT, **tags}]
 
 
+@pytest.mark.slow
 @BOTH
 async def test_inference(mcpl: Any, is_new: bool):
     async with program(mcpl) as host:
@@ -232,6 +238,7 @@ async def test_inference(mcpl: Any, is_new: bool):
         assert host.asked_for("model/info") == [{}]
 
 
+@pytest.mark.slow
 @BOTH
 async def test_channels(mcpl: Any, is_new: bool):
     async with program(mcpl) as host:
@@ -247,6 +254,7 @@ async def test_channels(mcpl: Any, is_new: bool):
         assert await said(host, "saw") == "chat:lobby hi|chat:lobby saw bye"
 
 
+@pytest.mark.slow
 @BOTH
 async def test_state(mcpl: Any, is_new: bool):
     async with program(mcpl) as host:
@@ -266,6 +274,7 @@ async def test_state(mcpl: Any, is_new: bool):
         assert (await host.ask("state/rollback", asked | {"checkpoint": "nowhere"}))["error"]["code"] == -32005
 
 
+@pytest.mark.slow
 @BOTH
 async def test_switching_a_set_off(mcpl: Any, is_new: bool):
     async with program(mcpl) as host:

@@ -122,6 +122,7 @@ CASES = [
 ]
 
 
+@pytest.mark.slow
 @for_each_row("version", ERAS)
 @for_each_row(("peer", "confirm", "outcome"), CASES)
 async def test_who_confirms_is_what_the_table_says(peer: str, confirm: str, outcome: str, version: str):

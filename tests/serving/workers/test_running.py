@@ -123,6 +123,7 @@ def test_signals_reload_drain_and_interrupt(tmp_path: Path, capfd: pytest.Captur
     assert re.search(r"INFO worker 1 defserve\.requests: tools/call slow ok", said), said
 
 
+@pytest.mark.slow
 def test_a_second_signal_ends_at_once_and_https_and_the_local_token_are_those_of_the_group(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ):

@@ -19,6 +19,7 @@ from tests.waiting import until
 pytestmark = pytest.mark.anyio
 
 
+@pytest.mark.slow
 async def test_workers_share_a_socket_and_one_that_dies_is_replaced(tmp_path: Path):
     async with group(write_server(tmp_path)) as served:
         first, second = served.pids
@@ -113,6 +114,7 @@ async def test_with_a_redis_any_worker_answers_for_a_session_and_a_reload_ends_n
         redis.remove()
 
 
+@pytest.mark.slow
 async def test_a_server_that_cannot_be_loaded_ends_the_group(tmp_path: Path, capfd: pytest.CaptureFixture[str]):
     async with group(write_server(tmp_path, source="raise RuntimeError('no such shelf')")) as served:
         assert await served.ended == 1

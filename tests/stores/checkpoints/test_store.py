@@ -630,6 +630,7 @@ class TreeMachine(RuleBasedStateMachine):
             assert self.run(self.trees[1].content(self.key, id)) == self.model[id].content
 
 
+@pytest.mark.slow
 @pytest.mark.hypothesis
 def test_a_tree_is_at_all_times_what_a_plain_dict_says(store: Store, run: Run):
     few = 15 if isinstance(store, MemoryStore) else 5

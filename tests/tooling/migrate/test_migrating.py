@@ -43,6 +43,7 @@ async def test_a_migrated_program_answers_as_before(program: str) -> None:
             assert steps.agrees(said, step.said), (step, said)
 
 
+@pytest.mark.slow
 @for_each_row("program", steps.STEPS)
 def test_comments_strings_and_layout_stay(program: str) -> None:
     before, after = steps.source(program), migrate(steps.source(program), program).text
@@ -145,6 +146,7 @@ def test_the_command_shows_then_writes(
     assert "cannot be read" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_a_migrated_program_is_served_by_its_own_main(tmp_path: Path) -> None:
     file = tmp_path / "server.py"
     file.write_text(migrate(steps.source("low_level")).text)

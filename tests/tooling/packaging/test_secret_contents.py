@@ -85,6 +85,7 @@ def test_ordinary_text_is_no_secret(text: str):
     assert kind(text.encode()) is None
 
 
+@pytest.mark.slow
 def test_nothing_in_this_framework_is_taken_for_a_secret():
     package = Path(defserve.__file__).parent
     found = {}

@@ -387,6 +387,7 @@ async def test_a_slow_reader_gets_the_newest_progress_and_every_result(tools: To
     assert len(exchange.messages) < 2 * outbox.SLOW
 
 
+@pytest.mark.slow
 async def test_what_waits_for_a_slow_reader_is_bounded_in_number_and_size(tools: Tools, app: Any):
     begun = asyncio.Event()
 

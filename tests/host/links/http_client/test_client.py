@@ -257,6 +257,7 @@ async def test_a_body_that_nobody_reads_makes_the_server_wait():
         await until(lambda: not http._open)
 
 
+@pytest.mark.slow
 @for_each_row("coding", ["gzip", "deflate", "bare"])
 async def test_a_packed_body_is_unpacked_and_bounded_by_what_is_unpacked(coding: str):
     bomb = b"\0" * (16 << 20)

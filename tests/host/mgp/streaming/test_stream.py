@@ -123,6 +123,7 @@ async def test_leaving_early_cancels_the_call(version: str):
                 pass
 
 
+@pytest.mark.slow
 @pytest.mark.req("MGP-12.8/9")
 @pytest.mark.parametrize("road", ["memory", "http", "ws"])
 async def test_a_pace_is_kept_until_it_is_lifted(road: str):

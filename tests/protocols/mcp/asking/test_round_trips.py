@@ -324,6 +324,7 @@ async def test_two_processes_with_one_secret_take_up_each_others_answers():
         assert text_of(await second.request("tools/call", again, follow=False)) == "hello Ann"
 
 
+@pytest.mark.slow
 def test_on_stdio_a_key_that_ends_with_the_process_is_no_matter():
     envelope = {PREFIX + "protocolVersion": STATELESS, PREFIX + "clientCapabilities": OFFER}
     params = {"name": "greet", "arguments": {}, "_meta": envelope}

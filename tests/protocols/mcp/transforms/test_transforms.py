@@ -172,6 +172,7 @@ async def test_guards_judge_what_the_tool_gets() -> None:
             assert result["isError"] and "Blocked" in str(result), result
 
 
+@pytest.mark.slow
 async def test_a_mount_of_a_mount_keeps_what_is_fixed() -> None:
     middle = Server("middle")
     middle.mount(

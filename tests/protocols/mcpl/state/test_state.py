@@ -533,6 +533,7 @@ async def test_a_state_may_be_the_sessions_or_everyones():
             assert notes_of(await one.call("list_notes")) == ["a"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("count", [200, pytest.param(1_000, marks=pytest.mark.soak)])
 async def test_many_interleaved_callers_never_see_one_another(count: int):
     notes = Notes(Server("notes", "1", limits=Limits(sessions_per_principal=1_000, in_flight_total=1_000)))

@@ -144,6 +144,7 @@ def stream_of(exchange: Exchange) -> list[Json]:
     return of(exchange.messages)
 
 
+@pytest.mark.slow
 @pytest.mark.req("MGP-12.4")
 @eras
 @generators
@@ -254,6 +255,7 @@ async def settled(server: Press) -> int:
     return printed
 
 
+@pytest.mark.slow
 @pytest.mark.req("MGP-12.4")
 @eras
 @generators

@@ -315,6 +315,7 @@ async def test_lost_chunks_are_sent_again_while_they_are_kept():
         await peer.ask("mgp/stream/cancel", {"request_id": id})
 
 
+@pytest.mark.slow
 @pytest.mark.req("MGP-12.8/9")
 async def test_a_chunk_that_is_kept_no_more_is_said_to_be_lost():
     async with raw(press(), HANDSHAKE[-1], offer(HANDSHAKE[-1], "streaming")) as peer:

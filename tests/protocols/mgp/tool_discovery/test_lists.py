@@ -41,6 +41,7 @@ async def test_each_level_lists_what_it_says(version: str):
             assert sorted(await names(peer)) == sorted(shown), level
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("version", ERAS)
 async def test_auto_lists_everything_while_it_fits_and_searches_when_it_does_not(version: str):
     small, _ = office("auto")

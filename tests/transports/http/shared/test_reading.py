@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any, cast
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -76,6 +77,7 @@ class Session:
 STEPS = st.lists(st.sampled_from(("theirs", "silent", "ours", "again", "turn")), max_size=40)
 
 
+@pytest.mark.slow
 @given(steps=STEPS, waits=st.lists(st.integers(0, 4), max_size=40), own=st.booleans(), ends=st.booleans())
 @settings(max_examples=examples(60), deadline=None)
 def test_every_event_is_given_once_and_in_order(steps: list[str], waits: list[int], own: bool, ends: bool) -> None:

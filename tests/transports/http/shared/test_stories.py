@@ -259,6 +259,7 @@ async def tell_story(redis: RedisServer, steps: list[Any], monkeypatch: pytest.M
                 await each.leave()
 
 
+@pytest.mark.slow
 @settings(
     max_examples=examples(12),
     # A story that fails waits to its end: to find a shorter one would take an hour.
