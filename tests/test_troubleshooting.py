@@ -14,6 +14,7 @@ from defserve.auth import Auth
 from defserve.errors import DefserveError
 from defserve.testing import Decline
 from tests.cli.conftest import folder as folder
+from tests.effort import thinned
 from tests.raw import PREFIX
 from tests.troubleshooting import (
     ADD,
@@ -276,7 +277,7 @@ def test_the_page_explains_what_is_provoked_here_and_nothing_else():
     assert [text for _, text in HEADING.findall(PAGE.read_text(encoding="utf-8"))] == list(ERRORS)
 
 
-@pytest.mark.parametrize("text", ERRORS)
+@pytest.mark.parametrize("text", thinned(ERRORS, 3))
 def test_users_meet_this_very_text(
     text: str, folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ):

@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from tests.effort import thinned
 from tests.runner.processes import FRAMEWORK, ServerProcess, write_script
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="POSIX pipes and signals")
@@ -234,7 +235,10 @@ server = Server("alive", lifespan=life)
 """
 
 
-@pytest.mark.parametrize("redirection", ["<&-", "<&- >&-", "<&- >&- 2>&-", "</dev/null >&-", "</dev/null 2>&-"])
+REDIRECTIONS = ["<&-", "<&- >&-", "<&- >&- 2>&-", "</dev/null >&-", "</dev/null 2>&-"]
+
+
+@pytest.mark.parametrize("redirection", thinned(REDIRECTIONS, 2))
 @pytest.mark.parametrize("source", [SLEEPERS, LIFESPAN], ids=["plain", "lifespan"])
 def test_streams_that_are_closed_from_the_start_are_at_their_end(redirection: str, source: str, tmp_path: Path):
     script = write_script(tmp_path, source)
