@@ -108,6 +108,7 @@ def test_the_server_is_not_started(defserve: Run, folder: Path):
     assert defserve("check", write(folder, started)).code == 0
 
 
+@pytest.mark.slow
 def test_a_strangers_server_is_checked_by_what_it_lists(defserve: Run, folder: Path):
     write(folder, WRONG + "\nserver.main()\n")
     code, out, _ = defserve("check", "--", sys.executable, "shop.py")

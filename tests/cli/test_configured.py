@@ -67,6 +67,7 @@ def test_its_export_names_the_command_that_starts_it(defserve: Run, project: Pat
     assert f'command = "{sys.executable}"' in out and 'args = ["weather_here.py"]' in out
 
 
+@pytest.mark.slow
 def test_the_file_of_a_folder_above_is_found_and_its_folder_is_where_the_server_starts(
     defserve: Run, project: Path, monkeypatch: pytest.MonkeyPatch
 ):
@@ -75,6 +76,7 @@ def test_the_file_of_a_folder_above_is_found_and_its_folder_is_where_the_server_
     assert f"in {project.name}" in defserve("call", "weather", "forecast", "city=Oslo").out
 
 
+@pytest.mark.slow
 def test_environment_arguments_and_working_folder_are_honoured(
     defserve: Run, project: Path, monkeypatch: pytest.MonkeyPatch
 ):
@@ -119,6 +121,7 @@ def test_a_name_may_be_that_of_a_module_of_the_standard_library(defserve: Run, p
     assert defserve("list", "time").out.startswith("weather")
 
 
+@pytest.mark.slow
 def test_a_name_may_have_dots(defserve: Run, project: Path):
     write(project, **{"io.github.ada/weather": {"command": sys.executable, "args": ["weather_here.py"]}})
     assert defserve("list", "io.github.ada/weather").out.startswith("weather")

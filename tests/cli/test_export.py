@@ -32,6 +32,7 @@ def test_the_schemas_are_printed(defserve: Run):
     assert json.loads(defserve("export", SHOP, "--format", "schemas").out)["price"]["input"]["required"] == ["ticker"]
 
 
+@pytest.mark.slow
 @pytest.mark.req("MGP-15.3")
 @pytest.mark.parametrize(
     ("words", "command"),

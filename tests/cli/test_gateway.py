@@ -70,6 +70,7 @@ def test_an_address_that_cannot_be_is_refused(defserve: Run, file: str, address:
     assert code == 1 and complaint in err
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 0), (signal.SIGINT, 130)])
 def test_it_serves_until_it_is_told_to_end(file: str, number: signal.Signals, code: int):
     async def talk(url: str, process: subprocess.Popen[str]) -> tuple[str, int]:

@@ -43,6 +43,7 @@ def command_in(path: Path, key: str = "mcpServers", name: str = "my-calc") -> li
     return [entry["command"], *entry["args"]]
 
 
+@pytest.mark.slow
 def test_the_command_that_is_written_serves_the_server(defserve: Run, home: Path, monkeypatch: pytest.MonkeyPatch):
     assert defserve("install", "calc.py").code == 0
     command = command_in(Path(".mcp.json"))

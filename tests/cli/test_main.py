@@ -174,6 +174,7 @@ def test_the_module_is_the_command():
     assert subprocess.run(argv, capture_output=True, text=True, check=True).stdout == f"defserve {VERSION}\n"
 
 
+@pytest.mark.slow
 def test_a_reader_that_has_seen_enough_is_no_failure():
     argv = [sys.executable, "-m", "defserve", "list", "tests.testing.toy"]
     with subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:

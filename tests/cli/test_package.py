@@ -48,6 +48,7 @@ def test_a_package_is_all_that_is_published(built: Path):
     assert (server["name"], server["version"]) == ("io.github.ann/weather-mcp", "1.2.0")
 
 
+@pytest.mark.slow
 def test_the_tools_are_those_of_the_server_in_the_wheel(built: Path):
     (tool,) = json.loads((built / "dist" / "tools.json").read_text())
     assert (tool["name"], tool["description"]) == ("forecast", "Tell the weather.")
@@ -88,6 +89,7 @@ def test_other_people_s_files_stay_in_the_folder(defserve: Run, tmp_path: Path):
     assert other.exists()
 
 
+@pytest.mark.slow
 def test_a_build_that_fails_shows_why(defserve: Run, tmp_path: Path):
     project = write_project(tmp_path / "weather-mcp")
     (project / "README.md").unlink()

@@ -59,6 +59,7 @@ def test_a_text_is_printed(defserve: Run, notes: str):
     ]
 
 
+@pytest.mark.slow
 def test_bytes_go_to_a_pipe_as_they_are(notes: str):
     argv = [sys.executable, "-m", "defserve", "read", notes, "notes://dot"]
     assert subprocess.run(argv, capture_output=True, check=True).stdout == b"\x89PNG"

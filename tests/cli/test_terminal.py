@@ -17,8 +17,9 @@ from tests.cli.terminals import at_terminal
 SHELF = str(FOLDER / "shelf.py")
 COLOUR = re.compile(r"\x1b\[[\d;]*m")
 
+pytestmark = pytest.mark.slow
 
-@pytest.mark.slow
+
 def test_a_terminal_has_colours_and_a_pipe_has_none(tmp_path: Path):
     seen = at_terminal("list", SHELF, cwd=tmp_path)
     assert seen.code == 0 and "\x1b[1;36mfind_books\x1b[0m" in seen.text
@@ -28,7 +29,6 @@ def test_a_terminal_has_colours_and_a_pipe_has_none(tmp_path: Path):
     assert "\x1b" not in piped.stdout and "find_books(" in piped.stdout
 
 
-@pytest.mark.slow
 def test_a_question_is_answered_by_its_number(tmp_path: Path):
     seen = at_terminal("call", SHELF, "lend", "title=Emma", typed=[("(1-2):", "2\n")], cwd=tmp_path)
     text = COLOUR.sub("", seen.text)
@@ -36,7 +36,6 @@ def test_a_question_is_answered_by_its_number(tmp_path: Path):
     assert "To whom?\n    1. Ann from next door\n    2. Bob, who is late\n" in text and text.endswith("bob\n")
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("tool", "asked", "said"),
     [
@@ -57,13 +56,11 @@ def test_ctrl_c_at_a_question_ends_the_command_at_once(tmp_path: Path, tool: str
     assert said in COLOUR.sub("", seen.text) and "Traceback" not in seen.text
 
 
-@pytest.mark.slow
 def test_the_terminals_width_is_kept(tmp_path: Path):
     text = COLOUR.sub("", at_terminal("inspect", SHELF, width=50, cwd=tmp_path).text)
     assert max(map(len, text.splitlines())) <= 50
 
 
-@pytest.mark.slow
 def test_nothing_of_rich_is_imported_for_a_pipe():
     code = (
         "import sys\nfrom defserve.cli import main\n"

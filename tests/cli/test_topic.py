@@ -242,6 +242,7 @@ async def test_it_watches_in_json_and_lets_nothing_through_that_moves_the_cursor
             assert (shown["event"], shown["from"], shown["text"]) == ("chat", "agent", "agent: hello")
 
 
+@pytest.mark.slow
 async def test_a_gateway_that_leaves_is_said_to_have_left(tmp_path: Path):
     async with AsyncExitStack() as stack:
         async with gateway() as running:

@@ -182,6 +182,7 @@ async def test_a_caller_is_told_only_of_what_it_may_use():
         assert "book_1" not in value(await run(peer, "describe_tools()"))
 
 
+@pytest.mark.slow
 @pytest.mark.anyio
 @pytest.mark.parametrize("version", ERAS)
 async def test_with_search_a_query_is_ranked_and_code_mode_stays_listed(version: str):

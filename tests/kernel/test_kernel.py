@@ -43,6 +43,7 @@ async def test_the_tools_of_all_servers_are_served_as_one(tmp_path: Path) -> Non
         assert await here.call("a_pid") != await here.call("b_pid")
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not monty.installed(), reason="pydantic-monty is not installed in the tested version")
 async def test_code_calls_tools_of_all_servers_if_the_file_says_so(tmp_path: Path) -> None:
     async with running(tmp_path, "[kernel]\ncode_mode = true\n", entry("a"), entry("b")) as here:
@@ -115,6 +116,7 @@ async def test_too_many_restarts_leave_a_server_in_error_until_an_operator_start
         assert here.kernel.ps()[0]["recent_restarts"] == 0
 
 
+@pytest.mark.slow
 @pytest.mark.req("MGP-11.5p", "MGP-11.5w")
 async def test_the_policy_holds_for_the_process_of_a_client_and_harms_no_other_client(tmp_path: Path) -> None:
     async with running(tmp_path, entry("a", mgp="max_restarts = 1")) as here:
@@ -268,6 +270,7 @@ async def test_an_unknown_id_gets_a_suggestion(tmp_path: Path) -> None:
                 await verb("office.mial")
 
 
+@pytest.mark.slow
 async def test_tools_of_all_servers_are_found_by_what_they_do(tmp_path: Path) -> None:
     async with running(tmp_path, entry("a"), entry("b")) as here:
         found = await here.kernel.search("add two numbers", 2)
@@ -293,6 +296,7 @@ async def test_with_many_tools_only_pinned_ones_are_listed(tmp_path: Path) -> No
         assert int(await here.call("b_add", a=1, b=2)) == 3
 
 
+@pytest.mark.slow
 async def test_logs_follow_what_happens(tmp_path: Path) -> None:
     async with running(tmp_path, entry("a"), entry("b")) as here:
         lines: list[dict[str, Any]] = []

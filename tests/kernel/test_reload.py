@@ -83,6 +83,7 @@ async def test_of_two_reloads_the_newer_file_counts(tmp_path: Path, monkeypatch:
         assert list(here.kernel.members) == ["a", "b"]
 
 
+@pytest.mark.slow
 @pytest.mark.anyio
 async def test_a_changed_command_is_taken_over_without_a_gap(tmp_path: Path) -> None:
     async with running(tmp_path, OFF, entry("a", more='per = "shared"')) as here:

@@ -97,6 +97,7 @@ async def test_all_pages_of_all_lists_are_offered_under_the_prefix(joined: Joine
     assert [item["name"] for item in await client.prompts()] == ["e_greet"]
 
 
+@pytest.mark.slow
 async def test_a_listing_keeps_its_members(joined: Joined) -> None:
     client = joined.client
     add = (await client.tools())[0]
@@ -136,6 +137,7 @@ async def test_progress_and_logs_come_before_the_result(joined: Joined) -> None:
     assert said == [one for i in range(3) for one in (("info", {"message": "counted", "i": i}), ("debug", "in detail"))]
 
 
+@pytest.mark.slow
 async def test_a_client_that_wants_few_logs_gets_few(joined: Joined) -> None:
     logs: list[Any] = []
     async with joined.open(on_log=logs.append, log_level="info") as client:
@@ -153,6 +155,7 @@ async def test_questions_are_answered_and_the_tool_of_a_session_runs_once(joined
     assert await of_backend(client, "runs") - before == (1 if joined.back == "handshake" else 3)
 
 
+@pytest.mark.slow
 async def test_a_client_that_offers_no_answers_is_asked_nothing(joined: Joined) -> None:
     async with joined.open() as client:
         with pytest.raises(Exception, match="elicitation"):

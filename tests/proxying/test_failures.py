@@ -204,6 +204,7 @@ async def test_too_many_waiting_calls_are_refused() -> None:
         assert await client.call("e_add", a=1, b=2) == 3
 
 
+@pytest.mark.slow
 async def test_two_servers_with_a_tool_of_one_name_are_named() -> None:
     server = front((child(), None))
 
@@ -240,6 +241,7 @@ async def test_stopping_takes_the_tools_away_and_starting_brings_them_back() -> 
         assert await client.call("e_add", a=1, b=2) == 3
 
 
+@pytest.mark.slow
 async def test_draining_lets_calls_finish_and_refuses_new_ones() -> None:
     server = front((child(per="shared"), "e"))
     async with server.connect() as client:

@@ -84,6 +84,7 @@ async def test_strangers_that_wait_for_news_have_a_child_each() -> None:
             await until(lambda: len(backend_of(server).pool) == 1)
 
 
+@pytest.mark.slow
 async def test_what_the_operator_shares_is_shared() -> None:
     async with at_address(desk(child(per="shared"))) as url:
         one, other = (Remote(url, token=key).connect("stateless") for key in KEYS)

@@ -67,6 +67,7 @@ async def test_a_long_name_is_shortened_and_works(caplog: pytest.LogCaptureFixtu
     assert "longer than 64 characters" in caplog.text
 
 
+@pytest.mark.slow
 async def test_instructions_are_joined_under_the_name_of_their_server() -> None:
     server = Server("front", instructions="Ask first.")
     server.mount(child(), prefix="e")

@@ -80,6 +80,7 @@ async def test_a_server_whose_end_is_given_up_half_way_has_ended_and_can_be_star
         assert await here.client.call("e_add", a=1, b=2) == 3
 
 
+@pytest.mark.slow
 async def test_a_server_whose_removal_is_given_up_half_way_is_gone() -> None:
     async with busy() as here:
         removing = asyncio.create_task(here.server.mounts.remove("e", timeout=60))

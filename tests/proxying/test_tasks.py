@@ -132,6 +132,7 @@ async def test_who_declares_no_tasks_gets_plain_calls_and_the_refusal_of_those_t
         assert refused.value.code == -32021
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("at", ["child", "address"])
 @pytest.mark.parametrize("back", ERAS)
 async def test_a_session_waits_for_the_result_of_a_tool_that_is_only_a_task(back: str, at: str):

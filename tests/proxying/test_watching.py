@@ -11,7 +11,7 @@ from defserve.errors import DefserveError
 from tests.proxying.backends import child, until_fact
 from tests.waiting import DEADLINE
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.slow]
 
 LIVE, REFUSED = "note://e/live", "note://e/refused"
 

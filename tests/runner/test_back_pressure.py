@@ -56,6 +56,7 @@ def written_behind(served: ServerProcess, data: bytes, then: Callable[[], None] 
     return thread
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("tool", ["blocking", "waiting"])
 def test_ten_thousand_calls_written_at_once_are_all_answered_and_memory_stays_bounded(tmp_path: Path, tool: str):
     with ServerProcess(tmp_path, SLOW_AND_QUICK) as served:

@@ -84,11 +84,13 @@ def test_mistakes_are_told_as_the_command_tells_them(
     assert left.value.code == 1 and complaint in said and "\n  fix: " in said
 
 
+@pytest.mark.slow
 def test_without_options_nothing_is_logged(tmp_path: Path):
     answers, lines = served(tmp_path, "--on", "stdio:")
     assert len(answers) == len(MESSAGES) and lines == []
 
 
+@pytest.mark.slow
 def test_every_request_is_a_line_with_its_outcome_duration_and_trace(tmp_path: Path):
     answers, lines = served(tmp_path, "--log-level", "info")
     assert len(answers) == len(MESSAGES) == len(lines)
@@ -101,6 +103,7 @@ def test_every_request_is_a_line_with_its_outcome_duration_and_trace(tmp_path: P
     assert all(line.endswith(f"trace={TRACE}") for line in told)
 
 
+@pytest.mark.slow
 def test_the_log_as_json_lines(tmp_path: Path):
     _, lines = served(tmp_path, "--log-json")
     found = {(line["method"], line.get("name")): line for line in map(json.loads, lines)}
@@ -110,5 +113,6 @@ def test_the_log_as_json_lines(tmp_path: Path):
     assert found["tools/call", "fail"]["error_type"] == "tool_error"
 
 
+@pytest.mark.slow
 def test_from_warning_on_requests_are_not_logged(tmp_path: Path):
     assert served(tmp_path, "--log-level", "warning")[1] == []

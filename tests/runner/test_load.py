@@ -20,6 +20,7 @@ CLIENTS, CALLS = 20, 15
 KEY = "k" * 32
 
 
+@pytest.mark.slow
 @pytest.mark.req("GGEN-P4-3")
 @pytest.mark.parametrize("era", ["2025-11-25", "2026-07-28"])
 async def test_hundreds_of_calls_are_answered_each_with_its_own_and_written_down_once(tmp_path: Path, era: str):

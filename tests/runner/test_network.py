@@ -553,6 +553,7 @@ def test_a_second_signal_does_not_wait_for_what_runs(tmp_path: Path):
         running.close()
 
 
+@pytest.mark.slow
 def test_a_unix_socket_goes_with_its_server(tmp_path: Path):
     path = tmp_path / "s"
     with Served(tmp_path, f"unix:{path}") as served:

@@ -88,6 +88,7 @@ def printing() -> str:
 # -- stdout ------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.req("MCP-3.1")
 def test_stdout_carries_the_protocol_and_everything_else_goes_to_stderr(start: Start):
     source = """
@@ -238,6 +239,7 @@ server = Server("alive", lifespan=life)
 REDIRECTIONS = ["<&-", "<&- >&-", "<&- >&- 2>&-", "</dev/null >&-", "</dev/null 2>&-"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("redirection", thinned(REDIRECTIONS, 2))
 @pytest.mark.parametrize("source", [SLEEPERS, LIFESPAN], ids=["plain", "lifespan"])
 def test_streams_that_are_closed_from_the_start_are_at_their_end(redirection: str, source: str, tmp_path: Path):
@@ -538,6 +540,7 @@ def echo(text: str) -> str:
 """
 
 
+@pytest.mark.slow
 def test_the_first_answers_do_not_wait_for_the_import_of_asyncio(start: Start):
     server = start(PLAIN, opening="", fresh=True)
     about = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "t", "version": "1"}}

@@ -80,6 +80,7 @@ def test_what_it_computes_counts_across_parking(workers: Workers):
     assert ended(running.resume({call.id: Answer(None)})).status == "timeout"
 
 
+@pytest.mark.slow
 def test_a_program_can_be_stopped_while_it_computes(workers: Workers):
     running = program(workers, "f()\nwhile True: pass", seconds=2.0)
     (call,) = paused(running.start()).calls

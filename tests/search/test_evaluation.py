@@ -8,6 +8,8 @@ from tests.search.evaluation import KINDS, Score, evaluated, queries, rankers
 
 ANSWERABLE = tuple(kind for kind in KINDS if kind != "none")
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def scores() -> dict[str, dict[str, Score]]:
@@ -18,7 +20,6 @@ def scores() -> dict[str, dict[str, Score]]:
     return found
 
 
-@pytest.mark.slow
 def test_keywords_and_sentences_find_their_tool_among_the_first_five(scores: dict[str, dict[str, Score]]):
     assert scores["hybrid"]["keyword"].among_five >= 0.97
     assert scores["hybrid"]["sentence"].among_five >= 0.87

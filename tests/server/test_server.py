@@ -48,6 +48,7 @@ async def listing(peer: Raw) -> list[Json]:
     return [(await peer.ask(method))["result"] for method in methods]
 
 
+@pytest.mark.slow
 @pytest.mark.req("MCP-5.1l")
 @for_each_row("version", VERSIONS)
 @for_each_row("from_thread", [False, True])

@@ -184,6 +184,7 @@ def test_without_the_extra_the_install_line_is_in_the_error(monkeypatch: pytest.
         open_store("redis://localhost")
 
 
+@pytest.mark.slow
 def test_a_cancelled_task_is_never_answered_as_if_it_were_not(redis: RedisServer, run: Run):
     async def cancelled_at(turn: int, store: Store) -> bool:
         asking = asyncio.ensure_future(store.get("space", ["name"]))

@@ -299,6 +299,7 @@ STEPS = st.lists(
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=examples(20))
 @given(STEPS, st.integers(1, 8))
 def test_whatever_breaks_nothing_is_lost_unsaid_nothing_comes_twice_and_all_is_in_order(

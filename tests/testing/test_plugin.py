@@ -21,6 +21,7 @@ def test_a_test_runs_in_both_eras(suite: pytest.Pytester):
     result.stdout.fnmatch_lines(["*test_add?handshake? PASSED*", "*test_add?stateless? PASSED*"])
 
 
+@pytest.mark.slow
 def test_a_failure_points_at_the_line_of_the_test(suite: pytest.Pytester):
     result = run(
         suite,
@@ -250,6 +251,7 @@ def test_a_missing_snapshot_says_how_to_make_it(suite: pytest.Pytester):
     result.stdout.fnmatch_lines(["*there is no snapshot*schemas/test_schemas.handshake.json*", "*--update-schemas*"])
 
 
+@pytest.mark.slow
 def test_a_snapshot_is_written_then_compared_then_its_difference_shown(suite: pytest.Pytester):
     run(suite, SNAPSHOT, "--update-schemas").assert_outcomes(passed=2)
     run(suite, SNAPSHOT).assert_outcomes(passed=2)
@@ -266,6 +268,7 @@ def test_a_snapshot_may_have_a_path_of_its_own(suite: pytest.Pytester):
     assert (suite.path / "tools.json").exists()
 
 
+@pytest.mark.slow
 def test_starting_pytest_imports_nothing_of_ours_but_the_plugin():
     code = (
         "import json, sys, defserve.testing.plugin\n"

@@ -527,6 +527,7 @@ MESSAGES = st.sampled_from(sorted(MEMBERS)).flatmap(
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=examples(20))
 @given(st.lists(MESSAGES, max_size=8), ANYTHING, ANYTHING)
 def test_whatever_a_server_says_is_answered(messages: list[Any], block: Any, receipt: Any):

@@ -40,6 +40,7 @@ async def test_a_server_says_how_it_is(road: str, version: str):
         assert ("memory_bytes" in found.resources) is bool(found.checks)
 
 
+@pytest.mark.slow
 @pytest.mark.req("MGP-11.4s", "MGP-11.4n")
 async def test_a_server_that_is_asked_to_end_says_so_finishes_and_leaves():
     async with flowing("stdio", ERAS[0]) as client, client.lifecycle() as changes:
@@ -55,6 +56,7 @@ async def test_a_server_that_is_asked_to_end_says_so_finishes_and_leaves():
             assert states in ([], ["disconnected"])
 
 
+@pytest.mark.slow
 async def test_without_a_session_a_server_ends_all_the_same():
     async with flowing("stdio", ERAS[1]) as client:
         assert await client.shutdown() == Drain(accepted=True, pending_requests=0, estimated_drain_ms=0)

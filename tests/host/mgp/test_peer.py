@@ -23,6 +23,7 @@ pytestmark = pytest.mark.anyio
 ROADS = ["memory", "stdio", "http"]
 
 
+@pytest.mark.slow
 @pytest.mark.req("MGP-1.3")
 @for_each_row("speaks", ["plain", "mgp"])
 @for_each_row("road", ROADS)

@@ -96,6 +96,7 @@ async def test_a_name_that_leads_nowhere_is_refused(monkeypatch: pytest.MonkeyPa
         await Fetcher(Reach.INTERNET).check("https://issuer.example/x", "the page")
 
 
+@pytest.mark.slow
 @for_each_row(
     ("url", "said"),
     [

@@ -64,6 +64,7 @@ def url() -> Iterator[str]:
             yield address
 
 
+@pytest.mark.slow
 async def test_a_person_signs_in_and_again_for_a_tool_that_needs_more(url: str) -> None:
     person, store = Person(), MemoryCredentialStore()
     async with Remote(url, auth=SignIn(redirect=person, store=store)).connect() as client:

@@ -38,6 +38,7 @@ def test_a_command_comes_last():
     assert command_line(("--", "node", "s.js"), "add", {"a": 1}) == "defserve call add a:=1 -- node s.js"
 
 
+@pytest.mark.slow
 @given(st.text(), st.dictionaries(st.text(), values, max_size=3), values)
 def test_every_call_makes_a_test_that_python_can_read(tool: str, arguments: dict[str, Any], outcome: Any):
     for words in (("server.py",), ("--", "node", "s.js"), ()):

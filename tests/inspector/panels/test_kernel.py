@@ -49,6 +49,7 @@ def control_of(here: Running) -> KernelControl:
     return KernelControl(here.path, os.getpid())
 
 
+@pytest.mark.slow
 async def test_the_servers_come_with_their_figures_and_change_as_calls_end(tmp_path: Path):
     async with (
         running(tmp_path, entry("a"), entry("b")) as here,
@@ -68,6 +69,7 @@ async def test_the_servers_come_with_their_figures_and_change_as_calls_end(tmp_p
         assert row["restart"] == {"strategy": "on_failure", "window_secs": 300, "backoff_secs": [0.01, 30]}
 
 
+@pytest.mark.slow
 async def test_an_operator_stops_starts_and_restarts_a_server_and_reads_what_it_wrote(tmp_path: Path):
     async with (
         running(tmp_path, entry("a")) as here,
@@ -115,6 +117,7 @@ async def test_a_kernel_that_is_gone_is_told_with_the_command_that_starts_it(tmp
             await do(inspection, "kernel.follow")
 
 
+@pytest.mark.slow
 @ERAS
 async def test_a_kernel_at_an_address_is_shown_and_restarted_over_mgp(tmp_path: Path, era: str):
     async with (

@@ -139,6 +139,7 @@ WORDS = st.text("abc/_7", min_size=1, max_size=4)
 TERMS = st.builds("{}:{}".format, st.sampled_from(["method", "tool", "id"]), WORDS) | WORDS
 
 
+@pytest.mark.slow
 @given(TERMS, TERMS, WORDS, WORDS)
 @settings(max_examples=examples(200))
 def test_not_turns_a_term_round_and_several_must_all_fit(one: str, other: str, method: str, about: str):

@@ -80,6 +80,7 @@ server.main()
 """
 
 
+@pytest.mark.slow
 async def test_a_child_process(tmp_path):
     (tmp_path / "s.py").write_text(SERVER)
     check(await talk(await ProcessLink.spawn(sys.executable, [str(tmp_path / "s.py")]), "handshake"))

@@ -80,6 +80,7 @@ def shown_of(value: Any) -> str:
     return json.dumps([shown, code, pytest_test(("s.py",), "a", {}, {"structuredContent": value})])
 
 
+@pytest.mark.slow
 @given(secrets, st.sampled_from(MEMBERS), st.sampled_from(SHAPES), st.sampled_from(PLACES))
 def test_a_secret_under_its_name_is_shown_nowhere(secret: str, name: str, shape: Any, place: Any):
     assert secret not in shown_of(place(shape(name, secret)))

@@ -107,6 +107,7 @@ answered = st.fixed_dictionaries(
 )
 
 
+@pytest.mark.slow
 @example([{"method": "notifications/progress", "params": {"progress": 10**400}}], True)
 @given(st.lists(asked | answered | anything, max_size=6), st.booleans())
 def test_whatever_a_peer_sends_is_recorded_and_goes_on(bodies: list[Any], is_pair: bool):

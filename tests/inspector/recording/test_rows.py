@@ -75,6 +75,7 @@ async def test_forgotten_messages_leave_at_the_beginning_and_clearing_empties():
     assert rows[:] == [last] and rows.has(last) and rows.place(last) == 0 and not rows.has(last - 1)
 
 
+@pytest.mark.slow
 async def test_many_messages_are_looked_at_in_turns():
     recorder = Recorder()
     for id in range(12_000):
@@ -106,6 +107,7 @@ QUERIES = st.builds(
 )
 
 
+@pytest.mark.slow
 @given(STEPS, QUERIES)
 @settings(max_examples=examples(150))
 def test_rows_that_grew_are_those_that_are_found_at_once(steps: list[tuple[str, int]], query: Query):

@@ -215,6 +215,7 @@ async def test_each_inspector_has_a_token_of_its_own():
     assert len({Access().token for _ in range(100)}) == 100 and len(Access().token) >= 43
 
 
+@pytest.mark.slow
 @given(st.text(), st.text(), st.lists(st.text(max_size=60), max_size=4))
 def test_no_header_breaks_the_rules(query: str, cookie: str, protocols: list[str]):
     access = Access("the-token")

@@ -72,6 +72,7 @@ def test_two_kernels_that_grant_at_once_lose_nothing(tmp_path: Path) -> None:
         assert granted(config) == expected - {f"{two.pid}-0"}
 
 
+@pytest.mark.slow
 @pytest.mark.anyio
 async def test_what_is_decided_at_one_kernel_holds_at_the_other(tmp_path: Path) -> None:
     kernel = 'admins = ["alice"]\ndefault_policy = "opt-in"\n'
@@ -94,6 +95,7 @@ async def test_what_is_decided_at_one_kernel_holds_at_the_other(tmp_path: Path) 
             assert await refused()
 
 
+@pytest.mark.slow
 @pytest.mark.anyio
 async def test_a_tool_that_is_accepted_at_one_kernel_is_used_at_the_other(tmp_path: Path) -> None:
     async with governed(tmp_path, tool("add", "Adds."), mgp=HOLD):

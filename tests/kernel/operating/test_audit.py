@@ -143,6 +143,7 @@ async def test_the_log_is_followed(tmp_path: Path) -> None:
         await events.aclose()  # pyright: ignore[reportAttributeAccessIssue]
 
 
+@pytest.mark.slow
 async def test_operators_without_mgp_have_tools_for_it(tmp_path: Path) -> None:
     names = {"mgp_audit", "mgp_health", "mgp_server_restart"} | {
         f"mgp_access_{it}" for it in ("query", "grant", "revoke")

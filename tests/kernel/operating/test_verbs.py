@@ -126,6 +126,7 @@ async def test_a_kernel_that_cannot_tell_its_callers_apart_says_so(tmp_path: Pat
         assert "default_policy" in caught.value.fix
 
 
+@pytest.mark.slow
 @pytest.mark.req("MGP-3.3", "MGP-3.6g")
 async def test_permissions_wait_for_an_operator_where_the_file_says_so(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]

@@ -131,6 +131,7 @@ def _ran(reply: dict[str, Any], name: str) -> bool:
     return text_of(result) == name
 
 
+@pytest.mark.slow
 @pytest.mark.req("MCPL-6.7u", "MCPL-6.3")
 @settings(max_examples=examples(15))
 @given(st.booleans(), st.lists(st.tuples(updates, st.booleans()), max_size=4))

@@ -170,6 +170,7 @@ def working(granted: set[str]) -> set[str]:
     return {name for name, needed in NEEDS.items() if needed <= granted}
 
 
+@pytest.mark.slow
 @settings(max_examples=examples(12))
 @given(st.lists(st.one_of(st.just(set(PATHS)), st.sets(st.sampled_from(PATHS)), st.just(CHAT)), min_size=1, max_size=3))
 def test_exactly_what_is_granted_works(grants: list[set[str]]):
@@ -229,6 +230,7 @@ async def test_what_is_taken_back_stops():
         assert await everything.tries(host) == set()
 
 
+@pytest.mark.slow
 @for_each_row(
     "policy",
     [
@@ -280,6 +282,7 @@ MESSAGES = st.sampled_from(sorted(MEMBERS)).flatmap(
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=examples(20))
 @given(st.lists(MESSAGES, max_size=8))
 def test_whatever_a_host_says_is_answered_and_a_broken_policy_grants_nothing(messages: list[Any]):

@@ -128,6 +128,7 @@ def test_a_payload_in_bytes_is_copied_as_it_stands():
 names = st.text(st.characters(exclude_categories=("Cs",)), min_size=1, max_size=20)
 
 
+@pytest.mark.slow
 @given(sender=names, to=st.lists(names, max_size=3), about=st.none() | names, text=st.text(max_size=50))
 def test_what_is_written_is_read_back(sender: str, to: list[str], about: str | None, text: str):
     wrote = Envelope("chat", sender, {"text": text}, to=to, correlation_id=about)

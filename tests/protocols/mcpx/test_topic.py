@@ -131,6 +131,7 @@ KINDS = (
 )  # fmt: skip
 
 
+@pytest.mark.slow
 @given(
     frames=st.lists(
         st.tuples(

@@ -277,6 +277,7 @@ def test_every_method_has_a_schema_of_its_params_and_its_result():
         assert validator(method, "result") is not None, method
 
 
+@pytest.mark.slow
 def test_the_schemas_are_schemas():
     defs, messages = sections_of_the_text()
     for schema in (*defs.values(), *(part for message in messages.values() for part in message.values())):

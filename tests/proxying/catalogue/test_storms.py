@@ -15,6 +15,7 @@ from tests.waiting import until
 COST = 0.1
 
 
+@pytest.mark.slow
 @pytest.mark.anyio
 async def test_reading_lists_again_and_again_leaves_most_of_the_time_to_others() -> None:
     server = Server("desk")

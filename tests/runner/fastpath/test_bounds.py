@@ -261,6 +261,7 @@ async def opened(where: Listening) -> tuple[asyncio.StreamReader, asyncio.Stream
     return reader, writer, served
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("calls", [False, True])
 async def test_who_pings_and_does_not_read_is_not_read_from(calls: bool):
     async with listening(parrot()) as where:

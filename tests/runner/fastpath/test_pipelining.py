@@ -12,7 +12,7 @@ from defserve import Server
 from tests.listening import Listening, listening, parsers, request
 from tests.raw import PREFIX, STATELESS
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.slow]
 
 COUNT = 500
 MEGABYTE = 1024 * 1024

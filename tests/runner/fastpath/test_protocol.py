@@ -384,6 +384,7 @@ ODD = {
 }
 
 
+@pytest.mark.slow
 async def test_what_is_odd_is_answered_as_by_a_server_that_learns_nothing(monkeypatch: pytest.MonkeyPatch):
     async def answers(where: Listening) -> dict[str, list[bytes]]:
         def tries(odd: bytes) -> list[Any]:

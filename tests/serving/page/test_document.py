@@ -72,6 +72,7 @@ def test_what_others_wrote_is_text_wherever_it_stands(text: str):
     assert found.html.count("<script") == found.html.count("</script") == 1
 
 
+@pytest.mark.slow
 @given(st.text(), st.text(), st.lists(st.tuples(st.text(), st.text(), st.text()), max_size=5))
 def test_no_text_can_change_what_the_page_is_made_of(name: str, about: str, tools: list[tuple[str, str, str]]):
     listed = [named(*tool) for tool in [*tools, ("last", "one", "safe")]]

@@ -16,10 +16,9 @@ from tests.serving.workers.group import QUICK, SERVER, group, write_server
 from tests.stores.redis_server import RedisServer
 from tests.waiting import until
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.slow]
 
 
-@pytest.mark.slow
 async def test_workers_share_a_socket_and_one_that_dies_is_replaced(tmp_path: Path):
     async with group(write_server(tmp_path)) as served:
         first, second = served.pids
@@ -43,7 +42,6 @@ async def test_workers_share_a_socket_and_one_that_dies_is_replaced(tmp_path: Pa
         assert await served.ended == 0
 
 
-@pytest.mark.slow
 async def test_a_reload_loses_no_call_and_a_broken_file_changes_nothing(tmp_path: Path):
     file, mark = write_server(tmp_path), tmp_path / "mark"
     async with group(file, 1) as served:
@@ -71,7 +69,6 @@ async def test_a_reload_loses_no_call_and_a_broken_file_changes_nothing(tmp_path
         await until(lambda: len(served.supervisor.running) == 1)
 
 
-@pytest.mark.slow
 async def test_two_workers_write_one_audit_log_in_a_file_of_sqlite(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("DEFSERVE_AUDIT_KEY", "k" * 43)
     address = f"sqlite:///{tmp_path / 'audit.db'}"
@@ -94,7 +91,6 @@ async def test_two_workers_write_one_audit_log_in_a_file_of_sqlite(tmp_path: Pat
         log.close()
 
 
-@pytest.mark.slow
 async def test_with_a_redis_any_worker_answers_for_a_session_and_a_reload_ends_none(tmp_path: Path):
     redis = RedisServer().start()
     try:
@@ -114,7 +110,6 @@ async def test_with_a_redis_any_worker_answers_for_a_session_and_a_reload_ends_n
         redis.remove()
 
 
-@pytest.mark.slow
 async def test_a_server_that_cannot_be_loaded_ends_the_group(tmp_path: Path, capfd: pytest.CaptureFixture[str]):
     async with group(write_server(tmp_path, source="raise RuntimeError('no such shelf')")) as served:
         assert await served.ended == 1
@@ -122,7 +117,6 @@ async def test_a_server_that_cannot_be_loaded_ends_the_group(tmp_path: Path, cap
     assert capfd.readouterr().err.count("no such shelf") >= 1
 
 
-@pytest.mark.slow
 async def test_a_crash_loop_is_told_and_slowed(tmp_path: Path):
     flag = tmp_path / "flag"
     more = f"if os.path.exists({str(flag)!r}): sys.exit(3)"
@@ -135,7 +129,6 @@ async def test_a_crash_loop_is_told_and_slowed(tmp_path: Path):
         await served.hear(r"worker 1 \(process \d+\) started")
 
 
-@pytest.mark.slow
 async def test_a_worker_that_hangs_says_where_and_is_replaced(tmp_path: Path, capfd: pytest.CaptureFixture[str]):
     async with group(write_server(tmp_path), 1, timing=replace(QUICK, hang=2.0)) as served:
         hung = asyncio.create_task(served.call("block"))
@@ -147,7 +140,6 @@ async def test_a_worker_that_hangs_says_where_and_is_replaced(tmp_path: Path, ca
     assert "in block" in capfd.readouterr().err
 
 
-@pytest.mark.slow
 async def test_a_program_that_is_gone_for_a_while_ends_nobody(tmp_path: Path):
     async with group(write_server(tmp_path), 1) as served:
         plan, (old,) = served.supervisor.plan, served.pids

@@ -124,6 +124,7 @@ def test_removing_a_server_from_the_middle_keeps_every_other_line(above: list[st
     assert left.split() == f"{before}# mine\n{behind}".split()
 
 
+@pytest.mark.slow
 @given(st.lists(statements, max_size=8), entries, letters)
 def test_any_file_keeps_all_but_the_one_server(lines: list[str], entry: dict[str, Any], name: str) -> None:
     text = "".join(f"{line.format(number)}\n" for number, line in enumerate(lines))

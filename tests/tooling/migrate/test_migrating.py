@@ -54,6 +54,7 @@ def test_comments_strings_and_layout_stay(program: str) -> None:
     assert kept and [line for line in kept if line not in after and "types." not in line and "Tool" not in line] == []
 
 
+@pytest.mark.slow
 def test_a_program_with_nothing_left_to_do_has_no_notes() -> None:
     assert migrate(steps.source("calculator")).notes == []
     assert [note.text for note in migrate(steps.source("notes")).notes] == [
@@ -124,6 +125,7 @@ def test_a_name_of_another_package_is_not_touched() -> None:
     )
 
 
+@pytest.mark.slow
 def test_the_command_shows_then_writes(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -124,6 +124,7 @@ HOSTILE = [
 ]
 
 
+@pytest.mark.slow
 @for_each_row("text", HOSTILE, ids=range(len(HOSTILE)))
 def test_hostile_text_does_not_slow_the_search(text: str):
     assert cpu_within(1.0, lambda: kind(text.encode()))

@@ -331,6 +331,7 @@ async def test_answers_nobody_came_back_for_are_bounded(tools: Tools, app: Any, 
     assert text(last(await client.listen(ids[-most]).ended())) == "polled"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("hundreds", [2, pytest.param(10, marks=pytest.mark.soak)])
 @pytest.mark.parametrize("version", [LATEST, STATELESS])
 async def test_hundreds_of_clients_that_leave_anywhere_leave_nothing_behind(version: str, hundreds: int):

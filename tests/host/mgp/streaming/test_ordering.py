@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from defserve.host.mgp.streaming.ordering import MOST_EARLY, MOST_EARLY_BYTES, MOST_WANTED, ChunkOrder
 
 
+@pytest.mark.slow
 @given(st.permutations(range(12)), st.data())
 def test_whatever_the_order_of_arrival_chunks_are_given_out_once_and_in_order(arrival: list[int], data: st.DataObject):
     order, given_out = ChunkOrder(), list[Any]()

@@ -28,6 +28,7 @@ async def parts_of(stream: Stream) -> list[Any]:
 # -- a server of ours ------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.req("MGP-12.3", "MGP-12.4", "MGP-12.5")
 @eras
 @roads

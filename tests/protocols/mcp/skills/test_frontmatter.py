@@ -161,6 +161,7 @@ JSON = st.recursive(
 )
 
 
+@pytest.mark.slow
 @given(st.dictionaries(KEYS, JSON, max_size=4))
 def test_json_is_yaml_and_comes_back_unchanged(value: dict[str, Any]) -> None:
     assert same_json(parse_yaml(json.dumps(value)), value)

@@ -97,6 +97,7 @@ def serving(row: Row) -> Server:
     return server
 
 
+@pytest.mark.slow
 @pytest.mark.req("MCP-5.1o", "GGEN-M1")
 @for_each_row("version", VERSIONS)
 @for_each_row("case", ROWS)
@@ -119,6 +120,7 @@ async def test_a_result_is_text_and_where_the_version_has_it_structured_content(
         assert ("outputSchema" in tool) is (carried and case != "not annotated")
 
 
+@pytest.mark.slow
 @for_each_row("version", VERSIONS)
 @for_each_row("case", ROWS)
 async def test_our_client_gives_the_value_without_its_wrapping(version: str, case: str):

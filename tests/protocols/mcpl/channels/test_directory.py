@@ -285,6 +285,7 @@ class Mirror:
 WORDS = st.sampled_from(["add", "remove", "rename", "open", "close", "reopen", "enable", "disable"])
 
 
+@pytest.mark.slow
 @given(st.lists(st.tuples(WORDS, st.integers(0, 2)), max_size=25), st.sampled_from(["0.4", "0.5"]))
 def test_what_a_host_was_told_is_what_there_is(steps: list[tuple[str, int]], version: str):
     async def act(word: str, number: int, discord: Discord, mirror: Mirror) -> None:

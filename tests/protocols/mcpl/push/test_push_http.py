@@ -219,6 +219,7 @@ async def test_an_event_that_was_lost_on_its_way_is_sent_again():
         await host.cut()
 
 
+@pytest.mark.slow
 async def test_what_was_answered_is_not_kept_for_a_reader_who_might_come_back():
     server = Server("clock", "1")
     clock = server.feature_set(SET, "Tick")

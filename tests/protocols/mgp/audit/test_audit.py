@@ -106,6 +106,7 @@ def test_there_are_eleven_event_types():
     assert len(EVENT_TYPES) == 11
 
 
+@pytest.mark.slow
 @pytest.mark.req("MGP-6.4")
 @for_each_row(
     ("tool", "arguments", "told"),
@@ -186,6 +187,7 @@ async def test_a_trace_id_by_the_rule_is_kept_as_it_is(trace: str, version: str)
     assert {event["trace_id"] for event in trail.events} == {trace}
 
 
+@pytest.mark.slow
 @pytest.mark.req("MGP-6.5")
 @for_each_row("version", ERAS)
 @for_each_row("trace", NOT_KEPT)

@@ -122,6 +122,7 @@ async def test_a_reader_that_takes_nothing_for_too_long_ends_the_call():
         assert "nobody read the stream for 0.05 s" in error["message"]
 
 
+@pytest.mark.slow
 async def test_what_is_emitted_on_the_loop_gathers_and_the_answer_comes_behind_it():
     server = press()
 

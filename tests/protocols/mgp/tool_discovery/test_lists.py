@@ -52,6 +52,7 @@ async def test_auto_lists_everything_while_it_fits_and_searches_when_it_does_not
         assert await names(peer) == META
 
 
+@pytest.mark.slow
 async def test_auto_counts_only_what_the_caller_may_see():
     policy = AccessPolicy("opt-in", [Entry("tool_grant", "alice", "forecast"), Entry("server_grant", "bob")])
     server, _ = office("auto", many=300, access=policy)
@@ -143,6 +144,7 @@ def test_a_rest_document_lists_every_tool():
     assert {path.rpartition("/")[2] for path in document["paths"]} - {"{tool_name}"} == set(OWN)
 
 
+@pytest.mark.slow
 @pytest.mark.req("MGP-16.3")
 @pytest.mark.parametrize("version", ERAS)
 async def test_a_thousand_tools_cost_less_than_a_thousand_tokens(version: str):

@@ -206,6 +206,7 @@ async def test_results_that_do_not_fit_are_cut_and_counted():
     assert f"{answer['results_cut']} more did not fit" in result["content"][0]["text"]
 
 
+@pytest.mark.slow
 @for_each_row(
     ("method", "params", "said"),
     [
