@@ -588,6 +588,7 @@ async def test_over_http_the_key_is_a_bearer_token(memory: ApiKeys) -> None:
         assert reply["result"]["content"][0]["text"] == "dropped by alice"
 
 
+@pytest.mark.slow
 async def test_a_running_call_ends_with_the_key_in_its_message() -> None:
     keys = ApiKeys(MemoryStore(), pepper=PEPPER)
     made = await keys.create("ann", permissions=["ToolInvoke(*)"])

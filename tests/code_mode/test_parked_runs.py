@@ -115,6 +115,7 @@ async def test_a_parked_run_keeps_no_worker_and_its_variables():
     assert ran.count("asks ada") == 5
 
 
+@pytest.mark.slow
 async def test_waiting_for_an_answer_takes_no_time_of_the_run():
     ran: list[str] = []
     code = "greet('ada')\nnote('on')"

@@ -225,6 +225,7 @@ async def test_code_beyond_a_limit_ends(options: CodeMode, code: str, expected: 
         assert value(await run(peer, "add(1, 1)")) == 2  # the next run finds everything as it was
 
 
+@pytest.mark.slow
 async def test_a_run_has_so_much_time_for_itself_and_its_calls():
     server = shop(CodeMode(seconds=1.5))
     ended: list[str] = []

@@ -62,6 +62,7 @@ async def test_a_hundred_calls_over_ten_servers_of_which_one_hangs(tmp_path: Pat
             assert await asyncio.gather(*hanging) == ["s0"] * 10
 
 
+@pytest.mark.slow
 async def test_an_address_where_nobody_listens_costs_the_others_nothing(tmp_path: Path) -> None:
     async with at_address(backend("live")) as url:
         dead = [url_entry(f"dead{number}", "http://127.0.0.1:9/mcp") for number in range(5)]

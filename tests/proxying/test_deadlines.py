@@ -29,10 +29,12 @@ async def result(progress: str) -> str:
         return await client.call("e_talk")
 
 
+@pytest.mark.slow
 async def test_a_call_that_reports_progress_may_take_longer() -> None:
     assert await result("step") == "done"
 
 
+@pytest.mark.slow
 async def test_progress_that_does_not_grow_is_no_progress() -> None:
     with pytest.raises(ToolError, match="timed out after 2 s"):
         await result("7")

@@ -267,6 +267,7 @@ async def test_headers_that_trickle_in_gain_no_time(parser: str):
         writer.close()
 
 
+@pytest.mark.slow
 @parsers
 async def test_a_connection_that_is_kept_waits_for_its_next_request_but_not_for_half_of_it(parser: str):
     async with listening(shop(FAIR), parser=parser) as where:
@@ -336,6 +337,7 @@ async def test_headers_without_end_are_refused(parser: str):
         writer.close()
 
 
+@pytest.mark.slow
 @parsers
 async def test_a_connection_too_many_is_turned_away_and_one_that_left_makes_room(parser: str):
     server = shop(Limits(connections=2))

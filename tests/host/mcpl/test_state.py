@@ -147,6 +147,7 @@ async def test_calls_of_one_host_at_once_do_not_branch_off():
         assert sorted(map(int, texts(client))) == list(range(20))
 
 
+@pytest.mark.slow
 async def test_a_call_that_waits_too_long_for_its_turn_is_given_up():
     refused: list[Exception] = []
 

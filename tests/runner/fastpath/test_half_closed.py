@@ -135,6 +135,7 @@ async def session_of(where: Listening) -> str:
     return id
 
 
+@pytest.mark.slow
 @parsers
 async def test_a_stream_of_events_goes_on_but_not_for_ever(parser: str):
     tools = Tools(Limits(idle=1.5))

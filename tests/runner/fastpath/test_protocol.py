@@ -194,6 +194,7 @@ async def test_a_refusal_looks_the_same_as_ever(parser: str):
         writer.close()
 
 
+@pytest.mark.slow
 @parsers
 async def test_an_idle_connection_is_let_go_and_a_busy_one_is_not(parser: str, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(network, "KEEP_ALIVE", 1)
@@ -289,6 +290,7 @@ async def test_only_a_get_becomes_a_websocket(parser: str):
         writer.close()
 
 
+@pytest.mark.slow
 @parsers
 async def test_a_socket_opened_on_a_used_connection_outlives_its_keep_alive(
     parser: str, monkeypatch: pytest.MonkeyPatch
@@ -539,6 +541,7 @@ async def test_a_known_head_that_came_by_halves_is_put_together():
         writer.close()
 
 
+@pytest.mark.slow
 async def test_a_call_with_a_known_head_that_streams_asks_or_outlives_its_client_does_so_as_ever():
     server, ended = parrot(), asyncio.Event()
 

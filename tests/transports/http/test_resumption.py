@@ -315,6 +315,7 @@ async def test_a_thousand_events_survive_random_drops(tools: Tools, app: Any):
     assert drops > 20
 
 
+@pytest.mark.slow
 async def test_answers_nobody_came_back_for_are_bounded(tools: Tools, app: Any, monkeypatch: pytest.MonkeyPatch):
     most = 10
     monkeypatch.setattr(session, "UNREAD", most)

@@ -246,6 +246,7 @@ async def test_a_socket_too_many_is_refused_before_it_opens_and_one_that_left_ma
             assert (await third.ask("ping"))["result"] == {}
 
 
+@pytest.mark.slow
 async def test_an_idle_socket_of_a_stranger_gives_way_even_if_it_ignores_the_close():
     async with listening(shop(Limits(sessions=1))) as where:
         reader, writer = await where.connect()

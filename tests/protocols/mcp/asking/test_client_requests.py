@@ -115,6 +115,7 @@ def test_a_thread_that_catches_everything_and_asks_on_does_not_hang(asker: Asker
     assert asker.person.messages == ["one?", "two?"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("tool", ["impatient_thread", slow("impatient"), slow("impatient_reader")])
 def test_the_timeout_stands_still_while_a_person_thinks(asker: Asker, tool: str):
     def slowly(message: str) -> str:

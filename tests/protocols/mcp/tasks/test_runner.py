@@ -81,6 +81,7 @@ async def test_a_task_cancelled_elsewhere_stops(address: str):
         assert (await get(peer, id))["status"] == "cancelled"
 
 
+@pytest.mark.slow
 async def test_a_process_that_is_asked_in_vain_leaves_a_running_task_alone(address: str):
     (one, job), (other, _) = shop(address, limits=SOON), shop(address, limits=SOON)
     async with raw(one, capabilities=TAKES) as peer, raw(other, capabilities=TAKES) as elsewhere:

@@ -78,6 +78,7 @@ def end_by(ending: str, server: ServerProcess) -> None:
         server.ask("end", "mgp/lifecycle/shutdown", reason="operator_request", timeout_ms=30_000)
 
 
+@pytest.mark.slow
 @pytest.mark.req("MGP-11.4d", "MGP-11.4n")
 @pytest.mark.parametrize("ending", ENDINGS_OF_A_PIPE)
 def test_on_a_pipe_every_call_in_flight_finishes_or_is_refused_and_the_exit_is_clean(ending: str, tmp_path: Path):
