@@ -22,7 +22,6 @@ ALL = frozenset(ASYMMETRIC)
 URL = "https://login.example/keys"
 ONE = jwk(private_key("ES256", "one"), "ES256", kid="one")
 TWO = jwk(private_key("ES256", "two"), "ES256", kid="two")
-RSA = jwk(private_key("RS256"), "RS256", kid="rsa")
 
 
 class Issuer:
@@ -151,7 +150,7 @@ def test_a_failed_fetch_is_logged(caplog: pytest.LogCaptureFixture) -> None:
 
 def test_a_key_is_found_by_id_and_algorithm() -> None:
     async def scenario() -> None:
-        issuer = Issuer(key_set(ONE, TWO, RSA))
+        issuer = Issuer(key_set(ONE, TWO, jwk(private_key("RS256"), "RS256", kid="rsa")))
         assert await issuer.has("rsa", "RS256")
         assert await issuer.has("rsa", "PS512")
         assert not await issuer.has("rsa", "ES256")
@@ -163,7 +162,7 @@ def test_a_key_is_found_by_id_and_algorithm() -> None:
 
 def test_without_an_id_only_a_key_without_rival_is_found() -> None:
     async def scenario() -> None:
-        issuer = Issuer(key_set(ONE, TWO, RSA))
+        issuer = Issuer(key_set(ONE, TWO, jwk(private_key("RS256"), "RS256", kid="rsa")))
         assert await issuer.has(None, "RS256")
         assert not await issuer.has(None, "ES256")
 
