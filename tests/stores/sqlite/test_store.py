@@ -12,7 +12,10 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
+from contextlib import suppress
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -254,6 +257,32 @@ def test_another_applications_database_is_not_touched(tmp_path: Path, run: Run, 
         store = SqliteStore(path)
         with pytest.raises(StoreUnavailable, match="another application"):
             await store.open()
+        await store.close()
+
+    run(story())
+
+
+def test_a_file_that_another_process_sets_up_meanwhile_is_ours(
+    tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch
+):
+    path, connect = tmp_path / "store.db", sqlite3.connect
+
+    class Overtaken(sqlite3.Connection):
+        """Another process gets in wherever it can while this one looks at the file."""
+
+        def execute(self, sql: str, *rest: Any) -> sqlite3.Cursor:
+            if "sqlite_master" in sql:
+                other = connect(path, timeout=0, isolation_level=None)
+                with suppress(sqlite3.OperationalError):
+                    other.executescript(f"BEGIN; {MIGRATIONS[0]}; PRAGMA application_id = {APPLICATION}; COMMIT")
+                other.close()
+            return super().execute(sql, *rest)
+
+    monkeypatch.setattr(sqlite3, "connect", partial(connect, factory=Overtaken))
+
+    async def story() -> None:
+        store = SqliteStore(path)
+        assert await store.change(StoreChange("a", {"name": b"value"}))
         await store.close()
 
     run(story())

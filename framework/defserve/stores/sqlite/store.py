@@ -334,7 +334,10 @@ def _prepare(connection: sqlite3.Connection) -> None:
     Raises StoreUnavailable, with the file untouched, if it belongs to another program or a later version.
     """
     connection.execute("PRAGMA synchronous = FULL")
-    if _format(connection) == len(MIGRATIONS):
+    connection.execute("BEGIN")  # so that another process cannot set the file up between two of our looks at it
+    found = _format(connection)
+    connection.execute("COMMIT")
+    if found == len(MIGRATIONS):
         return
     _use_wal(connection)
     connection.execute("BEGIN IMMEDIATE")
