@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import weakref
 
 import pytest
 
@@ -14,17 +15,18 @@ pytestmark = pytest.mark.anyio
 
 
 async def test_a_task_that_nobody_else_holds_is_kept_until_it_ends() -> None:
-    tasks, done = BackgroundTasks(), list[str]()
+    tasks = BackgroundTasks()
 
     async def work() -> None:
-        await asyncio.sleep(0)
-        done.append("work")
+        await asyncio.get_running_loop().create_future()  # which nobody else holds either
 
-    tasks.start(work(), name="a name")
-    assert [task.get_name() for task in tasks] == ["a name"]
-    gc.collect()
+    found = weakref.ref(tasks.start(work(), name="a name"))
     await turns()
-    assert done == ["work"]
+    gc.collect()
+    task = found()
+    assert task is not None and task.get_name() == "a name"
+    task.cancel()
+    await turns()
     assert not tasks
 
 

@@ -67,7 +67,8 @@ class Grants:
     async def renew(self, grant: UserGrant, vendor: str) -> UserGrant | None:
         """The grant with its next refresh token. None: another request was first, or the grant is gone.
 
-        Two requests must not come with the same `vendor`; sealing makes a new text each time.
+        It is called once for a code (`is_first`), and each refresh has sealed its `vendor` anew. So no two requests
+        make the same record, and one that is found in the store is this request's own.
         """
         after = replace(grant, generation=grant.generation + 1, vendor=vendor)
         change = StoreChange(

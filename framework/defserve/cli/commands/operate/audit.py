@@ -12,6 +12,7 @@ from defserve.cli.exits import complain
 from defserve.cli.option_types import positive
 from defserve.cli.parser import CommandParser, run_action
 from defserve.cli.screen.blocks import Data, Line, Table
+from defserve.cli.screen.counts import counted
 from defserve.cli.screen.screen import problem_lines, show, tell
 from defserve.errors import UsageError
 from defserve.stores.audit.chain import AuditReport, numbered_lines, parse_line, reason_of, verify
@@ -85,18 +86,18 @@ def _verify_options(argv: list[str]) -> Namespace:
 def page(report: AuditReport) -> Iterator[Line]:
     """The report for a terminal, line by line."""
     if report.ok:
-        yield Line(("intact:", "good"), f" {_count(report.events)}")
+        yield Line(("intact:", "good"), f" {counted(report.events, 'event')}")
     else:
         where = f"line {report.first_bad_line}: " if report.first_bad_line else ""
         yield Line(("broken:", "error"), f" {where}{report.reason}")
-        yield Line(f"  intact before that: {_count(report.events)}")
+        yield Line(f"  intact before that: {counted(report.events, 'event')}")
         advice = "keep the file as evidence; put back a copy that is intact, or begin a log with another name"
         yield Line("  ", ("fix:", "fix"), f" {advice}")
     if report.unsigned:
         after = "after the last signed head: nobody can tell whether more were cut off"
-        yield Line(f"  {_count(report.unsigned)} {after}")
+        yield Line(f"  {counted(report.unsigned, 'event')} {after}")
     if report.lost:
-        yield Line(f"  {_count(report.lost)} could not be written when they happened; the log says so itself")
+        yield Line(f"  {counted(report.lost, 'event')} could not be written when they happened; the log says so itself")
 
 
 def show_log(argv: list[str]) -> int:
@@ -173,7 +174,3 @@ def _opened(path: str) -> BinaryIO:
         return open(path, "rb")
     except (OSError, ValueError) as error:
         raise UsageError(f"cannot read {path}: {reason_of(error)}", fix="name an audit log") from None
-
-
-def _count(events: int) -> str:
-    return f"{events:,} event{'' if events == 1 else 's'}"

@@ -13,6 +13,7 @@ from typing import Final, Literal, NamedTuple
 
 from defserve.cli.parser import CommandParser
 from defserve.cli.screen.blocks import Data, Line
+from defserve.cli.screen.counts import counted
 from defserve.cli.screen.screen import show
 from defserve.cli.screen.styles import STATES
 from defserve.errors import UsageError
@@ -220,7 +221,7 @@ def _clients() -> Iterator[DoctorFinding]:
                 yield DoctorFinding("Client settings", name, "broken", error.problem, error.fix)
                 continue
             count = len(servers) if is_object(servers) else 0
-            yield DoctorFinding("Client settings", name, "ok", f"{path} ({count} server{'' if count == 1 else 's'})")
+            yield DoctorFinding("Client settings", name, "ok", f"{path} ({counted(count, 'server')})")
     if not seen:
         yield DoctorFinding("Client settings", "none", "unused", "no client has settings for this user or this folder")
 

@@ -11,6 +11,7 @@ from defserve.cli.exits import OK
 from defserve.cli.kernel import actions
 from defserve.cli.kernel.actions import CONFIG_HELP
 from defserve.cli.parser import CommandParser
+from defserve.cli.screen.counts import counted
 from defserve.kernel.config.locating import locate
 from defserve.runner.command_line import add_serving, serving
 
@@ -72,8 +73,7 @@ def main(argv: list[str]) -> int:
 
 def _check(config: KernelConfig) -> int:
     """Say what is in the file. A variable that is not set is no mistake of the file."""
-    count = len(config.servers)
-    print(f"{config.path} is valid: {count} server{'' if count == 1 else 's'}")
+    print(f"{config.path} is valid: {counted(len(config.servers), 'server')}")
     for note in config.notes:
         print(f"note: {note}")
     for id, names in config.unset().items():
