@@ -13,7 +13,8 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 RUNS := $(VENV)/.runs
 READY := $(VENV)/.tests
-INSTALL := $(BIN)/python -m pip install -qq --no-compile --disable-pip-version-check --editable
+PIP := $(BIN)/python -m pip install -qq --no-compile --disable-pip-version-check
+INSTALL := $(PIP) --editable
 SITE := $(VENV)/.site
 RELEASE := $(VENV)/.release
 # Exact: what it makes of the pages is looked at before it is raised.
@@ -26,28 +27,36 @@ help:  ## list the targets
 	@grep -E '^[a-z-]+:.*## ' $(firstword $(MAKEFILE_LIST)) | sed -E 's/:.*## /|/' | \
 		while IFS='|' read -r name text; do printf '  make %-13s %s\n' "$$name" "$$text"; done
 
-# Stamped, so that a changed pyproject.toml installs again and nothing else does. The demo needs no test tools.
+define environment
+@test -n "$(PYTHON)" || { echo "defserve needs Python 3.11 or newer: make PYTHON=/path/to/python3" >&2; exit 1; }
+@echo "== setting up $(VENV) ($$($(PYTHON) --version))"
+@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV) || \
+	{ rm -rf $(VENV); echo "python3 has no venv module; on Debian or Ubuntu: apt install python3-venv" >&2; exit 1; }
+endef
+
+# Stamped, so that a changed pyproject.toml installs again and nothing else does. The demo needs no test tools; who needs
+# them gets all in one run of pip.
 $(RUNS): pyproject.toml
-	@test -n "$(PYTHON)" || { echo "defserve needs Python 3.11 or newer: make PYTHON=/path/to/python3" >&2; exit 1; }
-	@echo "== setting up $(VENV) ($$($(PYTHON) --version))"
-	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV) || \
-		{ rm -rf $(VENV); echo "python3 has no venv module; on Debian or Ubuntu: apt install python3-venv" >&2; exit 1; }
+	$(environment)
 	@$(INSTALL) .
 	@touch $@
 
-$(READY): $(RUNS)
+$(READY): pyproject.toml
+	$(environment)
 	@echo "== installing what the tests need"
+	@# An old pip takes twice as long to choose the versions.
+	@$(PIP) 'pip>=25'
 	@$(INSTALL) '.[test]'
-	@touch $@
+	@touch $(RUNS) $@
 
 $(SITE): $(READY)
 	@echo "== installing what builds the site"
-	@$(BIN)/python -m pip install -qq --disable-pip-version-check '$(ZENSICAL)'
+	@$(PIP) '$(ZENSICAL)'
 	@touch $@
 
 $(RELEASE): $(READY)
 	@echo "== installing what looks at a release"
-	@$(BIN)/python -m pip install -qq --disable-pip-version-check '$(TWINE)'
+	@$(PIP) '$(TWINE)'
 	@touch $@
 
 demo: $(RUNS)  ## start an example server and talk to it, as a client of either era would
