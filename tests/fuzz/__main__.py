@@ -113,8 +113,8 @@ def _parser() -> argparse.ArgumentParser:
         "--until",
         type=float,
         metavar="MINUTES",
-        help="go on until the runs of each target, those before included, have used so many minutes of a core; "
-        "stop it at any time",
+        help="go on until the runs of each target, those before included, have used so many minutes of a core, and "
+        "the last quarter of them reached nothing new; stop it at any time",
     )
     parser.add_argument("--fresh", action="store_true", help="forget the runs before, and the inputs that they left")
     parser.add_argument("--only", action="append", choices=[*TARGETS], help="repeatable")

@@ -104,6 +104,7 @@ class Record:
 
 
 def least(totals: Mapping[str, Total], names: Iterable[str], enough: float) -> str | None:
-    """Which of these targets has had the least processor time, if one has not had enough yet."""
-    had = {name: totals.get(name, Total()).seconds for name in names}
-    return min((name for name in had if had[name] < enough), key=lambda name: (had[name], name), default=None)
+    """Which target has had the least processor time, of those that have not had enough or found something new lately."""
+    had = {name: totals.get(name, Total()) for name in names}
+    lacking = [(total.seconds, name) for name, total in had.items() if total.seconds < enough or not total.is_settled]
+    return min(lacking, default=(0.0, None))[1]

@@ -69,6 +69,12 @@ def test_the_target_that_has_had_the_least_comes_next():
     assert least(totals, ["c"], 90) is None
 
 
+def test_a_target_that_found_something_new_in_its_last_quarter_is_run_for_longer():
+    totals = {"late": Total(seconds=100.0, grew_at=76.0), "early": Total(seconds=100.0, grew_at=75.0)}
+    assert least(totals, totals, 90) == "late"
+    assert least({"late": Total(seconds=102.0, grew_at=76.0)}, ["late"], 90) is None
+
+
 @pytest.mark.parametrize("jobs", [1, 2])
 def test_until_goes_on_until_each_target_has_had_its_time(tmp_path: Path, jobs: int):
     record, ran = Record(tmp_path / "record.json"), list[tuple[str, int]]()

@@ -59,10 +59,11 @@ FUZZ = """\
 ## Fuzz
 
 `make fuzz` gives every parser, judge and protocol inputs that a coverage-guided fuzzer (Atheris) makes. It starts
-from `tests/fuzz/corpus` and what earlier runs have left, and adds up the figures of all runs: `ARGS="--until 30"`
-goes on until each target has had 30 minutes of a core, and may be stopped at any time. *Last new* is when an input
-reached code that none before had reached. Seeds: {seeds}. `make properties` runs the property tests with 20,000
-examples each. One of them compares transports: the same calls over memory, pipes, HTTP, WebSocket, a unix socket and
+from `tests/fuzz/corpus` and what earlier runs have left, and adds up the figures of all runs. `ARGS="--until 30"`
+goes on until each target has had 30 minutes of a core and its last quarter reached nothing new. It may be stopped at
+any time. *Last new* is when an input reached code that none before had reached. Seeds: {seeds}.
+
+`make properties` runs the property tests with 20,000 examples each. One of them compares transports: the same calls over memory, pipes, HTTP, WebSocket, a unix socket and
 through a kernel give the same answers, errors included, in both eras.
 """
 REST = """\
