@@ -104,7 +104,7 @@ class Record:
 
 
 def least(totals: Mapping[str, Total], names: Iterable[str], enough: float) -> str | None:
-    """Which target has had the least processor time, of those that have not had enough or found something new lately."""
+    """Of the targets that have not had enough, or found something new lately, the one with the least processor time."""
     had = {name: totals.get(name, Total()) for name in names}
     lacking = [(total.seconds, name) for name, total in had.items() if total.seconds < enough or not total.is_settled]
     return min(lacking, default=(0.0, None))[1]

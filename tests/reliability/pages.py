@@ -63,8 +63,9 @@ from `tests/fuzz/corpus` and what earlier runs have left, and adds up the figure
 goes on until each target has had 30 minutes of a core and its last quarter reached nothing new. It may be stopped at
 any time. *Last new* is when an input reached code that none before had reached. Seeds: {seeds}.
 
-`make properties` runs the property tests with 20,000 examples each. One of them compares transports: the same calls over memory, pipes, HTTP, WebSocket, a unix socket and
-through a kernel give the same answers, errors included, in both eras.
+`make properties` runs the property tests with 20,000 examples each. One of them compares transports: the same calls
+over memory, pipes, HTTP, WebSocket, a unix socket and through a kernel give the same answers, errors included, in both
+eras.
 """
 REST = """\
 ## More
