@@ -7,8 +7,10 @@ import json
 from typing import Any
 
 import pytest
+from websockets.protocol import State
 
-from tests.gateway.topics import Json, Peer, envelope, gateway, tool_call
+from defserve.gateway.listener import GatewayConnection
+from tests.gateway.topics import PATIENCE, Json, Peer, envelope, eventually, gateway, tool_call
 from tests.rows import for_each_row
 
 pytestmark = pytest.mark.anyio
@@ -159,6 +161,25 @@ async def test_the_rate_of_each_participant_is_bounded():
             assert (refused["payload"]["error"], refused["correlation_id"]) == ("rate_limited", id)
             assert refused["payload"]["retry_after"] > 0
             await worker.is_well()
+
+
+async def test_a_reader_that_stops_does_not_keep_its_seat_or_the_gateway():
+    limits: Json = {"ping": 1.0, "message": 600_000, "farewell": 0.1, "rate": 1e6, "burst": 1_000_000}
+    async with asyncio.timeout(PATIENCE), gateway(limits=limits) as running, running.joined("admin") as admin:
+        stops = running.joined("agent")
+        sleeper = await stops.__aenter__()
+        sleeper.socket.transport.pause_reading()
+        (connection,) = [member.wire for id, member in running.gateway.topics["demo"].members.items() if id == "agent"]
+        assert isinstance(connection, GatewayConnection)
+        topic = running.gateway.topics["demo"]
+        # More than sockets and buffers hold, and less than the gateway lets wait.
+        while "agent" in topic.members and not connection.paused:
+            await admin.say("chat", {"text": "x" * 500_000})
+            await admin.until("chat")
+        await eventually(lambda: "agent" not in topic.members and connection.state is State.CLOSED)
+        await admin.is_well()
+        sleeper.socket.transport.abort()
+        await stops.__aexit__(None, None, None)
 
 
 async def test_a_slow_reader_is_dropped_with_a_notice_and_holds_nobody_up():

@@ -186,6 +186,38 @@ async def test_subscriptions_that_stay_open_take_no_room():
         assert text_of(await peer.call("hold", {"n": 1})) == "1"
 
 
+async def test_however_many_subscriptions_one_client_keeps_open_another_finds_room():
+    gated = Gated(in_flight=2, in_flight_total=4, queued=2, sessions=6)
+    gated.free.set()
+    listening = {"notifications": {"toolsListChanged": True}}
+    async with raw(gated.server) as greedy, raw(gated.server) as second, raw(gated.server) as third:
+        ids = [await greedy.begin("subscriptions/listen", listening) for _ in range(20)]
+        refused = await greedy.reply_to(ids[-1])
+        assert refused["error"]["code"] == -32029 and refused["error"]["data"]["limit"] == "in_flight_total"
+        assert gated.server.composition.idle == 4
+        assert text_of(await second.call("hold", {"n": 1})) == "1"
+        for _ in range(2):
+            await second.begin("subscriptions/listen", listening)
+        await until(lambda: gated.server.composition.idle == 6)
+        refused = await third.reply_to(await third.begin("subscriptions/listen", listening))
+        assert refused["error"]["code"] == -32029 and refused["error"]["data"]["limit"] == "sessions"
+        assert text_of(await third.call("hold", {"n": 2})) == "2"
+    assert gated.server.composition.idle == gated.server.composition.running == 0
+
+
+async def test_a_call_that_waits_for_its_peer_leaves_its_place_to_others():
+    gated = Gated(in_flight_total=1)
+    gated.free.set()
+    async with raw(gated.server, HANDSHAKE[-1], {"elicitation": {}}) as peer, raw(gated.server) as other:
+        asking = await peer.begin("tools/call", {"name": "ask", "arguments": {"n": 1}})
+        await until(lambda: gated.server.composition.idle == 1)
+        assert text_of(await other.call("hold", {"n": 2})) == "2"
+        question = json.loads(await peer.link.receive())
+        result = {"action": "accept", "content": {"value": "yes"}}
+        await peer.send({"jsonrpc": "2.0", "id": question["id"], "result": result})
+        assert text_of((await peer.reply_to(asking))["result"]) == "yes"
+
+
 @pytest.mark.slow
 async def test_a_websocket_stops_reading_and_refuses_nothing():
     gated = Gated(in_flight=4, queued=8)

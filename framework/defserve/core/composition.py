@@ -95,7 +95,7 @@ class Terms:
 class Composition:
     """A server ready to be served. Sessions share it; its tables never change after it is made.
 
-    `running` counts the calls that were begun, `idle` those of them that take no room in their session. `queued` wait,
+    `idle` counts the calls that wait for their peers or never end, `running` the others that were begun. `queued` wait,
     in the queues of their sessions; the sessions in the `line` wait for room in the whole server.
     """
 
@@ -218,8 +218,15 @@ class Composition:
         for session in (*self.sessions, *self.short_sessions):
             yield from tuple(session.in_flight.values())
 
+    def make_room(self, calls: int) -> None:
+        """So many calls more, or less, are idle. What there is of them beyond `sessions` counts as running."""
+        before, self.idle = self.idle, self.idle + calls
+        self.running -= min(self.idle, self.limits.sessions) - min(before, self.limits.sessions)
+        if self.line:
+            self.admit_next()
+
     def admit_next(self) -> None:
-        """A call has ended: admit those that wait for room in the whole server, one session after the other."""
+        """There is more room: admit calls that wait for it in the whole server, one session after the other."""
         while self.line and self.running < self.limits.in_flight_total:
             session = next(iter(self.line))
             del self.line[session]

@@ -1,7 +1,8 @@
 """Calls that wait for room: in the order they came, bounded in number and bytes.
 
 A call that waits for its peer's answer, or that never ends, does not count as running. Otherwise such calls could take
-all the room and wait for an answer that is never read.
+all the room and wait for an answer that is never read. They are bounded all the same: with them, a session has at most
+`in_flight_total` calls, and more of them than `sessions` in the whole server count as running.
 """
 
 from __future__ import annotations
@@ -112,8 +113,9 @@ class CallQueue:
         return self._holds(1) and self._can_move
 
     def refusal(self) -> TooManyCalls:
-        limits = self._session.composition.limits
-        is_total = self._session.composition.running >= limits.in_flight_total
+        session, limits = self._session, self._session.composition.limits
+        begun = max(session.composition.running, len(session.in_flight) - len(self))
+        is_total = begun >= limits.in_flight_total
         limit, most = ("in_flight_total", limits.in_flight_total) if is_total else ("in_flight", limits.in_flight)
         text = f"too many calls in flight: at most {most} {'in this server' if is_total else 'a session'}"
         return TooManyCalls(text, data={"limit": limit, "retry_after_ms": 1000})
@@ -132,10 +134,12 @@ class CallQueue:
     def _can_move(self) -> bool:
         """Whether a call runs that ends without the peer, so that the queue moves on."""
         session, composition = self._session, self._session.composition
-        idle = session.room - composition.limits.in_flight
-        if len(session.in_flight) - len(self) > idle:
+        if len(session.in_flight) - len(self) > session.idle:
             return True
-        return composition.running >= composition.limits.in_flight_total and composition.running > composition.idle
+        limits = composition.limits
+        return (
+            composition.running >= limits.in_flight_total and composition.running > composition.idle - limits.sessions
+        )
 
 
 def goes_ahead(session: Session, method: Method) -> bool:

@@ -73,6 +73,7 @@ class Session(Locals):
         "closed",
         "in_flight",
         "room",
+        "idle",
         "queue",
         "on_room",
         "_requests",
@@ -103,7 +104,7 @@ class Session(Locals):
         self.terms: Terms | None = None
         self.ready = self.closed = False
         self.in_flight: dict[Id, Call] = {}
-        self.room = composition.limits.in_flight
+        self.room, self.idle = composition.limits.in_flight, 0
         self.queue: CallQueue | None = None
         self.on_room: Callable[[], None] | None = None
         self._requests: OutgoingRequests | None = None
@@ -254,9 +255,11 @@ class Session(Locals):
         return self.queue is not None and self.queue.has(envelope)
 
     def make_room(self, calls: int) -> None:
-        """So many calls more, or less, wait for the peer or never end. They take no room."""
-        self.room += calls
-        self.composition.idle += calls
+        """So many calls more, or less, wait for the peer or never end. They take no room, up to `in_flight_total`."""
+        limits = self.composition.limits
+        self.idle += calls
+        self.room = min(limits.in_flight + self.idle, max(limits.in_flight, limits.in_flight_total))
+        self.composition.make_room(calls)
         if self.queue is not None:
             self.queue.advance()
 

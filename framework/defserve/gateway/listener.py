@@ -28,6 +28,7 @@ from defserve.gateway.policy import Admission
 from defserve.gateway.requests import GatewayRequest, GatewayResponse, answer, problem, read_request
 from defserve.transports.http.gate import Gate
 from defserve.transports.networks import network_of
+from defserve.transports.websocket.draining import drain_moving
 from defserve.transports.websocket.fragments import FRAGMENTS, SMALL, TOO_MANY
 
 try:
@@ -147,6 +148,9 @@ class GatewayConnection(ServerConnection):
         self._early.clear()
         self._listener = listener
         self.transport.resume_reading()
+
+    async def drain(self) -> None:
+        await drain_moving(self, super().drain, self._endpoint.gateway.limits.ping)
 
     # -- a wire ------------------------------------------------------------------------------------------
 

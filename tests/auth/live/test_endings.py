@@ -159,7 +159,7 @@ async def test_a_listening_request_ends(place: Place):
     message = asked("subscriptions/listen", notifications={"toolsListChanged": True}, _meta=meta)
     headers = {"mcp_protocol_version": "2026-07-28", "mcp_method": "subscriptions/listen"}
     listening = asyncio.create_task(callers["strong"].send(message, **headers))
-    await until(lambda: made.server.composition.running == 1)
+    await until(lambda: made.server.composition.idle == 1)
     await revoke(place, "strong")
     assert (await listening).json["error"]["data"]["error_type"] == "credential_ended"
 

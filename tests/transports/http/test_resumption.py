@@ -231,6 +231,20 @@ async def test_a_stream_begins_with_an_empty_event_where_clients_know_it(tools: 
     assert all(event.id for event in exchange.events)
 
 
+async def test_who_came_back_and_is_cut_off_again_has_an_id_to_come_back_with(tools: Tools, app: Any):
+    client = await Peer(app).open()
+    exchange = client.begin_call("count", {"total": 1})
+    for _ in range(3):
+        await exchange.until(lambda cut=exchange: bool(cut.events))
+        (primed,) = exchange.events
+        assert (primed.data, bool(primed.id)) == ("", True)
+        await leave(exchange)
+        exchange = client.listen(primed.id)
+    tools.steps.put_nowait(1)
+    await exchange.ended()
+    assert (data(exchange), text(last(exchange))) == (["0"], "1 counted")
+
+
 @pytest.mark.parametrize("before", [0, 3])
 async def test_a_call_may_send_its_client_away_to_poll(tools: Tools, app: Any, before: int):
     client = await Peer(app).open()

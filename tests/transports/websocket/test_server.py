@@ -482,6 +482,6 @@ async def test_a_stopping_server_ends_calls_that_never_would():
     async with listening(server) as where, socket_to(where) as socket:
         peer = Raw(Link(socket), ERAS[-1], {})
         await peer.begin("subscriptions/listen", {"notifications": {"toolsListChanged": True}})
-        await until(lambda: server.composition.running == 1)
+        await until(lambda: server.composition.idle == 1)
         where.app.drain()
         assert (await farewell_of(socket))[0] == 1012

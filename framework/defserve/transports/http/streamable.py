@@ -10,6 +10,7 @@ from typing import Any
 from defserve.auth.principals import Principal
 from defserve.errors import LimitExceeded
 from defserve.transports.asgi import HeaderList
+from defserve.transports.http import sse_format
 from defserve.transports.http.answering import Attached, SingleResponse, answer, route_message, run, stream
 from defserve.transports.http.exchange import Exchange, RefusalData
 from defserve.transports.http.headers import NAMED_BY, accepts, param_mismatch, routing_mismatch
@@ -269,6 +270,9 @@ class Streamable:
                 await refuse(exchange, 404, INVALID_REQUEST, NOTHING_TO_RESUME)
                 return
             route, missed = resumed
+            if session.primed and not (missed or exchange.finished):
+                # Clients forget the id that they have resumed with. Without one they come back as new readers.
+                missed = sse_format.event(b"", id=last)
         else:
             route, missed = session.standalone, b""
             if session.standalone.is_taken(exchange.principal):

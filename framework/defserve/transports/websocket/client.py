@@ -14,6 +14,7 @@ from urllib.request import getproxies
 from defserve.auth.urls import is_loopback
 from defserve.errors import PeerError, PeerGone, UsageError
 from defserve.transports.client_errors import Challenged, HttpRefusal, Unreachable
+from defserve.transports.websocket.draining import drain_moving
 from defserve.version import VERSION
 
 if TYPE_CHECKING:
@@ -197,6 +198,9 @@ def _without_redirects(peers: set[str] | None) -> Any:
             if peers is not None:
                 peers.add(str((transport.get_extra_info("peername") or ("",))[0]))
             super().connection_made(transport)
+
+        async def drain(self) -> None:
+            await drain_moving(self, super().drain, PING_SECONDS)
 
     class Connect(connect):
         def process_redirect(self, exc: Exception) -> Exception:

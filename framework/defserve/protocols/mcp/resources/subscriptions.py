@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, cast
 
 from defserve.core.call import Call
 from defserve.core.identity import may_act_for
-from defserve.errors import InvalidParams, LimitExceeded
+from defserve.errors import InvalidParams, LimitExceeded, TooManyCalls
 from defserve.protocols.mcp.failures import ResourceNotFound
 from defserve.protocols.mcp.items import Late
 from defserve.protocols.mcp.lifecycle import PREFIX, Dialect, handshake_only, stateless_only
@@ -160,6 +160,7 @@ class Subscriptions:
     async def listen(self, call: Call, params: Params) -> Params:
         """Stays open until the client cancels it or the server drains."""
         stateless_only(call)
+        _check_room(call)
         wanted = fields(params, "notifications")
         if self.late is not None and "resourceSubscriptions" in wanted:
             await self.late(call, "")
@@ -373,6 +374,15 @@ def _run(engine: Engine, action: Callable[[], None]) -> bool:
         engine.soon(action)
         return True
     return engine.post(action)
+
+
+def _check_room(call: Call) -> None:
+    """Calls that never end may not be so many that others find no room."""
+    composition = call.session.composition
+    if composition.idle >= composition.limits.sessions:
+        most = composition.limits.sessions
+        text = f"too many open subscriptions and questions: at most {most} in this server"
+        raise TooManyCalls(text, data={"limit": "sessions", "retry_after_ms": 1000})
 
 
 def _fit(uris: Collection[str], call: Call) -> bool:
