@@ -135,6 +135,18 @@ async def test_a_sender_waits_while_the_queue_is_full_and_goes_on_when_there_is_
         assert [text_of((await peer.reply_to(id))["result"]) for id in sent] == [str(n) for n in range(40)]
 
 
+async def test_of_a_batch_what_does_not_fit_into_the_queue_is_refused():
+    gated = Gated(in_flight=2, queued=3)
+    async with raw(gated.server, "2025-03-26") as peer:
+        await peer.link.send(json.dumps([call(n, "hold", n=n) for n in range(100, 200)]).encode())
+        await until(lambda: gated.server.composition.queued == 3)
+        gated.free.set()
+        replies = json.loads(await peer.link.receive())
+    assert [reply["id"] for reply in replies if "result" in reply] == list(range(100, 105))
+    refused = {reply["error"]["code"]: reply["id"] for reply in replies if "error" in reply}
+    assert len(replies) == 100 and refused == {-32029: 199}
+
+
 async def test_cancelling_a_call_that_waits_ends_it_without_a_reply():
     gated = Gated(in_flight=1)
     async with raw(gated.server) as peer:

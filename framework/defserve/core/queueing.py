@@ -47,9 +47,13 @@ class CallQueue:
         return len(self._waiting)
 
     def put(self, call: Call) -> QueuedCall:
-        """Let a call wait. Raises TooManyCalls if the queue is full and nobody stops reading for it."""
+        """Let a call wait. Raises TooManyCalls if the queue is full and nobody stops reading for it.
+
+        The calls of a batch were read already: a queue that is full takes no more of them.
+        """
         session, composition = self._session, self._session.composition
-        if self._holds(1) and not (session.on_room is not None and self._can_move):
+        stops_reading = session.on_room is not None and call.batch is None and self._can_move
+        if self._holds(1) and not stops_reading:
             self._end_if_empty()
             raise self.refusal()
         call.queued = place = QueuedCall(session.engine.pending(), _size(call, composition.limits.message))

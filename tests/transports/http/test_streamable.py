@@ -165,10 +165,11 @@ async def test_a_batch_that_says_something_first_is_a_stream(tools: Tools, app: 
     assert {reply["id"] for reply in replies} == {1, 2}
 
 
-async def test_a_batch_of_notifications_and_answers_wants_no_answer(app: Any):
+@pytest.mark.parametrize("accept", ["application/json, text/event-stream", "text/event-stream, application/json"])
+async def test_a_batch_of_notifications_and_answers_wants_no_answer(app: Any, accept: str):
     client = await Peer(app, "2025-03-26").open()
     batch = [{"jsonrpc": "2.0", "method": "notifications/initialized"}, {"jsonrpc": "2.0", "id": 5, "result": {}}]
-    response = await client.post(batch, client.its_headers).ended()
+    response = await client.post(batch, {**client.its_headers, "accept": accept}).ended()
     assert (response.status, response.body) == (202, b"")
 
 

@@ -224,8 +224,8 @@ class ResponseStream:
         return not self.session.conversation.waits_for_room(self)
 
     def wants_events(self, exchange: Exchange) -> bool:
-        """Whether the response can be resumed, or the client prefers events."""
-        return bool(self.name or exchange.prefers_events)
+        """Whether the response can be resumed, or has something to say to a client that prefers events."""
+        return bool(self.name or (exchange.unread and exchange.prefers_events))
 
     def attached(self) -> None:
         """A response has begun. From here on its client may leave."""
