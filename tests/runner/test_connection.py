@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from defserve import Server
+from defserve import Context, Server
 from defserve.core.extension import CarriedMessage
 from defserve.core.session import Session
 from defserve.runner.connection import Connection
@@ -141,7 +141,7 @@ def test_a_call_that_waits_does_not_hold_up_those_that_came_with_it() -> None:
 class Sink:
     """A transport on which nothing is read, and everything is taken at once."""
 
-    closed = False
+    closed, queued = False, 0
 
     def send(self, message: bytes, taken: Callable[[], None] | None = None) -> None:
         if taken is not None:
@@ -152,6 +152,17 @@ class Sink:
     def resume(self) -> None: ...
     def close(self) -> None: ...
     def start(self, loop: Any, received: Any, ended: Any) -> None: ...
+
+
+class Unread(Sink):
+    """A transport whose peer takes nothing."""
+
+    def __init__(self) -> None:
+        self.sent: list[bytes] = []
+
+    def send(self, message: bytes, taken: Callable[[], None] | None = None) -> None:
+        self.sent.append(message)
+        self.queued += len(message)
 
 
 class Guests:
@@ -166,6 +177,28 @@ class Guests:
 
     def happened(self, session: Session, event: object) -> None:
         session.close()
+
+
+@pytest.mark.anyio
+async def test_for_a_peer_that_does_not_read_only_answers_and_questions_wait() -> None:
+    server, transport = a_server(), Unread()
+
+    @server.tool
+    async def chatty(ctx: Context) -> str:
+        """Log more than any pipe holds."""
+        for _ in range(100):
+            ctx.log.info("x" * 99_000)
+        return "said"
+
+    async with entered_lifespans(server.composition) as engine:
+        connection = Connection(server.composition, transport)
+        connection.attach(engine)
+        params = {"name": "chatty", "arguments": {}, "_meta": {**META, PREFIX + "logLevel": "info"}}
+        call = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params}
+        connection.received([json.dumps(call).encode()])
+        await until(lambda: not connection.calls())
+    assert 30 < len(transport.sent) < 50
+    assert json.loads(transport.sent[-1])["result"]["content"][0]["text"] == "said"
 
 
 @pytest.mark.anyio

@@ -21,11 +21,20 @@ if TYPE_CHECKING:
     import asyncio
 
 
+# To a peer for whom more waits, only answers and questions are sent.
+MOST_UNREAD = 4 * 1024 * 1024
+
+
 class Transport(Protocol):
     """The methods that every transport of a pipe has."""
 
     @property
     def closed(self) -> bool: ...
+    @property
+    def queued(self) -> int:
+        """The number of bytes that the peer has not taken yet."""
+        ...
+
     def start(
         self,
         loop: asyncio.AbstractEventLoop,
@@ -171,6 +180,11 @@ class Connection:
             if outgoing.bulk:
                 bulk.put(outgoing, write)
             elif outgoing.data:
+                if not outgoing.answers and transport.queued > MOST_UNREAD and not outgoing.asks:
+                    # Nobody waits for it, and who sends such messages may never stop.
+                    if outgoing.taken is not None:
+                        outgoing.taken()
+                    return
                 if bulk.waiting:
                     bulk.release_before(outgoing)
                 data = carrier.wrap(outgoing.data, peer, outgoing.envelope) if carrier else outgoing.data

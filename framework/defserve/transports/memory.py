@@ -12,6 +12,8 @@ if TYPE_CHECKING:
 class MemoryTransport:
     """The server's end. `peer` is the client's: a link with `send`, `receive` and `aclose`."""
 
+    queued = 0
+
     def __init__(self, limit: int) -> None:
         self.closed, self.limit = False, limit
         self.peer = MemoryPeer(self)

@@ -32,7 +32,7 @@ NORMAL: Final = 1000
 class WebSocketClient:
     """One open connection. `end` says how it ended: the closing code, and the reason in words.
 
-    While more than `BACKLOG_BYTES` wait to be sent, nothing is read: a peer that does not read cannot ask more.
+    While more than `BACKLOG_BYTES` are `queued` to be sent, nothing is read: a peer that does not read cannot ask more.
     """
 
     def __init__(self, socket: ClientConnection) -> None:
@@ -40,7 +40,7 @@ class WebSocketClient:
         self.closed = False
         self.end: tuple[int, str] = (0, "")
         self._waiting: deque[tuple[bytes, Callable[[], None] | None]] = deque()
-        self._backlog = 0
+        self.queued = 0
         self._more, self._idle = asyncio.Event(), asyncio.Event()
         self._idle.set()
         self._reading = asyncio.Event()
@@ -66,7 +66,7 @@ class WebSocketClient:
         """Queue a message. An empty one is not sent."""
         if message and not self.closed:
             self._waiting.append((message, taken))
-            self._backlog += len(message)
+            self.queued += len(message)
             self._idle.clear()
             self._more.set()
         elif taken is not None:
@@ -107,7 +107,7 @@ class WebSocketClient:
         try:
             while True:
                 received([await self._socket.recv(decode=False)])
-                if self._backlog > BACKLOG_BYTES:
+                if self.queued > BACKLOG_BYTES:
                     await self._idle.wait()
                 await self._reading.wait()
         except closed as error:
@@ -139,7 +139,7 @@ class WebSocketClient:
     def _take_first(self) -> None:
         """The first message was sent, or never will be."""
         message, taken = self._waiting.popleft()
-        self._backlog -= len(message)
+        self.queued -= len(message)
         if taken is not None:
             taken()
 
