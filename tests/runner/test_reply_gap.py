@@ -70,6 +70,8 @@ def shop() -> Server:
 class Pipe:
     """The server's end of a pipe: every write, and when it happened."""
 
+    queued = 0
+
     def __init__(self) -> None:
         self.closed = False
         self.writes: list[tuple[float, list[dict[str, Any]]]] = []
