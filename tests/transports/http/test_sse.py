@@ -237,6 +237,15 @@ async def test_a_session_whose_answers_nobody_reads_takes_no_more_requests():
         assert await where.app.legacy.find(one_more(feed), target_of(stream)) is None
 
 
+async def test_a_stream_that_was_ended_stays_ended_whatever_is_said():
+    async with listening(shop(), legacy_sse=True) as where, stream_of(where) as stream:
+        (feed,) = where.app.legacy.feeds.values()
+        taken = list[str]()
+        feed.evict()
+        feed.push(OutgoingMessage(b'{"late": true}', None, taken=lambda: taken.append("late")))
+        assert await stream.event() == ("", "") and taken == ["late"]
+
+
 def one_more(feed: Any) -> Exchange:
     async def receive() -> Any: ...
     async def send(message: Any) -> None: ...

@@ -39,6 +39,10 @@ class Feed:
 
     def push(self, message: OutboundMessage) -> None:
         """A message for the peer. This stream does not end with an answer."""
+        if self.exchange.finished:  # it was dropped: nobody may read any more
+            if message.taken is not None:
+                message.taken()
+            return
         self.exchange.keep(message)
         self._finish_if_drained()
         self.exchange.rouse()
@@ -49,7 +53,8 @@ class Feed:
         self.exchange.rouse()
 
     def _finish_if_drained(self) -> None:
-        self.exchange.finished = self.draining and not self.conversation.in_flight
+        if self.draining and not self.conversation.in_flight:
+            self.exchange.finished = True
 
     def idle(self) -> tuple[bool, float] | None:
         """As a `SessionHolder`: whether its client was never heard, and for how long it is silent."""
