@@ -15,6 +15,10 @@ from hypothesis import strategies as st
 from defserve.errors import UsageError
 from defserve.kernel.config.changes import ConfigChanges, changes
 from defserve.kernel.config.entries import KernelConfig, ServerEntry, ServerLaunch, ToolFilter
+from defserve.kernel.kernel import Kernel
+from defserve.kernel.members import Creator
+from defserve.protocols.mgp import instants
+from defserve.protocols.mgp.access.policy import AccessPolicy, Entry
 from defserve.proxying.restarts import RestartPolicy
 from tests.kernel.running import entry, running
 from tests.raw import turns
@@ -161,6 +165,52 @@ async def test_what_only_a_start_takes_over_is_said(tmp_path: Path) -> None:
     async with running(tmp_path, OFF, A) as here:
         here.write(OFF, 'name = "other"', A)
         assert (await here.kernel.reload())["needs_start"] == ["name"]
+
+
+def policy_of(kernel: Kernel, id: str) -> AccessPolicy:
+    access = kernel.governance.access
+    assert access is not None
+    policy = access.named(id)
+    assert policy is not None
+    return policy
+
+
+@pytest.mark.anyio
+async def test_another_default_policy_acts_at_once_and_takes_no_entry(tmp_path: Path) -> None:
+    head, idle = 'admins = ["alice"]', 'default_policy = "{}"\n[[servers]]\nid = "a"\ncommand = "x"\nenabled = false\n'
+    async with running(tmp_path, OFF, head, idle.format("opt-out"), wait=False) as here:
+        registered = ServerEntry("r", ServerLaunch("x"), enabled=False)
+        await here.kernel.add(registered, Creator("alice", "", None))
+        for id in ("a", "r"):
+            policy_of(here.kernel, id).grant(Entry("server_grant", "eve", permission="deny"))
+
+        def allowed() -> list[str]:
+            return [
+                f"{id} {agent}"
+                for id in ("a", "r")
+                for agent in ("eve", "bob")
+                if policy_of(here.kernel, id).decide(agent, None, instants.now()).permission == "allow"
+            ]
+
+        lists = here.kernel.server.mcp.tools.registry
+        for default, expected in (("opt-in", []), ("opt-out", ["a bob", "r bob"])):
+            before = lists.version
+            here.write(OFF, head, idle.format(default))
+            assert (await here.kernel.reload())["needs_start"] == []
+            assert lists.version > before
+            assert allowed() == expected
+        assert len(policy_of(here.kernel, "r").entries()) == 1
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("whose", ["kernel", "server"])
+async def test_a_kernel_that_does_not_tell_callers_apart_says_that_it_cannot_close_a_server(
+    tmp_path: Path, whose: str
+) -> None:
+    idle, closed = '[[servers]]\nid = "a"\ncommand = "x"\nenabled = false\n', 'default_policy = "opt-in"\n'
+    async with running(tmp_path, OFF, idle, wait=False) as here:
+        here.write(OFF, *((closed, idle) if whose == "kernel" else (idle, closed)))
+        assert (await here.kernel.reload())["needs_start"] == ["default_policy"]
 
 
 @pytest.mark.anyio

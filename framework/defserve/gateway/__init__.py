@@ -4,7 +4,7 @@ It never looks into payloads. Senders cannot forge their identity or send more t
 reader is dropped; it never holds up a topic.
 
 May import: `auth`, `exports`, `protocols.mcpx`, `transports.http.gate`, `transports.networks`,
-`transports.websocket.fragments`, `wire.codec`.
+`transports.websocket.draining`, `transports.websocket.fragments`, `wire.codec`.
 """
 
 from defserve.gateway.policy import Admission

@@ -12,13 +12,14 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
+from defserve.base.background import BackgroundTasks
 from defserve.errors import DefserveError, InvalidParams, UsageError
 from defserve.host.link import Resolve
 from defserve.kernel.config.changes import changes
 from defserve.kernel.config.entries import KernelConfig, ServerEntry
 from defserve.kernel.config.loading import load
 from defserve.kernel.figures import history
-from defserve.kernel.governance.access import own_policy, wants_access
+from defserve.kernel.governance.access import closes_servers, own_policy, wants_access
 from defserve.kernel.governance.governance import Governance
 from defserve.kernel.governance.marks import check_marks
 from defserve.kernel.governance.registering import check_register_rules, guarded
@@ -54,6 +55,9 @@ class Kernel:
         """The address at which it is served, as its `status` tells. Who serves it sets it."""
         self.journal = Journal()
         self.members: dict[str, Member] = {}
+        self.leaving: set[str] = set()
+        """The ids of servers that were removed and have not gone yet. They are not free."""
+        self.ending = BackgroundTasks()
         state = StateFile(config.path)
         self.server = _server(config, state, options)
         self.mounts = self.server.mounts
@@ -231,22 +235,40 @@ class Kernel:
         return member
 
     async def remove(self, id: str, reason: str) -> None:
-        """End a server and forget it."""
+        """End a server and forget it. Then its id is free. It ends also if the caller does not wait for that."""
         member = self.members.pop(id)
+        self.leaving.add(id)
         self._supervision.forget(member)
-        async with member.changing:
-            if member.backend is not None:
-                await self.mounts.remove(id, reason, self.config.settings.drain_secs)
-        self.governance.forget(id)
-        self.journal.forget(id)
+        await asyncio.shield(self.ending.start(self._end(member, reason)))
+
+    async def _end(self, member: Member, reason: str) -> None:
+        try:
+            async with member.changing:
+                if member.backend is not None:
+                    await self.mounts.remove(member.id, reason, self.config.settings.drain_secs)
+        finally:
+            self.governance.forget(member.id)
+            self.journal.forget(member.id)
+            self.leaving.discard(member.id)
 
     # -- reload --------------------------------------------------------------------------------------------
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether the file names a server that had to wait for another one of its id, which has gone since."""
+        taken = self.members.keys() | self.leaving
+        return not self._reloading.locked() and any(entry.id not in taken for entry in self.config.servers)
 
     async def _take_over(self, config: KernelConfig) -> dict[str, Any]:
         new = {entry.id: entry for entry in config.servers}
         done = changes({id: member.entry for id, member in self.members.items() if member.creator is None}, new)
         needs_start = self.config.changed_at_start(config)
+        is_other_default = self.config.settings.default_policy != config.settings.default_policy
         self.config = config
+        if (access := self.governance.access) is None:
+            needs_start += ["default_policy"] if closes_servers(config) else []
+        elif is_other_default:
+            access.touch()
         for id in done.adjusted:
             self.members[id].adjust(new[id])
             self.governance.declare_again(self.members[id])
@@ -261,7 +283,7 @@ class Kernel:
             log.warning("%s", notice)
         self.members = {id: self.members[id] for id in (*new, *self.members) if id in self.members}
         return {
-            "added": done.added,
+            "added": [id for id in done.added if id in self.members],
             "removed": done.removed,
             "restarted": [id for id in (*done.replaced, *done.relaunched) if id not in failed],
             "adjusted": done.adjusted,
@@ -271,6 +293,8 @@ class Kernel:
         }
 
     async def _replace(self, entry: ServerEntry) -> None:
+        if entry.id in self.leaving:
+            raise UsageError(f"server {entry.id!r} is still ending", fix="reload again shortly")
         was_stopped = False
         if (old := self.members.get(entry.id)) is not None:
             was_stopped = old.is_stopped

@@ -33,6 +33,8 @@ TOLD: Final = ("added", "removed", "restarted", "adjusted", "failed", "needs_sta
 class Supervised(Operations, OperatedKernel, Protocol):
     """The part of a kernel that supervision uses."""
 
+    @property
+    def is_behind(self) -> bool: ...
     async def refresh(self) -> None: ...
 
 
@@ -49,6 +51,7 @@ class Supervision(Extension):
         self._tasks: dict[str, list[asyncio.Task[None]]] = {}
         self._loop: asyncio.AbstractEventLoop | None = None
         self._reloads = BackgroundTasks()
+        self._problem = ""
 
     def watch(self, member: Member) -> None:
         """A server has a backend now."""
@@ -107,19 +110,34 @@ class Supervision(Extension):
     # -- reload --------------------------------------------------------------------------------------------
 
     async def _watch_file(self) -> None:
-        """Reload when the file, or one that it includes, has changed and is complete."""
-        known = self._signature()
+        """Reload when the file, or one that it includes, has changed and is complete. Whatever fails, this goes on."""
+        known, tried = self._signature(), None
         while True:
             await asyncio.sleep(WATCH_SECONDS)
-            await self._kernel.refresh()
+            await self._refresh()
             found = self._signature()
-            if not self._kernel.config.settings.watch or found == known:
+            if not self._kernel.config.settings.watch:
                 known = found
-                continue
-            await asyncio.sleep(SETTLE_SECONDS)
-            if self._signature() == found:
-                await self._reload("it has changed")
-                known = self._signature()
+            elif found != known:
+                await asyncio.sleep(SETTLE_SECONDS)
+                if self._signature() == found:
+                    await self._reload("it has changed")
+                    known = self._signature()
+            elif found != tried and self._kernel.is_behind:
+                # Once: a file that has a mistake by now does not do what it did not do before.
+                tried = found
+                await self._reload("an id in it is free now")
+
+    async def _refresh(self) -> None:
+        try:
+            await self._kernel.refresh()
+        except Exception as error:
+            # Once, not every second.
+            if repr(error) != self._problem:
+                log.exception("what other kernels of %s have decided cannot be taken over", self._kernel.config.path)
+            self._problem = repr(error)
+        else:
+            self._problem = ""
 
     def _signature(self) -> list[tuple[int, ...] | None]:
         """What differs when a file does."""
@@ -134,6 +152,8 @@ class Supervision(Extension):
             done = await self._kernel.reload()
         except DefserveError as error:
             log.error("%s was read again (%s) and nothing is changed: %s", path, why, error)
+        except Exception:
+            log.exception("%s was read again (%s), and that failed", path, why)
         else:
             told = ", ".join(f"{name}: {' '.join(done[name])}" for name in TOLD if done[name])
             level = logging.WARNING if told else logging.INFO

@@ -236,6 +236,22 @@ def test_an_included_file_has_servers_only_and_no_id_twice(tmp_path: Path) -> No
     assert [each.where for each in found] == [f"{tmp_path / 'b.toml'}:1", f"{tmp_path / 'b.toml'}:3"]
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        f"x = {'[' * 20_000}{']' * 20_000}",
+        f"x = {'9' * 5_000}",
+        'include = ["a\\u0000b"]',
+        f"[kernel]\ndrain_secs = 0x{'f' * 5_000}",
+        f"[kernel]\ndrain_secs{'.a' * 1_500} = 1",
+    ],
+    ids=["deep", "long number", "no path", "large number", "deep table"],
+)
+def test_a_file_that_is_too_much_for_its_reader_is_named(tmp_path: Path, text: str) -> None:
+    with pytest.raises(UsageError, match="mgp.toml|a\0b"):
+        loaded(tmp_path, text)
+
+
 def test_what_has_no_effect_here_is_said(tmp_path: Path) -> None:
     config = loaded(tmp_path, f'{A}seal = "x"\nisolation = {{}}\n[paths]\nroot = "/"')
     assert len(config.notes) == 3

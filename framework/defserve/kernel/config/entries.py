@@ -191,7 +191,7 @@ class KernelConfig:
     def changed_at_start(self, other: KernelConfig) -> list[str]:
         """The settings of `[kernel]` that differ and that only a start of the kernel takes over."""
         mine, its = self.settings, other.settings
-        live = ("watch", "drain_secs", "pinned", "permissions")
+        live = ("watch", "drain_secs", "pinned", "permissions", "default_policy")
         changed = [
             each.name
             for each in fields(KernelSettings)

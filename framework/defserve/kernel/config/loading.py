@@ -70,7 +70,11 @@ class _File:
             raise UsageError(f"{path} is not TOML: {error}", fix="correct that line") from None
         except FileNotFoundError:
             raise UsageError(f"{path} is not there", fix="put it back, or correct its name") from None
-        except (OSError, UnicodeDecodeError) as error:
+        except RecursionError:
+            raise UsageError(
+                f"{path} is not TOML that can be read: it is nested too deeply", fix="make it flatter"
+            ) from None
+        except (OSError, ValueError) as error:
             raise UsageError(f"{path} cannot be read: {error}", fix="give a TOML file in UTF-8") from None
         self._lines = lines_of(text)
         if "paths" in self.table:

@@ -229,7 +229,10 @@ class Anything(Setting):
 
 
 def _shown(value: Any) -> str:
-    text = repr(value)
+    try:
+        text = repr(value)
+    except (RecursionError, ValueError):  # nested too deeply, or too long a number
+        return "so large a value"
     return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"
 
 

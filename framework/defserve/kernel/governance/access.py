@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from dataclasses import asdict
+from collections.abc import Callable
+from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from defserve.auth.authority import stranger_at
 from defserve.auth.principals import LOCAL, Principal
+from defserve.kernel.governance.kept_entries import UNREADABLE, KeptEntries
 from defserve.kernel.governance.operators import is_operator
 from defserve.protocols.mcp.authorization.authorization import identity
-from defserve.protocols.mgp import instants
 from defserve.protocols.mgp.access.access import AccessSection
-from defserve.protocols.mgp.access.policy import AccessPolicy, Entry
+from defserve.protocols.mgp.access.policy import AccessDecision, AccessDefault, AccessPolicy
 from defserve.protocols.mgp.discovery.operator_tools import OperatorTool
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from defserve.core.registry import Registry
     from defserve.core.session import PeerIdentity, Session
     from defserve.kernel.config.entries import KernelConfig
-    from defserve.kernel.governance.state_file import KernelState, StateFile
+    from defserve.kernel.governance.state_file import StateFile
     from defserve.kernel.members import Member
     from defserve.protocols.mcp.tools.tools import Tool
     from defserve.protocols.mgp.audit.trail import AuditTrail
@@ -41,13 +41,35 @@ class GovernedServers(Protocol):
 def wants_access(config: KernelConfig, state: StateFile) -> bool:
     """Whether callers are told apart, or the file says anything about access. If not, calls pay nothing for it."""
     settings = config.settings
-    policies = (settings.default_policy, *(entry.default_policy for entry in config.servers))
-    return bool(settings.admins or settings.keys or state.known.access) or "opt-in" in policies
+    return bool(settings.admins or settings.keys or state.known.access) or closes_servers(config)
+
+
+def closes_servers(config: KernelConfig) -> bool:
+    """Whether callers need an entry for some server."""
+    return "opt-in" in (config.settings.default_policy, *(entry.default_policy for entry in config.servers))
 
 
 def own_policy(config: KernelConfig) -> AccessPolicy:
     """The policy of the kernel's own tools. They show and do only what their caller may."""
     return AccessPolicy("opt-out", admins=config.settings.admins or LOCAL_ADMIN)
+
+
+class ServerPolicy(AccessPolicy):
+    """The policy of one server. It keeps its entries when the file says another default."""
+
+    def default_to(self, default: AccessDefault) -> None:
+        self.default = default
+        self._fallback = AccessDecision("deny" if default == "opt-in" else "allow", "default_policy")
+
+    def decide(self, agent_id: str, tool_name: str | None, now: datetime) -> AccessDecision:
+        if UNREADABLE in self._entries:
+            for subject in (tool_name, None):
+                own, unreadable = self.entry(agent_id, subject), self.entry(UNREADABLE, subject)
+                if own is not None and own.holds(now):
+                    break
+                if unreadable is not None and unreadable.permission == "deny" and unreadable.holds(now):
+                    return AccessDecision("deny", unreadable.entry_type)
+        return super().decide(agent_id, tool_name, now)
 
 
 class KernelAccess(AccessSection):
@@ -64,7 +86,7 @@ class KernelAccess(AccessSection):
     ) -> None:
         super().__init__(policy, server_id, tools, audit)
         self._kernel, self._state = kernel, state
-        self._policies: dict[str, AccessPolicy] = {}
+        self._policies: dict[str, ServerPolicy] = {}
         self._closed = AccessPolicy("opt-in")
 
     def of(self, tool: Any) -> tuple[AccessPolicy, str]:
@@ -123,45 +145,16 @@ class KernelAccess(AccessSection):
         entry = member.entry
         default: Any = entry.default_policy or self._kernel.config.settings.default_policy
         known = self._policies.get(entry.id)
-        if known is None or known.default != default:
+        if known is None:
             store = KeptEntries(self._state, entry.id) if member.creator is None else None
-            known = AccessPolicy(default, store=store)
-            known.watch(self._touch)
-            self._policies[entry.id] = known
+            known = self._policies[entry.id] = ServerPolicy(default, store=store)
+            known.watch(self.touch)
+        elif known.default != default:
+            known.default_to(default)
         return known
 
-    def _touch(self) -> None:
+    def touch(self) -> None:
         """The lists of some callers have changed."""
         mcp = self._kernel.server.mcp
         for registry in (mcp.tools.registry, mcp.resources.concrete, mcp.resources.templates, mcp.prompts.registry):
             registry.touch()
-
-
-class KeptEntries:
-    """The entries of one server, in the kernel's state file. See `EntryStore`."""
-
-    def __init__(self, state: StateFile, id: str) -> None:
-        self._state, self._id = state, id
-
-    def load(self) -> Iterable[Entry]:
-        for kept in self._state.known.access.get(self._id, ()):
-            times: dict[str, Any] = {name: instants.read(kept.get(name), name) for name in ("granted_at", "expires_at")}
-            yield Entry(**{**kept, **times})
-
-    def put(self, entry: Entry) -> None:
-        times = {name: instants.wire(getattr(entry, name)) for name in ("granted_at", "expires_at")}
-        self._replace(entry, [{**asdict(entry), **times}])
-
-    def remove(self, entry: Entry) -> None:
-        self._replace(entry, [])
-
-    def _replace(self, entry: Entry, by: list[dict[str, Any]]) -> None:
-        same = (entry.agent_id, entry.tool_name)
-
-        def change(state: KernelState) -> None:
-            others = [
-                kept for kept in state.access.get(self._id, ()) if (kept["agent_id"], kept.get("tool_name")) != same
-            ]
-            state.access[self._id] = [*others, *by]
-
-        self._state.update(change)

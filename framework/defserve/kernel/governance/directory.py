@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
 MOST_REGISTERED: Final = 64
 OPEN_SECONDS: Final = 10.0
+RETRY_MS: Final = 1_000
 REGISTERED, DEREGISTERED = "dev.defserve.server_registered", "dev.defserve.server_deregistered"
 
 
@@ -38,6 +39,8 @@ class ListedKernel(Protocol):
     config: KernelConfig
     server: Server
     members: dict[str, Member]
+    leaving: set[str]
+    ending: BackgroundTasks
 
     async def add(self, entry: ServerEntry, creator: Creator) -> Member: ...
     async def remove(self, id: str, reason: str) -> None: ...
@@ -90,7 +93,13 @@ class KernelDirectory:
         return member.state, note or "it is being started"
 
     def _check_room(self, id: str) -> None:
-        if id in self._kernel.members or id == self._kernel.server.mgp.server_id:
+        if id in self._kernel.leaving:
+            raise ServerExists(
+                f"server {id!r} is still ending: try again shortly", details={"server_id": id}, retry_after_ms=RETRY_MS
+            )
+        # One of the file may not be a member yet.
+        of_file = (entry.id for entry in self._kernel.config.servers)
+        if id in (*self._kernel.members, *of_file, self._kernel.server.mgp.server_id):
             raise ServerExists(f"there is a server {id!r} already", details={"server_id": id})
         if sum(member.creator is not None for member in self._kernel.members.values()) >= MOST_REGISTERED:
             raise ResourceExhausted(f"{MOST_REGISTERED} servers are registered, and no more can be")
@@ -121,6 +130,7 @@ class KernelDirectory:
             yield
         finally:
             await asyncio.gather(*self._ending, return_exceptions=True)
+            await asyncio.gather(*self._kernel.ending, return_exceptions=True)
 
     async def _record(self, call: Call, event: str, id: str, why: str, claimed: str = "", where: str = "") -> None:
         """A change that cannot be recorded is not made."""

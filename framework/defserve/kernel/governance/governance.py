@@ -59,6 +59,7 @@ class Governance(Extension):
         self._kernel, self._state, self.pins = kernel, state, Pins(state)
         self.access: KernelAccess | None = None
         self._said: dict[str, SaidMgp | None] = {}
+        self._problem = ""
         self._directory = KernelDirectory(kernel)
         server = kernel.server
         server.mgp.discovery = section = DiscoverySection(self._directory)
@@ -156,19 +157,27 @@ class Governance(Extension):
         return done
 
     async def refresh(self) -> None:
-        """Take over what other kernels of the same file have decided meanwhile."""
+        """Take over what other kernels of the same file have decided meanwhile.
+
+        A file that cannot be read changes nothing. That is logged once, though it is tried each time.
+        """
         try:
-            if not await asyncio.to_thread(self._state.refresh):
-                return
+            is_changed = await asyncio.to_thread(self._state.refresh)
         except UsageError as error:
-            log.error("%s", error)
+            if str(error) != self._problem:
+                log.error("%s", error)
+            self._problem = str(error)
+            return
+        self._problem = ""
+        if not is_changed:
             return
         if self.access is not None:
             self.access.refresh()
-        await self.permissions.tell()
         for id in self.pins.refresh():
             if (member := self._kernel.members.get(id)) is not None:
                 self.declare_again(member)
+        # Last, because it waits for servers.
+        await self.permissions.tell()
 
     def declare_again(self, member: Member) -> None:
         """What the file or an operator says of the tools of a server has changed."""

@@ -84,12 +84,13 @@ class KernelPermissions(PermissionSection):
         await asyncio.gather(*(backend.tell_decisions() for backend in backends if backend is not None))
 
     def _decided_by_operator(self, id: str, name: str, status: PermissionStatus) -> PermissionStatus:
-        decision = self.decision(id, name).get("decision")
-        if decision == "denied":
+        kept = self._decisions(id).get(name)
+        # One that is neither was not written by a kernel of this version, and allows nothing.
+        if kept is not None and kept.get("decision") != "approved":
             return DENIED
         if status.decision != "approved" and status.by not in (None, OPERATOR):
             return status  # the caller itself has given it up
-        if decision == "approved":
+        if kept is not None:
             return GRANTED
         if self._kernel.config.settings.permissions != INTERACTIVE:
             return status
