@@ -49,44 +49,47 @@ LIVE = ("push", "infer", "model_info", "channels")
 
 
 class Log:
-    """`ctx.log.info("fetched", url=url)`: a message to the client, if it wants that level. From any thread."""
+    """`ctx.log.info("fetched", url=url)`: a message to the client, if it wants that level. From any thread.
+
+    `args` fill the `%s` of a message, as in `logging`.
+    """
 
     __slots__ = ("_call",)
 
     def __init__(self, call: Call) -> None:
         self._call = call
 
-    def debug(self, message: str, /, **fields: Any) -> None:
+    def debug(self, message: str, /, *args: Any, **fields: Any) -> None:
         """Details for debugging."""
-        reporting.log(self._call, "debug", message, fields)
+        reporting.log(self._call, "debug", message, fields, args)
 
-    def info(self, message: str, /, **fields: Any) -> None:
+    def info(self, message: str, /, *args: Any, **fields: Any) -> None:
         """Something happened, as expected."""
-        reporting.log(self._call, "info", message, fields)
+        reporting.log(self._call, "info", message, fields, args)
 
-    def notice(self, message: str, /, **fields: Any) -> None:
+    def notice(self, message: str, /, *args: Any, **fields: Any) -> None:
         """Something happened that is worth a look."""
-        reporting.log(self._call, "notice", message, fields)
+        reporting.log(self._call, "notice", message, fields, args)
 
-    def warning(self, message: str, /, **fields: Any) -> None:
+    def warning(self, message: str, /, *args: Any, **fields: Any) -> None:
         """Something may lead to a failure."""
-        reporting.log(self._call, "warning", message, fields)
+        reporting.log(self._call, "warning", message, fields, args)
 
-    def error(self, message: str, /, **fields: Any) -> None:
+    def error(self, message: str, /, *args: Any, **fields: Any) -> None:
         """Something failed."""
-        reporting.log(self._call, "error", message, fields)
+        reporting.log(self._call, "error", message, fields, args)
 
-    def critical(self, message: str, /, **fields: Any) -> None:
+    def critical(self, message: str, /, *args: Any, **fields: Any) -> None:
         """A part of the server no longer works."""
-        reporting.log(self._call, "critical", message, fields)
+        reporting.log(self._call, "critical", message, fields, args)
 
-    def alert(self, message: str, /, **fields: Any) -> None:
+    def alert(self, message: str, /, *args: Any, **fields: Any) -> None:
         """Somebody has to act at once."""
-        reporting.log(self._call, "alert", message, fields)
+        reporting.log(self._call, "alert", message, fields, args)
 
-    def emergency(self, message: str, /, **fields: Any) -> None:
+    def emergency(self, message: str, /, *args: Any, **fields: Any) -> None:
         """Nothing works."""
-        reporting.log(self._call, "emergency", message, fields)
+        reporting.log(self._call, "emergency", message, fields, args)
 
     if not TYPE_CHECKING:  # checkers complain of what does not exist
 

@@ -6,7 +6,7 @@ import dataclasses
 import datetime
 import enum
 import socket
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from typing import Annotated, Any, Literal, Never, TypedDict
 
 import pytest
@@ -290,3 +290,82 @@ class TestGenerators:
             yield "a"
 
         assert Returns.of(read(tool, lambda _: None)).join(["a", "b"]) == PackedResult([Text("ab")])
+
+
+@for_each_row(
+    "annotation, value, structured",
+    [
+        (dict, {1: "a", 2.5: "b", None: "c", False: "d"}, {"1": "a", "2.5": "b", "None": "c", "false": "d"}),
+        (dict[Any, int], {1: 2}, {"1": 2}),
+        (Mapping, {1: "a"}, {"1": "a"}),
+        (list[dict], [{1: {2: "a"}}], [{"1": {"2": "a"}}]),
+        (dict[int, str], {1: "a"}, {"1": "a"}),
+    ],
+)
+def test_keys_of_which_nothing_is_said_become_texts_as_in_json(annotation: Any, value: Any, structured: Any):
+    def f() -> Any: ...
+
+    f.__annotations__["return"] = annotation
+    assert Returns.of(read(f, lambda _: None)).pack(value).structured == structured
+
+
+def test_a_key_that_is_no_text_where_texts_are_promised_is_named_with_what_to_write():
+    def f() -> dict[str, dict[str, str]]: ...
+
+    with pytest.raises(TypeError) as refused:
+        Returns.of(read(f, lambda _: None)).pack({"a": {7: "x"}})
+    assert str(refused.value) == (
+        "dict was returned where dict[str, dict[str, str]] was promised: a: the key 7 is no text: "
+        "use str(7), or declare dict[int, …]"
+    )
+
+
+def in_list() -> list[str]:  # pyright: ignore
+    yield "a"
+
+
+def alone() -> str:  # pyright: ignore
+    yield "a"
+
+
+async def in_set() -> set[int]:  # pyright: ignore
+    yield 1
+
+
+def in_dict() -> dict[str, int]:  # pyright: ignore
+    yield {}
+
+
+def in_bare_list() -> list:  # pyright: ignore
+    yield 1
+
+
+@for_each_row(
+    "function, problem, fix",
+    [
+        (in_list, "not list[str]", "write -> Iterator[str], or return a list"),
+        (alone, "not str", "write -> Iterator[str], or return the value"),
+        (in_set, "not set[int]", "write -> AsyncIterator[int], or return a set"),
+        (in_dict, "not dict[str, int]", "write -> Iterator[dict[str, int]], or return the value"),
+        (in_bare_list, "not list", "write -> Iterator[Any], or return a list"),
+    ],
+)
+def test_a_function_that_yields_has_the_return_type_of_an_iterator(function: Any, problem: str, fix: str):
+    with pytest.raises(UsageError) as refused:
+        Returns.of(read(function, lambda _: None))
+    name = function.__name__
+    assert refused.value.problem == f"{name}: return: {name} yields, so it returns an iterator, {problem}"
+    assert refused.value.fix == fix
+
+
+def of_any() -> Any:
+    yield "a"
+
+
+def of_nothing():  # pyright: ignore
+    yield "a"
+
+
+@for_each_row("function", [of_any, of_nothing])
+def test_a_generator_that_promises_nothing_may_yield_anything(function: Any):
+    assert Returns.of(read(function, lambda _: None)).join(["a", "b"]).said == [Text("ab")]

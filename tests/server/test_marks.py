@@ -122,6 +122,54 @@ async def test_everything_marked_is_served_and_nothing_else(version: str, case: 
         } == expected
 
 
+class Turned:
+    """The marks are above @staticmethod and @classmethod."""
+
+    step = 3
+
+    @tool
+    @staticmethod
+    def fixed() -> str:
+        return "static"
+
+    @tool
+    @classmethod
+    def of_class(cls) -> int:
+        return cls.step
+
+
+@for_each_row("target", [Turned, Turned()])
+async def test_static_and_class_methods_are_served_in_either_order(target: Any):
+    server = Server("s", "1")
+    server.include(target)
+    async with raw(server) as peer:
+        assert text_of(await peer.call("fixed")) == "static"
+        assert text_of(await peer.call("of_class")) == "3"
+    assert Turned.fixed() == "static"
+
+
+def test_a_class_gives_its_static_and_class_methods():
+    class Made:
+        @staticmethod
+        @tool
+        def fixed() -> str:
+            return "static"
+
+        @classmethod
+        @tool
+        def of_class(cls) -> str:
+            return cls.__name__
+
+    server = Server("s", "1")
+    server.include(Made)
+    assert [tool.name for tool in server.mcp.tools.registry] == ["fixed", "of_class"]
+
+
+def test_a_mark_above_something_else_is_refused_with_its_line():
+    with pytest.raises(UsageError, match=r"tests/server/test_marks\.py:\d+: @tool marks functions, not 3"):
+        tool()(3)  # type: ignore[arg-type]
+
+
 async def test_options_are_kept():
     server = Server("s", "1")
     server.include(module())

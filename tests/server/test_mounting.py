@@ -3,7 +3,9 @@ from __future__ import annotations
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 from threading import Barrier, Thread
+from types import ModuleType
 from typing import Any, Literal
 
 import pytest
@@ -316,3 +318,32 @@ def test_tools_come_and_go_in_many_threads_through_every_mount():
         sys.setswitchinterval(switch)
     assert errors == []
     assert [len(server.mcp.tools.registry) for server in servers] == [20, 40, 60]
+
+
+@for_each_row(
+    "given, problem, fix",
+    [
+        (["npx", "-y", "x", "--key=hush"], "server.mount takes no list", 'write server.mount(Command("npx", …))'),
+        (("uvx",), "server.mount takes no tuple", 'write server.mount(Command("uvx"))'),
+        ({"mcpServers": {}}, "server.mount takes no dict", "mount each of its servers: server.mount(Command("),
+        ({"command": "npx"}, "server.mount takes no dict", "write server.mount(Command("),
+        (Path("other.py"), "server.mount takes no PosixPath", 'write server.mount(Command("python", "other.py"))'),
+        (Server, "server.mount takes no class", "give an object of it"),
+        (3, "server.mount takes no int", 'give a Server, Command("npx", "-y", "some-server"), Remote("https://…")'),
+        ([], "server.mount takes no list", "give a Server"),
+    ],
+)
+def test_what_cannot_be_mounted_is_refused_with_what_to_write(given: Any, problem: str, fix: str):
+    with pytest.raises(UsageError) as refused:
+        Server("t").mount(given)
+    assert refused.value.problem == problem
+    assert refused.value.fix.startswith(fix)
+    assert refused.value.where.startswith("tests/server/test_mounting.py:")
+    assert "hush" not in str(refused.value)
+
+
+def test_a_module_is_refused_with_the_name_of_its_server():
+    module = ModuleType("weather")
+    module.app = Server("weather")  # type: ignore[attr-defined]
+    with pytest.raises(UsageError, match=r"server.mount takes no module\n  fix: .*server.mount\(weather.app\)"):
+        Server("t").mount(module)  # type: ignore[arg-type]

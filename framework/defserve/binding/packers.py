@@ -9,9 +9,10 @@ import pydantic_core
 from pydantic_core import ValidationError
 
 from defserve.binding.annotations import members, peel, spelled
+from defserve.binding.arguments.compact import walk
 from defserve.binding.arguments.schema import Fragment
 from defserve.binding.content import Audio, Part, Text
-from defserve.wire.jsonvalue import is_array
+from defserve.wire.jsonvalue import as_list, is_array
 
 # Values of a broken result that are searched for a forgotten `await`: it may be large, or contain itself.
 LOOKED_AT = 10_000
@@ -107,12 +108,13 @@ def pack_none(value: Any) -> PackedResult:
 
 def scalar_packer(made: Fragment, annotation: Any, inner: Any) -> Pack:
     exact = _EXACT.get(inner) if isinstance(inner, type) else None
-    plain = _plainer(made, annotation)
+    plain, write = _plainer(made, annotation), _writer(made, annotation)
 
     def pack(value: Any) -> PackedResult:
         if exact is not None and type(value) is inner:
             return PackedResult(exact(value))
-        return PackedResult(_text(plain(value)))
+        found = plain(value)
+        return PackedResult(write(found) if isinstance(found, float) else _text(found))
 
     return pack
 
@@ -126,13 +128,39 @@ def text_packer(made: Fragment, annotation: Any) -> Pack:
 
 
 def structured_packer(made: Fragment, annotation: Any) -> Pack:
-    plain = _plainer(made, annotation)
+    plain, write = _plainer(made, annotation), _writer(made, annotation)
 
     def pack(value: Any) -> PackedResult:
         found = plain(value)
-        return PackedResult(found if isinstance(found, str) else _json(found), found)
+        return PackedResult(found if isinstance(found, str) else write(found), found)
 
     return pack
+
+
+def _writer(made: Fragment, annotation: Any) -> Callable[[Any], str]:
+    """Makes the JSON text. It raises ResultMismatch for an infinity or NaN where the schema says number."""
+    write = _json
+    is_known = False
+
+    def checked(plain: Any) -> str:
+        text = pydantic_core.to_json(plain, inf_nan_mode="constants").decode()
+        # No look at every value: the text tells. Single letters are found ten times as fast as words.
+        if not (("N" in text and "NaN" in text) or ("I" in text and "Infinity" in text)):
+            return text
+        from defserve.binding.non_finite import refused_null
+
+        if (problem := refused_null(plain, made.output)) is not None:
+            raise _unfit(plain, spelled(annotation), problem)
+        return _json(plain)
+
+    def written(plain: Any) -> str:
+        nonlocal write, is_known
+        if not is_known:  # at the first result, not at the start
+            write = checked if any("number" in as_list(node.get("type")) for node in walk(made.output)) else _json
+            is_known = True
+        return write(plain)
+
+    return written
 
 
 def _plainer(made: Fragment, annotation: Any) -> Callable[[Any], Any]:
@@ -265,6 +293,10 @@ def _called(waiting: Coroutine[Any, Any, Any]) -> str:
 
 
 def _first(error: ValidationError) -> str:
-    details = error.errors(include_url=False, include_input=False, include_context=False)[0]
-    at = ".".join(map(str, details["loc"]))
-    return f"{at}: {details['msg']}" if at else details["msg"]
+    details = error.errors(include_url=False, include_context=False)[0]
+    loc, problem = details["loc"], details["msg"]
+    if loc[-1:] == ("[key]",) and details["type"] == "string_type":
+        key = details["input"]
+        loc, problem = loc[:-2], f"the key {key!r} is no text: use str({key!r}), or declare dict[{_named(key)}, …]"
+    at = ".".join(map(str, loc))
+    return f"{at}: {problem}" if at else problem

@@ -22,7 +22,7 @@ from inspect import Parameter
 from types import NoneType
 from typing import TYPE_CHECKING, Any, Final, Literal, Never, NoReturn, TypeAlias, get_args, get_origin
 
-from defserve.binding.annotations import members, peel
+from defserve.binding.annotations import members, peel, spelled
 from defserve.binding.arguments.scalars import CONCRETE
 from defserve.binding.arguments.schema import Fragment, lookup, unusable
 from defserve.binding.content import Audio, Embedded, File, Image, Link, Part, Text
@@ -72,7 +72,7 @@ class Returns:
     def of(cls, signature: Signature, structured: Structured = None) -> Returns:
         """Raises UsageError for a return type that has no JSON form."""
         made = _Planner(signature, structured).plan()
-        made._streams = signature.flow in ("generator", "async_generator")
+        made._streams = signature.flow in _ITERATORS
         if made._fragment is not None and structured != "bare":
             made.wraps = made._streams or _root(made._fragment.output).get("type") != "object"
         return made
@@ -162,6 +162,8 @@ class _Planner:
     def plan(self) -> Returns:
         annotation = _answered(self.signature)
         inner, _ = peel(annotation)
+        if self.signature.flow in _ITERATORS and annotation is self.signature.returns:
+            self.refuse_values(annotation, inner)
         if annotation is Parameter.empty or inner in (Any, object) or _is_loose_list(inner):
             return self.loose("its return type says nothing")
         if raw := [option for option in members(inner) if option in (bytes, bytearray, memoryview)]:
@@ -178,6 +180,20 @@ class _Planner:
                 raise self.wrong("structured=True, but it returns content blocks", fix="remove structured=True")
             return Returns(content_packer(inner))
         return self.data(annotation, inner)
+
+    def refuse_values(self, annotation: Any, inner: Any) -> None:
+        """Refuse a generator that is annotated with its values, or with all of them in a list."""
+        if annotation is Parameter.empty or inner in (Any, object):
+            return
+        origin, args = get_origin(inner) or inner, get_args(inner)
+        concrete = CONCRETE.get(origin, origin)
+        is_many = concrete in (list, tuple, set, frozenset)
+        each = (spelled(args[0]) if args else "Any") if is_many else spelled(annotation)
+        raise self.wrong(
+            f"{self.signature.name} yields, so it returns an iterator, not {spelled(annotation)}",
+            fix=f"write -> {_ITERATORS[self.signature.flow]}[{each}], or return "
+            + (f"a {concrete.__name__}" if is_many else "the value"),
+        )
 
     def loose(self, reason: str) -> Returns:
         if self.structured:
@@ -214,12 +230,15 @@ class _Planner:
 _YIELDING = {abc.AsyncIterator, abc.AsyncGenerator, abc.AsyncIterable, abc.Iterator, abc.Generator, abc.Iterable}
 
 
+_ITERATORS = {"generator": "Iterator", "async_generator": "AsyncIterator"}
+
+
 def _answered(signature: Signature) -> Any:
     """The annotation of one answer: of the awaited value, or of each yielded value."""
     annotation = signature.returns
     inner, _ = peel(annotation)
     origin, args = get_origin(inner) or inner, get_args(inner)
-    if signature.flow in ("generator", "async_generator"):
+    if signature.flow in _ITERATORS:
         return args[0] if origin in _YIELDING and args else signature.returns if origin not in _YIELDING else Any
     if signature.flow == "async" and origin is abc.Coroutine and len(args) == 3:
         return args[2]

@@ -4,6 +4,6 @@ Decorators return the author's function unchanged. A mistake is a UsageError wit
 A protocol's methods on `Server` only hand over to that protocol. Protocols that a server does not use are not imported.
 
 May import: `auth`, `binding.annotations`, `binding.functions`, `binding.injection`, `binding.signature`, `code_mode`,
-`context`, `core`, `host`, `openapi`, `protocols`, `proxying`, `runner.command_line`, `runner.memory`,
+`context`, `core`, `host`, `net.egress`, `openapi`, `protocols`, `proxying`, `runner.command_line`, `runner.memory`,
 `search.options`, `serving`, `stores.open`, `stores.store`, `transports.http.app`.
 """

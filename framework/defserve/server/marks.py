@@ -7,7 +7,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 from defserve.errors import UsageError
-from defserve.server.decorators import decorate, need_uri
+from defserve.server.decorators import caller, decorate, need_uri
 
 if TYPE_CHECKING:
     from typing import Unpack
@@ -28,9 +28,13 @@ class Mark:
 
     def put_on(self, function: Any) -> None:
         """Raises UsageError if it is not a function, or cannot carry a mark."""
+        if isinstance(function, staticmethod | classmethod):
+            function = function.__func__  # pyright: ignore  (a class gives the function in it)
         try:
             if not callable(function):
-                raise UsageError(f"@{self.kind} marks functions, not {function!r}", fix="put it above a def")
+                raise UsageError(
+                    f"@{self.kind} marks functions, not {function!r}", where=caller(), fix="put it above a def"
+                )
             function.__dict__.setdefault(ATTRIBUTE, []).append(self)
         except AttributeError:
             raise UsageError(
@@ -81,13 +85,20 @@ def marked(target: Any) -> Iterator[tuple[Callable[..., Any], Mark]]:
     """The marked functions of a module, an object (bound to it), or a function, in order of definition."""
     if callable(target) and hasattr(target, ATTRIBUTE):
         functions = [target]
-    elif isinstance(target, ModuleType | type):
+    elif isinstance(target, ModuleType):
         functions = list(vars(target).values())
+    elif isinstance(target, type):
+        functions = [_given_by(target, value) for value in vars(target).values()]
     else:
         functions = [getattr(target, name) for name in _marked_names(target.__class__)]
     for function in functions:
         for mark in getattr(function, ATTRIBUTE, ()) if callable(function) else ():
             yield function, mark
+
+
+def _given_by(cls: type[Any], value: Any) -> Any:
+    """What `Class.name` gives, without running a property."""
+    return value.__get__(None, cls) if isinstance(value, staticmethod | classmethod) else value  # pyright: ignore
 
 
 def _marked_names(cls: type[Any]) -> list[str]:

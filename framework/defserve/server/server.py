@@ -19,6 +19,7 @@ from defserve.protocols.mgp.options import SecurityOptions
 from defserve.server.composing import AuthorExtension, compose
 from defserve.server.declaring import Declarations
 from defserve.server.decorators import caller
+from defserve.server.values import check_log_level, check_values
 
 if TYPE_CHECKING:
     from typing import Unpack
@@ -73,7 +74,13 @@ class Server(Declarations):
     ) -> None:
         module = sys._getframe(1).f_globals.get("__name__")  # pyright: ignore[reportPrivateUsage]
         described: dict[str, Any] = {**about}
-        security = {name: described.pop(name) for name in SecurityOptions.__slots__ if name in described}
+        check_values(
+            {"name": name, "version": version, "lifespan": lifespan, "limits": limits, "extensions": extensions}
+            | {"secret": secret, "store": store, "shared": shared}
+            | described
+        )
+        given = {name: described.pop(name, None) for name in SecurityOptions.__slots__}
+        security = {name: value for name, value in given.items() if value is not None}
         try:
             self.identity = Identity(name, version, distribution=module, **described)
         except TypeError:
@@ -243,6 +250,9 @@ class Server(Declarations):
         """
         self._refuse_after_start("mount")
         if not isinstance(other, Server):
+            from defserve.server.mountable import check_mountable
+
+            check_mountable(other, Server)
             self.mounts.declare(other, prefix, options)
             return
         if self in other.self_and_mounted:
@@ -323,6 +333,8 @@ class Server(Declarations):
         """Set up logging and metrics, as `run` does with these options. Call it before serving."""
         if log_level is None and not (log_json or metrics):
             return
+        if log_level is not None:
+            check_log_level(log_level)
         from defserve.serving.addresses import observers
 
         if found := observers(self.extensions, log_level, log_json, metrics):

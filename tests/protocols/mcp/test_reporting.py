@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from defserve import Context, Server
+from tests.rows import for_each_row
 
 pytestmark = pytest.mark.anyio
 
@@ -47,6 +48,34 @@ async def test_a_log_line_with_values_that_cannot_even_be_written_never_fails_th
     async with server.connect(version="2025-11-25", on_log=told.append) as client:
         assert await client.call("work") == "done"
     assert [log["data"]["thing"] for log in told] == ["<Mute>", "b'\\xff'", "[[...]]"]
+
+
+@for_each_row(
+    "message, args, sent",
+    [
+        ("hi %s", (3,), "hi 3"),
+        ("%d of %d", (1, 2), "1 of 2"),
+        ("%(a)s", ({"a": 1},), "1"),
+        ("100%", (), "100%"),
+        ("hi", (3,), "hi (3,)"),
+        ("%d", ("x",), "%d ('x',)"),
+        (Odd(), (), "odd"),
+    ],
+)
+async def test_a_message_is_filled_as_those_of_logging_are_and_never_fails_the_call(
+    message: Any, args: tuple[Any, ...], sent: str
+):
+    server, told = Server("s", "1"), list[Any]()
+
+    @server.tool
+    async def work(ctx: Context) -> str:
+        ctx.log.info(message, *args)
+        ctx.log.info(message, *args, n=1)
+        return "done"
+
+    async with server.connect(version="2025-11-25", on_log=told.append) as client:
+        assert await client.call("work") == "done"
+    assert [log["data"] for log in told] == [sent, {"message": sent, "n": 1}]
 
 
 @pytest.mark.req("MCP-4.4g")

@@ -1,4 +1,7 @@
-"""Which regular expressions can backtrack for ever. It is strict on purpose: a refused pattern can be rewritten."""
+"""Which regular expressions can backtrack for ever, and which pydantic cannot use.
+
+The first is strict on purpose: a refused pattern can be rewritten.
+"""
 
 from __future__ import annotations
 
@@ -44,3 +47,25 @@ def _begin_apart(branches: list[Any]) -> bool:
     firsts = [branch[0] if len(branch) else None for branch in branches]
     letters = [first[1] for first in firsts if first is not None and str(first[0]) == "LITERAL"]
     return len(letters) == len(branches) and len(set(letters)) == len(letters)
+
+
+# What pydantic says: the pattern, a line below it that points at the place, and the reason.
+_REFUSAL = re.compile(r"regex parse error:\n    (?P<pattern>.*)\n *\^+\nerror: (?P<reason>.*)")
+
+
+def impossible(said: str) -> tuple[str, str] | None:
+    """The problem and its fix, if pydantic's error is about a pattern. Its engine knows less than Python's."""
+    if "regex parse error" not in said:
+        return None
+    found = _REFUSAL.search(said)
+    if found is None:  # a pattern of several lines
+        return "its pattern cannot be used", "correct it, or give pattern=re.compile(…), which Python matches"
+    pattern, reason = found["pattern"], found["reason"]
+    try:
+        re.compile(pattern)
+    except re.error:
+        fix = "correct the pattern"
+    else:
+        quoted = f'r"{pattern}"' if '"' not in pattern else repr(pattern)
+        fix = f"let Python match it: pattern=re.compile({quoted}), or check it in the function"
+    return f"its pattern {pattern!r} cannot be used: {reason}", fix

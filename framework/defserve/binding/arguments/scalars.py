@@ -11,7 +11,7 @@ from enum import Enum, Flag, IntEnum, StrEnum
 from types import NoneType
 from typing import Any, Literal, NewType, cast, get_args, get_origin
 
-from pydantic_core import core_schema
+from pydantic_core import SchemaValidator, core_schema
 from pydantic_core.core_schema import CoreSchema
 
 from defserve.binding.annotations import is_doc, is_field, kind_of, members, peel
@@ -73,7 +73,7 @@ _READ_HERE = {"description", "title", "examples"}
 
 
 def build(annotation: Any) -> Built | None:
-    """The schemas of a scalar annotation; None when pydantic has to make them."""
+    """The schemas of a scalar annotation; None when pydantic has to make them. Raises SchemaError for a bad pattern."""
     try:
         if (plain := _PLAIN.get(annotation)) is not None:
             return plain
@@ -112,7 +112,7 @@ def _container(origin: Any, args: tuple[Any, ...]) -> Built | None:
         json: JsonSchema = {"type": "array", "items": item[1]}
         return _SEQUENCES[origin](item[0]), json if origin is list else json | {"uniqueItems": True}
     if origin is dict and len(args) in (0, 2):
-        return _mapping(*(args or (str, Any)))
+        return _mapping(*(args or (Any, Any)))
     if origin is tuple:
         return _tuple(args)
     return None
@@ -122,8 +122,8 @@ def _mapping(key: Any, value: Any) -> Built | None:
     built = build(value)
     if built is None or key not in (str, int, Any):
         return None
-    # The keys are not described in JSON Schema: they are always strings.
-    keys = _PLAIN[str if key is Any else key][0]
+    # The keys are not described in JSON Schema: they are always strings. In a result, any key becomes one.
+    keys = _PLAIN[key][0]
     return core_schema.dict_schema(keys, built[0]), {"type": "object", "additionalProperties": built[1] or True}
 
 
@@ -242,6 +242,8 @@ def _bounded(bounds: dict[str, Any], built: Built) -> Built | None:
             return None
         made[name] = value
         json = json | {keyword: value}
+    if "pattern" in bounds:
+        SchemaValidator(cast(CoreSchema, made))  # validators are built late, and a pattern may not be possible
     return cast(CoreSchema, made), json
 
 

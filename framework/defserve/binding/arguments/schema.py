@@ -8,7 +8,7 @@ from types import NoneType
 from typing import TYPE_CHECKING, Any, Optional, get_args, get_origin
 
 import pydantic_core
-from pydantic_core import SchemaSerializer, SchemaValidator, ValidationError, core_schema
+from pydantic_core import SchemaError, SchemaSerializer, SchemaValidator, ValidationError, core_schema
 from pydantic_core.core_schema import CoreSchema
 
 from defserve.binding.annotations import accepts_none, kind_of, spelled
@@ -137,6 +137,11 @@ def lookup(annotation: Any) -> Fragment:
 
 def unusable(annotation: Any, error: Exception, *, where: str, subject: str) -> UsageError:
     """The complaint about an annotation pydantic cannot describe."""
+    if isinstance(error, SchemaError):
+        from defserve.binding.arguments.patterns import impossible
+
+        if (found := impossible(str(error))) is not None:
+            return UsageError(f"{subject or 'annotation'}: {found[0]}", where=where, fix=found[1])
     reason = str(error).partition("\n")[0].partition(". Set ")[0].rstrip(".")
     return UsageError(
         f"{subject or 'annotation'}: {spelled(annotation)} has no JSON form ({reason})",

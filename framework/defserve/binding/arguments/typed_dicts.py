@@ -35,9 +35,9 @@ def _rebuilt(old: Any, made: dict[Any, Any]) -> Any:
     made[old] = old
     fields: dict[str, Any] = {}
     for name, hint in typing.get_type_hints(old, include_extras=True).items():
-        if get_origin(hint) in (typing.Required, typing.NotRequired):
-            hint = get_args(hint)[0]
-        optional = name in old.__optional_keys__
+        hint, said = _unqualified(hint)
+        # Python read no qualifier in an annotation that was still a text.
+        optional = said is typing.NotRequired if said is not None else name in old.__optional_keys__
         fields[name] = (typing.NotRequired if optional else typing.Required)[modern(hint, made)]
     new: Any = typing_extensions.TypedDict(old.__name__, fields)  # type: ignore[misc]
     new.__module__, new.__qualname__, new.__doc__ = old.__module__, old.__qualname__, old.__doc__
@@ -45,3 +45,14 @@ def _rebuilt(old: Any, made: dict[Any, Any]) -> Any:
         new.__pydantic_config__ = config
     made[old] = new
     return new
+
+
+def _unqualified(hint: Any) -> tuple[Any, Any]:
+    """A field's type without `Required` or `NotRequired`, and which of the two it had. `Annotated` may be around it."""
+    origin = get_origin(hint)
+    if origin in (typing.Required, typing.NotRequired):
+        return _unqualified(get_args(hint)[0])[0], origin
+    if origin is Annotated:
+        inner, said = _unqualified(hint.__origin__)
+        return (Annotated[(inner, *hint.__metadata__)] if said is not None else hint), said  # type: ignore[return-value]
+    return hint, None

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from defserve.base.frozen import Frozen
+from defserve.errors import UsageError
 from defserve.protocols.mcp.versions import features
 
 
@@ -17,6 +18,10 @@ class Icon(Frozen):
     mime_type: str | None = None
     sizes: Sequence[str] = ()
     theme: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.theme not in (None, "light", "dark"):
+            raise UsageError(f"Icon(theme={self.theme!r}) is not possible", fix="use one of 'light', 'dark'")
 
     def wire(self) -> dict[str, Any]:
         """The icon for the wire, without empty fields."""

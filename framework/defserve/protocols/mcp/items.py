@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Any, ClassVar, Generic, TypeVar
+from typing import Any, ClassVar, Final, Generic, TypeVar
 
 from defserve.base.frozen import Frozen
 from defserve.binding.signature import Signature
 from defserve.core.call import Call
 from defserve.core.registry import Registry
-from defserve.errors import InvalidParams, UsageError
+from defserve.errors import InvalidParams, UsageError, did_you_mean
 from defserve.limits import Limits
 from defserve.protocols.mcp.function import Function
 from defserve.protocols.mcp.identity import Icon, icons_wire
 from defserve.protocols.mcp.lifecycle import Dialect
+from defserve.wire.jsonvalue import is_mapping
 from defserve.wire.messages import Params
 
 NAME = re.compile(r"[A-Za-z0-9_.-]{1,128}")
@@ -145,6 +146,75 @@ def checked_name(kind: str, given: str | None, signature: Signature) -> str:
             fix=f'give it another: @server.{kind}(name="…")',
         )
     return name
+
+
+Fits = Callable[[Any], bool]
+Fix = Callable[[str, Any], str]
+
+
+def _one_of(*choices: Any) -> tuple[Fits, Fix]:
+    def fits(value: Any) -> bool:
+        return any(value is choice or (choice.__class__ is str and value == choice) for choice in choices)
+
+    return fits, lambda name, value: f"use one of {', '.join(map(repr, choices))}"
+
+
+def _is_list(value: Any) -> bool:
+    return not isinstance(value, str) and hasattr(value, "__iter__")
+
+
+_TEXT: tuple[Fits, Fix] = lambda value: isinstance(value, str), lambda name, value: f'write {name}="{value}"'
+_LIST: tuple[Fits, Fix] = _is_list, lambda name, value: f"write {name}=[{value!r}]"
+_OBJECT: tuple[Fits, Fix] = is_mapping, lambda name, value: f'write {name}={{"…": …}}'
+
+VALUES: Final[Mapping[str, tuple[Fits, Fix]]] = {
+    **dict.fromkeys(("name", "title", "description", "mime_type", "domain"), _TEXT),
+    **dict.fromkeys(("icons", "scopes", "tags", "keywords"), _LIST),
+    **dict.fromkeys(("meta", "annotations", "schema"), _OBJECT),
+    **dict.fromkeys(("inline", "listed", "border", "bridge"), _one_of(True, False)),
+    "structured": _one_of(True, False, "bare"),
+}
+"""Option → what fits, and what to write instead."""
+
+_HINT = bool, "use True or False"
+HINTS: Final[Mapping[str, tuple[Any, str]]] = {
+    **dict.fromkeys(("readOnlyHint", "destructiveHint", "idempotentHint", "openWorldHint"), _HINT),
+    "title": (str, "give a text"),
+}
+"""Annotation of a tool → its type, and what to write instead."""
+RESOURCE_HINTS: Final[Mapping[str, tuple[Any, str]]] = {
+    "audience": (object, ""),
+    "priority": (int | float, "give a number"),
+    **dict.fromkeys(("lastModified", "last_modified"), (str, "give a text")),
+}
+
+
+def check_values(options: ItemOptions, signature: Signature) -> None:
+    """Raises UsageError for a value that an option cannot have. None is what was not given."""
+    given: dict[str, Any] = vars(options)
+    for name, value in given.items():
+        if value is not None and name in VALUES:
+            fits, fix = VALUES[name]
+            if not fits(value):
+                raise _impossible(options, signature, f"{name}={value!r}", fix(name, value))
+    if given.get("annotations"):
+        _check_hints(options, given["annotations"], signature)
+
+
+def _check_hints(options: ItemOptions, annotations: Mapping[str, Any], signature: Signature) -> None:
+    hints = HINTS if hasattr(options, "structured") else RESOURCE_HINTS
+    for name, value in annotations.items():
+        if name not in hints:
+            # Other names pass, because some client may know them. One that is nearly ours is a slip.
+            if fix := did_you_mean(str(name), hints, " ").strip():
+                raise _impossible(options, signature, f"annotations={{{name!r}: …}}", fix)
+        elif not isinstance(value, hints[name][0]):
+            raise _impossible(options, signature, f"annotations={{{name!r}: {value!r}}}", hints[name][1])
+
+
+def _impossible(options: ItemOptions, signature: Signature, what: str, fix: str) -> UsageError:
+    kind = type(options).__name__.removesuffix("Options").lower()
+    return UsageError(f"{signature.name}: {kind}({what}) is not possible", where=signature.where, fix=fix)
 
 
 def check_running(subject: str, options: ItemOptions, signature: Signature) -> None:

@@ -17,6 +17,7 @@ from defserve.protocols.mcp.items import (
     ItemOptions,
     Late,
     check_running,
+    check_values,
     checked_name,
     find,
     read_answers,
@@ -54,6 +55,7 @@ class Prompt(Item[PromptOptions]):
         """Read a function into a prompt. Raises UsageError for anything that could not be called."""
         options = options or PromptOptions()
         bound = Function(function, find_provider, inline=options.inline)
+        check_values(options, bound.signature)
         name = checked_name("prompt", options.name, bound.signature)
         check_running(f"prompt {name!r}", options, bound.signature)
         if bound.signature.returns in (None, type(None)):

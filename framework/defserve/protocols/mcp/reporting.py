@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from math import isfinite
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pydantic_core import to_jsonable_python
 
@@ -14,6 +14,7 @@ from defserve.errors import InvalidParams
 from defserve.protocols.mcp.lifecycle import LOG_LEVEL_KEY, LOG_LEVELS, Dialect, dialect_of, handshake_only
 from defserve.protocols.mcp.params import meta
 from defserve.wire.codec import is_id
+from defserve.wire.jsonvalue import is_mapping
 from defserve.wire.messages import Params
 
 if TYPE_CHECKING:
@@ -54,7 +55,7 @@ def set_level(call: Call, params: Params) -> Params:
     return {}
 
 
-def log(call: Call, level: str, message: str, fields: Params) -> None:
+def log(call: Call, level: str, message: str, fields: Params, args: tuple[Any, ...] = ()) -> None:
     """Send a log message that belongs to this call, secrets masked, if the client wants its level. From any thread."""
     threshold = log_threshold(call)
     if threshold is None or RANK[level] < RANK[threshold]:
@@ -64,10 +65,10 @@ def log(call: Call, level: str, message: str, fields: Params) -> None:
     if reported.messages > limit:
         return
     if reported.messages == limit:
-        message, fields = f"further messages of this call are dropped after {limit}", {}
+        message, fields, args = f"further messages of this call are dropped after {limit}", {}, ()
     from defserve.redaction import redact, redact_text
 
-    name = call.subject_name
+    name, message = call.subject_name, _filled(message, args)
     message = redact_text(message, limit=len(message), multiline=True)
     data = {"message": message, **redact(_jsonable(fields))} if fields else message
     params: Params = {"level": level, "data": data}
@@ -137,6 +138,17 @@ def _jsonable(fields: Params) -> Params:
         return to_jsonable_python(fields, fallback=_text, inf_nan_mode="null", serialize_unknown=True)
     except Exception:  # bytes that are not text, a value that contains itself, an author's own serializer
         return {name: _text(value) for name, value in fields.items()}
+
+
+def _filled(message: object, args: tuple[Any, ...]) -> str:
+    """The message with its `%s` filled, as `logging` does it. Arguments that do not fit stand behind it."""
+    text = _text(message)
+    if not args:
+        return text
+    try:
+        return text % (args[0] if len(args) == 1 and is_mapping(args[0]) else args)
+    except Exception:  # a log line must never fail a call
+        return f"{text} {_text(args)}"
 
 
 def _text(value: object) -> str:

@@ -14,7 +14,15 @@ from defserve.errors import UsageError
 from defserve.protocols.mcp import content
 from defserve.protocols.mcp.failures import ResourceNotFound
 from defserve.protocols.mcp.function import FindProvider, Function, nothing_injectable
-from defserve.protocols.mcp.items import ANSWER_PARAMS, Item, ItemOptions, Late, check_running, read_answers
+from defserve.protocols.mcp.items import (
+    ANSWER_PARAMS,
+    Item,
+    ItemOptions,
+    Late,
+    check_running,
+    check_values,
+    read_answers,
+)
 from defserve.protocols.mcp.lifecycle import Dialect, dialect_cache_hints, dialect_of
 from defserve.protocols.mcp.listing import Listing
 from defserve.protocols.mcp.params import text
@@ -71,6 +79,7 @@ class Resource(Item[ResourceOptions]):
         """Read a function into a resource; template variables and parameters have to match."""
         options = options or ResourceOptions()
         bound = Function(function, find_provider, inline=options.inline)
+        check_values(options, bound.signature)
         where, names = bound.signature.where, {p.name: p for p in bound.signature.parameters}
         template = _template(uri, where) if "{" in uri else None
         if not re.match(URI, uri):

@@ -23,6 +23,7 @@ from defserve.protocols.mcp.items import (
     ItemOptions,
     Late,
     check_running,
+    check_values,
     checked_name,
     find,
     read_answers,
@@ -98,6 +99,7 @@ class Tool(Item[ToolOptions]):
         """Read a function into a tool. Raises UsageError for anything that could not be called."""
         options = options or ToolOptions()
         bound = Function(function, find_provider, inline=options.inline, schema=options.schema)
+        check_values(options, bound.signature)
         name = checked_name("tool", options.name, bound.signature)
         check_running(f"tool {name!r}", options, bound.signature)
         return cls(name, options, bound, Returns.of(bound.signature, options.structured), owner)

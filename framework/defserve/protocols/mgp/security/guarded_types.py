@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from defserve.protocols.mcp.tools.tools import Tool
 
 Guard: TypeAlias = Shell | Url | Within | Code
+_Branches: TypeAlias = tuple[Any, ...]
 
 # Types that accept any text.
 _TEXTS = (str, bytes, bytearray, PurePath)
@@ -25,13 +26,19 @@ def guards_of(tool: Tool) -> dict[str, list[Guard]]:
     """The guards in the types of a tool's parameters. Raises UsageError for a union that would bypass one."""
     found: dict[str, list[Guard]] = {}
     for parameter in tool.function.signature.parameters:
-        guards = list(_guards(parameter.annotation, f"{tool.name}: parameter {parameter.name!r}", tool.where, {}))
+        guards: list[Guard] = []
+        for met in _walk(parameter.annotation, {}):
+            if isinstance(met, tuple):
+                _refuse_bypass(met, f"{tool.name}: parameter {parameter.name!r}", tool.where)
+            else:
+                guards.append(met)
         if guards:
             found[parameter.name] = guards
     return found
 
 
-def _guards(annotation: Any, subject: str, place: str, seen: dict[int, Any]) -> Iterator[Guard]:
+def _walk(annotation: Any, seen: dict[int, Any]) -> Iterator[Guard | _Branches]:
+    """Every guard in a type, and the branches of every union. A type that is in it twice is entered once."""
     annotation = getattr(annotation, "__value__", annotation)  # what `type Name = …` stands for
     if id(annotation) in seen:
         return
@@ -42,13 +49,18 @@ def _guards(annotation: Any, subject: str, place: str, seen: dict[int, Any]) -> 
     origin, arguments = get_origin(annotation), get_args(annotation)
     if origin is Annotated:
         own = [metadata for metadata in arguments[1:] if isinstance(metadata, GUARDS)]
-        yield from own or _guards(arguments[0], subject, place, seen)
+        yield from own or _walk(arguments[0], seen)
         return
     if origin in (Union, types.UnionType):
-        _refuse_bypass(arguments, subject, place)
+        yield arguments
     for inner in arguments or _fields(annotation):
         if not isinstance(inner, str):
-            yield from _guards(inner, subject, place, seen)
+            yield from _walk(inner, seen)
+
+
+def _is_guarded(annotation: Any) -> bool:
+    # Nothing seen so far counts: a type that was met before is guarded in each of its places.
+    return any(not isinstance(met, tuple) for met in _walk(annotation, {}))
 
 
 def _fields(annotation: Any) -> list[Any]:
@@ -68,12 +80,12 @@ def _fields(annotation: Any) -> list[Any]:
     return []
 
 
-def _refuse_bypass(branches: tuple[Any, ...], subject: str, place: str) -> None:
+def _refuse_bypass(branches: _Branches, subject: str, place: str) -> None:
     """Refuse a union of a guarded type with its plain form: a refused value would pass through the plain one."""
-    guarded = [_unguarded(branch) for branch in branches if any(_guards(branch, subject, place, {}))]
-    for branch in branches:
+    guarded = [_unguarded(branch) for branch in branches if _is_guarded(branch)]
+    for branch in branches if guarded else ():
         plain = _unguarded(branch)
-        if not any(_guards(branch, subject, place, {})) and guarded and (plain in guarded or plain in (Any, object)):
+        if not _is_guarded(branch) and (plain in guarded or plain in (Any, object)):
             raise UsageError(
                 f"{subject}: a guarded type is in a union with {getattr(plain, '__name__', plain)}, "
                 "which accepts what the guard refuses",
@@ -82,19 +94,26 @@ def _refuse_bypass(branches: tuple[Any, ...], subject: str, place: str) -> None:
             )
 
 
-def _unguarded(given: Any) -> Any:
-    """The JSON that a type accepts, as a type without guards: `str` for any text, `dict` for guarded fields."""
-    annotation: Any = getattr(given, "__value__", getattr(given, "__supertype__", given))
+def _unguarded(given: Any, within: tuple[Any, ...] = ()) -> Any:
+    """The JSON that a type accepts, as a type without guards: `str` for any text, `dict` for guarded fields.
+
+    `within`: the `type Name = …` that it is a part of. Such a name may hold itself.
+    """
+    if given in within:
+        return given
+    if (annotation := getattr(given, "__value__", None)) is not None:
+        return _unguarded(annotation, (*within, given))
+    annotation = getattr(given, "__supertype__", given)
     if inspect.isclass(annotation) and (annotation in GUARDED_TYPES or issubclass(annotation, _TEXTS)):
         return str
     origin, arguments = get_origin(annotation), get_args(annotation)
     if origin is Annotated:
-        return _unguarded(arguments[0])
-    if origin is dict or (origin is None and any(_guards(annotation, "", "", {}))):
+        return _unguarded(arguments[0], within)
+    if origin is dict or (origin is None and _is_guarded(annotation)):
         return dict
     if origin is None:
         return annotation
-    return (origin, *(argument if isinstance(argument, str) else _unguarded(argument) for argument in arguments))
+    return (origin, *(inner if isinstance(inner, str) else _unguarded(inner, within) for inner in arguments))
 
 
 def takes_text(annotation: Any) -> bool:

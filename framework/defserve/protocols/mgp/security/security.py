@@ -99,6 +99,10 @@ def _check(security: Security) -> None:
     risk: str = security.risk_level
     if risk not in get_args(Risk):
         raise wrong(f"risk level {risk!r}", "use safe, moderate or dangerous")
+    for name in ("reversible", "confirm"):
+        said: Any = getattr(security, name)
+        if said is not None and not isinstance(said, bool):
+            raise wrong(f"{name}={said!r} is not possible", "use True or False")
     for given in (security.permissions, security.effects):
         if isinstance(given, str):
             raise wrong(f"{given!r} is a text, not a list", f"write [{given!r}]")
