@@ -10,13 +10,13 @@ from argparse import ArgumentParser
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from defserve import Extension, Limits, Server
 from defserve.auth import api_keys
 from defserve.cli import main
+from defserve.host.clients.table import CLIENTS, Launch
 from defserve.observing.metrics import Metrics
 from defserve.protocols.mcp.asking import server_secret
 from defserve.runner.command_line import add_serving, add_workers
@@ -108,9 +108,11 @@ def test_every_contribution_of_the_plug_is_in_the_table():
     assert set(re.findall(r"`(\w+)[`(]", first_cells)) == contributions
 
 
-def test_the_client_settings_are_json():
-    settings: list[dict[str, Any]] = [json.loads(block) for block in blocks(text_of("README.md"), "json")]
-    assert [list(each) for each in settings] == [["mcpServers"]]
+def test_the_client_settings_are_those_that_install_writes():
+    settings = [json.loads(block) for block in blocks(text_of("README.md"), "json")]
+    launch = Launch("/path/to/python", ("-m", "defserve", "run", "/path/to/calc.py"), {})
+    written = json.dumps(CLIENTS["mcp-json"].entry(launch))
+    assert settings == [{"mcpServers": {"calculator": json.loads(written)}}]
 
 
 @for_each_row("page", PAGES, ids=lambda page: page.stem)

@@ -29,6 +29,7 @@ from tests.troubleshooting import (
     ask,
     calc,
     called,
+    called_without_a_name,
     changed_while_developing,
     crash,
     evaluate,
@@ -112,6 +113,12 @@ ERRORS: dict[str, Callable[[Desk], str]] = {
         "one, two = server, Server('other', '1')\ndel server"
     ),
     "<file>:<line>: running <file> failed: <error>": lambda desk: desk.declares("import no_such_package"),
+    "<file>:<line>: <file> ended the program while it was loaded (exit <code>)": lambda desk: desk.declares(
+        "import sys\nsys.exit(3)"
+    ),
+    "the document's server is on a private network: <host>": lambda desk: desk.declares(
+        "Server.from_openapi({'openapi': '3.1.0', 'paths': {}, 'servers': [{'url': 'http://127.0.0.1:8000'}]})"
+    ),
     "there is no command '<command>'": lambda desk: desk.types("serve", "server.py"),
     "<command> has no option <option>": lambda desk: desk.types("run", "server.py", "--port", "8000"),
     "no server is given": lambda desk: desk.types("call"),
@@ -151,6 +158,8 @@ ERRORS: dict[str, Callable[[Desk], str]] = {
     "403 Forbidden: this token lacks a scope. Send one that has all of these: <scopes>": lambda _: posted(
         calc(auth=Auth(tokens(), scopes=["notes:read"])), authorization=f"Bearer {TOKEN}"
     ),
+    "This tool keeps state, and callers who do not say who they are cannot be told apart: sign in, open a session, or"
+    ' name the "checkpoint" to start from (null begins anew)': called_without_a_name,
     "404 Invalid request: no such session; initialize again": lambda _: posted(calc(), mcp_session_id="gone"),
     "400 Invalid request: the Mcp-Session-Id header is missing": lambda _: posted(calc()),
     "406 This address is for MCP clients. There is no page for browsers here.": lambda _: opened_in_a_browser(calc()),

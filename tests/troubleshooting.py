@@ -30,6 +30,7 @@ from defserve import (
 from defserve.auth import StaticTokens
 from defserve.cli import main
 from defserve.errors import DefserveError
+from defserve.host.targets import load_server
 from defserve.sandbox import Layers
 from defserve.testing import SyncClient, Unanswered, Unused
 from tests.raw import PREFIX, raw
@@ -176,6 +177,16 @@ def called(
     finally:
         client.close(check=False)
     return "nothing went wrong"
+
+
+def called_without_a_name(desk: Desk) -> str:
+    """What a stranger reads whose requests belong to no session."""
+    desk.has("counts.py", HEAD + COUNT.format("count.db"))
+    client = SyncClient(load_server("counts.py"), "stateless", over="ws", token=None)
+    try:
+        return raised(DefserveError, lambda: client.call("count"))
+    finally:
+        client.close(check=False)
 
 
 def posted(server: Server, *, host: str = "localhost", message: Mapping[str, Any] | None = None, **headers: str) -> str:

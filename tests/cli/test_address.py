@@ -157,3 +157,17 @@ def test_a_server_at_an_address_is_installed_under_its_own_name(
 def test_a_server_that_is_not_there_yet_is_installed_under_its_hosts_name(defserve: Run, folder: Path):
     assert defserve("install", "http://127.0.0.1:9/mcp").code == 0
     assert list(json.loads((folder / ".mcp.json").read_text())["mcpServers"]) == ["server-127-0-0-1"]
+
+
+def test_a_tool_that_keeps_state_says_how_its_server_is_started(
+    defserve: Run, elsewhere: Web, monkeypatch: pytest.MonkeyPatch
+):
+    refused = {
+        "content": [{"type": "text", "text": "This tool keeps state"}],
+        "isError": True,
+        "_meta": {"dev.defserve/error": {"error_type": "state_unowned"}},
+    }
+    monkeypatch.setitem(RESULTS, "tools/call", refused)
+    code, _, err = defserve("call", elsewhere.url, "add")
+    assert code == 5
+    assert err.startswith("error: This tool keeps state\n  fix: start the server with --local-token")

@@ -16,8 +16,9 @@ from defserve import Server, UsageError
 from defserve.cli.answers.prepared import PreparedAnswers
 from defserve.cli.answers.terminal import terminal_answers
 from defserve.cli.commands.use.call import fit, misnamed, unknown_tool
-from defserve.cli.tracebacks import MORE, OURS, PYTHONS, brief
+from defserve.cli.tracebacks import MORE, brief
 from defserve.host.answers import settled
+from defserve.tooling.frames import OURS, PYTHONS
 from tests.cli.running import Run
 from tests.rows import for_each_row
 
@@ -334,6 +335,42 @@ def test_a_traceback_of_packages_alone_only_loses_our_frames():
     text = f'Traceback:\n  File "{OURS}/x.py", line 1, in a\n    a()\n  File "{PYTHONS[0]}/y.py", line 2, in b\nE: e\n'
     assert brief(text) == f'Traceback:\n  File "{PYTHONS[0]}/y.py", line 2, in b\nE: e\n{MORE}'
     assert brief("no traceback\n") == "no traceback\n"
+
+
+OBJECTS = """from pydantic import BaseModel
+from defserve import Server
+server = Server("objects", "1")
+
+class Place(BaseModel):
+    street: str
+    floor: int
+    note: str = ""
+
+class Parcel(BaseModel):
+    place: Place
+
+@server.tool
+def send(place: Place, times: int = 1) -> str:
+    return place.street
+
+@server.tool
+def pack(parcel: Parcel) -> str:
+    return parcel.place.street
+"""
+
+
+def test_a_missing_object_is_shown_with_the_fields_that_it_needs(defserve: Run, folder: Path):
+    (folder / "objects.py").write_text(OBJECTS)
+    err = defserve("call", "objects.py", "send").err
+    assert err.endswith("""; write place:='{"street": …, "floor": …}'\n"""), err
+    err = defserve("call", "objects.py", "pack").err
+    assert err.endswith("""; write parcel:='{"place": …}'\n"""), err
+
+
+def test_a_field_that_is_missing_inside_of_an_argument_says_enough_by_itself(defserve: Run, folder: Path):
+    (folder / "objects.py").write_text(OBJECTS)
+    err = defserve("call", "objects.py", "send", """place:={"street": "x"}""").err
+    assert err == "error: place.floor: missing\n"
 
 
 def test_a_missing_argument_shows_what_the_tool_takes(defserve: Run):

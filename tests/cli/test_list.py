@@ -3,11 +3,12 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from defserve.cli.commands.use.list import page
-from defserve.cli.signatures import signature, type_name
+from defserve.cli.signatures import object_example, signature, type_name
 from tests.cli.running import Run
 from tests.rows import for_each_row
 
@@ -108,3 +109,33 @@ def test_optional_parameters_show_their_default():
 def test_optional_prompt_arguments_have_a_question_mark():
     prompt = {"name": "p", "arguments": [{"name": "a", "required": True}, {"name": "b"}]}
     assert signature(prompt) == "p(a, b?)"
+
+
+@for_each_row(
+    ("name", "schema", "shown"),
+    [
+        ("place", {"required": ["street", "floor"]}, """place:='{"street": …, "floor": …}'"""),
+        ("place", {"$ref": "#/$defs/Place"}, """place:='{"town": …}'"""),
+        ("place", {"$ref": "#/$defs/Nowhere"}, ""),
+        ("place", {"required": ["a'; rm -rf ~; '"]}, ""),
+        ("a'; rm", {"required": ["a"]}, ""),
+        ("place", {"required": []}, ""),
+        ("place", {"required": "street"}, ""),
+        ("place", True, ""),
+    ],
+)
+def test_an_object_is_shown_as_it_is_typed_unless_a_shell_would_read_it_otherwise(name: str, schema: Any, shown: str):
+    assert object_example(name, schema, {"$defs": {"Place": {"required": ["town"]}}}) == shown
+
+
+def test_mounted_servers_that_are_not_connected_are_named_below_the_lists():
+    found = {"server": {}, "version": "v", "tools": [], "resources": [], "templates": [], "prompts": []}
+    told = [*page({**found, "notConnected": {"wiki": "it is being started"}})]
+    assert [str(line) for line in told[1:]] == ["", "Not connected", "  wiki  it is being started"]
+
+
+def test_help_says_what_list_does_alone(defserve: Run):
+    said = " ".join(defserve("list", "--help").out.split())
+    assert "or nothing, for the names you can use (if there are none: the server of the project)" in said
+    assert "or nothing, in a project with one server" not in said
+    assert "or nothing, in a project with one server" in " ".join(defserve("call", "--help").out.split())

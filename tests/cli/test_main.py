@@ -215,7 +215,7 @@ def unreadable(*_: object) -> int:
 
 def test_a_file_that_no_command_thought_of_is_told_without_a_traceback(defserve: Run, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("defserve.cli.commands.version.main", lambda _: os.listdir("/nowhere"))
-    monkeypatch.setattr("defserve.cli.tracebacks.is_of_an_author", lambda _: False)
+    monkeypatch.setattr("defserve.tooling.frames.author_line", lambda _: "")
     code, out, err = defserve("version")
     assert (code, out) == (1, "")
     assert err.startswith("error: cannot use /nowhere: No such file or directory\n  fix: ")
@@ -225,3 +225,48 @@ def test_an_author_whose_code_cannot_open_a_file_sees_the_traceback(monkeypatch:
     monkeypatch.setattr("defserve.cli.commands.version.main", unreadable)
     with pytest.raises(PermissionError):
         main(["version"])
+
+
+@pytest.mark.parametrize("command", [["list"], ["inspect"], ["check"], ["export", "--format", "catalog"]])
+def test_a_file_that_calls_main_without_a_guard_can_be_looked_at(
+    defserve: Run, folder: Path, monkeypatch: pytest.MonkeyPatch, command: list[str]
+):
+    Path("mine.py").write_text("from defserve import Server\nserver = Server('a', '1')\nserver.main()\n")
+    monkeypatch.setattr(sys, "argv", ["defserve", *command, "mine.py"])
+    assert defserve(*command, "mine.py").code == 0
+
+
+def test_verbose_shows_the_traceback_of_a_file_that_fails(defserve: Run, folder: Path):
+    Path("mine.py").write_text("import json\njson.loads('{')\n")
+    code, _, err = defserve("list", "mine.py")
+    assert code == 1 and err.startswith("error: mine.py:2: running mine.py failed: JSONDecodeError: ")
+    code, _, err = defserve("list", "mine.py", "-v")
+    assert code == 1 and err.startswith("Traceback (most recent call last):\n") and "in raw_decode" in err
+    assert "\nerror: mine.py:2: running mine.py failed: JSONDecodeError: " in err
+
+
+def test_verbose_shows_no_traceback_of_a_mistake_on_the_command_line(defserve: Run, folder: Path):
+    code, _, err = defserve("list", "nothing.py", "-v")
+    assert code == 1 and err.startswith("error: there is no file")
+
+
+def test_a_file_that_ends_the_program_is_not_silent(defserve: Run, folder: Path):
+    Path("mine.py").write_text("import sys\nsys.exit(3)\n")
+    code, _, err = defserve("list", "mine.py")
+    assert code == 1 and err.startswith("error: mine.py:2: mine.py ended the program while it was loaded (exit 3)\n")
+
+
+@pytest.mark.parametrize("name", ["stdin", "stdout", "stderr"])
+def test_a_stream_that_is_closed_is_no_error(folder: Path, monkeypatch: pytest.MonkeyPatch, name: str):
+    monkeypatch.setattr(sys, name, None)
+    assert main(["list", SHELF]) == 0
+    assert main(["list", "nothing.py"]) == 1
+    assert main(["--version"]) == 0
+    assert getattr(sys, name) is None
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(os.name != "posix", reason="needs a shell")
+def test_a_shell_may_close_all_streams():
+    command = f'exec "{sys.executable}" -m defserve list "{SHELF}" <&- >&- 2>&-'
+    assert subprocess.run(["/bin/sh", "-c", command], check=False).returncode == 0

@@ -26,6 +26,14 @@ def dot() -> bytes:
 def of(day: str) -> str:
     return day
 
+@server.resource("notes://page/{n}")
+def page(n: int) -> str:
+    return str(n)
+
+@server.prompt
+def rate(stars: int) -> str:
+    return str(stars)
+
 @server.prompt
 def review(code: str, style: str = "kind") -> str:
     """Review code."""
@@ -116,7 +124,8 @@ def test_a_prompt_is_filled_in(defserve: Run, notes: str):
     ("argv", "said"),
     [
         (["notes.py", "revew", "code=x"], "notes has no prompt 'revew'\n  fix: did you mean 'review'?"),
-        (["notes.py", "review"], "error: code: missing\n  fix: "),
+        (["notes.py", "review"], "error: code: missing\n  fix: give what it takes: review(code, style?)\n"),
+        (["notes.py", "rate", "stars=x"], 'error: stars: expected integer, got "x"\n'),
         (["notes.py"], "no prompt is given"),
         (["notes.py", "review", "code"], "'code' is not an argument"),
         (["notes.py", "review", "--code", "x"], "write code=x"),
@@ -126,6 +135,14 @@ def test_a_prompt_is_filled_in(defserve: Run, notes: str):
 def test_what_cannot_be_filled_in_is_said(defserve: Run, notes: str, argv: list[str], said: str):
     outcome = defserve("prompt", *argv)
     assert (outcome.code, outcome.out) == (1, "") and said in outcome.err
+
+
+@pytest.mark.parametrize("era", ["stateless", "handshake"])
+def test_a_value_that_does_not_fit_is_not_taken_for_a_misspelt_name(defserve: Run, notes: str, era: str):
+    told = defserve("read", notes, "notes://page/x", "--era", era)
+    assert told == (1, "", 'error: n: expected integer, got "x"\n')
+    told = defserve("prompt", notes, "rate", "stars=x", "--era", era)
+    assert told == (1, "", 'error: stars: expected integer, got "x"\n')
 
 
 PICTURES = f'''from defserve import Image, Server

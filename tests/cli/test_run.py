@@ -1,8 +1,17 @@
 from __future__ import annotations
 
+from argparse import ArgumentParser, Namespace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
 import pytest
 
+from defserve import Server
+from defserve.cli.commands.serve.run import warn_of_strangers
+from defserve.runner.command_line import add_serving
 from tests.cli.running import Run
+from tests.rows import for_each_row
 from tests.testing import toy
 
 
@@ -32,3 +41,81 @@ def test_the_servers_own_exit_code_is_ours(defserve: Run, monkeypatch: pytest.Mo
 
     monkeypatch.setattr(toy.server, "run", interrupted)
     assert defserve("run", "tests.testing.toy").code == 130
+
+
+STATEFUL = """
+from pydantic import BaseModel
+from defserve import Server, State
+from defserve.auth import Principal, StaticTokens
+
+class Counter(BaseModel):
+    value: int = 0
+
+server = Server("counter", "1"{options})
+counting = server.feature_set("counter.count", "Count")
+counters = counting.state(Counter{per})
+server.run = lambda **options: print("serving", options["on"])
+"""
+
+
+@for_each_row(
+    ("options", "per", "words", "is_warned"),
+    [
+        ("", "", ["--on", "http://127.0.0.1:0/mcp"], True),
+        ("", ', per="session"', ["--on", "ws://127.0.0.1:0/mcp"], True),
+        ("", "", [], False),
+        ("", "", ["--on", "http://127.0.0.1:0/mcp", "--local-token"], False),
+        ("", ', per="server"', ["--on", "http://127.0.0.1:0/mcp"], False),
+        (', auth=StaticTokens({"t0ken": Principal("ada")})', "", ["--on", "http://127.0.0.1:0/mcp"], False),
+    ],
+)
+def test_a_server_that_keeps_state_for_callers_it_cannot_tell_apart_is_warned_of(
+    capsys: pytest.CaptureFixture[str], options: str, per: str, words: list[str], is_warned: bool
+):
+    source = STATEFUL.replace("{options}", options).replace("{per}", per)
+    warn_of_strangers(loaded(source), parsed(words))
+    err = capsys.readouterr().err
+    assert len(err.splitlines()) == is_warned
+    assert is_warned == err.startswith("warning: counter keeps state for each caller, and cannot tell callers apart")
+
+
+def test_mounted_servers_are_looked_at_too_and_others_are_left_alone(capsys: pytest.CaptureFixture[str]):
+    outer = Server("outer", "1")
+    outer.mount(loaded(STATEFUL.replace("{options}", "").replace("{per}", "")))
+    on = parsed(["--on", "http://127.0.0.1:0/mcp"])
+    warn_of_strangers(outer, on)
+    assert capsys.readouterr().err.startswith("warning: outer keeps state")
+    warn_of_strangers(Server("plain", "1"), on)
+    warn_of_strangers(object(), on)
+    assert capsys.readouterr().err == ""
+
+
+def test_run_warns_before_it_serves(defserve: Run, folder: Path):
+    Path("counts.py").write_text(STATEFUL.replace("{options}", "").replace("{per}", ""))
+    code, out, err = defserve("run", "counts.py", "--on", "http://127.0.0.1:0/mcp")
+    assert (code, out) == (0, "serving http://127.0.0.1:0/mcp\n")
+    assert err.startswith("warning: counter keeps state")
+
+
+@pytest.mark.parametrize("number", [1, 2])
+def test_of_several_workers_only_the_first_warns(
+    defserve: Run, folder: Path, monkeypatch: pytest.MonkeyPatch, number: int
+):
+    Path("counts.py").write_text(STATEFUL.replace("{options}", "").replace("{per}", ""))
+    place = SimpleNamespace(number=number)
+    monkeypatch.setattr("defserve.serving.workers.membership.membership", lambda: place)
+    monkeypatch.setattr("defserve.serving.workers.running.membership", lambda: place)
+    err = defserve("run", "counts.py", "--on", "http://127.0.0.1:0/mcp", "--workers", "2").err
+    assert err.startswith("warning: counter keeps state") == (number == 1)
+
+
+def loaded(source: str) -> Server:
+    names: dict[str, Any] = {}
+    exec(source, names)
+    return names["server"]
+
+
+def parsed(words: list[str]) -> Namespace:
+    parser = ArgumentParser()
+    add_serving(parser)
+    return parser.parse_args(words)

@@ -3,7 +3,7 @@
 `main` never raises for what a user or a server does wrong: it prints `error: …` with a `fix:` line and returns a code.
 Starting a command imports nothing that other commands need.
 
-May import: `runner.command_line`.
+May import: `runner.command_line`, `tooling.frames`.
 """
 
 from __future__ import annotations
@@ -91,6 +91,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     0: done. 1: wrong usage or an unexpected error. 4: the server cannot be reached. 5: the tool failed or is unknown.
     """
     args = list(sys.argv[1:] if argv is None else argv)
+    if None in (sys.stdin, sys.stdout, sys.stderr):
+        from defserve.cli.closed_streams import opened
+
+        with opened():
+            return _flushed(args)
+    return _flushed(args)
+
+
+def _flushed(args: list[str]) -> int:
     try:
         code = _main(args)
         sys.stdout.flush()
@@ -148,18 +157,36 @@ def _run(command: str, argv: list[str]) -> int:
     except PeerError as error:
         return complain(f"the server answered with error {error.code}: {error.message}", WRONG)
     except DefserveError as error:
+        if _is_verbose(argv):
+            _show_traceback(error.__cause__ or error)
         return complain(str(error), WRONG)
     except OSError as error:
-        if error.filename is None or not {"-v", "--verbose"}.isdisjoint(argv):
+        if error.filename is None or _is_verbose(argv):
             raise
         return _about_a_file(error)
 
 
+def _is_verbose(argv: list[str]) -> bool:
+    """Whether all is to be shown. What follows `--` is another program's."""
+    own = argv[: argv.index("--")] if "--" in argv else argv
+    return not {"-v", "--verbose"}.isdisjoint(own)
+
+
+def _show_traceback(error: BaseException) -> None:
+    """Print where an author's code went wrong. An error of the command line alone has no such place."""
+    from defserve.tooling.frames import author_line
+
+    if author_line(error):
+        from traceback import print_exception
+
+        print_exception(error)
+
+
 def _about_a_file(error: OSError) -> int:
     """Tell of a file that no command has thought of. An author's code keeps its traceback."""
-    from defserve.cli.tracebacks import is_of_an_author
+    from defserve.tooling.frames import author_line
 
-    if is_of_an_author(error):
+    if author_line(error):
         raise error
     fix = "check that it is there, and that you may read and write it"
     return complain(f"cannot use {error.filename}: {error.strerror}\n  fix: {fix}", WRONG)

@@ -15,6 +15,8 @@ from defserve.errors import UsageError
 from defserve.wire.jsonvalue import is_object
 
 ARGUMENT: Final = re.compile(r"([^=:\s]+)(:?=)(.*)", re.DOTALL)
+MISSING: Final = re.compile(r"^([^:\n]{1,200}): missing$", re.MULTILINE)
+"""A line of a server about an argument that was not given."""
 WHOLE: Final = """write --args '{"key": "value"}'"""
 
 

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from defserve.cli.screen.blocks import Line, Part, text_of
 from defserve.wire.jsonvalue import is_array, is_object
 
+DEFINITIONS: Final = "#/$defs/"
+WORD: Final = re.compile(r"[\w.-]{1,100}", re.ASCII)
 WHEN: Final = {False: "in every request", True: "if all are listed; search may list fewer"}
 """When a list of tools costs its tokens, by whether the tools are searched."""
 
@@ -51,6 +54,21 @@ def _parameters(schema: dict[str, Any]) -> Iterator[list[Part]]:
             yield [*shown, " = ", (json.dumps(property["default"], ensure_ascii=False), "default")]
         else:
             yield shown if name in required else [*shown, " = …"]
+
+
+def object_example(name: str, schema: Any, root: dict[str, Any]) -> str:
+    """`place:='{"street": …}'`, with the fields that an object needs; empty for anything else."""
+    found = schema if is_object(schema) else {}
+    if str(found.get("$ref")).startswith(DEFINITIONS):
+        defined = root.get("$defs")
+        found = defined.get(str(found["$ref"])[len(DEFINITIONS) :]) if is_object(defined) else None
+    required = found.get("required") if is_object(found) else None
+    fields = [str(field) for field in required] if is_array(required) else []
+    # People copy the line into a shell, and the names are the server's.
+    if not fields or not all(WORD.fullmatch(word) for word in (name, *fields)):
+        return ""
+    inside = ", ".join(f'"{field}": …' for field in fields)
+    return f"{name}:='{{{inside}}}'"
 
 
 def type_name(schema: Any) -> str:

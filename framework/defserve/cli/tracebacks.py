@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import logging
-import os
 import re
-import sysconfig
 from collections.abc import Generator
 from contextlib import contextmanager
-from traceback import walk_tb
 from typing import Final
 
+from defserve.tooling.frames import OURS, PYTHONS, is_outside
+
 FRAME: Final = re.compile(r'^  File "([^"\n]+)", line .*\n(?:    .*\n)*', re.MULTILINE)
-OURS: Final = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-PYTHONS: Final = (sysconfig.get_path("stdlib"), sysconfig.get_path("purelib"), sysconfig.get_path("platlib"))
 MORE: Final = "(-v shows every frame)"
 
 
@@ -39,15 +36,6 @@ class _Brief(logging.Filter):
 def brief(text: str) -> str:
     """A traceback without the frames of Python, packages and defserve. If none would be left, only ours are hidden."""
     paths = [frame[1] for frame in FRAME.finditer(text)]
-    hidden = (OURS, *PYTHONS) if any(_is_outside(path, (OURS, *PYTHONS)) for path in paths) else (OURS,)
-    shown = FRAME.sub(lambda frame: frame[0] if _is_outside(frame[1], hidden) else "", text)
+    hidden = (OURS, *PYTHONS) if any(is_outside(path, (OURS, *PYTHONS)) for path in paths) else (OURS,)
+    shown = FRAME.sub(lambda frame: frame[0] if is_outside(frame[1], hidden) else "", text)
     return text if shown == text else f"{shown.rstrip()}\n{MORE}"
-
-
-def is_of_an_author(error: BaseException) -> bool:
-    """Whether code that is neither Python's, nor a package's, nor ours was running: its author wants the traceback."""
-    return any(_is_outside(frame.f_code.co_filename, (OURS, *PYTHONS)) for frame, _ in walk_tb(error.__traceback__))
-
-
-def _is_outside(path: str, folders: tuple[str, ...]) -> bool:
-    return not path.startswith(("<", *(folder + os.sep for folder in folders)))

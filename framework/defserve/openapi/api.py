@@ -12,7 +12,7 @@ from defserve.errors import UsageError
 from defserve.openapi.documents.loading import Document, load
 from defserve.openapi.documents.operations import Operation, operations
 from defserve.openapi.documents.references import References, bundled
-from defserve.openapi.documents.servers import base_url_of, own_base
+from defserve.openapi.documents.servers import base_url_of, own_base, refuse_private
 from defserve.openapi.marks import hints_of, security_of
 from defserve.openapi.naming.tools import names_of
 from defserve.openapi.naming.words import joined, words
@@ -53,6 +53,8 @@ class Api:
         self._app = client if isinstance(client, InProcessApp) else None
         base = base_url_of(document, options.base_url, options.variables)
         is_trusted = options.base_url is not None
+        if not is_trusted and client is None:
+            refuse_private(base)
         self.sender = Sender(base, options.timeout, options.retries, client, is_trusted=is_trusted)
         self.tools: list[Tool] = _transformed(self._tools(document, base, options), options.transform)
 

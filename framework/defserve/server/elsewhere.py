@@ -23,6 +23,7 @@ SERVER: Final = {
     "sse_app": "server.asgi(legacy_sse=True)",
     "asgi_app": _ASGI,
     "custom_route": "mount server.asgi() in Starlette or FastAPI, and add the route there",
+    "state": 'notes = server.feature_set("notes.edit", "…"), then notes.state(Notebook)',
     "dependency_overrides": "server.override(open_db, fake_db)",
     "import_server": 'server.mount(child, prefix="…")',
     "as_proxy": 'server.mount(Command("python", "other.py")) or server.mount(Remote("https://…"))',

@@ -2,5 +2,6 @@
 
 None of it is needed to serve.
 
-May import: `auth`, `core`, `protocols.mcp.apps.offer`, `protocols.mcp.versions`, `protocols.mgp.agreed`, `wire.codec`.
+May import: `auth`, `core`, `host.targets`, `protocols.mcp.apps.offer`, `protocols.mcp.versions`,
+`protocols.mgp.agreed`, `server.server`, `wire.codec`.
 """

@@ -25,10 +25,24 @@ def test_a_pipe_is_not_flooded_with_progress(capsys: pytest.CaptureFixture[str],
         for step in range(30):
             now[0] += 0.125
             work.progress(step)
+        assert capsys.readouterr().err == "Calling add: 0\nCalling add: 8\nCalling add: 16\nCalling add: 24\n"
         with work.paused():
             now[0] += 5
             work.progress(99)
-    assert capsys.readouterr().err == "Calling add: 0\nCalling add: 8\nCalling add: 16\nCalling add: 24\n"
+            assert "99" not in capsys.readouterr().err
+    assert capsys.readouterr().err == "Calling add: 99\n"
+
+
+def test_a_pipe_gets_the_last_step_too(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch):
+    now = [100.0]
+    monkeypatch.setattr(progress, "monotonic", lambda: now[0])
+    with Working("Calling add") as work:
+        for step in range(1, 4):
+            work.progress(step, 3, f"step {step}")
+    assert capsys.readouterr().err == "step 1: 1 of 3\nstep 3: 3 of 3\n"
+    with Working("Calling add") as work:
+        work.progress(1)
+    assert capsys.readouterr().err == "Calling add: 1\n"
 
 
 def test_what_is_done_soon_is_not_drawn(terminal: Terminal, monkeypatch: pytest.MonkeyPatch):

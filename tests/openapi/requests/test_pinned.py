@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
+import httpx2
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -183,7 +186,7 @@ async def test_variables_of_the_server_are_filled_in(variables: Json, url: str |
 
 
 @asynccontextmanager
-async def listening(answers: dict[str, str]) -> AsyncIterator[tuple[int, list[str]]]:
+async def listening(answers: dict[str, str], text: str = '{"here": true}') -> AsyncIterator[tuple[int, list[str]]]:
     """An HTTP server on loopback: path → the head of its answer. Gives its port, and the request lines it got."""
     asked: list[str] = []
 
@@ -192,7 +195,7 @@ async def listening(answers: dict[str, str]) -> AsyncIterator[tuple[int, list[st
         asked.append(head)
         path = head.split(" ")[1]
         status = answers.get(path, "200 OK")
-        body = b'{"here": true}'
+        body = text.encode()
         writer.write(f"HTTP/1.1 {status}\r\ncontent-type: application/json\r\n".encode())
         writer.write(b"connection: close\r\ncontent-length: %d\r\n\r\n%s" % (len(body), body))
         await writer.drain()
@@ -212,11 +215,45 @@ async def test_a_private_address_is_reached_only_if_the_author_wrote_it() -> Non
         base = f"http://127.0.0.1:{port}"
         async with Server.from_openapi(document(one("/a")), base_url=base).connect() as client:
             assert await client.call("a") == {"here": True}
-        doc = {**document(one("/a")), "servers": [{"url": base}]}
-        async with Server.from_openapi(doc).connect() as client:
-            result = await client.call_raw("a")
-            assert result["isError"] and "Blocked" in str(result)
+        doc = {**document(one("/a")), "servers": [{"url": f"{base}/v1/"}]}
+        with pytest.raises(UsageError, match="on a private network: 127.0.0.1") as raised:
+            Server.from_openapi(doc)
+        assert raised.value.fix == f'if you trust it, write it yourself: base_url="{base}/v1"'
         assert len(asked) == 1
+
+
+async def test_a_document_from_a_private_address_needs_a_base_url_too() -> None:
+    text = json.dumps({**document(one("/a")), "servers": [{"url": "/v2"}]})
+    async with listening({}, text) as (port, asked):
+        base = f"http://127.0.0.1:{port}"
+        with pytest.raises(UsageError, match="on a private network") as raised:
+            await asyncio.to_thread(Server.from_openapi, f"{base}/openapi.json")
+        assert f'base_url="{base}/v2"' in raised.value.fix
+        server = await asyncio.to_thread(Server.from_openapi, f"{base}/openapi.json", base_url=f"{base}/v2")
+        async with server.connect() as client:
+            assert not (await client.call_raw("a")).get("isError")
+        assert len(asked) == 3
+
+
+@pytest.mark.parametrize("host", ["localhost:8000", "10.0.0.1", "[::1]", "api.internal", "intranet"])
+def test_a_document_that_names_a_private_host_is_refused_when_the_server_is_made(host: str) -> None:
+    doc = {**document(one("/a")), "servers": [{"url": f"http://{host}/v1"}]}
+    with pytest.raises(UsageError, match="on a private network"):
+        Server.from_openapi(doc)
+    assert Server.from_openapi(doc, client=httpx2.AsyncClient())
+
+
+async def test_a_public_name_that_leads_to_a_private_address_is_refused_by_the_call(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def found(*_: object, **__: object) -> list[Any]:
+        return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", ("127.0.0.1", 80))]
+
+    monkeypatch.setattr(socket, "getaddrinfo", found)
+    doc = {**document(one("/a")), "servers": [{"url": "http://api.example.com"}]}
+    async with Server.from_openapi(doc, retries=0).connect() as client:
+        result = await client.call_raw("a")
+        assert result["isError"] and "Blocked" in str(result)
 
 
 async def test_a_redirect_to_another_place_is_not_followed() -> None:

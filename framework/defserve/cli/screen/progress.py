@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 PATIENCE_SECONDS: Final = 0.3
 """What is done sooner is not drawn: it would only flicker."""
 PLAIN_SECONDS: Final = 1.0
-"""Lines of progress in a pipe or a file are at least so far apart."""
+"""Lines of progress in a pipe or a file are at least so far apart, except the last."""
 ASKING: Final = "Asking the server what it offers"
 LEVELS: Final = {
     "debug": "faint",
@@ -41,6 +41,7 @@ class Working:
         self._ended = self._paused = False
         self._timer: Timer | None = None
         self._next_line = 0.0
+        self._held: Line | None = None
         self.is_drawn = is_drawn(sys.stderr)
 
     def __enter__(self) -> Working:
@@ -57,6 +58,8 @@ class Working:
             self._ended = True
             if self._bar is not None:
                 self._bar.stop()
+        if self._held is not None:
+            tell(self._held)
 
     def step(self, what: str) -> None:
         """Say what is being done now."""
@@ -106,10 +109,12 @@ class Working:
 
     def _progress_line(self, value: float, total: float | None, message: str | None) -> None:
         now = monotonic()
+        far = f"{value:g}" if total is None else f"{value:g} of {total:g}"
+        self._held = Line(f"{message or self._what}: {far}")
         if now >= self._next_line and not self._paused:
             self._next_line = now + PLAIN_SECONDS
-            far = f"{value:g}" if total is None else f"{value:g} of {total:g}"
-            tell(Line(f"{message or self._what}: {far}"))
+            tell(self._held)
+            self._held = None
 
     def _begin(self) -> None:
         if not self.is_drawn:

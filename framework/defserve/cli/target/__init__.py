@@ -5,5 +5,5 @@ PeerTimeout, and name the option that helps.
 
 May import: `auth.local_token`, `auth.urls`, `cli.answers`, `cli.option_types`, `cli.screen`, `cli.tracebacks`,
 `core.composition`, `host`, `kernel`, `protocols.mcp.versions`, `tooling.clients`, `tooling.lint.definitions`,
-`tooling.listing`, `tooling.scaffold.locating`, `transports.client_errors`.
+`tooling.listing`, `tooling.loading`, `tooling.scaffold.locating`, `transports.client_errors`.
 """

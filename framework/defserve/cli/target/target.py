@@ -14,16 +14,18 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from defserve.errors import PeerGone, UsageError, did_you_mean
 from defserve.host.addresses import is_address
-from defserve.host.targets import installed, is_code, load_server
+from defserve.host.targets import installed, is_code
+from defserve.tooling.loading import load_quietly
 
 if TYPE_CHECKING:
     from defserve.tooling.clients.configured import ConfiguredServer
 
-TARGET_HELP: Final = (
+WAYS: Final = (
     "server.py, server.py:name, module:name, the name of an installed server or of one in .mcp.json (.mcp.json:name"
-    " if both exist), a kernel's mgp.toml, http://host:port/mcp, ws://host:port/mcp; or nothing, in a project with"
-    " one server or with `-- command args` at the end"
+    " if both exist), a kernel's mgp.toml, http://host:port/mcp, ws://host:port/mcp"
 )
+COMMAND: Final = "`-- command args` at the end"
+TARGET_HELP: Final = f"{WAYS}; or nothing, in a project with one server or with {COMMAND}"
 
 NAME_ONE: Final = "name a file (server.py), an address, or a server of .mcp.json; --help shows every way"
 
@@ -175,7 +177,7 @@ def load(target: str) -> Any:
     refuse_configured(target)
     if not is_code(target):
         _refuse_unknown(target)
-    return load_server(target)
+    return load_quietly(target)
 
 
 def refuse_configured(target: str) -> None:
@@ -203,10 +205,10 @@ def load_package(package: str) -> Any:
     """Load the server of a package, from the package itself or from its module `server`."""
     _search_here()
     try:
-        return load_server(package)
+        return load_quietly(package)
     except UsageError as error:
         try:
-            return load_server(f"{package}.server")
+            return load_quietly(f"{package}.server")
         except UsageError:
             raise error from None
 

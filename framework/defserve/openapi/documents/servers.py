@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 from urllib.parse import urljoin, urlsplit
 
 from defserve.errors import UsageError
+from defserve.guard.network.urls import judge
 from defserve.openapi.documents.loading import Document
 from defserve.openapi.documents.operations import VARIABLE
 from defserve.wire.jsonvalue import is_array, is_object
 
+PRIVATE: Final = frozenset(("private-address", "private-name"))
 FIX = 'say base_url="https://api.example.com/v1"'
 
 
@@ -35,6 +38,20 @@ def server_url(server: Any, variables: Mapping[str, str], home: str | None) -> s
             raise UsageError(f"the document's server {filled[:100]!r} is not a whole address", fix=FIX)
         filled = urljoin(home, filled)
     return filled
+
+
+def refuse_private(base: str) -> None:
+    """Raises UsageError for the address of a document that is on a private network, as far as its text shows.
+
+    A document is a stranger's. If it could choose, a model's calls would reach what only this machine can.
+    """
+    verdict = judge(f"{base}/", ports=None)
+    if PRIVATE.isdisjoint(violation.rule for violation in verdict.violations):
+        return
+    raise UsageError(
+        f"the document's server is on a private network: {urlsplit(base).hostname}",
+        fix=f"if you trust it, write it yourself: base_url={json.dumps(base)}",
+    )
 
 
 def _variable(name: str, known: Any, chosen: Mapping[str, str]) -> str:

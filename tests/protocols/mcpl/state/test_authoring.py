@@ -333,3 +333,39 @@ async def test_a_failing_store_fails_only_the_call():
         store.full = False
         await host.call("add_note", {"text": "c"})
         assert notes_of(await host.call("list_notes")) == ["a", "c"]
+
+
+def test_a_state_that_nobody_keeps_is_met_with_lines_that_can_be_typed():
+    def read(counter: State[Counter]) -> int:
+        return counter.count
+
+    with pytest.raises(UsageError, match="no feature set keeps a Counter") as raised:
+        Server("counts", "1").tool(read)
+    lines = 'notes = server.feature_set("notes.edit", "What it is for"); notes.state(Counter)'
+    assert raised.value.fix == f"declare it first: {lines}; then @notes.tool"
+
+
+def test_a_rollback_without_a_state_says_where_one_is_declared():
+    with pytest.raises(UsageError, match="has no state to roll back") as raised:
+        Server("counts", "1").feature_set("a.b", "A set").on_rollback(lambda to: None)
+    assert raised.value.fix == "declare it first, on the same set: notes.state(Model)"
+
+
+@for_each_row(
+    ("name", "said"),
+    [
+        ("rollback", r"copy what await \.at\(checkpoint\) gives.*docs/cookbook/undo\.md"),
+        ("undo", r"copy what await \.at\(checkpoint\) gives.*docs/cookbook/undo\.md"),
+        ("get", r"await \.at\(\)"),
+        ("set", r"await \.update\(change\)"),
+        ("tool", "the set has it: @notes.tool"),
+        ("checkpoint", "did you mean 'checkpoints'"),
+    ],
+)
+def test_a_verb_that_a_state_does_not_have_is_met_with_the_one_it_has(name: str, said: str):
+    with pytest.raises(AttributeError, match=f"State has no attribute '{name}'\n  fix: .*{said}"):
+        getattr(Notes().states, name)
+
+
+def test_hidden_names_of_a_state_are_not_explained():
+    assert not hasattr(Notes().states, "__get_pydantic_core_schema__")

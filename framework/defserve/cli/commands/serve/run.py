@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Final
+from argparse import Namespace
+from typing import Any, Final
 
 from defserve.cli.parser import CommandParser
 from defserve.cli.target.target import load, load_package
 from defserve.errors import UsageError
+from defserve.runner.address import PORTS
 from defserve.runner.command_line import add_serving, add_workers, serving
 
 EXAMPLES: Final = """  defserve run server.py                 the object `server`, `mcp` or `app` in the file, on stdio
@@ -34,5 +36,28 @@ def main(argv: list[str]) -> int:
         local, as_json = bool(options.local_token), bool(options.log_json)
         if (code := supervised(options.on, options.workers, local_token=local, log_json=as_json)) is not None:
             return code
-    (load_package(options.module) if options.module else load(options.target)).run(**serving(options))
+    server = load_package(options.module) if options.module else load(options.target)
+    if options.workers is None or _is_first_worker():
+        warn_of_strangers(server, options)
+    server.run(**serving(options))
     return 0
+
+
+def _is_first_worker() -> bool:
+    from defserve.serving.workers.membership import membership
+
+    member = membership()
+    return member is None or member.number == 1
+
+
+def warn_of_strangers(server: Any, options: Namespace) -> None:
+    """Tell in a line that a server keeps state for each caller, at an address where callers do not say who they are."""
+    if options.on.partition(":")[0] not in PORTS or options.local_token or getattr(server, "auth", None) is not None:
+        return
+    extensions = [found for each in getattr(server, "self_and_mounted", ()) for found in each.extensions]
+    states = [state for found in extensions if found.name == "mcpl" for state in found.declared_states()]
+    if any(state.per != "server" for state in states):
+        from defserve.cli.screen.screen import problem_lines, tell
+
+        told = f"{server.name} keeps state for each caller, and cannot tell callers apart at {options.on}: add"
+        tell(*problem_lines("warning", f"{told} --local-token (on loopback) or Server(auth=…), see docs/state.md"))

@@ -11,13 +11,13 @@ from contextlib import nullcontext
 from typing import Any, Final, NamedTuple
 
 from defserve.cli.answers.prepared import PreparedAnswers, answer_of
-from defserve.cli.arguments import ARGUMENT, read_arguments, read_options, resolve_named
+from defserve.cli.arguments import ARGUMENT, MISSING, read_arguments, read_options, resolve_named
 from defserve.cli.content.pages import content_page, is_content, media_of
 from defserve.cli.parser import CommandParser
 from defserve.cli.screen.blocks import Block, Data, Written
 from defserve.cli.screen.progress import Working
 from defserve.cli.screen.screen import show, tell
-from defserve.cli.signatures import signature
+from defserve.cli.signatures import object_example, signature
 from defserve.cli.target.connection import connect
 from defserve.cli.target.target import TARGET_HELP, ServerTarget, quiet, split_command
 from defserve.cli.tracebacks import brief_tracebacks
@@ -26,7 +26,7 @@ from defserve.host.client import Client
 from defserve.host.fields import object_of
 from defserve.host.mgp.security.tool_security import tool_security
 from defserve.host.tasks import MISSING_CAPABILITY, needs_tasks
-from defserve.wire.jsonvalue import is_array, is_object
+from defserve.wire.jsonvalue import is_array
 from defserve.wire.messages import METHOD_NOT_FOUND
 
 EXAMPLES: Final = """  defserve call server.py add a=1 b=2
@@ -40,8 +40,13 @@ EXAMPLES: Final = """  defserve call server.py add a=1 b=2
 """
 
 UNKNOWN_TOOL: Final = -32602
-MISSING: Final = re.compile(r"^[^:\n]{1,200}: missing$", re.MULTILINE)
 UNFINISHED: Final = re.compile(r"<(?:coroutine|async_generator) object (?P<name>[\w.<>]{1,200}) at 0x[0-9a-f]{1,16}>")
+ERROR: Final = "dev.defserve/error"
+# The kind of a refusal → what helps a person, where its text is for a model.
+FIXES: Final = {
+    "state_unowned": "start the server with --local-token (on this machine) or give it Server(auth=…); "
+    "--era handshake opens a session, whose state ends with it. See docs/state.md",
+}
 # Where a schema may allow arguments that its properties do not name.
 OPEN: Final = {"patternProperties", "$ref", "allOf", "anyOf", "oneOf", "if"}
 # The server did not ask, so the fields of its question are not known. A single one is called `value`.
@@ -156,7 +161,15 @@ async def _called(client: Client, tool: str, arguments: dict[str, Any], options:
         if options.raw or not needs_tasks(error):
             raise
         return CallResult(await (await client.start(tool, **arguments)).result())
-    return CallResult(result) if options.raw else CallResult(await client.value(tool, result), media_of(result))
+    if options.raw:
+        return CallResult(result)
+    try:
+        return CallResult(await client.value(tool, result), media_of(result))
+    except ToolError as error:
+        kind = str(object_of(object_of(result.get("_meta")).get(ERROR)).get("error_type"))
+        if kind not in FIXES:
+            raise
+        raise ToolError(f"{error.message}\n  fix: {FIXES[kind]}", data=error.data) from None
 
 
 def explained(error: PeerError | ToolError, given: PreparedAnswers, tool: dict[str, Any]) -> DefserveError:
@@ -165,19 +178,23 @@ def explained(error: PeerError | ToolError, given: PreparedAnswers, tool: dict[s
         return given.unanswered
     if isinstance(error, ToolError):
         words = re.sub(r"^the user (declined|dismissed)", r"you \1", error.message)
-        return ToolError(
-            words + (_takes(tool) if MISSING.search(words) and "did you mean" not in words else ""), data=error.data
-        )
+        missing = [] if "did you mean" in words else MISSING.findall(words)
+        return ToolError(words + _takes(tool, missing), data=error.data)
     if error.code == MISSING_CAPABILITY and "elicitation" in str(error.data) and not given.can_answer:
         return UsageError(error.message, fix=f"run it at a terminal, where you can answer, or add {ANSWER}")
     return error
 
 
-def _takes(tool: dict[str, Any]) -> str:
-    """What to give a tool, as a line; empty if its schema is not one that can be read."""
+def _takes(tool: dict[str, Any], missing: list[str]) -> str:
+    """What to give a tool, as a line; empty if none of its own arguments is missing, or its schema cannot be read."""
     schema = object_of(tool.get("inputSchema"))
-    is_plain = is_object(schema.get("properties")) and is_array(schema.get("required", []))
-    return f"\n  fix: give what it takes: {signature(tool)}" if is_plain else ""
+    properties = object_of(schema.get("properties"))
+    wanted = [name for name in missing if name in properties]
+    if not wanted or not is_array(schema.get("required", [])):
+        return ""
+    examples = [example for name in wanted if (example := object_example(name, properties[name], schema))]
+    written = f"; write {' '.join(examples)}" if examples else ""
+    return f"\n  fix: give what it takes: {signature(tool)}{written}"
 
 
 async def validated(

@@ -8,12 +8,13 @@ from collections.abc import Iterator
 from contextlib import nullcontext
 from typing import Any, Final
 
-from defserve.cli.arguments import ARGUMENT, read_arguments, read_options, resolve_named
+from defserve.cli.arguments import ARGUMENT, MISSING, read_arguments, read_options, resolve_named
 from defserve.cli.content.pages import content_page
 from defserve.cli.parser import CommandParser
 from defserve.cli.screen.blocks import Block, Data, Line, Written
 from defserve.cli.screen.progress import Working
 from defserve.cli.screen.screen import show
+from defserve.cli.signatures import signature
 from defserve.cli.target.connection import connect
 from defserve.cli.target.target import TARGET_HELP, ServerTarget, quiet, split_command
 from defserve.cli.tracebacks import brief_tracebacks
@@ -51,14 +52,16 @@ async def filled(
 ) -> dict[str, Any]:
     """The prompt with its messages. Raises UsageError for one that the server does not have."""
     async with connect(target, options, work=work) as client:
-        known = [str(item.get("name")) for item in await client.prompts()] if "prompts" in client.capabilities else []
+        prompts = await client.prompts() if "prompts" in client.capabilities else []
+        known = {str(item.get("name")): item for item in prompts}
         try:
             return await client.prompt(name, **arguments)
         except (PeerGone, PeerTimeout):
             raise
         except PeerError as error:
             if name in known and error.code == INVALID_PARAMS:
-                raise UsageError(error.message, fix="write each argument as key=value") from None
+                fix = f"give what it takes: {signature(known[name])}" if MISSING.search(error.message) else ""
+                raise UsageError(error.message, fix=fix) from None
             if name in known:
                 raise
         server = client.server_info.get("name", "the server")

@@ -19,6 +19,7 @@ from defserve.cli.target.target import TARGET_HELP, ServerTarget, quiet, resolve
 from defserve.cli.tracebacks import brief_tracebacks
 from defserve.errors import PeerError, PeerGone, PeerTimeout, UsageError, did_you_mean
 from defserve.host.client import Client
+from defserve.host.fields import object_of
 
 ABOUT: Final = """Read a resource of a server.
 
@@ -29,6 +30,8 @@ EXAMPLES: Final = """  defserve read server.py notes://today
   defserve read notes://today -- python server.py
 """
 NO_RESOURCE: Final = (-32602, -32002)
+BAD_VALUE: Final = "invalid_arguments"
+"""There is such a resource. Only a value in its URI is wrong."""
 SCHEME: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
 SERVER_FILE: Final = re.compile(r"^(?!.*://).*\.(py|toml)(:\w+)?$")
 
@@ -78,6 +81,8 @@ async def read(target: ServerTarget, uri: str, options: Namespace, work: Working
         except PeerError as error:
             if error.code not in NO_RESOURCE or "resources" not in client.capabilities:
                 raise
+            if object_of(error.data).get("error_type") == BAD_VALUE:
+                raise UsageError(error.message) from None
             raise await _unknown(client, uri, error) from None
 
 

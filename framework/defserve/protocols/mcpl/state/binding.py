@@ -76,7 +76,8 @@ def provider(mcpl: DeclaresStates | None, annotation: Any) -> StateProvider | No
         return StateProvider(found[0])
     name = spelled(model)
     if not found:
-        raise UsageError(f"no feature set keeps a {name}", fix=f"declare it first: notes = set.state({name})")
+        lines = f'notes = server.feature_set("notes.edit", "What it is for"); notes.state({name})'
+        raise UsageError(f"no feature set keeps a {name}", fix=f"declare it first: {lines}; then @notes.tool")
     sets = " and ".join(states.name for states in found)
     raise UsageError(f"State[{name}] is kept by {sets}", fix=f"say which: Annotated[{name}, the_state]")
 

@@ -69,7 +69,8 @@ class StateSection(Section):
     def on_rollback(self, feature_set: Feature, function: Callable[..., Any]) -> None:
         if feature_set.name not in self._states:
             raise UsageError(
-                f"feature set {feature_set.name!r} has no state to roll back", fix="declare it first: set.state(Model)"
+                f"feature set {feature_set.name!r} has no state to roll back",
+                fix="declare it first, on the same set: notes.state(Model)",
             )
         if feature_set.name in self._undos:
             raise UsageError(

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final, Generic, Literal, NamedTuple, TypeVar
 
 from defserve.core.session import Session
-from defserve.errors import UsageError
+from defserve.errors import UsageError, no_attribute
 from defserve.protocols.mcpl.current import CURRENT
 from defserve.protocols.mcpl.errors import CheckpointNotFound, StateRefused
 from defserve.protocols.mcpl.state.binding import StateProvider, WorkingState
@@ -40,6 +40,21 @@ FIX_UNFIT: Final = (
     "if the model has changed, let it read the old form (a field_validator with mode='before'), or put a repaired "
     "content in its place: defserve state branch STORE CHECKPOINT --content FILE"
 )
+
+_UNDO: Final = (
+    "in a tool, copy what await .at(checkpoint) gives into the state (docs/cookbook/undo.md); hosts roll back by "
+    "themselves"
+)
+ELSEWHERE: Final = {
+    **dict.fromkeys(("rollback", "roll_back", "restore", "undo", "revert"), _UNDO),
+    **dict.fromkeys(("get", "read", "load", "value", "current"), "await .at() gives the state as it is now"),
+    **dict.fromkeys(
+        ("set", "write", "save", "put"), "in a tool, change its State[…]; elsewhere, await .update(change)"
+    ),
+    **dict.fromkeys(("tool", "add_tool", "on_rollback"), "the set has it: @notes.tool, @notes.on_rollback"),
+    "history": "await .checkpoints()",
+}
+"""A verb that a state does not have → what to write."""
 
 
 class StateOptions(NamedTuple):
@@ -108,6 +123,12 @@ class States(Generic[M]):
 
     def __repr__(self) -> str:
         return f"<state of {self.name}>"
+
+    if not TYPE_CHECKING:  # a type checker would take every name for an attribute
+
+        def __getattr__(self, name):
+            """Only for what does not exist: it is met with what does."""
+            raise no_attribute("State", name, ELSEWHERE, dir(type(self)))
 
     @property
     def name(self) -> str:

@@ -12,8 +12,8 @@ from types import TracebackType
 from typing import Any
 
 from defserve.errors import UsageError
-from defserve.host.targets import load_server
 from defserve.tooling.devserver.plan import ServePlan
+from defserve.tooling.loading import load_quietly
 
 PACKAGE = str(Path(__file__).parents[3]) + os.sep
 LIBRARIES = tuple({sysconfig.get_path(name) + os.sep for name in ("stdlib", "platstdlib", "purelib", "platlib")})
@@ -22,7 +22,7 @@ LIBRARIES = tuple({sysconfig.get_path(name) + os.sep for name in ("stdlib", "pla
 def main(argument: str) -> int:
     plan = ServePlan.read(argument)
     try:
-        server = load_server(plan.target)
+        server = load_quietly(plan.target)
     except UsageError as error:
         cause = error.__cause__
         report(plan, _files_of(cause), _named_folders(cause))
@@ -87,7 +87,7 @@ def _named_folders(error: BaseException | None) -> list[str]:
 
 def _complain(error: UsageError, cause: BaseException | None) -> None:
     """Print it as Python would, from the author's first line on."""
-    if cause is None or isinstance(cause, UsageError):
+    if cause is None or isinstance(cause, (UsageError, SystemExit)):
         print(f"error: {error}", file=sys.stderr)
         return
     traceback.print_exception(type(cause), cause, _from_author(cause.__traceback__))
