@@ -16,7 +16,7 @@ from defserve import Server
 from defserve.errors import PeerTimeout
 from defserve.runner import outbound
 from defserve.runner.lifespans import entered_lifespans
-from defserve.runner.outbound import Backoff, Outbound
+from defserve.runner.outbound import FIGHT_SECONDS, LONGEST_SECONDS, Backoff, Outbound
 from tests.protocols.mcpx.gateways import FULL, TinyGateway, gateway, stranger
 from tests.runner.processes import FRAMEWORK
 
@@ -120,9 +120,41 @@ def test_waits_grow_to_a_bound_and_begin_anew():
         assert bound / 2 <= backoff.next() <= bound
     backoff.reset()
     assert backoff.next() <= 1
+
+
+def test_who_is_replaced_again_and_again_stays_out_for_longer_each_time():
+    now = 0.0
+    backoff = Backoff(1, 8, clock=lambda: now)
     for bound in (8, 16, 32):
+        backoff.reset()
+        now += FIGHT_SECONDS  # this one was out for an hour, then the other
         backoff.longer()
         assert bound / 2 <= backoff.next() <= bound
     for _ in range(20):
         backoff.longer()
-    assert backoff.next() <= outbound.LONGEST_SECONDS
+    assert LONGEST_SECONDS / 2 <= backoff.next() <= LONGEST_SECONDS
+
+
+def test_an_outage_after_replacements_is_waited_out_like_any_other():
+    backoff = Backoff(1, 8)
+    for _ in range(5):
+        backoff.longer()
+    backoff.next()
+    for _ in range(3):  # it comes back, and finds nobody there
+        assert backoff.next() <= 8
+    backoff.reset()
+    for bound in (1, 2, 4, 8, 8, 8):
+        assert bound / 2 <= backoff.next() <= bound
+
+
+def test_replacements_are_forgotten_when_the_place_was_kept_for_longer_than_anybody_stays_out():
+    now = 0.0
+    backoff = Backoff(1, 8, clock=lambda: now)
+    for _ in range(5):
+        backoff.longer()
+    backoff.reset()
+    now += FIGHT_SECONDS + 1
+    backoff.longer()
+    assert backoff.next() <= 8
+    backoff.longer()
+    assert 8 <= backoff.next() <= 16

@@ -6,6 +6,7 @@ import asyncio
 import logging
 import random
 import sys
+import time
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager, suppress
 from typing import Protocol
@@ -24,6 +25,8 @@ from defserve.transports.websocket.client import NORMAL, POLICY, WebSocketClient
 FAILED = 1
 ADMISSION_SECONDS = 10.0
 LONGEST_SECONDS = 3600.0
+# Two that fight for a place stay out for so long at most, one after the other.
+FIGHT_SECONDS = 2 * LONGEST_SECONDS
 
 log = logging.getLogger("defserve")
 
@@ -42,20 +45,31 @@ class GuestCarrier(Carrier, Protocol):
 
 
 class Backoff:
-    """How long to wait before the next attempt: twice as long each time, up to a limit, minus a random part."""
+    """How long to wait before the next attempt: twice as long each time, up to a limit, minus a random part.
 
-    def __init__(self, first: float = 0.5, longest: float = 30.0) -> None:
-        self.first, self.longest = first, longest
+    Only who loses its place to another waits longer than that limit: twice as long every time, up to an hour. If the
+    last time was more than `FIGHT_SECONDS` ago, it begins anew.
+    """
+
+    def __init__(
+        self, first: float = 0.5, longest: float = 30.0, *, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self.first, self.longest, self._clock = first, longest, clock
         self._next = first
+        self._stays_out = longest
+        self._replaced: float | None = None
 
     def reset(self) -> None:
         """The next wait is the shortest."""
         self._next = self.first
 
     def longer(self) -> None:
-        """The next wait is the longest there is so far, and twice as long every time, up to an hour."""
-        self._next = self.longest
-        self.longest = min(self.longest * 2, LONGEST_SECONDS)
+        """Another has taken the place: the next wait is a long one."""
+        last, self._replaced = self._replaced, self._clock()
+        if last is not None and self._replaced - last > FIGHT_SECONDS:
+            self._stays_out = self.longest
+        self._next = self._stays_out
+        self._stays_out = min(self._stays_out * 2, LONGEST_SECONDS)
 
     def next(self) -> float:
         """Seconds to wait. Random, so that many servers that lost the same place do not come back at once."""

@@ -279,6 +279,69 @@ def test_rollback_to_a_pruned_checkpoint_is_refused_before_and_after_it_is_dropp
     run(story())
 
 
+def test_what_was_held_becomes_the_head_although_its_time_or_number_has_passed_since(store: Store, run: Run):
+    clock = Clock()
+
+    async def story() -> None:
+        trees = trees_in(store, retention=Retention(keep=3, ttl=60), clock=clock)
+        ids = await line(trees, 3)
+        held = await trees.hold(KEY, ids[1])
+        clock.now += 61
+        assert (await trees.return_to(held)).id == ids[1]
+        await line(trees, 3)
+        assert (await trees.return_to(held)).id == (await trees.load(KEY)).head == ids[1]
+        assert (await trees.hold(KEY)).content() == {"pad": PAD, "n": 1}
+        assert await trees.verify(KEY) == []
+
+    run(story())
+
+
+@pytest.mark.parametrize("content", [{"pad": PAD, "n": 7}, OPAQUE], ids=["content", "opaque"])
+def test_what_was_held_comes_back_although_it_was_pruned_meanwhile(store: Store, run: Run, content: Any):
+    async def story() -> None:
+        trees, others = trees_in(store), trees_in(store)
+        await line(trees, 3)
+        at = (await commit(trees, content)).checkpoint
+        held = await trees.hold(KEY, at.id)
+        await line(others, 3)
+        assert await others.prune(KEY, Retention(keep=2)) == 5
+        assert await trees.return_to(held) == at
+        for seen in (trees, trees_in(store)):
+            assert (await seen.get(KEY, at.id), (await seen.load(KEY)).head) == (at, at.id)
+            assert (await seen.hold(KEY)).content() == held.content()
+        assert (await commit(others, {"pad": PAD, "n": 8})).checkpoint.parent == at.id
+        assert await trees.verify(KEY) == []
+
+    run(story())
+
+
+def test_a_child_that_was_made_while_its_parent_was_away_is_no_problem_when_it_comes_back(store: Store, run: Run):
+    async def story() -> None:
+        trees = trees_in(store)
+        ids = await line(trees, 3)
+        held = await trees.hold(KEY, ids[1])
+        await trees.prune(KEY, Retention(keep=1))
+        assert (await trees.commit(held, {}, branch=True)).checkpoint.parent == ids[1]
+        await trees.return_to(held)
+        assert await trees.verify(KEY) == []
+
+    run(story())
+
+
+def test_what_was_held_does_not_come_back_into_a_tree_that_was_forgotten(store: Store, run: Run):
+    async def story() -> None:
+        trees = trees_in(store)
+        await line(trees, 3)
+        held = await trees.hold(KEY, (await trees.load(KEY)).head)
+        await trees.forget(KEY)
+        for _ in range(2):
+            with pytest.raises(CheckpointGone):
+                await trees.return_to(held)
+            await line(trees, 5)
+
+    run(story())
+
+
 def test_an_old_head_outlives_its_time(run: Run):
     clock = Clock()
 
@@ -518,6 +581,7 @@ class TreeMachine(RuleBasedStateMachine):
     retention = Retention(keep=12, ttl=100.0)
     ids = Bundle("ids")
     held = Bundle("held")
+    undone = Bundle("undone")
     contents = st.fixed_dictionaries(
         {"pad": st.sampled_from([PAD, ""]), "items": st.lists(st.integers(0, 3) | st.booleans(), max_size=5)}
     )
@@ -591,6 +655,15 @@ class TreeMachine(RuleBasedStateMachine):
         else:
             assert self.run(self.trees[worker].rollback(self.key, to)).id == to
             self.head = to
+
+    @rule(target=undone, worker=workers, to=ids)
+    def begin_rollback(self, worker: int, to: str) -> Any:
+        return self.run(self.trees[worker].hold(self.key, to)) if to in self.model and self.is_kept(to) else None
+
+    @rule(worker=workers, held=consumes(undone))
+    def finish_rollback(self, worker: int, held: Any) -> None:
+        if held is not None:
+            self.head = self.run(self.trees[worker].return_to(held)).id
 
     @rule(worker=workers, a=ids, b=ids)
     def compare(self, worker: int, a: str, b: str) -> None:

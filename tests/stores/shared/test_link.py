@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
@@ -252,3 +253,76 @@ async def test_a_worker_that_is_cut_off_while_it_begins_goes_on_where_it_began(
     await late.start()
     await until(lambda: received == [b"first"])
     await late.stop()
+
+
+async def read_everywhere(redis: Any, link: SharedLink, received: list[bytes]) -> None:
+    """Have the link read one entry of each of its streams, so that it goes on from there."""
+    link.receive("x", lambda fields, id: received.append(fields["d"]))
+    await link.run(workers.PUBLISH, "", "", "t", "x", "d", "news")
+    await link.run(workers.MAIL, "", "", link.worker, "t", "x", "d", "mail")
+    await link.run(workers.SIGNAL, "t", "x", "d", "signal")
+    await until(lambda: sorted(received) == [b"mail", b"news", b"signal"])
+    received.clear()
+
+
+@asynccontextmanager
+async def cut_off(redis: Any, link: SharedLink) -> AsyncIterator[None]:
+    """Cut the link's connections. Inside, where nothing may be awaited, it is away; afterwards it is up again."""
+    await until(lambda: any("b" in each["flags"] for each in redis.client_list()))  # it waits for something to read
+    since = link.up_since
+    redis.execute_command("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
+    yield
+    await until(lambda: link.is_up and link.up_since > since)
+
+
+async def test_a_store_that_comes_back_empty_and_with_its_clock_behind_is_read_on(redis: Any, link: SharedLink):
+    received: list[bytes] = []
+    await read_everywhere(redis, link, received)
+    lost: list[str] = []
+    link.news_lost.append(lambda: lost.append(link.read_news))
+    link.unfinished["work"] = link.read_news
+    box = f"mail:{link.worker}"
+    async with cut_off(redis, link):
+        redis.flushall()
+        for stream in ("news", box):
+            redis.xadd(f"p:shared:{stream}", {"t": "x", "d": f"early {stream[:4]}"}, id="5-0")
+    # Those who are told that news is lost read everything again. Mail is nowhere else.
+    assert (lost, received) == (["5-0"], [b"early mail"])
+    for stream in ("news", "signals", box):
+        redis.xadd(f"p:shared:{stream}", {"t": "x", "d": stream[:4]}, id="6-0")
+    await until(lambda: len(received) == 4)
+    assert sorted(received) == [b"early mail", b"mail", b"news", b"sign"]
+    assert link.read_news == "6-0" and link.has_read_its_own
+    assert link._settle() == "5-0"
+    link.unfinished.clear()
+    assert link._settle() == "6-0"
+
+
+async def test_news_that_a_replica_still_has_when_it_takes_over_is_not_received_twice(redis: Any, link: SharedLink):
+    received: list[bytes] = []
+    redis.xadd("p:shared:news", {"t": "x", "d": "old"}, id="5-0")
+    await until(lambda: link.read_news == "5-0")
+    await read_everywhere(redis, link, received)
+    async with cut_off(redis, link):
+        redis.xdel("p:shared:news", link.read_news)
+        redis.execute_command("XSETID", "p:shared:news", "5-0")
+    redis.xadd("p:shared:news", {"t": "x", "d": "next"}, id="6-0")
+    await until(lambda: bool(received))
+    assert received == [b"next"]
+
+
+async def test_news_that_came_while_a_link_was_away_is_received_even_if_what_was_before_is_trimmed(
+    redis: Any, link: SharedLink
+):
+    received: list[bytes] = []
+    await read_everywhere(redis, link, received)
+    async with cut_off(redis, link):
+        redis.xadd("p:shared:news", {"t": "x", "d": "next"})
+        redis.xdel("p:shared:news", link.read_news)
+    assert received == [b"next"]
+
+
+async def test_mail_of_a_store_with_its_clock_behind_is_not_dropped_before_it_is_read(redis: Any, link: SharedLink):
+    redis.xadd("p:shared:mail:absent", {"t": "x"}, id="5-0")
+    await link.run(workers.RENEW, "absent", TTL, "0-0", "99-0")
+    assert redis.xlen("p:shared:mail:absent") == 1

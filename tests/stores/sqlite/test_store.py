@@ -28,6 +28,7 @@ from tests.rows import for_each_row
 from tests.stores.committing import KEY, SECRET, assert_one_line, committing_to
 from tests.stores.conftest import Run
 from tests.stores.sqlite import telling
+from tests.waiting import DEADLINE
 
 TELLING = Path(telling.__file__)
 
@@ -211,6 +212,52 @@ def test_a_folder_that_is_missing_is_told_and_may_come(tmp_path: Path, run: Run)
         await store.open()
         assert await store.change(StoreChange("s", put={"a": b"1"}))
         await store.close()
+
+    run(story())
+
+
+@pytest.mark.skipif(os.name != "posix", reason="modes of files")
+def test_a_folder_that_cannot_be_entered_is_told_and_survived(as_nobody: Path, run: Run):
+    closed = as_nobody / "closed"
+    (closed / "inner").mkdir(parents=True)
+
+    async def story() -> None:
+        store = SqliteStore(closed / "inner" / "store.db")
+        closed.chmod(0o000)
+        async with asyncio.timeout(DEADLINE):
+            for _ in range(2):
+                with pytest.raises(StoreUnavailable):
+                    await store.get("s", ["a"])
+                with pytest.raises(StoreUnavailable):
+                    await store.change(StoreChange("s", put={"a": b"1"}))
+            closed.chmod(0o700)
+            assert await store.change(StoreChange("s", put={"a": b"1"}))
+            assert await store.get("s", ["a"]) == {"a": b"1"}
+            await store.close()
+
+    run(story())
+
+
+@pytest.mark.skipif(os.name != "posix", reason="a current folder that can be removed")
+def test_a_current_folder_that_is_gone_is_told_and_survived(
+    tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+):
+    (tmp_path / "gone").mkdir()
+    monkeypatch.chdir(tmp_path / "gone")
+    (tmp_path / "gone").rmdir()
+
+    async def story() -> None:
+        store = SqliteStore("store.db")
+        async with asyncio.timeout(DEADLINE):
+            for _ in range(2):
+                with pytest.raises(StoreUnavailable):
+                    await store.get("s", ["a"])
+                with pytest.raises(StoreUnavailable):
+                    await store.change(StoreChange("s", put={"a": b"1"}))
+            assert "fix: start this process in a folder that exists" in caplog.text
+            os.chdir(tmp_path)
+            assert await store.change(StoreChange("s", put={"a": b"1"}))
+            await store.close()
 
     run(story())
 

@@ -12,6 +12,7 @@ from contextvars import ContextVar
 import pytest
 
 from defserve.stores.sqlite.worker import WorkerThread
+from tests.waiting import DEADLINE, until
 
 pytestmark = pytest.mark.anyio
 
@@ -47,6 +48,42 @@ async def test_each_gets_its_own_outcome():
     assert isinstance(got[1], ValueError) and got[1].args == (-2,)
     await thread.close()
     assert works.left == 1
+
+
+@pytest.mark.parametrize("error", [OSError("the disk is on fire"), StopIteration(), SystemExit(3)], ids=repr)
+async def test_work_that_raises_is_told_to_all_who_wait_and_the_thread_goes_on(error: BaseException):
+    may = threading.Event()
+
+    def work(jobs: Sequence[int]) -> Sequence[int]:
+        may.wait(10)
+        if len(jobs) == 2:
+            raise error
+        return jobs
+
+    thread: WorkerThread[int, int] = WorkerThread("test", work, lambda: None)
+    first = asyncio.create_task(thread.do(1))
+    await until(lambda: thread._thread is not None and thread._queue.empty())
+    others = [asyncio.create_task(thread.do(2)), asyncio.create_task(thread.do(3))]
+    await asyncio.sleep(0)
+    may.set()
+    async with asyncio.timeout(DEADLINE):
+        assert await first == 1
+        got = await asyncio.gather(*others, return_exceptions=True)
+        assert got[0] is not got[1]
+        assert [(type(each), each.__cause__) for each in got if isinstance(each, BaseException)] == 2 * [
+            (RuntimeError, error)
+        ]
+        assert await thread.do(4) == 4
+        await thread.close()
+
+
+async def test_work_that_forgets_a_job_leaves_nobody_waiting():
+    thread: WorkerThread[int, int] = WorkerThread("test", lambda jobs: [], lambda: None)
+    async with asyncio.timeout(DEADLINE):
+        for _ in range(2):
+            with pytest.raises(RuntimeError):
+                await thread.do(1)
+        await thread.close()
 
 
 async def test_what_comes_while_it_works_is_done_together_and_in_order():

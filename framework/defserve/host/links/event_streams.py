@@ -21,6 +21,10 @@ MOST_FAILURES = 5
 LINGER_SECONDS = 1.0
 RETRY_SECONDS = 1.0
 SHORTEST_RETRY, LONGEST_RETRY = 0.01, 60.0
+MOST_DOUBLINGS: Final = 13
+"""They lead from the shortest wait to the longest."""
+PASSING: Final = frozenset((408, 409, 425, 429))
+"""Refusals that pass, as those from 500 on do. 409: the server has not yet noticed that the last stream broke."""
 
 Take: TypeAlias = Callable[[bytes, Request | None, Hear], Awaitable[Reply | None]]
 """Hands on what is not the answer to a request, and gives back the answer."""
@@ -44,12 +48,16 @@ class EventStreams:
         self._endpoint, self._take, self._spawn, self._overhear = endpoint, take, spawn, overhear
 
     async def poll(self, stream: SseParser, request: Request | None, hear: Hear, how: Polling) -> Reply | None:
-        """GET a stream, again and again, until `request` is answered. None if the server has no such stream."""
-        failures, tries = 0, 0
-        while failures < MOST_FAILURES:
+        """GET a stream, again and again, until `request` is answered. None if the server has no such stream.
+
+        After a few failures in a row it is given up, with one exception: without a `request`, a stream that was open
+        once is asked for until the server refuses it, because nobody else would notice that messages no longer come.
+        """
+        failures, tries, was_open, wanted = 0, 0, False, 0.0
+        while failures < MOST_FAILURES or (was_open and request is None):
             if tries or request is not None:
-                await asyncio.sleep(_pause(stream.retry, failures))
-            tries += 1
+                await asyncio.sleep(_pause(stream.retry, failures, wanted))
+            tries, wanted = tries + 1, 0.0
             headers = {**how.headers(), "accept": EVENTS}
             if stream.last_id:
                 headers[LAST_EVENT] = stream.last_id
@@ -60,20 +68,27 @@ class EventStreams:
                 log.debug("no stream from %s: %r", self._endpoint, error)
                 failures += 1
                 continue
-            if response.status == 200 and media_type(response) == EVENTS:
-                failures = 0
+            status = response.status
+            if status == 200 and media_type(response) == EVENTS:
+                failures, was_open = 0, True
                 how.opened()
                 if (reply := await self.read(response, stream, request, hear)) is not None:
                     return reply
                 continue
             await response.aclose()
-            if response.status < 500:
-                log.debug("%s has no such stream: HTTP %s", self._endpoint, response.status)
-                if response.status in GONE and tries > 1:
+            if status < 500 and status not in PASSING:
+                self._note_refusal(status, is_missed=was_open and request is None)
+                if status in GONE and tries > 1:
                     how.lost()
                 return None
-            failures += 1
+            failures, wanted = failures + 1, _retry_after(response)
         return None
+
+    def _note_refusal(self, status: int, *, is_missed: bool) -> None:
+        if is_missed and status not in GONE:
+            log.warning("no longer listening to %s: it answered HTTP %s", self._endpoint, status)
+        else:
+            log.debug("%s has no such stream: HTTP %s", self._endpoint, status)
 
     async def read(
         self, response: HttpResponse, stream: SseParser, request: Request | None, hear: Hear
@@ -116,7 +131,13 @@ class EventStreams:
         return answer
 
 
-def _pause(wanted: float | None, failures: int) -> float:
-    """Seconds before the next GET: what the server wants, doubled with every failure."""
-    pause = (RETRY_SECONDS if wanted is None else wanted) * 2**failures
-    return min(max(pause, SHORTEST_RETRY), LONGEST_RETRY)
+def _pause(retry: float | None, failures: int, wanted: float) -> float:
+    """Seconds before the next GET: the stream's `retry`, doubled with every failure, and no less than is `wanted`."""
+    first = RETRY_SECONDS if retry is None else max(retry, SHORTEST_RETRY)
+    return min(max(first * 2 ** min(failures, MOST_DOUBLINGS), wanted), LONGEST_RETRY)
+
+
+def _retry_after(response: HttpResponse) -> float:
+    """The seconds that the server wants to be left alone; 0 if it does not say."""
+    said = response.headers.get("retry-after", "")
+    return float(said) if said.isdecimal() and len(said) < 10 else 0.0

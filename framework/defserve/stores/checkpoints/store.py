@@ -209,14 +209,31 @@ class CheckpointStore:
 
     async def rollback(self, key: TreeKey, to: str) -> Checkpoint:
         """Make a checkpoint the head. Raises CheckpointGone."""
+        held = await self.hold(key, to)
+        return held.checkpoint if held.checkpoint and held.tree.head == to else await self.return_to(held)
+
+    async def return_to(self, held: HeldCheckpoint) -> Checkpoint:
+        """Make the checkpoint that is held the head, even if it is no longer retained, or was pruned since.
+
+        Raises CheckpointGone if the whole tree was forgotten.
+        """
+        record, key, seen, tree = held.record, held.key, held.seen, held.tree
+        if record is None:
+            raise CheckpointGone(held.parent or "")
+        lost: dict[str, bytes] = {}
         for _ in range(ATTEMPTS):
+            moved = tree._replace(head=record.id, kept=tree.kept + len(lost))
+            change = StoreChange(key.space, put={TREE: moved.encode(), **lost}, expect={TREE: seen})
+            if await self._store.change(change):
+                return record.checkpoint
             seen, tree = await self._load(key)
-            record, _ = await self._find(key, tree, to)
-            if tree.head == to:
+            if tree.head == record.id:
                 return record.checkpoint
-            moved = tree._replace(head=to).encode()
-            if await self._store.change(StoreChange(key.space, put={TREE: moved}, expect={TREE: seen})):
-                return record.checkpoint
+            lost = {}
+            if await self._record(key, record.id) is None:
+                if seen is None or not tree.follows(held.tree):
+                    raise CheckpointGone(record.id)
+                lost[record.id] = (record.alone(held.before.encoded) if held.before is not None else record).encode()
         raise _contended()
 
     async def get(self, key: TreeKey, id: str) -> Checkpoint:

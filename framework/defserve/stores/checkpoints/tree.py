@@ -86,6 +86,11 @@ class CheckpointTree(NamedTuple):
     kept: int = 0
     epoch: int = 0
 
+    def follows(self, earlier: CheckpointTree) -> bool:
+        """Whether it is that tree at a later time, and not one that was begun after that one was forgotten."""
+        # Each pruning adds one to the epoch, and a new tree begins with a random one of 32 bits.
+        return 0 <= self.epoch - earlier.epoch < 1 << 16
+
     def encode(self) -> bytes:
         return to_json({"head": self.head, "last": self.last, "count": self.kept, "epoch": self.epoch})
 
@@ -110,6 +115,10 @@ class CheckpointRecord(NamedTuple):
     @property
     def id(self) -> str:
         return self.checkpoint.id
+
+    def alone(self, content: bytes) -> CheckpointRecord:
+        """The same checkpoint with its whole content, so that it needs no other record."""
+        return self._replace(form="snapshot", chain=(), body=content)
 
     def encode(self) -> bytes:
         _, parent, depth, number, time, _ = self.checkpoint
@@ -202,7 +211,7 @@ def prune(
             continue
         parent_id = record.chain[-1]
         if parent_id not in kept:
-            rewritten[record.id] = record._replace(form="snapshot", chain=(), body=canonical(content(record, records)))
+            rewritten[record.id] = record.alone(canonical(content(record, records)))
             continue
         chain = (*rewritten.get(parent_id, kept[parent_id]).chain, parent_id)
         if chain != record.chain:
@@ -242,7 +251,8 @@ def problems(records: Mapping[str, CheckpointRecord], tree: CheckpointTree) -> l
 def _problems_of(record: CheckpointRecord, records: Mapping[str, CheckpointRecord]) -> Sequence[str]:
     at = record.checkpoint
     parent = records.get(at.parent) if at.parent is not None else None
-    if parent is not None and parent.checkpoint.depth + 1 != at.depth:
+    # 0: when it was made, its parent was pruned. That may have come back.
+    if parent is not None and at.depth not in (0, parent.checkpoint.depth + 1):
         return (f"{at.id} is at depth {at.depth}, its parent at {parent.checkpoint.depth}",)
     if record.form == "patch" and (parent is None or (*parent.chain, parent.id) != record.chain):
         return (f"{at.id} is not based on its parent",)

@@ -13,6 +13,7 @@ from typing import Any, Final, TypeAlias, cast
 from defserve.errors import Refused
 from defserve.stores.redis_address import RedisAddress
 from defserve.stores.shared.delivery import Delivery
+from defserve.stores.shared.positions import START, fields_of, is_gone, newest
 from defserve.stores.shared.scripts import workers
 from defserve.stores.shared.scripts.head import Value
 from defserve.stores.shared.writes import FIRST_WAIT, LONGEST_WAIT, OrderedWrites, sha
@@ -65,7 +66,7 @@ class SharedLink:
         self._cursors: dict[str, str] = {}
         self.published = 0
         """How often this worker has told all of them something."""
-        self.handled_news = self._settled_news = self._own_news = "0-0"
+        self.handled_news = self._settled_news = self._own_news = START
         """The last news that receivers are done with, and of which everything that follows from it is in Redis."""
         self.behind: set[object] = set()
         """Those whom receivers could not tell some news yet."""
@@ -86,7 +87,7 @@ class SharedLink:
             return
         self._loop = asyncio.get_running_loop()
         self.worker = secrets.token_hex(6)
-        self._cursors, self._added = {"mail:" + self.worker: "0-0"}, -1
+        self._cursors, self._added = {"mail:" + self.worker: START}, -1
         self._running = asyncio.Semaphore(CONNECTIONS)
         self._redis = self._client()
         self._writes.open(self._client)
@@ -153,7 +154,7 @@ class SharedLink:
     @property
     def read_news(self) -> str:
         """The id of the last news that was received."""
-        return self._cursors.get("news", "0-0")
+        return self._cursors.get("news", START)
 
     @property
     def follows_news(self) -> bool:
@@ -247,10 +248,10 @@ class SharedLink:
             return []
         with self._address.raising_store_errors(quietly=True):
             first = await self._redis.xrange(self._prefix + "news", "-", "+", count=1)
-            if id != "0-0" and (not first or not is_before(first[0][0].decode(), id, or_same=True)):
+            if id != START and (not first or not is_before(first[0][0].decode(), id, or_same=True)):
                 return None
             found = await self._redis.xrange(self._prefix + "news", f"({id}", self.read_news)
-        return [(each.decode(), _fields(fields)) for each, fields in found]
+        return [(each.decode(), fields_of(fields)) for each, fields in found]
 
     async def _listen(self) -> None:
         """Read mail, news and signals, each from where it was left."""
@@ -280,12 +281,10 @@ class SharedLink:
                 await redis.aclose()
 
     async def _catch_up(self, redis: Any) -> None:
+        await self._find_lost(redis)
         await self._renew()
         if not self.follows_news:
             await self._follow(redis)
-        elif (at := self.read_news) != "0-0" and not await redis.xrange(self._prefix + "news", at, at):
-            for news_lost in self.news_lost:
-                news_lost()
         while found := await self._read(redis, None):
             await self._dispatch(found)
         for caught_up in self.caught_up:
@@ -295,14 +294,36 @@ class SharedLink:
         for lease_lost in self.lease_lost:
             lease_lost()
 
+    async def _find_lost(self, redis: Any) -> None:
+        """Notice that what was read last is no longer in the store.
+
+        A store that was emptied may give lower ids than before, if its clock is behind. Then it is read from where it
+        is now, because nothing would be read until its clock has caught up.
+        """
+        for stream, cursor in tuple(self._cursors.items()):
+            if not await is_gone(redis, self._prefix + stream, cursor):
+                continue
+            if stream.startswith("mail:"):
+                self._cursors[stream] = START  # mail that was read is dropped soon, so hardly any is read again
+            elif is_before((await newest(redis, self._prefix + stream))[0], cursor):
+                await self._go_to_newest(redis, stream)
+            if stream == "news":
+                for news_lost in self.news_lost:
+                    news_lost()
+
     async def _follow(self, redis: Any) -> None:
         """Begin with what comes next. Once it is known where that is, nothing is left out."""
         for stream in ("signals", "news"):
-            last = await redis.xrevrange(self._prefix + stream, "+", "-", count=1)
-            self._cursors[stream] = last[0][0].decode() if last else "0-0"
-            if stream == "news" and last:
-                self._added = int(_fields(last[0][1]).get("b", b"-1"))
-        self.handled_news = self._settled_news = self._cursors["news"]
+            await self._go_to_newest(redis, stream)
+
+    async def _go_to_newest(self, redis: Any, stream: str) -> None:
+        if stream == "news":
+            self._own_news = START  # before it waits: this worker may publish meanwhile
+        self._cursors[stream], fields = await newest(redis, self._prefix + stream)
+        if stream == "news":
+            self._added = int(fields.get("b", b"-1"))
+            self.handled_news = self._settled_news = self.read_news
+            self.unfinished.update(dict.fromkeys(self.unfinished, self.read_news))
 
     async def _read(self, redis: Any, block: float | None) -> dict[str, list[tuple[str, dict[str, bytes]]]]:
         wanted = {self._prefix + stream: cursor for stream, cursor in self._cursors.items()}
@@ -310,7 +331,7 @@ class SharedLink:
         pairs: Any = cast("dict[Any, Any]", found).items() if isinstance(found, dict) else found or ()
         return {
             key.decode().removeprefix(self._prefix): [
-                (id.decode(), _fields(fields)) for id, fields in _entries(entries) if fields is not None
+                (id.decode(), fields_of(fields)) for id, fields in _entries(entries) if fields is not None
             ]
             for key, entries in pairs
         }
@@ -374,10 +395,6 @@ class SharedLink:
         """What redis-py raises besides its own errors must not end a task that everything else waits for."""
         if not isinstance(error, Refused):
             log.error("the store %s is in trouble", self._address.where, exc_info=error)
-
-
-def _fields(found: Any) -> dict[str, bytes]:
-    return {name.decode(): value for name, value in found.items()}
 
 
 def _entries(found: Any) -> Any:

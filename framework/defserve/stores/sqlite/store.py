@@ -304,9 +304,14 @@ class _Connection:
         return kind(text, data={"retry_after_ms": int(self._busy * 1000)} if kind is StoreBusy else None)
 
     def _fix(self, error: Exception) -> str:
-        folder = self._path.absolute().parent
-        if not folder.is_dir():
-            return f"make its folder: mkdir -p {folder}"
+        """What to do, for the log. Does not raise, though the folders themselves may be the trouble."""
+        try:
+            folder = self._path.absolute().parent
+        except OSError:
+            return "start this process in a folder that exists, or name the file by its absolute path"
+        with suppress(OSError):  # a folder above cannot be entered
+            if not folder.is_dir():
+                return f"make its folder: mkdir -p {folder}"
         return _FIXES.get(_code(error), "look at the owner and the permissions of the file and its folder")
 
 

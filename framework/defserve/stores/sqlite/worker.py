@@ -19,8 +19,9 @@ MOST: Final = 512
 class WorkerThread(Generic[J, R]):
     """Hands jobs to `work`, in a thread of its own, in the order they came.
 
-    `work` returns for each job its result, or the exception that its caller is to raise. The thread starts with the
-    first job, and again in a process that was forked meanwhile. `leave` is called in the thread when it ends.
+    `work` returns for each job its result, or the exception that its caller is to raise. It should not raise. If it
+    does, every caller of the group gets a RuntimeError with that cause, and the thread goes on. The thread starts with
+    the first job, and again in a process that was forked meanwhile. `leave` is called in the thread when it ends.
     """
 
     def __init__(
@@ -69,11 +70,29 @@ class WorkerThread(Generic[J, R]):
             while True:
                 jobs, futures, is_last = _waiting(queue)
                 if jobs:
-                    _settle(futures, self._work(jobs))
+                    _settle(futures, self._outcomes(jobs))
                 if is_last:
                     return
         finally:
             self._leave()
+
+    def _outcomes(self, jobs: Sequence[J]) -> Sequence[R | Exception]:
+        """One outcome for each job, because a caller without one would wait for ever."""
+        try:
+            outcomes = self._work(jobs)
+            if len(outcomes) == len(jobs):
+                return outcomes
+            cause: BaseException = ValueError(f"{len(outcomes)} outcomes of {len(jobs)} jobs")
+        except BaseException as error:
+            cause = error
+        return [_failed(self._name, cause) for _ in jobs]
+
+
+def _failed(name: str, cause: BaseException) -> RuntimeError:
+    # Not the cause itself: each caller raises an exception of its own, and a future does not take every kind.
+    error = RuntimeError(f"the thread {name} could not work: {cause!r}")
+    error.__cause__ = cause
+    return error
 
 
 def _waiting(

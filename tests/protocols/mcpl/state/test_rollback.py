@@ -85,6 +85,42 @@ async def test_nothing_is_undone_for_a_checkpoint_that_is_gone():
     assert undone == []
 
 
+@pytest.mark.parametrize("concurrency", ["serial", "branch"])
+async def test_the_state_follows_an_undo_during_which_its_checkpoint_grew_too_old(concurrency: str):
+    notes, now = Notes(ttl=60.0, concurrency=concurrency), [1_000.0]
+
+    @notes.set.on_rollback
+    async def undo(to: Checkpoint) -> None:
+        now[0] += 61
+
+    async with hosting(notes.server) as host:
+        (await notes.states.trees())._clock = lambda: now[0]
+        first = (await host.call("add_note", {"text": "a"}))["state"]["checkpoint"]
+        second = (await host.call("add_note", {"text": "b"}))["state"]["checkpoint"]
+        assert (await roll_back(host, first))["result"]["success"] is True
+        assert notes_of(await host.call("list_notes")) == ["a"]
+        assert (await roll_back(host, second))["error"]["code"] == -32005
+        assert now == [1_061.0]
+
+
+async def test_the_state_follows_an_undo_during_which_calls_pushed_its_checkpoint_out():
+    notes = Notes(keep=2, concurrency="branch")
+
+    @notes.set.on_rollback
+    async def undo(to: Checkpoint) -> None:
+        for text in "cde":
+            await host.call("add_note", {"text": text})
+        trees = await notes.states.trees()
+        (key,) = await trees.list_trees()
+        assert await trees.prune(key) == 3
+
+    async with hosting(notes.server) as host:
+        first = (await host.call("add_note", {"text": "a"}))["state"]["checkpoint"]
+        await host.call("add_note", {"text": "b"})
+        assert (await roll_back(host, first))["result"]["success"] is True
+        assert notes_of(await host.call("list_notes")) == ["a"]
+
+
 async def test_a_rollback_may_lead_forward_again():
     async with hosting(Notes().server) as host:
         ids = [(await host.call("add_note", {"text": text}))["state"]["checkpoint"] for text in "abc"]

@@ -64,12 +64,14 @@ async def roll_back(call: Call, states: States[Any], id: str, undo: RollbackHand
     lock = await states.locks.acquire(key, limits.lock) if states.concurrency == "serial" else None
     try:
         with found():
-            to = await trees.get(key, id)
-            reason = await undo.run(call, to, limits.tool) if undo is not None else None
+            held = await trees.hold(key, id)
+            to = held.checkpoint
+            reason = await undo.run(call, to, limits.tool) if undo is not None and to is not None else None
             if reason is not None:
                 return {"checkpoint": id, "success": False, "reason": reason}
-            # The author's undo is done: the state must follow, even if the call is cancelled.
-            await uninterrupted(call, trees.rollback(key, id))
+            # The author's undo is done: the state must follow, even if the call is cancelled, or if the checkpoint is
+            # no longer retained.
+            await uninterrupted(call, trees.return_to(held))
     finally:
         if lock is not None:
             await lock.release()

@@ -42,7 +42,8 @@ return (not is_new(ARGV[2], ARGV[3]) or mail(ARGV[4], unpack(ARGV, 5))) and 1 or
 )
 FULL: Final = -1
 
-# worker, ttl of its lease, the last news and the last mail it has read → whether it had a lease, and got all its mail
+# worker, ttl of its lease, the last news and the last mail it has read → whether it had a lease, and got all its mail.
+# If that mail is not there, the mailbox is a new one, whose ids may be lower: none of it was read.
 RENEW: Final = (
     HEAD
     + """
@@ -54,8 +55,8 @@ local last = call('XRANGE', box, ARGV[5], ARGV[5])[1]
 if last then
   call('HSET', sizes, 'read', field_of(last[2], 'b') or 0)
   keep(sizes, MAIL.ttl)
+  call('XTRIM', box, 'MINID', '=', ARGV[5])
 end
-call('XTRIM', box, 'MINID', '=', ARGV[5])
 if call('HDEL', sizes, 'lost') == 1 then return 0 end
 return had
 """
