@@ -18,8 +18,7 @@ def say(message):
     sys.stdout.flush()
 
 
-def watch():
-    before = TOOLS.read_text()
+def watch(before):
     while True:
         time.sleep(0.02)
         text = TOOLS.read_text()
@@ -39,7 +38,8 @@ METHODS = {
     "tools/call": lambda params: {"content": [{"type": "text", "text": f"did {params['name']}"}]},
 }
 
-threading.Thread(target=watch, daemon=True).start()
+# What is changed from the first answer on is a change, however late the thread begins.
+threading.Thread(target=watch, args=[TOOLS.read_text()], daemon=True).start()
 for line in sys.stdin:
     request = json.loads(line)
     if "id" in request and "method" in request:

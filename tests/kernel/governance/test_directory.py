@@ -367,7 +367,9 @@ async def test_a_registered_server_that_changes_its_tools_is_held(tmp_path: Path
         async with speaking(one.here.kernel.server, HANDSHAKE[-1], ["discovery"]) as peer:
             wanted = {"id": "d", "command": sys.executable, "args": ["-I", "-S", str(SERVER), str(path)]}
             assert (await peer.ask("mgp/discovery/register", wanted))["result"]["status"] == "connected"
-            path.write_text(json.dumps([tool("add", "Another text.")]))
+            draft = tmp_path / "draft.json"
+            draft.write_text(json.dumps([tool("add", "Another text.")]))
+            draft.replace(path)
             await until(lambda: one.here.kernel.governance.pins.held("d") == ["add"])
 
 
