@@ -142,6 +142,13 @@ async def test_a_broken_file_is_not_told_again_and_again_while_a_server_of_it_wa
         await until(lambda: "r" in kernel.members)
 
 
+async def test_of_two_that_end_a_server_one_has_nothing_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with leaving(tmp_path, monkeypatch) as one:
+        await one.here.kernel.remove("r", "its creator has left")
+        one.gate.set()
+        assert (await one.gone)["result"]["status"] == "deregistered"
+
+
 async def test_a_server_ends_and_its_id_is_free_though_nobody_waits_for_that(tmp_path: Path) -> None:
     async with running(tmp_path, OFF) as here:
         kernel = here.kernel

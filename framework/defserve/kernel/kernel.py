@@ -236,7 +236,9 @@ class Kernel:
 
     async def remove(self, id: str, reason: str) -> None:
         """End a server and forget it. Then its id is free. It ends also if the caller does not wait for that."""
-        member = self.members.pop(id)
+        member = self.members.pop(id, None)
+        if member is None:  # another is ending it
+            return
         self.leaving.add(id)
         self._supervision.forget(member)
         await asyncio.shield(self.ending.start(self._end(member, reason)))
