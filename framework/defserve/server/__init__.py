@@ -3,7 +3,8 @@
 Decorators return the author's function unchanged. A mistake is a UsageError with file and line when it is declared.
 A protocol's methods on `Server` only hand over to that protocol. Protocols that a server does not use are not imported.
 
-May import: `auth`, `binding.annotations`, `binding.functions`, `binding.injection`, `binding.signature`, `code_mode`,
-`context`, `core`, `host`, `net.egress`, `openapi`, `protocols`, `proxying`, `runner.command_line`, `runner.memory`,
-`search.options`, `serving`, `stores.open`, `stores.store`, `transports.http.app`.
+May import: `auth`, `binding.annotations`, `binding.functions`, `binding.injection`, `binding.option_rules`,
+`binding.signature`, `code_mode`, `context`, `core`, `host`, `net.egress`, `openapi`, `protocols`, `proxying`,
+`runner.command_line`, `runner.memory`, `search.options`, `serving`, `stores.open`, `stores.store`,
+`transports.http.app`.
 """

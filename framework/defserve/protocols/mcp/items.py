@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, ClassVar, Final, Generic, TypeVar
 
 from defserve.base.frozen import Frozen
+from defserve.binding.option_rules import LIST, OBJECT, TEXT, OptionRule, impossible, one_of
 from defserve.binding.signature import Signature
 from defserve.core.call import Call
 from defserve.core.registry import Registry
@@ -15,7 +16,6 @@ from defserve.limits import Limits
 from defserve.protocols.mcp.function import Function
 from defserve.protocols.mcp.identity import Icon, icons_wire
 from defserve.protocols.mcp.lifecycle import Dialect
-from defserve.wire.jsonvalue import is_mapping
 from defserve.wire.messages import Params
 
 NAME = re.compile(r"[A-Za-z0-9_.-]{1,128}")
@@ -148,33 +148,13 @@ def checked_name(kind: str, given: str | None, signature: Signature) -> str:
     return name
 
 
-Fits = Callable[[Any], bool]
-Fix = Callable[[str, Any], str]
-
-
-def _one_of(*choices: Any) -> tuple[Fits, Fix]:
-    def fits(value: Any) -> bool:
-        return any(value is choice or (choice.__class__ is str and value == choice) for choice in choices)
-
-    return fits, lambda name, value: f"use one of {', '.join(map(repr, choices))}"
-
-
-def _is_list(value: Any) -> bool:
-    return not isinstance(value, str) and hasattr(value, "__iter__")
-
-
-_TEXT: tuple[Fits, Fix] = lambda value: isinstance(value, str), lambda name, value: f'write {name}="{value}"'
-_LIST: tuple[Fits, Fix] = _is_list, lambda name, value: f"write {name}=[{value!r}]"
-_OBJECT: tuple[Fits, Fix] = is_mapping, lambda name, value: f'write {name}={{"…": …}}'
-
-VALUES: Final[Mapping[str, tuple[Fits, Fix]]] = {
-    **dict.fromkeys(("name", "title", "description", "mime_type", "domain"), _TEXT),
-    **dict.fromkeys(("icons", "scopes", "tags", "keywords"), _LIST),
-    **dict.fromkeys(("meta", "annotations", "schema"), _OBJECT),
-    **dict.fromkeys(("inline", "listed", "border", "bridge"), _one_of(True, False)),
-    "structured": _one_of(True, False, "bare"),
+RULES: Final[Mapping[str, OptionRule]] = {
+    **dict.fromkeys(("name", "title", "description", "mime_type", "domain"), TEXT),
+    **dict.fromkeys(("icons", "scopes", "tags", "keywords"), LIST),
+    **dict.fromkeys(("meta", "annotations", "schema"), OBJECT),
+    **dict.fromkeys(("inline", "listed", "border", "bridge"), one_of(True, False)),
+    "structured": one_of(True, False, "bare"),
 }
-"""Option → what fits, and what to write instead."""
 
 _HINT = bool, "use True or False"
 HINTS: Final[Mapping[str, tuple[Any, str]]] = {
@@ -189,32 +169,27 @@ RESOURCE_HINTS: Final[Mapping[str, tuple[Any, str]]] = {
 }
 
 
-def check_values(options: ItemOptions, signature: Signature) -> None:
-    """Raises UsageError for a value that an option cannot have. None is what was not given."""
+def check_values(
+    options: ItemOptions, signature: Signature, hints: Mapping[str, tuple[Any, str]] = RESOURCE_HINTS
+) -> None:
+    """Raises UsageError for a value that an option cannot have. `hints`: the annotations that the item may have."""
     given: dict[str, Any] = vars(options)
-    for name, value in given.items():
-        if value is not None and name in VALUES:
-            fits, fix = VALUES[name]
-            if not fits(value):
-                raise _impossible(options, signature, f"{name}={value!r}", fix(name, value))
-    if given.get("annotations"):
-        _check_hints(options, given["annotations"], signature)
+    found = impossible(given, RULES) or _misspelt(given.get("annotations") or {}, hints)
+    if found is not None:
+        kind = type(options).__name__.removesuffix("Options").lower()
+        problem = f"{signature.name}: {kind}({found[0]}) is not possible"
+        raise UsageError(problem, where=signature.where, fix=found[1])
 
 
-def _check_hints(options: ItemOptions, annotations: Mapping[str, Any], signature: Signature) -> None:
-    hints = HINTS if hasattr(options, "structured") else RESOURCE_HINTS
+def _misspelt(annotations: Mapping[str, Any], hints: Mapping[str, tuple[Any, str]]) -> tuple[str, str] | None:
     for name, value in annotations.items():
         if name not in hints:
             # Other names pass, because some client may know them. One that is nearly ours is a slip.
             if fix := did_you_mean(str(name), hints, " ").strip():
-                raise _impossible(options, signature, f"annotations={{{name!r}: …}}", fix)
+                return f"annotations={{{name!r}: …}}", fix
         elif not isinstance(value, hints[name][0]):
-            raise _impossible(options, signature, f"annotations={{{name!r}: {value!r}}}", hints[name][1])
-
-
-def _impossible(options: ItemOptions, signature: Signature, what: str, fix: str) -> UsageError:
-    kind = type(options).__name__.removesuffix("Options").lower()
-    return UsageError(f"{signature.name}: {kind}({what}) is not possible", where=signature.where, fix=fix)
+            return f"annotations={{{name!r}: {value!r}}}", hints[name][1]
+    return None
 
 
 def check_running(subject: str, options: ItemOptions, signature: Signature) -> None:

@@ -19,6 +19,7 @@ from defserve.protocols.mcp.failures import VENDOR, UnknownTool, is_missing_capa
 from defserve.protocols.mcp.function import Emitted, FindProvider, Function, nothing_injectable
 from defserve.protocols.mcp.items import (
     ANSWER_PARAMS,
+    HINTS,
     Item,
     ItemOptions,
     Late,
@@ -99,7 +100,7 @@ class Tool(Item[ToolOptions]):
         """Read a function into a tool. Raises UsageError for anything that could not be called."""
         options = options or ToolOptions()
         bound = Function(function, find_provider, inline=options.inline, schema=options.schema)
-        check_values(options, bound.signature)
+        check_values(options, bound.signature, HINTS)
         name = checked_name("tool", options.name, bound.signature)
         check_running(f"tool {name!r}", options, bound.signature)
         return cls(name, options, bound, Returns.of(bound.signature, options.structured), owner)
