@@ -87,7 +87,6 @@ from the official Python and TypeScript clients. \
 - Where an allocation fails inside the JSON library (pydantic-core), the whole process ends. It says so; a supervisor
   has to start it again (`--workers` does).
 - A process that is stopped in the middle of a commit to SQLite keeps the file locked. Others are told so.
-- A call that a kernel ends after its time says how long it waited, and does not name the server behind it.
 - A task whose time to live is over by the wall clock is gone, even if the clock has only jumped.
 - On Windows and macOS none of this was run.
 """
