@@ -132,6 +132,26 @@ def test_a_server_that_cannot_be_loaded_is_explained(suite: pytest.Pytester, tar
     result.stdout.fnmatch_lines([complaint])
 
 
+@pytest.mark.timeout(30)
+def test_a_server_that_would_serve_when_it_is_imported_does_not(suite: pytest.Pytester):
+    suite.makepyfile(
+        serving="""
+from defserve import Server
+
+server = Server("serving", "1")
+
+@server.tool
+def add(a: int, b: int) -> int:
+    return a + b
+
+server.run(on="http://127.0.0.1:0")
+"""
+    )
+    test = "@pytest.mark.serves('serving.py')\n@pytest.mark.eras('stateless')\ndef test_add(client):\n"
+    result = run(suite, f"{HEAD}{test}    assert client.call('add', a=1, b=2) == 3")
+    result.assert_outcomes(passed=1)
+
+
 def test_an_unknown_era_is_explained(suite: pytest.Pytester):
     result = run(suite, SERVES + "@pytest.mark.eras('stone')\ndef test_add(client): client.tools()")
     result.assert_outcomes(failed=1)

@@ -121,7 +121,8 @@ def schema_snapshot(request: pytest.FixtureRequest, client: SyncClient) -> Calla
 def _server_under_test(request: pytest.FixtureRequest, over: str) -> tuple[Any, dict[str, Any]]:
     from defserve.errors import UsageError
     from defserve.host.addresses import is_address
-    from defserve.host.targets import is_server, load_server
+    from defserve.host.targets import is_server
+    from defserve.tooling.loading import load_quietly
 
     mark = request.node.get_closest_marker("serves")
     target: Any = mark.args[0] if mark and mark.args else _unmarked_server(request)
@@ -135,7 +136,7 @@ def _server_under_test(request: pytest.FixtureRequest, over: str) -> tuple[Any, 
             pytrace=False,
         )
     try:
-        server = load_server(target) if isinstance(target, str) else target
+        server = load_quietly(target) if isinstance(target, str) else target
     except UsageError as error:
         pytest.fail(f"the server under test cannot be loaded: {error}", pytrace=False)
     if not is_server(server):

@@ -15,7 +15,7 @@ from defserve.errors import UsageError
 from defserve.host.addresses import Remote, is_address
 from defserve.host.client import Client
 from defserve.host.links.stdio import ProcessLink
-from defserve.host.targets import load_server
+from defserve.tooling.loading import load_quietly
 
 # Options that only network transports use: they say who the client is.
 CREDENTIALS = ("token", "headers")
@@ -80,7 +80,7 @@ def _over_network(scheme: str) -> Connect:
 
 
 def _loaded(server: Any) -> Any:
-    return load_server(server) if isinstance(server, str) else server
+    return load_quietly(server) if isinstance(server, str) else server
 
 
 Connect = Callable[[Any, Options, Options], AbstractAsyncContextManager[Client]]
