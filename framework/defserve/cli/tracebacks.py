@@ -4,25 +4,19 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Generator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from typing import Final
 
+from defserve.cli.log_filters import filtered
 from defserve.tooling.frames import OURS, PYTHONS, is_outside
 
 FRAME: Final = re.compile(r'^  File "([^"\n]+)", line .*\n(?:    .*\n)*', re.MULTILINE)
 MORE: Final = "(-v shows every frame)"
 
 
-@contextmanager
-def brief_tracebacks() -> Generator[None]:
+def brief_tracebacks() -> AbstractContextManager[None]:
     """While the block runs, tracebacks in the log of a server show only the author's frames."""
-    log, brief = logging.getLogger("defserve"), _Brief()
-    log.addFilter(brief)
-    try:
-        yield
-    finally:
-        log.removeFilter(brief)
+    return filtered(logging.getLogger("defserve"), _Brief())
 
 
 class _Brief(logging.Filter):

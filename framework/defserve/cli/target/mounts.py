@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Generator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from typing import Any, Final
 
+from defserve.cli.log_filters import filtered
 from defserve.host.client import Client
 from defserve.host.fields import object_of
 
@@ -23,15 +23,9 @@ async def not_connected(client: Client) -> dict[str, str]:
     return {id: str(object_of(state).get("note") or "it is not connected") for id, state in states.items()}
 
 
-@contextmanager
-def told_once() -> Generator[None]:
+def told_once() -> AbstractContextManager[None]:
     """While the block runs, the log says the same about a mounted server only once. Each attempt to start it tells."""
-    log, once = logging.getLogger("defserve.proxying"), _Once()
-    log.addFilter(once)
-    try:
-        yield
-    finally:
-        log.removeFilter(once)
+    return filtered(logging.getLogger("defserve.proxying"), _Once())
 
 
 class _Once(logging.Filter):

@@ -12,7 +12,7 @@ from defserve.kernel.governance.kept_entries import UNREADABLE, KeptEntries
 from defserve.kernel.governance.operators import is_operator
 from defserve.protocols.mcp.authorization.authorization import identity
 from defserve.protocols.mgp.access.access import AccessSection
-from defserve.protocols.mgp.access.policy import AccessDecision, AccessDefault, AccessPolicy
+from defserve.protocols.mgp.access.policy import AccessDecision, AccessPolicy
 from defserve.protocols.mgp.discovery.operator_tools import OperatorTool
 
 if TYPE_CHECKING:
@@ -55,11 +55,7 @@ def own_policy(config: KernelConfig) -> AccessPolicy:
 
 
 class ServerPolicy(AccessPolicy):
-    """The policy of one server. It keeps its entries when the file says another default."""
-
-    def default_to(self, default: AccessDefault) -> None:
-        self.default = default
-        self._fallback = AccessDecision("deny" if default == "opt-in" else "allow", "default_policy")
+    """The policy of one server. An entry that cannot be read denies those who have no entry of their own."""
 
     def decide(self, agent_id: str, tool_name: str | None, now: datetime) -> AccessDecision:
         if UNREADABLE in self._entries:
@@ -149,8 +145,7 @@ class KernelAccess(AccessSection):
             store = KeptEntries(self._state, entry.id) if member.creator is None else None
             known = self._policies[entry.id] = ServerPolicy(default, store=store)
             known.watch(self.touch)
-        elif known.default != default:
-            known.default_to(default)
+        known.default = default
         return known
 
     def touch(self) -> None:

@@ -16,11 +16,11 @@ async def drain_moving(connection: Connection, drain: Callable[[], Awaitable[Non
     The library waits for ever: a peer that stops reading would get no ping, and could not be closed either. Here it
     has so many seconds to take something, and after a close only until the deadline of that.
     """
-    while connection.paused:
+    while True:
         waiting, deadline = connection.transport.get_write_buffer_size(), connection.close_deadline
         try:
             async with asyncio.timeout(seconds) if deadline is None else asyncio.timeout_at(deadline):
-                await drain()
+                return await drain()
         except TimeoutError:
             if deadline is not None or connection.transport.get_write_buffer_size() >= waiting:
                 raise

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from threading import Lock
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, TypeAlias, get_args
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, Protocol, TypeAlias, get_args
 
 from defserve.auth.authority import is_stranger
 from defserve.auth.principals import ANONYMOUS_PREFIX, LONGEST_ID
@@ -100,6 +100,11 @@ class SharedDecisions(Protocol):
 # An agent has at most one entry for each tool, and one for the server, under None.
 _Entries: TypeAlias = Mapping[str, Mapping[str | None, Entry]]
 
+_FALLBACKS: Final[Mapping[AccessDefault, AccessDecision]] = {
+    "opt-in": AccessDecision("deny", "default_policy"),
+    "opt-out": AccessDecision("allow", "default_policy"),
+}
+
 
 class AccessPolicy:
     """Which agents may use which tools. An agent's entry for the tool decides, then its entry for the server, then
@@ -122,7 +127,6 @@ class AccessPolicy:
         _one_of("default", default, AccessDefault)
         self.default: AccessDefault = default
         self.admins = _checked_admins(admins)
-        self._fallback = AccessDecision("deny" if default == "opt-in" else "allow", "default_policy")
         self._store, self._lock = store, Lock()
         self._shared: SharedDecisions | None = None
         self._watchers: tuple[Callable[[], None], ...] = ()
@@ -183,7 +187,7 @@ class AccessPolicy:
                 return AccessDecision(
                     entry.permission, entry.entry_type, entry.granted_by, entry.granted_at, entry.expires_at
                 )
-        return self._fallback
+        return _FALLBACKS[self.default]
 
     def rules(self, agent_id: str, now: datetime) -> frozenset[tuple[str | None, Permission]]:
         """The entries that apply to an agent now. Agents with the same rules may do the same."""

@@ -3,5 +3,6 @@
 It ends when its standard input does. It never imports the parent, which starts it with `python -m`.
 
 May import: `protocols.mcp.resources.subscriptions`, `runner`, `server`, `serving.web`,
-`tooling.devserver.client_setup`, `tooling.devserver.plan`, `tooling.loading`, `transports.asgi`, `transports.http`.
+`tooling.devserver.client_setup`, `tooling.devserver.plan`, `tooling.frames`, `tooling.loading`, `transports.asgi`,
+`transports.http`.
 """

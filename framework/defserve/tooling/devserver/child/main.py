@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import sys
-import sysconfig
 import traceback
 from pathlib import Path
 from types import TracebackType
@@ -13,10 +12,8 @@ from typing import Any
 
 from defserve.errors import UsageError
 from defserve.tooling.devserver.plan import ServePlan
+from defserve.tooling.frames import OURS, PYTHONS, is_outside
 from defserve.tooling.loading import load_quietly
-
-PACKAGE = str(Path(__file__).parents[3]) + os.sep
-LIBRARIES = tuple({sysconfig.get_path(name) + os.sep for name in ("stdlib", "platstdlib", "purelib", "platlib")})
 
 
 def main(argument: str) -> int:
@@ -67,7 +64,7 @@ def report(plan: ServePlan, more: list[str], folders: list[str]) -> None:
 
 
 def _is_source(file: str) -> bool:
-    return os.path.isfile(file) and not os.path.abspath(file).startswith((PACKAGE, *LIBRARIES))
+    return os.path.isfile(file) and is_outside(os.path.abspath(file), (OURS, *PYTHONS))
 
 
 def _files_of(error: BaseException | None) -> list[str]:
@@ -94,7 +91,7 @@ def _complain(error: UsageError, cause: BaseException | None) -> None:
 
 
 def _from_author(trace: TracebackType | None) -> TracebackType | None:
-    while trace is not None and trace.tb_frame.f_code.co_filename.startswith((PACKAGE, "<frozen")):
+    while trace is not None and trace.tb_frame.f_code.co_filename.startswith((OURS + os.sep, "<frozen")):
         trace = trace.tb_next
     return trace
 
