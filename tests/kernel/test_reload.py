@@ -226,6 +226,34 @@ async def test_a_removed_server_finishes_its_calls(tmp_path: Path) -> None:
 
 
 @pytest.mark.anyio
+async def test_a_server_gets_another_id_and_keeps_its_names_while_a_call_runs(tmp_path: Path) -> None:
+    async with running(tmp_path, OFF, entry("a", prefix="p")) as here:
+        call = asyncio.create_task(here.call("p_slow", seconds=0.5))
+        backend = here.kernel.members["a"].backend
+        assert backend is not None
+        await until(lambda: backend.calls == 1)
+        here.write(OFF, entry("b", prefix="p"))
+        await here.kernel.reload()
+        assert await call
+        await here.connected("b")
+        assert await here.call("p_pid")
+
+
+@pytest.mark.anyio
+async def test_a_save_while_an_older_one_is_taken_over_is_seen(tmp_path: Path) -> None:
+    async with running(tmp_path, A, B) as here:
+        call = asyncio.create_task(here.call("b_slow", seconds=3))
+        backend = here.kernel.members["b"].backend
+        assert backend is not None
+        await until(lambda: backend.calls == 1)
+        here.write(A)
+        await until(lambda: "b" in here.kernel.leaving)
+        here.write(A, entry("c"))
+        assert await call
+        await until(lambda: "c" in here.kernel.members)
+
+
+@pytest.mark.anyio
 @pytest.mark.parametrize("how", ["watch", "SIGHUP"])
 async def test_the_kernel_hears_of_a_change(tmp_path: Path, how: str) -> None:
     head = OFF if how == "SIGHUP" else ""

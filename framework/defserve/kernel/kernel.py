@@ -55,8 +55,8 @@ class Kernel:
         """The address at which it is served, as its `status` tells. Who serves it sets it."""
         self.journal = Journal()
         self.members: dict[str, Member] = {}
-        self.leaving: set[str] = set()
-        """The ids of servers that were removed and have not gone yet. They are not free."""
+        self.leaving: dict[str, Member] = {}
+        """Servers that were removed and have not gone yet. Their ids and names are not free."""
         self.ending = BackgroundTasks()
         state = StateFile(config.path)
         self.server = _server(config, state, options)
@@ -180,9 +180,9 @@ class Kernel:
             async for event in events:
                 yield event
 
-    async def approve(self, id: str, tool: str | None = None) -> list[dict[str, Any]]:
-        """Let tools of a server be used that were held because they changed: one of them, or all."""
-        return [{"id": id, "tool": name} for name in self.governance.approve(self.member(id), tool)]
+    async def approve(self, id: str, tool: str | None = None, digest: str = "") -> list[dict[str, Any]]:
+        """Let tools of a server be used that were held because they changed: one of them, those of a digest, or all."""
+        return [{"id": id, "tool": name} for name in self.governance.approve(self.member(id), tool, digest)]
 
     async def refresh(self) -> None:
         """Take over what operators have decided at other kernels of the same file."""
@@ -239,7 +239,7 @@ class Kernel:
         member = self.members.pop(id, None)
         if member is None:  # another is ending it
             return
-        self.leaving.add(id)
+        self.leaving[id] = member
         self._supervision.forget(member)
         await asyncio.shield(self.ending.start(self._end(member, reason)))
 
@@ -251,14 +251,14 @@ class Kernel:
         finally:
             self.governance.forget(member.id)
             self.journal.forget(member.id)
-            self.leaving.discard(member.id)
+            del self.leaving[member.id]
 
     # -- reload --------------------------------------------------------------------------------------------
 
     @property
     def is_behind(self) -> bool:
         """Whether the file names a server that had to wait for another one of its id, which has gone since."""
-        taken = self.members.keys() | self.leaving
+        taken = self.members.keys() | self.leaving.keys()
         return not self._reloading.locked() and any(entry.id not in taken for entry in self.config.servers)
 
     async def _take_over(self, config: KernelConfig) -> dict[str, Any]:
@@ -301,6 +301,9 @@ class Kernel:
         if (old := self.members.get(entry.id)) is not None:
             was_stopped = old.is_stopped
             await self.remove(entry.id, "configuration_change")
+        while any(member.entry.prefix == entry.prefix for member in self.leaving.values()):
+            # Under another id it may be the same server, whose tools keep their names until their calls have ended.
+            await asyncio.wait(self.ending, return_when=asyncio.FIRST_COMPLETED)
         member = self._add(entry)
         member.is_stopped = was_stopped
         if member.problem:

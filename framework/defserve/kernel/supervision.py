@@ -8,6 +8,7 @@ import os
 import signal
 from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from pathlib import Path
 from typing import Any, Final, Protocol
 
 from defserve.base.background import BackgroundTasks
@@ -122,7 +123,8 @@ class Supervision(Extension):
                 await asyncio.sleep(SETTLE_SECONDS)
                 if self._signature() == found:
                     await self._reload("it has changed")
-                    known = self._signature()
+                    # Not as the files are now: one may have been saved while old servers finished their calls.
+                    known = {path: found.get(path, stamp) for path, stamp in self._signature().items()}
             elif found != tried and self._kernel.is_behind:
                 # Once: a file that has a mistake by now does not do what it did not do before.
                 tried = found
@@ -139,9 +141,9 @@ class Supervision(Extension):
         else:
             self._problem = ""
 
-    def _signature(self) -> list[tuple[int, ...] | None]:
+    def _signature(self) -> dict[Path, tuple[int, ...] | None]:
         """What differs when a file does."""
-        return [_stamp(path) for path in self._kernel.config.files]
+        return {path: _stamp(path) for path in self._kernel.config.files}
 
     def _reload_later(self, why: str) -> None:
         self._reloads.start(self._reload(why))

@@ -104,7 +104,9 @@ async def test_held_definitions_are_shown_with_their_difference_and_accepted(tmp
         (held,) = await do(inspection, "kernel.held", server="s")
         assert (held["tool"], held["change"]) == ("send", "changed")
         assert any("copy to me" in line for line in held["difference"])
-        await do(inspection, "kernel.do", verb="accept", server="s", tool="send")
+        with pytest.raises(UsageError, match="it has changed again"):
+            await do(inspection, "kernel.do", verb="accept", server="s", tool="send", digest="0" * 64)
+        await do(inspection, "kernel.do", verb="accept", server="s", tool="send", digest=held["now"])
         assert await do(inspection, "kernel.held", server="s") == []
 
 

@@ -8,6 +8,10 @@ from typing import Any, Final, NamedTuple, TypeAlias
 Show: TypeAlias = Callable[[Iterable[Any]], Iterable[str]]
 
 ID: Final[dict[str, dict[str, Any]]] = {"id": {"metavar": "ID", "help": "the id of a server, as `ps` shows it"}}
+HELD: Final = ID | {
+    "tool": {"metavar": "TOOL", "nargs": "?", "help": "only this tool, by the server's name of it"},
+    "--digest": {"default": "", "metavar": "HEX", "help": "only what has this digest, as `pins` shows it"},
+}
 
 
 class KernelAction(NamedTuple):

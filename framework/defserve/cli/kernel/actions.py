@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from defserve.cli.exits import OK, WRONG
 from defserve.cli.kernel import governing
-from defserve.cli.kernel.action import ID, KernelAction, each
+from defserve.cli.kernel.action import HELD, ID, KernelAction, each
 from defserve.cli.kernel.lines import journal_line, ps_lines, reload_lines, search_lines, state_line
 from defserve.cli.option_types import positive
 from defserve.cli.parser import CommandParser
@@ -39,7 +39,7 @@ ACTIONS: Final[Mapping[str, KernelAction]] = {
     "approve": KernelAction(
         "let tools be used that are held because they changed",
         each(lambda answer: f"{answer['id']}: {answer['tool']} is approved"),
-        ID | {"tool": {"metavar": "TOOL", "nargs": "?", "help": "only this tool, by the server's name of it"}},
+        HELD,
     ),
     "reload": KernelAction("have a kernel read its file again", reload_lines),
     "search": KernelAction(

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
 
-from defserve.cli.kernel.action import ID, KernelAction, each
+from defserve.cli.kernel.action import HELD, ID, KernelAction, each
 from defserve.cli.kernel.lines import LONGEST_NOTE, calls, duration
 from defserve.cli.option_types import positive
 from defserve.cli.screen.blocks import Table
 from defserve.cli.screen.styles import state
 from defserve.redaction import printable
 
+ENOUGH_DIGITS: Final = 16
+"""So much of a digest names a definition, and fits a line."""
 OPTIONAL_ID: Final[dict[str, dict[str, Any]]] = {"id": {**ID["id"], "nargs": "?"}}
 ENTRY: Final[dict[str, dict[str, Any]]] = {
     "agent": {"metavar": "AGENT", "help": "whom: the principal's id, as keys and tokens name it"},
@@ -84,8 +87,10 @@ def pin_lines(answers: Iterable[Any]) -> Iterator[str]:
     count = 0
     for row in answers:
         count += 1
-        yield printable(f"{row['id']}: {row['tool']} is {row['change']} and held: kernel pins accept {row['id']}")
+        yield printable(f"{row['id']}: {row['tool']} is {row['change']} and held")
         yield from (f"  {printable(line)}" for line in row["difference"])
+        words = shlex.join((row["id"], row["tool"], "--digest", row["now"][:ENOUGH_DIGITS]))
+        yield printable(f"  accept it as it is here: defserve kernel pins accept {words}")
     if not count:
         yield "No tool is held."
 
@@ -140,7 +145,7 @@ PINS: Final[Mapping[str, KernelAction]] = {
     "accept": KernelAction(
         "let held tools be used as they are now",
         each(lambda answer: f"{answer['id']}: {answer['tool']} is accepted"),
-        ID | {"tool": {"metavar": "TOOL", "nargs": "?", "help": "only this tool, by the server's name of it"}},
+        HELD,
     ),
 }
 GROUPS: Final[Mapping[str, tuple[str, Mapping[str, KernelAction]]]] = {

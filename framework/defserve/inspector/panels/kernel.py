@@ -15,6 +15,7 @@ from defserve.inspector.panels.verb import Verb, era_of
 from defserve.inspector.protocol import BadMessage, Request
 
 OF_ALL: Final = "reload"
+OF_HELD: Final = ("tool", "digest")
 
 
 async def follow(inspection: Inspection, request: Request) -> Any:
@@ -61,8 +62,7 @@ async def do(inspection: Inspection, request: Request) -> Any:
         raise BadMessage(f"a kernel cannot {verb[:60]!r}", fix=f"use one of {', '.join(COMMANDS)}")
     way = await _kernel(inspection, request)
     fields = {} if verb == OF_ALL else {"id": request.text("server")}
-    if tool := request.text("tool", ""):
-        fields["tool"] = tool
+    fields |= {name: text for name in OF_HELD if (text := request.text(name, ""))}
     try:
         return await way.do(verb, fields)
     except PeerError as error:

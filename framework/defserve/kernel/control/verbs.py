@@ -22,7 +22,7 @@ class Operations(Protocol):
     async def stop(self, id: str, reason: str = "", timeout: float | None = None) -> dict[str, Any]: ...
     async def restart(self, id: str, now: bool = False) -> dict[str, Any]: ...
     async def reload(self) -> dict[str, Any]: ...
-    async def approve(self, id: str, tool: str | None) -> list[dict[str, Any]]: ...
+    async def approve(self, id: str, tool: str | None, digest: str) -> list[dict[str, Any]]: ...
     async def search(self, query: str, top: int) -> list[dict[str, Any]]: ...
     async def health(self, id: str | None) -> list[dict[str, Any]]: ...
     def audit(self, last: int, follow: bool, verify: bool) -> AsyncIterator[dict[str, Any]]: ...
@@ -33,6 +33,7 @@ Fields: TypeAlias = Mapping[str, tuple[type, Any]]
 
 ID: Final[Fields] = {"id": (str, ...)}
 OPTIONAL_ID: Final[Fields] = {"id": (str, None)}
+HELD: Final[Fields] = {"id": (str, ...), "tool": (str, None), "digest": (str, "")}
 ENTRY: Final[Fields] = {"agent": (str, ...), "id": (str, ...), "tool": (str, None)}
 VERBS: Final[Mapping[str, Fields]] = {
     "status": {},
@@ -43,7 +44,7 @@ VERBS: Final[Mapping[str, Fields]] = {
     "stop": ID,
     "restart": {**ID, "now": (bool, False)},
     "reload": {},
-    "approve": {**ID, "tool": (str, None)},
+    "approve": HELD,
     "search": {"query": (str, ...), "top": (int, 5)},
     "health": OPTIONAL_ID,
     "audit": {"last": (int, 20), "follow": (bool, False), "verify": (bool, False)},
@@ -55,7 +56,7 @@ VERBS: Final[Mapping[str, Fields]] = {
     "permissions approve": {**ID, "permission": (str, None), "reason": (str, "")},
     "permissions deny": {**ID, "permission": (str, None), "reason": (str, "")},
     "pins list": OPTIONAL_ID,
-    "pins accept": {**ID, "tool": (str, None)},
+    "pins accept": HELD,
 }
 """Each is a method of `Operations`. With two words it is the method of what the first one names."""
 

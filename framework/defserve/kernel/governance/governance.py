@@ -17,7 +17,7 @@ from defserve.kernel.governance.directory import KernelDirectory, ListedKernel
 from defserve.kernel.governance.marks import govern
 from defserve.kernel.governance.operators import check_operator, is_operator
 from defserve.kernel.governance.permissions import KernelPermissions
-from defserve.kernel.governance.pins import Change, Pin, Pins
+from defserve.kernel.governance.pins import SHORTEST_DIGEST, Change, Pin, Pins
 from defserve.kernel.governance.said import contradictions, governed
 from defserve.kernel.governance.trust import is_sandboxed
 from defserve.protocols.mcp.authorization.authorization import identity
@@ -140,18 +140,29 @@ class Governance(Extension):
         if self.access is not None:
             self.access.forget(id)
 
-    def approve(self, member: Member, tool: str | None) -> list[str]:
+    def approve(self, member: Member, tool: str | None, digest: str = "") -> list[str]:
         """Let held tools be used as they are now. Returns their names. Raises UsageError if there are none.
 
-        It is the user of the control socket who approves. What cannot be recorded is not approved: AuditUnavailable.
+        With a `digest`, or the beginning of one, only what has this digest is approved. It is the user of the control
+        socket who approves. What cannot be recorded is not approved: AuditUnavailable.
         """
-        done = [name for name in self.pins.held(member.id) if tool in (None, name)]
+        if digest and len(digest) < SHORTEST_DIGEST:
+            raise UsageError(
+                f"{digest!r} is too short", fix=f"give {SHORTEST_DIGEST} characters of the digest, or more"
+            )
+        held = [one for one in self.pins.held_tools(member.id) if tool in (None, one.name)]
+        if not held:
+            known = ", ".join(self.pins.held(member.id)) or "none"
+            raise UsageError(f"{member.id} has no held tool{f' {tool!r}' if tool else ''}", fix=f"held are: {known}")
+        done = [one.name for one in held if one.now.digest.startswith(digest)]
         if not done:
-            held = ", ".join(self.pins.held(member.id)) or "none"
-            raise UsageError(f"{member.id} has no held tool{f' {tool!r}' if tool else ''}", fix=f"held are: {held}")
+            raise UsageError(
+                f"what {member.id} offers does not have the digest {digest[:SHORTEST_DIGEST]}: it has changed again",
+                fix=f"look at it: defserve kernel pins list {member.id}",
+            )
         by = {"type": "user", "id": LOCAL.id}
         self._kernel.server.mgp.audit.record(APPROVED, member.id, "SUCCESS", {"tools": done}, by=by)
-        self.pins.approve(member.id, tool)
+        self.pins.approve(member.id, done)
         self.settled(member, done)
         self.declare_again(member)
         return done

@@ -22,9 +22,10 @@ Change: TypeAlias = Literal["new", "changed"]
 VOLATILE: Final = frozenset({"_meta"})
 """Members of a definition that models are not shown, and that may differ from list to list."""
 
-
 MOST_LINES: Final = 400
 LONGEST_LINE: Final = 2_000
+SHORTEST_DIGEST: Final = 16
+"""So many characters of a digest are enough to name it."""
 
 
 def digest_of(raw: Json) -> str:
@@ -102,13 +103,10 @@ class Pins:
         known, held = self._seen.get(id, {}), self._held.get(id, {})
         return [HeldTool(name, known.get(name), held[name]) for name in sorted(held)]
 
-    def approve(self, id: str, tool: str | None = None) -> list[str]:
-        """Pin held tools as they are now: one of them, or all. Returns their names."""
-        held = self._held.get(id, {})
-        done = [name for name in sorted(held) if tool is None or name == tool]
-        for name in done:
-            self.pin(id, name, held.pop(name))
-        return done
+    def approve(self, id: str, tools: Collection[str]) -> None:
+        """Pin held tools as they are now."""
+        for tool in tools:
+            self.pin(id, tool, self._held[id].pop(tool))
 
     def settle(self, id: str, *, keep: bool, approved: Collection[str] = ()) -> None:
         """The list of a server is known. With `keep`, its pins outlive the kernel. Raises OSError.

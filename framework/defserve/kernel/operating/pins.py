@@ -15,7 +15,7 @@ class PinnedKernel(Protocol):
     governance: Governance
 
     def member(self, id: str) -> Member: ...
-    async def approve(self, id: str, tool: str | None) -> list[dict[str, Any]]: ...
+    async def approve(self, id: str, tool: str | None, digest: str) -> list[dict[str, Any]]: ...
 
 
 class PinVerbs:
@@ -42,6 +42,6 @@ class PinVerbs:
             for held in self._kernel.governance.pins.held_tools(one)
         ]
 
-    async def accept(self, id: str, tool: str | None = None) -> list[dict[str, Any]]:
-        """Let held tools be used as they are now: one of them, or all."""
-        return await self._kernel.approve(id, tool)
+    async def accept(self, id: str, tool: str | None = None, digest: str = "") -> list[dict[str, Any]]:
+        """Let held tools be used as they are now: one of them, those of a digest, or all."""
+        return await self._kernel.approve(id, tool, digest)

@@ -50,17 +50,28 @@ function Restarts({ row, lines }) {
     <div class="row tiny faint"><span>${minutes} ago</span><span class="grow"></span><span>now</span></div></div>`;
 }
 
-function Held({ row, told, busy }) {
-  const [held, setHeld] = useState(null), [error, setError] = useState(null);
-  const names = row.held.join("\n");
+// What is held. It is looked at again after a failure: a tool may have changed since.
+function useHeld(row, failed) {
+  const [found, setFound] = useState({});
+  const names = (row.held ?? []).join("\n");
   useEffect(() => {
     let here = true;
-    ask("kernel.held", { era: app.get().era, server: row.id }).then(found => here && setHeld(found), failed => here && setError(failed));
+    if (names) ask("kernel.held", { era: app.get().era, server: row.id }).then(held => here && setFound({ held }), error => here && setFound({ error }));
     return () => { here = false; };
-  }, [row.id, names]);
+  }, [row.id, names, failed]);
+  return found;
+}
+
+const accept = (row, one) => run("accept", row.id, { tool: one.tool, digest: one.now });
+
+async function acceptAll(row, held) {
+  for (const one of held) if (await accept(row, one) === null) return;
+}
+
+function Held({ row, held, error, told, busy }) {
   const tone = line => (line.startsWith("+") ? "ins" : line.startsWith("-") ? "del" : line.startsWith("@") ? "faint" : "");
   return html`<div class="body flush">${error && html`<div class="pad"><${ErrorNote} error=${error} /></div>`}${(held ?? []).map(one => html`<section class="kheld" key=${one.tool} aria-label=${one.tool}>
-    <div class="row"><b class="mono cut grow" title=${one.tool}>${one.tool}</b><${Chip} tone="warn">${one.change}<//><${Button} small busy=${busy === "accept"} onClick=${() => run("accept", row.id, one.tool)}>Accept<//><${Copy} label="Copy the command" text=${command(told, "accept", row.id, one.tool)} /></div>
+    <div class="row"><b class="mono cut grow" title=${one.tool}>${one.tool}</b><${Chip} tone="warn">${one.change}<//><${Button} small busy=${busy === "accept"} onClick=${() => accept(row, one)}>Accept<//><${Copy} label="Copy the command" text=${command(told, "accept", row.id, one.tool, "--digest", one.now)} /></div>
     <pre class="kdiff mono" tabindex="0" aria-label=${`What has changed in ${one.tool}`}>${one.difference.filter(line => !/^(---|\+\+\+) /.test(line)).map((line, at) => html`<span key=${at} class=${tone(line)}>${line}${"\n"}</span>`)}</pre></section>`)}</div>`;
 }
 
@@ -75,7 +86,7 @@ function Facts({ row }) {
 }
 
 export function Drawer({ row, told, busy, failed, onClose }) {
-  const lines = useLog(row.id), { verbs } = told, held = row.held?.length > 0;
+  const lines = useLog(row.id), { verbs } = told, held = row.held?.length > 0, found = useHeld(row, failed);
   useKeys({ escape: () => onClose() });
   const act = (verb, icon, words) => verb in verbs && html`<${Button} small icon=${icon} busy=${busy === verb} reason=${busy && busy !== verb ? "Something else is being done" : null} onClick=${() => run(verb, row.id)}>${words}<//>`;
   const main = runs(row) ? html`${act("restart", "repeat", "Restart")}${act("stop", "stop", "Stop")}` : act("start" in verbs ? "start" : "restart", "play", "Start");
@@ -85,6 +96,6 @@ export function Drawer({ row, told, busy, failed, onClose }) {
     ${failed && html`<div class="pad"><${ErrorNote} error=${failed} /></div>`}
     ${row.restart && html`<${Restarts} row=${row} lines=${lines} />`}<${Log} lines=${lines} key=${row.id} /><//>
     <${Pane} label=${held ? "Held" : "Facts"}><div class="head"><h2 class="nowrap">${held ? `${plural(row.held.length, "definition")} held` : "Facts"}</h2>${held && html`<span class="dim small cut kwide">changed since pinned</span><span class="grow"></span>
-      <${Button} small onClick=${() => run("accept", row.id)} busy=${busy === "accept"}>Accept all<//>`}</div>
-      ${held ? html`<${Held} row=${row} told=${told} busy=${busy} />` : html`<${Facts} row=${row} />`}<//></div>`;
+      <${Button} small onClick=${() => acceptAll(row, found.held)} busy=${busy === "accept"} reason=${found.held ? null : "They are not shown yet"}>Accept all<//>`}</div>
+      ${held ? html`<${Held} row=${row} ...${found} told=${told} busy=${busy} />` : html`<${Facts} row=${row} />`}<//></div>`;
 }

@@ -57,17 +57,18 @@ export function whereOf(text) {
 }
 
 // The same, at a terminal.
-export function command(told, verb, id, tool) {
+export function command(told, verb, id, ...words) {
   const file = told.status?.config ? ` --config ${quoted(told.status.config)}` : "";
-  return `defserve kernel ${told.verbs[verb]}${id ? ` ${quoted(id)}` : ""}${tool ? ` ${quoted(tool)}` : ""}${file}`;
+  return `defserve kernel ${told.verbs[verb]}${id ? ` ${quoted(id)}` : ""}${words.map(word => ` ${quoted(word)}`).join("")}${file}`;
 }
 
 const quoted = text => (/^[\w./:@%+=-]+$/.test(text) ? text : `'${text.replaceAll("'", `'\\''`)}'`);
 
-export async function run(verb, server = "", tool = "") {
+// `held`: the tool, and the digest of what was looked at.
+export async function run(verb, server = "", held = {}) {
   store.set(state => ({ busy: { ...state.busy, [server]: verb }, failed: { ...state.failed, [server]: null } }));
   try {
-    return await ask("kernel.do", { era: app.get().era, verb, ...(server && { server }), ...(tool && { tool }) });
+    return await ask("kernel.do", { era: app.get().era, verb, ...(server && { server }), ...held });
   } catch (error) {
     store.set(state => ({ failed: { ...state.failed, [server]: error } }));
     return null;
