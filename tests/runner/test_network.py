@@ -13,6 +13,7 @@ import textwrap
 import time
 from contextlib import suppress
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 import pytest
@@ -155,6 +156,34 @@ def test_the_file_of_a_server_that_died_is_replaced(tmp_path: Path):
         with pytest.raises(UsageError, match="another server listens there"), bound(Address.parse(f"unix:{path}")):
             pass
         assert path.exists()
+
+
+def test_a_server_that_starts_while_another_replaces_the_file_of_a_dead_one_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    path, unlink, second = tmp_path / "s", os.unlink, list[str]()
+    with socket.socket(socket.AF_UNIX) as dead:
+        dead.bind(str(path))
+
+    def start_second() -> None:
+        try:
+            with bound(Address.parse(f"unix:{path}")):
+                second.append("listens")
+        except UsageError as refused:
+            second.append(refused.problem)
+
+    beside = Thread(target=start_second)
+
+    def replace_slowly(name: str) -> None:
+        monkeypatch.undo()
+        beside.start()
+        beside.join(0.3)
+        unlink(name)
+
+    monkeypatch.setattr("defserve.runner.sockets.os.unlink", replace_slowly)
+    with bound(Address.parse(f"unix:{path}")):
+        beside.join()
+    assert second == [f"cannot listen on unix:{path}: another server listens there"]
 
 
 def test_a_file_that_is_no_socket_is_left_alone(tmp_path: Path):

@@ -11,6 +11,7 @@ from collections.abc import Generator
 from contextlib import contextmanager, suppress
 from typing import Any
 
+from defserve.base.folders import only_change
 from defserve.errors import UsageError
 from defserve.runner.address import Address
 
@@ -101,14 +102,16 @@ def _bind_unix(address: Address) -> socket.socket:
         raise UsageError(f"cannot listen on {address}: this system has no unix sockets", fix="use an http:// address")
     one = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
-        _remove_stale(address.host)
-        # The file is made with its final mode, so that others can never connect.
-        before = os.umask(OWNER_ONLY)
-        try:
-            one.bind(address.host)
-        finally:
-            os.umask(before)
-        one.listen(BACKLOG)
+        # Of two that start after a kill, the second would find the file of the first stale until that one listens.
+        with only_change(os.path.dirname(address.host) or "."):
+            _remove_stale(address.host)
+            # The file is made with its final mode, so that others can never connect.
+            before = os.umask(OWNER_ONLY)
+            try:
+                one.bind(address.host)
+            finally:
+                os.umask(before)
+            one.listen(BACKLOG)
     except OSError as error:
         one.close()
         raise _refusal(address, error) from None

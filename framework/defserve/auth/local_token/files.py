@@ -17,6 +17,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
+from defserve.base.folders import only_change
 from defserve.errors import UsageError
 from defserve.stores.files import config_file, write
 from defserve.stores.private_folder import OTHERS, is_private_folder, made_private_folder, private_folders
@@ -96,7 +97,7 @@ def _write(path: Path, key: str) -> int:
         file = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
         _is_locked(file, shared=False)
         write(file, key.encode())
-        with _only_change(path.parent):
+        with only_change(path.parent):
             os.rename(draft, path)
     except OSError as error:
         with suppress(OSError):
@@ -135,7 +136,7 @@ def _read(path: Path, *, of_living: bool = False) -> str | None:
 
 def _remove(path: Path, file: int) -> None:
     """Remove an open file from its place. Another server may have taken the place since: then its file stays."""
-    with suppress(OSError), _only_change(path.parent):
+    with suppress(OSError), only_change(path.parent):
         if os.path.samestat(os.lstat(path), os.fstat(file)):
             os.unlink(path)
 
@@ -152,20 +153,6 @@ def _is_locked(file: int, *, shared: bool) -> bool:
     except OSError:
         return True
     return False
-
-
-@contextmanager
-def _only_change(folder: Path) -> Generator[None]:
-    """While the block runs, no other process puts a file in place there or removes one."""
-    import fcntl
-
-    opened = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        with suppress(OSError):  # a file system without locks
-            fcntl.flock(opened, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(opened)
 
 
 def _unwritable(path: Path, error: OSError) -> UsageError:

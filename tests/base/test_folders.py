@@ -1,0 +1,33 @@
+"""Changes in a folder that only one process makes at a time."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from threading import Thread
+
+import pytest
+
+from defserve.base import folders
+from defserve.base.folders import only_change
+
+
+def test_who_comes_second_waits(tmp_path: Path):
+    order = list[str]()
+
+    def second() -> None:
+        with only_change(tmp_path):
+            order.append("second")
+
+    beside = Thread(target=second)
+    with only_change(tmp_path):
+        beside.start()
+        beside.join(0.1)
+        order.append("first")
+    beside.join()
+    assert order == ["first", "second"]
+
+
+def test_a_folder_that_somebody_locks_for_ever_is_changed_all_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(folders, "PATIENCE", 0.05)
+    with only_change(tmp_path), only_change(tmp_path):
+        assert tmp_path.exists()
