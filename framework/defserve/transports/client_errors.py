@@ -34,6 +34,10 @@ class SignInError(PeerError):
         super().__init__(f"{problem}\n  fix: {fix}" if fix else problem)
 
 
+class NotRenewed(SignInError):
+    """A token has ended, and its issuer does not give another one now. Later it may."""
+
+
 class Challenged(HttpRefusal):
     """The server wants other credentials. `data` has the whole `challenge` too.
 

@@ -14,6 +14,7 @@ from defserve.host.links import event_streams
 from defserve.host.links.event_streams import LONGEST_RETRY, MOST_FAILURES, EventStreams, Polling
 from defserve.host.links.http_client.errors import Broken
 from defserve.host.links.sse import SseParser
+from defserve.transports.client_errors import NotRenewed
 from defserve.wire.messages import Reply, Request
 from tests.rows import for_each_row
 
@@ -21,6 +22,8 @@ pytestmark = pytest.mark.anyio
 
 CUT = 0
 """Stands for a connection that ends without an answer."""
+AWAY = 1
+"""Stands for an issuer that renews no token."""
 OPEN = 200
 ANSWER = Reply(1, {}, None)
 
@@ -73,6 +76,8 @@ class Server:
         status = self._statuses.pop(0)
         if status == CUT:
             raise Broken("cut")
+        if status == AWAY:
+            raise NotRenewed("the issuer is away")
         return Response(status, self._retry_after, self._event)
 
     async def _take(self, data: bytes, request: Request | None, hear: Any) -> Reply | None:
@@ -86,7 +91,7 @@ class Server:
         self.lost += 1
 
 
-@for_each_row("passing", [(CUT,), (500,), (503,), (408,), (409,), (425,), (429,), (503, 429, CUT)])
+@for_each_row("passing", [(CUT,), (AWAY,), (500,), (503,), (408,), (409,), (425,), (429,), (503, 429, CUT)])
 async def test_a_session_listens_again_however_long_its_server_was_away(passing: tuple[int, ...]):
     server = Server(OPEN, *passing * 1_200, OPEN)
     with pytest.raises(Over):
@@ -126,6 +131,16 @@ async def test_a_stream_that_was_open_ends_if_the_server_no_longer_has_it_and_so
         assert await server.poll() is None
     assert (server.left, server.lost) == (1, lost)
     assert ("no longer listening" in caplog.text) is not bool(lost)
+
+
+async def test_a_token_that_cannot_be_renewed_is_warned_of_once_and_fails_a_request(caplog: pytest.LogCaptureFixture):
+    with caplog.at_level(logging.WARNING, "defserve.host"), pytest.raises(Over):
+        await Server(OPEN, AWAY, AWAY, OPEN).poll()
+    assert [record.getMessage().partition(" to ")[0] for record in caplog.records] == ["not listening"]
+    with pytest.raises(NotRenewed):
+        await Server(AWAY, OPEN).poll(Request(1, "tools/call", {}))
+    with pytest.raises(NotRenewed):
+        await Server(AWAY, OPEN).poll()
 
 
 async def test_a_server_without_such_a_stream_is_no_news(caplog: pytest.LogCaptureFixture):

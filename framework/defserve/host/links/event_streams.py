@@ -13,6 +13,7 @@ from defserve.host.links.endpoint import EVENTS, Endpoint, HttpResponse, media_t
 from defserve.host.links.http_client.errors import Broken
 from defserve.host.links.session_loss import GONE
 from defserve.host.links.sse import SseEvent, SseParser
+from defserve.transports.client_errors import NotRenewed
 from defserve.wire.messages import Reply, Request
 
 LAST_EVENT: Final = "Last-Event-ID"
@@ -66,6 +67,13 @@ class EventStreams:
                 response = await self._endpoint.send("GET", headers, repeatable=True)
             except Broken as error:
                 log.debug("no stream from %s: %r", self._endpoint, error)
+                failures += 1
+                continue
+            except NotRenewed as error:
+                if request is not None or not was_open:
+                    raise
+                if not failures:
+                    log.warning("not listening to %s for now: %s", self._endpoint, error)
                 failures += 1
                 continue
             status = response.status

@@ -16,7 +16,7 @@ from defserve.errors import PeerError, UsageError
 from defserve.host.link import HttpChallenge
 from defserve.host.signin.credential import Credential
 from defserve.host.signin.discovery import Discovered, discover, is_own_issuer
-from defserve.host.signin.errors import RefusedByIssuer, SignInError
+from defserve.host.signin.errors import NotRenewed, RefusedByIssuer, SignInError
 from defserve.host.signin.fetching import Fetcher
 from defserve.host.signin.grants import TokenGrant, Wanted
 from defserve.host.signin.keeping.memory import CredentialStore
@@ -83,7 +83,7 @@ class ServerAuthorizer:
                 await self._alone(self._refresh(credential))
             except SignInError as error:
                 if credential.tokens.has_ended:
-                    raise SignInError(
+                    raise NotRenewed(
                         f"the sign-in to {self._url} has to be renewed, which fails: {error.problem}",
                         fix=error.fix or f"try again later, or sign in again: defserve login {self._url}",
                     ) from None

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from defserve.redaction import redact_text
-from defserve.transports.client_errors import SignInError
+from defserve.transports.client_errors import NotRenewed, SignInError
 
-__all__ = ["RefusedByIssuer", "SignInError", "quoted"]
+__all__ = ["NotRenewed", "RefusedByIssuer", "SignInError", "quoted"]
 
 LONGEST_QUOTE = 300
 
