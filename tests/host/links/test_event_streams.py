@@ -138,7 +138,7 @@ async def test_a_token_that_cannot_be_renewed_is_warned_of_once_and_fails_a_requ
         await Server(OPEN, AWAY, AWAY, OPEN).poll()
     assert [record.getMessage().partition(" to ")[0] for record in caplog.records] == ["not listening"]
     with pytest.raises(NotRenewed):
-        await Server(AWAY, OPEN).poll(Request(1, "tools/call", {}))
+        await Server(AWAY, OPEN).poll(Request(1, "tools/call", {}, {}))
     with pytest.raises(NotRenewed):
         await Server(AWAY, OPEN).poll()
 
