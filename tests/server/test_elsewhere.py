@@ -14,7 +14,7 @@ import pytest
 from defserve import Context, Server, ToolError, UsageError
 from defserve.context import Log
 from defserve.protocols.mcp.asking import elsewhere
-from defserve.server.elsewhere import OPTIONS, SERVER
+from defserve.server.elsewhere import DECLARED, OPTIONS, SERVER
 from defserve.server.options import ServerFields
 from defserve.serving.options import WebFields
 
@@ -23,6 +23,17 @@ from defserve.serving.options import WebFields
 def test_a_method_of_another_server_is_met_with_ours(name: str, fix: str):
     with pytest.raises(AttributeError, match=re.escape(f"Server has no attribute {name!r}\n  fix: {fix}")):
         getattr(Server("s"), name)
+
+
+@pytest.mark.parametrize(("name", "fix"), DECLARED.items())
+def test_an_option_of_another_decorator_is_met_with_ours(name: str, fix: str):
+    def look() -> str:
+        return ""
+
+    given: dict[str, Any] = {name: True}
+    with pytest.raises(UsageError, match=re.escape(f"look: tool has no option {name!r}\n  fix: {fix}")) as caught:
+        Server("s").tool(**given)(look)
+    assert caught.value.__suppress_context__
 
 
 @pytest.mark.parametrize("name", elsewhere.CONTEXT)

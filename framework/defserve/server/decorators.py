@@ -50,10 +50,11 @@ def read_options(kind: type[Options], given: Mapping[str, Any], function: Any) -
         from dataclasses import fields
 
         from defserve.binding.functions import name_of, where
+        from defserve.server.elsewhere import DECLARED
         from defserve.server.options import refuse_unknown
 
         subject = f"{name_of(function)}: {kind.__name__.removesuffix('Options').lower()}"
-        refuse_unknown(given, [field.name for field in fields(kind)], subject, where(function))
+        refuse_unknown(given, [field.name for field in fields(kind)], subject, where(function), DECLARED)
         raise
 
 

@@ -66,3 +66,23 @@ OPTIONS: Final = {
     "uvicorn_config": "options of server.run(…), or server.asgi() under a uvicorn of yours",
 }
 """An option of their server or its `run` → what to write."""
+
+DECLARED: Final = {
+    **dict.fromkeys(("safe", "read_only", "readonly"), "@safe below @server.tool"),
+    **dict.fromkeys(("dangerous", "destructive"), '@dangerous("filesystem.write") below @server.tool'),
+    **dict.fromkeys(("permission", "permissions"), '@dangerous("filesystem.write") below @server.tool'),
+    **dict.fromkeys(
+        ("confirm", "confirmation"), "@dangerous below @server.tool is confirmed; @dangerous(…, confirm=False) is not"
+    ),
+    "structured_output": "structured=True or structured=False",
+    "output_schema": "a return type: the schema is made from it",
+    "input_schema": "types of the parameters, or schema={…}",
+    "exclude_args": "Depends(…) as the default, or ctx: Context: see docs/tools.md",
+    "enabled": "nothing: a tool that is not declared is not there",
+    "serializer": "a return type; what it has as text is sent",
+    "auth": "Server(auth=…), and scopes=[…] for a tool",
+    "mimeType": "mime_type=…",
+    "uri": 'the first argument: @server.resource("notes://{id}")',
+    "run_in_thread": "nothing: a plain def runs in a thread",
+}
+"""An option of their decorators → what to write."""

@@ -131,7 +131,8 @@ def refuse_unknown(
     for name in given:
         if name not in known:
             fix = did_you_mean(name, known, f"use some of {', '.join(sorted(known))}")
-            raise UsageError(f"{subject} has no option {name!r}", where=where, fix=elsewhere.get(name, fix))
+            # Python's own error, which led here, says less.
+            raise UsageError(f"{subject} has no option {name!r}", where=where, fix=elsewhere.get(name, fix)) from None
 
 
 def refuse_unknown_fields(
