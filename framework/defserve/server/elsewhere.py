@@ -77,7 +77,7 @@ DECLARED: Final = {
     "structured_output": "structured=True or structured=False",
     "output_schema": "a return type: the schema is made from it",
     "input_schema": "types of the parameters, or schema={…}",
-    "exclude_args": "Depends(…) as the default, or ctx: Context: see docs/tools.md",
+    "exclude_args": "Annotated[T, Depends(f)], or ctx: Context: they are injected",
     "enabled": "nothing: a tool that is not declared is not there",
     "serializer": "a return type; what it has as text is sent",
     "auth": "Server(auth=…), and scopes=[…] for a tool",
