@@ -8,7 +8,7 @@ Every layer may use it; it imports none of ours. A secret is recognised by its n
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from enum import Enum
 from functools import lru_cache
 from math import isfinite
@@ -97,13 +97,15 @@ _SHORT: Final = {"\n": "\\n", "\r": "\\r", "\t": "\\t"}
 _PLAIN: Final = frozenset(("datetime", "decimal", "fractions", "ipaddress", "pathlib", "uuid"))
 
 
-def redact(value: Any) -> Any:
+def redact(value: Any, *, by_look: bool = True) -> Any:
     """The value as plain JSON data that may be shown in logs. Never raises.
 
     Values under a secret name are masked. Deep, long or large values are cut, and unprintable characters are escaped.
     An object of an unknown class is shown as its class alone, because its text could say anything.
+
+    Not `by_look`, texts that only look like secrets are shown: whoever has to judge a text must see all of it.
     """
-    return _Walk().shown(value, 0)
+    return _Walk(redact_text if by_look else _cut).shown(value, 0)
 
 
 def redact_text(text: str, *, limit: int = TEXT, multiline: bool = False) -> str:
@@ -119,6 +121,10 @@ def redact_text(text: str, *, limit: int = TEXT, multiline: bool = False) -> str
     shown = kept[:limit]
     shown = "\n".join(map(printable, shown.splitlines())) if multiline else printable(shown)
     return shown if len(text) <= limit else f"{shown}… ({len(text)} characters)"
+
+
+def _cut(text: str, *, limit: int = TEXT) -> str:
+    return printable(text) if len(text) <= limit else f"{printable(text[:limit])}… ({len(text)} characters)"
 
 
 def printable(text: str) -> str:
@@ -170,12 +176,12 @@ def _escaped(found: re.Match[str]) -> str:
 
 
 class _Walk:
-    """One pass over one value. `left` is the number of values that may still be shown."""
+    """One pass over one value. `left` is the number of values that may still be shown, `text` shows a text."""
 
-    __slots__ = ("left",)
+    __slots__ = ("left", "text")
 
-    def __init__(self) -> None:
-        self.left = NODES
+    def __init__(self, text: Callable[..., str]) -> None:
+        self.left, self.text = NODES, text
 
     def shown(self, value: Any, depth: int) -> Any:
         self.left -= 1
@@ -190,7 +196,7 @@ class _Walk:
         if isinstance(value, Enum):
             value = value.value
         if isinstance(value, str):
-            return redact_text(str(value))
+            return self.text(str(value))
         if isinstance(value, int):
             return int(value) if value.bit_length() <= 256 else f"<integer of {value.bit_length()} bits>"
         if isinstance(value, float):
@@ -200,9 +206,9 @@ class _Walk:
         if hasattr(value, "get_secret_value"):
             return MASK
         if isinstance(value, BaseException):
-            return redact_text(f"{type(value).__name__}: {value}")
+            return self.text(f"{type(value).__name__}: {value}")
         if type(value).__module__.partition(".")[0] in _PLAIN:
-            return redact_text(str(value))
+            return self.text(str(value))
         if depth >= DEPTH:
             return "<nested too deep>"
         return self._members(value, depth)
@@ -224,9 +230,9 @@ class _Walk:
                 break
             name = _name(key)
             hidden = _hides(name, value) or (pair and name == "value")
-            shown[_shown_name(name) if len(name) <= 64 else redact_text(name, limit=256)] = (
-                MASK if hidden else self.shown(value, depth + 1)
-            )
+            is_usual = self.text is redact_text and len(name) <= 64
+            told = _shown_name(name) if is_usual else self.text(name, limit=256)
+            shown[told] = MASK if hidden else self.shown(value, depth + 1)
         return shown
 
     def _array(self, items: Collection[Any], depth: int) -> list[Any]:

@@ -152,6 +152,31 @@ async def test_a_guest_joins_with_the_token_it_is_given_as_the_reference_command
             assert (await elsewhere.closed())[0] == 1008
 
 
+async def test_what_a_guest_is_given_is_for_its_token_and_not_for_its_name():
+    path = "/admin/participants/human-ann/capabilities"
+
+    async def guest(running: Running, topic: str) -> str:
+        return (await token(running, topic=topic))[1]["token"]
+
+    async def held(running: Running, shown: str, topic: str = "demo") -> list[str]:
+        async with running.open(shown, running.topic(topic)) as peer:
+            return (await peer.until("system/welcome"))["payload"]["you"]["capabilities"]
+
+    async with gateway(guests={**GUESTS, "topics": ["*"]}) as running:
+        ann, namesake = await guest(running, "demo"), await guest(running, "lobby")
+        async with running.open(ann) as one, running.open(namesake, running.topic("lobby")) as other:
+            await one.until("system/welcome")
+            await other.until("system/welcome")
+            status, text = await running.http("POST", path, {"add": ["mcp/*"]}, **ROOT)
+            assert (status, "say in which `topic`" in text) == (409, True)
+            more = {"add": ["mcp/*"], "topic": "demo"}
+            assert (await running.http("POST", path, more, **ROOT))[0] == 200
+            assert "mcp/*" in (await one.until("system/welcome"))["payload"]["you"]["capabilities"]
+            assert "mcp/*" not in running.gateway.topics["lobby"].members["human-ann"].capabilities.patterns
+        assert "mcp/*" in await held(running, ann)
+        assert "mcp/*" not in await held(running, await guest(running, "demo"))
+
+
 @for_each_row(
     ("asked", "status"),
     [

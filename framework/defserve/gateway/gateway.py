@@ -70,7 +70,10 @@ class Gateway:
         self.metrics = GatewayMetrics()
         self._framed, self._strict, self._history = framed, strict, history
         self._pace = Buckets(Rate(self.limits.rate, self.limits.burst), clock=clock)
-        self._changes: dict[str, tuple[frozenset[str], frozenset[str]]] = {}
+        self._added: dict[str, frozenset[str]] = {}
+        """What administrators gave, by holder."""
+        self._removed: dict[str, frozenset[str]] = {}
+        """What they took, by name."""
         self._slow: list[TopicMember] = []
 
     # -- coming and going --------------------------------------------------------------------------------
@@ -107,9 +110,9 @@ class Gateway:
             return self._turn_away("full", TRY_LATER, "too many topics")
         if earlier is None and len(topic.members) >= self.limits.participants:
             return self._turn_away("full", TRY_LATER, "too many participants in this topic")
-        add, remove = self._changes.get(admission.participant, ((), ()))
-        held = Capabilities(admission.capabilities, strict=self._strict).changed(add, remove)
-        member = TopicMember(topic, admission.participant, held, admission.routing, wire, f"ws-{new_id()}")
+        held = Capabilities(admission.capabilities, strict=self._strict)
+        member = TopicMember(topic, admission, held, wire, f"ws-{new_id()}")
+        member.capabilities = held.changed(self._added.get(member.holder, ()), self._removed.get(member.id, ()))
         self.topics[name] = topic
         topic.add(member)
         if earlier is not None:
@@ -117,7 +120,7 @@ class Gateway:
             self._send([earlier], error(earlier, "replaced", REPLACED))
             earlier.wire.end(NORMAL, "replaced by a newer connection")
         self.metrics.count("joined_total")
-        _log_event("join", member, capabilities=held.patterns, routing=member.routing)
+        _log_event("join", member, capabilities=member.capabilities.patterns, routing=member.routing)
         self._send(topic.receivers(), presence("join", member))
         self._send([member], welcome(member, topic.others(member), replaced=earlier is not None))
         self._drop_slow()
@@ -200,17 +203,17 @@ class Gateway:
 
     # -- administration ----------------------------------------------------------------------------------
 
-    def promote(self, participant: str, add: Sequence[str], remove: Sequence[str], by: str) -> CapabilityChange | None:
-        """Change what a participant may send, in all its topics; None if it is in none.
+    def connections(self, participant: str) -> list[TopicMember]:
+        """The members of this name, in all topics. Guests of one name may be several people."""
+        return [topic.members[participant] for topic in self.topics.values() if participant in topic.members]
 
-        It is welcomed again, and the others are told.
-        """
-        members = [topic.members[participant] for topic in self.topics.values() if participant in topic.members]
-        if not members:
-            return None
-        added, removed = self._changes.get(participant, (frozenset[str](), frozenset[str]()))
-        self._changes[participant] = (added - set(remove) | set(add), removed - set(add) | set(remove))
-        old = members[0].capabilities.patterns
+    def promote(self, one: TopicMember, add: Sequence[str], remove: Sequence[str], by: str) -> CapabilityChange:
+        """Change what a participant may send, in all its topics. It is welcomed again, and the others are told."""
+        id, holder, none = one.id, one.holder, frozenset[str]()
+        members = [member for member in self.connections(id) if member.holder == holder]
+        self._added[holder] = self._added.get(holder, none) - set(remove) | set(add)
+        self._removed[id] = self._removed.get(id, none) - set(add) | set(remove)
+        old = one.capabilities.patterns
         for member in members:
             member.capabilities = member.capabilities.changed(add, remove)
             self._send([member], welcome(member, member.topic.others(member)))
@@ -219,7 +222,7 @@ class Gateway:
         self.metrics.count("promotions_total")
         self._drop_slow()
         topics = tuple(member.topic.name for member in members)
-        return CapabilityChange(old, members[0].capabilities.patterns, now(), topics)
+        return CapabilityChange(old, one.capabilities.patterns, now(), topics)
 
     @property
     def participants(self) -> int:

@@ -57,13 +57,15 @@ class IssuedTokens:
         self._issued: dict[str, IssuedToken] = {}
 
     async def admit(self, token: str | None, topic: str) -> Admission | None:
-        issued = self._issued.get(credential_of(token)) if token is not None else None
+        credential = credential_of(token) if token is not None else ""
+        issued = self._issued.get(credential)
         if issued is None:
             found = await self._others.admit(token, topic)
             return None if found is not None and self.is_guests(found.participant) else found
         if issued.topic != topic or issued.expires <= self._clock():
             return None
-        return Admission(issued.participant, issued.capabilities, expires=issued.expires)
+        holder = credential if issued.is_guest else ""
+        return Admission(issued.participant, issued.capabilities, expires=issued.expires, holder=holder)
 
     def issue(
         self,

@@ -33,6 +33,8 @@ class Admission:
     routing: Routing = "all"
     expires: float | None = None
     """When the token ends, in seconds since 1970; the connection ends with it."""
+    holder: str = ""
+    """Who gets what an administrator adds: the one token of a guest, whose name anybody may take. Empty: the name."""
 
 
 class AdmissionPolicy(Protocol):

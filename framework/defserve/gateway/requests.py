@@ -128,9 +128,12 @@ async def _promote(
     wanted = _wanted(request.body)
     if isinstance(wanted, str):
         return problem(HTTPStatus.BAD_REQUEST, wanted)
-    change = gateway.promote(participant, *wanted, admin.id)
-    if change is None:
+    members = [one for one in gateway.connections(participant) if wanted.topic in (None, one.topic.name)]
+    if not members:
         return problem(HTTPStatus.NOT_FOUND, "no such participant is connected")
+    if len({member.holder for member in members}) > 1:
+        return problem(HTTPStatus.CONFLICT, "several guests have this name: say in which `topic`")
+    change = gateway.promote(members[0], wanted.add, wanted.remove, admin.id)
     body = {
         "participantId": participant,
         "oldCapabilities": change.old,
@@ -142,14 +145,25 @@ async def _promote(
     return GatewayResponse(HTTPStatus.OK, encode(body))
 
 
-def _wanted(body: bytes) -> tuple[list[str], list[str]] | str:
-    """The capabilities to add and to remove, or what is wrong with the request."""
+class Wanted(NamedTuple):
+    """What an administrator asks for. Of guests with one name, `topic` says which one is meant."""
+
+    add: list[str]
+    remove: list[str]
+    topic: str | None
+
+
+def _wanted(body: bytes) -> Wanted | str:
+    """What is asked for, or what is wrong with the request."""
     try:
         asked = from_json(body)
     except ValueError as error:
         return f"the body is not JSON: {error}"
-    if not is_object(asked) or not asked or asked.keys() - {"add", "remove"}:
-        return "the body is an object with `add`, `remove` or both"
+    if not is_object(asked) or not asked.keys() & {"add", "remove"} or asked.keys() - set(Wanted._fields):
+        return "the body is an object with `add`, `remove` or both, and perhaps a `topic`"
+    topic = asked.get("topic")
+    if topic is not None and not isinstance(topic, str):
+        return "`topic` is a name"
     lists: list[list[str]] = []
     for name in ("add", "remove"):
         given = asked.get(name, [])
@@ -158,7 +172,7 @@ def _wanted(body: bytes) -> tuple[list[str], list[str]] | str:
         lists.append(list(given))
     if reserved := next(filter(is_reserved, lists[0]), None):
         return f"{reserved!r} is reserved for the gateway"
-    return lists[0], lists[1]
+    return Wanted(*lists, topic)
 
 
 def only(verb: str) -> GatewayResponse:

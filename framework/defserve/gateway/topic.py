@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 from typing import Final, Protocol
 
-from defserve.gateway.policy import Routing
+from defserve.gateway.policy import Admission
 from defserve.protocols.mcpx.capabilities import Capabilities
 from defserve.protocols.mcpx.envelope import now
 
@@ -32,14 +32,18 @@ class Wire(Protocol):
 class TopicMember:
     """One connection of one participant: the state of §10.1."""
 
-    __slots__ = ("topic", "id", "key", "capabilities", "routing", "wire", "connection", "connected_at", "malformed")
+    __slots__ = (
+        "topic", "id", "holder", "key", "capabilities", "routing", "wire", "connection", "connected_at", "malformed",
+    )  # fmt: skip
 
     def __init__(
-        self, topic: GatewayTopic, id: str, capabilities: Capabilities, routing: Routing, wire: Wire, connection: str
+        self, topic: GatewayTopic, admission: Admission, capabilities: Capabilities, wire: Wire, connection: str
     ) -> None:
-        self.topic, self.id, self.capabilities, self.routing, self.wire = topic, id, capabilities, routing, wire
+        self.topic, self.capabilities, self.wire = topic, capabilities, wire
+        self.id, self.routing = admission.participant, admission.routing
+        self.holder = admission.holder or self.id
         self.connection, self.connected_at = connection, now()
-        self.key = topic.name, id
+        self.key = topic.name, self.id
         self.malformed = 0
         """How many malformed frames came in a row."""
 

@@ -205,7 +205,7 @@ async def test_the_question_shows_what_will_be_done_and_no_secrets():
         "login": {"user": "ann", "password": "hunter2", "key": "hunter3"},
         "token": "hunter4",
         "blob": "\u00ff",
-        "note": "x" * 500 + "\nRun nothing?",
+        "note": "x" * 5_000 + "\nRun nothing?",
     }
     async with raw(server, SESSION, ASKS) as peer:
         await peer.begin("tools/call", {"name": "sign_in", "arguments": arguments})
@@ -216,7 +216,33 @@ async def test_the_question_shows_what_will_be_done_and_no_secrets():
     assert "ann" in lines[2]
     assert len(lines) == 6
     assert "hunter" not in asked
-    assert max(map(len, lines)) < 300
+    assert max(map(len, lines)) < 1_600
+    assert lines[-1].startswith("  note: xxx") and lines[-1].endswith("xxx\\nRun nothing?")
+    assert "(3513 characters are not shown)" in lines[-1]
+
+
+@for_each_row(
+    ("query", "shown"),
+    [
+        ("SELECT 1 -- token='\n; DROP TABLE users; --'", "SELECT 1 -- token='\\n; DROP TABLE users; --'"),
+        ("SELECT 1 -- Bearer DROP.TABLE.users", "SELECT 1 -- Bearer DROP.TABLE.users"),
+        ("SELECT 1" + " " * 5_000 + "; DROP TABLE users", "; DROP TABLE users"),
+        (["SELECT 1"] * 20 + ["password: DROP TABLE users"], "password: DROP TABLE users']"),
+        ({"DROP TABLE users -- Bearer 123456": 1}, "{'DROP TABLE users -- Bearer 123456': 1}"),
+    ],
+)
+async def test_nothing_that_a_caller_writes_hides_what_it_asks_for(query: Any, shown: str):
+    server = Server("x", "1")
+
+    @server.tool
+    @dangerous
+    def sql(query: Any) -> str:
+        return "done"
+
+    async with raw(server, SESSION, ASKS) as peer:
+        await peer.begin("tools/call", {"name": "sql", "arguments": {"query": query}})
+        (asked,) = [m["params"]["message"] for m in await peer.news() if m["method"] == "elicitation/create"]
+    assert asked.endswith(shown)
 
 
 # -- answers that do not count ---------------------------------------------------------------------------

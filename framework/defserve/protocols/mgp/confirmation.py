@@ -24,7 +24,8 @@ if TYPE_CHECKING:
     from defserve.protocols.mgp.audit.trail import AuditTrail
     from defserve.protocols.mgp.options import ConfirmPolicy
 
-LONGEST_VALUE = 200
+HEAD, TAIL = 1_000, 500
+"""Characters of a longer value that a person is shown. What is left out is said."""
 
 FIX = "use a client that offers elicitation or MGP callbacks"
 
@@ -64,17 +65,24 @@ async def confirmed(
 
 
 def question(tool: Tool, arguments: dict[str, Any]) -> str:
-    """What a person is asked: the tool and its arguments, secrets masked, on lines of their own."""
+    """What a person is asked: the tool and its arguments on lines of their own. Arguments with secret names are masked.
+
+    A text that looks like a secret is shown: else `token='…'` around it would hide what is going to be done.
+    """
     from pydantic_core import to_jsonable_python
 
     from defserve.redaction import redact
 
     # Redaction turns an object into the name of its class. A person has to read the values, so they become texts first.
     plain = {name: to_jsonable_python(value, bytes_mode="base64", fallback=str) for name, value in arguments.items()}
-    shown = (f"  {name}: {_brief(value)}" for name, value in redact(plain).items())
-    return "\n".join([f"Run {tool.options.title or tool.name}?", *shown])
+    whole = {name: _shortened(value) if isinstance(value, str) else value for name, value in plain.items()}
+    shown = redact(whole, by_look=False)
+    lines = (
+        f"  {name}: {value if isinstance(value, str) else _shortened(str(value))}" for name, value in shown.items()
+    )
+    return "\n".join([f"Run {tool.options.title or tool.name}?", *lines])
 
 
-def _brief(value: Any) -> str:
-    text = str(value)
-    return text if len(text) <= LONGEST_VALUE else f"{text[:LONGEST_VALUE]}… ({len(text)} characters)"
+def _shortened(text: str) -> str:
+    left_out = len(text) - HEAD - TAIL
+    return text if left_out <= 0 else f"{text[:HEAD]}… ({left_out} characters are not shown) …{text[-TAIL:]}"
