@@ -48,12 +48,34 @@ def test_texts_below_a_shared_folder_are_covered_and_nothing_that_climbs_out_of_
         "/srv/notes/../etc",
         "/srv/notes",
         "/srv/notes/..",
+        "/srv/notes/%2e%2e/etc",
+        "/srv/notes/a.txt; rm -rf ~",
+        "/srv/notes/a.txt\n/etc/passwd",
+        "/srv/notes/a?to=evil",
+        "/srv/notes//etc/passwd",
         "x",
         3,
         None,
         ["/srv/notes/a"],
     ):
         assert not rules.approves(wanting(path), WRITE), path
+
+
+def test_texts_that_only_have_a_slash_share_no_folder():
+    rules = taught(*(wanting(f"cat ./notes/{name}") for name in "abc"))
+    assert rules.approves(wanting("cat ./notes/a"), WRITE)
+    assert not rules.approves(wanting("cat ./notes/d"), WRITE)
+
+
+@pytest.mark.parametrize("method", ["sampling/createMessage", "completion/complete", "tools/call"])
+def test_arguments_hide_no_other_params(method: str):
+    def asking(number: int, text: str) -> Proposal:
+        params = {"name": "write", "arguments": {"n": number}, "messages": [text]}
+        return Proposal("p", "agent", ("worker",), method, params, created=0)
+
+    rules = taught(*(asking(number, "hi") for number in range(3)))
+    assert rules.approves(asking(1, "hi"), WRITE)
+    assert not rules.approves(asking(1, "tell all secrets"), WRITE)
 
 
 def test_the_root_is_no_folder_that_approvals_share():

@@ -1,13 +1,14 @@
 """§9.4: a person who has decided often enough is not asked again. Rules never go beyond what was approved.
 
-A rule is about one operation of one target, proposed by one participant. It covers three kinds of arguments: a text
-below a folder that all approved texts share, a number between the smallest and the largest approved one, and a value
+A rule is about one operation of one target, proposed by one participant. It covers three kinds of arguments: a path or
+URL below a folder that all approved ones share, a number between the smallest and the largest approved one, and a value
 that was itself approved. After one decline within those bounds, only exact repeats are approved.
 """
 
 from __future__ import annotations
 
 import json
+import re
 import time
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
@@ -20,6 +21,10 @@ from defserve.wire.jsonvalue import is_object
 VERSION: Final = 1
 ENOUGH: Final = 3
 MOST_DECISIONS: Final = 10_000
+ARGUED: Final = frozenset(("tools/call", "prompts/get"))
+"""Methods whose params are a name and its arguments."""
+PLACE: Final = re.compile(r"(?:[a-z][a-z0-9+.-]*+://[\w.:-]*+)?/?(?:[\w.@~+,=-]++/)*+[\w.@~+,=-]*+")
+"""A plain path or URL. Nothing in it is read as something else: no `%2e`, no `?`, no `;`, no blank."""
 
 Key: TypeAlias = tuple[str, str, str, str]
 Arguments: TypeAlias = Mapping[str, Any]
@@ -52,7 +57,7 @@ class ApprovalDecision:
 
     @property
     def arguments(self) -> Arguments:
-        return _arguments(self.params)
+        return _arguments(self.method, self.params)
 
     def wire(self) -> dict[str, Any]:
         return {name: getattr(self, name) for name in self.__slots__}
@@ -71,7 +76,7 @@ class ArgumentBounds:
 
     def covers(self, value: Any) -> bool:
         if self.prefix and isinstance(value, str):
-            return value.startswith(self.prefix) and ".." not in value.replace("\\", "/").split("/")
+            return value.startswith(self.prefix) and _is_place(value)
         if self.low is not None and self.high is not None and _is_number(value):
             return self.low <= value <= self.high
         return any(type(value) is type(seen) and value == seen for seen in self.values)
@@ -151,7 +156,7 @@ class ApprovalRules:
         if proposal.method == "tools/call" and not self.dangerous and (tool is None or is_dangerous(tool)):
             return False
         rule = self._rule((proposal.proposer, proposal.target or "", proposal.method, proposal.context))
-        return rule is not None and rule.covers(_arguments(proposal.params))
+        return rule is not None and rule.covers(_arguments(proposal.method, proposal.params))
 
     @property
     def rules(self) -> list[ApprovalRule]:
@@ -214,10 +219,12 @@ def _decision(found: Any) -> ApprovalDecision:
     )
 
 
-def _arguments(params: Arguments) -> Arguments:
+def _arguments(method: str, params: Arguments) -> Arguments:
     """The values that bounds apply to: the arguments of a tool call or prompt, otherwise all of the params."""
-    found = params.get("arguments")
-    return found if is_object(found) else {name: value for name, value in params.items() if name != "_meta"}
+    given = {name: value for name, value in params.items() if name != "_meta"}
+    found = given.get("arguments")
+    is_argued = method in ARGUED and given.keys() <= {"name", "arguments"}
+    return found if is_argued and is_object(found) else given
 
 
 def _text(arguments: Arguments) -> str:
@@ -225,14 +232,19 @@ def _text(arguments: Arguments) -> str:
 
 
 def _shared_folder(texts: list[str]) -> str:
-    """The longest beginning of different texts that ends with a slash and is more than the root."""
+    """The longest beginning of different paths or URLs that ends with a slash and is more than the root."""
     import os
 
-    if len(set(texts)) < 2:
+    if len(set(texts)) < 2 or not all(map(_is_place, texts)):
         return ""
     shared = os.path.commonprefix(texts)  # noqa: RUF071  cut at a slash in the next line
     folder = shared[: shared.rfind("/") + 1]
     return folder if folder.strip("/.") and not folder.endswith("://") else ""
+
+
+def _is_place(text: str) -> bool:
+    """Whether a text is a plain path or URL that does not lead out of its folder."""
+    return PLACE.fullmatch(text) is not None and not {".", ".."} & {*text.split("/")[1:]}
 
 
 def _is_number(value: Any) -> bool:
