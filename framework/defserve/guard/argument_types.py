@@ -7,6 +7,7 @@ error, because pydantic would then try the next branch of a union. It ends the c
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from contextvars import ContextVar
 from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
@@ -133,7 +134,15 @@ class Url:
         options: dict[str, Any] = {"schemes": self.schemes, "hosts": self.hosts, "private": self.private}
         if self.ports is not None:
             options["ports"] = self.ports
-        return PublicUrl(checked(urls.judge(text, **options), "URL refused", self.validator).url or text)
+        url = PublicUrl(checked(urls.judge(text, **options), "URL refused", self.validator).url or text)
+        if (seen := URLS.get()) is not None:
+            seen.append((url, self))
+        return url
+
+
+URLS: ContextVar[list[tuple[PublicUrl, Url]] | None] = ContextVar("defserve_urls", default=None)
+"""Where the URLs of a call are noted while its arguments are validated: later, in an author's own types and after an
+author's own validators, they could no longer be recognised. None: nobody wants them."""
 
 
 @dataclass(frozen=True)

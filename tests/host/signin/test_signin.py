@@ -332,6 +332,15 @@ async def test_a_client_acts_for_itself(there: Company) -> None:
         await call(there, ClientCredentials("me", private_key="no key"))
 
 
+async def test_a_client_that_acts_for_itself_asks_anew_where_others_refresh(there: Company) -> None:
+    there.token_fields["expires_in"] = 5
+    async with Remote(there.url, auth=ClientCredentials("me", "secret")).connect() as client:
+        assert await client.call("add") == "3"
+        there.tokens.clear()
+        assert await client.call("add") == "3"
+    assert [form["grant_type"] for form in there.forms] == ["client_credentials"] * 2
+
+
 async def test_a_signed_assertion_and_dpop_are_checked_with_the_public_keys(there: Company) -> None:
     from joserfc import jwk, jwt
 

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from inspect import isawaitable, iscoroutinefunction
 from typing import Any, Final
 
 from defserve.auth.proxy.vendors.table import Vendor
 from defserve.errors import UsageError
+
+log = logging.getLogger("defserve.auth")
 
 Allows = Callable[[Mapping[str, Any]], bool]
 """Whether a user with these claims may come in. `sub` is the id that never changes for a user of this vendor."""
@@ -20,9 +24,9 @@ _ID: Final = re.compile(r"[0-9]+|[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{
 
 
 def allows_of(allow: str | Sequence[str] | Allows, vendor: Vendor) -> Allows:
-    """What `allow` means for the users of a vendor. Raises UsageError if it lets nobody in."""
+    """What `allow` means for the users of a vendor. Raises UsageError if it lets nobody in, or is async."""
     if callable(allow):
-        return allow
+        return _careful(allow)
     given = [allow] if isinstance(allow, str) else list(allow)
     if not given or not all(given):
         raise UsageError("OAuthProxy(allow=…) lets nobody in", fix='name people, or give "*" for everybody')
@@ -41,6 +45,25 @@ def allows_of(allow: str | Sequence[str] | Allows, vendor: Vendor) -> Allows:
             or not called.isdisjoint(str(claims.get(name) or "").lower() for name in logins)
             or not addresses.isdisjoint(_addresses(claims, vendor))
         )
+
+    return allows
+
+
+def _careful(allow: Allows) -> Allows:
+    """An author's function. Nobody is let in if it fails, or if its answer would have to be awaited."""
+    if iscoroutinefunction(allow):
+        raise UsageError("OAuthProxy(allow=…) is an async function", fix="write def: it decides by the claims alone")
+
+    def allows(claims: Mapping[str, Any]) -> bool:
+        try:
+            said: object = allow(claims)
+        except Exception:
+            log.exception("OAuthProxy(allow=…) failed for %s, who is not let in", claims.get("sub"))
+            return False
+        if isawaitable(said):
+            log.error("OAuthProxy(allow=…) gave something to await, so nobody is let in: give True or False")
+            return False
+        return bool(said)
 
     return allows
 

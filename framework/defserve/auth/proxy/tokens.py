@@ -162,12 +162,13 @@ class ProxyTokens:
             raise OAuthError("invalid_target", "tokens are issued here for this server only")
 
     def _issued(self, grant: UserGrant, scopes: tuple[str, ...]) -> dict[str, Any]:
-        ends = int(min(grant.until, time.time() + ACCESS_SECONDS))
+        now = time.time()
+        ends = int(min(grant.until, now + ACCESS_SECONDS))
         access = self._seals.seal("access", [grant.id, scopes, ends], seconds=ACCESS_SECONDS)
         return {
             "access_token": access,
             "token_type": "Bearer",
-            "expires_in": int(ACCESS_SECONDS),
+            "expires_in": max(0, ends - int(now)),
             "refresh_token": self._seals.seal("refresh", [grant.id, grant.generation]),
             "scope": " ".join(scopes),
         }

@@ -139,7 +139,9 @@ class ClientCredentialsGrant:
         client = replace(self.client, method=SIGNED) if self.signing_key else method_for(self.client, issuer)
         form = {"grant_type": "client_credentials", "resource": wanted.found.resource.resource, **_scope(wanted)}
         endpoint = TokenEndpoint(issuer, client, wanted.fetcher, proof_key=wanted.key, signing_key=self.signing_key)
-        return replace(wanted.credential(client), tokens=await endpoint.tokens(form, wanted.scopes))
+        tokens = await endpoint.tokens(form, wanted.scopes)
+        # The client can ask anew whenever it wants (RFC 6749 §4.4.3), and a refresh would be without its signing key.
+        return replace(wanted.credential(client), tokens=replace(tokens, refresh_token=None))
 
 
 @dataclass(frozen=True, slots=True)

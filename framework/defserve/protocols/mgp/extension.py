@@ -332,8 +332,9 @@ class MGP(Extension):
     def _admit(self, call: Call, tool: Any) -> None:
         if self.access is not None:
             self.access.admit(call, tool)
-        if tool_security(tool) is not None:
+        if (found := tool_security(tool)) is not None:
             self.permissions.admit(call, tool)
+            found.begin()
 
     async def _judge(self, call: Call, tool: Any, arguments: dict[str, Any]) -> None:
         if (found := tool_security(tool)) is None:

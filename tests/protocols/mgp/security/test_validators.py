@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 import json
 import warnings
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple, NewType, TypedDict
 
 import pytest
-from pydantic import BaseModel, ConfigDict, Field, HttpUrl, SecretStr
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, HttpUrl, SecretStr, StringConstraints
 from typing_extensions import TypeAliasType
 
 from defserve import (
@@ -59,6 +60,23 @@ class Order(TypedDict):
 @dataclass(slots=True)
 class Slotted:
     url: PublicUrl
+
+
+NamedUrl = NewType("NamedUrl", PublicUrl)
+
+
+class OwnUrl(PublicUrl): ...
+
+
+class Link(NamedTuple):
+    url: PublicUrl
+
+
+class Two(BaseModel):
+    """What the first may reach, the second may not."""
+
+    inner: Annotated[PublicUrl, Url(private=("inside.example.com:8443",))]
+    outer: PublicUrl
 
 
 class Pair(NamedTuple):
@@ -304,6 +322,8 @@ def test_a_validator_is_still_a_function():
         str | ShellCommand,
         str | Annotated[ShellCommand, Shell()],
         PublicUrl | str | None,
+        OwnUrl | str,
+        NamedUrl | str,
         PublicUrl | Any,
         ShellCommand | object,
         Annotated[str, Code()] | str,
@@ -354,6 +374,13 @@ def test_a_guarded_type_beside_one_that_takes_something_else_is_fine(annotation:
         (dict[PublicUrl, int], {"https://inside.example.com/": 1}),
         (Slotted, {"url": "https://inside.example.com/"}),
         (Annotated[PublicUrl, Url(hosts=("inside.example.com",))], "https://inside.example.com/"),
+        (NamedUrl, "https://inside.example.com/"),
+        (OwnUrl, "https://inside.example.com/"),
+        (Link, ["https://inside.example.com/"]),
+        (deque[PublicUrl], ["https://inside.example.com/"]),
+        (Annotated[PublicUrl, AfterValidator(lambda url: url.rstrip("/"))], "https://inside.example.com/"),
+        (Annotated[PublicUrl, StringConstraints(strip_whitespace=True)], "https://inside.example.com/"),
+        (Two, {"inner": "https://inside.example.com:8443/", "outer": "https://inside.example.com/"}),
     ],
     ids=str,
 )

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 from defserve.errors import UsageError
-from defserve.guard.argument_types import PublicUrl, ShellCommand, Url
+from defserve.guard.argument_types import URLS, PublicUrl, ShellCommand, Url
 from defserve.guard.verdict import checked
 from defserve.protocols.mgp.security.guarded_types import Guard
 from defserve.protocols.mgp.security.security import Security
@@ -39,8 +39,12 @@ def argument_checks(
         elif one != "none" and (one not in covered or one in named):
             meant = _meant(tool, one, found, others=one not in covered)
             made += [_standard_check(one, meant)] if meant else []
-    urls = {name: url for name, guards in found.items() for url in reversed(guards) if isinstance(url, Url)}
-    return (*made, _address_check(urls)) if urls else tuple(made)
+    return (*made, _check_seen_addresses) if holds_urls(found) else tuple(made)
+
+
+def holds_urls(found: Mapping[str, list[Guard]]) -> bool:
+    """Whether URLs have to be noted while the arguments are validated."""
+    return any(isinstance(guard, Url) for guards in found.values() for guard in guards)
 
 
 def _own_check(tool: Tool, validator: Validator) -> ArgumentCheck:
@@ -91,14 +95,9 @@ def _standard_check(name: str, meant: list[str]) -> ArgumentCheck:
     return check
 
 
-def _address_check(urls: Mapping[str, Url]) -> ArgumentCheck:
-    async def check(egress: Egress | None, arguments: dict[str, Any]) -> None:
-        for name, guard in urls.items():
-            for url in _texts(arguments.get(name)):
-                if isinstance(url, PublicUrl):
-                    await _check_addresses(egress, url, guard)
-
-    return check
+async def _check_seen_addresses(egress: Egress | None, arguments: dict[str, Any]) -> None:
+    for url, guard in dict.fromkeys(URLS.get() or ()):
+        await _check_addresses(egress, url, guard)
 
 
 async def _check_addresses(egress: Egress | None, url: PublicUrl, guard: Url) -> None:

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 Guard: TypeAlias = Shell | Url | Within | Code
 _Branches: TypeAlias = tuple[Any, ...]
 
+_HAVE_FIELDS = ("__dataclass_fields__", "__total__", "_fields")
 # Types that accept any text.
 _TEXTS = (str, bytes, bytearray, PurePath)
 
@@ -40,11 +41,12 @@ def guards_of(tool: Tool) -> dict[str, list[Guard]]:
 def _walk(annotation: Any, seen: dict[int, Any]) -> Iterator[Guard | _Branches]:
     """Every guard in a type, and the branches of every union. A type that is in it twice is entered once."""
     annotation = getattr(annotation, "__value__", annotation)  # what `type Name = …` stands for
+    annotation = getattr(annotation, "__supertype__", annotation)
     if id(annotation) in seen:
         return
     seen[id(annotation)] = annotation  # kept alive, so that no other object gets its id
-    if isinstance(annotation, type) and annotation in GUARDED_TYPES:
-        yield GUARDED_TYPES[annotation]()
+    if (guard := _own_guard(annotation)) is not None:
+        yield guard()
         return
     origin, arguments = get_origin(annotation), get_args(annotation)
     if origin is Annotated:
@@ -58,19 +60,25 @@ def _walk(annotation: Any, seen: dict[int, Any]) -> Iterator[Guard | _Branches]:
             yield from _walk(inner, seen)
 
 
+def _own_guard(annotation: Any) -> type[Guard] | None:
+    """The guard of a type that is judged by itself, or of one that is made from it."""
+    bases = annotation.__mro__ if isinstance(annotation, type) else ()
+    return next((GUARDED_TYPES[base] for base in bases if base in GUARDED_TYPES), None)
+
+
 def _is_guarded(annotation: Any) -> bool:
     # Nothing seen so far counts: a type that was met before is guarded in each of its places.
     return any(not isinstance(met, tuple) for met in _walk(annotation, {}))
 
 
 def _fields(annotation: Any) -> list[Any]:
-    """The types of a model's, dataclass' or TypedDict's fields."""
+    """The types of a model's, dataclass', TypedDict's or NamedTuple's fields."""
     if not isinstance(annotation, type):
         return []
     fields = getattr(annotation, "model_fields", None)
     if is_mapping(fields):
         return [Annotated[f.annotation, *f.metadata] if f.metadata else f.annotation for f in fields.values()]
-    if hasattr(annotation, "__dataclass_fields__") or hasattr(annotation, "__total__"):
+    if any(hasattr(annotation, mark) for mark in _HAVE_FIELDS):
         from typing import get_type_hints
 
         try:
@@ -104,7 +112,7 @@ def _unguarded(given: Any, within: tuple[Any, ...] = ()) -> Any:
     if (annotation := getattr(given, "__value__", None)) is not None:
         return _unguarded(annotation, (*within, given))
     annotation = getattr(given, "__supertype__", given)
-    if inspect.isclass(annotation) and (annotation in GUARDED_TYPES or issubclass(annotation, _TEXTS)):
+    if inspect.isclass(annotation) and (_own_guard(annotation) or issubclass(annotation, _TEXTS)):
         return str
     origin, arguments = get_origin(annotation), get_args(annotation)
     if origin is Annotated:
