@@ -10,7 +10,8 @@ from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from typing import Annotated, Any, Literal, Never, TypedDict
 
 import pytest
-from pydantic import BaseModel, Field, computed_field
+from jsonschema import Draft202012Validator
+from pydantic import BaseModel, Field, PlainSerializer, SecretStr, computed_field, field_serializer, model_serializer
 
 from defserve.binding.results import NOTHING, Embedded, File, Image, Link, PackedResult, Part, Returns, Text
 from defserve.binding.signature import empty, read
@@ -49,6 +50,46 @@ class Movie(TypedDict):
 
 class Shade(enum.Enum):
     DARK = "dark"
+
+
+class Rank(enum.IntEnum):
+    LOW = 1
+
+
+class Right(enum.IntFlag):
+    READ = 1
+    WRITE = 2
+
+
+class Key(BaseModel, frozen=True):
+    x: int
+
+    def __str__(self) -> str:
+        return f"key {self.x}"
+
+
+class Priced(BaseModel):
+    price: float
+
+    @field_serializer("price")
+    def rounded(self, value: float):  # type: ignore[no-untyped-def]
+        return f"{value:.2f}"
+
+
+class Renamed(BaseModel):
+    x: int
+
+    @model_serializer
+    def other(self):  # type: ignore[no-untyped-def]
+        return {"y": self.x}
+
+
+class Said(BaseModel):
+    x: int
+
+    @field_serializer("x")
+    def text(self, value: int) -> str:
+        return str(value)
 
 
 def returns(annotation: Any, structured: bool | None = None, *, generator: bool = False) -> Returns:
@@ -92,6 +133,9 @@ PACKED: list[tuple[Any, Any, list[str], Any]] = [
     (list[int], [1, 2], ["[1,2]"], [1, 2]),
     (list[str], ["a"], ['["a"]'], ["a"]),
     (list[Report], [], ["[]"], []),
+    (list[str], ["caf\udce9"], ['["caf\ufffd"]'], ["caf\udce9"]),
+    (Movie, {"name": "caf\udce9"}, ['{"name":"caf\ufffd"}'], {"name": "caf\udce9"}),
+    (tuple[float, str], (1.5, "\udce9"), ['[1.5,"\ufffd"]'], [1.5, "\udce9"]),
     (tuple[int, str], (1, "a"), ['[1,"a"]'], [1, "a"]),
     (str | Point, "bare", ["bare"], "bare"),
     (Image, PICTURE, ["Image"], NOTHING),
@@ -114,6 +158,8 @@ LOOSE: list[tuple[Any, list[str], Any]] = [
     ({"a": 1}, ['{"a":1}'], {"a": 1}),
     ([1], ["[1]"], [1]),
     (["a", "b"], ['["a","b"]'], ["a", "b"]),
+    (["\udce9"], ['["\ufffd"]'], ["\udce9"]),
+    ({"\udce9": 1}, ['{"\ufffd":1}'], {"\ufffd": 1}),
     (Report(name="n"), ['{"name":"n","day":"2020-01-02"}'], {"name": "n", "day": "2020-01-02"}),
     (Point(1), ['{"x":1}'], {"x": 1}),
     (PICTURE, ["Image"], NOTHING),
@@ -166,6 +212,28 @@ def test_without_an_annotation_the_value_decides(
 def test_schemas_are_published_where_they_help(annotation: Any, schema: Any, scalar: Any) -> None:
     made = returns(annotation)
     assert (made.schema, made.scalar) == (schema, scalar)
+
+
+@for_each_row(
+    ("annotation", "value", "schema"),
+    [
+        (dict[Rank, int], {Rank.LOW: 1}, {"propertyNames": {"enum": ["1"]}}),
+        (dict[Key, int], {Key(x=1): 1}, {"additionalProperties": {"type": "integer"}}),
+        (list[Right], [Right.READ | Right.WRITE], {"items": {"title": "Right", "type": "integer"}}),
+        (dict[Right, int], {Right.READ | Right.WRITE: 1}, {"additionalProperties": {"type": "integer"}}),
+        (Priced, Priced(price=1), {"properties": {"price": {}}}),
+        (Renamed, Renamed(x=1), {}),
+        (list[Annotated[int, PlainSerializer(repr)]], [1], {"items": {}}),
+        (Said, Said(x=1), {"properties": {"x": {"type": "string"}}}),
+        (Mapping[str, SecretStr], {"a": SecretStr("b")}, {}),
+        (list[socket.AddressFamily], [socket.AF_INET], {}),
+    ],
+    ids=str,
+)
+def test_a_result_fits_its_own_schema(annotation: Any, value: Any, schema: Any) -> None:
+    made = returns(annotation)
+    assert made.schema is not None and {key: made.schema.get(key) for key in schema} == schema
+    Draft202012Validator(made.schema).validate(made.pack(value).structured)
 
 
 def test_the_output_schema_describes_what_is_written_not_what_is_read() -> None:

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable, Mapping
-from typing import Any, Final, cast, get_origin
+from typing import Any, Final, Literal, cast, get_origin
 
 import pydantic_core
-from pydantic_core import ValidationError
+from pydantic_core import PydanticSerializationError, ValidationError
 
 from defserve.binding.annotations import members, peel, spelled
 from defserve.binding.arguments.compact import walk
 from defserve.binding.arguments.schema import Fragment
 from defserve.binding.content import Audio, Part, Text
-from defserve.wire.jsonvalue import as_list, is_array
+from defserve.wire.jsonvalue import as_list, is_array, without_surrogates
 
 # Values of a broken result that are searched for a forgotten `await`: it may be large, or contain itself.
 LOOKED_AT = 10_000
@@ -76,7 +76,7 @@ class EmittedPart:
 
 def least_size(value: Any) -> int:
     """The least number of bytes that a yielded or emitted value takes in a result, without packing it."""
-    if isinstance(value, str):
+    if isinstance(value, str | bytes):
         return len(value) or 1  # so that a function that yields empty values for ever is stopped too
     if isinstance(value, EmittedPart):
         return least_size(value.part)
@@ -143,7 +143,7 @@ def _writer(made: Fragment, annotation: Any) -> Callable[[Any], str]:
     is_known = False
 
     def checked(plain: Any) -> str:
-        text = pydantic_core.to_json(plain, inf_nan_mode="constants").decode()
+        text = _json(plain, "constants")
         # No look at every value: the text tells. Single letters are found ten times as fast as words.
         if not (("N" in text and "NaN" in text) or ("I" in text and "Infinity" in text)):
             return text
@@ -212,7 +212,7 @@ def pack_any(value: Any) -> PackedResult:
         return PackedResult([part for item in value for part in pack_any(item).parts])
     if value is None or isinstance(value, str | Part):
         return PackedResult(_as_parts(value))
-    plain = _plain_any(value)
+    plain = plain_any(value)
     if isinstance(plain, dict | list):
         return PackedResult(_json(plain), plain)
     return PackedResult(_text(plain))
@@ -222,11 +222,15 @@ def pack_any_as_text(value: Any) -> PackedResult:
     return PackedResult(pack_any(value).parts)
 
 
-def _plain_any(value: Any) -> Any:
+def plain_any(value: Any) -> Any:
+    """The plain JSON data of any value. Raises ResultMismatch if it has none."""
     if isinstance(value, bytes | bytearray | memoryview):
         raise ResultMismatch('bytes were returned: return File(data=…, name="…") or Image(data=…, format="…") instead')
     try:
-        return pydantic_core.to_jsonable_python(value, by_alias=True)
+        try:
+            return pydantic_core.to_jsonable_python(value, by_alias=True)
+        except UnicodeEncodeError:  # lone surrogates in keys; those in values are met when they are written
+            return pydantic_core.to_jsonable_python(without_surrogates(value), by_alias=True)
     except (ValueError, RecursionError) as error:
         raise _misfit(value, NO_FORM, str(error).partition("\n")[0]) from None
 
@@ -237,8 +241,12 @@ def _text(plain: Any) -> list[Part] | str:
     return plain if isinstance(plain, str) else _json(plain)
 
 
-def _json(plain: Any) -> str:
-    return pydantic_core.to_json(plain, inf_nan_mode="null").decode()
+def _json(plain: Any, non_finite: Literal["null", "constants"] = "null") -> str:
+    try:
+        return pydantic_core.to_json(plain, inf_nan_mode=non_finite).decode()
+    except PydanticSerializationError:
+        # A name that the file system gave may hold lone surrogates.
+        return pydantic_core.to_json(without_surrogates(plain), inf_nan_mode=non_finite).decode()
 
 
 def _unfit(value: Any, wanted: str, reason: str = "") -> ResultMismatch:

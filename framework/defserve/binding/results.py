@@ -160,7 +160,7 @@ class _Planner:
         self.signature, self.structured = signature, structured
 
     def plan(self) -> Returns:
-        annotation = _answered(self.signature)
+        annotation = answered(self.signature)
         inner, _ = peel(annotation)
         if self.signature.flow in _ITERATORS and annotation is self.signature.returns:
             self.refuse_values(annotation, inner)
@@ -233,7 +233,7 @@ _YIELDING = {abc.AsyncIterator, abc.AsyncGenerator, abc.AsyncIterable, abc.Itera
 _ITERATORS = {"generator": "Iterator", "async_generator": "AsyncIterator"}
 
 
-def _answered(signature: Signature) -> Any:
+def answered(signature: Signature) -> Any:
     """The annotation of one answer: of the awaited value, or of each yielded value."""
     annotation = signature.returns
     inner, _ = peel(annotation)

@@ -7,7 +7,7 @@ from typing import Any, TypeGuard
 
 from pydantic_core import PydanticSerializationError, from_json, to_json
 
-from defserve.wire.jsonvalue import excess, is_array, is_object
+from defserve.wire.jsonvalue import excess, is_object, without_surrogates
 from defserve.wire.messages import (
     INVALID_PARAMS,
     INVALID_REQUEST,
@@ -105,7 +105,7 @@ def encode(value: Any) -> bytes:
     except PydanticSerializationError as error:
         if "surrogates" not in str(error):
             raise
-        return to_json(_without_surrogates(value), inf_nan_mode="null")
+        return to_json(without_surrogates(value), inf_nan_mode="null")
 
 
 def encode_early(value: Any) -> Encoded:
@@ -171,13 +171,3 @@ def _readable_id(value: Any) -> Id | None:
 def _null_id_notification(id: Any, method: str, params: Any, raw: dict[str, Any]) -> Notification | None:
     # Some clients write notifications with `"id": null`. A layer that knows the method may accept it as one.
     return Notification(method, params, raw) if id is None and is_object(params) else None
-
-
-def _without_surrogates(value: Any) -> Any:
-    if isinstance(value, str):
-        return value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
-    if is_object(value):
-        return {_without_surrogates(k): _without_surrogates(v) for k, v in value.items()}
-    if is_array(value):
-        return [_without_surrogates(item) for item in value]
-    return value

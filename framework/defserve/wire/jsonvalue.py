@@ -44,3 +44,14 @@ def excess(value: Any, depth: int, keys: int) -> str | None:
             return None
         level = below
     return f"nested deeper than {depth} levels"
+
+
+def without_surrogates(value: Any) -> Any:
+    """The value with U+FFFD for each lone surrogate, which no JSON text can hold."""
+    if isinstance(value, str):
+        return value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    if is_object(value):
+        return {without_surrogates(k): without_surrogates(v) for k, v in value.items()}
+    if is_array(value):
+        return [without_surrogates(item) for item in value]
+    return value

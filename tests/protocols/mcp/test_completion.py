@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from collections.abc import AsyncIterator, Iterator
 from typing import Annotated, Any
 
 import pytest
@@ -45,6 +46,23 @@ async def test_one_text_is_one_value_and_none_is_none():
     async with server.connect() as client:
         assert (await client.complete("route", argument="start", value="h"))["values"] == ["here"]
         assert (await client.complete("route", argument="start", value=""))["values"] == []
+
+
+async def test_values_that_are_yielded_are_suggested():
+    server = dispatcher()
+
+    @server.completion("route", "start")
+    def blocking(value: str) -> Iterator[str]:
+        yield f"{value}1"
+        yield f"{value}2"
+
+    @server.completion("route", "to")
+    async def waiting(value: str) -> AsyncIterator[str]:
+        yield f"{value}3"
+
+    async with server.connect() as client:
+        assert (await client.complete("route", argument="start", value="s"))["values"] == ["s1", "s2"]
+        assert (await client.complete("route", argument="to", value="s"))["values"] == ["s3"]
 
 
 async def test_an_argument_is_completed_under_the_name_it_is_listed_with():

@@ -1,8 +1,10 @@
 from __future__ import annotations
 
-from typing import Any, Literal
+from collections.abc import AsyncIterator, Iterator
+from typing import Annotated, Any, Literal
 
 import pytest
+from pydantic import Field
 
 from defserve import Assistant, Embedded, Image, Message, Server, Text, UsageError, User
 from defserve.errors import PeerError
@@ -40,6 +42,50 @@ async def test_what_a_function_returns_becomes_messages(value: Any, messages: li
     async with server.connect() as client:
         written = (await client.prompt("write"))["messages"]
         assert [(message["role"], message["content"]) for message in written] == messages
+
+
+async def test_an_optional_argument_that_was_left_blank_is_left_out():
+    server = Server("s", "1")
+
+    @server.prompt
+    def write(
+        count: int | None = None, loud: bool = False, tone: Literal["a", "b"] | None = None, note: str = "none",
+        names: list[str] | None = None, size: Annotated[int, Field(alias="how_many")] = 7,
+    ) -> str:  # fmt: skip
+        return repr((count, loud, tone, note, names, size))
+
+    @server.prompt
+    def need(count: int, loud: bool = False) -> str:
+        return "needed"
+
+    async with server.connect() as client:
+        blank = dict.fromkeys(["count", "loud", "tone", "note", "names", "how_many"], "")
+        written = (await client.prompt("write", **blank))["messages"]
+        assert written[0]["content"]["text"] == "(None, False, None, '', None, 7)"
+        for arguments in ({"count": "", "loud": ""}, {"count": "1", "loud": "maybe"}, {"loud": ""}):
+            with pytest.raises(PeerError, match="count|loud"):
+                await client.prompt("need", **arguments)
+
+
+async def test_what_a_generator_yields_becomes_messages():
+    server = Server("s", "1")
+
+    @server.prompt
+    def blocking() -> Iterator[Message | str]:
+        yield "hello"
+        yield Assistant("hello")
+
+    @server.prompt
+    async def waiting() -> AsyncIterator[Message]:
+        yield User("hello")
+        yield Assistant("hello")
+
+    async with server.connect() as client:
+        for name in ("blocking", "waiting"):
+            written = (await client.prompt(name))["messages"]
+            assert [(message["role"], message["content"]) for message in written] == [
+                ("user", HELLO), ("assistant", HELLO),
+            ]  # fmt: skip
 
 
 @pytest.mark.req("MCP-5.3")

@@ -111,6 +111,126 @@ def test_what_cannot_be_rewritten_is_reported_with_its_line(written: str, line: 
     assert any(found.line == line and note in found.text for found in notes), notes
 
 
+@for_each_row(
+    "written wanted",
+    [
+        ("import mcp.types as types\nx = types.Root\n", "import mcp.types as types\nx = types.Root\n"),
+        ("from mcp import types\nx = types.Root\n", "from mcp import types\nx = types.Root\n"),
+        ("import fastmcp\nx = fastmcp.__version__\n", "import fastmcp\nx = fastmcp.__version__\n"),
+        ("from mcp.server.stdio import stdio_server\nstdio_server()\n", "from mcp.server.stdio import stdio_server\n"),
+        ('from mcp import types\ndef f(a: "list[types.Root]"): ...\n', "from mcp import types\n"),
+        ("import os; import mcp\nx = mcp.Tool\n", "import os; import mcp\n"),
+    ],
+)
+def test_an_import_that_is_still_used_stays_and_is_reported(written: str, wanted: str) -> None:
+    text, notes = migrate(f"from fastmcp import FastMCP\n{written}mcp_server = FastMCP('m')\n")
+    assert text.startswith(f"from defserve import Server\n{wanted}")
+    assert "has no counterpart" in notes[0].text
+
+
+def test_each_line_that_still_uses_an_import_is_reported() -> None:
+    text = "from fastmcp import FastMCP\nimport mcp.types as types\n\nmcp = FastMCP('m')\na = types.Root\n"
+    assert [note.line for note in migrate(f"{text}\n\ndef f():\n    return types.ImageContent()\n").notes] == [5, 9]
+
+
+@for_each_row(
+    "written wanted",
+    [
+        (
+            "try:\n    from fastmcp import FastMCP\nexcept ImportError:\n    from mcp.server.fastmcp import FastMCP\n",
+            "from defserve import Server\n",
+        ),
+        (
+            "try:\n    from fastmcp import FastMCP\n    FOUND = True\nexcept ImportError:\n    FOUND = False\n",
+            "from defserve import Server\ntry:\n    FOUND = True\nexcept ImportError:\n    FOUND = False\n",
+        ),
+        (
+            "try: from fastmcp import FastMCP\nexcept ImportError: raise\nelse:\n    FOUND = True\n",
+            "from defserve import Server\nFOUND = True\n",
+        ),
+        (
+            "if TYPE_CHECKING:\n    from fastmcp import Context\nfrom fastmcp import FastMCP\n",
+            "from defserve import Server\n",
+        ),
+        (
+            "if NEW:\n    from fastmcp import FastMCP\nelse:\n    from mcp.server.fastmcp import FastMCP\n",
+            "from defserve import Server\nif NEW:\n    pass\nelse:\n    pass\n",
+        ),
+        ("import os\n\ndef f():\n    import fastmcp\n    return fastmcp.FastMCP()\nfrom fastmcp import FastMCP\n",
+         'import os\nfrom defserve import Server\n\ndef f():\n    return Server("server")\n'),
+        ("import os; from fastmcp import FastMCP\n", "from defserve import Server\nimport os\n"),
+        ("from .mcp import a\nfrom fastmcp import FastMCP\n", "from .mcp import a\nfrom defserve import Server\n"),
+    ],
+)  # fmt: skip
+def test_our_import_stands_in_the_module_wherever_theirs_stood(written: str, wanted: str) -> None:
+    head = '"""About."""\nfrom __future__ import annotations\n'
+    text = migrate(f"{head}{written}server = FastMCP('m')\n").text
+    assert text == f"{head}{wanted}server = Server('m')\n"
+
+
+def test_annotations_in_quotes_are_rewritten() -> None:
+    text = migrate(
+        "from fastmcp import Context, FastMCP\nfrom mcp import types\n\nmcp = FastMCP('m')\n\n@mcp.tool\n"
+        "async def f(ctx: 'Context', kind: Literal['a']) -> 'list[types.TextContent | types.ImageContent]':\n"
+        "    await ctx.info('a')\n"
+    ).text
+    assert "import types" not in text
+    assert "f(ctx: Context, kind: Literal['a']) -> 'list[Text | Image]':\n    ctx.log.info('a')" in text
+
+
+LOW_LEVEL = """from mcp import types
+from mcp.server import Server
+from mcp.server.stdio import stdio_server
+app = Server("m")
+@app.list_tools()
+async def tools() -> list[types.Tool]:
+    return [types.Tool(name="a", inputSchema={"type": "object"})]
+@app.call_tool()
+async def call(name: str, arguments: dict) -> list[types.TextContent | types.ImageContent | types.EmbeddedResource]:
+    return [types.TextContent(type="text", text=name)]
+async def main():
+    async with stdio_server() as (read, write):
+        await app.run(read, write, app.create_initialization_options())
+"""
+
+
+def test_the_types_of_the_sdk_in_a_signature_become_ours() -> None:
+    text, notes = migrate(f'{LOW_LEVEL}if __name__ == "__main__":\n    asyncio.run(main())\n')
+    assert notes == [] and "types" not in text
+    assert "arguments: dict) -> list[Text | Image | Embedded]:" in text
+    assert isinstance(steps.loaded("low", text.replace("app", "server")), Server)
+
+
+def test_a_main_that_did_more_or_is_used_elsewhere_is_reported() -> None:
+    did_more = LOW_LEVEL.replace("main():\n", "main():\n    await connect()\n")
+    assert [tuple(note) for note in migrate(f"{did_more}entry = main\n").notes] == [
+        (11, "main is left out: do the rest of it in a lifespan"),
+        (15, "main is left out: call server.run()"),
+    ]
+
+
+def test_a_low_level_server_inside_a_function_is_left_alone() -> None:
+    inside = "async def serve():\n" + "".join(f"    {line}\n" for line in LOW_LEVEL.splitlines())
+    assert migrate(inside).text == inside
+    assert [tuple(note) for note in migrate(inside).notes] == [
+        (5, "the server is made in a function: move it and its functions to the module, and migrate again")
+    ]
+
+
+@for_each_row(
+    "written line note",
+    [
+        ("from PIL import Image\nfrom fastmcp.utilities.types import Image as Picture\nPicture()", 3, "Image is also"),
+        ("from fastmcp.exceptions import *", 3, "what * brings is not known"),
+        ("proxy = FastMCP.as_proxy(x)", 3, "FastMCP.as_proxy has no counterpart"),
+        ("asyncio.run(made().run_async())", 3, "made.run_async is left as it is: write run()"),
+    ],
+)
+def test_what_would_break_is_reported(written: str, line: int, note: str) -> None:
+    notes = migrate(f"{HEAD}{written}\n").notes
+    assert any(found.line == line and note in found.text for found in notes), notes
+
+
 def test_other_programs_are_left_alone() -> None:
     text = "import json\n\n\nclass FastMCP: ...\n"
     assert migrate(text).text == text and "nothing of FastMCP" in migrate(text).notes[0].text

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
+from enum import Flag
 from typing import Any, ClassVar, Literal
 
 from pydantic import TypeAdapter
-from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue, JsonSchemaWarningKind
+from pydantic.json_schema import GenerateJsonSchema, JsonRef, JsonSchemaValue, JsonSchemaWarningKind
 from pydantic_core import core_schema
 
 Mode = Literal["validation", "serialization"]
@@ -52,12 +54,39 @@ class TitlelessJsonSchema(GenerateJsonSchema):
         return _untitled(super().typed_dict_schema(schema), schema)
 
     def enum_schema(self, schema: core_schema.EnumSchema) -> JsonSchemaValue:
-        return _untitled(super().enum_schema(schema), schema)
+        made = _untitled(super().enum_schema(schema), schema)
+        if self.mode == "serialization" and issubclass(schema["cls"], Flag):
+            del made["enum"]  # flags may be combined
+        return made
+
+    def ser_schema(self, schema: Any) -> JsonSchemaValue | None:
+        """Nothing is known of an author's serializer that does not say what it returns."""
+        made = super().ser_schema(schema)
+        if made is None and (function := schema.get("function")) is not None:
+            module: str = getattr(function, "__module__", None) or ""
+            # Those of pydantic and of ours write what the JSON Schema of their type says.
+            return None if module.partition(".")[0] in ("pydantic", "defserve") else {}
+        return made
+
+    def dict_schema(self, schema: core_schema.DictSchema) -> JsonSchemaValue:
+        made = super().dict_schema(schema)
+        if (ref := made.get("propertyNames", {}).get("$ref")) is not None:
+            keys = self.get_schema_from_definitions(JsonRef(ref)) or {}
+            if keys.get("type") != "string":
+                made.pop("propertyNames")
+                made |= _text_keys(keys.get("enum", ()))
+        return made
 
     def tagged_union_schema(self, schema: core_schema.TaggedUnionSchema) -> JsonSchemaValue:
         made = super().tagged_union_schema(schema)
         made.pop("discriminator", None)
         return made
+
+
+def _text_keys(values: Sequence[Any]) -> JsonSchemaValue:
+    """`propertyNames` for keys of other types, which are texts in JSON; empty if there is no list of them."""
+    names = [str(value) for value in values if type(value) in (str, int)]
+    return {"propertyNames": {"enum": names}} if names and len(names) == len(values) else {}
 
 
 def _untitled(made: JsonSchemaValue, schema: Any) -> JsonSchemaValue:

@@ -33,7 +33,7 @@ class Completion:
 
     @classmethod
     def of(cls, function: Callable[..., Any], *, find_provider: FindProvider, owner: Any = None) -> Completion:
-        bound = Function(function, find_provider)
+        bound = Function(function, find_provider, gathers=True)
         if all(p.name != "value" for p in bound.signature.parameters):
             raise UsageError(
                 f"completion function {bound.signature.name!r} does not take `value`",

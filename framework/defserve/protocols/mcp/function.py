@@ -67,9 +67,19 @@ class Function:
     A function with sync dependencies is never inline.
 
     A `plain` function is given Python values by name, so its parameters need no JSON form and no types.
+    A generator that `gathers` returns a list of what it yielded. Otherwise that is `Emitted` by the call.
     """
 
-    __slots__ = ("signature", "arguments", "injection", "inline", "_begin", "_one_thread", "_wholly_blocking")
+    __slots__ = (
+        "signature",
+        "arguments",
+        "injection",
+        "inline",
+        "_begin",
+        "_gathers",
+        "_one_thread",
+        "_wholly_blocking",
+    )
 
     def __init__(
         self,
@@ -79,7 +89,9 @@ class Function:
         inline: bool = False,
         schema: Mapping[str, Any] | ExplicitArguments | None = None,
         plain: bool = False,
+        gathers: bool = False,
     ) -> None:
+        self._gathers = gathers
         self.signature: Signature = read(function, find_provider, explicit=plain or schema is not None)
         self.arguments = _arguments(self.signature, schema, plain)
         self._plan(InjectionPlan.of(self.signature.injected), inline)
@@ -88,6 +100,8 @@ class Function:
         self.injection, flow = injection, self.signature.flow
         self.inline = inline and not (injection is not None and injection.blocking)
         self._begin = _inline if self.inline and flow == "sync" else _FLOWS[flow]
+        if self._gathers and flow in _GATHERING:
+            self._begin = _GATHERING[flow]
         blocks = flow in ("sync", "generator") and self._begin is not _inline
         self._one_thread = injection is not None and injection.needs_one_thread(blocks)
         self._wholly_blocking = blocks and injection is not None and injection.only_blocks
@@ -155,8 +169,11 @@ async def _threaded(call: Call, function: Callable[..., Any], kwargs: dict[str, 
     return await call.engine.in_thread(partial(function, **kwargs))
 
 
-async def _async_generator(call: Call, function: Callable[..., Any], kwargs: dict[str, Any]) -> None:
-    emitted = call.local(Emitted)
+async def _async_generator(
+    call: Call, function: Callable[..., Any], kwargs: dict[str, Any], *, gathers: bool = False
+) -> list[Any]:
+    # A tool may read a resource within its call, so what that yields is kept apart.
+    emitted = Emitted() if gathers else call.local(Emitted)
     generator = function(**kwargs)
     try:
         async for part in generator:
@@ -165,10 +182,13 @@ async def _async_generator(call: Call, function: Callable[..., Any], kwargs: dic
                 await emitted.sink.room()
     finally:
         await generator.aclose()
+    return emitted.parts
 
 
-async def _threaded_generator(call: Call, function: Callable[..., Any], kwargs: dict[str, Any]) -> None:
-    emitted = call.local(Emitted)
+async def _threaded_generator(
+    call: Call, function: Callable[..., Any], kwargs: dict[str, Any], *, gathers: bool = False
+) -> list[Any]:
+    emitted = Emitted() if gathers else call.local(Emitted)
 
     def run() -> None:
         for part in function(**kwargs):
@@ -177,11 +197,19 @@ async def _threaded_generator(call: Call, function: Callable[..., Any], kwargs: 
             emitted.add(call, part)
 
     await call.engine.in_thread(run)
+    return emitted.parts
 
 
-_FLOWS: dict[str, Callable[[Any, Callable[..., Any], dict[str, Any]], Coroutine[Any, Any, Any]]] = {
+_Begin = Callable[[Any, Callable[..., Any], dict[str, Any]], Coroutine[Any, Any, Any]]
+
+_FLOWS: dict[str, _Begin] = {
     "async": _async,
     "sync": _threaded,
     "generator": _threaded_generator,
     "async_generator": _async_generator,
+}
+
+_GATHERING: dict[str, _Begin] = {
+    "generator": partial(_threaded_generator, gathers=True),
+    "async_generator": partial(_async_generator, gathers=True),
 }

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from defserve.binding.content import Part
 from defserve.core.call import Call
 from defserve.core.registry import Registry
-from defserve.errors import UsageError
+from defserve.errors import BadArguments, UsageError
 from defserve.protocols.mcp.function import FindProvider, Function, nothing_injectable
 from defserve.protocols.mcp.items import (
     ANSWER_PARAMS,
@@ -54,7 +54,7 @@ class Prompt(Item[PromptOptions]):
     ) -> Prompt:
         """Read a function into a prompt. Raises UsageError for anything that could not be called."""
         options = options or PromptOptions()
-        bound = Function(function, find_provider, inline=options.inline)
+        bound = Function(function, find_provider, inline=options.inline, gathers=True)
         check_values(options, bound.signature)
         name = checked_name("prompt", options.name, bound.signature)
         check_running(f"prompt {name!r}", options, bound.signature)
@@ -85,6 +85,21 @@ class Prompt(Item[PromptOptions]):
             ]
         return described | self.metadata(dialect)
 
+    def validate(self, arguments: Params) -> dict[str, Any]:
+        """The keyword arguments for the function. Raises BadArguments.
+
+        Forms of hosts send "" for what a person left blank. It counts as left out where it is no value of the type.
+        """
+        try:
+            return self.function.arguments.validate(arguments)
+        except BadArguments as error:
+            refused = {problem.field for problem in error.problems}
+            optional = {p.wire_name for p in self.function.signature.parameters if not p.required}
+            blank = {name for name in refused & optional if arguments.get(name) == ""}
+            if not blank:
+                raise
+            return self.function.arguments.validate({k: v for k, v in arguments.items() if k not in blank})
+
     def result(self, call: Call, value: Any) -> Params:
         """What its function returned, as `GetPromptResult`."""
         result: Params = {"messages": [message.wire(dialect_of(call)) for message in messages(value)]}
@@ -110,7 +125,7 @@ class Prompts:
         seconds = prompt.begin(call)
         if not ANSWER_PARAMS.isdisjoint(params):
             await read_answers(call)
-        value = await prompt.function.run(call, prompt.function.arguments.validate(arguments), seconds)
+        value = await prompt.function.run(call, prompt.validate(arguments or {}), seconds)
         return prompt.result(call, value)
 
 

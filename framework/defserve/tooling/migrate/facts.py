@@ -21,6 +21,8 @@ class Facts:
     servers: set[str] = field(default_factory=set[str])
     low_level: set[str] = field(default_factory=set[str])
     """Variables that hold a server of the low level."""
+    low_level_inside: list[cst.CSTNode] = field(default_factory=list[cst.CSTNode])
+    """Servers of the low level that are made in a function: what belongs to them is not found."""
     contexts: set[str] = field(default_factory=set[str])
     addresses: dict[str, dict[str, cst.BaseExpression]] = field(
         default_factory=dict[str, dict[str, cst.BaseExpression]]
@@ -80,6 +82,13 @@ class _Imports(cst.CSTVisitor):
 class _Values(cst.CSTVisitor):
     def __init__(self, facts: Facts) -> None:
         self._facts = facts
+        self._depth = 0
+
+    def visit_FunctionDef(self, node: cst.FunctionDef) -> None:
+        self._depth += 1
+
+    def leave_FunctionDef(self, original_node: cst.FunctionDef) -> None:
+        self._depth -= 1
 
     def visit_Assign(self, node: cst.Assign) -> None:
         for target in node.targets:
@@ -101,6 +110,10 @@ class _Values(cst.CSTVisitor):
             self._facts.addresses[name] = {option: options[option] for option in known if option in options}
         elif kind == "LowLevelServer":
             self._facts.low_level.add(name)
+            if self._depth:
+                self._facts.low_level_inside.append(value)
+        elif isinstance(value.func, cst.Attribute) and self._facts.called(value.func.value) in SERVERS:
+            self._facts.servers.add(name)  # `FastMCP.from_openapi(…)`
 
     def visit_Param(self, node: cst.Param) -> None:
         if node.annotation is None:

@@ -51,9 +51,12 @@ class LowLevel:
                     (function, f"@{name} has no counterpart that could be written: see docs on migrating")
                 )
         text = cst.Module([]).code_for_node(function)
+        main = function.name.value
         for server in self._facts.low_level:
             if f"{server}.run(" in text and "stdio_server" in text and not function.decorators:
-                self._mains[function.name.value] = server
+                self._mains[main] = server
+                if any(_is_more_than_serving(each, server) for each in function.body.body):
+                    self.problems.append((function, f"{main} is left out: do the rest of it in a lifespan"))
 
     def _written_out(self, function: cst.FunctionDef) -> list[cst.Call] | None:
         body = function.body.body if isinstance(function.body, cst.IndentedBlock) else ()
@@ -64,6 +67,11 @@ class LowLevel:
         found = [element.value for element in returned.value.elements]
         tools = [each for each in found if isinstance(each, cst.Call) and self._facts.called(each.func) == "Tool"]
         return tools if len(tools) == len(found) and tools else None
+
+    @property
+    def mains(self) -> set[str]:
+        """The functions that serve on stdio. They are left out."""
+        return set(self._mains)
 
     def served_by(self, function: str | None) -> str | None:
         """The server that a function serves on stdio; None for any other function."""
@@ -105,3 +113,8 @@ class LowLevel:
             f"    return {wait}{function.name.value}({code(name)}, arguments)\n"
         )
         return cst.parse_statement(text)
+
+
+def _is_more_than_serving(statement: cst.CSTNode, server: str) -> bool:
+    code = cst.Module([]).code_for_node(statement).strip()
+    return not code.startswith(('"', "'", "#")) and "stdio_server" not in code and f"{server}." not in code

@@ -29,21 +29,29 @@ def migrate(source: str, name: str = "server") -> Migration:
         raise UsageError(
             "migrate needs libcst, which is not installed", fix='pip install "defserve[migrate]"'
         ) from None
-    from libcst.metadata import MetadataWrapper
+    from libcst.metadata import MetadataWrapper, PositionProvider
 
     from defserve.tooling.migrate.facts import read
+    from defserve.tooling.migrate.quotes import unquoted
     from defserve.tooling.migrate.rewriting import Rewriting
 
     try:
-        wrapper = MetadataWrapper(cst.parse_module(source))
+        module = cst.parse_module(source)
     except cst.ParserSyntaxError as error:
         raise UsageError(f"line {error.raw_line}: it is not Python", fix="correct it first") from None
-    facts = read(wrapper.module)
-    if not _is_theirs(facts):
+    if not _is_theirs(known := read(module)):
         return Migration(source, [Note(1, "nothing of FastMCP or the official SDK is imported here")])
+    wrapper = MetadataWrapper(unquoted(module, known))
+    facts = read(wrapper.module)
+    if inside := facts.low_level_inside:
+        lines = (wrapper.resolve(PositionProvider)[node].start.line for node in inside)
+        return Migration(source, [Note(line, _INSIDE) for line in lines])
     rewriting = Rewriting(facts, name)
     text = wrapper.visit(rewriting).code
     return Migration(text, sorted(set(rewriting.notes)))
+
+
+_INSIDE = "the server is made in a function: move it and its functions to the module, and migrate again"
 
 
 def _is_theirs(facts: Facts) -> bool:

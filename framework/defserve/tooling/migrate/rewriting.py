@@ -14,8 +14,10 @@ from defserve.tooling.migrate.facts import Facts, is_context
 from defserve.tooling.migrate.imports import Imports
 from defserve.tooling.migrate.low_level import LowLevel
 from defserve.tooling.migrate.notes import Note
+from defserve.tooling.migrate.quotes import quoted
 from defserve.tooling.migrate.tables import (
     APPS,
+    CONTENT,
     CONTEXT,
     CONTEXT_WITHOUT,
     ITEM_OPTIONS,
@@ -23,7 +25,9 @@ from defserve.tooling.migrate.tables import (
     NAMES,
     SERVER_WITHOUT,
     SERVERS,
+    VERBS,
 )
+from defserve.tooling.migrate.uses import uses_of
 
 SHOWN = frozenset({"ToolError", "ResourceError", "PromptError", "NotFoundError"})
 """Exceptions whose text a model reads."""
@@ -42,10 +46,15 @@ class Rewriting(cst.CSTTransformer):
         self.notes: list[Note] = []
         self._untouched: set[cst.CSTNode] = set()
         self._within: list[bool] = []
+        self._annotations = self._calls = self._here = 0
+        self._lines: dict[cst.CSTNode, int] = {}
+        """Of names that are left as they are: where they stood."""
+        self._bound: dict[str, int] = {}
+        """Names that the program gives to things of its own, and where."""
 
     def _line(self, node: cst.CSTNode) -> int:
-        found: Any = self.get_metadata(PositionProvider, node)
-        return found.start.line
+        found: Any = self.get_metadata(PositionProvider, node, None)
+        return found.start.line if found is not None else self._lines.get(node, self._here or 1)
 
     def _say(self, node: cst.CSTNode, text: str) -> None:
         self.notes.append(Note(self._line(node), text))
@@ -63,23 +72,47 @@ class Rewriting(cst.CSTTransformer):
         self._untouched.add(node.name)
 
     def visit_ImportFrom(self, node: cst.ImportFrom) -> bool:
-        for name, hint in self._imports.without(node):
-            self._say(node, f"{name} has no counterpart: {hint}")
+        for alias in () if isinstance(node.names, cst.ImportStar) else node.names:
+            name = alias.evaluated_alias or alias.evaluated_name
+            if name not in self._facts.names:
+                self._bound[name] = self._line(node)
         return False
 
     def visit_Import(self, node: cst.Import) -> bool:
         return False
 
+    def visit_ClassDef(self, node: cst.ClassDef) -> None:
+        self._bound[node.name.value] = self._line(node)
+
+    def visit_Annotation(self, node: cst.Annotation) -> None:
+        self._annotations += 1
+
+    def leave_Annotation(self, original_node: cst.Annotation, updated_node: cst.Annotation) -> cst.Annotation:
+        self._annotations -= 1
+        return updated_node
+
+    def leave_SimpleString(self, original_node: cst.SimpleString, updated_node: cst.SimpleString) -> cst.SimpleString:
+        self._lines[updated_node] = self._here = self._line(original_node)
+        inner = quoted(original_node) if self._annotations and not self._calls else None
+        if inner is None:
+            return updated_node
+        made = inner.visit(self)
+        assert isinstance(made, cst.BaseExpression)
+        code = cst.Module([]).code_for_node(made)
+        changed = original_node.with_changes(value=f"{original_node.quote}{code}{original_node.quote}")
+        self._lines[changed] = self._here
+        return changed
+
     def leave_Name(self, original_node: cst.Name, updated_node: cst.Name) -> cst.BaseExpression:
+        self._lines[updated_node] = self._line(original_node)
         if original_node in self._untouched:
             return updated_node
         return self._ours(original_node, updated_node)
 
     def _ours(self, original: cst.CSTNode, updated: Any) -> Any:
-        called = self._facts.called(original)
-        if called is None or called not in NAMES:
-            return updated
-        return cst.Name(self._imports.need(NAMES[called]))
+        called = self._facts.called(original) or ""
+        ours = NAMES.get(called) or (CONTENT.get(called) if self._annotations else None)
+        return cst.Name(self._imports.need(ours)) if ours is not None else updated
 
     def leave_Attribute(self, original_node: cst.Attribute, updated_node: cst.Attribute) -> cst.BaseExpression:
         if self._facts.called(original_node) is not None:
@@ -94,13 +127,20 @@ class Rewriting(cst.CSTTransformer):
                 return updated_node.with_changes(attr=cst.Name(CONTEXT[last]))
             if last in CONTEXT_WITHOUT and last != "request_context":
                 self._say(original_node, f"{full} has no counterpart: {CONTEXT_WITHOUT[last]}")
-        if head in self._facts.servers and last in SERVER_WITHOUT:
+        is_server = head in self._facts.servers or self._facts.called(original_node.value) in SERVERS
+        if is_server and last in SERVER_WITHOUT:
             self._say(original_node, f"{full} has no counterpart: {SERVER_WITHOUT[last]}")
+        if not is_server and last in VERBS:
+            self._say(original_node, f"{full} is left as it is: write {VERBS[last]} if it is a server")
         return updated_node
 
     # -- calls -------------------------------------------------------------------------------------------
 
+    def visit_Call(self, node: cst.Call) -> None:
+        self._calls += 1
+
     def leave_Call(self, original_node: cst.Call, updated_node: cst.Call) -> cst.BaseExpression:
+        self._calls -= 1
         called = self._facts.called(original_node.func)
 
         def say(text: str) -> None:
@@ -204,6 +244,7 @@ class Rewriting(cst.CSTTransformer):
     # -- functions ---------------------------------------------------------------------------------------
 
     def visit_FunctionDef(self, node: cst.FunctionDef) -> None:
+        self._bound[node.name.value] = self._line(node)
         self._within.append(self._declared(node) == "tool")
 
     def visit_Raise(self, node: cst.Raise) -> None:
@@ -262,12 +303,15 @@ class Rewriting(cst.CSTTransformer):
             self.notes.append(Note(line, text))
 
     def leave_Module(self, original_node: cst.Module, updated_node: cst.Module) -> cst.Module:
-        return self._imports.replaced(updated_node)
-
-    def leave_SimpleStatementLine(
-        self, original_node: cst.SimpleStatementLine, updated_node: cst.SimpleStatementLine
-    ) -> cst.BaseStatement | cst.FlattenSentinel[cst.BaseStatement] | cst.RemovalSentinel:
-        return self._imports.statement(original_node, updated_node)
+        made = self._imports.replaced(original_node, updated_node)
+        for node, text in self._imports.problems:
+            self._say(node, text)
+        for use in uses_of(made):
+            if use.name in self._low_level.mains:
+                self._say(use.node, f"{use.name} is left out: call server.run()")
+        for name in self._imports.needed & self._bound.keys():
+            self.notes.append(Note(self._bound[name], f"{name} is also a name of defserve, used here: rename this one"))
+        return made
 
 
 _COMMA = cst.Comma(whitespace_after=cst.SimpleWhitespace(" "))

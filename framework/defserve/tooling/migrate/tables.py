@@ -26,8 +26,17 @@ NAMES: Final[Mapping[str, str]] = {
     "UserMessage": "User",
     "AssistantMessage": "Assistant",
     "TextContent": "Text",
+    "LowLevelServer": "Server",
 }
 """A name of theirs → ours, in `defserve`."""
+
+CONTENT: Final[Mapping[str, str]] = {
+    "ImageContent": "Image",
+    "AudioContent": "Audio",
+    "EmbeddedResource": "Embedded",
+    "ResourceLink": "Link",
+}
+"""Names that become ours in annotations alone: ours are made from other values."""
 
 VANISHING: Final = frozenset({"ToolAnnotations", "CurrentContext", "stdio_server", "InitializationOptions",
                               "NotificationOptions"})  # fmt: skip
@@ -42,6 +51,15 @@ WITHOUT: Final[Mapping[str, str]] = {
     "get_http_headers": "ctx.principal is who calls; a call does not depend on how it came",
     "ToolResult": "return the value itself, or a list of Text, Image, …",
     "CallToolResult": "return the value itself, or a list of Text, Image, …",
+    "ImageContent": 'write Image(data, "image/png"), with bytes that are not base64',
+    "AudioContent": 'write Audio(data, "audio/wav"), with bytes that are not base64',
+    "EmbeddedResource": "write Embedded(uri, text=…)",
+    "ResourceLink": "write Link(uri, name)",
+    "Tool": "write a function for each, with @server.tool(schema=…)",
+    "stdio_server": "server.run() serves on stdio",
+    "InitializationOptions": "server.run() needs no options",
+    "NotificationOptions": "server.run() needs no options",
+    "ToolAnnotations": 'write annotations={"readOnlyHint": True}',
     "StaticTokenVerifier": 'Server(auth=StaticTokens({token: "name"}))',
     "JWTVerifier": "Server(auth=JWT(…))",
     "create_proxy": "server.mount(Command(…)) or server.mount(Remote(…))",
@@ -107,6 +125,19 @@ SERVER_WITHOUT: Final[Mapping[str, str]] = {
     "session_manager": "nothing: server.asgi() needs no wiring",
     "settings": "options of Server(…) and server.run(…)",
 }
+
+VERBS: Final[Mapping[str, str]] = {
+    "run_async": "run()",
+    "run_stdio_async": "run()",
+    "run_http_async": "run(on=…)",
+    "run_streamable_http_async": "run(on=…)",
+    "run_sse_async": "run(on=…, legacy_sse=True)",
+    "http_app": "asgi()",
+    "streamable_http_app": "asgi()",
+    "sse_app": "asgi(legacy_sse=True)",
+    "import_server": "mount(…)",
+}
+"""Verbs of their servers that ours have under another name."""
 
 APPS: Final[Mapping[str, str]] = {
     "http_app": "", "streamable_http_app": "", "asgi_app": "", "sse_app": "legacy_sse=True",

@@ -1,10 +1,11 @@
 from __future__ import annotations
 
+from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
 import pytest
 
-from defserve import Embedded, Image, Link, Server, Text, UsageError
+from defserve import Context, Embedded, Image, Limits, Link, Server, Text, UsageError
 from defserve.errors import PeerError
 from tests.rows import for_each_row
 
@@ -20,6 +21,8 @@ CONTENTS: list[tuple[Any, str | None, list[dict[str, Any]]]] = [
     (Image(PNG), None, [{"uri": "a://b", "mimeType": "image/png", "blob": "iVBORw0KGgo="}]),
     ({"k": 1}, None, [{"uri": "a://b", "mimeType": "application/json", "text": '{"k":1}'}]),
     ([1, 2], None, [{"uri": "a://b", "mimeType": "application/json", "text": "[1,2]"}]),
+    ({"\udce9": ["\udce9"]}, None, [{"uri": "a://b", "mimeType": "application/json", "text": '{"\ufffd":["\ufffd"]}'}]),
+    ([float("nan")], None, [{"uri": "a://b", "mimeType": "application/json", "text": "[null]"}]),
     (
         Text("t", meta={"x.org/k": 1}), None,
         [{"uri": "a://b", "mimeType": "text/plain", "text": "t", "_meta": {"x.org/k": 1}}],
@@ -47,6 +50,94 @@ async def test_what_a_function_returns_becomes_contents(value: Any, mime_type: s
 
     async with server.connect() as client:
         assert await client.read("a://b") == contents
+
+
+# What a generator yields, and the contents read, without their URI.
+YIELDED: list[tuple[list[Any], list[dict[str, Any]]]] = [
+    (["one\n", "two\n"], [{"mimeType": "text/plain", "text": "one\ntwo\n"}]),
+    ([b"\0", b"\1"], [{"mimeType": "application/octet-stream", "blob": "AAE="}]),
+    (
+        ["a", "b", Image(PNG), "c", Text("d")],
+        [
+            {"mimeType": "text/plain", "text": "ab"},
+            {"mimeType": "image/png", "blob": "iVBORw0KGgo="},
+            {"mimeType": "text/plain", "text": "c"},
+            {"mimeType": "text/plain", "text": "d"},
+        ],
+    ),
+    ([{"k": 1}, "x"], [{"mimeType": "application/json", "text": '[{"k":1},"x"]'}]),
+    ([], [{"mimeType": "application/json", "text": "[]"}]),
+]
+
+
+@for_each_row(("values", "contents"), YIELDED)
+async def test_what_a_generator_yields_is_joined(values: list[Any], contents: list[dict[str, Any]]):
+    server = Server("s", "1")
+
+    @server.resource("a://sync")
+    def blocking() -> Iterator[Any]:
+        yield from values
+
+    @server.resource("a://async")
+    async def waiting() -> AsyncIterator[Any]:
+        for value in values:
+            yield value
+
+    async with server.connect() as client:
+        for uri in ("a://sync", "a://async"):
+            assert await client.read(uri) == [{"uri": uri, **each} for each in contents]
+
+
+async def test_a_generator_that_yields_no_text_is_an_empty_text():
+    server = Server("s", "1")
+
+    @server.resource("a://b")
+    def lines() -> Iterator[str]:
+        yield from ()
+
+    @server.resource("a://c")
+    async def chunks() -> AsyncIterator[bytes]:
+        for chunk in ():
+            yield chunk
+
+    async with server.connect() as client:
+        assert (await client.read("a://b"))[0]["text"] == ""
+        assert (await client.read("a://c"))[0]["blob"] == ""
+
+
+async def test_what_a_resource_yields_is_no_part_of_the_tool_that_reads_it():
+    server = Server("s", "1")
+
+    @server.resource("a://b")
+    def lines() -> Iterator[str]:
+        yield "of the resource"
+
+    @server.tool
+    async def read(ctx: Context) -> str:
+        ctx.emit("emitted ")
+        contents = await server.mcp.resources.read_within(ctx.call, "a://b")
+        return contents[0]["text"].removeprefix("of ")
+
+    async with server.connect() as client:
+        assert [part["text"] for part in (await client.call_raw("read"))["content"]] == ["emitted ", "the resource"]
+
+
+@pytest.mark.parametrize("piece", ["x" * 400, b"x" * 400], ids=["text", "bytes"])
+async def test_a_generator_that_yields_too_much_is_stopped(piece: Any):
+    server = Server("s", "1", limits=Limits(response=1000))
+    yielded = 0
+
+    @server.resource("a://b")
+    def endless() -> Iterator[Any]:
+        nonlocal yielded
+        while True:
+            yielded += 1
+            yield piece
+
+    async with server.connect() as client:
+        with pytest.raises(PeerError, match="larger than 1000 bytes"):
+            await client.read("a://b")
+    assert yielded == 3
 
 
 async def test_a_resource_of_no_bytes_says_so():

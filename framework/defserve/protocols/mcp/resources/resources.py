@@ -5,9 +5,12 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
 from defserve.binding.content import Part, Text
+from defserve.binding.packers import plain_any
+from defserve.binding.results import answered
 from defserve.core.call import Call
 from defserve.core.registry import Registry
 from defserve.errors import UsageError
@@ -27,10 +30,12 @@ from defserve.protocols.mcp.lifecycle import Dialect, dialect_cache_hints, diale
 from defserve.protocols.mcp.listing import Listing
 from defserve.protocols.mcp.params import text
 from defserve.protocols.mcp.resources.cache import ResourceCache
+from defserve.wire.codec import encode
 from defserve.wire.jsonvalue import is_array
 from defserve.wire.messages import Params
 
 if TYPE_CHECKING:
+    from defserve.binding.signature import Signature
     from defserve.protocols.mcp.resources.uri_template import UriTemplate
 
 URI_LENGTH = 8 * 1024
@@ -78,7 +83,7 @@ class Resource(Item[ResourceOptions]):
     ) -> Resource:
         """Read a function into a resource; template variables and parameters have to match."""
         options = options or ResourceOptions()
-        bound = Function(function, find_provider, inline=options.inline)
+        bound = Function(function, find_provider, inline=options.inline, gathers=True)
         check_values(options, bound.signature)
         where, names = bound.signature.where, {p.name: p for p in bound.signature.parameters}
         template = _template(uri, where) if "{" in uri else None
@@ -138,7 +143,9 @@ class Resource(Item[ResourceOptions]):
         return {"contents": found, **dialect_cache_hints(dialect, int(left * 1000))}
 
     def contents(self, uri: str, value: Any, dialect: Dialect) -> list[Params]:
-        """What its function returned for a URI, as the wire has it."""
+        """What its function returned or yielded for a URI, as the wire has it."""
+        if self.function.streams:
+            value = _joined(value, self.function.signature)
         return contents(uri, value, self.options.mime_type, dialect)
 
 
@@ -229,9 +236,24 @@ def contents(uri: str, value: Any, mime_type: str | None, dialect: Dialect) -> l
         return [content.contents(uri, value, mime_type, dialect)]
     if is_array(value) and value and all(isinstance(item, Part | str | bytes) for item in value):
         return [found for item in value for found in contents(uri, item, mime_type, dialect)]
-    from pydantic_core import to_json
+    return [{"uri": uri, "mimeType": mime_type or "application/json", "text": encode(plain_any(value)).decode()}]
 
-    return [{"uri": uri, "mimeType": mime_type or "application/json", "text": to_json(value).decode()}]
+
+def _joined(yielded: list[Any], signature: Signature) -> Any:
+    """What a generator yielded, with neighbouring texts in one text and neighbouring bytes in one blob."""
+    if not yielded:
+        return {str: "", bytes: b""}.get(answered(signature), yielded)
+    if not all(isinstance(item, Part | str | bytes) for item in yielded):
+        return yielded
+    made: list[Any] = []
+    for kind, run in groupby(yielded, _piece_of):
+        pieces = list(run)
+        made += pieces if kind is None else [kind().join(pieces)]
+    return made
+
+
+def _piece_of(item: Any) -> Any:
+    return next((kind for kind in (str, bytes) if isinstance(item, kind)), None)
 
 
 def _problem(options: ResourceOptions) -> str | None:
