@@ -11,7 +11,7 @@ from typing import Any
 import httpx2
 import pytest
 
-from defserve import Security, Server, UsageError
+from defserve import Argument, Security, Server, Transform, UsageError
 from defserve.auth import Principal
 from defserve.openapi import ApiKey, Basic, Bearer, PerCaller, pages
 from tests.asgi import Peer, living, with_tokens
@@ -194,6 +194,41 @@ async def test_each_caller_has_credentials_of_its_own() -> None:
         assert len(api.asked) == 1
 
 
+@for_each_row("name", ["X-Tenant", "x-tenant"])
+async def test_a_header_that_the_author_sets_is_no_argument(name: str) -> None:
+    parameters = (parameter(name, "header", required=True), parameter("Sid", "cookie"), parameter("q"))
+    api = RecordingApi()
+    pinned = {"X-Tenant": "acme", "Accept": "application/xml", "Cookie": "sid=1; theme=dark"}
+    paths = {"/me": {"get": operation(*parameters, parameter("lang", "cookie"), operationId="me")}}
+    async with api.server(paths, headers=pinned, auth=ApiKey("key", header="x-TENANT-key")).connect() as client:
+        assert list((await client.tools())[0]["inputSchema"]["properties"]) == ["q", "lang"]
+        assert (await client.call_raw("me", {name: "evil"}))["isError"] and api.asked == []
+        await client.call("me", q="a", lang="en")
+    sent = [pair for pair in api.last.headers.multi_items() if pair[0] in ("x-tenant", "accept", "cookie")]
+    assert sorted(sent) == [
+        ("accept", "application/xml"),
+        ("cookie", "sid=1; theme=dark; lang=en"),
+        ("x-tenant", "acme"),
+    ]
+
+
+@for_each_row("name", ["Authorization", "authorization"])
+async def test_credentials_come_after_the_headers_of_the_author(name: str) -> None:
+    api = RecordingApi()
+    async with api.server(PETS, headers={name: "old"}, auth=Bearer("token")).connect() as client:
+        await client.call("list_pets")
+    assert api.last.headers.get_list("authorization") == ["Bearer token"]
+
+
+async def test_a_form_keeps_its_content_type_whatever_the_author_sets() -> None:
+    api = RecordingApi()
+    schema = {"type": "object", "properties": {"file": {"type": "string", "format": "binary"}}}
+    paths = {"/f": {"post": operation(operationId="f", body={"multipart/form-data": {"schema": schema}})}}
+    async with api.server(paths, headers={"Content-Type": "application/json"}).connect() as client:
+        await client.call("f", file={"text": "a"})
+    assert api.last.headers["content-type"].startswith("multipart/form-data; boundary=")
+
+
 def test_bad_credentials_are_refused_at_once() -> None:
     for wrong in (lambda: Bearer("with\nbreak"), lambda: ApiKey("k"), lambda: Basic("a:b", "c"), lambda: Bearer("")):
         with pytest.raises(UsageError):
@@ -330,6 +365,35 @@ async def test_pages_follows_them_all() -> None:
         assert [page["structuredContent"]["page"] async for page in pages(c, "p")] == [1, 2, 3]
         assert {request.url.host for request in api.asked} == {"api.example.com"}
         assert len([page async for page in pages(c, "p", most=2)]) == 2
+
+
+@for_each_row(
+    "changes pages_seen",
+    [
+        ({"page": Argument(name="seite"), "q": Argument(fixed="x")}, [1, 2, 3]),
+        ({"page": Argument(name="q"), "q": Argument(name="page")}, [1, 2, 3]),
+        ({"page": Argument(default=2)}, [2, 3]),
+        ({"page": Argument(fixed=1)}, [1]),
+    ],
+)
+async def test_the_next_page_is_said_in_the_words_of_a_transform(
+    changes: dict[str, Argument], pages_seen: list[int]
+) -> None:
+    def answer(request: httpx2.Request) -> httpx2.Response:
+        page = int(request.url.params["page"]) if "page" in request.url.params else 1
+        link = {"link": f'</p?page={page + 1}&q=x>; rel="next"'} if page < 3 else {}
+        return httpx2.Response(200, json={"page": page}, headers=link)
+
+    parameters = (parameter("page", kind="integer"), parameter("q"))
+    paths = {"/p": {"get": operation(*parameters, operationId="p")}}
+    own = RecordingApi(answer).server(paths, transform=Transform(arguments={"p": changes}))
+    outer = Server("outer")
+    outer.mount(RecordingApi(answer).server(paths), prefix="api", transform=Transform(arguments={"p": changes}))
+    for server, name in ((own, "p"), (outer, "api_p")):
+        async with server.connect() as client:
+            results = [result async for result in pages(client, name)]
+        assert [result["structuredContent"]["page"] for result in results] == pages_seen
+        assert "There is more" not in json.dumps(results[-1])
 
 
 def test_a_plain_server_loads_none_of_it() -> None:

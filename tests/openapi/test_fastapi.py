@@ -69,6 +69,12 @@ def shop() -> tuple[FastAPI, list[str]]:
     async def upload(files: Annotated[list[UploadFile], File()], note: Annotated[str, Form()] = "") -> dict[str, Any]:
         return {"note": note, "files": [[file.filename, (await file.read()).decode()] for file in files]}
 
+    @app.post("/labels")
+    async def label(
+        file: UploadFile, tags: Annotated[list[str], Form()], sizes: Annotated[list[int], Form()]
+    ) -> dict[str, Any]:
+        return {"tags": tags, "sizes": sizes}
+
     @app.get("/me")
     def me(caller: Annotated[str, Depends(token)]) -> str:
         return caller
@@ -99,12 +105,28 @@ async def test_operations_of_an_app_are_tools() -> None:
             "note": "two",
             "files": [["1.txt", "one"], ["2.txt", "two"]],
         }
+        labelled = await client.call("label", file={"text": "hi"}, tags=["a", "b"], sizes=[1, 2])
+        assert labelled == {"tags": ["a", "b"], "sizes": [1, 2]}
         assert "of-the-server" not in str(await client.call_raw("me"))
         assert "Bearer [redacted]" in str(await client.call_raw("me"))
         failed = await client.call_raw("broken")
         assert failed["isError"] and "hunter2" not in str(failed)
         assert await client.call("remove", name="tea") == "Done (204)." and told[-1] == "removed tea"
     assert told[-1] == "down"
+
+
+async def test_one_function_for_several_methods_is_a_tool_for_each() -> None:
+    app = FastAPI()
+
+    @app.api_route("/jobs", methods=["GET", "POST", "DELETE"], tags=["work"])
+    def jobs(request: Request) -> dict[str, str]:
+        return {"method": request.method}
+
+    with pytest.warns(UserWarning, match="Duplicate Operation ID"):
+        server = Server.from_fastapi(app)
+    async with server.connect() as client:
+        for method in ("get", "post", "delete"):
+            assert await client.call(f"{method}_jobs") == {"method": method.upper()}
 
 
 async def test_a_value_reaches_no_other_route() -> None:

@@ -17,7 +17,7 @@ from defserve.openapi.marks import hints_of, security_of
 from defserve.openapi.naming.tools import names_of
 from defserve.openapi.naming.words import joined, words
 from defserve.openapi.options import ImportOptions
-from defserve.openapi.requests.auth import checked
+from defserve.openapi.requests.auth import checked, pinned
 from defserve.openapi.requests.in_process import InProcessApp
 from defserve.openapi.requests.sending import Sender
 from defserve.openapi.schemas.schemas import Schemas
@@ -44,6 +44,7 @@ class Api:
         self.schemas = Schemas(self.references)
         self.auth = checked(options.auth)
         self.headers = dict(options.headers)
+        self.pinned = frozenset(pinned(self.headers))
         self.slashes = frozenset(options.slashes)
         self.skipped: list[str] = []
         self.on_changed: Callable[[], None] = _nothing

@@ -23,7 +23,7 @@ class ImportOptions:
                  be on a private network
     variables    values for the variables in the address of the document's server
     auth         who calls the API: `Bearer`, `Basic`, `ApiKey`, or `PerCaller`
-    headers      sent with every request
+    headers      sent with every request. A parameter of the same name is no argument
     include      the operations to serve, by patterns: `tag:users`, `/users/*`, `GET`, `GET /users/*`, `list_*`
     exclude      those not to serve
     marks        what a tool may do, by patterns: `{"POST /search": "safe"}`. By default GET is safe, DELETE dangerous

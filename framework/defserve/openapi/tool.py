@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from defserve.binding.arguments.explicit import ExplicitArguments
+from defserve.binding.arguments.explicit import ExplicitArguments, fits
 from defserve.binding.arguments.schema import Arguments
 from defserve.binding.docs import Docs
 from defserve.binding.packers import NOTHING, PackedResult
@@ -46,6 +46,19 @@ class ApiResult:
     next: dict[str, Any] | None
 
 
+class _OutsideName(str):
+    """The name of an argument outside, sent through a transform as if it were a value."""
+
+    __slots__ = ()
+
+
+def _as_named_outside(arguments: Arguments | ExplicitArguments, given: dict[str, Any]) -> dict[str, Any] | None:
+    """Arguments of an operation under the names that callers use. None if a transform sets one of them itself."""
+    names = {name: _OutsideName(name) for name in arguments.schema.get("properties", {})}
+    outside = {own: name for own, name in arguments.validate(names).items() if isinstance(name, _OutsideName)}
+    return {outside[own]: value for own, value in given.items()} if given.keys() <= outside.keys() else None
+
+
 class OperationArguments(Arguments):
     """The arguments of an operation. Their schema, and what checks them, are made when they are first needed."""
 
@@ -72,6 +85,8 @@ class OperationArguments(Arguments):
         return False
 
     def validate(self, given: dict[str, Any] | None) -> dict[str, Any]:
+        if given and any(isinstance(value, _OutsideName) for value in given.values()):
+            return given  # see _as_named_outside
         properties = self.plan.properties
         meant = {
             name: unquoted(value, properties[name]) if name in properties else value
@@ -108,7 +123,7 @@ class OperationTool(Tool):
 
     def __init__(self, name: str, options: ToolOptions, operation: Operation, api: Api, base: str) -> None:
         self.operation, self._api, self._base = operation, api, base
-        hidden = api.auth.fills if api.auth is not None else ()
+        hidden = (*api.pinned, *(api.auth.fills if api.auth is not None else ()))
         self._arguments = OperationArguments(lambda: RequestPlan(operation, api.schemas, hidden))
         returns = ApiReturns(operation, api.schemas, api.references)
         super().__init__(name, options, OperationFunction(name, self._arguments, self._send), returns, None)
@@ -128,7 +143,7 @@ class OperationTool(Tool):
     async def _send(self, call: Call, arguments: dict[str, Any]) -> ApiResult:
         api, plan = self._api, self._arguments.plan
         request = build(self.operation, plan, self._base, arguments, api.slashes)
-        request.headers = {**api.headers, **request.headers}
+        request.headers |= api.headers
         secrets: tuple[str, ...] = ()
         if api.auth is not None and not self.operation.is_public:
             auth = await api.auth.of(call) if isinstance(api.auth, PerCaller) else api.auth
@@ -150,11 +165,11 @@ class OperationTool(Tool):
     def result(self, call: Call, value: Any) -> dict[str, Any]:
         assert isinstance(value, ApiResult)
         found = super().result(call, value.packed)
-        if value.next:
-            said = ", ".join(f"{name}={json.dumps(given, ensure_ascii=False)}" for name, given in value.next.items())
+        if value.next and (more := _as_named_outside(self.function.arguments, value.next)):
+            said = ", ".join(f"{name}={json.dumps(given, ensure_ascii=False)}" for name, given in more.items())
             found["content"].append({"type": "text", "text": f"There is more. Call again with {said}."})
             if "meta" in dialect_of(call).has:
-                found["_meta"] = {**found.get("_meta", {}), NEXT_KEY: value.next}
+                found["_meta"] = {**found.get("_meta", {}), NEXT_KEY: more}
         return found
 
 
@@ -163,13 +178,7 @@ def _fits(structured: Any, schema: JsonSchema, size: int) -> bool:
         return False
     if size > LONGEST_CHECKED:
         return True
-    import jsonschema
-
-    try:
-        checks: Any = jsonschema.Draft202012Validator(schema)
-        return checks.is_valid(structured)
-    except Exception:
-        return False  # a schema that cannot be used promises nothing
+    return fits(structured, schema)
 
 
 async def _operation() -> None:

@@ -190,6 +190,51 @@ def test_a_union_looks_at_a_few_errors_of_each_branch(union: str) -> None:
     assert 0 < asked < 200
 
 
+def test_unions_inside_unions_end_after_a_number_of_steps() -> None:
+    form = {"type": "object", "properties": {"x": {"$ref": "#/$defs/a"}}}
+    made = ExplicitArguments({**form, "$defs": {"a": {"anyOf": [form, {**form, "required": ["x"]}]}}})
+    value: Any = 3
+    for _ in range(30):
+        value = {"x": value}
+
+    def refused() -> None:
+        with pytest.raises(BadArguments, match="too many forms to check"):
+            made.validate(value)
+
+    assert calls_of(refused) < 3_000_000
+    assert made.validate({"x": {"x": {}}}) == {"x": {"x": {}}}
+
+
+def test_a_long_list_is_checked_to_its_end() -> None:
+    forms = [{"type": "object", "properties": {"kind": {"const": n}}} for n in range(4)]
+    made = ExplicitArguments({"type": "object", "properties": {"x": {"type": "array", "items": {"oneOf": forms}}}})
+    assert len(made.validate({"x": [{"kind": 3}] * 1_500})["x"]) == 1_500
+
+
+@for_each_row(
+    "step value fits",
+    [
+        (0.01, 19.99, True),
+        (0.01, 4.35, True),
+        (0.01, 4.355, False),
+        (0.01, 3, True),
+        (0.1, 1e308, True),
+        (5e-324, 1e308, True),
+        (0.01, 5e-324, False),
+        (3, 10**400, False),
+        (0.01, float("inf"), False),
+        (0.01, float("nan"), False),
+    ],
+)
+def test_a_multiple_is_one_as_it_is_written(step: float, value: float, fits: bool) -> None:
+    made = ExplicitArguments({"type": "object", "properties": {"x": {"type": "number", "multipleOf": step}}})
+    if fits:
+        made.validate({"x": value})
+    else:
+        with pytest.raises(BadArguments, match="x: must be a multiple of"):
+            made.validate({"x": value})
+
+
 def test_a_value_of_two_forms_is_refused_where_one_is_wanted() -> None:
     made = ExplicitArguments({"type": "object", "properties": {"x": {"oneOf": [{"type": "integer"}, {"minimum": 3}]}}})
     assert made.validate({"x": 1}) == {"x": 1}

@@ -10,6 +10,7 @@ import pytest
 
 from defserve import Server, UsageError
 from defserve.openapi.documents.loading import load
+from defserve.openapi.documents.yaml_text import read_yaml
 from tests.openapi.apis import document, operation
 from tests.rows import for_each_row
 
@@ -58,6 +59,7 @@ def test_yaml_is_read_as_json_would_be() -> None:
 BOMB = "a: &a [x, x, x, x, x, x, x, x, x]\n" + "\n".join(
     f"{chr(98 + n)}: &{chr(98 + n)} [{', '.join(['*' + chr(97 + n)] * 9)}]" for n in range(12)
 )
+MERGED_BOMB = f"a: &a {{{', '.join(f'k{n}: 0' for n in range(2_000))}}}\nb: [{', '.join(['{<<: *a}'] * 501)}]"
 
 
 @for_each_row(
@@ -71,7 +73,9 @@ BOMB = "a: &a [x, x, x, x, x, x, x, x, x]\n" + "\n".join(
         ("[1,\n2]", "holds no object"),
         ("a: [\n", "neither JSON nor YAML"),
         (BOMB, "aliases make more than"),
+        (MERGED_BOMB, "merge keys"),
         ("a: &a\n  b: *a\n", "an alias stands inside"),
+        ("a: &a\n  <<: *a\n", "an alias stands inside"),
         ("a: !!python/object/apply:os.system ['true']\n", "neither JSON nor YAML"),
         ('{"a":' * 300 + "1" + "}" * 300, "nested deeper"),
         ('{"a":' * 100_000 + "1" + "}" * 100_000, "neither JSON nor YAML|nested deeper"),
@@ -82,6 +86,14 @@ BOMB = "a: &a [x, x, x, x, x, x, x, x, x]\n" + "\n".join(
 def test_what_is_no_document_is_refused(source: Any, problem: str) -> None:
     with pytest.raises(UsageError, match=problem):
         Server.from_openapi(source, base_url="https://api.example.com")
+
+
+def test_a_merge_key_of_yaml_brings_what_it_names() -> None:
+    text = "a: &a {x: 1, y: 1}\nb: &b {y: 2, z: 2}\nc: {<<: [*a, *b], x: 3}\nd: {<<: *b}\ne: {<<: text}\n"
+    found = read_yaml(text)
+    assert found["c"] == {"x": 3, "y": 1, "z": 2} and found["d"] == {"y": 2, "z": 2} and found["e"] == {"<<": "text"}
+    doubled = "a0: &a0 {x: 1}\n" + "".join(f"a{n + 1}: &a{n + 1} {{<<: [*a{n}, *a{n}]}}\n" for n in range(20))
+    assert read_yaml(doubled)["a20"] == {"x": 1}
 
 
 def test_a_reference_to_another_file_is_followed_only_if_that_is_allowed(tmp_path: Path) -> None:

@@ -53,6 +53,12 @@ def test_operations_of_one_name_are_told_apart_by_what_differs() -> None:
     assert names_of(same) == ["list", "users_list", "post_list", "get_list", "get_things_by_id", "alone"]
 
 
+@for_each_row("said", ["get", "post", "delete"])
+def test_one_function_for_several_methods_has_a_name_for_each(said: str) -> None:
+    same = [one(method, "/jobs/{id}", f"jobs_jobs__id__{said}", "work") for method in ("get", "post", "delete")]
+    assert names_of(same) == ["get_jobs", "post_jobs", "delete_jobs"]
+
+
 def test_a_long_name_keeps_its_beginning_and_its_end() -> None:
     name = preferred(
         one("get", "/x", "actionsListSelectedRepositoriesEnabledForTheGithubActionsOfAnOrganizationInEnterprise")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import Any
+from urllib.parse import quote
 
 from defserve.openapi.documents.operations import Parameter
 from defserve.openapi.requests.styles import cookie_pairs, in_header, in_path, query_pairs
@@ -33,6 +34,9 @@ def parameter(place: str, style: str, explode: bool, **more: Any) -> Parameter:
         ("form", True, "a&b=c#d e+", "color=a%26b%3Dc%23d%20e%2B"),
         ("form", True, True, "color=true"),
         ("form", True, 1.5, "color=1.5"),
+        ("form", True, 3.0, "color=3"),
+        ("form", False, [3.0, -0.0], "color=3,0"),
+        ("form", True, 1e300, "color=1e%2B300"),
         ("form", True, "é\ud800", "color=%C3%A9%3F"),
     ],
 )
@@ -44,6 +48,25 @@ def test_reserved_characters_and_json_in_a_query() -> None:
     assert [*query_pairs(parameter("query", "form", True, reserved=True), "a/b?c&d#e")] == ["color=a/b?c%26d%23e"]
     assert [*query_pairs(parameter("query", "form", True, media="application/json"), RGB)] == [
         "color=%7B%22R%22%3A%20100%2C%20%22G%22%3A%20200%2C%20%22B%22%3A%20150%7D"
+    ]
+
+
+@for_each_row(
+    "media written",
+    [("application/json", '"é"'), ("application/x+json; a=b", '"é"'), ("*/*", '"é"'), ("text/plain", "é")],
+)
+def test_a_parameter_with_a_media_type_is_json_only_if_that_says_so(media: str, written: str) -> None:
+    coded = quote(written, safe="")
+    assert [*query_pairs(parameter("query", "form", True, media=media), "é")] == [f"color={coded}"]
+    assert [*cookie_pairs(parameter("cookie", "form", True, media=media), "é")] == [f"color={coded}"]
+    assert in_path(parameter("path", "simple", False, media=media), "é", "color", slashes=False) == coded
+    header = in_header(parameter("header", "simple", False, media=media), "e", "color")
+    assert header == written.replace("é", "e")
+
+
+def test_the_keys_of_json_in_a_cookie_are_no_cookies() -> None:
+    assert [*cookie_pairs(parameter("cookie", "form", True, media="application/json"), {"sid": "x"})] == [
+        "color=%7B%22sid%22%3A%20%22x%22%7D"
     ]
 
 

@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from defserve import Server
+from defserve.binding.arguments.explicit import fits
 from defserve.errors import BadArguments
 from defserve.openapi.documents.references import References
 from defserve.openapi.schemas.schemas import Schemas
@@ -47,6 +48,13 @@ def ref(name: str) -> Json:
          {"type": "object", "properties": {"a": {"type": "string"}, "b": {"type": "integer"}}, "required": ["a", "b"]}),
         ({"oneOf": [{"type": "string"}, {"type": "integer"}]}, {"oneOf": [{"type": "string"}, {"type": "integer"}]}),
         (False, {"not": {}}),
+        ({"type": "string", "const": "a", "nullable": True},
+         {"anyOf": [{"type": "string", "const": "a"}, {"type": "null"}]}),
+        ({"allOf": [{"properties": {"a": {"type": "object", "properties": {"b": {"type": "string"}}}}},
+                    {"properties": {"a": {"type": "object", "properties": {"c": {"type": "string"}},
+                                          "additionalProperties": False}}}]},
+         {"type": "object", "properties": {"a": {"type": "object", "properties": {"b": {"type": "string"},
+                                                                                  "c": {"type": "string"}}}}}),
     ],
 )  # fmt: skip
 def test_a_schema_says_the_same_in_the_newer_words(schema: Any, made: Json) -> None:
@@ -66,6 +74,82 @@ def test_fields_that_only_one_side_writes_are_left_out() -> None:
     assert list(converted(schema)["properties"]) == ["name", "secret"]
     assert converted(schema)["required"] == ["name", "secret"]
     assert list(converted(schema, "response")["properties"]) == ["id", "name"]
+
+
+def test_a_field_is_hidden_by_what_it_refers_to() -> None:
+    schema = {"type": "object", "required": ["id", "name"], "properties": {"id": ref("Id"), "name": {}}, "minLength": 1}
+    made = converted({**schema, "allOf": [{"maxProperties": 9}]}, Id={"type": "integer", "readOnly": True})
+    assert made["required"] == ["name"] and list(made["properties"]) == ["name"]
+    assert list(converted(schema, "response", Id={"type": "integer", "readOnly": True})["properties"]) == ["id", "name"]
+
+
+@for_each_row("more", [{}, {"description": "One."}, {"default": {}}, {"minProperties": 1}])
+def test_null_fits_a_nullable_reference(more: Json) -> None:
+    target = {"type": "object", "properties": {"x": {"type": "string"}}}
+    for schema in ({"nullable": True, "allOf": [ref("A")], **more}, {"nullable": True, **ref("A"), **more}):
+        made = converted(schema, A=target)
+        assert fits(None, made) and not fits(3, made), made
+
+
+def test_keywords_beside_a_reference_count_from_3_1_on() -> None:
+    beside = {**ref("A"), "properties": {"y": {"type": "integer"}}, "required": ["y"], "description": "Both."}
+    target = {"type": "object", "properties": {"x": {"type": "string"}}}
+    assert converted(beside, A=target) == {
+        "type": "object",
+        "properties": {"x": {"type": "string"}, "y": {"type": "integer"}},
+        "required": ["y"],
+        "description": "Both.",
+    }
+    old = Schemas(References({"openapi": "3.0.3", "components": {"schemas": {"A": target}}}))
+    assert old.root(beside, "request") == target
+
+
+PARENT: Json = {
+    "type": "object",
+    "required": ["kind"],
+    "properties": {"kind": {"type": "string"}},
+    "discriminator": {"propertyName": "kind"},
+}
+
+
+def child(**properties: Any) -> Json:
+    return {"allOf": [ref("Pet"), {"type": "object", "properties": properties, "required": list(properties)}]}
+
+
+@for_each_row(
+    "pet cat",
+    [
+        ({**PARENT, "oneOf": [ref("Cat"), ref("Dog")]}, child(lives={"type": "integer"})),
+        ({**PARENT, "oneOf": [ref("Cat"), ref("Dog")]}, {**child(lives={"type": "integer"}), "minProperties": 1}),
+        (PARENT, child(lives={"type": "integer"})),
+    ],
+)
+def test_a_parent_takes_the_fields_of_its_children(pet: Json, cat: Json) -> None:
+    content = {"application/json": {"schema": ref("Pet")}}
+    schemas = {"Pet": pet, "Cat": cat, "Dog": child(friend=ref("Pet"))}
+    paths = {"/a": {"post": operation(operationId="a", body=content)}}
+    tool = Server.from_openapi(document(paths, components={"schemas": schemas})).mcp.tools.registry.get("a")
+    assert tool is not None and "lives" in str(tool.function.arguments.schema)
+    validate = tool.function.arguments.validate
+    cat_given = {"kind": "cat", "lives": 9}
+    assert validate({"body": cat_given}) == {"body": cat_given}
+    validate({"body": {"kind": "dog", "friend": cat_given}})
+    with pytest.raises(BadArguments, match="kind"):
+        validate({"body": {"lives": 9}})
+
+
+@for_each_row(
+    "schemas",
+    [
+        {"A": {"oneOf": [ref("B"), {"type": "string"}]}, "B": {"anyOf": [ref("A")]}},
+        {"A": ref("B"), "B": ref("A")},
+        {"A": {"type": "string", "not": ref("A")}},
+        {"A": {"type": "string", "minLength": 1, "allOf": [ref("B")]}, "B": {"minLength": 2, "allOf": [ref("A")]}},
+    ],
+)
+def test_a_schema_that_is_a_part_of_itself_can_be_checked(schemas: Json) -> None:
+    made = converted({"type": "object", "properties": {"x": ref("A")}}, **schemas)
+    assert fits({"x": "text"}, made), made
 
 
 def test_what_is_used_once_stands_where_it_is_used_and_what_recurs_is_defined() -> None:

@@ -1,13 +1,17 @@
 """Arguments described by an author's own JSON Schema, kept word for word and checked with jsonschema.
 
 The schema must follow rules that keep checking cheap, whatever a peer sends: no remote references, no
-quadratic `uniqueItems`, no pattern that can backtrack for ever.
+quadratic `uniqueItems`, no pattern that can backtrack for ever. Unions inside unions take steps that multiply, so
+checking ends after a number of steps that grows with the arguments.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Generator, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from copy import deepcopy
+from fractions import Fraction
 from functools import cache, lru_cache
 from itertools import islice
 from typing import TYPE_CHECKING, Any
@@ -23,6 +27,9 @@ if TYPE_CHECKING:
 
 MOST_UNIQUE = 500
 MOST_PROBLEMS = 20
+MOST_STEPS = 10_000
+"""Keywords applied to values in one check, of some 30 µs each. `STEPS_A_VALUE` more for every value inside."""
+STEPS_A_VALUE = 50
 LONGEST_REMEMBERED = 4096
 _DIALECT = "https://json-schema.org/draft/2020-12/schema"
 
@@ -31,9 +38,10 @@ class ExplicitArguments:
     """Used like Arguments, but `validate` returns the values unchanged.
 
     `names` are the parameters of the function; others are refused, whatever the schema says. None: it takes any.
+    `otherwise` checks what would take this one too many steps. None: such arguments are refused.
     """
 
-    __slots__ = ("schema", "_made", "_names")
+    __slots__ = ("schema", "_made", "_names", "_otherwise")
 
     may_annotate = True
 
@@ -44,9 +52,10 @@ class ExplicitArguments:
         where: str = "",
         subject: str = "input schema",
         names: Collection[str] | None = None,
+        otherwise: ExplicitArguments | None = None,
     ) -> None:
         """Raises UsageError for a schema that is wrong, or that a peer could abuse."""
-        self.schema, self._names = schema, names
+        self.schema, self._names, self._otherwise = schema, names, otherwise
 
         def wrong(problem: str, fix: str) -> UsageError:
             return UsageError(f"{subject}: {problem}", where=where, fix=fix)
@@ -57,7 +66,7 @@ class ExplicitArguments:
     def of_our_own(cls, schema: JsonSchema) -> ExplicitArguments:
         """A schema that this framework has written. It is checked at the first call: jsonschema takes 5 MB."""
         made = cls.__new__(cls)
-        made.schema, made._names, made._made = schema, None, None
+        made.schema, made._names, made._otherwise, made._made = schema, None, None, None
         return made
 
     @classmethod
@@ -91,7 +100,12 @@ class ExplicitArguments:
         if not isinstance(given, dict):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise BadArguments((Problem("", f"arguments must be an object, got {shown(given)}"),))
         try:
-            problems = self._problems(given)
+            with _bounded_steps(given):
+                problems = self._problems(given)
+        except _TooManySteps:
+            if self._otherwise is not None:
+                return self._otherwise.validate(given)
+            raise BadArguments((Problem("", "too many forms to check: send less, or nest it less deeply"),)) from None
         except Exception as error:
             # jsonschema may raise anything for odd values (depth, huge numbers). Such values are refused.
             raise BadArguments((Problem("", f"arguments cannot be checked ({type(error).__name__})"),)) from None
@@ -115,6 +129,45 @@ class ExplicitArguments:
             if len(problems) >= MOST_PROBLEMS:
                 break
         return list(problems)
+
+
+def fits(value: Any, schema: JsonSchema) -> bool:
+    """Whether a value fits a schema. False as well if the schema cannot be used, or takes too many steps."""
+    import jsonschema
+
+    try:
+        registry, _ = _registry(schema)
+        with _bounded_steps(value):
+            return _bounded(jsonschema.Draft202012Validator)(schema, registry=registry).is_valid(value)
+    except Exception:
+        return False
+
+
+class _TooManySteps(Exception):
+    """Checking would take too long."""
+
+
+_STEPS: ContextVar[Iterator[int]] = ContextVar("steps")
+
+
+@contextmanager
+def _bounded_steps(value: Any) -> Generator[None]:
+    """Inside, checks end with _TooManySteps after as many steps as this value may take."""
+    token = _STEPS.set(iter(range(MOST_STEPS + STEPS_A_VALUE * _values_in(value))))
+    try:
+        yield
+    finally:
+        _STEPS.reset(token)
+
+
+def _values_in(value: Any) -> int:
+    count, pending = 0, [value]
+    while pending:
+        here: Any = pending.pop()
+        count += 1
+        if isinstance(here, dict | list):
+            pending.extend(here.values() if isinstance(here, dict) else here)  # pyright: ignore
+    return count
 
 
 _Wrong = Callable[[str, str], UsageError]
@@ -175,7 +228,11 @@ def _validator(written: _Written) -> Any:
 
 @cache
 def _bounded(kind: Any) -> Any:
-    """A validator that keeps only a few errors of each branch of a union: jsonschema would keep them all."""
+    """A validator whose steps are counted.
+
+    It keeps only a few errors of each branch of a union: jsonschema would keep them all. It compares decimals as they
+    are written: to jsonschema, 19.99 is no multiple of 0.01.
+    """
     import jsonschema
     from jsonschema import validators
 
@@ -200,7 +257,29 @@ def _bounded(kind: Any) -> Any:
             context = [] if fitting else [error for branch in branches for error in branch]
             yield jsonschema.ValidationError("fits more than one form" if fitting else "fits no form", context=context)
 
-    return untyped.extend(kind, {"anyOf": any_of, "oneOf": one_of})
+    def multiple_of(validator: Any, wanted: Any, value: Any, _: Any) -> Iterator[Any]:
+        if validator.is_type(value, "number") and not _is_multiple(value, wanted):
+            yield jsonschema.ValidationError("is no multiple")
+
+    def counted_check(check: Any) -> Any:
+        def checked(validator: Any, wanted: Any, value: Any, schema: Any) -> Any:
+            if next(_STEPS.get(), None) is None:
+                raise _TooManySteps
+            return check(validator, wanted, value, schema)
+
+        return checked
+
+    own: dict[str, Any] = {**kind.VALIDATORS, "anyOf": any_of, "oneOf": one_of, "multipleOf": multiple_of}
+    return untyped.extend(kind, {keyword: counted_check(check) for keyword, check in own.items()})
+
+
+def _is_multiple(value: Any, wanted: Any) -> bool:
+    try:
+        # Exact, and short: a float has an exponent of at most three digits.
+        whole, part = (Fraction(each if isinstance(each, int) else str(each)) for each in (value, wanted))
+    except ValueError:
+        return False  # not finite
+    return whole % part == 0
 
 
 def _registry(schema: JsonSchema) -> tuple[Any, Any]:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from itertools import count
 from typing import Final
 
-from defserve.openapi.documents.operations import Operation
+from defserve.openapi.documents.operations import METHODS, Operation
 from defserve.openapi.naming.words import LONGEST, joined, unrepeated, words
 
 _NOISE: Final = frozenset({"controller", "api", "v1", "v2", "v3", "rest"})
@@ -19,11 +19,14 @@ def names_of(operations: Sequence[Operation]) -> list[str]:
     """A name for each operation, all different. Operations that share one are told apart by what differs."""
     first = [preferred(operation) for operation in operations]
     shared = {name for name, uses in Counter(first).items() if uses > 1}
+    routes = Counter((operation.path, operation.id) for operation in operations)
     taken = {name for name in first if name not in shared}
     found: list[str] = []
     for operation, name in zip(operations, first, strict=True):
         if name in shared:
-            name = _free(operation, name, taken)
+            is_of_many = routes[operation.path, operation.id] > 1 and _without_route(operation) != operation.id
+            own = joined(_with_method(operation, words(name))) if is_of_many else ""
+            name = own if own and own not in taken else _free(operation, name, taken)
             taken.add(name)
         found.append(name)
     return found
@@ -38,11 +41,15 @@ def preferred(operation: Operation) -> str:
 
 
 def _without_route(operation: Operation) -> str:
-    """The `operationId` without the path and the method that FastAPI and others add to it."""
+    """The `operationId` without the path and the method that FastAPI and others add to it.
+
+    If a function serves several methods, FastAPI gives all of them one id, with a method that changes between starts.
+    """
     id = operation.id or ""
-    route = re.sub(r"\W", "_", f"{operation.path}_{operation.method}")
-    if id.lower().endswith(route.lower()) and len(id) > len(route):
-        return id[: -len(route)]
+    for method in METHODS:
+        route = re.sub(r"\W", "_", f"{operation.path}_{method}")
+        if id.lower().endswith(route.lower()) and len(id) > len(route):
+            return id[: -len(route)]
     return id
 
 
@@ -60,9 +67,13 @@ def from_route(operation: Operation) -> list[str]:
     return unrepeated([operation.method, *static, *by])
 
 
+def _with_method(operation: Operation, own: list[str]) -> list[str]:
+    return [operation.method, *own] if operation.method not in own else []
+
+
 _MORE: Final[tuple[Callable[[Operation, list[str]], list[str]], ...]] = (
     lambda operation, own: [*words(operation.tags[0]), *own] if operation.tags else [],
-    lambda operation, own: [operation.method, *own] if operation.method not in own else [],
+    _with_method,
     lambda operation, own: from_route(operation),
     lambda operation, own: (
         [*own, "by", *words(operation.path.rpartition("{")[2].partition("}")[0])] if "{" in operation.path else []

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping
 from inspect import isawaitable
 from typing import TYPE_CHECKING, Any, Literal
 from urllib.parse import quote
@@ -112,6 +112,14 @@ class PerCaller(Credentials):
 
     def add_to(self, request: ApiRequest) -> tuple[str, ...]:
         raise AssertionError("PerCaller has no credentials of its own")
+
+
+def pinned(headers: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+    """The parameters that the author's headers fill in, as `fills` names them: of `Cookie`, each cookie."""
+    for name, value in headers.items():
+        yield "header", name.lower()
+        if name.lower() == "cookie":
+            yield from (("cookie", pair.partition("=")[0].strip().lower()) for pair in value.split(";"))
 
 
 def checked(given: Any) -> Credentials | None:

@@ -40,7 +40,13 @@ class ApiRequest:
 
     @property
     def all_headers(self) -> dict[str, str]:
-        return {**self.headers, "cookie": "; ".join(self.cookies)} if self.cookies else self.headers
+        """Each header once: of names that differ in case only, the later one counts."""
+        made = {name.lower(): value for name, value in self.headers.items()}
+        if self.cookies:
+            made["cookie"] = "; ".join((*filter(None, [made.get("cookie")]), *self.cookies))
+        if "files" in self.content:
+            made.pop("content-type", None)  # httpx writes it: it names what stands between the parts
+        return made
 
 
 def build(
@@ -143,10 +149,11 @@ def _multipart(request: ApiRequest, plan: BodyArguments, value: Any) -> None:
             for each in item if is_array(item) else [item]:
                 data, filename, media = _file(each, name)
                 files.append((name, (filename or name, data, media)))
-        elif isinstance(item, dict | list):
+        elif isinstance(item, dict) or (is_array(item) and any(isinstance(each, dict | list) for each in item)):
             files.append((name, (None, json.dumps(item).encode(), "application/json")))
-        elif item is not None:
-            files.append((name, (None, text_of(item).encode("utf-8", "replace"))))
+        else:
+            texts = [text_of(each) for each in (item if is_array(item) else [item]) if each is not None]
+            files += [(name, (None, text.encode("utf-8", "replace"))) for text in texts]
     request.content["files"] = files or [("", (None, b""))]
 
 

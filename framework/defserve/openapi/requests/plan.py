@@ -59,7 +59,7 @@ class RequestPlan:
     """The arguments of one operation, and their schema."""
 
     def __init__(self, operation: Operation, schemas: Schemas, hidden: Collection[tuple[str, str]]) -> None:
-        """`hidden` are parameters, by place and name in lower case, that the credentials fill in."""
+        """`hidden` are parameters, by place and name in lower case, that the author fills in."""
         self.parameters: list[ParameterArgument] = []
         fixed = parse_qsl(operation.path.partition("?")[2], keep_blank_values=True)
         # By place and name in lower case: what no key of an object in another parameter may be called.
@@ -163,7 +163,7 @@ def _filed(field: str, schema: JsonSchema, files: Collection[str]) -> JsonSchema
 
 def _files(schema: Any, schemas: Schemas) -> frozenset[str]:
     """The fields of a form that are files: binary texts, and lists of them."""
-    fields = schemas.raw_properties(schema)
+    fields = schemas.raw.properties(schema)
     return frozenset(name for name, field in fields.items() if _is_file(field) or _is_file(_items(field)))
 
 

@@ -24,7 +24,15 @@ def text_of(value: Any) -> str:
         return "true" if value else "false"
     if value is None:
         return ""
+    if isinstance(value, float) and value.is_integer() and abs(value) < 1e16:
+        return str(int(value))  # an integer may come as 3.0
     return json.dumps(value, separators=(",", ":"), ensure_ascii=False)
+
+
+def content_of(media: str, value: Any, *, ascii_only: bool = False) -> str:
+    """The value of a parameter that has a media type of its own."""
+    is_json = media.partition(";")[0].strip().lower().endswith(("/json", "+json", "*"))
+    return json.dumps(value, ensure_ascii=ascii_only) if is_json else text_of(value)
 
 
 def encoded(value: Any, safe: str = "") -> str:
@@ -37,7 +45,7 @@ def query_pairs(parameter: Parameter, value: Any) -> Iterator[str]:
     safe = _RESERVED if parameter.allow_reserved else ""
     name = encoded(parameter.name, "[]")
     if parameter.media is not None:
-        yield f"{name}={encoded(json.dumps(value, ensure_ascii=False), safe)}"
+        yield f"{name}={encoded(content_of(parameter.media, value), safe)}"
     elif is_array(value):
         items = [encoded(item, safe) for item in value]
         if parameter.explode or parameter.style == "deepObject":
@@ -107,7 +115,7 @@ def _leaves_segment(text: str, slashes: bool) -> str | None:
 
 def _written(parameter: Parameter, value: Any) -> str:
     if parameter.media is not None:
-        return encoded(json.dumps(value, ensure_ascii=False))
+        return encoded(content_of(parameter.media, value))
     name, explode, style = encoded(parameter.name), parameter.explode, parameter.style
     if style == "matrix":
         if is_array(value):
@@ -134,7 +142,7 @@ def simple(value: Any, explode: bool, safe: str = "") -> str:
 def in_header(parameter: Parameter, value: Any, argument: str) -> str:
     """The value of a header. Raises BadArguments for one that would begin another header."""
     if parameter.media is not None:
-        text = json.dumps(value)
+        text = content_of(parameter.media, value, ascii_only=True)
     elif is_array(value):
         text = ",".join(map(text_of, value))
     elif is_object(value):
@@ -149,7 +157,9 @@ def in_header(parameter: Parameter, value: Any, argument: str) -> str:
 
 def cookie_pairs(parameter: Parameter, value: Any) -> Iterator[str]:
     """The `name=value` texts of a cookie parameter."""
-    if is_object(value) and parameter.explode:
+    if parameter.media is not None:
+        yield f"{encoded(parameter.name)}={encoded(content_of(parameter.media, value))}"
+    elif is_object(value) and parameter.explode:
         yield from (f"{encoded(key)}={encoded(item)}" for key, item in value.items())
     elif is_array(value) and parameter.explode:
         yield from (f"{encoded(parameter.name)}={encoded(item)}" for item in value)

@@ -16,12 +16,13 @@ LONGEST_MATCHED: Final = 10_000
 
 def checker(schema: JsonSchema) -> ExplicitArguments:
     """Checks arguments as far as that is cheap. The API checks the rest."""
+    names = schema.get("properties", {})
+    known: JsonSchema = {"type": "object", "properties": dict.fromkeys(names, True), "additionalProperties": False}
+    loose = ExplicitArguments.of_our_own({**known, "required": schema.get("required", [])})
     try:
-        return ExplicitArguments(_cheap(schema), subject="input schema")
-    except UsageError:
-        names = schema.get("properties", {})
-        loose = {"type": "object", "properties": dict.fromkeys(names, True), "additionalProperties": False}
-        return ExplicitArguments({**loose, "required": schema.get("required", [])})
+        return ExplicitArguments(_cheap(schema), subject="input schema", otherwise=loose)
+    except (UsageError, RecursionError):
+        return loose
 
 
 def _cheap(schema: JsonSchema) -> JsonSchema:

@@ -23,13 +23,14 @@ _KEPT: Final = frozenset(
 _ONE: Final = ("items", "additionalProperties", "not", "propertyNames", "contains")
 _MANY: Final = ("anyOf", "oneOf", "prefixItems")
 _NAMED: Final = ("properties", "patternProperties")
-_HIDDEN: Final[dict[Direction, str]] = {"request": "readOnly", "response": "writeOnly"}
+CONSTRAINING: Final = (_KEPT - {"default"}) | {*_ONE, *_MANY, *_NAMED, "allOf"}
+HIDDEN: Final[dict[Direction, str]] = {"request": "readOnly", "response": "writeOnly"}
 
 Convert: TypeAlias = Callable[[Any], JsonSchema]
 
 
-def converted(schema: JsonSchema, direction: Direction, convert: Convert) -> JsonSchema:
-    """A schema without `$ref` and `allOf` of its own; `convert` does those inside."""
+def converted(schema: JsonSchema, convert: Convert, is_hidden: Callable[[Any], bool]) -> JsonSchema:
+    """A schema without its own `$ref`, `allOf` and `nullable`; `convert` does those inside."""
     made: JsonSchema = {name: schema[name] for name in schema if name in _KEPT}
     if isinstance(text := schema.get("description"), str) and (said := cleaned(text, OF_FIELD)):
         made["description"] = said
@@ -45,10 +46,16 @@ def converted(schema: JsonSchema, direction: Direction, convert: Convert) -> Jso
             made[name] = [convert(each) for each in inner]
     for name in _NAMED:
         if is_object(inner := schema.get(name)):
-            made[name] = {key: convert(each) for key, each in inner.items() if not _is_hidden(each, direction)}
+            made[name] = {key: convert(each) for key, each in inner.items() if not is_hidden(each)}
     _repair(made, schema)
-    made = _one_or_null(made)
-    return nullable(made) if schema.get("nullable") is True else made
+    return _one_or_null(made)
+
+
+def length_of(schema: JsonSchema) -> int:
+    """About how many characters a schema has, without those inside it."""
+    named = (len(str(key)) for name in _NAMED if is_object(inner := schema.get(name)) for key in inner)
+    said = min(len(str(schema.get("description", ""))), OF_FIELD)
+    return 16 + said + sum(len(repr(schema[name])) for name in schema if name in _KEPT) + sum(named)
 
 
 def _one_or_null(schema: JsonSchema) -> JsonSchema:
@@ -66,7 +73,7 @@ _SAID: Final = ("description", "default")
 
 def nullable(schema: JsonSchema) -> JsonSchema:
     """A schema that takes null as well."""
-    if "type" in schema and "anyOf" not in schema and "oneOf" not in schema:
+    if "type" in schema and schema.keys().isdisjoint(("anyOf", "oneOf", "allOf", "const")):
         made = {**schema, "type": [*dict.fromkeys((*as_list(schema["type"]), "null"))]}
         if is_array(values := schema.get("enum")) and None not in values:
             made["enum"] = [*values, None]
@@ -86,21 +93,26 @@ def _repair(made: JsonSchema, schema: JsonSchema) -> None:
                 made[word] = made.pop(limit)
     if is_array(required := made.get("required")):
         known = made.get("properties")
-        kept = [n for n in required if isinstance(n, str) and (not is_object(known) or n in known or _is_open(schema))]
+        written = schema.get("properties")
+        hidden = {*written} - {*known} if is_object(written) and is_object(known) else ()
+        texts = [name for name in required if isinstance(name, str) and name not in hidden]
+        kept = [name for name in texts if not is_object(known) or name in known or _is_open(schema)]
         made["required"] = [*dict.fromkeys(kept)]
     if not made.get("required", True) or not is_array(made.get("required", [])):
         del made["required"]
     if made.get("default", made) is None:
         del made["default"]
-    kinds = [kind for kind in as_list(made.get("type", [])) if kind in _TYPES]
     if "type" in made:
-        made["type"] = kinds if len(kinds) > 1 else kinds[0] if kinds else "string"
+        made |= type_of(made)
     elif "properties" in made:
         made["type"] = "object"
     elif "items" in made:
         made["type"] = "array"
     for word in (*_BOUNDS, *_COUNTS):
         if word in made and (not _is_number(made[word]) or (word not in _BOUNDS and made[word] <= 0)):
+            del made[word]
+    for word in ("default", "const"):
+        if len(repr(made.get(word))) > LONGEST_ENUM:
             del made[word]
     if is_array(values := made.get("enum")):
         if not values or len(json.dumps(values)) > LONGEST_ENUM:
@@ -113,6 +125,15 @@ def _repair(made: JsonSchema, schema: JsonSchema) -> None:
         made["patternProperties"] = {pattern: patterns[pattern] for pattern in patterns if _is_pattern(pattern)}
     if not isinstance(made.get("uniqueItems", True), bool):
         del made["uniqueItems"]
+
+
+def type_of(schema: JsonSchema) -> JsonSchema:
+    """A schema that says only the type, if that is stated."""
+    if "type" not in schema:
+        return {}
+    kinds = [kind for kind in as_list(schema["type"]) if kind in _TYPES]
+    kinds += ["null"] if schema.get("nullable") is True and kinds and "null" not in kinds else []
+    return {"type": kinds if len(kinds) > 1 else kinds[0] if kinds else "string"}
 
 
 _TYPES: Final = frozenset("string number integer boolean object array null".split())
@@ -135,7 +156,3 @@ def _is_number(value: Any) -> bool:
 def _is_open(schema: JsonSchema) -> bool:
     """Whether it may have properties that it does not name, or has them by what it is combined with."""
     return any(word in schema for word in ("additionalProperties", "patternProperties", "anyOf", "oneOf", "allOf"))
-
-
-def _is_hidden(schema: Any, direction: Direction) -> bool:
-    return is_object(schema) and schema.get(_HIDDEN[direction]) is True

@@ -38,7 +38,7 @@ def merged(parts: Sequence[JsonSchema]) -> JsonSchema | None:
 
 
 def _narrower(known: Any, given: Any) -> Any:
-    """A property that two parts describe: the later one refines the other."""
+    """A property that two parts describe: one object of both, or else the later one refines the other."""
     if not is_object(known) or known == given or "$ref" in known or "$ref" in given:
         return given
-    return {**known, **given}
+    return merged((known, given)) or {**known, **given}

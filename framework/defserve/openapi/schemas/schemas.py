@@ -7,105 +7,45 @@ import re
 from typing import Any, Final
 from urllib.parse import unquote
 
-from defserve.binding.arguments.compact import inlined, rebuilt, walk
-from defserve.errors import UsageError
+from defserve.binding.arguments.compact import children, inlined, rebuilt
 from defserve.openapi.documents.references import References
-from defserve.openapi.schemas.dialect import Direction, converted, nullable
-from defserve.openapi.schemas.merging import merged
-from defserve.openapi.schemas.texts import OF_FIELD, cleaned
-from defserve.wire.jsonvalue import JsonSchema, is_array, is_object
+from defserve.openapi.schemas.conversion import DEFS, LONGEST, Conversion
+from defserve.openapi.schemas.dialect import Direction
+from defserve.openapi.schemas.loosening import is_costly, loosened, without_circles
+from defserve.openapi.schemas.raw import RawSchemas
+from defserve.wire.jsonvalue import JsonSchema, is_object
 
 MOST_BYTES: Final = 16_000
 """Of the definitions that one tool's schema has besides itself."""
-DEEPEST: Final = 24
+FARTHEST: Final = 60
+"""Levels from the root to a definition: what is used once is written in place, and would be nested that deeply."""
 _WORD: Final = re.compile(r"[^A-Za-z0-9_.-]+")
-_DEFS: Final = "#/$defs/"
 
 
 class Schemas:
     """Converts schemas. References stay references, to the names of definitions that are kept here."""
 
     def __init__(self, references: References) -> None:
-        self._references = references
+        self.raw = RawSchemas(references)
         self._names: dict[str, str] = {}
         self._taken: set[str] = set()
         self._definitions: dict[tuple[Direction, str], JsonSchema] = {}
         self._sizes: dict[tuple[Direction, str], int] = {}
+        self._cut: set[tuple[Direction, str]] = set()
         self._refs: dict[str, str] = {}
 
-    def convert(self, schema: Any, direction: Direction, above: tuple[str, ...] = (), depth: int = 0) -> JsonSchema:
+    def convert(self, schema: Any, direction: Direction, above: tuple[str, ...] = ()) -> JsonSchema:
         """A schema whose references lead to `$defs`. `above` are the references that it stands inside of."""
-        if schema is True or not is_object(schema) or depth > DEEPEST:
-            return {"not": {}} if schema is False else {}
-        if isinstance(ref := schema.get("$ref"), str):
-            return self._reference(ref, schema)
-
-        def inner(each: Any) -> JsonSchema:
-            return self.convert(each, direction, above, depth + 1)
-
-        made = converted(schema, direction, inner)
-        parts = schema.get("allOf")
-        return self._combined(made, parts, direction, above, depth) if is_array(parts) and parts else made
-
-    def _reference(self, ref: str, schema: JsonSchema) -> JsonSchema:
-        made: JsonSchema = {"$ref": _DEFS + self._name(ref)}
-        if isinstance(text := schema.get("description"), str) and (said := cleaned(text, OF_FIELD)):
-            made["description"] = said
-        return nullable(made) if schema.get("nullable") is True else made
-
-    def _combined(
-        self, made: JsonSchema, parts: Any, direction: Direction, above: tuple[str, ...], depth: int
-    ) -> JsonSchema:
-        """`allOf` beside other keywords."""
-        if len(parts) == 1 and is_object(parts[0]) and isinstance(ref := parts[0].get("$ref"), str):
-            if made.keys() <= {"description", "default"}:  # the way 3.0 writes something beside a reference
-                return {**self._reference(ref, {}), **made}
-            if "anyOf" in made and made.keys() <= {"anyOf", "description"}:  # a nullable one
-                return {**nullable(self._reference(ref, {})), **{k: made[k] for k in made if k != "anyOf"}}
-        flat: list[JsonSchema] = [self._flat(part, direction, above, depth) for part in parts]
-        whole = merged([*flat, made])
-        return whole if whole is not None else {**made, "allOf": [self.convert(p, direction, above) for p in parts]}
-
-    def _flat(self, part: Any, direction: Direction, above: tuple[str, ...], depth: int) -> JsonSchema:
-        """A part of `allOf` with what it refers to in place, unless it stands inside of that."""
-        if is_object(part) and isinstance(ref := part.get("$ref"), str):
-            if ref in above or len(above) > DEEPEST:
-                return {"$ref": ref}
-            return self._flat(self._target(ref), direction, (*above, ref), depth)
-        return self.convert(part, direction, above, depth)
+        conversion = Conversion(self.raw, self._name, direction)
+        made = conversion.convert(schema, above)
+        return loosened(made) if conversion.is_cut else made
 
     def root(self, schema: Any, direction: Direction) -> JsonSchema:
         """A converted schema that is no reference itself: for a body whose fields become arguments."""
         seen: tuple[str, ...] = ()
-        while is_object(schema) and isinstance(ref := schema.get("$ref"), str) and ref not in seen:
-            seen, schema = (*seen, ref), self._target(ref)
+        while is_object(schema) and isinstance(ref := self.raw.combined(schema).get("$ref"), str) and ref not in seen:
+            seen, schema = (*seen, ref), self.raw.target(ref)
         return self.convert(schema, direction, seen)
-
-    def raw_properties(self, schema: Any) -> dict[str, Any]:
-        """The fields of an object as the document describes them, each without a reference."""
-        found: dict[str, Any] = {}
-        pending: list[Any] = [schema]
-        for _ in range(DEEPEST):
-            if not pending:
-                break
-            here = self._followed(pending.pop())
-            if is_object(here):
-                pending += here.get("allOf", ())
-                found |= {name: self._followed(each) for name, each in here.get("properties", {}).items()}
-        return found
-
-    def _followed(self, schema: Any) -> Any:
-        for _ in range(DEEPEST):
-            if not is_object(schema) or not isinstance(ref := schema.get("$ref"), str):
-                break
-            schema = self._target(ref)
-        return schema
-
-    def _target(self, ref: str) -> Any:
-        try:
-            return self._references.at(ref)
-        except UsageError:
-            return {}  # one bad reference must not cost the whole document
 
     def _name(self, ref: str) -> str:
         if ref not in self._names:
@@ -122,32 +62,72 @@ class Schemas:
         key = direction, name
         if key not in self._definitions:
             ref = self._refs[name]
-            self._definitions[key] = self.convert(self._target(ref), direction, (ref,))
-            self._sizes[key] = len(json.dumps(self._definitions[key], default=str))
+            conversion = Conversion(self.raw, self._name, direction)
+            made = conversion.convert(self.raw.target(ref), (ref,))
+            self._definitions[key] = loosened(made) if conversion.is_cut else made
+            # What took long to make counts even if little came of it: else a short document could have many of these.
+            self._sizes[key] = max(len(json.dumps(made, default=str)), conversion.read // 4)
+            if conversion.is_cut:
+                self._cut.add(key)
         return self._definitions[key]
+
+    def _short_form(self, name: str, direction: Direction) -> JsonSchema:
+        """The type of a definition, and what it says of itself."""
+        found = self.raw.target(self._refs[name])
+        words = ("type", "description", "nullable")
+        short = {word: found[word] for word in words if word in found} if is_object(found) else {}
+        if is_object(found) and "properties" in found:
+            short.setdefault("type", "object")
+        return _shortened(self.convert(short, direction))
 
     def whole(self, schema: JsonSchema, direction: Direction, most: int = MOST_BYTES) -> JsonSchema:
         """A schema with the definitions that it needs. Those nearest to it first; the rest is cut to its type."""
         kept: dict[str, JsonSchema] = {}
         cut: dict[str, JsonSchema] = {}
+        schema, is_cut = _within(schema, LONGEST)
         pending, left = _targets(schema), most
         while pending:
-            later: dict[str, None] = {}
-            for name in pending:
-                definition = self._definition(name, direction)
-                left -= self._sizes[direction, name]
-                if left >= 0:
-                    kept[name] = definition
-                    later |= _targets(definition)
-                else:
-                    cut[name] = _shortened(definition)
-            pending = {name: None for name in later if name not in kept and name not in cut}
-        return inlined(_without(schema, cut), {name: _without(found, cut) for name, found in kept.items()})
+            later: dict[str, int] = {}
+            for name, level in pending.items():
+                if left >= 0 and level < FARTHEST:
+                    definition = self._definition(name, direction)
+                    left -= self._sizes[direction, name]
+                    if left >= 0:
+                        kept[name] = definition
+                        later = _targets(definition, level) | later
+                        continue
+                cut[name] = self._short_form(name, direction)
+            pending = {name: later[name] for name in later if name not in kept and name not in cut}
+        is_cut = is_cut or any((direction, name) in self._cut for name in kept)
+        kept, has_circles = without_circles(kept)
+        if is_costly(kept):
+            cut |= {name: _shortened(found) for name, found in kept.items()}
+            kept = {}
+        made = inlined(_without(schema, cut), {name: _without(found, cut) for name, found in kept.items()})
+        return loosened(made) if is_cut or cut or has_circles else made
 
 
-def _targets(schema: JsonSchema) -> dict[str, None]:
-    refs = (node.get("$ref") for node in walk(schema))
-    return {ref.removeprefix(_DEFS): None for ref in refs if isinstance(ref, str) and ref.startswith(_DEFS)}
+def _within(schema: JsonSchema, most: int) -> tuple[JsonSchema, bool]:
+    """An object whose last properties are cut to their type if it is too long, and whether they are."""
+    if len(json.dumps(schema, default=str)) <= most or not is_object(properties := schema.get("properties")):
+        return schema, False
+    made: dict[str, Any] = {}
+    for name, found in properties.items():
+        most -= len(json.dumps(found, default=str))
+        made[name] = found if most >= 0 else _shortened(found)
+    return {**schema, "properties": made}, True
+
+
+def _targets(schema: JsonSchema, level: int = 0) -> dict[str, int]:
+    """The definitions that a schema at this level refers to, and the level at which it does."""
+    found: dict[str, int] = {}
+    pending = [(schema, level)]
+    while pending:
+        here, level = pending.pop()
+        if isinstance(ref := here.get("$ref"), str) and ref.startswith(DEFS):
+            found.setdefault(ref.removeprefix(DEFS), level)
+        pending += [(inner, level + 1) for inner in children(here)]
+    return found
 
 
 def _shortened(schema: JsonSchema) -> JsonSchema:
@@ -161,7 +141,7 @@ def _without(schema: JsonSchema, cut: dict[str, JsonSchema]) -> JsonSchema:
 
     def placed(here: JsonSchema) -> JsonSchema:
         ref = here.get("$ref")
-        name = ref.removeprefix(_DEFS) if isinstance(ref, str) else None
+        name = ref.removeprefix(DEFS) if isinstance(ref, str) else None
         if name in cut:
             return {**cut[name], **{key: value for key, value in here.items() if key != "$ref"}}
         return rebuilt(here, placed)
