@@ -148,6 +148,7 @@ FAILURES: list[tuple[str, str]] = [
     ("say({str(n): n for n in range(20000)})", "more than 10000 members"),
     ("1 / 0", "line 1\nZeroDivisionError"),
     ("def f(:", "SyntaxError"),
+    ("10**5000", "the value has no text: ValueError: Exceeds the limit (4300 digits)"),
     ("import os\nos.system('id')", "line 2"),
     ("open('/etc/passwd')", "PermissionError"),
     ("import socket", "ModuleNotFoundError"),

@@ -105,6 +105,19 @@ def test_a_port_alone_is_told_how_to_be_written(text: str, whole: str):
         Address.parse(text, "/mcp")
 
 
+@pytest.mark.parametrize(
+    ("text", "whole"),
+    [
+        ("sse://127.0.0.1:8000", "http://127.0.0.1:8000/mcp"),
+        ("sse://127.0.0.1:8000/", "http://127.0.0.1:8000/mcp"),
+        ("sse://127.0.0.1:8000/notes", "http://127.0.0.1:8000/notes"),
+    ],
+)
+def test_an_address_of_the_older_transport_is_met_with_ours(text: str, whole: str):
+    with pytest.raises(UsageError, match=f"fix: write --on {whole} --legacy-sse"):
+        Address.parse(text, "/mcp")
+
+
 def test_a_name_with_several_addresses_has_one_port():
     with bound(Address.parse("http://localhost:0/mcp")) as sockets:
         assert len({one.getsockname()[1] for one in sockets}) == 1

@@ -23,6 +23,8 @@ DEFERRED = [
     "asyncio.wait_for(⟨add⟩(1), 3)",
     "gather('a)', \"b)\", '''c)''', ⟨add⟩(1))",
     "gather(1, # a comment )\n ⟨add⟩(1))",
+    "gather('''c\\''')''', 'a\\')', ⟨add⟩(1))",
+    "x = 'no end\ngather(⟨add⟩(1))",
     "print('ö')\nasyncio.gather(⟨add⟩(1))",
 ]
 DIRECT = [
@@ -73,7 +75,14 @@ def test_any_source_and_any_position_can_be_asked_about(source: str, start: int)
     assert calls.line(start) >= 1
 
 
-@for_each_row("unit", ["gather(", "'''", '"""', "'", '"', "\\", "(", "[{(", "#", "a.", "gather('''", "\"'"])
+@pytest.mark.parametrize("count", [24, 30_000])
+@for_each_row("text", ['"""', "'''", "'", '"', 'f"{"""z"""}"\ns = "'])
+def test_escapes_in_a_text_without_an_end_are_read_once(text: str, count: int):
+    source = "gather(" + text + "\\a" * count
+    assert cpu_within(1.0, lambda: AwaitedCalls(source).is_deferred(7, "add"))
+
+
+@for_each_row("unit", ["gather(", "'''", '"""', "'", '"', "\\", "(", "[{(", "#", "a.", "gather('''", "\"'", '\\"""'])
 def test_reading_takes_time_in_proportion_to_the_source(unit: str):
     source = "gather(" + unit * (64 * 1024 // len(unit))
     assert cpu_within(1.0, lambda: AwaitedCalls(source).is_deferred(7, "add"))

@@ -138,6 +138,9 @@ class TestLimits:
     def test_the_size_of_the_value(self) -> None:
         assert alone("'x' * 2_000", output_bytes=1_000).status == "output"
 
+    def test_the_digits_of_an_integer(self) -> None:
+        assert "the value has no text: ValueError: Exceeds the limit" in (alone("[10**5000]").error or "")
+
     def test_the_programs_own_timeout_error_is_an_error(self) -> None:
         assert alone("raise TimeoutError('mine')").status == "error"
 

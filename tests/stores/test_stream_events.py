@@ -395,3 +395,14 @@ def test_sessions_together_keep_no_more_than_their_budget_and_the_largest_gives_
     for store in (modest, *greedy):
         store.forget()
     assert budget.used == 0
+
+
+def test_room_for_one_event_is_made_of_very_many_small_streams():
+    budget = EventBudget(100_000)
+    unread, caller = MemoryEvents(budget=budget), MemoryEvents(budget=budget)
+    for number in range(10_000):
+        unread.append(f"call {number}", b"1" * 10, kind="result")
+    asked = caller.mark("mine")
+    caller.append("mine", b"2" * 80_000, kind="result")
+    assert after(caller, asked) == [b"2" * 80_000]
+    assert budget.used == caller.bytes + unread.bytes <= 90_000

@@ -26,7 +26,9 @@ BODY_BYTES: Final = 64 * 1024
 PATTERNS: Final = 256
 
 _REQUEST_LINE: Final = re.compile(rb"([A-Z]{1,16}) (/[!-~]{0,2048}) HTTP/1\.[01]")
-_HEADER: Final = re.compile(rb"([!#$%&'*+.^_`|~0-9A-Za-z-]+):[ \t]*([^\x00\r\n]*?)[ \t]*")
+_HEADER: Final = re.compile(
+    rb"([!#$%&'*+.^_`|~0-9A-Za-z-]++):[ \t]*+((?:[^\x00\r\n \t]++|[ \t]++(?=[^\x00\r\n \t]))*+)[ \t]*+"
+)
 _CAPABILITIES: Final = re.compile(r"/admin/participants/([^/]+)/capabilities")
 
 

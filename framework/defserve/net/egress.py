@@ -19,7 +19,7 @@ DEADLINE: Final = "deadline"
 _WRITTEN: Final = (
     ("schemes", re.compile("|".join(DEFAULT_PORTS)), '"https"'),
     ("ports", re.compile(r"[1-9][0-9]{0,4}"), "443"),
-    ("hosts", re.compile(r"(?:\*\.)?[a-z0-9_-]+(?:\.[a-z0-9_-]+)+|[0-9a-f:.]*:[0-9a-f:.]*"), '"api.example.com"'),
+    ("hosts", re.compile(r"(?:\*\.)?[a-z0-9_-]+(?:\.[a-z0-9_-]+)+|[0-9a-f.]*:[0-9a-f:.]*"), '"api.example.com"'),
     ("private", re.compile(r"(?:[a-z0-9._-]+|\[[0-9a-f:.]+\]):[1-9][0-9]{0,4}"), '"127.0.0.1:8000"'),
 )
 

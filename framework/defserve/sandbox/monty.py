@@ -175,3 +175,5 @@ def _represented(value: Any) -> Outcome:
         return Outcome("ok", value=repr(value)[:REPR], is_repr=True)
     except RecursionError:
         return Outcome("error", error="the program's value is nested too deeply or is not JSON")
+    except ValueError as error:  # an integer with too many digits
+        return Outcome("error", error=f"the value has no text: ValueError: {error}")

@@ -9,6 +9,7 @@ import os
 import re
 from collections import OrderedDict
 from collections.abc import Hashable
+from itertools import chain
 from typing import Literal, Protocol
 
 from defserve.errors import Refused
@@ -108,7 +109,7 @@ class MemoryEvents:
         self.events, self.size, self.finished, self.held = events, size, finished, held
         self._budget = budget
         self._tag = os.urandom(6).hex()
-        self._streams: dict[int, _Stream] = {}
+        self._streams: OrderedDict[int, _Stream] = OrderedDict()
         self._names: dict[str, int] = {}
         self._finished: OrderedDict[int, None] = OrderedDict()
         self._finished_bytes = 0
@@ -200,7 +201,8 @@ class MemoryEvents:
 
     def give_way(self) -> bool:
         """Drop a stream to make room. False: there is none but the one that is being appended to."""
-        for number in (*self._finished, *self._streams):
+        # An OrderedDict finds its oldest at once, however many of them were dropped before it. A dict does not.
+        for number in chain(self._finished, self._streams):
             if number != self._busy:
                 self._drop(number)
                 return True
@@ -251,7 +253,7 @@ class EventBudget:
         """A store holds so many bytes more, or less."""
         self.used += size
         self._stores.add(store)
-        if self.used > self.most:
+        if size > 0 and self.used > self.most:  # a store that gives way says so here too
             self._make_room()
 
     def leave(self, store: MemoryEvents) -> None:

@@ -12,6 +12,7 @@ import pytest
 from defserve.cli.screen.blocks import Block, Data, Diff, Line, Table, Written
 from defserve.cli.screen.screen import help_lines, is_drawn, problem_lines, prompt_for, show, show_each, tell
 from tests.cli.goldens import Terminal
+from tests.effort import cpu_within
 
 BLOCKS: list[Block] = [
     Line(("name", "title"), " and more"),
@@ -160,6 +161,11 @@ def test_help_is_styled_and_its_text_stays():
     assert "\n".join(lines) + "\n" == text
     assert lines[0].parts[0] == ("usage:", "heading")
     assert lines[5].parts[0] == ("  -h, --help", "option") and lines[5].hang == 13
+
+
+@pytest.mark.parametrize("line", ["a" * 26, "a " * 10_000, "  -x" + " --a" * 5_000])
+def test_help_is_read_in_no_time(line: str):
+    assert cpu_within(1, lambda: list(help_lines(line)))
 
 
 def test_a_problem_has_its_fix_on_a_line_of_its_own():

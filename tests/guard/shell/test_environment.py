@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from defserve import Shell
+from defserve.guard.shell import judge
 
 pytestmark = pytest.mark.skipif(not shutil.which("git") or os.name == "nt", reason="git is needed")
 
@@ -18,6 +19,12 @@ def run(command: str, directory: Path) -> str:
     judged = Shell(mode="readonly").command(command)
     done = subprocess.run(judged.argv, env=judged.env, cwd=directory, capture_output=True, text=True, check=False)
     return done.stdout + done.stderr
+
+
+def change(command: str, directory: Path) -> None:
+    judged = Shell().command(command)
+    who = {f"GIT_{role}_{what}": "n@example.com" for role in ("AUTHOR", "COMMITTER") for what in ("NAME", "EMAIL")}
+    subprocess.run(judged.argv, env={**judged.env, **who}, cwd=directory, check=True, capture_output=True)
 
 
 def git(directory: Path, *words: str) -> None:
@@ -68,10 +75,36 @@ def test_git_runs_no_hook_that_an_archive_brought(repository: Path) -> None:
     hook = repository / ".git" / "hooks" / "pre-commit"
     hook.parent.mkdir(exist_ok=True)
     shutil.copy(repository / "evil", hook)
-    judged = Shell().command("git commit -am two")
-    who = {f"GIT_{role}_{what}": "n@example.com" for role in ("AUTHOR", "COMMITTER") for what in ("NAME", "EMAIL")}
-    subprocess.run(judged.argv, env={**judged.env, **who}, cwd=repository, check=True, capture_output=True)
+    change("git commit -am two", repository)
     assert not (repository / "ran").exists()
+
+
+@pytest.mark.parametrize("setting", ["ssh.program", "ssh.defaultKeyCommand", "x509.program", "openpgp.program"])
+@pytest.mark.parametrize("command", ["git commit -am two", "git tag -am two v2", "git merge --no-ff --no-edit side"])
+def test_git_signs_with_no_program_that_a_repository_names(repository: Path, command: str, setting: str) -> None:
+    git(repository, "checkout", "-qb", "side")
+    git(repository, "commit", "-qm", "two", "--allow-empty")
+    git(repository, "checkout", "-q", "-")
+    if "Key" not in setting:
+        git(repository, "config", "user.signingKey", str(repository / "a"))
+    git(repository, "config", "gpg.format", setting.partition(".")[0])
+    git(repository, "config", f"gpg.{setting}", str(repository / "evil"))
+    for what in ("commit.gpgSign", "tag.gpgSign", "tag.forceSignAnnotated", "merge.verifySignatures"):
+        git(repository, "config", what, "true")
+    (repository / "ran").unlink(missing_ok=True)
+    change(command, repository)
+    assert not (repository / "ran").exists()
+
+
+def test_git_runs_no_proxy_that_a_repository_names(repository: Path) -> None:
+    git(repository, "config", "core.gitProxy", str(repository / "evil"))
+    judged = Shell().command("git ls-remote git://localhost:1/a")
+    subprocess.run(judged.argv, env=judged.env, cwd=repository, check=False, capture_output=True)
+    assert not (repository / "ran").exists()
+
+
+def test_git_adds_no_trailer_since_settings_name_programs_for_them() -> None:
+    assert not judge("git commit -m x --trailer 'k: v'")
 
 
 def test_it_holds_nothing_of_the_server(monkeypatch: pytest.MonkeyPatch) -> None:

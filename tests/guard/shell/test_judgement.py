@@ -233,6 +233,11 @@ def test_what_is_not_text_is_refused(value: object) -> None:
         "tar " + "x" * 4000,
         "cp " + "../" * 1300,
         "find . " + "-a " * 1300,
+        "awk '/" + "[^x]" * 22 + "'",
+        "ps -o '" + "pid= pid " * 18 + "!'",
+        "ps -o '" + "pid= pid " * 400 + "!'",
+        "ss '" + "state " * 600 + "!'",
+        "chmod " + "u+x," * 1000 + "! f",
     ],
 )
 def test_hostile_text_is_judged_in_no_time(text: str) -> None:

@@ -15,6 +15,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from defserve import Limits, Server
 from defserve.runner.fastpath import install as installing
+from defserve.runner.fastpath import websockets
 from defserve.runner.fastpath.deadlines import HEAD_BYTES
 from defserve.runner.loopback import loopback
 from tests.listening import Listening, listening, request
@@ -263,7 +264,8 @@ async def opened(where: Listening) -> tuple[asyncio.StreamReader, asyncio.Stream
 
 @pytest.mark.slow
 @pytest.mark.parametrize("calls", [False, True])
-async def test_who_pings_and_does_not_read_is_not_read_from(calls: bool):
+async def test_who_pings_and_does_not_read_is_not_read_from(calls: bool, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(websockets, "CONTROL_FRAMES", 10**9)
     async with listening(parrot()) as where:
         _, writer, served = await opened(where)
         pings = frame(9, b"x" * 125) * 500

@@ -13,6 +13,7 @@ from pydantic import BaseModel
 
 from defserve import Context, Limits, Server
 from defserve.runner import network
+from defserve.runner.fastpath import install as installing
 from defserve.runner.fastpath.known_heads import KnownHeads
 from defserve.runner.fastpath.protocol import LESSONS, FastProtocol
 from defserve.runner.tasks.first_steps import EAGER
@@ -52,9 +53,10 @@ def parrot(limits: Limits | None = None) -> Server:
     return server
 
 
-def a_call(text: str, tool: str = "echo", *more: str) -> bytes:
+def a_call(text: str, tool: str = "echo", *more: str, token: int | None = None) -> bytes:
     prefix = "io.modelcontextprotocol/"
     meta = {prefix + "protocolVersion": VERSION, prefix + "clientCapabilities": {}}
+    meta |= {"progressToken": token} if token is not None else {}
     params = {"name": tool, "arguments": {"text": text}, "_meta": meta}
     body = json.dumps({"jsonrpc": "2.0", "id": text[:8], "method": "tools/call", "params": params}).encode()
     about = (f"mcp-protocol-version: {VERSION}", "mcp-method: tools/call", f"mcp-name: {tool}")
@@ -179,6 +181,35 @@ async def test_the_old_version_of_http_is_answered_and_closed(parser: str):
         writer.write(a_call("old").replace(b"HTTP/1.1", b"HTTP/1.0", 1))
         assert b'"old"' in await reader.read()
         writer.close()
+
+
+@pytest.mark.parametrize("before", [b"", a_call("first")], ids=["alone", "behind another request"])
+@pytest.mark.parametrize("parser", ["fast path", "httptools", "h11"])
+async def test_events_for_the_old_version_of_http_come_without_chunks(
+    before: bytes, parser: str, monkeypatch: pytest.MonkeyPatch
+):
+    server, fits = parrot(), installing.fits
+
+    @server.tool
+    async def report(text: str, ctx: Context) -> str:
+        ctx.progress(1, 2)
+        await asyncio.sleep(0.01)
+        return text
+
+    if parser != "fast path":
+        monkeypatch.setattr(installing, "fits", lambda *kinds: fits(*kinds)._replace(fast_path="off"))
+    async with listening(server, parser="httptools" if parser == "fast path" else parser) as where:
+        reader, writer = await where.connect()
+        asked = a_call("old", "report", token=1).replace(b"HTTP/1.1", b"HTTP/1.0", 1)
+        writer.write(before + asked)
+        if before:
+            assert await heard(reader) == "first"
+        head = (await reader.readuntil(b"\r\n\r\n")).lower()
+        events = (await reader.read()).decode()
+        writer.close()
+    assert b"text/event-stream" in head and b"connection: close" in head and b"transfer-encoding" not in head
+    assert all(re.match(r"(id|event|data|retry):|:|$", line) for line in events.split("\n")), events
+    assert '"old"' in events
 
 
 @parsers

@@ -25,6 +25,7 @@ BEGIN = "-----BEGIN {}PRIVATE KEY{}-----"
 SECRETS = {
     "PEM": f"{BEGIN.format('', '')}\n{BODY}\n",
     "RSA with headers": f"{BEGIN.format('RSA ', '')}\nProc-Type: 4,ENCRYPTED\nDEK-Info: AES-128-CBC,00\n\n{BODY}\n",
+    "RSA on one line": f"{BEGIN.format('RSA ', '')} Proc-Type: 4,ENCRYPTED DEK-Info: AES-128-CBC,00 {BODY}",
     "OpenSSH": f"{BEGIN.format('OPENSSH ', '')}\r\n{BODY}\r\n",
     "PGP": f"{BEGIN.format('PGP ', ' BLOCK')}\n\n{BODY}\n",
     "PEM in JSON": json.dumps({"private_key": f"{BEGIN.format('', '')}\n{BODY}\n"}),
@@ -116,6 +117,8 @@ async def test_what_our_stores_write_is_known_under_any_name(tmp_path: Path):
 HOSTILE = [
     BEGIN.format("", "") + "\\n" * 400_000,
     (BEGIN.format("", "") + "abc: d\n") * 30_000,
+    BEGIN.format("", "") + "\taZZa: @+" * 11 + "!",
+    (BEGIN.format("", "") + "\taZZa: @+" * 50 + "!") * 1_000,
     "-----BEGIN " + "A " * 400_000,
     "aws_secret_access_key=" * 50_000,
     "sk-ant-" * 100_000,

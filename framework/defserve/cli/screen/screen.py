@@ -14,9 +14,9 @@ from defserve.cli.screen.blocks import Block, Line, Table, lines
 if TYPE_CHECKING:
     from rich.console import Console
 
-HEADING: Final = re.compile(r"(?:[a-z]+ ?)+:(?= |$)")
+HEADING: Final = re.compile(r"[a-z]++(?: [a-z]++)*+ ?:(?= |$)")
 SIZE: Final = re.compile("[0-9]{1,4}")
-OPTION: Final = re.compile(r"  -[\w-]*(?:,? -?-?[\w\[\]:…-]+)*|  [a-z-]+(?=  )")
+OPTION: Final = re.compile(r"  -[\w-]*+(?:,? [\w\[\]:…-]++)*+|  [a-z-]++(?=  )")
 
 
 def show(*blocks: Block) -> None:

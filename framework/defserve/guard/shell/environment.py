@@ -1,8 +1,11 @@
 """The environment to run a judged command in: nothing of the server's own, and no program that settings may name.
 
 A repository brings settings along (`.git/config` in an unpacked archive, a bare repository inside another), and git
-runs what some of them name, even to show a status. Variables outrank these settings. They cannot turn off filters and
-programs that compare (`filter.*`, `diff.*`), so a `.git` directory from strangers is better looked at without git.
+runs what some of them name, even to show a status. Variables outrank these settings. They cannot turn off a setting
+whose name has a part of its author's choice: programs that filter, compare and merge (`filter.*`, `diff.*`, `merge.*`),
+those that serve a remote (`remote.*`), and the hooks that git 2.54 takes from settings (`hook.*`). Nor do they reach a
+repository at a local path that is fetched from or pushed to, or the steps of a rebase that is under way. So a `.git`
+directory from strangers is better looked at without git.
 """
 
 from __future__ import annotations
@@ -19,12 +22,23 @@ _GIT_SETTINGS: Mapping[str, str] = {
     "core.attributesFile": os.devnull,
     "core.alternateRefsCommand": "",
     "attr.tree": "refs/none",
+    "commit.gpgSign": "false",
     "credential.helper": "",
+    "gpg.format": "openpgp",
     "gpg.program": "false",
+    "gpg.ssh.defaultKeyCommand": "false",
+    "gpg.ssh.program": "false",
+    "gpg.x509.program": "false",
     "log.showSignature": "false",
+    # Collecting garbage runs gc.recentObjectsHook.
+    "maintenance.auto": "false",
+    "merge.verifySignatures": "false",
     "protocol.ext.allow": "never",
+    "push.gpgSign": "false",
     "safe.bareRepository": "explicit",
     "submodule.recurse": "false",
+    "tag.forceSignAnnotated": "false",
+    "tag.gpgSign": "false",
 }
 
 
@@ -44,6 +58,8 @@ def environment() -> dict[str, str]:
         "GIT_NO_LAZY_FETCH": "1",
         "GIT_OPTIONAL_LOCKS": "0",
         "GIT_PAGER": "cat",
+        "GIT_PROXY_COMMAND": "",
+        "GIT_SEQUENCE_EDITOR": "true",
         "GIT_TERMINAL_PROMPT": "0",
         "PAGER": "cat",
     }

@@ -78,7 +78,7 @@ def _deleted(places: Places, word: str) -> Violation | None:
 
 def _whole_tree(word: str, places: Places) -> Violation | None:
     """Throwing away one file's changes is an edit; throwing away all of them is a deletion."""
-    if re.fullmatch(r"[./]+|:[/!(^].*|.*\*.*", word):
+    if re.fullmatch(r"[./]+|:[/!(^].*|[^*]*+\*.*", word):
         return Violation("delete", f"Blocked path: '{word}' throws away every change")
     return _undashed(word, places)
 
@@ -133,7 +133,7 @@ _PROCESS_COLUMNS = (
     " start start_time stime suid suser sz tgid thcount tid time tname tpgid trs tt tty ucmd ucomm uid uname user vsize"
     " vsz wchan"
 ).split()
-_COLUMN = rf"[-+]?(?:{'|'.join(map(re.escape, _PROCESS_COLUMNS))})(?::\d+)?(?:=[\w %]*)?"
+_COLUMN = rf"[-+]?(?:{'|'.join(map(re.escape, _PROCESS_COLUMNS))})(?::\d+)?(?:=[\w %]*+)?"
 _SOCKET = (
     r"(?:state|[sd]port|src|dst|and|or|not|[<>=!]=?|[()]|[\d.]*(?::\d+)?(?:/\d+)?|all|established|connected|listening|listen"
     r"|syn-sent|syn-recv|fin-wait-[12]|time-wait|closed|close-wait|last-ack)"

@@ -26,7 +26,9 @@ _TRUSTED = frozenset(
 
 # Where accounts keep their keys and tokens, in any directory.
 _CREDENTIALS = frozenset(".ssh .gnupg .aws .azure .kube .netrc .pgpass .git-credentials .pypirc".split())
-_SECRET = re.compile(r"/etc/(?:g?shadow-?|sudoers(?:\.d)?|ssl/private|ssh)(?:/.*)?|/proc/(?!cpuinfo).*/.*|/dev/.+")
+_SECRET = re.compile(
+    r"/etc/(?:g?shadow-?|sudoers(?:\.d)?|ssl/private|ssh)(?:/.*)?|/proc/(?!cpuinfo)[^/\n]*+/.*|/dev/.+"
+)
 
 _PUBLIC = re.compile(
     r"/etc/(?:os-release|lsb-release|debian_version|redhat-release|alpine-release|issue|hosts|hostname|timezone"

@@ -16,6 +16,19 @@ class SealedHeaders(list[tuple[bytes, bytes]]):
         """Drop it."""
 
 
+class AnyLength(int):
+    """How long a response still has to be, if any length is right: always as long as what is compared with it."""
+
+    def __lt__(self, other: int) -> bool:
+        return False
+
+    def __sub__(self, other: int) -> AnyLength:
+        return self
+
+
+ANY_LENGTH = AnyLength()
+
+
 class HttptoolsBounds(HeadDeadline):
     """Mixed in before uvicorn's protocol for httptools."""
 
@@ -39,7 +52,8 @@ class HttptoolsBounds(HeadDeadline):
         self._head_begun = True
 
     def on_headers_complete(self) -> None:
-        check_framing(self.parser.get_http_version(), self.headers)  # the parser makes its own error of ours
+        version = self.parser.get_http_version()
+        check_framing(version, self.headers)  # the parser makes its own error of ours
         self._head_begun = False
         super().on_headers_complete()  # pyright: ignore
         # The scope keeps the list as it is now.
@@ -47,6 +61,10 @@ class HttptoolsBounds(HeadDeadline):
         if not self.url.startswith(b"/"):
             # uvicorn drops the host of an absolute URI. The app must judge it.
             self.scope["raw_path"] = self.url.partition(b"?")[0]
+        cycle = self.cycle
+        if version == "1.0" and cycle is not None and cycle.scope is self.scope:
+            # uvicorn would send chunks, which HTTP/1.0 does not know (RFC 9112 §6.1). The response ends by closing.
+            cycle.chunked_encoding, cycle.expected_content_length = False, ANY_LENGTH
 
     def on_message_complete(self) -> None:
         super().on_message_complete()  # pyright: ignore

@@ -50,7 +50,7 @@ _SET_IN_CYCLE = frozenset(
 )
 _FOR_WEBSOCKETS = tuple(
     (
-        "connection_lost data_received pause_writing resume_writing send receive shutdown handle_cont "
+        "connection_lost data_received pause_writing resume_writing send receive shutdown handle_cont handle_ping "
         "send_receive_event_to_app handle_parser_exception"
     ).split()
 )

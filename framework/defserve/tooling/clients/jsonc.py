@@ -17,11 +17,11 @@ from defserve.tooling.clients.documents import GONE, BrokenDocument, NotEditable
 DEEPEST: Final = 200
 MARK: Final = "\ufeff"
 
-_TRIVIA: Final = re.compile(r"(?:[ \t\r\n]+|//[^\r\n]*|/\*.*?\*/)+", re.DOTALL)
+_TRIVIA: Final = re.compile(r"(?:[ \t\r\n]++|//[^\r\n]*+|/\*(?>.*?\*/))++", re.DOTALL)
 _STRING: Final = re.compile(r'"(?:[^"\\\x00-\x1f]|\\.)*"')
 _SCALAR: Final = re.compile(r"(?:true|false|null|-?(?:0|[1-9]\d*)(?:\.\d+)?(?:[eE][+-]?\d+)?)(?![\w.+-])")
 # What may follow a member on its line: blanks, whole comments, a comment to the end.
-_REST_OF_LINE: Final = re.compile(r"(?:[ \t]+|/\*[^\r\n]*?\*/)*(?://[^\r\n]*)?")
+_REST_OF_LINE: Final = re.compile(r"(?:[ \t]++|/\*(?>[^\r\n]*?\*/))*+(?://[^\r\n]*+)?")
 
 
 class JsonNode(NamedTuple):

@@ -56,7 +56,10 @@ INJECTIONS: Final[tuple[tuple[str, re.Pattern[str]], ...]] = tuple(
             r"\b(do not|don't|never|without)\b[^.!?]{0,20}\b(tell|telling|inform|informing|mention|mentioning|notify|"
             r"notifying|reveal|revealing|show|showing|alert|alerting)\b[^.!?]{0,30}\b(users?|person|human|them|anyone)\b",
         ),
-        ("pretends to be markup", r"<\s*/?\s*(important|system|instructions?|secret|admin|assistant|user)\s*/?\s*>"),
+        (
+            "pretends to be markup",
+            r"<\s*+/?\s*+(important|system|instructions?|secret|admin|assistant|user)\s*+/?\s*+>",
+        ),
         ("mentions the system prompt", r"\b(system prompt|hidden instructions?|developer message)\b"),
         ("gives the model a role", r"\b(you are now|act as|pretend (to be|you are)|from now on,? you)\b"),
         (

@@ -38,7 +38,8 @@ FORMS: Final[Mapping[str, SecretForm]] = {
     "a private key": _form(
         b"-----BEGIN",
         rb"-----BEGIN [A-Z0-9 ]{0,40}PRIVATE KEY(?: BLOCK)?-----"
-        rb"(?:\\+[nr]|[\s\"'+,>#*/|]|[A-Za-z-]{3,20}: [^\r\n\\]{0,200}){0,40}[A-Za-z0-9+/=]{40}",
+        rb"(?:(?!%(key)s)(?:\\++[nr]|[\s\"'+,>#*/|]|[A-Za-z-]{3,20}: (?:(?!%(key)s)[^\r\n\\]){0,200}+)){0,40}+%(key)s"
+        % {b"key": rb"[A-Za-z0-9+/=]{40}"},
     ),
     "an AWS key": _form(
         b"AKIA ASIA aws_secret_access_key AWS_SECRET_ACCESS_KEY",

@@ -31,6 +31,8 @@ PROBLEMS = {"sed": sed.problem, "awk": awk.problem, "jq": jq.problem}
         ("awk", "{if (x) /(/; print}"),
         ("awk", "{x++ /(/ 1}"),
         ("awk", "$1 ~ /[/(]/"),
+        # For awk, the set ends in the text, and the rest of that is code.
+        ("awk", '/[^]/ ~ "]/; END { system(1) } #"'),
         ("awk", 'BEGIN{"id" | getline}'),
         ("awk", "{print ENVIRON[1]}"),
         ("awk", "function f() {} {f()}"),
@@ -46,6 +48,12 @@ PROBLEMS = {"sed": sed.problem, "awk": awk.problem, "jq": jq.problem}
         ("jq", "[1, env, 2]"),
         ("jq", "{a: 1, b: env}"),
         ("jq", "{a}, env"),
+        ("jq", "{a: if true then 1, env else 2 end}"),
+        ("jq", "{a: if true then 1, env, 2 else 3 end}"),
+        ("jq", "{a: if . then {b: 1} else [2], env end, c}"),
+        ("jq", "{a: if . then 1}"),
+        ("jq", "{a: 1 end}"),
+        ("jq", "[.)"),
         ("jq", "input_filename"),
         ("jq", 'import "a" as b; .'),
         ("jq", "def f: 1; f"),
@@ -68,6 +76,7 @@ def test_what_could_do_more_than_compute_is_refused(language: str, script: str) 
         ("sed", "s/[\\/]/-/"),
         ("sed", "/a/{s/b/c/;p}"),
         ("sed", "$!N;P;D"),
+        ("awk", "/[^x]a[[:alpha:]^]/"),
         ("awk", "{a = b / c / d}"),
         ("awk", "$1 ~ /=/ {print $1 / 2}"),
         ("awk", "NR==FNR {a[$1]; next} ($1, $2) in a"),
@@ -75,6 +84,7 @@ def test_what_could_do_more_than_compute_is_refused(language: str, script: str) 
         ("awk", "{print (a + b) / 2; if (x > 1) y = z > 2}"),
         ("jq", '.env, {env}, {"env": .env}, {env: 1}'),
         ("jq", '"\\(.a) \\("x\\(.b)")"'),
+        ("jq", "{if: 1, end, a: if .b then 1, 2 elif .c then {env} else 3 end, env}"),
         ("jq", "reduce .[] as $x (0; . + $x) | if . > 1 then . else empty end"),
     ],
 )
@@ -89,7 +99,12 @@ def test_any_script_is_judged(language: str, script: str) -> None:
 
 @for_each_row("language", sorted(PROBLEMS))
 @for_each_row(
-    "piece", ["(", "{", "[", "/[", "!", "-", "$", "s/a/b/;", '"\\(', "a?", "1,", "[]", "\\", "x ", "a[", "/(/ "]
+    "piece", ["(", "{", "[", "/[", "!", "-", "$", "s/a/b/;", '"\\(', "a?", "1,", "[]", "\\", "x ", "a[", "/(/ ", "[^x]"]
 )
 def test_a_long_script_is_judged_in_no_time(language: str, piece: str) -> None:
     assert cpu_within(1, lambda: PROBLEMS[language]((piece * 4096)[:4096]))
+
+
+@for_each_row("count", [22, 1000])
+def test_an_expression_without_an_end_is_refused_in_no_time(count: int) -> None:
+    assert cpu_within(1, lambda: awk.problem("/" + "[^x]" * count))

@@ -21,7 +21,8 @@ _WORD = re.compile(
     """,
     re.VERBOSE | re.ASCII,
 )
-_EXPRESSION = re.compile(r"/(?:[^/\\\[\]\n]|\\[^\n]|\[\^?(?!\])(?:\[:\w+:\]|\\[^\]/\n]|[^\]\[/\\\n])+\])*/")
+# A bracket that comes first belongs to the set (`[^]x]`), so what is taken is never given back.
+_EXPRESSION = re.compile(r"/(?:[^/\\\[\]\n]|\\[^\n]|\[\^?+(?!\])(?:\[:\w+:\]|\\[^\]/\n]|[^\]\[/\\\n])++\])*+/")
 
 _FUNCTIONS = frozenset(
     "atan2 cos exp gensub gsub index int length log match mktime rand sin split sprintf sqrt srand strftime strtonum"

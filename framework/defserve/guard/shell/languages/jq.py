@@ -20,6 +20,7 @@ _FUNCTIONS = frozenset(
     """.split()
 )
 _KEYWORDS = frozenset("and as catch elif else end foreach if label break or reduce then try null true false".split())
+_PAIRS = {")": "(", "]": "[", "}": "{", "end": "if"}
 _NAME = r"[A-Za-z_]\w*"
 _TOKEN = re.compile(
     rf"""
@@ -30,7 +31,7 @@ _TOKEN = re.compile(
     | (?P<format>@[a-z0-9]+)
     | \d+(?:\.\d*)?(?:[eE][-+]?\d+)? | \.\d+
     | (?P<name>{_NAME})
-    | (?P<open>[\[({{]) | (?P<close>[\])}}])
+    | [\[({{\])}}]
     | //=? | [|+*/%-]?= | == | != | [<>]=? | \?// | [|,.?:;+*/%-]
     """,
     re.VERBOSE | re.ASCII,
@@ -48,21 +49,22 @@ def problem(script: str) -> str | None:
         token, at = found[0], found.end()
         if not token.strip():
             continue
+        key = found["name"] and opened[-1:] == ["{"] and before in ("{", ",")
         if found["quote"]:
             at, inside = _text(script, at)
             opened += ["\\("] if inside else []
-        elif found["close"]:
-            if not opened:
+        elif token in _PAIRS and not key:
+            last = opened.pop() if opened else ""
+            if not last.endswith(_PAIRS[token]):
                 return f"'{token}' without its partner"
-            if opened.pop() == "\\(":
-                if token != ")":
-                    return f"'{token}' in a text"
+            if last == "\\(":
                 at, inside = _text(script, at)
                 opened += ["\\("] if inside else []
                 token = '"'
-        elif found["open"]:
+        elif token in _PAIRS.values() and not key:
+            # Between `if` and `end` a comma separates values, even in an object.
             opened.append(token)
-        elif why := _word_problem(found, key=opened[-1:] == ["{"] and before in ("{", ",")):
+        elif not key and (why := _word_problem(found)):
             return why
         if at < 0:
             return "a text that does not end"
@@ -70,9 +72,8 @@ def problem(script: str) -> str | None:
     return "a bracket that is not closed" if opened else None
 
 
-def _word_problem(found: re.Match[str], key: bool) -> str | None:
-    """`key`: the word stands where an object has its keys, so `env` is only a name there."""
-    if found["name"] and not key and found[0] not in _FUNCTIONS and found[0] not in _KEYWORDS:
+def _word_problem(found: re.Match[str]) -> str | None:
+    if found["name"] and found[0] not in _FUNCTIONS and found[0] not in _KEYWORDS:
         return f"'{found[0]}' is not among the functions known to be harmless"
     if found["variable"] and re.fullmatch(r"\$\s*(?:ENV|__prog\w*)", found[0]):
         return f"'{found[0]}'"

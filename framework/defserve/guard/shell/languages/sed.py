@@ -8,7 +8,7 @@ import re
 # belongs to the set: `[]x]`. So what is taken is never given back (`?+`, `*+`).
 _SET = r"\[\^?+\]?+(?:\[:\w+:\]|\[(?![:.=])|[^]/\[\\])*+\]"
 _ADDRESS = re.compile(rf"\s*(?:\d+(?:~\d+)?|\$|/(?:[^/\\\[]|\\.|{_SET})*+/[IM]*)")
-_SECOND = re.compile(rf"\s*,\s*(?:[+~]\d+|{_ADDRESS.pattern})")
+_SECOND = re.compile(rf"\s*,\s*+(?:[+~]\d+|{_ADDRESS.pattern})")
 _END = r"\s*(?:;|$|(?=\}))"
 _BRACKETS = re.compile(r"\[\^?+\]?+(?:\[:\w+:\]|\[(?![:.=])|[^]\[])*+\]")
 
@@ -16,8 +16,8 @@ _COMMANDS: tuple[tuple[str, re.Pattern[str]], ...] = (
     ("{", re.compile("")),
     ("}", re.compile(_END)),
     ("dDgGhHnNpPxzF=", re.compile(_END)),
-    ("lqQ", re.compile(rf"\s*\d*{_END}")),
-    (":btT", re.compile(r"\s*\w*\s*(?:;|$)")),
+    ("lqQ", re.compile(rf"\s*+\d*{_END}")),
+    (":btT", re.compile(r"\s*+\w*\s*(?:;|$)")),
     # One line of text. A backslash at its end would take the next script for text, or not.
     ("aic", re.compile(r"(?:\s*\\)?[^\\]*(?:\\[^\\]+)*$")),
 )

@@ -1,8 +1,8 @@
 """git: the sub-commands that look, and those that change the repository.
 
 A sub-command that is not here is refused, since an alias of the repository's own settings may run anything. Left out
-are the options that run a program (`--ext-diff`, `--textconv`, `-O`, `--show-signature`, `%G?`), write a file
-(`--output`) or read one elsewhere (`--no-index`).
+are the options that run a program (`--ext-diff`, `--textconv`, `-O`, `--show-signature`, `%G?`, `--trailer`), write a
+file (`--output`) or read one elsewhere (`--no-index`).
 """
 
 from __future__ import annotations
@@ -206,7 +206,7 @@ _CHANGING: Table = {
     "commit": """
         !w -aqvsnou -m,--message:pattern@1 -F,--file:read@1 -C,--reuse-message:undashed@1 --no-edit@1 --dry-run@1
         --short@1 --porcelain@1 --long@1 --fixup,--squash:undashed --amend --all --quiet --verbose --signoff
-        --no-signoff --no-verify --allow-empty --allow-empty-message --author,--date,--trailer:text --reset-author
+        --no-signoff --no-verify --allow-empty --allow-empty-message --author,--date:text --reset-author
         --branch --only --include --cleanup:name --no-gpg-sign --no-status --status --no-post-rewrite -i |
         !e undashed* | undashed*
     """,
