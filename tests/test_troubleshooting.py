@@ -116,7 +116,7 @@ ERRORS: dict[str, Callable[[Desk], str]] = {
     "<file>:<line>: <file> ended the program while it was loaded (exit <code>)": lambda desk: desk.declares(
         "import sys\nsys.exit(3)"
     ),
-    "the document's server is on a private network: <host>": lambda desk: desk.declares(
+    "<file>:<line>: the document's server is on a private network: <host>": lambda desk: desk.declares(
         "Server.from_openapi({'openapi': '3.1.0', 'paths': {}, 'servers': [{'url': 'http://127.0.0.1:8000'}]})"
     ),
     "there is no command '<command>'": lambda desk: desk.types("serve", "server.py"),
@@ -233,7 +233,9 @@ ERRORS: dict[str, Callable[[Desk], str]] = {
     ),
     "<level> code cannot be run here: nothing can contain it (missing: <layers>); <fix>": without_containment,
     # stores
-    "'<address>' is not the address of a store": lambda desk: desk.declares("Server('x', store='postgres://db')"),
+    "<file>:<line>: '<address>' is not the address of a store": lambda desk: desk.declares(
+        "Server('x', store='postgres://db')"
+    ),
     "The store cannot be opened, read or written": lambda desk: desk.calls(
         "count", text=COUNT.format("no/such/folder/count.db")
     ),

@@ -52,6 +52,22 @@ def test_contents_are_shown_as_what_they_are(browser: Browser, inspector: Inspec
     assert serious(browser) == []
 
 
+def test_a_description_stays_in_view_above_long_contents(browser: Browser):
+    server = Server("books")
+
+    @server.resource("books://all")
+    def books() -> str:
+        """Every book of the library."""
+        return "a book\n" * 500
+
+    assert books
+    with inspector_in(browser, target_of(server)) as inspector:
+        for look in looks(browser, f"{inspector.url}#resources/books%3A%2F%2Fall", f"{FORM}?.includes('read at')"):
+            assert browser.page("document.querySelector('.t-form .about').clientHeight >= 16"), look.width
+            look.is_fine()
+            look.picture("described")
+
+
 @pytest.mark.parametrize("era", [slow("handshake"), "stateless"])
 def test_a_watched_resource_shows_its_changes(browser: Browser, inspector: InspectorBeside, era: str):
     open_at(browser, inspector, "resources", era)

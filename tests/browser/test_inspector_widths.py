@@ -95,6 +95,40 @@ def test_nothing_reaches_over_an_edge(browser: Browser, inspector: InspectorBesi
     assert found == dict.fromkeys(PANELS, "none")
 
 
+# Names and tabs of a tool that are cut, by their texts.
+SHORTENED = """[...document.querySelectorAll('.t-form .toolname, .t-form .tablist')]
+  .filter(each => each.scrollWidth > each.clientWidth).map(each => each.textContent).join('; ') || 'none'"""
+# Calls in the list of the slowest that reach over the edge, or stand on two lines.
+SPILT = """[...document.querySelectorAll('.l-detail tr')].filter(row => row.getBoundingClientRect().height > 48
+  || row.getBoundingClientRect().right > document.querySelector('.l-detail').getBoundingClientRect().right - 8)
+  .map(row => row.innerText).join('; ') || 'none'"""
+
+
+@pytest.mark.parametrize("width", [720, 768])
+def test_in_a_small_window_a_tool_s_name_its_tabs_and_its_slowest_calls_are_whole(
+    browser: Browser, inspector: InspectorBeside, width: int
+):
+    opened(browser, inspector, "add_bed", width)
+    assert browser.page(SHORTENED) == "none"
+    browser.page("(location.hash = '#latency') && true")
+    assert browser.page("document.querySelectorAll('.l-detail tr').length > 0")
+    if shots := os.environ.get("DEFSERVE_SHOTS"):
+        browser.shot(Path(shots) / f"slowest-{width}.png")
+    assert browser.page(SPILT) == "none"
+
+
+def test_a_tool_without_arguments_is_called_from_the_list_and_from_its_search(
+    browser: Browser, inspector: InspectorBeside
+):
+    opened(browser, inspector, "break_down")
+    for place in ("[role=listbox]", "input"):
+        browser.page(f"document.querySelector('.t-list {place}').focus() || true")
+        browser.key("Control+Enter")
+        assert browser.page(CALLED) == "Failed"
+        browser.open("about:blank")
+        opened(browser, inspector, "break_down")
+
+
 @pytest.mark.slow
 def test_in_the_live_panel_nothing_lies_on_its_neighbour(browser: Browser):
     with inspector_in(browser, target_of(lively())) as live:

@@ -10,6 +10,9 @@ import pytest
 from anyio.from_thread import start_blocking_portal
 from websockets.asyncio.server import ServerConnection, serve
 
+from defserve.cli.target.refusals import explained
+from defserve.errors import PeerGone
+from defserve.transports.client_errors import Unreachable
 from tests.cli.running import Run
 from tests.host.pretend import STATELESS
 from tests.host.web import Exchange, Web, web
@@ -87,6 +90,21 @@ def test_a_server_at_a_websocket_address_is_listed(defserve: Run):
         code, out, err = defserve("list", f"ws://127.0.0.1:{port}/mcp")
     assert (code, err) == (0, "")
     assert "  add()\n" in out
+
+
+@pytest.mark.parametrize(
+    ("address", "message", "fix"),
+    [
+        ("https://localhost:80/mcp", "[SSL: WRONG_VERSION_NUMBER]", "not speak TLS: write http://localhost:80/mcp"),
+        ("wss://127.0.0.1/mcp", "[SSL] record layer failure", "not speak TLS: write ws://127.0.0.1/mcp"),
+        # Nobody is told to send secrets over a network in the open.
+        ("https://h.example/mcp", "[SSL: WRONG_VERSION_NUMBER]", "may not speak TLS; check the address and its port"),
+        ("https://127.0.0.1/mcp", "[SSL: CERTIFICATE_VERIFY_FAILED]", "SSL_CERT_FILE=FILE"),
+    ],
+)
+def test_a_server_that_fails_at_tls_is_told_apart_from_nobody(address: str, message: str, fix: str):
+    with pytest.raises(PeerGone, match=f"fix: .*{fix}"), explained(address):
+        raise Unreachable(f"{address} cannot be reached: {message}")
 
 
 @pytest.mark.parametrize("scheme", ["http", "ws"])

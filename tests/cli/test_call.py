@@ -373,6 +373,31 @@ def test_a_field_that_is_missing_inside_of_an_argument_says_enough_by_itself(def
     assert err == "error: place.floor: missing\n"
 
 
+LISTS = """
+from defserve import Server
+
+server = Server("lists", "1")
+
+@server.tool
+def tag(labels: list[str], name: str = "") -> int:
+    return len(labels)
+"""
+
+
+def test_a_text_where_a_list_is_needed_is_met_with_how_a_list_is_written(defserve: Run, folder: Path):
+    (folder / "lists.py").write_text(LISTS)
+    code, _, err = defserve("call", "lists.py", "tag", "labels=it's", "name=x")
+    assert code == 5
+    assert err.endswith("""\n  fix: a list is written as JSON: labels:='["it'"'"'s"]'\n"""), err
+    assert defserve("call", "lists.py", "tag", """labels:=["it's"]""").out == "1\n"
+
+
+def test_arguments_in_one_object_are_met_with_the_option_for_them(defserve: Run):
+    code, _, err = defserve("call", CALCULATOR, "add", '{"a": 1}')
+    assert code == 1
+    assert err.endswith("""fix: write --args '{"a": 1}'\n"""), err
+
+
 def test_a_missing_argument_shows_what_the_tool_takes(defserve: Run):
     code, _, err = defserve("call", CALCULATOR, "add")
     assert code == 5

@@ -28,6 +28,29 @@ def test_workers_need_an_address_that_they_can_share(defserve: Run):
     assert refused.code == 1 and "there cannot be 'many' workers" in refused.err
 
 
+@pytest.mark.parametrize(
+    ("words", "address"),
+    [
+        (["--port", "9000"], "http://127.0.0.1:9000/mcp"),
+        (["--port=9000", "--host", "0.0.0.0"], "http://0.0.0.0:9000/mcp"),
+        (["--host", "::1"], "http://[::1]:8000/mcp"),
+        (["--port", "many"], "http://127.0.0.1:8000/mcp"),
+        (["--transport", "sse", "--port", "9000"], "http://127.0.0.1:9000/mcp --legacy-sse"),
+        (["http://127.0.0.1:9000/mcp"], "http://127.0.0.1:9000/mcp"),
+    ],
+)
+def test_whoever_gives_parts_of_an_address_is_told_the_whole(defserve: Run, words: list[str], address: str):
+    refused = defserve("run", "tests.testing.toy", *words)
+    assert refused.code == 1 and refused.err.endswith(f"fix: write --on {address}\n")
+
+
+def test_a_mistake_that_names_no_place_is_told_with_the_author_s_line(defserve: Run, folder: Path):
+    (folder / "notes.py").write_text("from defserve import Server\n\nserver = Server('notes', store='notes.db')\n")
+    for command in ("run", "list", "check"):
+        assert defserve(command, "notes.py").err.startswith("error: notes.py:3: 'notes.db' is not the address of a")
+    assert defserve("run").err.startswith("error: run needs one server")
+
+
 def test_how_to_log_is_passed_on(defserve: Run, monkeypatch: pytest.MonkeyPatch):
     chosen: list[dict[str, object]] = []
     monkeypatch.setattr(toy.server, "run", lambda **options: chosen.append(options))  # type: ignore[method-assign]

@@ -215,7 +215,7 @@ def test_owners_cannot_write_on_the_terminal(defserve: Run, tmp_path: Path):
         (["dump", "x"], 1, "defserve state has no action 'dump'"),
         (["list"], 1, "required: STORE"),
         (["list", "memory:"], 1, "belongs to its process"),
-        (["list", "sqlite:///none.db"], 1, "none.db does not exist"),
+        (["list", "sqlite:///none.db"], 1, "none.db does not exist\n  fix: name a file that is there: sqlite:///"),
         (["list", "mysql://x"], 1, "is not the address of a store"),
         (["verify", "sqlite:///none.db"], 2, "none.db does not exist"),
         (["prune", "sqlite:///none.db", "--ttl", "soon"], 1, "'soon' is not a duration"),

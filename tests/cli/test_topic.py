@@ -160,7 +160,12 @@ async def test_a_person_approves_and_declines_at_the_terminal():
             assert (await agent.outcome(first))["content"][0]["text"] == "42"
             assert "42" in await person.line("done 1")
             person.type("y 2")
-            assert "no proposal 2" in await person.line("not done")
+            told = await person.line("not done")
+            assert told == "not done: no proposal 2 waits for a decision; `p` shows those that do"
+            person.type("y")
+            assert await person.line("not done") == (
+                "not done: nothing is proposed; wait for a proposal; `p` shows those that there are"
+            )
             person.type("say thanks")
             assert (await anext(said)).text == "thanks"
             person.type("who")

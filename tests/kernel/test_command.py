@@ -151,6 +151,13 @@ def test_a_file_can_be_checked_alone(tmp_path: Path) -> None:
     assert "has neither a command nor a url" in wrong.stderr
 
 
+def test_a_command_with_its_arguments_in_it_is_noted(tmp_path: Path) -> None:
+    (tmp_path / "mgp.toml").write_text("[[servers]]\nid = 'a'\ncommand = 'python notes.py'\n")
+    note = "a: there is no program 'python notes.py'; its arguments belong in args = […]"
+    assert f"\nnote: {note}\n" in defserve(tmp_path, "--check").stdout
+    assert json.loads(defserve(tmp_path, "--check", "--json").stdout)["notes"] == [note]
+
+
 def test_an_imported_file_can_be_checked_at_once(tmp_path: Path) -> None:
     settings = {"mcpServers": {"x": {"command": "x", "env": {"API_KEY": "hunter2"}}}}
     (tmp_path / ".mcp.json").write_text(json.dumps(settings))

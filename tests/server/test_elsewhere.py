@@ -127,6 +127,29 @@ def test_the_name_of_a_transport_is_met_with_an_address(name: str):
         Server("s").run(name)
 
 
+def test_an_option_that_was_shortened_is_met_with_the_whole():
+    with pytest.raises(UsageError, match="tool has no option 'desc'\n  fix: did you mean 'description'"):
+        Server("s").tool(desc="Look.")(lambda: "")  # type: ignore[call-overload]
+    with pytest.raises(UsageError, match="tool has no option 't'\n  fix: use some of"):
+        Server("s").tool(t=1)(lambda: "")  # type: ignore[call-overload]
+
+
+def test_an_option_that_a_feature_set_has_not_is_told_with_those_it_has():
+    with pytest.raises(
+        UsageError, match=r"^tests/.*feature set 'a' has no option 'persist'\n  fix: use some of .*uses"
+    ):
+        Server("s").feature_set("a", "A", persist=True)  # type: ignore[call-arg]
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("on", ["stdio:", "http://127.0.0.1:0/mcp", "ws://127.0.0.1:0/mcp", "mcpx+ws://127.0.0.1:1/ws"])
+async def test_whoever_serves_inside_a_running_loop_is_told_what_to_write(on: str):
+    with pytest.raises(UsageError, match="server.run(.*) was called in an event loop") as refused:
+        Server("s").run(on)
+    assert refused.value.fix == SERVER["run_async"]
+    assert refused.value.where.startswith("tests/server/test_elsewhere.py:")
+
+
 @dataclass
 class Note:
     text: Any

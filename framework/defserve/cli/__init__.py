@@ -13,7 +13,7 @@ import sys
 from collections.abc import Sequence
 from typing import Final
 
-from defserve.cli.exits import INTERRUPTED, OK, TOOL_FAILED, UNREACHABLE, WRONG, complain
+from defserve.cli.exits import INTERRUPTED, OK, TOOL_FAILED, UNREACHABLE, WRONG, complain, placed
 from defserve.errors import DefserveError, PeerError, PeerGone, PeerTimeout, ToolError, did_you_mean
 from defserve.version import VERSION
 
@@ -159,7 +159,7 @@ def _run(command: str, argv: list[str]) -> int:
     except DefserveError as error:
         if _is_verbose(argv):
             _show_traceback(error.__cause__ or error)
-        return complain(str(error), WRONG)
+        return complain(placed(error), WRONG)
     except OSError as error:
         if error.filename is None or _is_verbose(argv):
             raise

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
+from defserve.errors import DefserveError, UsageError
+
 OK: Final = 0
 WRONG: Final = 1
 UNREACHABLE: Final = 4
@@ -17,3 +19,13 @@ def complain(text: str, code: int) -> int:
 
     tell(*problem_lines("error", text))
     return code
+
+
+def placed(error: DefserveError) -> str:
+    """An error with the author's line, if it names none itself. An error of the command line alone has no such line."""
+    if not isinstance(error, UsageError) or error.where:
+        return str(error)
+    from defserve.tooling.frames import author_line
+
+    where = author_line(error)
+    return f"{where}: {error}" if where else str(error)

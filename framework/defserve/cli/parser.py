@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from defserve.cli.exits import WRONG
@@ -35,6 +35,33 @@ class CommandParser(CommandLine):
             allow_abbrev=False,
         )
         self.color = False  # Python 3.14 would colour help by itself
+
+    def unknown(self, words: Sequence[str]) -> tuple[str, str]:
+        """As in any command line. For what belongs to an address, the fix has the address that was meant."""
+        problem, fix = super().unknown(words)
+        if not self.get_default("on"):
+            return problem, fix
+        if "://" in words[0]:
+            return problem, f"write --on {words[0]}"
+        address = fix.removeprefix("write --on ")
+        return problem, fix if address == fix else f"write --on {self._address_meant(address)}"
+
+    def _address_meant(self, example: str) -> str:
+        """The example, with the host and the port that were given as options."""
+        from urllib.parse import urlsplit
+
+        given = self._given or []
+        meant = {
+            name: (equals and value) or "".join(given[at + 1 : at + 2])
+            for at, word in enumerate(given)
+            for name, equals, value in (word.partition("="),)
+        }
+        parts = urlsplit(example)
+        host = meant.get("--host") or parts.hostname or ""
+        port = port if (port := meant.get("--port", "")).isdecimal() else parts.port
+        address = parts._replace(netloc=f"{f'[{host}]' if ':' in host else host}:{port}").geturl()
+        is_older = "sse" in (meant.get("--transport"), meant.get("-t"))
+        return f"{address} --legacy-sse" if is_older else address
 
     def _print_message(self, message: str, file: Any = None) -> None:
         from defserve.cli.screen.screen import help_lines, problem_lines, show, tell

@@ -39,6 +39,10 @@ class Address:
             return cls("unix", rest)
         if scheme in PORTS and rest.startswith("//"):
             return cls._network(scheme, rest[2:], text)
+        if scheme == "sse" and rest.startswith("//"):
+            _, slash, own = rest[2:].partition("/")
+            at = f"http:{rest}" if slash and own else f"http:{rest.rstrip('/')}{path}"
+            raise UsageError(f"cannot serve on {text!r}", fix=f"write --on {at} --legacy-sse (legacy_sse=True)")
         if origin := _origin(text):
             raise UsageError(f"cannot serve on {text!r}", fix=f"write --on {origin}{path}")
         if text in TRANSPORTS:

@@ -10,10 +10,15 @@ from typing import Final
 
 _HTTP: Final = 'server.run(on="http://127.0.0.1:8000/mcp")'
 _ASGI: Final = "server.asgi() is the ASGI app"
+OWN_LOOP: Final = (
+    "server.run() in the main thread, outside of `async def`; or server.asgi() under an ASGI server of yours;"
+    " in a notebook: async with server.connect() as client"
+)
+"""For whoever has an event loop already."""
 _LIST: Final = "in a test: async with server.connect() as client: await client.{0}()"
 
 SERVER: Final = {
-    "run_async": "server.run() in the main thread, or server.asgi() under an ASGI server of yours",
+    "run_async": OWN_LOOP,
     "run_stdio_async": "server.run()",
     "run_http_async": _HTTP,
     "run_streamable_http_async": _HTTP,

@@ -130,7 +130,10 @@ def refuse_unknown(
     """Raises UsageError for the first option that does not exist. `elsewhere`: options of others → what to write."""
     for name in given:
         if name not in known:
-            fix = did_you_mean(name, known, f"use some of {', '.join(sorted(known))}")
+            longer = [each for each in known if each.startswith(name)]  # `desc`
+            fix = did_you_mean(
+                longer[0] if len(longer) == 1 else name, known, f"use some of {', '.join(sorted(known))}"
+            )
             # Python's own error, which led here, says less.
             raise UsageError(f"{subject} has no option {name!r}", where=where, fix=elsewhere.get(name, fix)) from None
 

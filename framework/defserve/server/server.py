@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar
 
@@ -19,6 +19,7 @@ from defserve.protocols.mgp.options import SecurityOptions
 from defserve.server.composing import AuthorExtension, compose
 from defserve.server.declaring import Declarations
 from defserve.server.decorators import caller
+from defserve.server.starting import check_web_options, refuse_in_a_loop
 from defserve.server.values import check_log_level, check_values
 
 if TYPE_CHECKING:
@@ -188,6 +189,10 @@ class Server(Declarations):
 
     def feature_set(self, name: str, description: str, **options: Unpack[FeatureSetFields]) -> FeatureSet:
         """Declare a behaviour that hosts switch on and off as a whole. Its verbs say what it does."""
+        if options:
+            from defserve.server.options import FeatureSetFields, refuse_unknown
+
+            refuse_unknown(options, FeatureSetFields.__annotations__, f"feature set {name!r}", caller())
         return self.mcpl.feature_set(name, description, **options)
 
     def remove_feature_set(self, name: str) -> None:
@@ -305,7 +310,8 @@ class Server(Declarations):
         on, every request has a line. Raises SystemExit(130) after Ctrl-C; returns after SIGTERM and at the end of
         input.
         """
-        _check_web_options(web, Server.run)
+        check_web_options(web, Server.run)
+        refuse_in_a_loop()
         self.observe(log_level=log_level, log_json=log_json, metrics=web.get("metrics", False))
         if workers is not None:
             from defserve.serving.workers.running import serve_group
@@ -350,7 +356,7 @@ class Server(Declarations):
         """This server as a plain ASGI app, to mount in Starlette or FastAPI; its lifespan needs no wiring."""
         from defserve.serving import web
 
-        _check_web_options(options, Server.asgi)
+        check_web_options(options, Server.asgi)
         self.observe(metrics=options.get("metrics", False))
         return web.app(self.composition, self.mcp, self.auth, options)
 
@@ -400,13 +406,3 @@ class Server(Declarations):
         """This server and all servers mounted on it, each once, children before parents."""
         found = {server: None for mount in self._mounts for server in mount.server.self_and_mounted}
         return [*found, self]
-
-
-def _check_web_options(given: Mapping[str, Any], method: Callable[..., Any]) -> None:
-    """Raises UsageError for an option that does not exist. Otherwise it would do nothing, and nobody would know."""
-    from defserve.serving.options import WebFields
-
-    if given.keys() - WebFields.__annotations__.keys():
-        from defserve.server.options import refuse_unknown_fields
-
-        refuse_unknown_fields(given, WebFields, method, f"server.{method.__name__}", caller())

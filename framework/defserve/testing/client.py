@@ -16,6 +16,7 @@ from defserve.host.conversation import Progress
 from defserve.host.eras import ERAS
 from defserve.host.fields import object_of
 from defserve.protocols.mcp.versions import HANDSHAKE_VERSIONS, STATELESS_VERSIONS
+from defserve.testing.elsewhere import named_arguments
 from defserve.testing.script import KINDS, AnswerScript
 from defserve.testing.transports import connect_over
 
@@ -70,6 +71,17 @@ class SyncClient:
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         self.close(check=kind is None)
+
+    if not TYPE_CHECKING:  # a type checker would take every name for an attribute
+
+        def __getattr__(self, name):
+            """Only for what does not exist: verbs of other clients are met with ours."""
+            if hasattr(type(self), name):
+                return object.__getattribute__(self, name)  # a property failed; this raises its error again
+            from defserve.errors import no_attribute
+            from defserve.testing.elsewhere import CLIENT
+
+            raise no_attribute("this client", name, CLIENT, dir(type(self)))
 
     # Before the first verb.
 
@@ -138,6 +150,7 @@ class SyncClient:
             raise UsageError("this client does not speak MCPL", fix="@pytest.mark.serves(…, mcpl=Mcpl(…))")
         return SyncMcpl(peer, self._do)
 
+    @named_arguments
     def call(self, tool: str, /, **arguments: Any) -> Any:
         """Call a tool and return its value, as `Client.call` does.
 
@@ -145,12 +158,14 @@ class SyncClient:
         """
         return self._do(lambda client: _called(client, tool, arguments))
 
+    @named_arguments
     def start(self, tool: str, /, **arguments: Any) -> SyncTask:
         """Call a tool and do not wait for its result, as `Client.start` does."""
         from defserve.testing.tasks import SyncTask
 
         return SyncTask(self._do(lambda client: client.start(tool, **arguments)), self._do)
 
+    @named_arguments
     def render(self, tool: str, /, **arguments: Any) -> SyncApp:
         """Call a tool and fetch the view that shows its result, as `Client.render` does.
 
@@ -160,6 +175,7 @@ class SyncClient:
 
         return SyncApp(self._do(lambda client: client.render(tool, **arguments)), self._do)
 
+    @named_arguments
     def stream_parts(self, tool: str, /, **arguments: Any) -> list[Any]:
         """The parts that a tool sends, in order; see `Client.stream`. The client needs `mgp=Mgp()`."""
         return self._do(lambda client: _parts(client, tool, arguments))
@@ -221,6 +237,7 @@ class SyncClient:
         """Every file of a listed skill by its path. Raises UnverifiedSkill if one differs from its entry."""
         return self._do(lambda client: client.read_verified(entry))
 
+    @named_arguments
     def prompt(self, prompt: str, /, **arguments: Any) -> Json:
         """A prompt with its messages. An argument that is not a string is sent as JSON text."""
         return self._do(lambda client: client.prompt(prompt, **arguments))

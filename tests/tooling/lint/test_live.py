@@ -5,7 +5,7 @@ from typing import Annotated, Any
 import pytest
 from pydantic import BaseModel, Field
 
-from defserve import Injection, Server, Turn
+from defserve import Injection, Server, State, Turn
 from tests.rows import for_each_row
 from tests.tooling.lint.reading import only, read
 
@@ -88,3 +88,30 @@ def test_a_state_whose_integers_may_change_is_warned_of(model: Any, options: Any
     server.feature_set("members.join", "Join").state(model, **options)
     found = only(read(server), "big-integers")
     assert [one.finding.problem.partition(" ")[0] for one in found] == fields
+
+
+def test_the_model_of_a_state_as_an_argument_is_warned_of():
+    server = Server("tracker", "1")
+    tracking = server.feature_set("tracker.count", "Count")
+    tracking.state(Bounded)
+
+    @tracking.tool
+    def forgets(tracker: Bounded) -> int:
+        """Count, with what the caller sends."""
+        return tracker.count
+
+    @tracking.tool
+    def describes(tracker: Annotated[Bounded, "What is counted."]) -> int:
+        """The same, described."""
+        return tracker.count
+
+    @tracking.tool
+    def counts(tracker: State[Bounded], other: Nested) -> int:
+        """Count, with what is kept."""
+        return tracker.count
+
+    assert forgets and describes and counts
+    found = only(read(server), "sent-state")
+    assert [one.finding.subject for one in found] == ["tool 'forgets'", "tool 'describes'"]
+    assert found[0].finding.fix == "write tracker: State[Bounded], in a tool of the feature set 'tracker.count'"
+    assert found[0].finding.where.rpartition(":")[0].endswith("test_live.py")

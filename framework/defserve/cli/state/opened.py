@@ -98,7 +98,10 @@ def existing(address: str) -> str:
         raise UsageError("a store in memory belongs to its process", fix="name a SQLite file or a Redis server")
     path = Path(address.removeprefix("sqlite:///")).expanduser()
     if address.startswith("sqlite:///") and not path.is_file():
-        raise UsageError(f"there is no store: {path} does not exist", fix="name one: --store sqlite:///notes.db")
+        raise UsageError(
+            f"there is no store: {path} does not exist",
+            fix="name a file that is there: sqlite:///notes.db, or sqlite:////var/lib/notes.db with its whole path",
+        )
     return address
 
 

@@ -25,6 +25,9 @@ STATUSES: Final[Mapping[int, str]] = {
     404: "check the address; most end with /mcp, older ones with /sse",
     405: "check the address; most end with /mcp, older ones with /sse",
 }
+TLS: Final = "[SSL"
+UNTRUSTED: Final = "CERTIFICATE_VERIFY_FAILED"
+"""How Python begins to tell of TLS that failed, and its word for a certificate that nobody vouches for."""
 SCOPES: Final = re.compile(r'scope="([\w:./ -]{1,1000})"', re.ASCII)
 """Only those that no shell reads otherwise: people copy the line that helps."""
 
@@ -38,7 +41,7 @@ def explained(address: str, *, is_signed_in: bool = False) -> Generator[None]:
     try:
         yield
     except Unreachable as error:
-        raise PeerGone(f"{error.message}\n  fix: {_absent(address)}") from None
+        raise PeerGone(f"{error.message}\n  fix: {_absent(error.message, address)}") from None
     except SignInError as error:
         raise UsageError(error.problem, fix=error.fix) from None
     except Challenged as error:
@@ -62,7 +65,14 @@ def _credentials(error: Challenged, address: str) -> str:
     return f"{sign_in}; or {token}" if METADATA in challenge else f"{token}; or {sign_in}"
 
 
-def _absent(address: str) -> str:
-    if is_loopback(urlsplit(address).hostname or ""):
+def _absent(message: str, address: str) -> str:
+    is_near = is_loopback(urlsplit(address).hostname or "")
+    if UNTRUSTED in message:
+        return "if you trust it, name the certificate of its issuer: SSL_CERT_FILE=FILE defserve …"
+    if TLS in message:
+        # Elsewhere, without TLS, others could read what is sent.
+        plain = f": write {address.replace('s://', '://', 1)}" if is_near else "; check the address and its port"
+        return f"what answers there may not speak TLS{plain}"
+    if is_near:
         return f"nothing listens there; start the server with defserve run FILE --on {address}"
     return "check the address, and that the server runs there"

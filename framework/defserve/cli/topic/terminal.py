@@ -57,7 +57,7 @@ class TopicTerminal:
             try:
                 _VERBS[word](self, rest.strip())
             except FAILURES as error:
-                self.say(f"not done: {error}")
+                self.say(f"not done: {_reason(error)}")
         if self._work:
             await asyncio.wait(self._work)
 
@@ -130,7 +130,7 @@ class TopicTerminal:
         try:
             self.say(f"done {what}: {short(await work)}")
         except FAILURES as error:
-            self.say(f"not done {what}: {error}")
+            self.say(f"not done {what}: {_reason(error)}")
 
     def _chosen(self, rest: str, of: str | None = None) -> tuple[Proposal, str]:
         """The proposal that a command is about, and the rest of the line. `of` counts only those of one proposer."""
@@ -138,12 +138,12 @@ class TopicTerminal:
         found = [proposal for proposal in self._me.proposals if of in (None, proposal.proposer)]
         if not first.isdecimal():
             if not found:
-                raise UsageError("nothing is proposed", fix="`pending` lists what waits for a decision")
+                raise UsageError("nothing is proposed", fix="wait for a proposal; `p` shows those that there are")
             return found[0], rest
         for proposal in found:
             if self._number(proposal) == int(first):
                 return proposal, more.strip()
-        raise UsageError(f"no proposal {first} waits for a decision", fix="`pending` lists those that do")
+        raise UsageError(f"no proposal {first} waits for a decision", fix="`p` shows those that do")
 
     def _number_of(self, heard: Heard) -> int | None:
         if isinstance(heard, ProposalRejected | ProposalWithdrawn):
@@ -167,6 +167,11 @@ _VERBS: Final[dict[str, Callable[[TopicTerminal, str], None]]] = {
     "who": TopicTerminal.who,
     "say": TopicTerminal.chat,
 }
+
+
+def _reason(error: Exception) -> str:
+    """An error in one line, as all that is shown here."""
+    return f"{error.problem}; {error.fix}" if isinstance(error, UsageError) else str(error)
 
 
 def _arguments(text: str) -> dict[str, Any]:

@@ -38,7 +38,7 @@ class Definition:
     """One tool, resource, template or prompt. `where` is empty if it is only known from the wire.
 
     `trusts`: the author said that its arguments need no check. `function` is the author's, if it is in this process.
-    `origins` are those that a view may reach; None for what is not a view.
+    `takes` are the types of its arguments. `origins` are those that a view may reach; None for what is not a view.
     """
 
     kind: str
@@ -49,6 +49,7 @@ class Definition:
     security: Mapping[str, Any] = field(default_factory=dict[str, Any])
     trusts: bool = False
     function: Any = None
+    takes: Mapping[str, Any] = field(default_factory=dict[str, Any])
     origins: tuple[str, ...] | None = None
 
     @property
@@ -103,9 +104,10 @@ class InjectingHook:
 
 @dataclass(frozen=True, slots=True)
 class StateSchema:
-    """The model of a state, and whether its author said what becomes of integers past 2^53."""
+    """The model of a state, its schema, and whether its author said what becomes of integers past 2^53."""
 
     feature_set: str
+    model: Any
     schema: Mapping[str, Any]
     chooses: bool
 

@@ -10,7 +10,7 @@ from textwrap import dedent
 from typing import Any, Final
 
 from defserve.tooling.lint.definitions import Definitions
-from defserve.tooling.lint.finding import LintFinding
+from defserve.tooling.lint.finding import LintFinding, about
 from defserve.tooling.lint.words import INJECTIONS, words
 from defserve.wire.jsonvalue import is_array, is_mapping
 
@@ -64,6 +64,18 @@ def big_integers(found: Definitions) -> Iterator[LintFinding]:
                 f"{field or 'its value'} may be past 2^53, which hosts written in JavaScript change",
                 'say what should happen: set.state(…, big_integers="text"), or "refuse"',
             )
+
+
+def sent_states(found: Definitions) -> Iterator[LintFinding]:
+    for item in found.items:
+        for name, kind in item.takes.items():
+            for state in found.states:
+                if kind is state.model:
+                    yield about(
+                        item,
+                        f"the caller has to send {name!r}: {kind.__name__} is the model of a state",
+                        f"write {name}: State[{kind.__name__}], in a tool of the feature set {state.feature_set!r}",
+                    )
 
 
 # -- texts -----------------------------------------------------------------------------------------------

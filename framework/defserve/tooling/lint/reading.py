@@ -52,7 +52,9 @@ def _declared(server: Server, item: Definition) -> Item[Any] | None:
 def _completed(item: Definition, declared: Any) -> Definition:
     if declared is None:
         return item
-    item = replace(item, where=declared.where, function=declared.function.signature.function)
+    signature = declared.function.signature
+    takes = {each.name: getattr(each.annotation, "__origin__", each.annotation) for each in signature.parameters}
+    item = replace(item, where=declared.where, function=signature.function, takes=takes)
     if isinstance(declared, AppView):
         allowed: dict[str, list[str]] = declared.ui.get("csp", {})
         return replace(item, origins=tuple(origin for origins in allowed.values() for origin in origins))
@@ -92,7 +94,7 @@ def _live(mcpl: Any) -> dict[str, Any]:
         "feature_sets": tuple(FeatureSetUse(one.name, one.declares) for one in mcpl.sets),
         "hooks": tuple(_hook(hook) for hook in (hooks.injecting if hooks is not None else ())),
         "states": tuple(
-            StateSchema(states.name, states.values.schema(), states.chooses_integers)
+            StateSchema(states.name, states.model, states.values.schema(), states.chooses_integers)
             for states in mcpl.declared_states()
         ),
     }

@@ -52,6 +52,7 @@ RULES: Final[dict[str, LintRule]] = {
     ),
     "missing-view": LintRule("error", "a view whose HTML file does not exist", views.missing_files),
     "big-integers": LintRule("warning", "a state whose integers may be past 2^53", live.big_integers),
+    "sent-state": LintRule("warning", "an argument whose type is the model of a state", live.sent_states),
     "skill-private-file": LintRule("error", "a file of a skill that is private, or has a secret in it", skills.private),
     "skill-hidden-characters": LintRule("error", "such characters in the texts of a skill", skills.hidden),
     "skill-format": LintRule("error", "frontmatter that clients may refuse", skills.malformed),

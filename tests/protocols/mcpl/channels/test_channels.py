@@ -9,7 +9,7 @@ from typing import Any, TypedDict
 import pytest
 
 from defserve import Server, ToolError, UsageError
-from defserve.protocols.mcpl.channels.values import MOST_CHANNELS, Channel, Message
+from defserve.protocols.mcpl.channels.values import MOST_CHANNELS, Author, Channel, Message
 from defserve.protocols.mcpl.errors import UnknownFeatureSet
 from tests.protocols.mcpl.channels.connectors import (
     DESCRIPTOR,
@@ -463,6 +463,33 @@ def test_declarations_that_cannot_work_are_refused(discord: Discord):
 
     with pytest.raises(UsageError, match="yields"):
         chat.observe(yields)
+
+
+@pytest.mark.parametrize("id", [4711, 0, b"x", ["x"]])
+def test_an_id_that_is_not_text_is_refused_at_once_because_hosts_would_refuse_every_channel(id: Any):
+    with pytest.raises(UsageError, match=r"id is text(?s:.*)fix: Channel\(id=str\("):
+        Channel(id)
+    with pytest.raises(UsageError, match="Author.*id is text"):
+        Author(id)
+    with pytest.raises(UsageError, match="label is text"):
+        Channel("x", id)
+    for wrong in ("id", "thread", "channel", "author"):
+        given: dict[str, Any] = {"channel": "x", "author": "ada", "content": "hi", wrong: id}
+        with pytest.raises(UsageError, match=f"Message.*{wrong} is text"):
+            Message(**given)
+
+
+def test_a_timestamp_that_is_a_number_is_refused_with_what_to_write():
+    odd: Any = 1_700_000_000
+    with pytest.raises(UsageError, match=r"fix: .*datetime\.fromtimestamp"):
+        Message("x", "hi", "ada", timestamp=odd)
+
+
+def test_only_a_channel_can_be_added(discord: Discord):
+    odd: Any = "general"
+    for verb in (discord.chat.add, discord.chat.update):
+        with pytest.raises(UsageError, match=r"not a channel\s+fix: Channel\(\"general\"\)"):
+            verb(odd)
 
 
 def test_decorators_return_the_function_unchanged(discord: Discord):

@@ -102,6 +102,26 @@ async def test_functions_are_given_what_they_take(discord: Discord):
     assert seen == [[Text("a"), Image(b"\x89PNG", mime_type="image/png")], "c1", True, "local", "injected"]
 
 
+async def test_the_id_of_a_message_may_be_a_number_and_anything_else_is_a_line_in_the_log(
+    caplog: pytest.LogCaptureFixture,
+):
+    server = Server("numbered", "1")
+    chat = server.channels("x", feature_set=server.feature_set("x", "X"))
+    chat.add(Channel("x:1"))
+
+    @chat.publish
+    def send(text: str) -> Any:
+        return 7 if text == "number" else {"id": 7}
+
+    async with hosting(server, answers={"channels/register": {}}) as host:
+        reply = await host.ask("channels/publish", {"channelId": "x:1", "content": "number"})
+        assert reply["result"] == {"delivered": True, "messageId": "7"}
+        assert not caplog.records
+        reply = await host.ask("channels/publish", {"channelId": "x:1", "content": "other"})
+        assert reply["result"] == {"delivered": True}
+        assert "send gave {'id': 7}, which is no id" in caplog.text
+
+
 async def test_a_publication_that_fails_is_an_error_or_a_line_in_the_log(
     discord: Discord, caplog: pytest.LogCaptureFixture
 ):

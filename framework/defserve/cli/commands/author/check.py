@@ -8,7 +8,7 @@ from argparse import Namespace
 from collections.abc import Iterator
 from typing import Any, Final
 
-from defserve.cli.exits import complain
+from defserve.cli.exits import complain, placed
 from defserve.cli.parser import CommandParser
 from defserve.cli.screen.blocks import Data, Line
 from defserve.cli.screen.counts import counted
@@ -55,7 +55,7 @@ def main(argv: list[str]) -> int:
     except SystemExit as stop:
         return UNKNOWN if stop.code else CLEAN
     except DefserveError as error:
-        return complain(str(error), UNKNOWN)
+        return complain(placed(error), UNKNOWN)
 
 
 def _main(argv: list[str]) -> int:

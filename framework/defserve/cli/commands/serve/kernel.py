@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
@@ -74,7 +75,7 @@ def main(argv: list[str]) -> int:
 def _check(config: KernelConfig) -> int:
     """Say what is in the file. A variable that is not set is no mistake of the file."""
     print(f"{config.path} is valid: {counted(len(config.servers), 'server')}")
-    for note in config.notes:
+    for note in _notes(config):
         print(f"note: {note}")
     for id, names in config.unset().items():
         print(f"note: {id} is not started here: {', '.join(names)} {'is' if len(names) == 1 else 'are'} not set")
@@ -83,7 +84,20 @@ def _check(config: KernelConfig) -> int:
 
 def _told(config: KernelConfig) -> dict[str, Any]:
     unset = {id: list(names) for id, names in config.unset().items()}
-    return {"servers": [entry.id for entry in config.servers], "notes": list(config.notes), "unset": unset}
+    return {"servers": [entry.id for entry in config.servers], "notes": _notes(config), "unset": unset}
+
+
+def _notes(config: KernelConfig) -> list[str]:
+    """What should be known of the file, and commands that are whole lines of a shell: a program has no arguments."""
+    lines = {entry.id: entry.launch.command for entry in config.servers if " " in entry.launch.command}
+    return [
+        *config.notes,
+        *(
+            f"{id}: there is no program {line!r}; its arguments belong in args = […]"
+            for id, line in lines.items()
+            if "${" not in line and not shutil.which(line)
+        ),
+    ]
 
 
 def import_settings(argv: list[str]) -> int:

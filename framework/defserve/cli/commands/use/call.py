@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import re
+import shlex
 from argparse import Namespace
 from collections.abc import Iterator
 from contextlib import nullcontext
@@ -80,6 +81,8 @@ def main(argv: list[str]) -> int:
         target = resolve_named(words, options.module, command)
     if not words or ARGUMENT.fullmatch(words[0]):
         raise UsageError("no tool is given", fix="defserve call server.py TOOL key=value ...")
+    if loose := next((word for word in words[1:] if word.lstrip().startswith("{")), None):
+        raise UsageError(f"{loose!r} is not an argument", fix=f"write --args {shlex.quote(loose)}")
     tool, texts, values = words[0], *read_arguments(words[1:], options.args)
     with quiet(), nullcontext() if options.verbose else brief_tracebacks(), Working(f"Calling {tool}") as work:
         result = asyncio.run(call(target, tool, texts, values, options, work))
@@ -150,7 +153,7 @@ async def call(
             raise
         except (PeerError, ToolError) as error:
             if tool in tools or (isinstance(error, PeerError) and error.code != UNKNOWN_TOOL):
-                raise explained(error, given, listed) from None
+                raise explained(error, given, listed, arguments) from None
             raise unknown_tool(client, tool, list(tools), options) from None
 
 
@@ -172,14 +175,16 @@ async def _called(client: Client, tool: str, arguments: dict[str, Any], options:
         raise ToolError(f"{error.message}\n  fix: {FIXES[kind]}", data=error.data) from None
 
 
-def explained(error: PeerError | ToolError, given: PreparedAnswers, tool: dict[str, Any]) -> DefserveError:
-    """The error, worded for a person. The server worded it for a model. For a missing argument, what the tool takes."""
+def explained(
+    error: PeerError | ToolError, given: PreparedAnswers, tool: dict[str, Any], arguments: dict[str, Any]
+) -> DefserveError:
+    """The error, worded for a person; the server worded it for a model. For a wrong argument, what to write."""
     if given.unanswered is not None:
         return given.unanswered
     if isinstance(error, ToolError):
         words = re.sub(r"^the user (declined|dismissed)", r"you \1", error.message)
         missing = [] if "did you mean" in words else MISSING.findall(words)
-        return ToolError(words + _takes(tool, missing), data=error.data)
+        return ToolError(words + (_takes(tool, missing) or _listed(tool, arguments, words)), data=error.data)
     if error.code == MISSING_CAPABILITY and "elicitation" in str(error.data) and not given.can_answer:
         return UsageError(error.message, fix=f"run it at a terminal, where you can answer, or add {ANSWER}")
     return error
@@ -195,6 +200,17 @@ def _takes(tool: dict[str, Any], missing: list[str]) -> str:
     examples = [example for name in wanted if (example := object_example(name, properties[name], schema))]
     written = f"; write {' '.join(examples)}" if examples else ""
     return f"\n  fix: give what it takes: {signature(tool)}{written}"
+
+
+def _listed(tool: dict[str, Any], arguments: dict[str, Any], told: str) -> str:
+    """How to write a list, as a line, where a server complains of a text; empty if it does not."""
+    properties = object_of(object_of(tool.get("inputSchema")).get("properties"))
+    wrong = [
+        f"{name}:={shlex.quote(json.dumps([value], ensure_ascii=False))}"
+        for name, value in arguments.items()
+        if isinstance(value, str) and object_of(properties.get(name)).get("type") == "array" and name in told
+    ]
+    return f"\n  fix: a list is written as JSON: {' '.join(wrong)}" if wrong else ""
 
 
 async def validated(

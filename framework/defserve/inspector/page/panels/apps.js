@@ -7,7 +7,7 @@ import { Button, Chip, Copy, Search } from "../parts/controls.js";
 import { Form } from "../parts/form/form.js";
 import { initial, problems, resolve } from "../parts/form/schema.js";
 import { Icon } from "../parts/icons.js";
-import { List } from "../parts/lists.js";
+import { List, enters } from "../parts/lists.js";
 import { Empty, ErrorNote, Loading } from "../parts/notes.js";
 import { Pane, Panes } from "../parts/panes.js";
 import { Stage } from "./apps/stage.js";
@@ -69,7 +69,7 @@ function Panel() {
   });
   const select = id => go("apps", id);
   const down = event => {
-    if ((event.key === "ArrowDown" || event.key === "Enter") && found.length) { event.preventDefault(); select(idOf(found[0])); element.current?.focus(); }
+    if (enters(event) && found.length) { event.preventDefault(); select(idOf(found[0])); element.current?.focus(); }
   };
   const open = () => { setView("form"); if (wide()) setTimeout(() => document.querySelector(".t-form .body :is(input, textarea, select, button)")?.focus()); };
   const row = each => html`<${Icon} name=${isTool(each) ? opens(each) ? "window" : "tool" : "file"} s /><span class="nm cut">${idOf(each)}</span><span></span><span class="d cut">${(each.description || each.title || each.uri || "").trim().split("\n")[0]}</span>`;

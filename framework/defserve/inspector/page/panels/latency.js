@@ -59,7 +59,7 @@ function Detail({ tool, edges }) {
       <${Fact} name="slowest">${duration(tool.slowest[0].ms)}<//><${Fact} name="errors"><span class=${tool.errors ? "bad" : ""}>${number(tool.errors)}</span><//></dl>
     <${Histogram} tool=${tool} edges=${edges} />
     <h3 class="between">Slowest</h3><table><tbody>${tool.slowest.map(call => html`<tr key=${call.seq}><td class="mono first num">${clock(call.time)}</td><td class="num">${duration(call.ms)}</td>
-      <td>${call.failed ? html`<span class="bad">failed</span>` : html`<span class="dim">done</span>`}</td><td class="r last"><${Button} small plain onClick=${() => go("wire", String(call.seq))}>Show on the wire<//></td></tr>`)}</tbody></table></div>`;
+      <td>${call.failed ? html`<span class="bad">failed</span>` : html`<span class="dim">done</span>`}</td><td class="r last"><${Button} small plain icon="wire" label="Show on the wire" onClick=${() => go("wire", String(call.seq))}><span class="wide">Show on the wire</span><//></td></tr>`)}</tbody></table></div>`;
 }
 
 function Table({ tools, chosen, onChoose, listRef }) {

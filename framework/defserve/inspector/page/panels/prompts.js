@@ -7,7 +7,7 @@ import { app, createStore, go, useStore } from "../store.js";
 import { Button, Chip, Copy, Search } from "../parts/controls.js";
 import { Icon } from "../parts/icons.js";
 import { Json } from "../parts/json.js";
-import { List } from "../parts/lists.js";
+import { List, enters } from "../parts/lists.js";
 import { Messages } from "../parts/messages.js";
 import { Empty, ErrorNote, Loading } from "../parts/notes.js";
 import { Pane, Panes } from "../parts/panes.js";
@@ -73,7 +73,7 @@ function Panel() {
     if (wide()) requestAnimationFrame(() => document.querySelector(".t-form .body input, .t-form .bar button")?.focus());
   };
   const down = event => {
-    if ((event.key === "ArrowDown" || event.key === "Enter") && found.length) { event.preventDefault(); go("prompts", found[0].name); element.current?.focus(); }
+    if (enters(event) && found.length) { event.preventDefault(); go("prompts", found[0].name); element.current?.focus(); }
   };
   return html`<${Panes} id="prompts" class="p-prompts" title="Prompts" show=${`show-${view}`}>
     <${Pane} label="Prompts" class="t-list"><div class="head"><${Search} value=${words} onInput=${setWords} placeholder=${`Search ${plural(all.length, "prompt")}`} inputRef=${search} onKeyDown=${down} /></div>

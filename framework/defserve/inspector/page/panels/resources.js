@@ -8,7 +8,7 @@ import { Block, Part, Structured } from "../parts/content.js";
 import { Button, Chip, Copy, Search, Switch } from "../parts/controls.js";
 import { Icon } from "../parts/icons.js";
 import { Json } from "../parts/json.js";
-import { List } from "../parts/lists.js";
+import { List, enters } from "../parts/lists.js";
 import { parsed } from "../parts/parsing.js";
 import { Empty, ErrorNote, Loading } from "../parts/notes.js";
 import { Pane, Panes } from "../parts/panes.js";
@@ -130,7 +130,7 @@ function Panel() {
   useKeys({ "/": () => { search.current.focus(); search.current.select(); } });
   const select = uri => go("resources", uri);
   const down = event => {
-    if ((event.key === "ArrowDown" || event.key === "Enter") && found.length) { event.preventDefault(); select(idOf(found[0])); element.current?.focus(); }
+    if (enters(event) && found.length) { event.preventDefault(); select(idOf(found[0])); element.current?.focus(); }
   };
   const group = (key, label, items) => ({ key, label, items, head: items.length > 0 && html`<div class="group"><span class="grow">${label}</span><span class="num">${items.length}</span></div>` });
   const row = each => html`<${Icon} name=${each.definition ? "filter" : /^image\//.test(each.mimeType ?? "") ? "window" : "file"} s /><span class="nm cut">${idOf(each)}</span>${list.watched.includes(idOf(each)) ? html`<${Chip} tone="acc">watched<//>` : html`<span></span>`}<span class="d cut">${firstLine(about(each).description) || about(each).title || about(each).name}</span>`;

@@ -6,7 +6,7 @@ import { bytes, plural } from "../format.js";
 import { Button, Chip, Copy, Search, Tabs } from "../parts/controls.js";
 import { Icon } from "../parts/icons.js";
 import { Json } from "../parts/json.js";
-import { List } from "../parts/lists.js";
+import { List, enters } from "../parts/lists.js";
 import { Empty, ErrorNote, Loading, Note } from "../parts/notes.js";
 import { Pane, Panes } from "../parts/panes.js";
 import { fitting, listed } from "./listed.js";
@@ -55,7 +55,7 @@ function Panel() {
   useKeys({ "/": () => { search.current.focus(); search.current.select(); } });
   const select = uri => go("skills", uri);
   const down = event => {
-    if ((event.key === "ArrowDown" || event.key === "Enter") && found.length) { event.preventDefault(); select(found[0].uri); element.current?.focus(); }
+    if (enters(event) && found.length) { event.preventDefault(); select(found[0].uri); element.current?.focus(); }
   };
   const onOpen = next => { read(era, skill.uri, next); setView("res"); };
   const open = () => { setView("form"); if (wide()) setTimeout(() => document.querySelector(".t-form [role=listbox]")?.focus()); };

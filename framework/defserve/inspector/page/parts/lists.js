@@ -14,6 +14,12 @@ export function stepped(event, at, count) {
   return step === undefined ? null : Math.max(0, Math.min(count - 1, at + step));
 }
 
+// Whether a key opens the chosen row. With Ctrl, Enter is a key of the panel: it calls, reads or fills in.
+export const opens = event => (event.key === "Enter" || event.key === " ") && !event.ctrlKey && !event.metaKey && !event.altKey;
+
+// Whether a key leads from the search above a list into it.
+export const enters = event => event.key === "ArrowDown" || (event.key === "Enter" && opens(event));
+
 // A listbox. `groups` are [{ key, head, items }]; `row(item, selected)` draws the inside of an option. Moving selects;
 // Enter, Space or a click also opens (`onOpen`). `listRef` gets the element, to focus it.
 export function List({ label, groups, keyOf, selected, onSelect, onOpen, row, rowClass, listRef, id = "list" }) {
@@ -29,7 +35,7 @@ export function List({ label, groups, keyOf, selected, onSelect, onOpen, row, ro
     if (next !== null && items.length) {
       event.preventDefault();
       onSelect(keyOf(items[next]));
-    } else if ((event.key === "Enter" || event.key === " ") && at >= 0) {
+    } else if (opens(event) && at >= 0) {
       event.preventDefault();
       onOpen?.(selected);
     }
@@ -90,7 +96,7 @@ export function VirtualList({ label, count, height, row, rowClass, selected, onS
   const onKeyDown = event => {
     const next = stepped(event, selected ?? -1, count);
     if (next !== null && count) { event.preventDefault(); onSelect?.(next); }
-    else if ((event.key === "Enter" || event.key === " ") && selected != null) { event.preventDefault(); onOpen?.(selected); }
+    else if (opens(event) && selected != null) { event.preventDefault(); onOpen?.(selected); }
   };
   // A row that leaves gives its elements to one that comes: fewer are made while the list is scrolled.
   const slots = Math.ceil(view.height / height) + 2 * SPARE + 1;

@@ -325,7 +325,16 @@ class ChannelSection(Section):
             raise ChannelNotPermitted(id)
         values = _content(held.channel, params) | {"stream": params.get("stream") is True}
         outcome = await function.run(call, held.kind, values)
-        return {"delivered": outcome is not False} | ({"messageId": outcome} if isinstance(outcome, str) else {})
+        if outcome is None or isinstance(outcome, bool):
+            return {"delivered": outcome is not False}
+        if isinstance(outcome, str | int):
+            return {"delivered": True, "messageId": str(outcome)}
+        # The message is out, so the host must not be told that it failed.
+        logging.getLogger("defserve").warning(
+            "%s: %s gave %.80r, which is no id: return the message's id as text",
+            call.title, function.function.signature.name, outcome,
+        )  # fmt: skip
+        return {"delivered": True}
 
     # -- reacting ----------------------------------------------------------------------------------------
 

@@ -105,7 +105,7 @@ class ChannelType(ChannelKind):
         """Offer a channel to all hosts, also while serving. They are told. From any thread."""
         if self.type in OBSERVED_ONLY:
             raise UsageError(f"{self.name} can only be observed", fix="declare channels of a type of your own")
-        self._directory.add(self, channel)
+        self._directory.add(self, _checked(channel))
 
     def remove(self, id: str) -> None:
         """Take back a channel that was added. Hosts are told. From any thread."""
@@ -113,7 +113,7 @@ class ChannelType(ChannelKind):
 
     def update(self, channel: Channel) -> None:
         """Change the description of a channel that was added or opened. Its hosts are told. From any thread."""
-        self._directory.update(self, channel)
+        self._directory.update(self, _checked(channel))
 
     async def incoming(self, messages: Message | Sequence[Message], *, to: To = None) -> list[MessageReceipt]:
         """Deliver messages to the hosts that have their channels. Returns one receipt each, in order.
@@ -142,6 +142,13 @@ class ChannelType(ChannelKind):
             asking = peer.request("channels/list", {}, timeout=peer.session.composition.limits.callback)
             told += _channels_in(await on_its_loop(peer.session, asking))
         return told
+
+
+def _checked(channel: object) -> Channel:
+    if isinstance(channel, Channel):
+        return channel
+    fix = f'Channel("{channel}")' if isinstance(channel, str) else 'Channel("discord:#general", "#general")'
+    raise UsageError(f"{channel!r:.80} is not a channel", fix=fix)
 
 
 def _channels_in(answer: Any) -> list[Channel]:

@@ -40,6 +40,7 @@ class Channel:
     type: str | None = None
 
     def __post_init__(self) -> None:
+        _need_text("Channel", id=self.id, label=self.label)
         if not self.id:
             raise UsageError("a channel has no id", fix='Channel("discord:#general", "#general")')
         if self.direction not in DIRECTIONS:
@@ -96,6 +97,9 @@ class Author:
     id: str
     name: str = ""
 
+    def __post_init__(self) -> None:
+        _need_text("Author", id=self.id, name=self.name)
+
     def wire(self) -> Params:
         """The author for the wire (§14). Without a name, the id is the name."""
         return {"id": self.id, "name": self.name or self.id}
@@ -117,6 +121,14 @@ class Message:
     timestamp: datetime | str | None = None
     metadata: Mapping[str, Any] | None = None
     tags: Sequence[str] = ()
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.channel, Channel):
+            _need_text("Message", channel=self.channel)
+        if not isinstance(self.author, Author):
+            _need_text("Message", author=self.author)
+        _need_text("Message", id=self.id, thread="" if self.thread is None else self.thread)
+        _need_instant(self.timestamp)
 
     def written(self) -> list[Any]:
         """The message as JSON, for another process: its channel, and the rest as on the wire."""
@@ -194,6 +206,24 @@ def _receipt(id: str, told: Params | None, session: Any) -> MessageReceipt:
         reason if isinstance(reason, str) else None,
         session,
     )
+
+
+def _need_text(kind: str, **given: object) -> None:
+    """Raises UsageError for a value that is not text: a host refuses everything that comes with it."""
+    for name, value in given.items():
+        if not isinstance(value, str):
+            raise UsageError(
+                f"{kind}({name}={value!r:.80}) is not possible: {name} is text, and this is {type(value).__name__}",
+                fix=f"{kind}({name}=str(…))",
+            )
+
+
+def _need_instant(when: object) -> None:
+    if when is not None and not isinstance(when, datetime | str):
+        raise UsageError(
+            f"Message(timestamp={when!r:.80}) is not possible: it is a datetime, or text in ISO 8601",
+            fix="for seconds since 1970: datetime.fromtimestamp(seconds, UTC)",
+        )
 
 
 def _new_id() -> str:

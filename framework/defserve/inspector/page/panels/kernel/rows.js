@@ -3,7 +3,7 @@ import { html, useEffect, useState } from "../../vendor/preact.js";
 import { number } from "../../format.js";
 import { Button, Chip } from "../../parts/controls.js";
 import { Icon } from "../../parts/icons.js";
-import { stepped } from "../../parts/lists.js";
+import { opens, stepped } from "../../parts/lists.js";
 import { failedShare, ms, run, runs, span, stateOf, upOf, whereOf } from "./model.js";
 
 export function State({ row }) {
@@ -51,7 +51,7 @@ export function Rows({ rows, told, busy, chosen, onChoose, onOpen, listRef }) {
       event.preventDefault();
       onChoose(rows[next].id);
       event.currentTarget.querySelectorAll("tbody tr")[next]?.scrollIntoView({ block: "nearest" });
-    } else if ((event.key === "Enter" || event.key === " ") && rows.length) {
+    } else if (opens(event) && rows.length) {
       event.preventDefault();
       onOpen(rows[Math.max(0, at)].id);
     }

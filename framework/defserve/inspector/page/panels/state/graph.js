@@ -3,7 +3,7 @@
 import { html, useEffect, useLayoutEffect, useMemo, useRef, useState } from "../../vendor/preact.js";
 import { age, number, plural } from "../../format.js";
 import { Button, Chip } from "../../parts/controls.js";
-import { stepped } from "../../parts/lists.js";
+import { opens, stepped } from "../../parts/lists.js";
 import { Card } from "./card.js";
 import { geometry, Lanes, lanesWidth, Strip } from "./drawing.js";
 
@@ -90,7 +90,7 @@ export function Graph({ tree, made, colours, marks, cursor, onCursor, onMark, on
       event.preventDefault();
       setCard(null);
       onCursor(tree.ids[made.at[next]]);
-    } else if ((event.key === "Enter" || event.key === " ") && at >= 0) {
+    } else if (opens(event) && at >= 0) {
       event.preventDefault();
       open(at, event);
     } else if (event.key === "Escape" && card) {

@@ -5,7 +5,7 @@ import { useKeys } from "../../keys.js";
 import { app, go, useStore } from "../../store.js";
 import { Button, Search } from "../../parts/controls.js";
 import { Mark } from "../../parts/icons.js";
-import { List } from "../../parts/lists.js";
+import { List, enters } from "../../parts/lists.js";
 import { Empty, ErrorNote, Loading } from "../../parts/notes.js";
 import { Pane } from "../../parts/panes.js";
 import { find, nearest } from "./finding.js";
@@ -49,7 +49,7 @@ export function ToolList({ tools, era, selected, onOpen }) {
   const near = words && !found.length ? nearest(all, words) : null;
   const select = name => go("tools", name);
   const down = event => {
-    if ((event.key === "ArrowDown" || event.key === "Enter") && found.length) {
+    if (enters(event) && found.length) {
       event.preventDefault();
       const first = event.key === "Enter" || !found.some(tool => tool.name === selected);
       if (first) select(found[0].name);
