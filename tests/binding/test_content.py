@@ -42,7 +42,7 @@ def test_an_image_is_read_from_its_path(tmp_path: Path) -> None:
         (lambda: Image(b"", path="x"), "either data= or path="),
         (lambda: Image(b"unknown"), "say format="),
         (lambda: Image(b"?", "png"), "'png' is not a MIME type: say format='png'"),
-        (lambda: Image("text"), "data is bytes, not str"),
+        (lambda: Image("text"), "data is bytes, not str: say path='text'"),
         (lambda: Image(b"RIFF1234WAVEfmt "), "cannot hold audio/wav"),
         (lambda: Embedded("a:b"), "either text= or data="),
         (lambda: File(), "either a path or data="),

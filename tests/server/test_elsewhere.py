@@ -197,6 +197,16 @@ async def of_mine(ctx: Context) -> dict[str, Any]:
 
 
 @server.tool
+async def in_a_comparison(ctx: Context) -> str:
+    return "yes" if ctx.ask("name?", str) == "ann" else "no"
+
+
+@server.tool
+async def in_a_sum(ctx: Context) -> str:
+    return "hi " + ctx.ask("name?", str)  # type: ignore[operator]
+
+
+@server.tool
 async def in_a_model(ctx: Context) -> Note:
     return Note(helper())
 
@@ -213,6 +223,8 @@ async def a_generator(ctx: Context):  # type: ignore[no-untyped-def]
         ("as_a_text", "fix: await ctx.choose(…)"),
         ("in_a_list", "`await` is missing before ctx.ask(…)"),
         ("in_a_condition", "fix: await ctx.roots(…)"),
+        ("in_a_comparison", "fix: await ctx.ask(…)"),
+        ("in_a_sum", "fix: await ctx.ask(…)"),
         ("its_member", "fix: await ctx.sample(…)"),
         ("of_mine", "`await` is missing before helper(…)"),
         ("in_a_model", "`await` is missing before helper(…)"),

@@ -104,7 +104,8 @@ class _Media(Part):
         if data is None:
             data = _read(path)  # type: ignore[arg-type]
         if not isinstance(data, bytes | bytearray | memoryview):  # pyright: ignore[reportUnnecessaryIsInstance]
-            raise TypeError(f"{type(self).__name__} data is bytes, not {type(data).__name__}")
+            kind, meant = type(self).__name__, f": say path={data!r:.80}" if isinstance(data, str | os.PathLike) else ""
+            raise TypeError(f"{kind} data is bytes, not {type(data).__name__}{meant}")
         data = bytes(data)
         if mime_type is None and format is not None:
             mime_type = f"{family}/{_FORMATS.get(format.lower(), format.lower())}"

@@ -116,7 +116,7 @@ def obstacle(peer: Peer, feature_set: Feature, verb: str, path: str) -> Exceptio
     capability = path.partition(".")[0]
     needs = {"experimental": {"mcpl": {capability: True}}}
     if live is None:
-        return NoBackChannel(f"{verb}: the host does not speak MCPL", needs=needs)
+        return NoBackChannel(f"{verb}: the host does not speak MCPL, which ctx.can(…) tells before", needs=needs)
     if not peer.calls_back:
         return NoBackChannel(f"{verb}: this protocol version takes no requests from a server")
     if not session.ready:
