@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shutil
 import signal
 import sys
 from pathlib import Path
@@ -87,6 +88,20 @@ async def test_a_killed_server_is_started_again_and_clients_keep_their_conversat
         await here.connected("a")
         assert int(await here.call("a_add", a=2, b=2)) == 4
         assert any("signal 9" in text for text in texts(here))
+
+
+@pytest.mark.skipif(not shutil.which("yes"), reason="needs the program `yes`")
+async def test_a_server_that_prints_without_end_is_ended_by_the_policy_and_the_others_go_on(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    bad = '[[servers]]\nid = "bad"\ncommand = "yes"\n[servers.mgp]\nbackoff_base_ms = 10\nmax_restarts = 1\n'
+    async with running(tmp_path, entry("a"), bad, wait=False) as here:
+        await here.connected("a")
+        while here.state("bad") != "error" or here.kernel.ps()[1]["restarts"] < 1:
+            assert int(await here.call("a_add", a=1, b=2)) == 3
+        await until(lambda: any("restart_limit_exceeded" in text for text in texts(here, "bad")))
+        assert "no JSON-RPC messages" in here.kernel.ps()[1]["note"]
+    assert len(caplog.messages) < 100
 
 
 @pytest.mark.req("MGP-11.5p")

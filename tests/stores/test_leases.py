@@ -80,6 +80,34 @@ def test_a_lease_ends_with_its_holder_and_not_before(run: Run, monkeypatch: pyte
     run(wait())
 
 
+def test_a_lease_is_renewed_whatever_the_store_raised_before(
+    run: Run, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+):
+    monkeypatch.setattr(leases, "RENEWED_EVERY", 0.001)
+    now = 0.0
+
+    class Odd(MemoryStore):
+        failures = [StoreUnavailable("away"), RuntimeError("the handler is closed"), AttributeError("write")]
+
+        async def change(self, change: StoreChange) -> bool:
+            if now and self.failures:
+                raise self.failures.pop()
+            return await super().change(change)
+
+    store = Odd(clock=lambda: now)
+
+    async def wait() -> None:
+        nonlocal now
+        held = Lease(store, "tree")
+        await held.acquire(10)
+        now += leases.TTL * 0.9
+        await until(lambda: store._expires["lease:tree"] == now + leases.TTL)
+        await held.release()
+
+    run(wait())
+    assert caplog.messages == ["a lease could not be renewed"] * 2
+
+
 def test_who_stops_waiting_leaves_nothing_behind(run: Run):
     class Slow(MemoryStore):
         async def change(self, change: object) -> bool:

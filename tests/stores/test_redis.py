@@ -202,6 +202,40 @@ def test_a_cancelled_task_is_never_answered_as_if_it_were_not(redis: RedisServer
     run(story())
 
 
+def test_who_follows_a_space_goes_on_whatever_redis_py_raises(
+    run: Run, redis: RedisServer, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+):
+    monkeypatch.setattr("defserve.stores.redis.AGAIN", 0.001)
+    failures = [AttributeError("'NoneType' object has no attribute 'write'"), RuntimeError("the handler is closed")]
+    client = RedisAddress.client
+
+    def failing(*given: Any, **more: Any) -> Any:
+        made = client(*given, **more)
+        if failures:
+            made.pubsub = lambda: FailingPubSub(failures.pop())
+        return made
+
+    class FailingPubSub:
+        def __init__(self, error: Exception) -> None:
+            self._error = error
+
+        async def subscribe(self, name: str) -> None:
+            raise self._error
+
+        async def aclose(self) -> None: ...
+
+    async def story() -> None:
+        store = RedisStore(f"unix://{redis.socket}")
+        monkeypatch.setattr(RedisAddress, "client", failing)
+        following = store.follow("keys")
+        async with asyncio.timeout(30):
+            assert await anext(following) == ""
+        await following.aclose()
+
+    run(story())
+    assert not failures
+
+
 def test_who_may_not_follow_a_space_is_told_of_nothing_and_the_log_says_so_once(
     own_redis: RedisServer, run: Run, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ):

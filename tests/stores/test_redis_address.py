@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
+import socket
+from typing import Any
+
 import pytest
 
 from defserve import Server, UsageError
 from defserve.stores.open import open_store
 from defserve.stores.redis import RedisStore
 from defserve.stores.redis_address import RedisAddress
+from defserve.stores.store import StoreUnavailable
 
 
 def test_the_prefix_is_read_and_credentials_stay_out_of_logs():
@@ -53,3 +58,27 @@ def test_sessions_are_shared_through_a_redis_only(address: str):
         Server("s", shared=address)
     if ":" in address and not address.startswith("localhost"):
         assert Server("s", store=address).shared is None
+
+
+def test_a_connection_that_uvloop_has_closed_is_a_store_that_cannot_be_reached():
+    uvloop = pytest.importorskip("uvloop")
+
+    async def write_to_what_is_closed(address: tuple[str, int]) -> None:
+        _, writer = await asyncio.open_connection(*address)
+        writer.transport.abort()
+        await asyncio.sleep(0)
+        with pytest.raises(StoreUnavailable), RedisAddress("redis://h").raising_store_errors():
+            writer.write(b"PING")
+
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        uvloop.run(write_to_what_is_closed(listening.getsockname()))
+
+
+def test_a_mistake_of_our_own_is_no_error_of_the_store():
+    async def fail(error: Exception) -> Any:
+        with RedisAddress("redis://h").raising_store_errors():
+            raise error
+
+    for error in (RuntimeError("dictionary changed size during iteration"), KeyError("x")):
+        with pytest.raises(type(error)):
+            asyncio.run(fail(error))

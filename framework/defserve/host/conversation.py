@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Coroutine, Mapping
+from time import monotonic
 from typing import Any, TypeAlias
 
 from defserve.base.background import BackgroundTasks
@@ -23,6 +24,7 @@ from defserve.host.exchange.pending import (
 )
 from defserve.host.exchange.raw_reply import RawReply, read
 from defserve.host.exchange.sessions import OpenAgain, Sessions
+from defserve.host.exchange.turns import Turns
 from defserve.host.fields import object_of
 from defserve.host.link import ExchangingLink, Hear, Link, Lost, PushingLink, ReopenableLink, SigningInLink
 from defserve.wire.codec import encode, is_id
@@ -262,6 +264,7 @@ class ClientConversation:
                 return await pending.reply
             request = Request(pending.id, pending.method, message.get("params", {}), message)
             reply = await pending.unless_settled(self._sessions.ask(request, encode(message), self._hears(pending)))
+            self._incoming.malformed = 0
             return pending.reply.result() if reply is None else reply
         except PeerGone:
             if not pending.reply.done():
@@ -343,13 +346,15 @@ class ClientConversation:
             log.debug("the peer could not be told: %s", error)
 
     async def _read(self) -> None:
-        reason = PeerGone("the peer left")
+        reason, turns = PeerGone("the peer left"), Turns()
         try:
-            while (data := await self._link.receive()) is not None:
+            while self._gone is None and (data := await self._link.receive()) is not None:
+                began = monotonic()
                 if not isinstance(data, Lost):
                     self._received(data)
                 elif awaited := self._incoming.awaited(data.id):
                     awaited.set_exception(data.error)
+                await turns.spend(began)
         except PeerGone as gone:
             reason = gone
         except Exception as error:
@@ -362,10 +367,16 @@ class ClientConversation:
         if type(messages) is RawReply and (pending := self._pending.get(messages.id)) and not pending.reply.done():  # pyright: ignore[reportArgumentType]
             # What most messages are takes the short way.
             del self._pending[pending.id]
+            self._incoming.malformed = 0
             pending.reply.set_result(messages)
             return
-        for message in messages if isinstance(messages, list) else (messages,):
-            self._incoming.take(message, data)
+        try:
+            for message in messages if isinstance(messages, list) else (messages,):
+                self._incoming.take(message, data)
+        except PeerGone as gone:
+            self._leave(gone)
+            if self._pushing is not None:
+                self._pushing.push(_ignore, _ignore)
 
     def _leave(self, reason: PeerGone) -> None:
         if self._gone is None:
@@ -383,6 +394,10 @@ class ClientConversation:
     def _departure(self) -> PeerGone:
         # A new exception each time: one that is raised twice keeps the first traceback.
         return PeerGone(self._gone.message if self._gone else "the peer left")
+
+
+def _ignore(said: object) -> None:
+    """What comes after the end."""
 
 
 def _message(pending: PendingRequest, params: Params) -> dict[str, Any]:

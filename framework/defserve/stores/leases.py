@@ -7,6 +7,7 @@ for too long does not know that its lease has ended. For that, use `StoreChange.
 from __future__ import annotations
 
 import asyncio
+import logging
 import random
 import secrets
 from contextlib import suppress
@@ -24,6 +25,8 @@ WITHDRAWAL: Final = 1.0
 """Seconds for which a caller that gives up waits for the store. Then the withdrawal goes on without it."""
 
 _HOLDER: Final = "holder"
+
+log = logging.getLogger("defserve")
 
 
 def new_token() -> bytes:
@@ -97,9 +100,13 @@ class Lease:
     async def _renew(self) -> None:
         while True:
             await asyncio.sleep(RENEWED_EVERY)
-            with suppress(Refused):
+            try:
                 if not await self._store.change(self._hold(self._token)):
                     return
+            except Exception as error:
+                # Whatever is wrong with the store may pass. A lease that is not renewed is lost.
+                if not isinstance(error, Refused):
+                    log.error("a lease could not be renewed", exc_info=error)
 
     def _hold(self, before: bytes | None) -> StoreChange:
         return StoreChange(self._space, put={_HOLDER: self._token}, expect={_HOLDER: before}, ttl=TTL)

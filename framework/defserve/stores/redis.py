@@ -16,10 +16,11 @@ from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Sequence
 from contextlib import suppress
 from typing import Any, Final, Protocol, cast
 
+from defserve.errors import Refused
 from defserve.stores import spaces
 from defserve.stores.formats import newer_format
 from defserve.stores.redis_address import RedisAddress
-from defserve.stores.store import StoreChange, StoreFull, StoreUnavailable
+from defserve.stores.store import StoreChange, StoreUnavailable
 
 FORMAT: Final = 1
 """The format of the values under a prefix. Raise it whenever stored values change, and upgrade older ones."""
@@ -160,7 +161,10 @@ class RedisStore:
                             yield found["data"].decode(errors="replace")
                         elif found is not None and found["type"] == "subscribe":  # redis-py has connected again
                             yield ""
-            except (StoreUnavailable, StoreFull):
+            except Exception as error:
+                # What redis-py raises besides its own errors must not end it: nobody would hear of a change again.
+                if pause == AGAIN and not isinstance(error, Refused):
+                    log.error("the store %s is in trouble", self._address.where, exc_info=error)
                 await asyncio.sleep(pause)
                 pause = min(2 * pause, LONGEST_PAUSE)
             finally:

@@ -19,6 +19,8 @@ from defserve.stores.store import StoreFull, StoreReadOnly, StoreUnavailable
 PREFIX: Final = "defserve:"
 SENTINEL: Final = "redis+sentinel"
 SENTINEL_PORT: Final = 26379
+CLOSED: Final = "the handler is closed"
+"""What uvloop says, in a RuntimeError, of a connection that broke a moment ago. redis-py lets it through."""
 
 log = logging.getLogger("defserve")
 
@@ -80,7 +82,9 @@ class RedisAddress:
             # redis-py sometimes returns normally in a task that was cancelled meanwhile.
             if task and task.cancelling() > cancels:
                 raise asyncio.CancelledError
-        except (RedisError, OSError) as error:
+        except (RedisError, OSError, RuntimeError) as error:
+            if isinstance(error, RuntimeError) and CLOSED not in str(error):
+                raise
             text = str(error) or type(error).__name__
             if not quietly:
                 log.error("the store %s is in trouble: %s", self.where, text)

@@ -7,11 +7,17 @@ import json
 import os
 import select
 import shutil
+import signal
 import subprocess
 import sys
 import textwrap
+import time
+from collections import Counter
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
@@ -123,6 +129,92 @@ async def test_a_handler_of_stderr_that_fails_harms_nothing():
     link = await python("import sys; print('x', file=sys.stderr, flush=True); print('{}')", on_stderr=fail)
     assert await link.receive() == b"{}"
     await link.aclose()
+
+
+async def test_of_too_many_lines_on_stderr_the_newest_are_told_and_the_rest_is_counted():
+    told: list[str] = []
+    code = "import sys; sys.stderr.write(''.join(f'{n}\\n' for n in range(60_000)))"
+    link = await python(code, on_stderr=told.append)
+    with pytest.raises(PeerGone, match="59999"):
+        await link.receive()
+    await link.aclose()
+    lines = [line for line in told if line.isdigit()]
+    left_out = [line for line in told if not line.isdigit()]
+    assert all("lines were left out: it writes too many at once" in line for line in left_out)
+    assert lines == sorted(lines, key=int)
+    assert lines[-500:] == [str(n) for n in range(59_500, 60_000)]
+    assert len(lines) + sum(int(line.split()[1].replace(",", "")) for line in left_out) == 60_000
+    assert len(lines) < 20_000
+
+
+async def test_a_burst_of_lines_on_stderr_is_told_whole():
+    told: list[str] = []
+    code = "import sys; sys.stderr.write(''.join(f'{n}\\n' for n in range(900))); sys.stderr.flush(); input()"
+    link = await python(code, on_stderr=told.append)
+    await until(lambda: len(told) == 900)
+    assert told == [str(n) for n in range(900)]
+    await link.aclose()
+
+
+# Its output.
+
+
+@asynccontextmanager
+async def child_that_runs(code: str) -> AsyncGenerator[child_module.Child]:
+    child = await child_module.Child.start(child_module.ChildOptions(sys.executable, ("-c", code)))
+    try:
+        yield child
+    finally:
+        child.signal(signal.SIGTERM)
+        await child.exited
+        child.release()
+
+
+@posix
+@pytest.mark.parametrize("exits", [False, True])
+async def test_a_child_that_says_much_leaves_turns_to_others_and_nothing_is_lost(
+    exits: bool, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(child_module, "ECHO_SECONDS", 0.01)
+    taken: list[bytes] = []
+    ended: list[bytes] = []
+    turns: Counter[int] = Counter()
+    turn = 0
+
+    def take(line: bytes) -> None:
+        taken.append(line)
+        turns[turn] += 1
+        time.sleep(0.0002)
+
+    last = "print('{end}', end='')" if exits else "print('{end}', flush=True); input()"
+    async with child_that_runs(f"[print('{{%d}}' % n) for n in range(3_000)]; {last}") as child:
+        child.push(take, lambda: ended.append(taken[-1]))
+        async with asyncio.timeout(60):
+            while not ended if exits else len(taken) < 3_001:
+                turn += 1
+                await asyncio.sleep(0)
+        assert taken == [*(b"{%d}" % n for n in range(3_000)), b"{end}"]
+        assert ended == [b"{end}"] * exits
+        assert max(turns.values()) < 100
+
+
+@posix
+async def test_blank_lines_leave_turns_to_others():
+    taken: list[bytes] = []
+    turn = 0
+    code = "import os; [os.write(1, b'\\n' * 65_536) for _ in range(4)]; os.write(1, b'{}\\n'); input()"
+    async with child_that_runs(code) as child:
+        cut: list[int] = []
+        feed = child._lines.feed
+        child._lines = cast(
+            "Any", SimpleNamespace(feed=lambda data: cut.append(turn) or feed(data), only=lambda data: None)
+        )
+        child.push(taken.append, lambda: None)
+        async with asyncio.timeout(60):
+            while not taken:
+                turn += 1
+                await asyncio.sleep(0)
+    assert len(set(cut)) > 10
 
 
 # Its exit.

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
+from collections import Counter
 from collections.abc import AsyncGenerator, Mapping
 from types import SimpleNamespace
 from typing import Any
@@ -165,3 +167,38 @@ async def test_the_stream_of_a_request_is_asked_for_again_a_few_times(status: in
     server = Server(OPEN, *[status] * MOST_FAILURES, event=b": working\n\n")
     assert await server.poll(asked) is None
     assert server.left == 0
+
+
+async def test_a_stream_of_many_events_leaves_turns_to_others():
+    turns: list[int] = []
+    turn = 0
+
+    class Busy(Server):
+        async def _take(self, data: bytes, request: Request | None, hear: Any) -> Reply | None:
+            turns.append(turn)
+            time.sleep(0.0005)  # noqa: ASYNC251 (it is work that keeps the loop busy)
+            return await super()._take(data, request, hear)
+
+    server = Busy(OPEN, event=b"data: x\n\n" * 500)
+    polling = asyncio.create_task(server.poll())
+    async with asyncio.timeout(60):
+        while not polling.done():
+            turn += 1
+            await asyncio.sleep(0)
+    assert isinstance(polling.exception(), Over)
+    assert server.heard == [b"x"] * 500
+    assert max(Counter(turns).values()) < 50
+
+
+@for_each_row("line", [b"\n", b":\n", b"\r\n"])
+async def test_lines_that_are_no_events_leave_turns_to_others(line: bytes):
+    server = Server(OPEN, event=line * 100_000 + b"data: x\n\n")
+    polling = asyncio.create_task(server.poll())
+    turn = 0
+    async with asyncio.timeout(60):
+        while not polling.done():
+            turn += 1
+            await asyncio.sleep(0)
+    assert isinstance(polling.exception(), Over)
+    assert server.heard == [b"x"]
+    assert turn > 5

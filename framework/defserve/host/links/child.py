@@ -10,21 +10,20 @@ import signal
 import sys
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from time import monotonic
 from typing import Final, NamedTuple, cast
 
 from defserve.errors import PeerGone
+from defserve.host.exchange.turns import TURN_SECONDS, pieces
 from defserve.host.links.environment import bare_environment
 from defserve.host.links.message_lines import MessageLines
+from defserve.host.links.stderr_lines import StderrLines
 from defserve.redaction import printable_lines
-from defserve.wire.framing import Lines
 
 STDIN, STDOUT, STDERR = 0, 1, 2
 LONGEST_MESSAGE = 64 * 1024 * 1024
-LONGEST_STDERR_LINE: Final = 65_536
 MOST_READY: Final = 1024 * 1024
 """Bytes of messages that wait to be received. Then the child has to wait."""
-LAST_WORDS: Final = 20
-LONGEST_LAST_WORD: Final = 500
 ECHO_SECONDS = 0.2
 """How long what a process wrote may come after its exit. A grandchild may hold its pipes open for ever."""
 
@@ -36,7 +35,8 @@ class ChildOptions(NamedTuple):
 
     bare          the child sees `env` and little else of the environment; if not, `env` is added to ours
     echo          its stderr is copied to ours, control characters escaped
-    on_stderr     called with each line of its stderr, except those of more than 64 KB
+    on_stderr     called with each line of its stderr, except those of more than 64 KB. If too many come at once, it
+                  is told how many were left out
     ends_with_us  the kernel ends the child if we are killed (Linux, with the program `setpriv`). Without it a child
                   sees the end of its input then, and one that never reads stays.
     grace         seconds to exit after its input was closed, and after each signal
@@ -83,12 +83,15 @@ class Child(asyncio.SubprocessProtocol):
         self.ended: Callable[[], None] | None = None
         self.ended_output = False
         self.exited: asyncio.Future[None] = loop.create_future()
-        self.stderr_tail: deque[str] = deque(maxlen=LAST_WORDS)
+        self.stderr = StderrLines(options.on_stderr, self._pause_stderr)
         self.stderr_ended: asyncio.Future[None] = loop.create_future()
         self._transport: asyncio.SubprocessTransport | None = None
-        self._lines, self._stderr = MessageLines(LONGEST_MESSAGE), Lines(LONGEST_STDERR_LINE)
+        self._lines = MessageLines(LONGEST_MESSAGE)
+        self._uncut: deque[bytes] = deque()
         self._ready: deque[bytes] = deque()
         self._ready_size = 0
+        self._next_turn: asyncio.Handle | None = None
+        self._is_paused = self._is_dropped = False
         self._hears = self._has_written = False
         self._input: asyncio.WriteTransport | None = None
         self._output: asyncio.ReadTransport | None = None
@@ -175,28 +178,24 @@ class Child(asyncio.SubprocessProtocol):
             self._waiter = asyncio.get_running_loop().create_future()
             await self._waiter
         line = self._ready.popleft()
-        before = self._ready_size
-        self._ready_size = before - len(line)
-        if before > MOST_READY >= self._ready_size and not self.ended_output:
-            self._stdout.resume_reading()
+        self._ready_size -= len(line)
+        if self._is_paused and self._ready_size <= MOST_READY:
+            self._pause(False)
         return line
 
     def push(self, take: Callable[[bytes], None], ended: Callable[[], None]) -> None:
         """From now on call `take` with every message, and `ended` once there are no more."""
         self.take, self.ended = take, ended
-        while self._ready:
-            take(self._ready.popleft())
-        if self._ready_size > MOST_READY and not self.ended_output:
-            self._stdout.resume_reading()
-        self._ready_size = 0
-        if self.ended_output:
-            ended()
+        self._hand_on_soon()
 
     def close_input(self) -> None:
         self._stdin.close()
 
     def drop_output(self) -> None:
         """What it still writes is read and forgotten: a full pipe would keep it from exiting."""
+        self._is_dropped = True
+        self._uncut.clear()
+        self._ready.clear()
         self.push(lambda line: None, lambda: None)
 
     def signal(self, number: int) -> None:
@@ -237,16 +236,21 @@ class Child(asyncio.SubprocessProtocol):
             self._take_stderr(data)
         elif not self.ended_output:
             self._hears = True
-            if self.take is not None and (line := self._lines.only(data)) is not None:
+            if self._is_dropped:
+                return
+            if self.take is None:
+                self._keep(self._lines.feed(data))
+            elif self._next_turn is None and (line := self._lines.only(data)) is not None:
                 self.take(line)
             else:
-                self._take_lines(self._lines.feed(data))
+                self._uncut.extend(pieces(data))
+                self._hand_on_soon()
 
     def pipe_connection_lost(self, fd: int, exc: Exception | None) -> None:
         if fd == STDOUT:
             self._end_output()
         elif fd == STDERR:
-            self._remember([self._stderr.finish()])
+            self.stderr.finish()
             if not self.stderr_ended.done():
                 self.stderr_ended.set_result(None)
         else:
@@ -263,7 +267,8 @@ class Child(asyncio.SubprocessProtocol):
         self._hears = False
 
         def later() -> None:
-            (self._hear_out if self._hears else self._end_output)()
+            # What it wrote may still be in the pipe, if we do not read it now.
+            (self._hear_out if self._hears or self._is_paused else self._end_output)()
 
         if not self.ended_output:
             asyncio.get_running_loop().call_later(ECHO_SECONDS, later)
@@ -285,19 +290,55 @@ class Child(asyncio.SubprocessProtocol):
     def _stdout(self) -> asyncio.ReadTransport:
         return self._output or cast("asyncio.ReadTransport", self._running.get_pipe_transport(STDOUT))
 
-    def _take_lines(self, lines: Sequence[bytes | None]) -> None:
-        for line in lines:
-            if line is None:
-                continue
-            if self.take is not None:
-                self.take(line)
-            else:
-                self._ready.append(line)
-                self._ready_size += len(line)
-        if self._ready:
-            if self._ready_size > MOST_READY and not self.ended_output:
-                self._stdout.pause_reading()
-            self._wake()
+    def _keep(self, lines: Sequence[bytes | None]) -> None:
+        """Nobody has said yet where messages go to, so they wait to be received."""
+        self._ready.extend(found := [line for line in lines if line is not None])
+        self._ready_size += sum(map(len, found))
+        if self._ready_size > MOST_READY:
+            self._pause(True)
+        self._wake()
+
+    def _hand_on_soon(self) -> None:
+        if self._next_turn is None:
+            self._hand_on()
+
+    def _hand_on(self) -> None:
+        """Hand on what waits. A child that says much is read on in the next turn of the loop, which others share."""
+        self._next_turn, until = None, monotonic() + TURN_SECONDS
+        while self._ready or self._uncut:
+            self._hand_on_one()
+            if (self._ready or self._uncut) and monotonic() > until:
+                self._pause(True)
+                self._next_turn = self._next_turn or asyncio.get_running_loop().call_soon(self._hand_on)
+                return
+        self._ready_size = 0
+        self._pause(False)
+        if self.ended_output and self.ended is not None:
+            ended, self.ended = self.ended, None
+            ended()
+
+    def _hand_on_one(self) -> None:
+        """Hand on the next message, or find out which are next."""
+        if not self._ready:
+            self._ready.extend(line for line in self._lines.feed(self._uncut.popleft()) if line is not None)
+        elif self.take is not None:
+            try:
+                self.take(self._ready.popleft())
+            except Exception:
+                log.exception("a message could not be taken")
+
+    def _pause(self, is_paused: bool) -> None:
+        """Whether the child has to wait before we read more."""
+        if is_paused is not self._is_paused and not self.ended_output:
+            self._is_paused = is_paused
+            # What it wrote meanwhile comes in the next turn.
+            self._hears = True
+            (self._stdout.pause_reading if is_paused else self._stdout.resume_reading)()
+
+    def _pause_stderr(self, is_paused: bool) -> None:
+        pipe = cast("asyncio.ReadTransport | None", self._running.get_pipe_transport(STDERR))
+        if pipe is not None and not pipe.is_closing():
+            (pipe.pause_reading if is_paused else pipe.resume_reading)()
 
     def _wake(self) -> None:
         if self._waiter is not None and not self._waiter.done():
@@ -307,27 +348,18 @@ class Child(asyncio.SubprocessProtocol):
         if self.ended_output:
             return
         self.ended_output = True
-        self._take_lines([rest] if (rest := self._lines.finish()) else [])
-        self._wake()
-        if self.ended is not None:
-            self.ended()
+        if self.take is None:
+            self._keep([self._lines.finish()])
+        else:
+            # The line feed that is missing.
+            self._uncut.append(b"\n")
+            self._hand_on_soon()
 
     def _take_stderr(self, data: bytes) -> None:
         if self.options.echo:
             sys.stderr.write(printable_lines(data.decode(errors="replace")))
             sys.stderr.flush()
-        self._remember(self._stderr.feed(data))
-
-    def _remember(self, lines: Sequence[bytes | None]) -> None:
-        for line in lines:
-            if line:
-                text = line.decode(errors="replace").rstrip()
-                self.stderr_tail.append(text[:LONGEST_LAST_WORD])
-                if self.options.on_stderr is not None:
-                    try:
-                        self.options.on_stderr(text)
-                    except Exception:
-                        log.exception("the handler of stderr failed")
+        self.stderr.feed(data)
 
 
 class _Output(asyncio.Protocol):

@@ -5,14 +5,16 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
+from time import monotonic
 from typing import Any, Final, NamedTuple, TypeAlias
 
 from defserve.errors import PeerError
+from defserve.host.exchange.turns import Turns, pieces
 from defserve.host.link import Hear
 from defserve.host.links.endpoint import EVENTS, Endpoint, HttpResponse, media_type
 from defserve.host.links.http_client.errors import Broken
 from defserve.host.links.session_loss import GONE
-from defserve.host.links.sse import SseEvent, SseParser
+from defserve.host.links.sse import SseParser
 from defserve.transports.client_errors import NotRenewed
 from defserve.wire.messages import Reply, Request
 
@@ -102,10 +104,10 @@ class EventStreams:
         self, response: HttpResponse, stream: SseParser, request: Request | None, hear: Hear
     ) -> Reply | None:
         """Hand on the events of a stream until `request` is answered, or the stream ends or breaks. Closes it."""
-        parts, lingers = response.parts(), False
+        parts, lingers, turns = response.parts(), False, Turns()
         try:
             async for part in parts:
-                reply = await self._hear(stream.feed(part), request, hear)
+                reply = await self._hear(part, stream, request, hear, turns)
                 if reply is not None:
                     lingers = not response.is_over
                     if lingers:
@@ -120,10 +122,11 @@ class EventStreams:
 
     async def _linger(self, response: HttpResponse, parts: AsyncGenerator[bytes], stream: SseParser) -> None:
         """A connection that is read to its end can be used again, but not every server ends a stream."""
+        turns = Turns()
         try:
             async with asyncio.timeout(LINGER_SECONDS):
                 async for part in parts:
-                    await self._hear(stream.feed(part), None, self._overhear)
+                    await self._hear(part, stream, None, self._overhear, turns)
         except TimeoutError:
             log.debug("%s leaves a stream open after its answer", self._endpoint)
         except (Broken, PeerError) as error:
@@ -131,11 +134,18 @@ class EventStreams:
         finally:
             await response.aclose()
 
-    async def _hear(self, events: list[SseEvent], request: Request | None, hear: Hear) -> Reply | None:
+    async def _hear(
+        self, part: bytes, stream: SseParser, request: Request | None, hear: Hear, turns: Turns
+    ) -> Reply | None:
         answer: Reply | None = None
-        for event in events:
-            if event.kind == "message":
-                answer = await self._take(event.data, None if answer else request, hear) or answer
+        for piece in pieces(part):
+            began = monotonic()
+            for event in stream.feed(piece):
+                if event.kind == "message":
+                    answer = await self._take(event.data, None if answer else request, hear) or answer
+                await turns.spend(began)
+                began = monotonic()
+            await turns.spend(began)
         return answer
 
 

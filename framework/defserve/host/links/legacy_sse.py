@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping
+from time import monotonic
 from typing import Final
 from urllib.parse import urljoin, urlsplit
 
 from defserve.errors import PeerError, PeerGone
+from defserve.host.exchange.turns import Turns, pieces
 from defserve.host.link import Authorizer, Resolve
 from defserve.host.links.authorizing import endpoint_at
 from defserve.host.links.endpoint import EVENTS, LONGEST_MESSAGE, Endpoint, media_type
@@ -98,10 +100,13 @@ class LegacySseLink:
                     raise refusal
                 if media_type(response) != EVENTS:
                     raise HttpRefusal(f"{self._stream} is not an event stream", data={"status": response.status})
-                parser = SseParser(LONGEST_MESSAGE)
+                parser, turns = SseParser(LONGEST_MESSAGE), Turns()
                 async for part in response.parts():
-                    for event in parser.feed(part):
-                        await self._hear(event.kind, event.data)
+                    for piece in pieces(part):
+                        began = monotonic()
+                        for event in parser.feed(piece):
+                            await self._hear(event.kind, event.data)
+                        await turns.spend(began)
             finally:
                 await response.aclose()
             ended: PeerError = PeerGone(f"{self._stream} ended its stream")

@@ -145,7 +145,7 @@ class ProcessLink:
             await self._finish_stderr(child)
             if code == 0 and child.was_silent:
                 how += NEVER_SERVED
-        words = "".join(f"\n  | {line}" for line in child.stderr_tail)
+        words = "".join(f"\n  | {line}" for line in child.stderr.last_words)
         return PeerGone(f"{child.options.command} {how}" + (f"; its last words:{words}" if words else ""))
 
     async def _finish_stderr(self, child: Child) -> None:

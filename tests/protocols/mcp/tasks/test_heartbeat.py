@@ -17,10 +17,11 @@ SECONDS = 0.2
 
 class FailingStore(MemoryStore):
     is_away = False
+    error: Exception = StoreUnavailable("away")
 
     async def change(self, change: StoreChange) -> bool:
         if self.is_away:
-            raise StoreUnavailable("away")
+            raise self.error
         return await super().change(change)
 
 
@@ -47,8 +48,10 @@ async def test_a_process_that_ends_gives_up_its_lease():
     assert await other.is_dead(one.id)
 
 
-async def test_a_lease_that_is_missing_for_a_moment_costs_nothing():
+@pytest.mark.parametrize("error", [StoreUnavailable("away"), RuntimeError("the handler is closed")])
+async def test_a_lease_that_is_missing_for_a_moment_costs_nothing(error: Exception):
     store = FailingStore()
+    store.error = error
     one, other = Heartbeat(store, SECONDS), Heartbeat(store, 10 * SECONDS)
     await one.begin(lambda: True)
     store.is_away = True

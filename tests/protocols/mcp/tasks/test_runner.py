@@ -378,6 +378,25 @@ async def test_an_outcome_waits_for_a_store_that_is_away():
         redis.remove()
 
 
+async def test_an_outcome_is_kept_whatever_the_store_raised_before(caplog: pytest.LogCaptureFixture):
+    class OddStore(MemoryStore):
+        failures: list[Exception] = []
+
+        async def change(self, change: StoreChange) -> bool:
+            if self.failures:
+                raise self.failures.pop()
+            return await super().change(change)
+
+    store = OddStore()
+    server, job = shop(store)
+    async with raw(server, capabilities=TAKES) as peer:
+        id = (await peer.call("wait"))["taskId"]
+        store.failures = [RuntimeError("the handler is closed"), AttributeError("write")]
+        job.go_on.set()
+        assert (await ended(peer, id))["status"] == "completed"
+    assert "the outcome of a task could not be kept yet" in caplog.messages
+
+
 async def test_nothing_is_left_in_memory_of_tasks_that_are_over():
     server, job = shop()
     composition = server.composition

@@ -7,6 +7,7 @@ So neither a store that was away for a moment nor a process that was held up cos
 from __future__ import annotations
 
 import asyncio
+import logging
 import secrets
 from collections.abc import Callable
 from contextlib import suppress
@@ -22,6 +23,8 @@ BEATS: Final = 5
 MOST_DEAD: Final = 1024
 
 _HOLDER: Final = "holder"
+
+log = logging.getLogger("defserve")
 
 
 class Heartbeat:
@@ -70,8 +73,12 @@ class Heartbeat:
             await asyncio.sleep(self._seconds / BEATS)
             if not is_needed():
                 return
-            with suppress(Refused):
+            try:
                 await self._renew()
+            except Exception as error:
+                # Whatever is wrong with the store may pass. Without a heartbeat, others take this process for dead.
+                if not isinstance(error, Refused):
+                    log.error("the lease of a process that runs tasks could not be renewed", exc_info=error)
 
     async def _renew(self) -> None:
         await self._store.change(StoreChange(_lease(self.id), put={_HOLDER: self.id.encode()}, ttl=self._seconds))

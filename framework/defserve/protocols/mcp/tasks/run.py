@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
@@ -31,6 +32,8 @@ LONGEST_PAUSE: Final = 5.0
 SHUT_DOWN: Final = "the server was shut down before the task ended"
 
 MakeRecord = Callable[[], TaskRecord]
+
+log = logging.getLogger("defserve")
 
 
 class TaskRun:
@@ -175,7 +178,9 @@ class TaskRun:
             try:
                 await self._keep(record, reply)
                 return
-            except Refused:
+            except Exception as error:
+                if not isinstance(error, Refused):
+                    log.error("the outcome of a task could not be kept yet", exc_info=error)
                 await asyncio.sleep(pause)
                 pause = min(2 * pause, LONGEST_PAUSE)
 
