@@ -174,7 +174,7 @@ def _wanted(body: bytes) -> Wanted | str:
         lists.append(list(given))
     if reserved := next(filter(is_reserved, lists[0]), None):
         return f"{reserved!r} is reserved for the gateway"
-    return Wanted(*lists, topic)
+    return Wanted(lists[0], lists[1], topic)
 
 
 def only(verb: str) -> GatewayResponse:

@@ -39,7 +39,7 @@ class ListedKernel(Protocol):
     config: KernelConfig
     server: Server
     members: dict[str, Member]
-    leaving: set[str]
+    leaving: dict[str, Member]
     ending: BackgroundTasks
 
     async def add(self, entry: ServerEntry, creator: Creator) -> Member: ...

@@ -375,6 +375,7 @@ def test_a_guarded_type_beside_one_that_takes_something_else_is_fine(annotation:
         (Slotted, {"url": "https://inside.example.com/"}),
         (Annotated[PublicUrl, Url(hosts=("inside.example.com",))], "https://inside.example.com/"),
         (NamedUrl, "https://inside.example.com/"),
+        (NewType("Renamed", NamedUrl), "https://inside.example.com/"),
         (OwnUrl, "https://inside.example.com/"),
         (Link, ["https://inside.example.com/"]),
         (deque[PublicUrl], ["https://inside.example.com/"]),

@@ -40,13 +40,16 @@ def guards_of(tool: Tool) -> dict[str, list[Guard]]:
 
 def _walk(annotation: Any, seen: dict[int, Any]) -> Iterator[Guard | _Branches]:
     """Every guard in a type, and the branches of every union. A type that is in it twice is entered once."""
-    annotation = getattr(annotation, "__value__", annotation)  # what `type Name = …` stands for
-    annotation = getattr(annotation, "__supertype__", annotation)
     if id(annotation) in seen:
         return
     seen[id(annotation)] = annotation  # kept alive, so that no other object gets its id
+    # What `type Name = …` or a NewType stands for.
+    meant = getattr(annotation, "__value__", None) or getattr(annotation, "__supertype__", None)
+    if meant is not None:
+        yield from _walk(meant, seen)
+        return
     if (guard := _own_guard(annotation)) is not None:
-        yield guard()
+        yield guard
         return
     origin, arguments = get_origin(annotation), get_args(annotation)
     if origin is Annotated:
@@ -60,10 +63,10 @@ def _walk(annotation: Any, seen: dict[int, Any]) -> Iterator[Guard | _Branches]:
             yield from _walk(inner, seen)
 
 
-def _own_guard(annotation: Any) -> type[Guard] | None:
+def _own_guard(annotation: Any) -> Guard | None:
     """The guard of a type that is judged by itself, or of one that is made from it."""
     bases = annotation.__mro__ if isinstance(annotation, type) else ()
-    return next((GUARDED_TYPES[base] for base in bases if base in GUARDED_TYPES), None)
+    return next((GUARDED_TYPES[base]() for base in bases if base in GUARDED_TYPES), None)
 
 
 def _is_guarded(annotation: Any) -> bool:
