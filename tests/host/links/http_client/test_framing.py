@@ -96,11 +96,18 @@ def test_what_servers_write_is_read(response: bytes):
         b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n2\r\nokay\r\n",
         b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\nffffffffffffffffffff\r\n",
         b"HTTP/1.1 101 Switching Protocols\r\nupgrade: x\r\n\r\n",
+        HEAD + b"transfer-encoding: chunked\r\n\r\n" + b"1\r\nx\r\n" * 5_000,
     ],
 )
 def test_what_is_not_http_is_refused(response: bytes):
     with pytest.raises(Broken):
         cut(response)
+
+
+@pytest.mark.parametrize("size, count", [(1, 4_000), (20, 20_000)])
+def test_many_chunks_are_a_body_as_any_other(size: int, count: int):
+    head = HEAD + b"transfer-encoding: chunked\r\n\r\n"
+    assert cut(head + chunked(*[b"x" * size] * count))[0] == b"x" * size * count
 
 
 @for_each_row(

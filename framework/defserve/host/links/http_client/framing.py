@@ -14,6 +14,9 @@ END_OF_HEAD: Final = re.compile(rb"\r?\n\r?\n")
 LONGEST_END: Final = 4
 LONGEST_LINE: Final = 4096
 """Of the line that says the size of a chunk."""
+MOST_CHUNKS: Final = 4096
+"""Tiny ones in what is read at once. A chunk of one byte costs as much as a long one, and others wait meanwhile."""
+TINY: Final = 16
 SIZE: Final = re.compile(rb"[0-9A-Fa-f]{1,15}")
 LENGTH: Final = re.compile(r"[0-9]{1,15}")
 WITHOUT_BODY: Final = frozenset((204, 304))
@@ -146,6 +149,8 @@ class ResponseFraming:
                 break
             self._line(data[at:end].removesuffix(b"\r"))
             at = end + 1
+            if len(parts) > MOST_CHUNKS and at < len(parts) * TINY:
+                raise Broken(f"the response comes in chunks of less than {TINY} bytes")
         if self.over and at < size:
             self.reusable = False
         return parts[0] if len(parts) == 1 else b"".join(parts)
