@@ -104,7 +104,7 @@ def test_what_is_not_http_is_refused(response: bytes):
         cut(response)
 
 
-@pytest.mark.parametrize("size, count", [(1, 4_000), (20, 20_000)])
+@pytest.mark.parametrize(("size", "count"), [(1, 4_000), (20, 20_000)])
 def test_many_chunks_are_a_body_as_any_other(size: int, count: int):
     head = HEAD + b"transfer-encoding: chunked\r\n\r\n"
     assert cut(head + chunked(*[b"x" * size] * count))[0] == b"x" * size * count
