@@ -130,7 +130,7 @@ ERRORS: dict[str, Callable[[Desk], str]] = {
     "connecting to an http address through a proxy needs httpx2, which is not installed": (
         lambda desk: desk.lacks("httpx2").set("http_proxy", "http://127.0.0.1:9").types("list", "http://a.example/mcp")
     ),
-    "JWT needs PyJWT and cryptography, which are not installed": lambda desk: desk.lacks("jwt").declares(
+    "<file>:<line>: JWT needs PyJWT and cryptography, which are not installed": lambda desk: desk.lacks("jwt").declares(
         "JWT(audience='https://a.example/mcp', issuer='https://b.example', jwks_url='https://b.example/jwks')"
     ),
     "a store in Redis needs the redis package": lambda desk: desk.lacks("redis", "redis.asyncio").types(
@@ -243,10 +243,10 @@ ERRORS: dict[str, Callable[[Desk], str]] = {
         "count", text=COUNT.format("count.db")
     ),
     "The store is damaged": with_a_damaged_store,
-    "the audit log <file> cannot be continued: <reason>": lambda desk: desk.has("audit.jsonl", "{}\n").declares(
-        "AuditLog('audit.jsonl')"
-    ),
-    "the audit log <file> is open in another process or server": lambda desk: desk.declares(
+    "<file>:<line>: the audit log <file> cannot be continued: <reason>": lambda desk: desk.has(
+        "audit.jsonl", "{}\n"
+    ).declares("AuditLog('audit.jsonl')"),
+    "<file>:<line>: the audit log <file> is open in another process or server": lambda desk: desk.declares(
         "first = AuditLog('audit.jsonl')\nsecond = AuditLog('audit.jsonl')"
     ),
     "push: nobody is connected": pushed_to_nobody,

@@ -251,7 +251,7 @@ async def test_nothing_serves_with_a_file_that_cannot_be_used(
     with pytest.raises(UsageError, match=fix):
         Server("s", auth=[ApiKeys(path, pepper=PEPPER)]).asgi()
     with pytest.raises(UsageError, match=fix):
-        Server("s", auth=Auth(ApiKeys(path, pepper=PEPPER), in_messages=True)).run()
+        await asyncio.to_thread(Server("s", auth=Auth(ApiKeys(path, pepper=PEPPER), in_messages=True)).run)
 
 
 async def test_a_server_may_start_before_its_first_key_is_made(tmp_path: Path) -> None:
