@@ -130,7 +130,7 @@ async def _say(call: Call, left: list[str], tally: Tally, is_ours: bool) -> None
 def _note(error: Exception, tally: Tally, is_ours: bool) -> None:
     said = str(error).split("\n")[0][:200]
     tally.reasons[f"{type(error).__name__}: {said}"[:160]] += 1
-    if is_ours and (not isinstance(error, DefserveError) or len(said.split()) < 3):
+    if is_ours and (not isinstance(error, DefserveError) or len(said.split()) < 2):
         tally.unexplained.append(repr(error)[:300])
 
 

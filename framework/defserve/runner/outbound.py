@@ -248,7 +248,7 @@ async def _main(place: Outbound, stop: Stopper) -> int:
             stop.give(composition.limits.drain)
     finally:
         service.end(stop.drain)
-        stop.finished = True
+        stop.finish()
     error = staying.exception() if staying.done() and not staying.cancelled() else None
     if isinstance(error, PeerError):
         print(f"defserve: {error.message}", file=sys.stderr)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Callable, Coroutine
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from defserve.core.composition import Composition
@@ -53,6 +54,12 @@ class Stopper:
         task = self.loop.create_task(work)
         await asyncio.wait((task, self._again), return_when=asyncio.FIRST_COMPLETED)
         task.cancel()
+
+    def finish(self) -> None:
+        """Nothing is left to end. A signal that comes from now on does not write to a loop that closes."""
+        self.finished = True
+        with suppress(ValueError):  # not the main thread
+            signal.set_wakeup_fd(-1)
 
     def give(self, seconds: float) -> None:
         """Give the remaining work so many seconds."""

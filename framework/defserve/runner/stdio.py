@@ -162,7 +162,7 @@ class StdioService:
                 stop.serving = False
                 stop.give(limits.drain)
         finally:
-            stop.finished = True
+            stop.finish()
             self.exit_code = stop.exit_code
             self.connection.close()
 

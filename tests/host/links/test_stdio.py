@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import errno
 import sys
 from pathlib import Path
 
@@ -36,6 +37,15 @@ async def test_the_official_server_is_understood(version: str | None):
         assert await client.call("greet") == {"result": "hello Ann"}
         assert await client.read_text("note://a") == "note a"
         assert (await client.prompt("hi", name="Bo"))["messages"][0]["content"]["text"] == "hi Bo"
+
+
+async def test_a_process_that_has_no_descriptors_left_says_so(monkeypatch: pytest.MonkeyPatch):
+    def none_left() -> tuple[int, int]:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    monkeypatch.setattr("defserve.host.links.child.os.pipe", none_left)
+    with pytest.raises(PeerGone, match="^cannot start 'server': Too many open files$"):
+        await ProcessLink.spawn("server")
 
 
 async def test_a_command_that_does_not_exist_is_named():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import logging
 import os
 import shutil
@@ -104,7 +105,10 @@ class Child(asyncio.SubprocessProtocol):
         environment = options.environment()
         # Through a pipe of its own, because what asyncio's pipe to a process brings is told a turn of the loop later.
         is_own = os.name == "posix"
-        ours, theirs = os.pipe() if is_own else (-1, asyncio.subprocess.PIPE)
+        try:
+            ours, theirs = os.pipe() if is_own else (-1, asyncio.subprocess.PIPE)
+        except OSError as error:
+            raise _not_started(options, error) from None
         try:
             _, child = await asyncio.get_running_loop().subprocess_exec(
                 lambda: cls(options),
@@ -378,8 +382,9 @@ class _Output(asyncio.Protocol):
 def _not_started(options: ChildOptions, error: OSError) -> PeerGone:
     command, cwd = options.command, options.cwd
     text = f"cannot start {command!r}: {error.strerror or error}"
-    # A missing working folder gives the same error.
-    fix = _fix_for(command) if os.path.isdir(cwd or ".") else ""
+    # A missing working folder gives the same error as a missing program.
+    is_about_command = error.errno in (errno.ENOENT, errno.EACCES, errno.ENOEXEC) and os.path.isdir(cwd or ".")
+    fix = _fix_for(command) if is_about_command else ""
     return PeerGone(f"{text}\n  fix: {fix}" if fix else text)
 
 
