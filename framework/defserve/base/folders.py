@@ -10,6 +10,7 @@ from typing import Final
 
 PATIENCE: Final = 1.0
 PAUSE: Final = 0.01
+"""Both in seconds."""
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""What other frameworks call the verbs of a client, and what to write here. Read only when a name does not exist."""
+"""Habits from clients of other frameworks: their names of verbs, and arguments in a dictionary. Errors say ours."""
 
 from __future__ import annotations
 

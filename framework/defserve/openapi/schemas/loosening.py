@@ -7,11 +7,11 @@ from graphlib import CycleError, TopologicalSorter
 from typing import Final
 
 from defserve.binding.arguments.compact import rebuilt
+from defserve.openapi.schemas.conversion import DEFS
 from defserve.wire.jsonvalue import JsonSchema, is_array, is_object
 
 MOST_FORMS: Final = 1_000
 """Definitions that may be applied to one value, each as often as it is referred to."""
-_PREFIX: Final = "#/$defs/"
 _SAME_VALUE: Final = ("allOf", "anyOf", "oneOf", "not")
 """Keywords whose schemas are applied to the value itself, and not to something inside it."""
 
@@ -50,7 +50,7 @@ def is_costly(defs: dict[str, JsonSchema]) -> bool:
 def _applied(schema: JsonSchema) -> Iterator[str]:
     """The definitions that a schema applies to the value itself."""
     if isinstance(ref := schema.get("$ref"), str):
-        yield ref.removeprefix(_PREFIX)
+        yield ref.removeprefix(DEFS)
     for word in _SAME_VALUE:
         for option in _options(schema.get(word)):
             yield from _applied(option)

@@ -39,12 +39,8 @@ def argument_checks(
         elif one != "none" and (one not in covered or one in named):
             meant = _meant(tool, one, found, others=one not in covered)
             made += [_standard_check(one, meant)] if meant else []
-    return (*made, _check_seen_addresses) if holds_urls(found) else tuple(made)
-
-
-def holds_urls(found: Mapping[str, list[Guard]]) -> bool:
-    """Whether URLs have to be noted while the arguments are validated."""
-    return any(isinstance(guard, Url) for guards in found.values() for guard in guards)
+    has_urls = any(isinstance(guard, Url) for guards in found.values() for guard in guards)
+    return (*made, check_noted_urls) if has_urls else tuple(made)
 
 
 def _own_check(tool: Tool, validator: Validator) -> ArgumentCheck:
@@ -95,7 +91,8 @@ def _standard_check(name: str, meant: list[str]) -> ArgumentCheck:
     return check
 
 
-async def _check_seen_addresses(egress: Egress | None, arguments: dict[str, Any]) -> None:
+async def check_noted_urls(egress: Egress | None, arguments: dict[str, Any]) -> None:
+    """Look at the URLs that were noted while the arguments were validated. Raises Rejected."""
     for url, guard in dict.fromkeys(URLS.get() or ()):
         await _check_addresses(egress, url, guard)
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from defserve.errors import UsageError
 from defserve.guard.argument_types import URLS, Code
-from defserve.protocols.mgp.security.argument_checks import ArgumentCheck, argument_checks, holds_urls
+from defserve.protocols.mgp.security.argument_checks import ArgumentCheck, argument_checks, check_noted_urls
 from defserve.protocols.mgp.security.guarded_types import Guard, guards_of, takes_text
 from defserve.protocols.mgp.security.security import MARK, REGISTERED, Security
 from defserve.wire.messages import Params
@@ -32,18 +32,11 @@ class ToolSecurity:
     Without `is_enforced` it is only shown in lists, and calls pass as those of a tool without one.
     """
 
-    __slots__ = ("security", "_checks", "_holds_urls", "is_enforced")
+    __slots__ = ("security", "_checks", "_notes_urls", "is_enforced")
 
-    def __init__(
-        self,
-        security: Security,
-        checks: tuple[ArgumentCheck, ...],
-        *,
-        holds_urls: bool = False,
-        is_enforced: bool = True,
-    ) -> None:
-        self.security, self._checks = security, checks
-        self._holds_urls, self.is_enforced = holds_urls, is_enforced
+    def __init__(self, security: Security, checks: tuple[ArgumentCheck, ...], *, is_enforced: bool = True) -> None:
+        self.security, self._checks, self.is_enforced = security, checks, is_enforced
+        self._notes_urls = check_noted_urls in checks
 
     @classmethod
     def of(cls, tool: Tool) -> ToolSecurity | None:
@@ -68,11 +61,11 @@ class ToolSecurity:
             return None
         security = _in_effect(tool, declared, found)
         tool.options = replace(tool.options, annotations=_annotations(tool, security))
-        return cls(security, argument_checks(tool, declared, security, found), holds_urls=holds_urls(found))
+        return cls(security, argument_checks(tool, declared, security, found))
 
     def begin(self) -> None:
         """The arguments of a call are going to be validated."""
-        if self._holds_urls:
+        if self._notes_urls:
             URLS.set([])
 
     async def judge(self, egress: Egress | None, arguments: dict[str, Any]) -> None:
