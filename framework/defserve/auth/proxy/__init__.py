@@ -13,6 +13,6 @@ httpx2 for clients that are known by a URL.
 | `tokens.py`, `grants.py` | what comes of it |
 
 May import: `auth.bearer`, `auth.buckets`, `auth.issuers`, `auth.jwt`, `auth.oauth`, `auth.options`, `auth.principals`,
-`auth.site`, `auth.urls`, `net.client`, `net.egress`, `stores.memory`, `stores.nonces`, `stores.open`, `stores.spaces`,
-`stores.store`.
+`auth.site`, `auth.urls`, `net.client`, `net.egress`, `stores.identity`, `stores.memory`, `stores.nonces`,
+`stores.spaces`, `stores.store`.
 """

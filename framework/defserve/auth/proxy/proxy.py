@@ -25,8 +25,8 @@ from defserve.auth.proxy.vendors.login import VendorLogin
 from defserve.auth.proxy.vendors.table import Vendor, vendor_of
 from defserve.auth.urls import checked_url
 from defserve.errors import UsageError
+from defserve.stores.identity import ServerIdentity, server_store
 from defserve.stores.memory import MemoryStore
-from defserve.stores.open import open_store
 from defserve.stores.store import Store
 
 VARIABLE: Final = "DEFSERVE_SECRET"
@@ -71,10 +71,10 @@ class OAuthProxy(Auth):
         known = vendor_of(vendor, {"tenant": tenant, "domain": domain, "issuer": issuer})
         self.issuer = _base(url)
         self.callback_url = self.issuer + CALLBACK
-        seals = Seals(_secrets(secret, is_shared=store != "memory:"))
+        self._seals = seals = Seals(_secrets(secret, is_shared=store != "memory:"))
         offered = Offered(url, checked_scopes(scopes), checked_scopes(optional_scopes))
-        kept = open_store(store) if isinstance(store, str) else store
-        self._is_shared = not isinstance(kept, MemoryStore)
+        self._store = kept = server_store(store, None, what="OAuthProxy(store=…)")
+        self._is_shared = not isinstance(kept.raw, MemoryStore)
         grants = Grants(kept)
         clients = ClientDirectory(seals, ClientDocuments(fetch))
         login = VendorLogin(known, client_id, client_secret, self.callback_url, send=send)
@@ -101,6 +101,11 @@ class OAuthProxy(Auth):
             permissions=permissions,
         )
         self.site = ProxySite(self.issuer, offered, clients, signing_in, self._tokens)
+
+    def bind_server(self, identity: ServerIdentity) -> None:
+        super().bind_server(identity)
+        self._store.bind_server(identity)
+        self._seals.bind_server(identity)
 
     @property
     def kept_in_memory(self) -> str:

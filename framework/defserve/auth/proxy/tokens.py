@@ -7,7 +7,7 @@ import logging
 import re
 import time
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Any, Final, TypeGuard
 
 from defserve.auth.bearer import credential_of, is_token
 from defserve.auth.issuers.fetching import IssuerUnavailable
@@ -68,7 +68,7 @@ class ProxyTokens:
         except DefserveError as error:
             log.error("grants cannot be read: %s", error)
             raise IssuerUnavailable("the store of grants does not answer") from None
-        if grant is None or grant.generation == 0 or not is_token_id(grant.subject):
+        if not self._is_ours(grant) or grant.generation == 0 or not is_token_id(grant.subject):
             return None
         if not self._allows(grant.claims):
             return None
@@ -80,7 +80,11 @@ class ProxyTokens:
         """The vendor's own token of a caller, for calls in its name. It must never be given to the caller."""
         id = principal.claims.get("grant")
         grant = await self._grants.find(id) if isinstance(id, str) else None
-        return self._vendor_tokens(grant).get("access_token") if grant is not None else None
+        return self._vendor_tokens(grant).get("access_token") if self._is_ours(grant) else None
+
+    def _is_ours(self, grant: UserGrant | None) -> TypeGuard[UserGrant]:
+        """Whether a grant was given for this server, and not for another that shares its namespace."""
+        return grant is not None and same_resource(grant.resource, self.audiences[0])
 
     def _vendor_tokens(self, grant: UserGrant) -> dict[str, str]:
         found: dict[str, str] | None = self._seals.open("vendor", grant.vendor)
@@ -110,7 +114,9 @@ class ProxyTokens:
             raise _BAD_CODE
         id, challenge, redirect = found
         grant = await self._grants.find(id)
-        if grant is None or not _same(grant.client, client.key) or not _same(challenge, challenge_of(verifier)):
+        if not self._is_ours(grant) or not _same(grant.client, client.key):
+            raise _BAD_CODE
+        if not _same(challenge, challenge_of(verifier)):
             raise _BAD_CODE
         if form.get("redirect_uri", redirect) != redirect:
             raise _BAD_CODE
@@ -127,7 +133,7 @@ class ProxyTokens:
     async def _by_refresh_token(self, client: OAuthClient, form: Mapping[str, str]) -> dict[str, Any]:
         found = self._seals.open("refresh", needed(form, "refresh_token"))
         grant = await self._grants.find(found[0]) if found is not None else None
-        if found is None or grant is None or not _same(grant.client, client.key):
+        if found is None or not self._is_ours(grant) or not _same(grant.client, client.key):
             raise _BAD_TOKEN
         if found[1] != grant.generation:
             # A refresh token came back that was used already: it, or what it was exchanged for, was stolen.
@@ -182,7 +188,7 @@ class ProxyTokens:
         token = needed(form, "token")
         found = self._seals.open("refresh", token) or self._seals.open("access", token)
         grant = await self._grants.find(found[0]) if found is not None else None
-        if grant is not None and _same(grant.client, client.key):
+        if self._is_ours(grant) and _same(grant.client, client.key):
             await self._grants.end(grant.id)
 
 

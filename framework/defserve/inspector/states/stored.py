@@ -13,6 +13,7 @@ from defserve.inspector.states.checkpoint import MISSING, Json, KnownCheckpoint
 from defserve.protocols.mcpl.state.section import StateSection
 from defserve.stores.checkpoints.store import CheckpointStore
 from defserve.stores.checkpoints.tree import Checkpoint, CheckpointGone, CheckpointTree, TreeKey
+from defserve.stores.identity import choose_server, server_store
 from defserve.stores.open import open_store
 from defserve.stores.store import Store
 
@@ -62,7 +63,8 @@ def stored_by(section: StateSection) -> Stored:
 @asynccontextmanager
 async def stored_at(address: str) -> AsyncGenerator[Stored]:
     """The states in the store at an address. It is only read. Raises UsageError for an address that is none."""
-    store = open_store(address)
+    raw = open_store(address)
+    store = server_store(raw, await choose_server(raw, None))
     trees = CheckpointStore(store, secret=bytes(32))  # ids are neither made nor verified
 
     async def opened() -> CheckpointStore:

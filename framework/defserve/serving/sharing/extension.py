@@ -19,6 +19,7 @@ from defserve.transports.http.streamable import Streamable
 if TYPE_CHECKING:
     from defserve.protocols.mcp.resources.subscriptions import Subscriptions
     from defserve.protocols.mcpl.extension import MCPL
+    from defserve.stores.identity import ServerIdentity
     from defserve.transports.http.shared.sessions import SharedSessions
 
 
@@ -30,8 +31,8 @@ class Sharing(Extension):
 
     name = "sharing"
 
-    def __init__(self, address: str) -> None:
-        self.link, self._is_used = SharedLink(address), False
+    def __init__(self, address: str, identity: ServerIdentity) -> None:
+        self.link, self._is_used = SharedLink(address, identity), False
 
     def follow(self, composition: Composition, subscriptions: Subscriptions, endpoint: Streamable) -> None:
         """Share the sessions of an endpoint, what they are told, and what extensions count and keep."""
