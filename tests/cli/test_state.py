@@ -15,7 +15,7 @@ from defserve.protocols.mcp.asking.server_secret import VARIABLE
 from defserve.stores.checkpoints.secret import checkpoint_secret
 from defserve.stores.checkpoints.store import OPAQUE, CheckpointStore
 from defserve.stores.checkpoints.tree import Checkpoint, TreeKey
-from defserve.stores.open import open_store
+from defserve.stores.identity import ServerIdentity, server_store
 from tests.cli.running import Outcome, Run
 
 ALICE, BOB = TreeKey("notes.edit", "alice"), TreeKey("notes.edit", "bob")
@@ -31,8 +31,9 @@ class Kept:
         asyncio.run(self._fill(server_secret))
 
     async def _fill(self, server_secret: bytes | None) -> None:
-        store = open_store(self.address)
-        secret = await checkpoint_secret(store, server_secret)
+        identity = ServerIdentity("name", "notes")
+        store = server_store(self.address, identity)
+        secret = await checkpoint_secret(store, server_secret, identity)
         long_ago = CheckpointStore(store, secret=secret, clock=lambda: time.time() - 1_000_000)
         trees = CheckpointStore(store, secret=secret)
         for text in "abc":
@@ -198,7 +199,7 @@ def test_owners_cannot_write_on_the_terminal(defserve: Run, tmp_path: Path):
     address = f"sqlite:///{tmp_path / 's.db'}"
 
     async def fill() -> None:
-        store = open_store(address)
+        store = server_store(address, ServerIdentity("name", "notes"))
         trees = CheckpointStore(store, secret=b"s" * 32)
         await trees.commit(await trees.hold(TreeKey("a", "x\x1b[2J\n")), {"a": 1})
         await store.close()

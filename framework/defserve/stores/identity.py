@@ -175,9 +175,9 @@ class ServerStore:
 
     def _unbound_prefix(self) -> str:
         """The names stay as they are from here on, so that what was put here before a server had it is not lost."""
-        from defserve.stores.memory import MemoryStore
+        from defserve.stores.memory import is_in_memory
 
-        if isinstance(self.raw, MemoryStore):
+        if is_in_memory(self.raw):
             return NOBODY.make_prefix()
         raise UsageError(
             f"{self._what} was given to no server, so nothing says whose values these are",
@@ -202,10 +202,10 @@ async def list_servers(store: Store) -> list[ServerIdentity]:
     return [parse_identity(label) for label in sorted(labels)]
 
 
-async def choose_server(store: Store, name: str | None) -> ServerIdentity:
+async def choose_server(store: Store, name: str | None, *, is_reading: bool = False) -> ServerIdentity:
     """The server whose part of a store a command means: the one it names, DEFSERVE_NAMESPACE, or the only one there.
 
-    Raises UsageError if that is not one server.
+    Raises UsageError if that is not one server; but who only reads an empty store reads nothing.
     """
     if name:
         return parse_identity(name)
@@ -217,6 +217,8 @@ async def choose_server(store: Store, name: str | None) -> ServerIdentity:
     if found:
         labels = ", ".join(each.label[:MAX_LABEL] for each in found)
         raise UsageError(f"the store has values of {len(found)} servers: {labels}", fix="name one of them: --server …")
+    if is_reading:
+        return NOBODY
     raise UsageError(
         "the store has no values yet, so nothing says which server is meant",
         fix="name it: --server NAME, as in Server(NAME), or its URL, or namespace=NAME",

@@ -17,7 +17,7 @@ from defserve.auth.dpop.shown import ShownProof
 from defserve.auth.jwt.signing_keys import ASYMMETRIC, key_of_jwk
 from defserve.errors import DefserveError, UsageError
 from defserve.stores.identity import NOBODY, ServerIdentity, ServerStore, server_store
-from defserve.stores.memory import MemoryStore
+from defserve.stores.memory import is_in_memory
 from defserve.stores.nonces import MemoryNonces, NonceStore, StoreNonces
 from defserve.stores.store import Store
 from defserve.wire import base64url
@@ -64,7 +64,7 @@ class DPoP:
         self._store: ServerStore | None = opened
         self._spent: NonceStore = MemoryNonces(REMEMBERED) if opened is None else StoreNonces(opened)
         self.required, self.wants_nonce = required, nonce
-        self.is_shared = opened is not None and not isinstance(opened.raw, MemoryStore)
+        self.is_shared = opened is not None and not is_in_memory(opened)
         self._seconds, self._clock = seconds, clock
         given = secret or os.environ.get(VARIABLE) or secrets.token_bytes(32)
         self._secret = given.encode() if isinstance(given, str) else given

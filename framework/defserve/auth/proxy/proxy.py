@@ -26,7 +26,7 @@ from defserve.auth.proxy.vendors.table import Vendor, vendor_of
 from defserve.auth.urls import checked_url
 from defserve.errors import UsageError
 from defserve.stores.identity import ServerIdentity, server_store
-from defserve.stores.memory import MemoryStore
+from defserve.stores.memory import is_in_memory
 from defserve.stores.store import Store
 
 VARIABLE: Final = "DEFSERVE_SECRET"
@@ -74,7 +74,7 @@ class OAuthProxy(Auth):
         self._seals = seals = Seals(_secrets(secret, is_shared=store != "memory:"))
         offered = Offered(url, checked_scopes(scopes), checked_scopes(optional_scopes))
         self._store = kept = server_store(store, None, what="OAuthProxy(store=…)")
-        self._is_shared = not isinstance(kept.raw, MemoryStore)
+        self._is_shared = not is_in_memory(kept)
         grants = Grants(kept)
         clients = ClientDirectory(seals, ClientDocuments(fetch))
         login = VendorLogin(known, client_id, client_secret, self.callback_url, send=send)

@@ -86,7 +86,7 @@ async def opened_store(address: str, server: str | None = None) -> AsyncGenerato
     """The part of a store that is a server's: of that which is named, or of the only one there."""
     raw = open_store(existing(address))
     try:
-        identity = await choose_server(raw, server)
+        identity = await choose_server(raw, server, is_reading=True)
         store = ServerStore(raw, identity)
         secret = await find_checkpoint_secret(store, ServerSecret(None).known(), identity)
         # Only verifying and committing need a real secret.

@@ -13,7 +13,7 @@ from defserve.inspector.states.checkpoint import MISSING, Json, KnownCheckpoint
 from defserve.protocols.mcpl.state.section import StateSection
 from defserve.stores.checkpoints.store import CheckpointStore
 from defserve.stores.checkpoints.tree import Checkpoint, CheckpointGone, CheckpointTree, TreeKey
-from defserve.stores.identity import choose_server, server_store
+from defserve.stores.identity import NOBODY, ServerStore, choose_server
 from defserve.stores.open import open_store
 from defserve.stores.store import Store
 
@@ -63,11 +63,17 @@ def stored_by(section: StateSection) -> Stored:
 @asynccontextmanager
 async def stored_at(address: str) -> AsyncGenerator[Stored]:
     """The states in the store at an address. It is only read. Raises UsageError for an address that is none."""
-    raw = open_store(address)
-    store = server_store(raw, await choose_server(raw, None))
-    trees = CheckpointStore(store, secret=bytes(32))  # ids are neither made nor verified
+    store = open_store(address)
+
+    found: list[CheckpointStore] = []
 
     async def opened() -> CheckpointStore:
+        if found:
+            return found[0]
+        identity = await choose_server(store, None, is_reading=True)
+        trees = CheckpointStore(ServerStore(store, identity), secret=bytes(32))  # ids are neither made nor verified
+        if identity != NOBODY:  # until then, the server has stored nothing
+            found.append(trees)
         return trees
 
     try:

@@ -391,7 +391,7 @@ async def test_a_commit_that_has_begun_is_finished_although_the_call_is_stopped(
         begun, gate = asyncio.Event(), asyncio.Event()
 
         async def change(self, change: StoreChange) -> bool:
-            if change.space.startswith("state:"):
+            if ":state:" in change.space:
                 self.begun.set()
                 await self.gate.wait()
             return await super().change(change)

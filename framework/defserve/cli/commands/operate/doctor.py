@@ -112,6 +112,7 @@ def findings(port: int) -> Iterator[DoctorFinding]:
     yield from _commands()
     yield from _clients()
     yield _port(port)
+    yield _namespace()
 
 
 def page(found: list[DoctorFinding]) -> Iterator[Line]:
@@ -224,6 +225,20 @@ def _clients() -> Iterator[DoctorFinding]:
             yield DoctorFinding("Client settings", name, "ok", f"{path} ({counted(count, 'server')})")
     if not seen:
         yield DoctorFinding("Client settings", "none", "unused", "no client has settings for this user or this folder")
+
+
+def _namespace() -> DoctorFinding:
+    """Whether two deployments of one server are told apart, if they may meet."""
+    from defserve.protocols.mcp.asking.server_secret import VARIABLE as SECRET
+    from defserve.stores.identity import VARIABLE
+
+    if given := os.environ.get(VARIABLE):
+        return DoctorFinding("Deployment", "namespace", "ok", f"{VARIABLE} is {given}")
+    needed = "two deployments of one server name that share a Redis or a secret need a namespace each"
+    if not os.environ.get(SECRET):
+        return DoctorFinding("Deployment", "namespace", "unused", f"{needed} ({VARIABLE})")
+    fix = f"set {VARIABLE} in each, such as staging and production; or give each a {SECRET} and a Redis of its own"
+    return DoctorFinding("Deployment", "namespace", "missing", f"{SECRET} is set, and {VARIABLE} is not: {needed}", fix)
 
 
 def _port(port: int) -> DoctorFinding:

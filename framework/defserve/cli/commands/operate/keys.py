@@ -76,6 +76,7 @@ def create(argv: list[str]) -> int:
                 per_minute=options.per_minute,
                 per_hour=options.per_hour,
             ),
+            is_reading=False,
         )
         shown = {"key": made.token, **_shown(made.key)}
         # Exactly these bytes: scripts read the key from here.
@@ -165,11 +166,11 @@ def _kept(path: str | None) -> Generator[TextIO]:
         raise
 
 
-def _on(options: Namespace, work: Callable[[ApiKeys], Awaitable[T]]) -> T:
+def _on(options: Namespace, work: Callable[[ApiKeys], Awaitable[T]], *, is_reading: bool = True) -> T:
     """Open the keys of a server, do something with them, and close them."""
 
     async def run() -> T:
-        keys = ApiKeys(options.store, server=await _server(options))
+        keys = ApiKeys(options.store, server=await _server(options, is_reading=is_reading))
         try:
             return await work(keys)
         finally:
@@ -178,7 +179,7 @@ def _on(options: Namespace, work: Callable[[ApiKeys], Awaitable[T]]) -> T:
     return asyncio.run(run())
 
 
-async def _server(options: Namespace) -> str | None:
+async def _server(options: Namespace, *, is_reading: bool) -> str | None:
     """Whose keys are meant. A file has those of one server; a store may have several."""
     if not is_store(options.store):
         return options.server
@@ -187,7 +188,7 @@ async def _server(options: Namespace) -> str | None:
 
     store = open_store(options.store)
     try:
-        return (await choose_server(store, options.server)).label
+        return (await choose_server(store, options.server, is_reading=is_reading)).label
     finally:
         await store.close()
 
