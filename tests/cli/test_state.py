@@ -321,3 +321,63 @@ def test_a_content_that_cannot_be_read_changes_nothing(
 def test_a_tree_that_is_not_there_is_met_with_the_nearest(defserve: Run, kept: Kept):
     assert "did you mean 'notes.edit'?" in defserve("state", "show", kept.address, "--set", "note.edit").err
     assert "did you mean 'alice'?" in defserve("state", "show", kept.address, "--owner", "alcie").err
+
+
+# -- whether it is proved --------------------------------------------------------------------------------
+
+
+def heads(defserve: Run, kept: Kept) -> dict[str, Any]:
+    """What `show` says of each tree's head."""
+    trees = shown(defserve("state", "show", kept.address, "--json"))
+    return {
+        tree["featureSet"] + " " + tree["owner"]: next(at for at in tree["checkpoints"] if at["id"] == tree["head"])
+        for tree in trees
+    }
+
+
+def test_a_branch_inherits_its_proof_and_a_file_has_none(defserve: Run, kept: Kept, tmp_path: Path):
+    (file := tmp_path / "content.json").write_text('{"notes": ["mended"]}')
+    assert defserve("state", "branch", kept.address, kept.ids["a"]).code == 0
+    assert heads(defserve, kept)["notes.edit alice"]["proved"] is True
+    outcome = defserve("state", "branch", kept.address, kept.ids["a"], "--content", str(file))
+    assert outcome.code == 0 and "defserve state trust" in outcome.out + outcome.err
+    unproved = heads(defserve, kept)["notes.edit alice"]
+    assert unproved["proved"] is False
+    assert defserve("state", "branch", kept.address, unproved["id"]).code == 0
+    assert heads(defserve, kept)["notes.edit alice"]["proved"] is False
+    exported = [json.loads(line) for line in defserve("state", "export", kept.address).out.splitlines()]
+    assert {line["id"]: line["proved"] for line in exported}[unproved["id"]] is False
+
+
+def test_only_the_operator_can_say_that_a_state_is_good(defserve: Run, kept: Kept, tmp_path: Path):
+    (file := tmp_path / "content.json").write_text('{"notes": ["mended"]}')
+    defserve("state", "branch", kept.address, kept.ids["a"], "--content", str(file))
+    before = heads(defserve, kept)["notes.edit alice"]
+    (row,) = shown(defserve("state", "trust", kept.address, "--json"))
+    assert row["before"] == before["id"]
+    after = heads(defserve, kept)["notes.edit alice"]
+    assert (after["proved"], after["parent"], after["id"]) == (True, before["id"], row["head"])
+    assert shown(defserve("state", "show", kept.address, after["id"], "--json"))["content"] == {"notes": ["mended"]}
+    assert "nothing to do" in defserve("state", "trust", kept.address).out
+    assert defserve("state", "verify", kept.address).code == 0
+    assert "is trusted" in defserve("state", "trust", kept.address, before["id"]).out
+
+
+def test_trust_needs_the_secret_of_the_server(
+    defserve: Run, kept: Kept, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    (file := tmp_path / "content.json").write_text("{}")
+    defserve("state", "branch", kept.address, kept.ids["a"], "--content", str(file))
+    monkeypatch.setenv(VARIABLE, "another secret, of another server")
+    code, _, err = defserve("state", "trust", kept.address)
+    assert code == 1 and "secret" in err and VARIABLE in err
+
+
+def test_what_0_1_0_kept_is_trusted_by_one_command(defserve: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.delenv(VARIABLE, raising=False)
+    old = Path(__file__).parents[1] / "stores" / "formats" / "0.1.0" / "store.db"
+    (path := tmp_path / "store.db").write_bytes(old.read_bytes())
+    path.chmod(0o600)
+    (row,) = shown(defserve("state", "trust", f"sqlite:///{path}", "--set", "notes.draw", "--json"))
+    trees = shown(defserve("state", "show", f"sqlite:///{path}", "--set", "notes.draw", "--json"))
+    assert [at["id"] for at in trees[0]["checkpoints"] if at["proved"]] == [row["head"]]

@@ -224,6 +224,24 @@ async def test_what_is_written_has_the_very_bytes_of_0_1_0(old: tuple[Store, Any
             assert read.encode() == data
 
 
+async def test_what_0_1_0_kept_is_not_proved_and_neither_is_what_follows(old: tuple[Store, Any]):
+    """It signed what callers brought like its own, so its ids prove nothing."""
+    store, told = old
+    trees = await trees_of(store)
+    for key, ids in ((SMALL, told["small"]), (LARGE, told["large"])):
+        assert not any(at.proved for at in await trees.checkpoints(key))
+        for id in ids:
+            held = await trees.hold(key, id)
+            content = held.content()
+            assert not held.verified
+            if content is not None:
+                assert not (await trees.adopt(key, content, checkpoint=id)).verified
+                assert await trees.find_proved(key, held.before.encoded if held.before else b"") is None
+    made = await trees.commit(await trees.hold(LARGE), {"notes": []})
+    assert not made.checkpoint.proved
+    assert not (await trees.adopt(LARGE, {"notes": []}, checkpoint=made.checkpoint.id)).verified
+
+
 async def test_keys_nonces_and_leases_hold(old: tuple[Store, Any]):
     store, told = old
     keys = ApiKeys(store, pepper=PEPPER)

@@ -46,6 +46,9 @@ RULES: Final[dict[str, LintRule]] = {
     "forgotten-await": LintRule("error", "a call on the Context without `await`", awaits.forgotten),
     "needless-await": LintRule("error", "`await` before a call on the Context that gives nothing", awaits.needless),
     "unused-feature-set": LintRule("warning", "a feature set with nothing declared on it", security.unused_sets),
+    "off-by-default": LintRule(
+        "warning", "a feature set that MCPL hosts of 0.5 switch off by default", live.denied_sets
+    ),
     "injected-orders": LintRule("warning", "an injected text that gives the model orders", live.injected_orders),
     "unnamed-origin": LintRule(
         "warning", "a URL in the HTML of a view that its csp does not name", views.unnamed_origins

@@ -1,4 +1,4 @@
-"""`defserve state`: look at the checkpoints in a store; compare, roll back, branch, export, prune and verify them."""
+"""`defserve state`: the checkpoints in a store: show, compare, roll back, branch, trust, export, prune, verify."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from defserve.cli.screen.blocks import Data
 from defserve.cli.screen.counts import counted
 from defserve.cli.screen.screen import show
 from defserve.cli.state.actions import BROKEN, OK, diff, export, list_trees, prune, show_trees, verify
-from defserve.cli.state.moving import branch, rollback
+from defserve.cli.state.moving import branch, rollback, trust
 from defserve.cli.state.opened import OpenedStore, existing, opened_store
 from defserve.errors import Refused, UsageError
 from defserve.protocols.mcp.asking.server_secret import VARIABLE
@@ -30,6 +30,7 @@ EXAMPLES: Final = """  defserve state list sqlite:///notes.db
   defserve state diff redis://localhost:6379/0 chk_… chk_… --json
   defserve state rollback sqlite:///notes.db 3f9a12bc
   defserve state branch sqlite:///notes.db 3f9a12bc --content repaired.json
+  defserve state trust sqlite:///notes.db --set notes.edit
   defserve state export sqlite:///notes.db > notes.jsonl
   defserve state prune sqlite:///notes.db --keep 100 --ttl 30d --idle 365d
   defserve state verify sqlite:///notes.db
@@ -131,6 +132,11 @@ ACTIONS: Final = {
             "checkpoint": {"metavar": "CHECKPOINT", "help": BEGIN},
             "--content": {"metavar": "FILE", "help": "a JSON file with another content"},
         },
+    ),
+    "trust": StateAction(
+        trust,
+        "say that a state is good which callers brought or 0.1.0 kept, so that dangerous tools take it",
+        {"checkpoint": {"metavar": "CHECKPOINT", "nargs": "?", "help": f"{BEGIN}; without it, the head of each tree"}},
     ),
     "export": StateAction(export, "print every checkpoint with its content, as JSON, one object per line"),
     "prune": StateAction(

@@ -22,10 +22,11 @@ from defserve.protocols.mcpl.state.locks import TreeLocks
 from defserve.protocols.mcpl.state.owner import EVERYONE, Per, StateUnowned, owner_of, session_owner
 from defserve.protocols.mcpl.state.values import StateValues, summary
 from defserve.stores.checkpoints.diffs import Op
-from defserve.stores.checkpoints.store import CheckpointStore
+from defserve.stores.checkpoints.store import CheckpointStore, HeldCheckpoint
 from defserve.stores.checkpoints.tree import Checkpoint, CheckpointGone, Retention, TreeKey
 
 if TYPE_CHECKING:
+    from defserve.core.call import Call
     from defserve.protocols.mcpl.feature import Feature
     from defserve.protocols.mcpl.section import LiveServer
     from defserve.protocols.mcpl.state.updates import HostCheckpoint
@@ -39,6 +40,11 @@ Concurrency = Literal["serial", "branch"]
 FIX_UNFIT: Final = (
     "if the model has changed, let it read the old form (a field_validator with mode='before'), or put a repaired "
     "content in its place: defserve state branch STORE CHECKPOINT --content FILE"
+)
+UNPROVED: Final = (
+    "A dangerous tool takes only state that this server made from the beginning. A caller brought this one, or a part "
+    "of it, or version 0.1.0 kept it.\n  fix: start from a checkpoint that is proved, or roll back to it. If the state "
+    "is known to be good, the operator can say so: defserve state trust STORE"
 )
 
 _UNDO: Final = (
@@ -146,14 +152,21 @@ class States(Generic[M]):
 
     async def diff(self, a: Checkpoint | str, b: Checkpoint | str, *, owner: str | Session | None = None) -> list[Op]:
         """The RFC 6902 patch that leads from one checkpoint to another."""
+        trees, key = await self.trees(), self._key(owner, names=True)
         with found():
-            return await (await self.trees()).diff(self._key(owner, names=True), _id(a), _id(b))
+            for id in (_id(a), _id(b)):
+                self.require_proof(CURRENT.get(), await trees.hold(key, id))
+            return await trees.diff(key, _id(a), _id(b))
 
     async def at(self, checkpoint: Checkpoint | str | None = None, *, owner: str | Session | None = None) -> M:
-        """The state as it was at a checkpoint, or as it is now. A copy: changes to it are not kept."""
+        """The state as it was at a checkpoint, or as it is now. A copy: changes to it are not kept.
+
+        In a dangerous tool, raises StateRefused if the checkpoint is not `proved`.
+        """
         id = None if checkpoint is None else _id(checkpoint)
         with found():
             held = await (await self.trees()).hold(self._key(owner, names=id is not None), id)
+        self.require_proof(CURRENT.get(), held)
         with self.fitting():
             return self.values.read(held.before)
 
@@ -169,7 +182,7 @@ class States(Generic[M]):
         working = call.peek(WorkingState) if call is not None else None
         if working is not None and working.states is self:
             raise UsageError(f"{self!r} is held by this call", fix="change the value that the tool was given")
-        made = await changed(self, self._key(owner), change)
+        made = await changed(self, self._key(owner), change, call)
         if made is None:
             return None
         await tell_hosts(self, made, self._sessions(owner))
@@ -211,6 +224,11 @@ class States(Generic[M]):
         except ValueError as error:
             message = f"The state of {self.name} does not fit its model: {summary(error)}\n  fix: {FIX_UNFIT}"
             raise StateRefused(message, data={"featureSet": self.name}) from None
+
+    def require_proof(self, call: Call | None, held: HeldCheckpoint) -> None:
+        """Raises StateRefused if a dangerous call would see a state whose whole line is not the server's own."""
+        if not held.verified and call is not None and getattr(call.subject, "is_dangerous", False):
+            raise StateRefused(UNPROVED, data={"featureSet": self.name})
 
     def refuse_integers(self, text: bytes) -> None:
         """Raises StateRefused for a text with an integer that must not be kept."""

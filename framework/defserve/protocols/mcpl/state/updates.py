@@ -18,6 +18,7 @@ from defserve.wire.jsonvalue import is_object
 from defserve.wire.messages import Params
 
 if TYPE_CHECKING:
+    from defserve.core.call import Call
     from defserve.core.session import Session
     from defserve.protocols.mcpl.state.states import States
 
@@ -36,12 +37,16 @@ class HostCheckpoint(NamedTuple, Generic[M]):
     value: M | None
 
 
-async def changed(states: States[M], key: TreeKey, change: Callable[[M], Any]) -> Commit | None:
-    """Change a state outside of a call. Returns what was committed; None if `change` changed nothing."""
+async def changed(states: States[M], key: TreeKey, change: Callable[[M], Any], call: Call | None) -> Commit | None:
+    """Change a state that no call holds. Returns what was committed; None if `change` changed nothing.
+
+    `call` is the one that runs, if any: a dangerous one is not given an unproved state.
+    """
     trees = await states.trees()
     lock = await states.locks.acquire(key, LOCK_SECONDS) if states.concurrency == "serial" else None
     try:
         held = await trees.hold(key)
+        states.require_proof(call, held)
         with states.fitting():
             value, before = states.values.take(held.before)
         outcome = change(value)
