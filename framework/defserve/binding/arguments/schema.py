@@ -381,7 +381,13 @@ def _property(parameter: Parameter, made: Fragment, schema: JsonSchema) -> JsonS
 
         if is_secret(schema, ()):
             return schema
-    return schema | _default(parameter.default)
+    made_schema = schema | _default(parameter.default)
+    if made.by_pydantic and "format" in made_schema:
+        from defserve.binding.arguments.models import default_fits
+
+        if not default_fits(made_schema):
+            del made_schema["format"]
+    return made_schema
 
 
 def _default(value: Any) -> JsonSchema:

@@ -216,6 +216,16 @@ def test_an_iterable_that_is_the_parameter_itself_is_judged_at_once():
         taking(Iterable[PublicUrl]).validate({"given": [PRIVATE]})
 
 
+def test_a_guard_beside_a_schema_of_the_authors_own_is_refused_as_nothing_would_judge():
+    schema = {"type": "object", "properties": {"url": {"type": "string"}}, "required": ["url"]}
+
+    def fetch(url: PublicUrl) -> str:
+        return url
+
+    with pytest.raises(UsageError, match="a guarded type judges nothing beside schema="):
+        Server("t").tool(schema=schema)(fetch)
+
+
 Wrap = tuple[list[Any], Any]
 """Ways to put a type into another that read the same JSON, and what makes that JSON of the inner value."""
 

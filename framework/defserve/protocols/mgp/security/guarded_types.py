@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Annotated, Any, TypeAlias, Union, get_args, get_origin
 
-from defserve.binding.arguments.schema import fragment
+from defserve.binding.arguments.schema import Arguments, fragment
 from defserve.errors import UsageError
 from defserve.guard.argument_types import GUARDED_TYPES, GUARDS, Code, Shell, Url, Within
 from defserve.protocols.mgp.security.union_bypass import UnionCheck
@@ -30,6 +30,13 @@ def guards_of(tool: Tool) -> dict[str, list[Guard]]:
     for parameter in tool.function.signature.parameters:
         guards = list(_walk(parameter.annotation, {}))
         if guards:
+            if not isinstance(tool.function.arguments, Arguments):
+                raise UsageError(
+                    f"{tool.name}: parameter {parameter.name!r}: a guarded type judges nothing beside schema=, which"
+                    " replaces what is made from the types",
+                    where=tool.where,
+                    fix="remove schema=, or the guarded type and name a validator= for the tool",
+                )
             _refuse_bypass(parameter.annotation, f"{tool.name}: parameter {parameter.name!r}", tool.where)
             found[parameter.name] = guards
     return found
