@@ -103,7 +103,7 @@ class TestSchema:
     def test_without_parameters_it_is_an_empty_object(self) -> None:
         def tool() -> None: ...
 
-        assert arguments(tool).schema == {"type": "object", "additionalProperties": False}
+        assert arguments(tool).schema == {"type": "object", "properties": {}, "additionalProperties": False}
 
     def test_it_names_types_descriptions_defaults_and_what_is_required(self) -> None:
         def tool(a: int, b: Annotated[str, "the b"] = "x", c: float | None = None) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Hashable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
+from defserve.binding.arguments.compact import with_properties
 from defserve.binding.arguments.schema import Arguments
 from defserve.binding.docs import Docs
 from defserve.binding.packers import pack_any
@@ -182,6 +183,8 @@ class RemoteTool(OfBackend, Tool):
         described = {**_known(self.raw, dialect), "name": self.name}
         if isinstance(self.function.arguments, TransformedArguments):
             described["inputSchema"] = self.function.arguments.schema
+        if is_object(listed := described.get("inputSchema")):
+            described["inputSchema"] = with_properties(listed)
         if self.options.description:
             described["description"] = self.options.description
         described.pop("execution", None)  # whether it is a task there is nothing that a client here can ask for

@@ -37,6 +37,9 @@ RULES: Final[dict[str, LintRule]] = {
     "prompt-injection": LintRule("error", "a text that gives the model orders", texts.injections),
     "similar-tools": LintRule("warning", "two tools that a model could mix up", texts.similar),
     "invalid-schema": LintRule("error", "a schema that is not valid, or has references to nothing", schemas.invalid),
+    "unenforced-pattern": LintRule(
+        "warning", "an imported pattern that cannot be matched in linear time", schemas.unenforced
+    ),
     "deep-schema": LintRule("warning", f"arguments nested more than {schemas.FLAT} levels deep", schemas.deep),
     "too-many-parameters": LintRule("warning", f"more than {schemas.MANY} arguments", schemas.too_many),
     "token-cost": LintRule("warning", f"a list of tools of more than {schemas.BUDGET} tokens", schemas.costly),

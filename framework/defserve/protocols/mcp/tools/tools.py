@@ -7,6 +7,7 @@ from dataclasses import replace
 from time import monotonic
 from typing import Any, Literal
 
+from defserve.binding.arguments.compact import with_properties
 from defserve.binding.packers import NOTHING, EmittedPart, PackedResult, ResultMismatch, pack_any
 from defserve.binding.results import WRAP, Returns, Structured
 from defserve.core.call import Call
@@ -145,7 +146,7 @@ class Tool(Item[ToolOptions]):
         described: Params = {
             "name": self.name,
             "description": self.description,
-            "inputSchema": self.function.arguments.schema,
+            "inputSchema": with_properties(self.function.arguments.schema),
         }
         vendor: Params = {}
         output = self.returns.published
