@@ -8,6 +8,7 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from inspect import signature
 from typing import TYPE_CHECKING, Any, Final
 
+from defserve.base.hidden_characters import remove_hidden
 from defserve.core.extension import Extension, Listener
 from defserve.errors import UsageError, did_you_mean
 from defserve.protocols.mcp.asking.parking import Parking
@@ -163,7 +164,7 @@ class Mounts(Extension):
     def _instructions(self, call: Call) -> Iterator[str]:
         """What backends say about their use, each under its name."""
         for backend in self.backends.values():
-            text = "".join(c for c in backend.instructions or "" if c.isprintable() or c == "\n")
+            text = remove_hidden(backend.instructions or "", keep="\n")
             if text and backend.state == "connected" and backend.serves(call):
                 yield f"## {backend.id}\n\n{text[:LONGEST_INSTRUCTIONS]}"
 

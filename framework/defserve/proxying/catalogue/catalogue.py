@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Collection, Hashable, Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from defserve.base.hidden_characters import is_plain
 from defserve.core.registry import Registry
 from defserve.errors import PeerError, UsageError
 from defserve.host.fields import Json
@@ -16,10 +17,10 @@ from defserve.protocols.mcp.items import Item
 from defserve.protocols.mcp.prefixes import Prefix
 from defserve.protocols.mcp.tools.tools import TAGS_KEY
 from defserve.protocols.mcp.transforms.transform import Transform, tags_in
-from defserve.proxying.catalogue.descriptions import readable
+from defserve.proxying.catalogue.descriptions import find_hidden_name, readable
 from defserve.proxying.catalogue.items import Relays, RemotePrompt, RemoteResource, RemoteSkill, RemoteTool
 from defserve.proxying.catalogue.listing import KINDS, read_list
-from defserve.proxying.catalogue.names import LONGEST, ToolChoice, outer_name, problem_of
+from defserve.proxying.catalogue.names import LONGEST, ToolChoice, outer_name, problem_of, tool_name_problem
 from defserve.proxying.catalogue.templates import template_of
 
 if TYPE_CHECKING:
@@ -184,16 +185,19 @@ class BackendCatalogue:
             if kind == "tools" and isinstance(name, str) and not self._takes(name, raw):
                 continue
             problem = problem_of(name) if kind in ("tools", "prompts") else _uri_problem(name)
+            problem = problem or find_hidden_name(raw)
             if problem is None:
                 outer = self._outer(kind, str(name))
-                if outer in made:
+                if kind == "tools" and (problem := tool_name_problem(outer)) is not None:
+                    pass
+                elif outer in made:
                     problem = "it is listed twice"
                 elif outer in shown and shown[outer].raw == raw:
                     made[outer] = shown[outer]
                 else:
                     problem = self._make(kind, outer, raw, made)
             if problem is not None:
-                problems.append(f"{kind[:-1]} {str(name)[:100]!r} is left out: {problem}")
+                problems.append(f"{kind[:-1]} {str(name)[:100]!a} is left out: {problem}")
 
     def _takes(self, name: str, raw: Json) -> bool:
         transform = self._transform
@@ -331,7 +335,7 @@ def is_reserved(name: str) -> bool:
 def _uri_problem(uri: Any) -> str | None:
     if not isinstance(uri, str) or ":" not in uri:
         return "it has no URI"
-    return None if uri.isprintable() and len(uri) <= 8 * 1024 else "its URI is too long, or cannot be shown"
+    return None if is_plain(uri) and len(uri) <= 8 * 1024 else "its URI is too long, or cannot be shown"
 
 
 def _late(error: BaseException) -> str:
