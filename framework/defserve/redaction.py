@@ -1,7 +1,7 @@
 """Values made safe for a log, an audit event or a trace: no secrets, no control characters, nothing very long.
 
-Every layer may use it; of ours it imports `base` alone. A secret is recognised by its name (a key, a header), by its type
-(`SecretStr` and whatever else has `get_secret_value`), and by its look: `Bearer …`, JSON web tokens, private keys,
+Every layer may use it; of ours it imports `base` alone. A secret is recognised by its name (a key, a header), by its
+type (`SecretStr` and whatever else has `get_secret_value`), and by its look: `Bearer …`, JSON web tokens, private keys,
 `password=…` inside a text. Other secrets are not recognised, so show no more than needed.
 """
 

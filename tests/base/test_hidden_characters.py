@@ -49,7 +49,8 @@ def test_every_variation_selector_filler_and_tag_that_unicode_names_is_in_the_ta
 
 @for_each_row(
     "text",
-    ["👩\u200d👩\u200d👧", "❤️", "1\ufe0f\u20e3", "🏳️\u200d🌈", "👩🏽\u200d🔬", "⚠️ careful", "🏴\U000e0067\U000e0062\U000e0065\U000e006e\U000e0067\U000e007f"],
+    ["👩\u200d👩\u200d👧", "❤️", "1\ufe0f\u20e3", "🏳️\u200d🌈", "👩🏽\u200d🔬", "⚠️ careful",
+     "🏴\U000e0067\U000e0062\U000e0065\U000e006e\U000e0067\U000e007f"],
 )  # fmt: skip
 def test_an_emoji_hides_nothing(text: str) -> None:
     assert list(find_hidden(text)) == []
@@ -58,7 +59,8 @@ def test_an_emoji_hides_nothing(text: str) -> None:
 
 @for_each_row(
     "text",
-    ["wipe\ufe0f", "\u3164", "a\U000e0100", "a\u200db", "日\ufe0f", "🏴\U000e0061\U000e0062\U000e007f", "9\ufe0f", "👩\u200d", "\u200d👩"],
+    ["wipe\ufe0f", "\u3164", "a\U000e0100", "a\u200db", "日\ufe0f", "🏴\U000e0061\U000e0062\U000e007f",
+     "9\ufe0f", "👩\u200d", "\u200d👩"],
 )  # fmt: skip
 def test_the_same_characters_outside_an_emoji_hide_something(text: str) -> None:
     assert has_hidden(text)

@@ -74,7 +74,7 @@ def has_hidden(text: str) -> bool:
 
 
 def is_plain(text: str) -> bool:
-    """Whether `text` can be shown as it is on one line, as a name has to be: no hidden, private or odd blank characters.
+    """Whether `text` can be shown as it is on one line, as a name has to be: without hidden, private or odd blanks.
 
     Emoji that need joining are not plain either.
     """

@@ -17,9 +17,9 @@ from defserve.kernel.governance.directory import KernelDirectory, ListedKernel
 from defserve.kernel.governance.marks import govern
 from defserve.kernel.governance.operators import check_operator, is_operator
 from defserve.kernel.governance.permissions import KernelPermissions
-from defserve.kernel.governance.pins import SHORTEST_DIGEST, Change, Pin, Pins
-from defserve.kernel.governance.said import contradictions, governed
-from defserve.kernel.governance.trust import is_sandboxed
+from defserve.kernel.governance.pins import SHORTEST_DIGEST, Change, Pin, Pins, digest_of_all
+from defserve.kernel.governance.said import claims_of, contradictions, governed
+from defserve.kernel.governance.trust import SANDBOXED, is_sandboxed
 from defserve.protocols.mcp.authorization.authorization import identity
 from defserve.protocols.mgp.discovery.discovery import DiscoverySection
 from defserve.protocols.mgp.discovery.operator_tools import OperatorTool, operator_tools
@@ -121,6 +121,11 @@ class Governance(Extension):
         return said or ("hold" if is_sandboxed(entry) else self._kernel.config.settings.on_change)
 
     def _rule(self, member: Member) -> str:
+        mgp, pinned = member.entry.mgp, self.pins.pinned_claims(member.id)
+        is_said = mgp is not None and (mgp.on_change is not None or mgp.trust_level is not None)
+        # A server that called itself sandboxed does not free its tools by saying so no longer.
+        if not is_said and pinned.get("trust_level") in SANDBOXED:
+            return "hold"
         return self.on_change(governed(member.entry, member.said))
 
     def settled(self, member: Member, approved: Collection[str] = ()) -> None:
@@ -140,28 +145,39 @@ class Governance(Extension):
         if self.access is not None:
             self.access.forget(id)
 
-    def approve(self, member: Member, tool: str | None, digest: str = "") -> list[str]:
-        """Let held tools be used as they are now. Returns their names. Raises UsageError if there are none.
+    def approve(self, member: Member, tool: str | None, digest: str = "", unseen: bool = False) -> list[str]:
+        """Let held tools be used as they were shown. Returns their names. Raises UsageError if there are none.
 
-        With a `digest`, or the beginning of one, only what has this digest is approved. It is the user of the control
-        socket who approves. What cannot be recorded is not approved: AuditUnavailable.
+        The `digest`, or the beginning of one, says what was shown: a tool, or all held tools of the server. What is
+        longer than is shown is approved only `unseen`. It is the user of the control socket who approves. What cannot
+        be recorded is not approved: AuditUnavailable.
         """
-        if digest and len(digest) < SHORTEST_DIGEST:
-            raise UsageError(
-                f"{digest!r} is too short", fix=f"give {SHORTEST_DIGEST} characters of the digest, or more"
-            )
+        look = f"defserve kernel pins list {member.id}"
         held = [one for one in self.pins.held_tools(member.id) if tool in (None, one.name)]
         if not held:
             known = ", ".join(self.pins.held(member.id)) or "none"
             raise UsageError(f"{member.id} has no held tool{f' {tool!r}' if tool else ''}", fix=f"held are: {known}")
-        done = [one.name for one in held if one.now.digest.startswith(digest)]
-        if not done:
+        if len(digest) < SHORTEST_DIGEST:
+            what = f"{digest!r} is too short" if digest else "what is accepted has to be named by its digest"
+            raise UsageError(what, fix=f"give {SHORTEST_DIGEST} characters of the digest, or more, as shown by: {look}")
+        is_all = tool is None and digest_of_all(held).startswith(digest)
+        meant = [one for one in held if is_all or one.now.digest.startswith(digest)]
+        if not meant:
             raise UsageError(
                 f"what {member.id} offers does not have the digest {digest[:SHORTEST_DIGEST]}: it has changed again",
-                fix=f"look at it: defserve kernel pins list {member.id}",
+                fix=f"look at it: {look}",
             )
+        for one in meant:
+            if not unseen and (left_out := one.difference().left_out):
+                raise UsageError(
+                    f"{one.name} of {member.id} is longer than is shown: {left_out} lines of its difference were not",
+                    fix="ask the server's author for less; or accept with --unseen what nobody has read",
+                )
+        done = [one.name for one in meant]
         by = {"type": "user", "id": LOCAL.id}
-        self._kernel.server.mgp.audit.record(APPROVED, member.id, "SUCCESS", {"tools": done}, by=by)
+        self._kernel.server.mgp.audit.record(
+            APPROVED, member.id, "SUCCESS", {"tools": done, **({"unseen": True} if unseen else {})}, by=by
+        )
         self.pins.approve(member.id, done)
         self.settled(member, done)
         self.declare_again(member)
@@ -196,7 +212,7 @@ class Governance(Extension):
             member.backend.catalogue.declare_again()
 
     def _compare(self, tool: RemoteTool, member: Member) -> None:
-        id, pin = member.id, Pin.of(tool.raw)
+        id, pin = member.id, Pin.of(tool.raw, claims_of(member.said))
         change, rule = self.pins.change(id, tool.inner, pin), self._rule(member)
         if change is None or rule != "hold":
             self.pins.pin(id, tool.inner, pin)
@@ -206,7 +222,7 @@ class Governance(Extension):
         if rule == "hold":
             tool.facets[HELD] = change
             if self.pins.hold(id, tool.inner, pin):
-                self._say(member, f"tool {tool.inner!r} {_what(change)}, and is held: defserve kernel approve {id}")
+                self._say(member, f"tool {tool.inner!r} {_what(change)}, and is held: defserve kernel pins list {id}")
                 self._record(WITHHELD, member, "BLOCKED", details)
         elif rule == "warn":
             self._say(member, f"tool {tool.inner!r} {_what(change)}")
@@ -227,8 +243,15 @@ class Governance(Extension):
         self._kernel.server.mgp.audit.record(event, member.id, result, details)
 
 
+WHAT: Final[Mapping[Change, str]] = {
+    "new": "came after the server was first seen",
+    "changed": "has changed since it was first seen",
+    "outdated": "was pinned by version 0.1.0, which did not look at all of it",
+}
+
+
 def _what(change: Change) -> str:
-    return "has changed since it was first seen" if change == "changed" else "came after the server was first seen"
+    return WHAT[change]
 
 
 def _refuse_held(tool: Any) -> None:
