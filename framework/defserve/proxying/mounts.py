@@ -165,7 +165,7 @@ class Mounts(Extension):
         """What backends say about their use, each under its name."""
         for backend in self.backends.values():
             text = remove_hidden(backend.instructions or "", keep="\n")
-            if text and backend.state == "connected" and backend.serves(call):
+            if text and not backend.hides_instructions and backend.state == "connected" and backend.serves(call):
                 yield f"## {backend.id}\n\n{text[:LONGEST_INSTRUCTIONS]}"
 
     async def watch(self, call: Call, uris: Collection[str]) -> None:

@@ -25,11 +25,12 @@ from defserve.protocols.mgp.discovery.discovery import DiscoverySection
 from defserve.protocols.mgp.discovery.operator_tools import OperatorTool, operator_tools
 from defserve.protocols.mgp.errors import ToolDisabled
 from defserve.proxying.catalogue.catalogue import is_reserved
-from defserve.proxying.catalogue.items import RemoteTool
+from defserve.proxying.catalogue.items import RemotePrompt, RemoteResource, RemoteSkill, RemoteTool
 
 if TYPE_CHECKING:
     from defserve.core.call import Call
     from defserve.core.session import Session
+    from defserve.host.fields import Json
     from defserve.host.mgp.said import SaidMgp
     from defserve.kernel.config.entries import ServerEntry
     from defserve.kernel.governance.state_file import StateFile
@@ -40,6 +41,10 @@ HELD: Final = "held"
 """The facet of a tool that nobody may use until an operator approves it."""
 CONFLICT: Final = "TOOL_NAME_CONFLICT"
 CHANGED, WITHHELD, APPROVED = "dev.defserve.tool_changed", "dev.defserve.tool_held", "dev.defserve.tool_approved"
+
+PROMPT, TEMPLATE, SKILL, INSTRUCTIONS = "prompt ", "template ", "skill ", "(instructions)"
+OTHERS: Final = (PROMPT, TEMPLATE, SKILL, INSTRUCTIONS)
+"""How the pins of what is no tool begin. Their names are those of the server."""
 
 log = logging.getLogger("defserve.kernel")
 
@@ -72,6 +77,8 @@ class Governance(Extension):
 
     def declared(self, item: Any) -> None:
         if not isinstance(item, RemoteTool):
+            if (name := pinned_name(item)) and (member := self._kernel.members.get(item.backend.id)) is not None:
+                self._compare(name, item.raw, item.facets, member)
             return
         member = self._kernel.members.get(item.backend.id)
         if member is None:
@@ -82,7 +89,7 @@ class Governance(Extension):
             self._record(CONFLICT, member, "BLOCKED", {"tool_name": item.inner})
             raise UsageError(f"{CONFLICT}: its name is reserved for the kernel", fix="rename it in [servers.tools]")
         govern(item, governed(member.entry, member.said))
-        self._compare(item, member)
+        self._compare(item.inner, item.raw, item.facets, member)
 
     def visible(self, call: Call, item: Any) -> bool:
         # A call finds the tool, so that it can be told why it is refused.
@@ -131,6 +138,7 @@ class Governance(Extension):
     def settled(self, member: Member, approved: Collection[str] = ()) -> None:
         """The list of a server is known, and complete."""
         self._compare_words(member)
+        self._compare_instructions(member)
         keep = self._rule(member) == "hold" and member.creator is None
         try:
             self.pins.settle(member.id, keep=keep, approved=approved)
@@ -211,22 +219,35 @@ class Governance(Extension):
         if member.backend is not None:
             member.backend.catalogue.declare_again()
 
-    def _compare(self, tool: RemoteTool, member: Member) -> None:
-        id, pin = member.id, Pin.of(tool.raw, claims_of(member.said))
-        change, rule = self.pins.change(id, tool.inner, pin), self._rule(member)
+    def _compare(self, name: str, raw: Json, facets: dict[str, Any], member: Member) -> None:
+        """Compare what a server offers with what was pinned by this name, and mark what is held."""
+        id, pin = member.id, Pin.of(raw, claims_of(member.said))
+        change, rule = self.pins.change(id, name, pin), self._rule(member)
         if change is None or rule != "hold":
-            self.pins.pin(id, tool.inner, pin)
+            self.pins.pin(id, name, pin)
         if change is None:
             return
-        details = {"tool_name": tool.inner, "change": change, "digest": pin.digest}
+        details = {"tool_name": name, "change": change, "digest": pin.digest}
+        what = f"{name if name.startswith(OTHERS) else f'tool {name!r}'} {_what(change)}"
         if rule == "hold":
-            tool.facets[HELD] = change
-            if self.pins.hold(id, tool.inner, pin):
-                self._say(member, f"tool {tool.inner!r} {_what(change)}, and is held: defserve kernel pins list {id}")
+            facets[HELD] = change
+            if self.pins.hold(id, name, pin):
+                self._say(member, f"{what}, and is held: defserve kernel pins list {id}")
                 self._record(WITHHELD, member, "BLOCKED", details)
         elif rule == "warn":
-            self._say(member, f"tool {tool.inner!r} {_what(change)}")
+            self._say(member, what)
             self._record(CHANGED, member, "SUCCESS", details)
+
+    def _compare_instructions(self, member: Member) -> None:
+        """What a server tells models about itself is held like its tools."""
+        if (backend := member.backend) is None:
+            return
+        facets: dict[str, Any] = {}
+        if backend.instructions:
+            self._compare(INSTRUCTIONS, {"instructions": backend.instructions}, facets, member)
+        else:
+            self.pins.release(member.id, INSTRUCTIONS)
+        backend.hides_instructions = HELD in facets
 
     def _compare_words(self, member: Member) -> None:
         """Tell where the file and the server differ, once for each answer of the server."""
@@ -241,6 +262,20 @@ class Governance(Extension):
 
     def _record(self, event: str, member: Member, result: str, details: Mapping[str, Any]) -> None:
         self._kernel.server.mgp.audit.record(event, member.id, result, details)
+
+
+def pinned_name(item: Any) -> str:
+    """The name that something of a backend that is no tool is pinned by; empty for what is not pinned.
+
+    Resources are not: their lists are data, which comes and goes. Models read the rest as instructions.
+    """
+    if isinstance(item, RemotePrompt):
+        return PROMPT + item.inner
+    if isinstance(item, RemoteSkill):
+        return f"{SKILL}{item.raw.get('uri')}"
+    if isinstance(item, RemoteResource) and item.template is not None:
+        return f"{TEMPLATE}{item.raw.get('uriTemplate')}"
+    return ""
 
 
 WHAT: Final[Mapping[Change, str]] = {

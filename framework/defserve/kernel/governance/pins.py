@@ -239,6 +239,10 @@ class Pins:
         held.put(tool, pin)
         return was is None or not was.is_same(pin)
 
+    def release(self, id: str, tool: str) -> None:
+        """The server does not offer this any more."""
+        self._of(self._held, id).pop(tool)
+
     def held(self, id: str) -> list[str]:
         return sorted(self._held.get(id, ()))
 
