@@ -17,11 +17,11 @@ from defserve.protocols.mcp.items import Item
 from defserve.protocols.mcp.prefixes import Prefix
 from defserve.protocols.mcp.tools.tools import TAGS_KEY
 from defserve.protocols.mcp.transforms.transform import Transform, tags_in
-from defserve.proxying.catalogue.descriptions import find_hidden_name, readable
 from defserve.proxying.catalogue.items import Relays, RemotePrompt, RemoteResource, RemoteSkill, RemoteTool
 from defserve.proxying.catalogue.listing import KINDS, read_list
 from defserve.proxying.catalogue.names import LONGEST, ToolChoice, outer_name, problem_of, tool_name_problem
 from defserve.proxying.catalogue.templates import template_of
+from defserve.proxying.descriptions import find_hidden_name, readable
 
 if TYPE_CHECKING:
     from defserve.proxying.conversations.channel import Channel

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from defserve.base.hidden_characters import find_hidden, remove_hidden
 from defserve.host.fields import Json
-from defserve.protocols.mcp.failures import SOURCE_KEY
+from defserve.protocols.mcp.failures import SOURCE_KEY, VENDOR
 from defserve.wire.jsonvalue import is_array, is_object
 
 LONGEST: Final = 64 * 1024
@@ -15,6 +15,8 @@ PROSE: Final = frozenset({"description", "title"})
 EXACT: Final = frozenset({"enum", "const"})
 """Where a text is sent back to the backend as it is, so that it cannot be changed here."""
 LAYOUT: Final = "\r\n\t"
+ASKER_KEY: Final = VENDOR + "server"
+"""Where a relayed question names the server that asks it."""
 METADATA: Final = "_meta"
 """For programs alone: nobody is shown it."""
 
@@ -45,6 +47,27 @@ def find_hidden_name(listed: Json) -> str | None:
 
 
 NAMES: Final = "a name"
+
+
+def with_asker(id: str, method: str, params: Json) -> Json:
+    """A question of a backend as its front is asked it: it begins with who asks, and hides no character.
+
+    What has no text to begin with says it in `_meta` alone.
+    """
+    meta = params.get("_meta")
+    named: Json = {**params, "_meta": {**(meta if is_object(meta) else {}), ASKER_KEY: id}}
+    if method == "elicitation/create":
+        named |= readable({name: value for name, value in params.items() if name != "_meta"})
+        message = named.get("message")
+        named["message"] = f"{asker_words(id)} asks: {message}" if isinstance(message, str) else asker_words(id)
+    elif method == "sampling/createMessage":
+        prompt = params.get("systemPrompt")
+        named["systemPrompt"] = f"{asker_words(id)} asks.{f' {prompt}' if isinstance(prompt, str) else ''}"
+    return named
+
+
+def asker_words(id: str) -> str:
+    return f"Server {id!r}"
 
 
 def _exact_texts(value: Any, member: str) -> Iterator[tuple[str, str]]:
