@@ -8,9 +8,10 @@ import pytest
 
 from defserve import Server
 from defserve.host import Accept, Answers, Client
+from defserve.protocols.mcp.failures import SERVER_KEY
 from defserve.proxying import failures
 from defserve.proxying.conversations.channel import QUESTIONS
-from defserve.proxying.descriptions import ASKER_KEY, with_asker
+from defserve.proxying.descriptions import with_asker
 from defserve.proxying.targets import Secrets
 from tests.proxying.backends import ERA_PAIRS, child
 from tests.rows import for_each_row
@@ -71,7 +72,7 @@ async def called(client: Client, *tools: str) -> list[Any]:
 @for_each_row("method", [*QUESTIONS, "something/new"])
 def test_whatever_may_be_asked_names_its_server(method: str) -> None:
     named = with_asker("mail", method, {"message": "Type\u202e it", "_meta": {"x": 1}})
-    assert named["_meta"] == {"x": 1, ASKER_KEY: "mail"}
+    assert named["_meta"] == {"x": 1, SERVER_KEY: "mail"}
     if method == "elicitation/create":
         assert named["message"] == "Server 'mail' asks: Type it"
 

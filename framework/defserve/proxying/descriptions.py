@@ -7,16 +7,16 @@ from typing import Any, Final
 
 from defserve.base.hidden_characters import find_hidden, remove_hidden
 from defserve.host.fields import Json
-from defserve.protocols.mcp.failures import SOURCE_KEY, VENDOR
+from defserve.protocols.mcp.failures import SERVER_KEY, SOURCE_KEY
 from defserve.wire.jsonvalue import is_array, is_object
 
 LONGEST: Final = 64 * 1024
 PROSE: Final = frozenset({"description", "title"})
 EXACT: Final = frozenset({"enum", "const"})
 """Where a text is sent back to the backend as it is, so that it cannot be changed here."""
+OUR_WORDS: Final = frozenset({SOURCE_KEY, SERVER_KEY})
+"""Members of `_meta` that only this server may say."""
 LAYOUT: Final = "\r\n\t"
-ASKER_KEY: Final = VENDOR + "server"
-"""Where a relayed question names the server that asks it."""
 METADATA: Final = "_meta"
 """For programs alone: nobody is shown it."""
 
@@ -24,11 +24,11 @@ METADATA: Final = "_meta"
 def readable(listed: Json) -> Json:
     """A listed item whose texts, at any depth, can be shown. The same object if they all can.
 
-    None says that it is a tool of ours. Names and choices stay as they are: see `find_hidden_name`.
+    None says that it is a tool of ours, or whose it is. Names and choices stay as they are: see `find_hidden_name`.
     """
     meta = listed.get(METADATA)
-    if is_object(meta) and SOURCE_KEY in meta:
-        listed = {**listed, METADATA: {name: value for name, value in meta.items() if name != SOURCE_KEY}}
+    if is_object(meta) and not OUR_WORDS.isdisjoint(meta):
+        listed = {**listed, METADATA: {name: value for name, value in meta.items() if name not in OUR_WORDS}}
     return _cleaned(listed)
 
 
@@ -55,7 +55,7 @@ def with_asker(id: str, method: str, params: Json) -> Json:
     What has no text to begin with says it in `_meta` alone.
     """
     meta = params.get("_meta")
-    named: Json = {**params, "_meta": {**(meta if is_object(meta) else {}), ASKER_KEY: id}}
+    named: Json = {**params, "_meta": {**(meta if is_object(meta) else {}), SERVER_KEY: id}}
     if method == "elicitation/create":
         named |= readable({name: value for name, value in params.items() if name != "_meta"})
         message = named.get("message")

@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING, Any, Final
 from defserve.base.hidden_characters import remove_hidden
 from defserve.core.extension import Extension, Listener
 from defserve.errors import UsageError, did_you_mean
+from defserve.protocols.mcp.apps.offer import offers_apps
 from defserve.protocols.mcp.asking.parking import Parking
+from defserve.protocols.mcp.failures import SERVER_KEY
 from defserve.protocols.mcp.tasks.elsewhere import TaskLost, TasksElsewhere
 from defserve.proxying import failures
 from defserve.proxying.backend import Backend, summary
@@ -88,7 +90,14 @@ class Mounts(Extension):
     def view(self, call: Call) -> object:
         private = [backend for backend in self.backends.values() if backend.catalogue.private]
         key = front_of(call).key if private else None
-        return key if any(key in backend.catalogue.private for backend in private) else None
+        own = key if any(key in backend.catalogue.private for backend in private) else None
+        names_servers = call.terms.offer is not None and offers_apps(call.terms.offer.capabilities)
+        return (own, names_servers) if own is not None or names_servers else None
+
+    def describe(self, item: Any, view: object) -> Mapping[str, Any]:
+        """A host of views is told whose an item is: a view reaches those of its own server."""
+        is_named = isinstance(view, tuple) and view[1] and item.server_id is not None
+        return {"_meta": {SERVER_KEY: item.server_id}} if is_named else {}
 
     def lifespan(self) -> AbstractAsyncContextManager[None]:
         return self._serving()
