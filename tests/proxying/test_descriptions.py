@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from hypothesis import given
@@ -13,9 +14,8 @@ from defserve.proxying.descriptions import find_hidden_name, readable
 from tests.rows import for_each_row
 
 ODD = ["\u202e", "\u3164", "\ufe0f", "\U000e0100", "\U000e0041", "\u200b", "\u2066", "\x1b"]
-PLACES: dict[str, Any] = {
+PLACES: dict[str, Callable[[str], dict[str, Any]]] = {
     "property": lambda odd: {"properties": {f"path{odd}": {"type": "string"}}},
-    "required": None,
     "enum": lambda odd: {"properties": {"how": {"enum": ["safe", f"safe{odd}"]}}},
     "const": lambda odd: {"properties": {"how": {"const": f"safe{odd}"}}},
     "definition": lambda odd: {"$defs": {f"Path{odd}": {}}},
@@ -24,7 +24,7 @@ PLACES: dict[str, Any] = {
 }
 
 
-@for_each_row(("place", "odd"), [(place, odd) for place, make in PLACES.items() if make for odd in ODD])
+@for_each_row(("place", "odd"), [(place, odd) for place in PLACES for odd in ODD])
 def test_a_schema_whose_names_or_choices_hide_something_is_not_offered(place: str, odd: str) -> None:
     raw = readable({"name": "wipe", "inputSchema": {"type": "object", **PLACES[place](odd)}})
     assert find_hidden_name(raw) is not None

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import AsyncGenerator, Callable, Collection, Hashable, Iterator, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from inspect import signature
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from defserve.base.hidden_characters import remove_hidden
 from defserve.core.extension import Extension, Listener
@@ -38,6 +38,13 @@ LATE_SECONDS: Final = 10.0
 STOP_SECONDS: Final = 5.0
 LONGEST_INSTRUCTIONS: Final = 4_000
 STATES_KEY: Final = "dev.defserve/servers"
+
+
+class FrontView(NamedTuple):
+    """What lists depend on: the key of a front with items of its own, and whether they say whose each item is."""
+
+    own: Hashable
+    names_servers: bool
 
 
 class Mounts(Extension):
@@ -92,11 +99,11 @@ class Mounts(Extension):
         key = front_of(call).key if private else None
         own = key if any(key in backend.catalogue.private for backend in private) else None
         names_servers = call.terms.offer is not None and offers_apps(call.terms.offer.capabilities)
-        return (own, names_servers) if own is not None or names_servers else None
+        return FrontView(own, names_servers) if own is not None or names_servers else None
 
     def describe(self, item: Any, view: object) -> Mapping[str, Any]:
         """A host of views is told whose an item is: a view reaches those of its own server."""
-        is_named = isinstance(view, tuple) and view[1] and item.server_id is not None
+        is_named = isinstance(view, FrontView) and view.names_servers and item.server_id is not None
         return {"_meta": {SERVER_KEY: item.server_id}} if is_named else {}
 
     def lifespan(self) -> AbstractAsyncContextManager[None]:

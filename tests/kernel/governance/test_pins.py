@@ -192,9 +192,9 @@ async def test_nothing_is_accepted_that_was_not_named_by_its_digest(tmp_path: Pa
         kernel = one.here.kernel
         one.offers(tool("add", "Adds, and more."), tool("late"))
         await until(lambda: kernel.ps()[0]["held"] == ["add", "late"])
-        for words in ((), ("add",)):
+        for name in (None, "add"):
             with pytest.raises(UsageError, match="named by its digest"):
-                await kernel.approve("s", *words)
+                await kernel.approve("s", name)
         rows = await kernel.pins.list("s")
         one.offers(tool("add", "Adds, and more."), tool("late"), tool("later"))
         await until(lambda: kernel.ps()[0]["held"] == ["add", "late", "later"])
@@ -214,9 +214,9 @@ async def test_what_is_too_long_to_be_shown_says_so_and_needs_a_second_word(tmp_
         assert row["left_out"] > 0
         assert "not shown" in row["difference"][-1]
         assert sum(map(len, row["difference"])) < MAX_SHOWN + 200
-        for words in ({"tool": "add", "digest": row["now"]}, {"digest": row["now"]}, {"digest": row["all"]}):
+        for name, digest in (("add", row["now"]), (None, row["now"]), (None, row["all"])):
             with pytest.raises(UsageError, match="longer than is shown"):
-                await kernel.approve("s", **words)
+                await kernel.approve("s", name, digest)
         assert await kernel.approve("s", digest=row["now"], unseen=True) == [{"id": "s", "tool": "add"}]
 
 
