@@ -17,9 +17,10 @@ from defserve.protocols.mgp.errors import (
     UpstreamTimeout,
     UpstreamUnavailable,
 )
+from defserve.proxying.descriptions import with_asker
 from defserve.proxying.states import TOLD, State
 from defserve.transports.client_errors import Challenged, HttpRefusal
-from defserve.wire.jsonvalue import is_object
+from defserve.wire.jsonvalue import is_array, is_object
 from defserve.wire.messages import INTERNAL_ERROR
 
 if TYPE_CHECKING:
@@ -125,6 +126,9 @@ def relayed(id: str, error: dict[str, Any], secrets: Secrets) -> RelayedError:
     """A backend's own error, as it came, with its name."""
     code, message, data = error.get("code"), error.get("message"), secrets.hidden_in(error.get("data"))
     fields: dict[str, Any] = data if is_object(data) else {} if data is None else {"detail": data}
+    if is_array(pages := fields.get("elicitations")):  # the pages that a person has to visit first
+        named = [with_asker(id, "elicitation/create", page) if is_object(page) else page for page in pages]
+        fields = {**fields, "elicitations": named}
     return RelayedError(
         secrets.hidden_in(message) if isinstance(message, str) else f"server {id!r} gave an error without a message",
         code=code if isinstance(code, int) and not isinstance(code, bool) else INTERNAL_ERROR,

@@ -57,6 +57,8 @@ class MountedServer:
         self.era: str | None = None
         self.info: Json = {}
         self.instructions: str | None = None
+        self.hides_instructions = False
+        """Whether nobody is shown its instructions, until an operator has read them."""
         self.capabilities: Json = {}
         self.said: SaidMgp | None = None
         self.on_lifecycle: Callable[[Json], None] | None = None

@@ -44,7 +44,8 @@ class PatientClient:
 class ShownApp:
     """One view. `answer` takes its messages.
 
-    A call of a tool and a link are put to the person, as a question of the kind `view`. `{"yes": true, "always": true}`
+    A call of a tool, a link, and a resource of another server than its own are put to the person, as a question of the
+    kind `view`. `{"yes": true, "always": true}`
     allows further calls of the same tool, as long as this view is shown. Messages to a model go no further than the
     page, where the person reads them.
     """
@@ -89,6 +90,9 @@ class ShownApp:
             if not is_web(url):
                 return False
             return (await self._questions.ask("view", self.era, **about, url=url)).get("yes") is True
+        if method == "resources/read":
+            uri = text_of(params.get("uri")) or ""
+            return (await self._questions.ask("view", self.era, **about, reads=uri)).get("yes") is True
         if method != "tools/call" or (name := str(params.get("name"))) in self._always:
             return True
         wants = {"calls": name, "arguments": object_of(params.get("arguments"))}

@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 VENDOR = "dev.defserve/"
 ERROR_KEY = VENDOR + "error"
 SOURCE_KEY = VENDOR + "source"
+SERVER_KEY = VENDOR + "server"
+"""In `_meta`: the id of the server behind this one that an item, a content or a question belongs to."""
 
 NO_BACK_CHANNEL = "no_back_channel"
 MISSING_CAPABILITY = -32021

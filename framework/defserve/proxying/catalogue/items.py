@@ -16,8 +16,8 @@ from defserve.errors import InvalidParams, UsageError
 from defserve.host.fields import Json, object_of, text_of
 from defserve.limits import Limits
 from defserve.protocols.mcp.apps.facet import APPS, FOR_VIEWS
-from defserve.protocols.mcp.apps.offer import SCHEME
-from defserve.protocols.mcp.failures import RESOURCE_NOT_FOUND, VENDOR, ResourceNotFound, missing_in
+from defserve.protocols.mcp.apps.offer import SCHEME, offers_apps
+from defserve.protocols.mcp.failures import RESOURCE_NOT_FOUND, SERVER_KEY, VENDOR, ResourceNotFound, missing_in
 from defserve.protocols.mcp.function import Function
 from defserve.protocols.mcp.items import ANSWER_PARAMS, Item, read_answers
 from defserve.protocols.mcp.lifecycle import Dialect, dialect_cache_hints, dialect_of
@@ -283,7 +283,16 @@ class RemoteResource(OfBackend, Resource):
         if not is_array(found.get("contents")):
             raise malformed(self.backend.id, "contents")
         hints = dialect_cache_hints(dialect)
-        return {**hints, **shaped(uris.in_contents(found, prefix), dialect)}
+        told = shaped(uris.in_contents(found, prefix), dialect)
+        if call.terms.offer is not None and offers_apps(call.terms.offer.capabilities):
+            told = {**told, "contents": [self._named(content) for content in told["contents"]]}
+        return {**hints, **told}
+
+    def _named(self, content: Any) -> Any:
+        """A content that says whose it is, for a host of views. What it says itself does not count."""
+        if not is_object(content):
+            return content
+        return {**content, "_meta": {**object_of(content.get("_meta")), SERVER_KEY: self.backend.id}}
 
     async def complete(self, call: Call, params: Json) -> Json:
         """`CompleteResult` for one of its variables."""

@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from defserve.auth.proxy.clients.redirects import is_redirect, matches
 from defserve.auth.proxy.errors import OAuthError
+from defserve.base.hidden_characters import remove_hidden
 from defserve.wire.jsonvalue import is_array
 
 MOST_REDIRECTS: Final = 10
@@ -66,5 +67,4 @@ def described(fields: Mapping[str, Any], id: str = "", document: str = "") -> OA
 def readable(name: object) -> str:
     """The name that a client gives itself, as one line that cannot pass for something else. It may be empty."""
     text = " ".join(name.split()) if isinstance(name, str) else ""
-    # Not printable are also the characters that turn the direction of text around.
-    return "".join(character for character in text if character.isprintable())[:LONGEST_NAME]
+    return remove_hidden(text)[:LONGEST_NAME]

@@ -49,7 +49,7 @@ class Question:
 def consent_page(question: Question, action: str, cookies: Sequence[tuple[str, str]]) -> SiteAnswer:
     """The page that asks the user. Nothing that a client says of itself can be taken for our own words."""
     client, request = question.client, question.request
-    name = f"<strong>{escape(client.name)}</strong>" if client.name else "A client without a name"
+    name = f"<strong><bdi>{escape(client.name)}</bdi></strong>" if client.name else "A client without a name"
     rows = [
         ("Server", escape(request.resource)),
         ("The client calls itself", name),
