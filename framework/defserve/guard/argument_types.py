@@ -25,21 +25,23 @@ if TYPE_CHECKING:
 class ShellCommand:
     """A command line that was judged. Run `.argv`, never `.text`: `subprocess.run(command.argv, env=command.env)`."""
 
-    __slots__ = ("text", "argv")
+    __slots__ = ("text", "argv", "mode")
 
     text: str
     argv: tuple[str, ...]
+    mode: ShellMode
 
-    def __init__(self, text: str, argv: Sequence[str]) -> None:
+    def __init__(self, text: str, argv: Sequence[str], mode: ShellMode = "sandbox") -> None:
         object.__setattr__(self, "text", text)
         object.__setattr__(self, "argv", tuple(argv))
+        object.__setattr__(self, "mode", mode)
 
     @property
     def env(self) -> dict[str, str]:
         """Variables to run it with: nothing of the server's own, and git runs no program that a repository names."""
         from defserve.guard.shell.environment import environment
 
-        return environment()
+        return environment(writing=self.mode != "readonly")
 
     def __setattr__(self, name: str, value: object = None) -> None:
         raise AttributeError(f"{name} cannot be changed: a ShellCommand stays as it was judged")
@@ -47,7 +49,7 @@ class ShellCommand:
     __delattr__ = __setattr__
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return ShellCommand, (self.text, self.argv)
+        return ShellCommand, (self.text, self.argv, self.mode)
 
     def __str__(self) -> str:
         return self.text
@@ -93,7 +95,7 @@ class Shell:
 
         judged = judgement.judge(text, mode=self.mode, allowed=self.allowed, root=self.root)
         verdict = checked(judged, "Command refused", self.mode)
-        return ShellCommand(text, verdict.argv or ())
+        return ShellCommand(text, verdict.argv or (), self.mode)
 
 
 class PublicUrl(str):

@@ -15,6 +15,8 @@ from defserve.guard.shell.environment import environment
 from defserve.guard.shell.places import Places
 
 SECONDS = 2
+ENVIRONMENT = "canary-of-the-environment"
+"""A variable that every command has. Whoever prints it shows the environments of processes."""
 
 _CHANGING = frozenset(
     """
@@ -90,7 +92,7 @@ def observe(argv: Sequence[str], root: Path, log: Path) -> Deeds:
     process = subprocess.Popen(
         [*_prefix, "timeout", "--signal=KILL", str(SECONDS), *strace],
         cwd=root,
-        env={**environment(), "HOME": str(root.parent / "home")},
+        env={**environment(), "HOME": str(root.parent / "home"), "CANARY": ENVIRONMENT},
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
@@ -135,9 +137,9 @@ def _ran(calls: Sequence[tuple[str, str, int, str]]) -> Iterator[str]:
 
 
 def _wrote(calls: Sequence[tuple[str, str, int, str]]) -> Iterator[str]:
-    """git refreshes what it remembers of files' times in its index. That changes nothing."""
     for name, args, _, path in calls:
-        if ".git/index.lock" in args:
+        # A file without a name is gone with its process.
+        if "O_TMPFILE" in args:
             continue
         if name in _CHANGING:
             yield f"{name}({args})"

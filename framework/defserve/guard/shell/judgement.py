@@ -5,8 +5,9 @@ An allowed command comes back as `argv`, to be run with `shell=False`. Nothing i
 Without `allowed`, only programs from the tables run, with the options and operands that the tables name. A list of bad
 programs or options would never be complete, and a refusal that names the setting costs less than an attack that nobody
 foresaw. What a form does follows from the tables as well: `readonly` refuses what writes, uses the network or runs
-other programs. `sandbox` allows it in the working directory. Package managers are allowed in `sandbox`, and they run
-what they install. Only the operating system can draw a boundary that holds.
+other programs. `sandbox` allows writing in the working directory and the network, and refuses what runs the project's
+own code. Package managers are allowed in `sandbox`, and they run what they install. Only the operating system can draw
+a boundary that holds.
 
 With `allowed`, only what the author listed is run, and listed programs that are known keep to their forms:
 
@@ -37,7 +38,7 @@ ShellMode: TypeAlias = Literal["sandbox", "readonly"]
 
 EFFECTS = frozenset({"write", "network-use", "run"})
 REFUSED_EFFECTS: Mapping[ShellMode, frozenset[str]] = {
-    "sandbox": frozenset(),
+    "sandbox": frozenset({"run"}),
     "readonly": EFFECTS,
 }
 _PLAIN_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+-]*")
@@ -62,7 +63,7 @@ def judge(
     # Two words may break the same rule: it is named once.
     found = list(dict.fromkeys(one for one in judged if one.rule not in EFFECTS or one.rule in refusing))
     if found:
-        return refused(found, _hints(argv[0], mode, listed))
+        return refused(found, _hints(argv, mode, listed, found))
     return Verdict(True, argv=tuple(argv))
 
 
@@ -85,7 +86,11 @@ def _arguments(argv: Sequence[str], entry: str | Table, places: Places) -> Itera
 
 
 def _tells_version(argv: Sequence[str]) -> bool:
-    return len(argv) == 2 and argv[1] in VERSIONED.get(_plain(argv[0]), ())
+    """Whether a program is only asked for its version or usage: whatever else it does, it does not do now."""
+    entry = PROGRAMS.get(argv[0])
+    if isinstance(entry, str) and len(argv) == 2 and argv[1] in ("--version", "--help"):
+        return argv[1] in grammar_of(entry).options and "plain" not in grammar_of(entry).style
+    return " ".join(argv[1:]) in VERSIONED.get(_plain(argv[0]), ()) and not any(" " in word for word in argv)
 
 
 def _name_problem(name: str) -> Violation | None:
@@ -167,13 +172,18 @@ def _unlisted_flags(argv: Sequence[str], listed: set[str]) -> Iterator[Violation
             yield Violation("flag", f"Blocked flag of {argv[0]}: '{flag}' is not on the list")
 
 
-def _hints(name: str, mode: ShellMode, listed: AllowList | None) -> Mapping[str, Any]:
+def _hints(
+    argv: Sequence[str], mode: ShellMode, listed: AllowList | None, found: Sequence[Violation]
+) -> Mapping[str, Any]:
+    name = argv[0]
     if listed is not None:
         return {"form": _FORM, "allowed": listed.readable()}
     hints: dict[str, Any] = {"form": _FORM}
     if name not in PROGRAMS:
         hints["programs"] = sorted(known for known, entry in PROGRAMS.items() if mode == "sandbox" or _looks(entry))
         hints["author"] = "other programs run when the tool lists them: allowed={'program': ['first-word']}"
+    elif any(one.rule == "run" for one in found):
+        hints["author"] = "what runs the project's own code runs when the tool lists it: allowed={'npm': ['test']}"
     return hints
 
 

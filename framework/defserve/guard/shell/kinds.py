@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 from typing import TypeAlias
+from urllib.parse import unquote
 
 from defserve.guard.network import urls
 from defserve.guard.shell.languages import awk, jq, sed
@@ -70,6 +71,43 @@ def _copied(places: Places, word: str) -> Violation | None:
     return Violation("place", f"Blocked copy: '{word}' is a device") if "/dev/" in f"{word}/" else places.read(word)
 
 
+def _carried(places: Places, word: str) -> Violation | None:
+    """A copy in a directory has the name of its original."""
+    return _copied(places, word) or places.trusted(word)
+
+
+# What packers take away from a name when they unpack.
+_PACKED = re.compile(r"(?:\.(?:t?gz|t?xz|t?bz2?|tbz2|t?lzma|tlz|lz4?|t?zst|taz|t?z|br)|[-_]g?z)\Z", re.IGNORECASE)
+
+
+def _packed(places: Places, word: str) -> Violation | None:
+    """A file that is packed or unpacked in place: the name that it gets is written, too."""
+    return places.written(word) or places.written(_PACKED.sub("", word))
+
+
+def _member(word: str, places: Places) -> Violation | None:
+    """What is taken out of an archive, under its own name."""
+    return _undashed(word, places) or places.trusted(word)
+
+
+def _downloaded(word: str, places: Places) -> Violation | None:
+    """A file gets the last name of its URL."""
+    return _url(word, places) or places.trusted(unquote(re.split(r"[?#]", word)[0]).rpartition("/")[2])
+
+
+def _cloned(word: str, places: Places) -> Violation | None:
+    """A directory gets the last name of its remote."""
+    name = re.split(r"[/:]", unquote(word).rstrip("/"))[-1]
+    return _remote(word, places) or places.trusted(name.removesuffix(".git") or name)
+
+
+def _rewritten(places: Places, word: str) -> Violation | None:
+    """A file that sed changes in place. Where `-i` takes the next word, the file is read as a script."""
+    if re.search(r"[\s;{}]|(?:^|/)[gpiImM\d,$!~+]*[wWrR]/", word):
+        return Violation("script", f"Blocked file of sed -i: some seds read '{word}' as a script; write -i.bak")
+    return places.written(word)
+
+
 def _deleted(places: Places, word: str) -> Violation | None:
     if set(word) <= {".", "/", "*"}:
         return Violation("delete", f"Blocked delete: '{word}' is everything here")
@@ -80,7 +118,7 @@ def _whole_tree(word: str, places: Places) -> Violation | None:
     """Throwing away one file's changes is an edit; throwing away all of them is a deletion."""
     if re.fullmatch(r"[./]+|:[/!(^].*|[^*]*+\*.*", word):
         return Violation("delete", f"Blocked path: '{word}' throws away every change")
-    return _undashed(word, places)
+    return _undashed(word, places) or places.trusted(word)
 
 
 def _undashed(word: str, places: Places) -> Violation | None:
@@ -138,12 +176,16 @@ _SOCKET = (
     r"(?:state|[sd]port|src|dst|and|or|not|[<>=!]=?|[()]|[\d.]*(?::\d+)?(?:/\d+)?|all|established|connected|listening|listen"
     r"|syn-sent|syn-recv|fin-wait-[12]|time-wait|closed|close-wait|last-ack)"
 )
-_PACKAGE = r"(?!.*(?:^|/)\.\.(?:/|$))(?:\.(?:/[\w.-]+)*/?(?:\[[\w,.-]+\])?"
+_LOCAL = r"(?!.*(?:^|/)\.\.(?:/|$))\.(?:/[\w.-]+)*/?(?:\[[\w,.-]+\])?"
+_PIP = r"[A-Za-z0-9][\w.-]*(?:\[[\w,.-]+\])?(?:[<>=!~][\w.*,<>=!~ +-]*)?"
+_NAMED = r"(?!.*(?:^|/)\.\.(?:/|$))(?:[@\w][\w.+-]*/)*[A-Za-z0-9][\w.+-]*(?:[=@:][\w.^~<>=*+-]*)?"
 
 KINDS: Mapping[str, Kind] = {
     "text": Kind("a text", lambda word, places: None),
     "pattern": Kind("a pattern", lambda word, places: None, dashed=True),
     "glob": Kind("a glob", lambda word, places: None),
+    # Where ls knows no such option, its value is a directory.
+    "ignored": _spelt(r"[^/]*", "a glob without '/'"),
     "when": _spelt(r"(?!.*TZ=\"?[:/.]).*", "a time"),
     "charset": _spelt(r"[\w.:+-]+(?://(?:TRANSLIT|IGNORE)?)*", "a character set"),
     "script": _where("a script", _script),
@@ -154,7 +196,7 @@ KINDS: Mapping[str, Kind] = {
     "char": _spelt(r"(?!/.).{0,8}", "a separator"),
     "name": _spelt(r"[\w.,+:@%*=-]*", "a name"),
     "names": _spelt(r"[\w.,+:@%*= ^-]*", "a list of names"),
-    "suffix": _spelt(r"\.[\w.-]+|~", "a suffix such as .bak"),
+    "suffix": _spelt(r"(?!.*\.pth\Z)(?:\.[\w.-]+|~)", "a suffix such as .bak"),
     "assignment": _spelt(r"[A-Za-z_]\w*=.*", "name=value"),
     "signal": _spelt(r"(?:SIG)?[A-Z][A-Z0-9+]{1,8}|\d{1,2}", "a signal"),
     # Not the first process. A longer number may overflow, and mean all of them.
@@ -172,9 +214,12 @@ KINDS: Mapping[str, Kind] = {
     "data": _spelt(r"(?!@).*", "data that is no @file"),
     "header": _spelt(r"[\w-]+[:;].*", "a header such as 'Accept: text/html'"),
     "owner": _spelt(r"[\w.-]*(?::[\w.-]*)?", "an owner"),
-    "pip-package": _spelt(rf"{_PACKAGE}|[A-Za-z0-9][\w.-]*(?:\[[\w,.-]+\])?(?:[<>=!~][\w.*,<>=!~ +-]*)?)", "a package"),
-    "npm-package": _spelt(rf"{_PACKAGE}|(?:@[\w.-]+/)?[A-Za-z0-9][\w.-]*(?:@[\w.^~<>=*+-]*)?)", "a package"),
-    "package": _spelt(rf"{_PACKAGE}|(?:[@\w][\w.+-]*/)*[A-Za-z0-9][\w.+-]*(?:[=@:][\w.^~<>=*+-]*)?)", "a package"),
+    # Of a path, the code is the project's own.
+    "pip-package": _spelt(rf"{_PIP}", "a package"),
+    "pip-local": _spelt(rf"{_LOCAL}|{_PIP}", "a package"),
+    "npm-package": _spelt(rf"{_LOCAL}|(?:@[\w.-]+/)?[A-Za-z0-9][\w.-]*(?:@[\w.^~<>=*+-]*)?", "a package"),
+    "package": _spelt(_NAMED, "a package"),
+    "package-local": _spelt(rf"{_LOCAL}|{_NAMED}", "a package"),
     "sed": _language("sed script", sed.problem),
     "awk": _language("awk program", awk.problem),
     "jq": _language("jq filter", jq.problem),
@@ -184,15 +229,23 @@ KINDS: Mapping[str, Kind] = {
     "refspec": Kind("a refspec", _refspec),
     "remote": Kind("a remote", _remote, "network-use"),
     "remote-name": Kind("a remote", _remote),
+    "cloned": Kind("a remote", _cloned, "network-use"),
     "url": Kind("a URL", _url, "network-use"),
+    "downloaded": Kind("a URL", _downloaded, "network-use"),
     "read": _where("a file to read", Places.read),
     "inside": _where("a directory here", Places.inside),
     "object": _where("a file to read", _object),
     "local": _where("a file to read", Places.read, local=True),
     "source": _where("a file to copy", _copied),
-    "local-source": _where("a file to copy", _copied, local=True),
+    "copied": _where("a file to copy", _carried),
+    "local-copied": _where("a file to copy", _carried, local=True),
     "listed": _where("a file to look at", Places.listed),
+    "walked": _where("a directory to walk", Places.walked),
     "write": _where("a file to write", Places.written, "write"),
+    "packed": _where("a file to pack or unpack", _packed, "write"),
+    "rewritten": _where("a file to change", _rewritten, "write"),
+    "prefix": _where("the beginning of the names to write", Places.prefixed, "write"),
+    "member": Kind("a file of the archive", _member),
     "local-write": _where("a file to write", Places.written, "write", local=True),
     "delete": _where("a file to delete", _deleted, "write"),
     "nothing": Kind("allowed", lambda word, places: True),

@@ -19,7 +19,9 @@ _TRUSTED = frozenset(
     .git git~1 .ssh .gnupg .bashrc .bash_profile .bash_login .bash_logout .bash_aliases .profile .zshrc .zprofile
     .zshenv .zlogin .cshrc .inputrc .envrc .gitconfig .gitmodules .gitattributes .netrc .npmrc .yarnrc .yarnrc.yml
     .pypirc .vimrc .exrc .emacs .mailcap .pam_environment .curlrc .wgetrc .ripgreprc .cargo .husky .githooks
-    .pnpmfile.cjs rust-toolchain rust-toolchain.toml authorized_keys crontab sitecustomize.py usercustomize.py
+    .pnpmfile.cjs .yarn .pnp.cjs .pnp.js .pnp.loader.mjs .direnv .mise.toml mise.toml .pdbrc .gdbinit .lldbinit
+    .screenrc .tmux.conf .xinitrc .xprofile .xsession .kshrc .zlogout .tcshrc .login .hg .hgrc .mvn .git-credentials
+    rust-toolchain rust-toolchain.toml authorized_keys crontab sitecustomize.py usercustomize.py
     launchagents launchdaemons autostart
     """.split()
 )
@@ -38,6 +40,8 @@ _PUBLIC = re.compile(
     r"|/var/log/(?:syslog|messages|kern\.log|dmesg|dpkg\.log|apt/[^/]+|(?:nginx|apache2|httpd)/[^/]+)(?:\.\d+)?(?:\.gz)?"
     r"|/dev/(?:null|stdin)"
 )
+# What holds nothing but public names, however deep one looks.
+_WALKED = re.compile(rf"/(?:bin|lib|lib64|sbin|usr)(?:/.+)?|/var/log(?:/.+)?|{_PUBLIC.pattern}")
 _LISTED = re.compile(
     r"/|/(?:bin|boot|dev|etc|home|lib|lib64|media|mnt|opt|proc|sbin|srv|sys|tmp|usr|var)|/(?:usr|opt)/.+"
     rf"|/var/log(?:/.+)?|{_PUBLIC.pattern}"
@@ -55,8 +59,16 @@ class Places:
         return self._outside(path, _PUBLIC)
 
     def listed(self, path: str) -> Violation | None:
-        """Why names and sizes below `path` may not be shown, or None."""
+        """Why names and sizes in `path` may not be shown, or None. What lies deeper is not shown."""
         return self._outside(path, _LISTED)
+
+    def walked(self, path: str) -> Violation | None:
+        """Why names and sizes at every depth below `path` may not be shown, or None."""
+        if (found := self.listed(path)) or not (found := self._outside(path, _WALKED)):
+            return found
+        return Violation(
+            "place", f"Blocked walk: '{path}' holds places that may not be listed; list it, one level deep"
+        )
 
     def inside(self, path: str) -> Violation | None:
         """Why `path` is not below the working directory, or None."""
@@ -64,11 +76,22 @@ class Places:
 
     def written(self, path: str) -> Violation | None:
         """Why nothing may be written to `path`, or None."""
+        return self.trusted(path) or self._outside(path, None)
+
+    def trusted(self, path: str) -> Violation | None:
+        """Why no file of this name may be written anywhere, or None."""
         # Windows drops dots and spaces at the end, and what follows a colon; `git~1` is its short name of `.git`.
         names = [part.partition(":")[0].rstrip(". ") for part in re.split(r"[/\\]", path.lower())]
         if any(name in _TRUSTED or name.endswith(".pth") for name in names):
             return Violation("place", f"Blocked write: '{path}' is trusted by other programs")
-        return self._outside(path, None)
+        return None
+
+    def prefixed(self, path: str) -> Violation | None:
+        """Why no files may be written whose names begin with `path`, or None."""
+        name = re.split(r"[/\\]", path.lower())[-1]
+        if name.startswith(".") or any(len(name) > 2 and one.startswith(name) for one in _TRUSTED):
+            return Violation("place", f"Blocked write: names that begin with '{path}' may be trusted by other programs")
+        return self.written(path)
 
     def _outside(self, path: str, but: re.Pattern[str] | None) -> Violation | None:
         # In lower case: some file systems ignore case. A backslash and a drive (`C:`) mean something to some.

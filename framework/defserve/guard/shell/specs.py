@@ -6,8 +6,10 @@
 :kind               its value, of a kind from `kinds`; `:a+b` has two values; `:a|b` or `:=a` must be spelt so
 ?kind               its value may be missing, and is attached if there is one
 @1                  with this option the operands have the second shape
+^mode               what the program does; options of two different modes exclude each other
 !w !n !x            it writes, uses the network, runs other programs; `!o`: its operands are written
 !e                  it starts an editor, and is refused
+!h                  with it, what is written lies outside the working directory
 -#                  a number is an option: `-20`
 | kind kind? kind* kind+    the shape of the operands; `/` separates alternatives; no `|`: no operands
 +group              the options of a group of the same table
@@ -25,9 +27,11 @@ from typing import TypeAlias
 Table: TypeAlias = Mapping[str, "str | Table"]
 """Names (several in one key share an entry) → a spec, or the table of sub-commands, where "" has what precedes them."""
 
-EFFECTS: Mapping[str, str] = {"w": "write", "n": "network-use", "x": "run", "o": "operands", "e": "editor"}
+EFFECTS: Mapping[str, str] = {"w": "write", "n": "network-use", "x": "run", "o": "operands", "e": "editor", "h": "home"}
 
-_OPTION = re.compile(r"(?P<names>-[^:?@!]*)(?P<value>[:?][^@!]+)?(?:@(?P<shape>\d))?(?:!(?P<effect>[wnxo]))?")
+_OPTION = re.compile(
+    r"(?P<names>-[^:?@!^]*)(?P<value>[:?][^@!^]+)?(?:@(?P<shape>\d))?(?:\^(?P<mode>\w+))?(?:!(?P<effect>[wnxoh]))?"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +40,7 @@ class Option:
     optional: bool = False
     shape: int = 0
     effect: str = ""
+    mode: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +57,7 @@ class Shape:
 
     def rewriting(self) -> Shape:
         """The shape of a command that writes the files which it reads."""
-        kinds = {"read": "write"}
+        kinds = {"read": "rewritten"}
         return replace(self, operands=tuple(replace(one, kind=kinds.get(one.kind, one.kind)) for one in self.operands))
 
 
@@ -94,6 +99,7 @@ def _options(token: str, clusters: bool) -> dict[str, Option]:
         optional=value[:1] == "?",
         shape=int(found["shape"] or 0),
         effect=EFFECTS.get(found["effect"] or "", ""),
+        mode=found["mode"] or "",
     )
     names: list[str] = []
     for name in found["names"].split(","):

@@ -42,7 +42,26 @@ def test_a_table_names_kinds_shapes_and_styles_that_exist(title: str, rules: Gra
 def test_no_kind_is_left_over() -> None:
     used = {kind for _, rules in EVERY for option in rules.options.values() for kind in option.kinds}
     used |= {one.kind for _, rules in EVERY for shapes in rules.shapes for shape in shapes for one in shape.operands}
+    # What a command reads, it writes with an option such as `sed -i`.
+    used |= {
+        one.kind
+        for _, rules in EVERY
+        for shapes in rules.shapes
+        for shape in shapes
+        for one in shape.rewriting().operands
+    }
     assert set(KINDS) - used == set()
+
+
+# Options that say what a program does. A new one of these names needs a mode, or a reason to stand here.
+MODE_NAMES = frozenset("--test --list --decompress --uncompress --compress -t -l -d -z".split())
+PACKERS = "gzip gunzip bzip2 bunzip2 xz unxz lzma unlzma zstd unzstd".split()
+
+
+@for_each_row("name", PACKERS)
+def test_whatever_chooses_what_a_packer_does_has_a_mode(name: str) -> None:
+    rules = grammar(str(PROGRAMS[name]))
+    assert [flag for flag, option in rules.options.items() if flag in MODE_NAMES and not option.mode] == []
 
 
 def test_a_spec_with_a_typing_error_is_an_error() -> None:

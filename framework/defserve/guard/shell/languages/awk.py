@@ -1,4 +1,4 @@
-"""awk: patterns, printing and arithmetic. No commands, pipes, redirects, `getline`, own functions or environment.
+"""awk: patterns, printing, arithmetic, own functions. No commands, pipes, redirects, `getline` or environment.
 
 A program is read word by word. Only known words pass, so what is left to decide is what `/` and `>` mean. A slash
 divides after a value and else begins a regular expression. Where awks may differ on that, the program is refused, since
@@ -30,16 +30,16 @@ _FUNCTIONS = frozenset(
 )
 _CONDITIONS = frozenset("if while for".split())
 _KEYWORDS = _CONDITIONS | frozenset(
-    "BEGIN END else do break continue next nextfile exit delete in print printf".split()
+    "BEGIN END else do break continue next nextfile exit delete in print printf function return".split()
 )
 # These reach files, processes, the environment or other functions.
 _REFUSED = frozenset(
-    "system close fflush getline ENVIRON PROCINFO SYMTAB FUNCTAB ARGV ARGC ERRNO function func return switch case"
+    "system close fflush getline ENVIRON PROCINFO SYMTAB FUNCTAB ARGV ARGC ERRNO func switch case"
     " default BEGINFILE ENDFILE".split()
 )
 _PAIRS = {")": "(", "]": "[", "}": "{"}
 # After these, awks may differ on what a slash is.
-_UNCLEAR = frozenset("++ -- length $ in delete next nextfile exit break continue condition)".split())
+_UNCLEAR = frozenset("++ -- length $ in delete next nextfile exit break continue return function condition)".split())
 
 
 def problem(script: str) -> str | None:
@@ -52,6 +52,7 @@ def problem(script: str) -> str | None:
 def _problems(script: str) -> Iterator[str]:
     at, before, kind = 0, "", "mark"
     opened: list[str] = []
+    called, defined = dict[str, None](), set[str]()
     printing: int | None = None
     while at < len(script):
         found = _WORD.match(script, at)
@@ -68,8 +69,12 @@ def _problems(script: str) -> Iterator[str]:
             continue
         if word in _REFUSED:
             yield f"'{word}'"
+        if before == "function" and kind == "name":
+            if not found["name"] or word in _FUNCTIONS | _KEYWORDS:
+                yield f"a function of the name '{word}'"
+            defined.add(word)
         if word == "(" and kind == "name" and script[found.start() - 1] != " " and before not in _FUNCTIONS | _KEYWORDS:
-            yield f"'{before}' is not among the functions known to be harmless"
+            called[before] = None
         if word == ">" and printing == len(opened):
             yield "'>' writes a file after print; compare in parentheses"
         if word in ("print", "printf"):
@@ -87,6 +92,10 @@ def _problems(script: str) -> Iterator[str]:
         before, kind = word, found.lastgroup or "expression"
     if opened:
         yield "a bracket that is not closed"
+    # A function may be called before it is defined.
+    for name in called:
+        if name not in defined:
+            yield f"'{name}' is not among the functions known to be harmless"
 
 
 def _ends_value(word: str, kind: str) -> bool:

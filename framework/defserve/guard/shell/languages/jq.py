@@ -19,6 +19,11 @@ _FUNCTIONS = frozenset(
     unique unique_by until utf8bytelength values walk while with_entries
     """.split()
 )
+# These show the environment, name files, load modules or stop jq. A definition may not hide them: it ends somewhere.
+_RESERVED = frozenset(
+    "env input_filename halt halt_error modulemeta import include get_search_list get_prog_origin get_jq_origin builtins"
+    " stderr def".split()
+)
 _KEYWORDS = frozenset("and as catch elif else end foreach if label break or reduce then try null true false".split())
 _PAIRS = {")": "(", "]": "[", "}": "{", "end": "if"}
 _NAME = r"[A-Za-z_]\w*"
@@ -36,12 +41,14 @@ _TOKEN = re.compile(
     """,
     re.VERBOSE | re.ASCII,
 )
+# `def name:`, `def name(f; $x):`.
+_DEFINITION = re.compile(rf"\s+{_NAME}\s*(?:\(\s*\$?{_NAME}\s*(?:;\s*\$?{_NAME}\s*)*\)\s*)?:", re.ASCII)
 _FORMATS = frozenset("@text @json @html @uri @urid @csv @tsv @sh @base64 @base64d @base32 @base32d".split())
 
 
 def problem(script: str) -> str | None:
     """Why this filter is not known to be harmless, or None."""
-    at, before, opened = 0, "", list[str]()
+    at, before, opened, defined = 0, "", list[str](), set[str]()
     while at < len(script):
         found = _TOKEN.match(script, at)
         if not found:
@@ -64,7 +71,14 @@ def problem(script: str) -> str | None:
         elif token in _PAIRS.values() and not key:
             # Between `if` and `end` a comma separates values, even in an object.
             opened.append(token)
-        elif not key and (why := _word_problem(found)):
+        elif token == "def" and not key:
+            head = _DEFINITION.match(script, at)
+            names = re.findall(r"\w+", head[0]) if head else []
+            if not head or opened[-1:] == ["{"] or not _RESERVED.isdisjoint(names) or not _KEYWORDS.isdisjoint(names):
+                return "a definition in this form"
+            defined.update(names)
+            at = head.end()
+        elif not key and token not in defined and (why := _word_problem(found)):
             return why
         if at < 0:
             return "a text that does not end"

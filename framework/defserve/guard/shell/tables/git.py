@@ -2,7 +2,7 @@
 
 A sub-command that is not here is refused, since an alias of the repository's own settings may run anything. Left out
 are the options that run a program (`--ext-diff`, `--textconv`, `-O`, `--show-signature`, `%G?`, `--trailer`), write a
-file (`--output`) or read one elsewhere (`--no-index`).
+file (`--output`) or the index (`describe --dirty`: `--broken` says the same).
 """
 
 from __future__ import annotations
@@ -56,7 +56,12 @@ _LOOKING: Table = {
         --ahead-behind --no-ahead-behind --renames --no-renames --find-renames?number | undashed*
     """,
     "log whatchanged show": "+diff +walk | undashed*",
-    "diff": "+diff -123q --cached --staged --merge-base --base --ours --theirs -0 --cc -c | undashed*",
+    "diff": """
+        +diff -123q --cached --staged --merge-base --base --ours --theirs -0 --cc -c --no-index@1 | undashed* | undashed
+        undashed
+    """,
+    # Settings name the programs that pack, so only the names of the formats.
+    "archive": "-l,--list@1 | nothing+ |",
     "diff-tree diff-index diff-files": """
         +diff -mcstv --cached --root --stdin --no-commit-id --cc --pretty?shown --format:shown --merge-base |
         undashed*
@@ -106,7 +111,7 @@ _LOOKING: Table = {
     """,
     "describe": """
         --all --tags --contains --abbrev:number --candidates:number --exact-match --debug --long --match:glob
-        --exclude:glob --always --first-parent --dirty?text --broken?text | undashed*
+        --exclude:glob --always --first-parent --dirty?text!w --broken?text | undashed*
     """,
     "cat-file": """
         -petsz --batch?text --batch-check?text --batch-all-objects --buffer --unordered --follow-symlinks
@@ -161,7 +166,7 @@ _CHANGING: Table = {
         "": "%alone -v,--verbose",
         "show": "-n@1 | / !n undashed+ | undashed*",
         "get-url": "--push --all | undashed",
-        "add": "!w -ft:undashed -m:undashed --tags --no-tags | undashed remote-name",
+        "add": "!w -f!n -t:undashed -m:undashed --tags --no-tags | undashed remote-name",
         "rename": "!w --progress --no-progress | undashed undashed",
         "set-url": "!w --push | undashed remote-name undashed?",
         "update": "!w !n -p --prune | undashed*",
@@ -185,19 +190,37 @@ _CHANGING: Table = {
         "list": "|",
         "HEAD main master": "+diff +walk | undashed*",
     },
-    "worktree": {"": "", "list": "-vz --porcelain --verbose |"},
+    "worktree": {
+        "": "",
+        "list": "-vz --porcelain --verbose |",
+        "add": """
+            !w -dq -b:undashed --detach --checkout --no-checkout --track --no-track --guess-remote --lock --quiet
+            --orphan | write undashed?
+        """,
+        "lock": "!w --reason:text | write",
+        "unlock": "!w | write",
+        "move": "!w | write write",
+    },
     "notes": {"": "%alone --ref:undashed", "list show": "| undashed?"},
     "submodule": {
         "": "%alone -q,--quiet",
         "status": "--cached --recursive | undashed*",
         "summary": "--cached --files | undashed*",
+        # What the settings of the superproject name is fetched and checked out. No hook runs, see `environment`.
+        "update": """
+            !w !n -qN --init --recursive --remote --no-fetch --checkout --merge --rebase --recommend-shallow
+            --no-recommend-shallow --single-branch --no-single-branch --progress --quiet --depth:number
+            -j,--jobs:number --filter:name | undashed*
+        """,
     },
     "config": """
-        %first -z,--null --name-only --show-origin --show-scope --global --local --system --worktree --includes
+        %first -z,--null --name-only --show-origin --show-scope --global!h --local --system!h --worktree --includes
         --no-includes --bool --int --bool-or-int --path --expiry-date --type:name -l,--list@1 --get,--get-all@2
         --get-regexp@3 --default:text | setting / =get|list / =get setting / !w author text | | setting pattern? |
         pattern pattern?
     """,
+    # Not -f, which deletes what was not committed.
+    "rm": "!w -rnq --cached --dry-run --quiet --ignore-unmatch --sparse | delete+",
     "add": """
         !w -nvfAuNU --dry-run --verbose --force --all --no-all --update --intent-to-add --refresh --ignore-errors
         --ignore-missing --sparse --renormalize --chmod:mode | undashed*
@@ -228,7 +251,7 @@ _CHANGING: Table = {
         --shallow-exclude:undashed --single-branch --no-single-branch --no-tags --no-checkout --bare --mirror --quiet
         --verbose --progress --filter:name --sparse --recurse-submodules?undashed --shallow-submodules
         --no-shallow-submodules --also-filter-submodules --no-local --no-hardlinks --dissociate --reject-shallow |
-        remote write?
+        cloned / remote write
     """,
     "init": "!w -q -b,--initial-branch:undashed --quiet --bare --object-format:name --shared?name | write?",
     "checkout": """

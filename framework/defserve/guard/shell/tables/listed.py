@@ -37,7 +37,7 @@ ON_REQUEST: Table = {
     "wget": """
         !n -qdS46 --quiet --verbose --no-verbose --spider --server-response --max-redirect:=0@1
         -T,--timeout,-t,--tries,-w,--wait,--limit-rate:number -U,--user-agent:text --header:header
-        -O,--output-document:write --no-hsts --no-netrc --no-config | nothing+ | !w url+
+        -O,--output-document:write --no-hsts --no-netrc --no-config | nothing+ | !w downloaded+
     """,
     "make gmake": """
         !x %tasks -kinsqtBerRSw -j,--jobs?number -l,--load-average?number -O,--output-sync?name --keep-going --dry-run

@@ -55,11 +55,14 @@ SYSTEM: Table = {
         --exact --newest --oldest --count --inverse --ignore-case --lightweight | pattern?
     """,
     "pidof": "-csxqtz -o:name -S:char | name+",
+    # If the first reading fails, ps reads its words without their dashes, and then `e` shows environments. So `-e` comes
+    # only with options that never fail.
     "ps": """
-        %apart -AacdeFfHjLlmNTVwyZM -aux.,-auxw.,-auxww.,-ax.,-axu.,-axf.,-axw.,-axww. -oO:columns --format:columns
-        -p,--pid,--ppid,-q,--quick-pid:numbers -u,-U,-g,-G,-t,-C,-s,--user,--User,--group,--Group,--tty,--sid:names
+        %apart -AacdFfHjLlmNVwyZM -T^some -e@1^all -aux.,-auxw.,-auxww.,-ax.,-axu.,-axf.,-axw.,-axww.^second -oO:columns
+        --format:columns -p,--pid,--ppid,-q,--quick-pid:numbers^some
+        -u,-U,-g,-G,-t,-C,-s,--user,--User,--group,--Group,--tty,--sid:names^some
         --sort:columns -k:columns --forest --headers --no-headers --no-heading
-        --cols,--columns,--width,--rows,--lines:number --cumulative --info | letters? / letters columns
+        --cols,--columns,--width,--rows,--lines:number --cumulative --info | letters? / letters columns | =f|w|ww?
     """,
     "kill": """
         !w %one -l,-L,--list@1 -s,-n:signal -# -HUP -INT -QUIT -KILL -TERM -USR1 -USR2 -STOP -CONT -TSTP -ABRT -ALRM
@@ -102,6 +105,8 @@ SYSTEM: Table = {
     "getconf": "-a | name? / name listed",
     "ip": {
         "": "-4,-6,-br,-brief,-c,-color,-d,-details,-o,-oneline,-s,-statistics,-j,-json,-p,-pretty %words",
-        "a addr address link l route r neigh n rule": {"": "%alone", "show list ls": "| name*"},
+        "a addr address link l route r neigh n rule": {"": "%alone", "show list ls": "| name*", "get": "| address"},
     },
+    "ifconfig": "-as | name?",
+    "route": "-ne -nee. |",
 }

@@ -115,7 +115,7 @@ TEXT: Table = with_groups(
             --vimgrep --json --stats --no-stats --passthru --passthrough --crlf --mmap --no-mmap --line-buffered
             --block-buffered --debug --trace --no-unicode --auto-hybrid-regex --glob-case-insensitive --no-require-git
             --include-zero --binary --no-binary --no-encoding --no-pre --no-search-zip --no-context-separator
-            --pcre2-version | pattern read* | read* | listed*
+            --pcre2-version | pattern read* | read* | walked*
         """,
         "diff": """
             -abBcdeEinNpqrstTuwyZ -CU:number --context,--unified?number -F,--show-function-line:pattern
@@ -147,6 +147,26 @@ TEXT: Table = with_groups(
             --stream-errors --seq --indent:number --arg:name+pattern --argjson:name+pattern --slurpfile:name+read
             --rawfile:name+read --args@1 --jsonargs@1 | jq undashed* | jq pattern*
         """,
+        # Two programs have this name. For one of them, -s writes files.
+        "yq": """
+            -rPCMNejyYn -o,--output-format:name -p,--input-format:name -i,--inplace,--in-place!o --raw-output
+            --prettyPrint --unwrapScalar --no-colors --colors --exit-status --null-input --yaml-output | jq read* /
+            =e|eval jq read*
+        """,
+        "openssl": {
+            "": "",
+            "version": "-a -v -d -p -b -o -f %words |",
+            "dgst": """
+                %words -sha1 -sha224 -sha256 -sha384 -sha512 -sha3-256 -sha3-512 -md5 -blake2b512 -blake2s256 -hex -r -c
+                -binary | read*
+            """,
+            "sha1 sha256 sha384 sha512 md5": "%words -hex -r -c -binary | read*",
+            "rand": "%words -hex -base64 | number",
+            "x509": """
+                %words -in:read -inform:name -noout -text -subject -issuer -dates -enddate -startdate -fingerprint
+                -sha256 -sha1 -serial -pubkey -email -hash -modulus -checkend:number -ext:names -nameopt:names |
+            """,
+        },
         "md5sum sha1sum sha224sum sha256sum sha384sum sha512sum b2sum b3sum cksum sum shasum": "+checksum",
         "md5": "-qrpn -s:text | read*",
         "base64 base32 basenc": """
