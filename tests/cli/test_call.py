@@ -286,7 +286,7 @@ def test_an_answer_has_to_be_json(defserve: Run, text: str):
 
 def test_what_a_person_declined_is_said_to_them(defserve: Run, folder: Path, person: Callable[..., None]):
     (folder / "todo.py").write_text(TODO.format(confirm="auto"))
-    person("y\n", "\n")
+    person("y\n", "\n", "/decline\n")
     assert defserve("call", "todo.py", "rename").err.endswith("error: you declined: The new name?\n")
 
 

@@ -10,8 +10,8 @@ from defserve.wire.messages import INTERNAL_ERROR, Id, Params
 if TYPE_CHECKING:
     from defserve.core.call import Call
 
-TOO_MANY_CALLS = -32029
-"""There was no room for the call. Transports that have a status for it recognise it by this code."""
+TOO_MANY_CALLS = 429
+"""Tells a transport that there was no room for the call. It is never sent: codes of our own are forbidden there."""
 LONGEST_TRACEBACK = 32_000
 
 

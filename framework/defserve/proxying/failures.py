@@ -9,6 +9,7 @@ import logging
 from typing import TYPE_CHECKING, Any
 
 from defserve.errors import Draining, PeerError, PeerGone, PeerTimeout, ProtocolError, Refused, ToolError
+from defserve.protocols.mcp.failures import is_busy_error, relayable_code
 from defserve.protocols.mgp.errors import (
     ResourceExhausted,
     ServerNotReady,
@@ -123,15 +124,23 @@ def malformed(id: str, member: str) -> UpstreamError:
 
 
 def relayed(id: str, error: dict[str, Any], secrets: Secrets) -> RelayedError:
-    """A backend's own error, as it came, with its name."""
-    code, message, data = error.get("code"), error.get("message"), secrets.hidden_in(error.get("data"))
+    """A backend's own error, as it came, with its name.
+
+    A code that nobody may send on becomes an internal error, and is told as `inner_code`.
+    """
+    given, message, data = error.get("code"), error.get("message"), secrets.hidden_in(error.get("data"))
+    code = given if isinstance(given, int) and not isinstance(given, bool) else INTERNAL_ERROR
     fields: dict[str, Any] = data if is_object(data) else {} if data is None else {"detail": data}
     if is_array(pages := fields.get("elicitations")):  # the pages that a person has to visit first
         named = [with_asker(id, "elicitation/create", page) if is_object(page) else page for page in pages]
         fields = {**fields, "elicitations": named}
+    if is_busy_error(code, fields):
+        fields = {"retry_after_ms": RETRY_MS, **fields}
+    if (relayable := relayable_code(code)) != code:
+        fields = {**fields, "inner_code": code}
     return RelayedError(
         secrets.hidden_in(message) if isinstance(message, str) else f"server {id!r} gave an error without a message",
-        code=code if isinstance(code, int) and not isinstance(code, bool) else INTERNAL_ERROR,
+        code=relayable,
         data=_named(fields, id),
     )
 

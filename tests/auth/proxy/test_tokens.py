@@ -9,7 +9,7 @@ import pytest
 from defserve.auth.proxy import grants
 from defserve.stores.memory import MemoryStore
 from defserve.stores.store import StoreChange, StoreUnavailable
-from tests.auth.proxied import URL, call, proxy, visiting
+from tests.auth.proxied import URL, call, everything, proxy, visiting
 from tests.auth.vendor import FakeVendor
 from tests.rows import for_each_row
 
@@ -59,7 +59,7 @@ async def test_a_code_that_is_used_twice_takes_back_what_it_gave(monkeypatch: py
 
 async def test_a_refresh_gives_new_tokens_and_asks_the_vendor(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(grants, "KEPT_SECONDS", 0.0)
-    async with visiting(scopes=["a"], optional_scopes=["b"]) as visit:
+    async with visiting(scopes=["a"], optional_scopes=["b"], scopes_for=everything) as visit:
         first = await visit.tokens(scope="a b")
         second = (await visit.refresh(first["refresh_token"], resource=URL)).json()
         assert second["refresh_token"] != first["refresh_token"] and second["scope"] == "a b"

@@ -20,6 +20,7 @@ from defserve.auth.proxy.errors import OAuthError
 from defserve.auth.proxy.fields import form_of, needed
 from defserve.auth.proxy.grants import PENDING_SECONDS, Grants, UserGrant
 from defserve.auth.proxy.requests import AuthorizationRequest, same_resource
+from defserve.auth.proxy.scope_rule import ScopeRule
 from defserve.auth.proxy.seals import Seals
 from defserve.auth.proxy.vendors.login import VendorLogin
 from defserve.auth.site import SiteRequest
@@ -46,10 +47,11 @@ class ProxyTokens:
         clients: ClientDirectory,
         login: VendorLogin,
         allows: Allows,
+        rule: ScopeRule,
     ) -> None:
         self.audiences, self.issuers = (resource,), (issuer,)
         self._seals, self._grants, self._clients, self._login = seals, grants, clients, login
-        self._allows = allows
+        self._allows, self._rule = allows, rule
 
     # -- at the server -----------------------------------------------------------------------------------
 
@@ -148,6 +150,7 @@ class ProxyTokens:
         scopes = tuple(filter(is_scope, form["scope"].split(" "))) if form.get("scope") else grant.scopes
         if not set(scopes) <= set(grant.scopes):
             raise OAuthError("invalid_scope", "a refresh cannot add scopes; sign in again for more")
+        scopes = await self._rule.grant_scopes(grant.claims, scopes)
         renewed = await self._grants.renew(grant, await self._renewed_at_vendor(grant))
         if renewed is None:
             await self._grants.end(grant.id)

@@ -106,7 +106,7 @@ class PreparedAnswers:
         raise self.unanswered
 
     def _prepared(self, answer: Any, message: str, schema: dict[str, Any]) -> dict[str, Any]:
-        """Raises UsageError for fields that the question does not have: they would count as no answer."""
+        """Raises UsageError for fields that the question does not have, or needs: they would count as no answer."""
         fields = list(object_of(schema.get("properties")))
         if not is_object(answer) and len(fields) == 1:
             return {fields[0]: answer}
@@ -114,10 +114,18 @@ class PreparedAnswers:
             problem = f"the question {message!r} has {len(fields)} fields, and {json.dumps(answer)} is one value"
         elif fields and (unknown := [name for name in answer if name not in fields]):
             problem = f"the question {message!r} has no field {unknown[0]!r}"
+        elif lacking := [name for name in _needed_fields(schema) if name not in answer]:
+            problem = f"the question {message!r} needs the field {lacking[0]!r}"
         else:
             return answer
         self.unanswered = UsageError(problem, fix=f"write {_option(schema)}")
         raise self.unanswered
+
+
+def _needed_fields(schema: dict[str, Any]) -> list[str]:
+    """The required fields of a form that have no default."""
+    properties = object_of(schema.get("properties"))
+    return [name for name in schema.get("required") or [] if "default" not in object_of(properties.get(name))]
 
 
 def _option(schema: dict[str, Any]) -> str:

@@ -12,10 +12,9 @@ from defserve.protocols.mcp.apps.policy import allowed_features, content_policy
 from defserve.protocols.mcp.failures import SERVER_KEY
 from defserve.version import VERSION
 from defserve.wire.jsonvalue import is_array
-from defserve.wire.messages import INVALID_PARAMS, METHOD_NOT_FOUND
+from defserve.wire.messages import INTERNAL_ERROR, INVALID_PARAMS, METHOD_NOT_FOUND
 
 PROTOCOL: Final = "2026-01-26"
-NOT_ALLOWED = -32000
 MOST_RECEIVED: Final = 1000
 # Requests that a host only takes note of. Their answer is empty.
 NOTED: Final = frozenset(("ping", "ui/open-link", "ui/message", "ui/update-model-context"))
@@ -201,7 +200,7 @@ def _note(method: str, params: Json) -> Json:
 
 
 def _refusal() -> Json:
-    return _error(NOT_ALLOWED, "The user did not allow this")
+    return _error(INTERNAL_ERROR, "The user did not allow this")
 
 
 def _error(code: int, message: str) -> Json:

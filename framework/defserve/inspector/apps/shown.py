@@ -15,13 +15,13 @@ from defserve.host.conversation import Progress
 from defserve.host.fields import Json, object_of, text_of
 from defserve.inspector.protocol import BadMessage
 from defserve.inspector.questions import Questions
+from defserve.wire.messages import INTERNAL_ERROR
 
 LONGEST_CALL: Final = 24 * 3600.0
 LONGEST_MESSAGE: Final = 1024 * 1024
 LONGEST_URL: Final = 8_192
 MOST_PENDING: Final = 16
 MOST_APPS: Final = 16
-BUSY: Final = -32000
 MODES: Final = ("inline", "fullscreen")
 CONTEXT: Final = ("theme", "styles", "displayMode", "containerDimensions", "locale", "timeZone", "platform")
 """What a page says about itself to a view."""
@@ -64,7 +64,7 @@ class ShownApp:
             raise BadMessage(f"the view sent a message of more than {LONGEST_MESSAGE:,} bytes")
         asked = object_of(message)
         if self._pending >= MOST_PENDING and "id" in asked:
-            error = {"code": BUSY, "message": f"{MOST_PENDING} requests of this view wait already"}
+            error = {"code": INTERNAL_ERROR, "message": f"{MOST_PENDING} requests of this view wait already"}
             return [{"jsonrpc": "2.0", "id": asked["id"], "error": error}]
         self._pending += 1
         try:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, MutableMapping
+from collections.abc import Awaitable, Callable, Mapping, MutableMapping
 from typing import Any, TypeAlias
 
 from defserve.auth.live.bearers import BearerCredential, LiveBearers
@@ -185,10 +185,10 @@ class Exchange(ClientOutbox):
         else:
             await self.respond(status, text.encode(), headers, plain=True)
 
-    def error(self, code: int, text: str, id: Id | None = None) -> bytes:
-        """A JSON-RPC error. Clients do not read one without an id, so an unknown id is null."""
-        data = self.refusal(code, text) if self.refusal is not None else None
-        error = {"code": code, "message": text} | ({"data": data} if data is not None else {})
+    def error(self, code: int, text: str, id: Id | None = None, about: Mapping[str, Any] | None = None) -> bytes:
+        """A JSON-RPC error. Clients do not read one without an id, so an unknown id is null. `about` is in its data."""
+        data = {**((self.refusal(code, text) if self.refusal is not None else None) or {}), **(about or {})}
+        error = {"code": code, "message": text} | ({"data": data} if data else {})
         return encode({"jsonrpc": "2.0", "id": id, "error": error})
 
     async def respond(

@@ -37,7 +37,9 @@ LIST_EXAMPLES: Final = """  defserve keys list
 """
 REVOKE_EXAMPLES: Final = """  defserve keys revoke 1f2e3d4c5b6a7988
 """
-ALLOW_HELP: Final = "a permission: ToolInvoke(TOOL), ToolRead(TOOL), ToolsListAll, AdminRead, AdminWrite; repeatable"
+ALLOW_HELP: Final = (
+    "a permission: ToolInvoke(TOOL), ToolRead(TOOL), ToolsListAll, MetricsRead, AdminRead, AdminWrite; repeatable"
+)
 
 COLUMNS: Final = ("id", "principal", "created", "last used", "expires", "may", "rates")
 
@@ -52,7 +54,7 @@ def create(argv: list[str]) -> int:
     parser = CommandParser("defserve keys create", "Make a key. It is shown once.", CREATE_EXAMPLES)
     parser.add_argument("principal", help="who the key is for")
     parser.add_argument("--allow", action="append", default=[], metavar="PERMISSION", help=ALLOW_HELP)
-    parser.add_argument("--no-tools", action="store_true", help="it may call no tool: a key for metrics, for example")
+    parser.add_argument("--no-tools", action="store_true", help="it may call no tool, and is made all the same")
     parser.add_argument("--scope", action="append", default=[], metavar="SCOPE", help="a scope of the key; repeatable")
     parser.add_argument("--expires", type=seconds, metavar="TIME", help="how long it is valid: 90s, 15m, 12h, 30d, 4w")
     parser.add_argument("--per-minute", type=positive, metavar="N", help="calls per minute, and the largest burst")
