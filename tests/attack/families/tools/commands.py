@@ -7,13 +7,16 @@ from pathlib import Path
 from typing import Any
 
 from defserve.guard import network, shell
-from tests.attack.trial import Family, Trial
+from tests.attack.controls.tools import pass_every_command
+from tests.attack.trial import Control, Family, Trial
 
 FAMILY = Family("commands")
 OWN = Path(__file__).parents[2] / "corpora"
 KNOWN = Path(__file__).parents[3] / "guard" / "corpora"
 FALSE_ALARMS = 0.01
 """How many everyday commands may be refused."""
+
+PASSES = Control(pass_every_command, "passes", here=True)
 
 Case = dict[str, Any]
 
@@ -37,7 +40,7 @@ def _groups() -> dict[str, list[Case]]:
 
 
 for _note, _cases in _groups().items():
-    FAMILY.add(_note, lambda trial, cases=_cases: attacks(trial, cases))
+    FAMILY.add(_note, lambda trial, cases=_cases: attacks(trial, cases), PASSES)
 
 
 @FAMILY.attack("everyday commands")
