@@ -6,7 +6,13 @@ import json
 from collections.abc import Sequence
 
 from tests.attack.arena import Kind, Served
-from tests.attack.controls.http import open_the_gate, take_any_host, take_any_origin, take_any_target, take_any_type
+from tests.attack.controls.http import (
+    open_the_gate,
+    take_any_host,
+    take_any_host_in_a_target,
+    take_any_origin,
+    take_any_type,
+)
 from tests.attack.families.parsers import on_both
 from tests.attack.speaking.http import Wire
 from tests.attack.speaking.mcp import STATELESS, Caller, message, stateless_params, tool_call, works
@@ -198,7 +204,7 @@ def simple_requests(trial: Trial, kind: Kind) -> None:
 
 
 on_both(FAMILY, "foreign hosts", host, controls=[Control(take_any_host, "the call ran")])
-on_both(FAMILY, "request targets", target, controls=[Control(take_any_target, "the call ran")])
+on_both(FAMILY, "request targets", target, controls=[Control(take_any_host_in_a_target, "the call ran")])
 on_both(FAMILY, "origins", origin, controls=[Control(take_any_origin, "the call ran")])
 on_both(FAMILY, "every route", every_route, ALL, controls=[Control(open_the_gate, ": 200$")])
 on_both(FAMILY, "requests a page may send", simple_requests, ALL, controls=[Control(take_any_type, "the call ran")])
