@@ -94,7 +94,9 @@ def take_trailers_for_headers(patch: Patch) -> None:
 
 
 def go_on_after_the_last_request(patch: Patch) -> None:
+    """`Connection: close` counts for nothing, and what is no request is skipped."""
     _read_as(patch, rb"connection: close\r\n", b"")
+    _read_as(patch, rb"x{2,}$", b"")
 
 
 # -- bounds: bytes, times, turns ------------------------------------------------------------------------
@@ -118,6 +120,7 @@ def take_any_amount(patch: Patch) -> None:
 def keep_every_chunk(patch: Patch) -> None:
     """Each piece of a body is kept as the message that it came in."""
     kept: list[Any] = []
+    wait_for_bodies(patch)
 
     def make_httptools(take: Any) -> Any:
         def on_body(self: Any, body: bytes) -> None:

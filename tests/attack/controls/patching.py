@@ -10,6 +10,7 @@ from importlib import import_module
 from typing import Any
 
 VARIABLE = "ATTACK_WITHOUT"
+Removal = Callable[["Patch"], None]
 
 
 class Patch:
@@ -56,6 +57,10 @@ class Patch:
         old = table[key]
         table[key] = value
         self._undone.append(lambda: table.__setitem__(key, old))
+
+    def when_undone(self, action: Callable[[], object]) -> None:
+        """Call this when all is put back; for a cache, say."""
+        self._undone.insert(0, lambda: (action(), None)[1])
 
     def undo(self) -> None:
         while self._undone:

@@ -82,6 +82,7 @@ def after_the_end(trial: Trial, kind: Kind) -> None:
         while sent < 30 * MEGABYTE and wire.send(b"x" * 60_000):
             sent += 60_000
         wire.response(5)
+        wire.closes_within(1)
     trial.expect(sent < TAKEN, f"{sent / MEGABYTE:.0f} MB were taken after the last request")
     trial.expect(not served.has_marked(word), "a request behind `Connection: close` ran")
 
