@@ -119,3 +119,42 @@ def wait_for_programs(patch: Patch) -> None:
 
 
 # -- what is shipped, written and believed --------------------------------------------------------------
+
+
+def ship_private_files(patch: Patch) -> None:
+    """No name of a file is private."""
+    patch.set("defserve.tooling.packaging.private_files:private_kind", lambda path: None)
+
+
+def ship_secrets(patch: Patch) -> None:
+    """What a file holds is not looked at."""
+    patch.set("defserve.tooling.packaging.secret_contents:secret_kind", lambda file: None)
+
+
+def take_any_server_name(patch: Patch) -> None:
+    patch.set("defserve.host.clients.server_names:checked_server_name", lambda name: name)
+
+
+def take_any_project_name(patch: Patch) -> None:
+    patch.set("defserve.tooling.scaffold.questions:TemplateQuestions.check", lambda self, name, answer: None)
+
+
+def believe_any_signature(patch: Patch) -> None:
+    from types import SimpleNamespace
+
+    def make(module: Any) -> Any:
+        return SimpleNamespace(digest=module.digest, compare_digest=lambda one, other: True)
+
+    patch.wrap("defserve.stores.audit.chain:hmac", make)
+
+
+def ask_no_anchor(patch: Patch) -> None:
+    patch.set("defserve.stores.audit.chain:_anchored", lambda anchors, path, keys: ({}, ""))
+
+
+def write_for_everybody(patch: Patch) -> None:
+    def make(open: Any) -> Any:
+        return lambda path, flags, mode=0o777, **more: open(path, flags, 0o644 if mode == 0o600 else mode, **more)
+
+    patch.wrap("os:open", make)
+    patch.set("os:fchmod", lambda file, mode: None)
