@@ -33,6 +33,8 @@ class FakeVendor:
         """Claims of the ID token that are changed; None leaves one out."""
         self.metadata: dict[str, Any] = {"authorization_response_iss_parameter_supported": True}
         self.is_shut = False
+        self.mistakes: list[Exception] = []
+        """What `answer` raised. To who asked it looks like a connection that broke, and a test may take it for more."""
 
     def sign_in(self, url: str) -> str:
         """A browser comes with this URL, and its user signs in. Returns where the browser is sent."""
@@ -102,7 +104,7 @@ def _json(fields: dict[str, Any], status: int = 200) -> HttpAnswer:
 
 @contextmanager
 def vendor_at_address() -> Iterator[FakeVendor]:
-    """A vendor that other processes reach, on a port of its own."""
+    """A vendor that other processes reach, on a port of its own. Raises RuntimeError at its end if it broke itself."""
     vendor = FakeVendor()
 
     class Handler(http.server.BaseHTTPRequestHandler):
@@ -114,7 +116,11 @@ def vendor_at_address() -> Iterator[FakeVendor]:
             self._reply(HttpRequest(self.path, dict(parse_qsl(form))))
 
         def _reply(self, request: HttpRequest) -> None:
-            answer = vendor.answer(request)
+            try:
+                answer = vendor.answer(request)
+            except Exception as mistake:
+                vendor.mistakes.append(mistake)
+                raise
             self.send_response(answer.status)
             for name, value in answer.headers.items():
                 self.send_header(name, value)
@@ -133,3 +139,5 @@ def vendor_at_address() -> Iterator[FakeVendor]:
         finally:
             server.shutdown()
             thread.join()
+    if vendor.mistakes:
+        raise RuntimeError("the vendor of the test is broken") from vendor.mistakes[0]

@@ -37,7 +37,11 @@ MODULES = (
 )
 
 
+def families() -> dict[str, Family]:
+    """Every family, by the module that it is in."""
+    return {f"{__name__}.{name}": import_module(f"{__name__}.{name}").FAMILY for name in MODULES}
+
+
 def attacks() -> list[Attack]:
     """Every attack, family by family."""
-    found: list[Family] = [import_module(f"{__name__}.{name}").FAMILY for name in MODULES]
-    return [attack for family in found for attack in family.attacks]
+    return [attack for family in families().values() for attack in family.attacks]

@@ -112,7 +112,7 @@ def _(trial: Trial) -> None:
     folder = trial.arena.folder
     env = {**trial.arena.environment, "ATTACK_MARKS": str(folder / "marks"), "ATTACK_FOLDER": str(folder)}
     sent = messages()
-    with Pipe([sys.executable, "-m", "defserve", "dev", str(SERVERS / "open.py")], env) as pipe:
+    with Pipe([*trial.arena.python, "defserve", "dev", str(SERVERS / "open.py")], env) as pipe:
         pipe.open()
         for at in range(0, len(sent), 200):
             pipe.say(*good_ones(sent[at : at + 200]))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import threading
 import time
 
@@ -19,7 +18,7 @@ SECONDS = 60.0
 def started(trial: Trial, server: str = "open") -> Pipe:
     folder = trial.arena.folder
     env = {**trial.arena.environment, "ATTACK_MARKS": str(folder / "marks"), "ATTACK_FOLDER": str(folder)}
-    return Pipe([sys.executable, "-m", "defserve", "run", str(SERVERS / f"{server}.py")], env)
+    return Pipe([*trial.arena.python, "defserve", "run", str(SERVERS / f"{server}.py")], env)
 
 
 def replies(pipe: Pipe, wanted: set[int], answer: bool = False) -> dict[int, Json]:

@@ -185,7 +185,7 @@ METADATA = "/.well-known/openid-configuration"
 def _(trial: Trial) -> None:
     good, bad = KEYS["A"], KEYS["B"]
 
-    def described(issuer: str, **changed: Any) -> Pages:
+    def described(issuer: str, /, **changed: Any) -> Pages:
         keys = key_set(jwk(good, "ES256", kid="k"))
         return {METADATA: {"issuer": issuer, "jwks_uri": f"{issuer}/keys", **changed}, "/keys": keys, "/theirs": keys}
 

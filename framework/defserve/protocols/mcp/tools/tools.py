@@ -233,15 +233,18 @@ class Tools:
             raise
         except Exception as raised:
             error = ungrouped(raised)
-            if isinstance(error, ResultMismatch):
-                error = _placed(error, tool)
-            if is_missing_capability(error, dialect_of(call).stateless):
-                raise error from None
-            if (worded := call.terms.table.failure(call, error)) is None:
-                return tool_failure(call, error)
-            if "result" not in worded:
-                raise error from None  # only the session can answer with an error; it makes the reply again
-            return worded["result"]
+            try:
+                if isinstance(error, ResultMismatch):
+                    error = _placed(error, tool)
+                if is_missing_capability(error, dialect_of(call).stateless):
+                    raise error from None
+                if (worded := call.terms.table.failure(call, error)) is None:
+                    return tool_failure(call, error)
+                if "result" not in worded:
+                    raise error from None  # only the session can answer with an error; it makes the reply again
+                return worded["result"]
+            finally:
+                del error  # its traceback refers to this frame: the arguments would wait for the garbage collector
 
     async def _run_staged(
         self, call: Call, tool: Tool, arguments: Params | None, seconds: float, pipeline: Pipeline
