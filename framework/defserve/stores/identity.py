@@ -64,6 +64,16 @@ def identify_server(name: str, *, namespace: str | None = None, url: str = "") -
     return ServerIdentity("url", _normalize_url(url)) if url else ServerIdentity("name", name)
 
 
+def check_owner(what: str, owner: ServerIdentity | None, identity: ServerIdentity) -> ServerIdentity:
+    """The server that something is given to. Raises UsageError if its `owner` is another one."""
+    if owner is not None and owner != identity:
+        raise UsageError(
+            f"{what} belongs to the server {owner.label}, and is given to {identity.label} too",
+            fix="make one for each server, or give the servers one namespace: Server(…, namespace=…)",
+        )
+    return identity
+
+
 def parse_identity(text: str) -> ServerIdentity:
     """The identity that a command line names: a server's name, its URL, or a label such as `namespace=staging`."""
     source, equals, value = text.partition("=")
@@ -80,8 +90,8 @@ def _normalize_url(url: str) -> str:
 class ServerStore:
     """The part of a store that is one server's: a Store whose spaces all name it.
 
-    `default` is its identity until `bind_server` says another one. Without either, only a store in the memory of this
-    process can be used; any other raises UsageError, in which `what` is the thing that was given to no server.
+    Until it has an identity, only a store in the memory of this process can be used. Any other raises UsageError, in
+    which `what` is the thing that was given to no server.
     """
 
     __slots__ = ("raw", "_identity", "_prefix", "_what")
@@ -100,12 +110,7 @@ class ServerStore:
 
     def bind_server(self, identity: ServerIdentity) -> None:
         """Say whose part it is. Raises UsageError if it is another server's already."""
-        if self._identity not in (None, identity):
-            raise UsageError(
-                f"{self._what} belongs to the server {self.identity.label}, and is given to {identity.label} too",
-                fix="make one for each server, or give the servers one namespace: Server(…, namespace=…)",
-            )
-        self._identity = identity
+        self._identity = check_owner(self._what, self._identity, identity)
         if self._prefix is None:
             self._prefix = identity.make_prefix()
 
@@ -181,14 +186,19 @@ class ServerStore:
             return NOBODY.make_prefix()
         raise UsageError(
             f"{self._what} was given to no server, so nothing says whose values these are",
-            fix="give it to Server(…) first, or name the server: server='notes'",
+            fix="give it to Server(…) first; ApiKeys and DeniedTokens may name the server: server='notes'",
         )
 
 
 def server_store(store: str | Store, identity: ServerIdentity | None, *, what: str = "this store") -> ServerStore:
-    """The part of a store, or of the store at an address, that is a server's. Raises UsageError for a bad address."""
+    """The part of a store, or of the store at an address, that is a server's. Raises UsageError for a bad address.
+
+    What is another server's part already stands for the whole store. Without an identity it stays as it is.
+    """
     if isinstance(store, ServerStore):
-        return store
+        if identity in (None, store.identity):
+            return store
+        store = store.raw
     if isinstance(store, str):
         from defserve.stores.open import open_store
 
