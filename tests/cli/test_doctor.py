@@ -103,3 +103,23 @@ def test_the_version_names_what_it_runs_on(defserve: Run):
     assert defserve("version").out.startswith(f"defserve {VERSION}, {platform.python_implementation()} ")
     about = json.loads(defserve("version", "--json").out)
     assert (about["defserve"], about["python"]) == (VERSION, platform.python_version())
+
+
+@pytest.mark.parametrize(
+    ("variables", "state"),
+    [
+        ({}, "unused"),
+        ({"DEFSERVE_SECRET": "s" * 32}, "missing"),
+        ({"DEFSERVE_SECRET": "s" * 32, "DEFSERVE_NAMESPACE": "staging"}, "ok"),
+    ],
+)
+def test_two_deployments_of_one_name_are_told_that_they_need_a_namespace(
+    variables: dict[str, str], state: str, monkeypatch: pytest.MonkeyPatch
+):
+    for name in ("DEFSERVE_SECRET", "DEFSERVE_NAMESPACE"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    found = doctor._namespace()
+    assert found.state == state and "DEFSERVE_NAMESPACE" in found.about
+    assert ("DEFSERVE_NAMESPACE" in found.fix) == (state == "missing")

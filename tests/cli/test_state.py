@@ -321,3 +321,36 @@ def test_a_content_that_cannot_be_read_changes_nothing(
 def test_a_tree_that_is_not_there_is_met_with_the_nearest(defserve: Run, kept: Kept):
     assert "did you mean 'notes.edit'?" in defserve("state", "show", kept.address, "--set", "note.edit").err
     assert "did you mean 'alice'?" in defserve("state", "show", kept.address, "--owner", "alcie").err
+
+
+# -- what names no server --------------------------------------------------------------------------------
+
+
+def test_what_0_1_0_kept_is_given_to_a_server(defserve: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.delenv(VARIABLE, raising=False)
+    path = tmp_path / "store.db"
+    path.write_bytes((Path(__file__).parents[1] / "stores" / "formats" / "0.1.0" / "store.db").read_bytes())
+    path.chmod(0o600)
+    refused = defserve("state", "list", f"sqlite:///{path}")
+    assert refused.code != 0 and "defserve state adopt STORE --server NAME" in refused.err
+    assert "required: --server" in defserve("state", "adopt", f"sqlite:///{path}").err
+    given = shown(defserve("state", "adopt", f"sqlite:///{path}", "--server", "namespace=staging", "--json"))
+    assert given["server"] == "namespace=staging" and given["spaces"] > 2
+    assert "intact:" in defserve("state", "verify", f"sqlite:///{path}").out
+    again = defserve("state", "adopt", f"sqlite:///{path}", "--server", "notes")
+    assert again.code != 0 and "has nothing of defserve 0.1.0" in again.err
+
+
+def test_the_state_of_several_servers_is_looked_at_one_by_one(defserve: Run, kept: Kept):
+    async def fill() -> None:
+        store = server_store(kept.address, ServerIdentity("name", "payroll"))
+        trees = CheckpointStore(store, secret=b"s" * 32)
+        await trees.commit(await trees.hold(TreeKey("salaries", "eve")), {"a": 1})
+        await store.close()
+
+    asyncio.run(fill())
+    refused = defserve("state", "list", kept.address)
+    assert refused.code != 0 and "values of 2 servers: name=notes, name=payroll" in refused.err
+    (row,) = shown(defserve("state", "list", kept.address, "--server", "payroll", "--json"))
+    assert row["featureSet"] == "salaries"
+    assert len(shown(defserve("state", "list", kept.address, "--server", "notes", "--json"))) == 3
