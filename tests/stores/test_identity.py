@@ -35,10 +35,11 @@ pytestmark = pytest.mark.anyio
 PACKAGE = Path(defserve.__file__).parent
 NOTES, PAYROLL = ServerIdentity("name", "notes"), ServerIdentity("name", "payroll")
 
-IDENTITIES = st.builds(
-    ServerIdentity,
-    st.sampled_from(["namespace", "url", "name"]),
-    st.text(st.characters(codec=None), max_size=12) | st.text(":=%/nameurl", max_size=12),
+TEXTS = st.text(st.characters(codec=None), max_size=12) | st.text(":=%/,nameurl", max_size=12)
+IDENTITIES = st.builds(ServerIdentity, st.sampled_from(["namespace", "name"]), TEXTS, st.just("")) | st.builds(
+    lambda path, name: ServerIdentity("url", f"https://a.example/{path}".rstrip("/"), name),
+    st.text("abc,=%/", max_size=8),
+    TEXTS,
 )
 
 
@@ -48,11 +49,13 @@ IDENTITIES = st.builds(
 def test_a_server_is_known_by_its_namespace_else_its_url_else_its_name(monkeypatch: pytest.MonkeyPatch):
     url = "https://Tools.Example.com/mcp/"
     assert identify_server("notes") == NOTES
-    assert identify_server("notes", url=url) == ("url", "https://tools.example.com/mcp")
+    assert identify_server("notes", url=url) == ("url", "https://tools.example.com/mcp", "notes")
+    # Servers of different names may have one audience.
+    assert identify_server("notes", url=url) != identify_server("payroll", url=url)
     monkeypatch.setenv("DEFSERVE_NAMESPACE", "staging")
-    assert identify_server("notes", url=url) == ("namespace", "staging")
-    assert identify_server("notes", namespace="production", url=url) == ("namespace", "production")
-    assert identify_server("notes", namespace="") == ("namespace", "staging")
+    assert identify_server("notes", url=url) == ("namespace", "staging", "")
+    assert identify_server("notes", namespace="production", url=url) == ("namespace", "production", "")
+    assert identify_server("notes", namespace="") == ("namespace", "staging", "")
 
 
 @given(IDENTITIES, IDENTITIES, st.sampled_from(sorted(spaces.TABLE)), st.sampled_from(sorted(spaces.TABLE)))
@@ -72,6 +75,7 @@ def test_no_two_identities_have_a_key_or_a_seal_in_common(one: ServerIdentity, o
     [
         ("notes", NOTES),
         ("https://a.example/mcp/", ServerIdentity("url", "https://a.example/mcp")),
+        ("https://a.example/mcp,notes", ServerIdentity("url", "https://a.example/mcp", "notes")),
         ("namespace=staging", ServerIdentity("namespace", "staging")),
         ("name=a%3Ab", ServerIdentity("name", "a:b")),
         ("other=x", ServerIdentity("name", "other=x")),
@@ -108,7 +112,16 @@ async def test_the_server_that_a_command_means_is_named_or_the_only_one(monkeypa
     with pytest.raises(UsageError, match="values of 2 servers: name=notes, name=payroll"):
         await choose_server(raw, None)
     monkeypatch.setenv("DEFSERVE_NAMESPACE", "staging")
-    assert await choose_server(raw, None) == ("namespace", "staging")
+    assert await choose_server(raw, None) == ("namespace", "staging", "")
+
+
+async def test_a_url_names_the_only_server_that_has_it():
+    raw, url = MemoryStore(), "https://a.example/mcp"
+    with pytest.raises(UsageError, match="--server https://a.example/mcp,NAME"):
+        await choose_server(raw, url)
+    identity = ServerIdentity("url", url, "notes")
+    await ServerStore(raw, identity).change(StoreChange(API_KEYS, {"a": b"1"}))
+    assert await choose_server(raw, url) == identity
 
 
 async def test_what_is_given_to_no_server_is_kept_in_memory_alone(tmp_path: Path):

@@ -2,7 +2,8 @@
 
 A server is known by its namespace, else by its resource URL, else by its name. Servers that share a Redis, a file or a
 secret therefore share nothing else. Processes of one server have one identity, and share everything. It never depends
-on what a client sends, or on the port that is served.
+on what a client sends, or on the port that is served. A URL counts together with the name, because servers of different
+names may be given one audience.
 
     server:name=notes:state:["notes.edit","alice"]      a space of a store
     defserve:server:name=notes:shared:session:…         a key of the Redis through which processes share sessions
@@ -30,15 +31,16 @@ IdentitySource = Literal["namespace", "url", "name", "none"]
 
 
 class ServerIdentity(NamedTuple):
-    """Which server something belongs to. `source` says what it is known by."""
+    """Which server something belongs to. `source` says what it is known by; `name` stands beside a URL only."""
 
     source: IdentitySource
     value: str
+    name: str = ""
 
     @property
     def label(self) -> str:
-        """The identity as one word, for keys and for people: `name=notes`."""
-        return f"{self.source}={quote(self.value, safe='', errors='surrogatepass')}"
+        """The identity as one word, for keys and for people: `name=notes`, `url=https%3A%2F%2F…,notes`."""
+        return f"{self.source}={_quote(self.value)}{',' if self.name else ''}{_quote(self.name)}"
 
     def make_prefix(self, base: str = "") -> str:
         """What every key of this server begins with, after `base`."""
@@ -48,7 +50,8 @@ class ServerIdentity(NamedTuple):
         """The key, of 32 bytes, that seals values of this server for one purpose. No other pair has the same one."""
         import hmac
 
-        parts = (_LABEL, self.source.encode(), self.value.encode("utf-8", "surrogatepass"), purpose.encode())
+        texts = (self.source, self.value, self.name, purpose)
+        parts = (_LABEL, *(text.encode("utf-8", "surrogatepass") for text in texts))
         # Each part has its length before it, so that no two lists of parts have the same bytes.
         return hmac.digest(secret, b"".join(len(part).to_bytes(8, "big") + part for part in parts), "sha256")
 
@@ -61,7 +64,11 @@ def identify_server(name: str, *, namespace: str | None = None, url: str = "") -
     """The identity of a server. Without a `namespace`, the variable DEFSERVE_NAMESPACE names one."""
     if given := namespace or os.environ.get(VARIABLE):
         return ServerIdentity("namespace", given)
-    return ServerIdentity("url", _normalize_url(url)) if url else ServerIdentity("name", name)
+    return ServerIdentity("url", _normalize_url(url), name) if url else ServerIdentity("name", name)
+
+
+def _quote(text: str) -> str:
+    return quote(text, safe="", errors="surrogatepass")
 
 
 def check_owner(what: str, owner: ServerIdentity | None, identity: ServerIdentity) -> ServerIdentity:
@@ -75,11 +82,18 @@ def check_owner(what: str, owner: ServerIdentity | None, identity: ServerIdentit
 
 
 def parse_identity(text: str) -> ServerIdentity:
-    """The identity that a command line names: a server's name, its URL, or a label such as `namespace=staging`."""
+    """The identity that a command line names: a server's name, its URL and name (`https://…/mcp,notes`), or a label.
+
+    Labels are `namespace=staging`, `name=notes` and `url=https://…/mcp,notes`.
+    """
     source, equals, value = text.partition("=")
-    if equals and source in get_args(IdentitySource):
+    if not equals or source not in get_args(IdentitySource):
+        source, value = ("url", text) if "://" in text else ("name", _quote(text))
+    if source != "url":
         return ServerIdentity(cast(IdentitySource, source), unquote(value, errors="surrogatepass"))
-    return ServerIdentity("url", _normalize_url(text)) if "://" in text else ServerIdentity("name", text)
+    url, comma, name = value.rpartition(",")
+    url, name = (unquote(part, errors="surrogatepass") for part in ((url, name) if comma else (name, "")))
+    return ServerIdentity("url", _normalize_url(url), name)
 
 
 def _normalize_url(url: str) -> str:
@@ -218,7 +232,13 @@ async def choose_server(store: Store, name: str | None, *, is_reading: bool = Fa
     Raises UsageError if that is not one server; but who only reads an empty store reads nothing.
     """
     if name:
-        return parse_identity(name)
+        wanted = parse_identity(name)
+        if wanted.source != "url" or wanted.name:
+            return wanted
+        found = [each for each in await list_servers(store) if each.value == wanted.value]
+        if len(found) == 1:
+            return found[0]
+        raise UsageError(f"which server at {name} is not clear", fix=f"write its name behind it: --server {name},NAME")
     if given := os.environ.get(VARIABLE):
         return ServerIdentity("namespace", given)
     found = await list_servers(store)
@@ -231,5 +251,5 @@ async def choose_server(store: Store, name: str | None, *, is_reading: bool = Fa
         return NOBODY
     raise UsageError(
         "the store has no values yet, so nothing says which server is meant",
-        fix="name it: --server NAME, as in Server(NAME), or its URL, or namespace=NAME",
+        fix="name it: --server NAME, as in Server(NAME), or URL,NAME, or namespace=NAME",
     )
