@@ -129,3 +129,23 @@ def rule(turn: Turn) -> str:
     (folder / "plain.py").write_text("from defserve import Server\nserver = Server('plain')\n")
     assert "no feature sets" in defserve("doctor", "plain.py").out
     assert defserve("doctor", "missing.py").code == 1
+
+
+@pytest.mark.parametrize(
+    ("variables", "state"),
+    [
+        ({}, "unused"),
+        ({"DEFSERVE_SECRET": "s" * 32}, "missing"),
+        ({"DEFSERVE_SECRET": "s" * 32, "DEFSERVE_NAMESPACE": "staging"}, "ok"),
+    ],
+)
+def test_two_deployments_of_one_name_are_told_that_they_need_a_namespace(
+    variables: dict[str, str], state: str, monkeypatch: pytest.MonkeyPatch
+):
+    for name in ("DEFSERVE_SECRET", "DEFSERVE_NAMESPACE"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    found = doctor._namespace()
+    assert found.state == state and "DEFSERVE_NAMESPACE" in found.about
+    assert ("DEFSERVE_NAMESPACE" in found.fix) == (state == "missing")

@@ -373,11 +373,45 @@ def test_trust_needs_the_secret_of_the_server(
     assert code == 1 and "secret" in err and VARIABLE in err
 
 
-def test_what_0_1_0_kept_is_trusted_by_one_command(defserve: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_what_0_1_0_kept_is_trusted_when_an_operator_says_so(defserve: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.delenv(VARIABLE, raising=False)
     old = Path(__file__).parents[1] / "stores" / "formats" / "0.1.0" / "store.db"
     (path := tmp_path / "store.db").write_bytes(old.read_bytes())
     path.chmod(0o600)
+    assert defserve("state", "adopt", f"sqlite:///{path}", "--server", "notes").code == 0
     (row,) = shown(defserve("state", "trust", f"sqlite:///{path}", "--set", "notes.draw", "--json"))
     trees = shown(defserve("state", "show", f"sqlite:///{path}", "--set", "notes.draw", "--json"))
     assert [at["id"] for at in trees[0]["checkpoints"] if at["proved"]] == [row["head"]]
+
+
+# -- what names no server --------------------------------------------------------------------------------
+
+
+def test_what_0_1_0_kept_is_given_to_a_server(defserve: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.delenv(VARIABLE, raising=False)
+    path = tmp_path / "store.db"
+    path.write_bytes((Path(__file__).parents[1] / "stores" / "formats" / "0.1.0" / "store.db").read_bytes())
+    path.chmod(0o600)
+    refused = defserve("state", "list", f"sqlite:///{path}")
+    assert refused.code != 0 and "defserve state adopt STORE --server NAME" in refused.err
+    assert "required: --server" in defserve("state", "adopt", f"sqlite:///{path}").err
+    given = shown(defserve("state", "adopt", f"sqlite:///{path}", "--server", "namespace=staging", "--json"))
+    assert given["server"] == "namespace=staging" and given["spaces"] > 2
+    assert "intact:" in defserve("state", "verify", f"sqlite:///{path}").out
+    again = defserve("state", "adopt", f"sqlite:///{path}", "--server", "notes")
+    assert again.code != 0 and "has nothing of defserve 0.1.0" in again.err
+
+
+def test_the_state_of_several_servers_is_looked_at_one_by_one(defserve: Run, kept: Kept):
+    async def fill() -> None:
+        store = server_store(kept.address, ServerIdentity("name", "payroll"))
+        trees = CheckpointStore(store, secret=b"s" * 32)
+        await trees.commit(await trees.hold(TreeKey("salaries", "eve")), {"a": 1})
+        await store.close()
+
+    asyncio.run(fill())
+    refused = defserve("state", "list", kept.address)
+    assert refused.code != 0 and "values of 2 servers: name=notes, name=payroll" in refused.err
+    (row,) = shown(defserve("state", "list", kept.address, "--server", "payroll", "--json"))
+    assert row["featureSet"] == "salaries"
+    assert len(shown(defserve("state", "list", kept.address, "--server", "notes", "--json"))) == 3

@@ -22,6 +22,7 @@ from defserve import AccessPolicy, Context, Entry, Server
 from defserve.auth import JWT, ApiKeys, Auth, DeniedTokens, DPoP, OAuthProxy
 from defserve.auth.dpop.shown import ShownProof
 from defserve.auth.issuers.fetching import IssuerUnavailable
+from defserve.errors import UsageError
 from defserve.runner.address import Address
 from defserve.serving.sharing.extension import sharing_of
 from defserve.serving.web import app as web_app
@@ -524,6 +525,7 @@ async def test_another_server_in_the_same_redis_with_the_same_secret_refuses_it(
         assert not await KINDS[name](one, other)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", KINDS)
 async def test_another_deployment_of_the_same_name_in_another_namespace_refuses_it(
     redis: RedisServer, tmp_path: Path, name: str
@@ -533,9 +535,46 @@ async def test_another_deployment_of_the_same_name_in_another_namespace_refuses_
 
 
 @pytest.mark.parametrize("name", KINDS)
-@pytest.mark.parametrize("about", [NOTES, PRODUCTION], ids=["by name", "by namespace"])
+@pytest.mark.parametrize("about", [NOTES, pytest.param(PRODUCTION, marks=pytest.mark.slow)], ids=["name", "namespace"])
 async def test_another_process_of_the_same_server_accepts_it(
     redis: RedisServer, tmp_path: Path, name: str, about: dict[str, Any]
 ):
     async with processes(redis, tmp_path, about, about) as (one, other):
         assert await KINDS[name](one, other)
+
+
+@pytest.mark.parametrize("made", [access_token, refresh_token, authorization_code])
+async def test_servers_that_were_given_one_namespace_still_refuse_each_other_s_sign_ins(
+    redis: RedisServer, tmp_path: Path, made: Kind
+):
+    """Their seals are the same; a grant says for which URL it was given, and that is compared."""
+    about = [{**NOTES, "namespace": "house"}, {**PAYROLL, "namespace": "house"}]
+    async with processes(redis, tmp_path, *about) as (one, other):
+        assert not await made(one, other)
+
+
+async def test_one_object_is_not_given_to_two_servers(tmp_path: Path):
+    """Neither keys nor proofs nor sign-ins can be two servers' at once; whoever wants that says so."""
+    address, key = f"sqlite:///{tmp_path / 'shared.db'}", pem(private_key())
+    parts: list[Any] = [
+        ApiKeys(address, pepper=PEPPER),
+        ApiKeys(tmp_path / "keys.json", pepper=PEPPER),
+        Auth(JWT(key=key, audience="notes", issuer=ISSUER), resource="https://a.example/mcp", dpop=DPoP()),
+        JWT(key=key, audience="notes", issuer=ISSUER, denied=DeniedTokens(address)),
+        proxy(FakeVendor(), store=address, secret=SECRET),
+    ]
+    for part in parts:
+        Server("one", auth=part, namespace="one")
+        Server("one", auth=part, namespace="one")
+        with pytest.raises(UsageError, match="belongs to the server namespace=one, and is given to namespace=two too"):
+            Server("two", auth=part, namespace="two")
+
+
+async def test_a_server_says_at_the_start_that_its_name_alone_stands_for_it_in_redis(
+    redis: RedisServer, tmp_path: Path, caplog: pytest.LogCaptureFixture
+):
+    async with processes(redis, tmp_path, NOTES, PRODUCTION) as (named, spaced):
+        await spaced.serve()
+        assert "namespace" not in caplog.text
+        await named.serve()
+        assert "under its name, notes" in caplog.text and "DEFSERVE_NAMESPACE" in caplog.text

@@ -18,7 +18,7 @@ from typing import Any, Final, TypeVar
 from defserve.errors import UsageError
 from defserve.stores.files import open_locked, read_private, replace
 from defserve.stores.formats import newer_format
-from defserve.stores.identity import MAX_LABEL, ServerIdentity
+from defserve.stores.identity import MAX_LABEL, ServerIdentity, check_owner
 from defserve.stores.store import StoreBusy, StoreChange, StoreCorrupt, StoreUnavailable
 from defserve.wire.jsonvalue import is_object
 
@@ -39,12 +39,7 @@ class KeyFile:
 
     def bind_server(self, identity: ServerIdentity) -> None:
         """Say which server uses this file. Raises UsageError if this object is another server's."""
-        if self._identity is not None and self._identity != identity:
-            raise UsageError(
-                f"the keys in {self.path} are given to two servers, {self._identity.label} and {identity.label}",
-                fix="give each server a file of its own",
-            )
-        self._identity = identity
+        self._identity = check_owner(f"ApiKeys({str(self.path)!r})", self._identity, identity)
 
     def check(self) -> None:
         """Raises UsageError if the file is there and cannot be used."""

@@ -83,7 +83,7 @@ class ApiKeys:
     which is created with the first key. Someone who has the store but not the pepper can neither use nor guess a key.
 
     Keys are good at one server: that to whose `auth=` this is given. A program that makes keys without that server
-    names it: `server` is its name or its URL, or `namespace=NAME`.
+    names it: `server` is its name; `URL,NAME` if it has a resource URL; or `namespace=NAME`.
     """
 
     def __init__(

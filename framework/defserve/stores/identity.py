@@ -2,7 +2,8 @@
 
 A server is known by its namespace, else by its resource URL, else by its name. Servers that share a Redis, a file or a
 secret therefore share nothing else. Processes of one server have one identity, and share everything. It never depends
-on what a client sends, or on the port that is served.
+on what a client sends, or on the port that is served. A URL counts together with the name, because servers of different
+names may be given one audience.
 
     server:name=notes:state:["notes.edit","alice"]      a space of a store
     defserve:server:name=notes:shared:session:…         a key of the Redis through which processes share sessions
@@ -30,15 +31,16 @@ IdentitySource = Literal["namespace", "url", "name", "none"]
 
 
 class ServerIdentity(NamedTuple):
-    """Which server something belongs to. `source` says what it is known by."""
+    """Which server something belongs to. `source` says what it is known by; `name` stands beside a URL only."""
 
     source: IdentitySource
     value: str
+    name: str = ""
 
     @property
     def label(self) -> str:
-        """The identity as one word, for keys and for people: `name=notes`."""
-        return f"{self.source}={quote(self.value, safe='', errors='surrogatepass')}"
+        """The identity as one word, for keys and for people: `name=notes`, `url=https%3A%2F%2F…,notes`."""
+        return f"{self.source}={_quote(self.value)}{',' if self.name else ''}{_quote(self.name)}"
 
     def make_prefix(self, base: str = "") -> str:
         """What every key of this server begins with, after `base`."""
@@ -48,7 +50,8 @@ class ServerIdentity(NamedTuple):
         """The key, of 32 bytes, that seals values of this server for one purpose. No other pair has the same one."""
         import hmac
 
-        parts = (_LABEL, self.source.encode(), self.value.encode("utf-8", "surrogatepass"), purpose.encode())
+        texts = (self.source, self.value, self.name, purpose)
+        parts = (_LABEL, *(text.encode("utf-8", "surrogatepass") for text in texts))
         # Each part has its length before it, so that no two lists of parts have the same bytes.
         return hmac.digest(secret, b"".join(len(part).to_bytes(8, "big") + part for part in parts), "sha256")
 
@@ -61,15 +64,36 @@ def identify_server(name: str, *, namespace: str | None = None, url: str = "") -
     """The identity of a server. Without a `namespace`, the variable DEFSERVE_NAMESPACE names one."""
     if given := namespace or os.environ.get(VARIABLE):
         return ServerIdentity("namespace", given)
-    return ServerIdentity("url", _normalize_url(url)) if url else ServerIdentity("name", name)
+    return ServerIdentity("url", _normalize_url(url), name) if url else ServerIdentity("name", name)
+
+
+def _quote(text: str) -> str:
+    return quote(text, safe="", errors="surrogatepass")
+
+
+def check_owner(what: str, owner: ServerIdentity | None, identity: ServerIdentity) -> ServerIdentity:
+    """The server that something is given to. Raises UsageError if its `owner` is another one."""
+    if owner is not None and owner != identity:
+        raise UsageError(
+            f"{what} belongs to the server {owner.label}, and is given to {identity.label} too",
+            fix="make one for each server, or give the servers one namespace: Server(…, namespace=…)",
+        )
+    return identity
 
 
 def parse_identity(text: str) -> ServerIdentity:
-    """The identity that a command line names: a server's name, its URL, or a label such as `namespace=staging`."""
+    """The identity that a command line names: a server's name, its URL and name (`https://…/mcp,notes`), or a label.
+
+    Labels are `namespace=staging`, `name=notes` and `url=https://…/mcp,notes`.
+    """
     source, equals, value = text.partition("=")
-    if equals and source in get_args(IdentitySource):
+    if not equals or source not in get_args(IdentitySource):
+        source, value = ("url", text) if "://" in text else ("name", _quote(text))
+    if source != "url":
         return ServerIdentity(cast(IdentitySource, source), unquote(value, errors="surrogatepass"))
-    return ServerIdentity("url", _normalize_url(text)) if "://" in text else ServerIdentity("name", text)
+    url, comma, name = value.rpartition(",")
+    url, name = (unquote(part, errors="surrogatepass") for part in ((url, name) if comma else (name, "")))
+    return ServerIdentity("url", _normalize_url(url), name)
 
 
 def _normalize_url(url: str) -> str:
@@ -80,8 +104,8 @@ def _normalize_url(url: str) -> str:
 class ServerStore:
     """The part of a store that is one server's: a Store whose spaces all name it.
 
-    `default` is its identity until `bind_server` says another one. Without either, only a store in the memory of this
-    process can be used; any other raises UsageError, in which `what` is the thing that was given to no server.
+    Until it has an identity, only a store in the memory of this process can be used. Any other raises UsageError, in
+    which `what` is the thing that was given to no server.
     """
 
     __slots__ = ("raw", "_identity", "_prefix", "_what")
@@ -100,12 +124,7 @@ class ServerStore:
 
     def bind_server(self, identity: ServerIdentity) -> None:
         """Say whose part it is. Raises UsageError if it is another server's already."""
-        if self._identity not in (None, identity):
-            raise UsageError(
-                f"{self._what} belongs to the server {self.identity.label}, and is given to {identity.label} too",
-                fix="make one for each server, or give the servers one namespace: Server(…, namespace=…)",
-            )
-        self._identity = identity
+        self._identity = check_owner(self._what, self._identity, identity)
         if self._prefix is None:
             self._prefix = identity.make_prefix()
 
@@ -181,14 +200,19 @@ class ServerStore:
             return NOBODY.make_prefix()
         raise UsageError(
             f"{self._what} was given to no server, so nothing says whose values these are",
-            fix="give it to Server(…) first, or name the server: server='notes'",
+            fix="give it to Server(…) first; ApiKeys and DeniedTokens may name the server: server='notes'",
         )
 
 
 def server_store(store: str | Store, identity: ServerIdentity | None, *, what: str = "this store") -> ServerStore:
-    """The part of a store, or of the store at an address, that is a server's. Raises UsageError for a bad address."""
+    """The part of a store, or of the store at an address, that is a server's. Raises UsageError for a bad address.
+
+    What is another server's part already stands for the whole store. Without an identity it stays as it is.
+    """
     if isinstance(store, ServerStore):
-        return store
+        if identity in (None, store.identity):
+            return store
+        store = store.raw
     if isinstance(store, str):
         from defserve.stores.open import open_store
 
@@ -208,7 +232,13 @@ async def choose_server(store: Store, name: str | None, *, is_reading: bool = Fa
     Raises UsageError if that is not one server; but who only reads an empty store reads nothing.
     """
     if name:
-        return parse_identity(name)
+        wanted = parse_identity(name)
+        if wanted.source != "url" or wanted.name:
+            return wanted
+        found = [each for each in await list_servers(store) if each.value == wanted.value]
+        if len(found) == 1:
+            return found[0]
+        raise UsageError(f"which server at {name} is not clear", fix=f"write its name behind it: --server {name},NAME")
     if given := os.environ.get(VARIABLE):
         return ServerIdentity("namespace", given)
     found = await list_servers(store)
@@ -221,5 +251,5 @@ async def choose_server(store: Store, name: str | None, *, is_reading: bool = Fa
         return NOBODY
     raise UsageError(
         "the store has no values yet, so nothing says which server is meant",
-        fix="name it: --server NAME, as in Server(NAME), or its URL, or namespace=NAME",
+        fix="name it: --server NAME, as in Server(NAME), or URL,NAME, or namespace=NAME",
     )

@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 from defserve.auth.dpop.shown import ShownProof
 from defserve.auth.jwt.signing_keys import ASYMMETRIC, key_of_jwk
 from defserve.errors import DefserveError, UsageError
-from defserve.stores.identity import NOBODY, ServerIdentity, ServerStore, server_store
+from defserve.stores.identity import NOBODY, ServerIdentity, ServerStore, check_owner, server_store
 from defserve.stores.memory import is_in_memory
 from defserve.stores.nonces import MemoryNonces, NonceStore, StoreNonces
 from defserve.stores.store import Store
@@ -68,10 +68,12 @@ class DPoP:
         self._seconds, self._clock = seconds, clock
         given = secret or os.environ.get(VARIABLE) or secrets.token_bytes(32)
         self._secret = given.encode() if isinstance(given, str) else given
+        self._identity: ServerIdentity | None = None
         self._key = NOBODY.derive_key(self._secret, _PURPOSE)
 
     def bind_server(self, identity: ServerIdentity) -> None:
         """See `Auth.bind_server`: nonces of other servers are refused, whatever secret they share."""
+        self._identity = check_owner("DPoP(…)", self._identity, identity)
         if self._store is not None:
             self._store.bind_server(identity)
         self._key = identity.derive_key(self._secret, _PURPOSE)

@@ -20,8 +20,8 @@ class DeniedTokens:
     """Ids of tokens that were taken back, in a store that all processes share: `sqlite:///tokens.db`, or a store.
 
     A JWT verifier with such a list accepts only tokens that have an id. An id is kept until its token has expired.
-    The list is that of the server whose `auth=` it is given to; a program without that server names it: `server` is
-    its name or its URL.
+    The list is that of the server whose `auth=` it is given to; a program without that server names it:
+    `server` is its name; `URL,NAME` if it has a resource URL; or `namespace=NAME`.
     """
 
     def __init__(

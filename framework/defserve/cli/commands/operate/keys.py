@@ -24,7 +24,7 @@ STORE: Final = "keys.json"
 PRIVATE: Final = 0o600
 STORE_HELP: Final = f"the file of the keys, or the address of a store: sqlite:///keys.db (default: {STORE})"
 SERVER_HELP: Final = (
-    "the server that the keys are for: its name, its URL, or namespace=NAME "
+    "the server that the keys are for: its name, URL,NAME, or namespace=NAME "
     "(default: the only one in the store; a new file is for the first server that uses it)"
 )
 CREATE_EXAMPLES: Final = """  defserve keys create alice --allow 'ToolInvoke(add)' --allow ToolsListAll

@@ -36,7 +36,7 @@ EXAMPLES: Final = """  defserve state list sqlite:///notes.db
   defserve state verify sqlite:///notes.db
   defserve state adopt sqlite:///notes.db --server notes
 """
-SERVER: Final = "the server: its name, its URL, or namespace=NAME"
+SERVER: Final = "the server: its name, URL,NAME, or namespace=NAME"
 ADOPT: Final = f"""Give a server what version 0.1.0 kept in a store, which did not say whose it was.
 
 Everything in the store becomes this server's: checkpoints, API keys, denied tokens. Stop the servers that use the store
