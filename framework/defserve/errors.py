@@ -31,10 +31,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from itertools import islice
-from typing import Any
+from typing import Any, cast
 
 from defserve.base.frozen import Frozen
-
 
 MAX_ECHO = 1_000
 """Characters of what a peer sent that an error repeats to it."""
@@ -53,17 +52,14 @@ def cut_data(data: Any, most: int = MAX_ECHO, depth: int = 6) -> Any:
     if isinstance(data, str):
         return cut_text(data, most)
     if isinstance(data, dict) and depth:
-        found: dict[Any, Any] = data
+        members = cast("dict[Any, Any]", data)
         return {
-            cut_text(name, most) if isinstance(name, str) else name: value
-            if name in _WHOLE
-            else cut_data(value, most, depth - 1)
-            for name, value in found.items()
+            cut_text(str(name), most): value if name in _WHOLE else cut_data(value, most, depth - 1)
+            for name, value in members.items()
         }
-    if isinstance(data, list | tuple) and depth:
-        items: list[Any] = list(data)  # pyright: ignore[reportUnknownArgumentType]
-        return [cut_data(item, most, depth - 1) for item in items]
-    return data
+    if isinstance(data, list) and depth:
+        return [cut_data(item, most, depth - 1) for item in cast("list[Any]", data)]
+    return cast("Any", data)
 
 
 _WHOLE = frozenset(("url", "requestState"))

@@ -126,7 +126,9 @@ async def test_a_long_text_in_any_place_of_a_call_makes_no_long_reply(version: s
 @pytest.mark.slow
 async def test_a_long_text_in_any_member_of_any_request_makes_no_long_reply():
     # One ends the server, the other is answered when its stream ends.
-    methods = sorted({*shop().composition.known_methods, "tasks/get"} - {"mgp/lifecycle/shutdown", "subscriptions/listen"})
+    methods = sorted(
+        {*shop().composition.known_methods, "tasks/get"} - {"mgp/lifecycle/shutdown", "subscriptions/listen"}
+    )
     names = fields()
     assert len(methods) > 20 and len(names) > 40
     # Together they stay below the limit of a message, which is no error but the end.
@@ -135,8 +137,10 @@ async def test_a_long_text_in_any_member_of_any_request_makes_no_long_reply():
     assert await too_long(iter([*together, *alone])) == []
 
 
-HEADERS = ["mcp-protocol-version", "mcp-session-id", "mcp-method", "mcp-name", "accept", "content-type", "host", "origin"]
-HEADERS += ["authorization", "last-event-id", "content-encoding", "traceparent", "x-unknown", "sec-fetch-site"]
+HEADERS = [
+    *("mcp-protocol-version", "mcp-session-id", "mcp-method", "mcp-name", "accept", "content-type", "host", "origin"),
+    *("authorization", "last-event-id", "content-encoding", "traceparent", "x-unknown", "sec-fetch-site"),
+]
 
 
 @for_each_row("header", HEADERS)
