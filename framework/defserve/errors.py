@@ -30,9 +30,39 @@ function cannot swallow it.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any
+from itertools import islice
+from typing import Any, cast
 
 from defserve.base.frozen import Frozen
+
+MAX_ECHO = 1_000
+"""Characters of what a peer sent that an error repeats to it."""
+MAX_VIOLATION, MAX_VIOLATIONS = 300, 20
+MAX_PEER_TEXT = 4_000
+"""Characters of another side's own error that ours shows."""
+
+
+def cut_text(text: str, most: int = MAX_ECHO) -> str:
+    """A text that a peer may have sent, short enough to be repeated in an error, a reply or a log line."""
+    return text if len(text) <= most else f"{text[:most]}… ({len(text)} characters)"
+
+
+def cut_data(data: Any, most: int = MAX_ECHO, depth: int = 6) -> Any:
+    """The data of an error with each of its texts cut. An address that one has to open stays whole."""
+    if isinstance(data, str):
+        return cut_text(data, most)
+    if isinstance(data, dict) and depth:
+        members = cast("dict[Any, Any]", data)
+        return {
+            cut_text(str(name), most): value if name in _WHOLE else cut_data(value, most, depth - 1)
+            for name, value in members.items()
+        }
+    if isinstance(data, list) and depth:
+        return [cut_data(item, most, depth - 1) for item in cast("list[Any]", data)]
+    return cast("Any", data)
+
+
+_WHOLE = frozenset(("url", "requestState"))
 
 
 class DefserveError(Exception):
@@ -75,8 +105,8 @@ class PeerError(DefserveError):
     """The other side answered a request of ours with an error."""
 
     def __init__(self, message: str, *, code: int = -32603, data: Any = None) -> None:
-        self.message, self.code, self.data = message, code, data
-        super().__init__(message)
+        self.message, self.code, self.data = cut_text(message, MAX_PEER_TEXT), code, data
+        super().__init__(self.message)
 
 
 class PeerGone(PeerError):
@@ -99,15 +129,18 @@ class NoBackChannel(PeerError):
 
 
 class ProtocolError(DefserveError):
-    """A message that breaks the rules. Carries the JSON-RPC code and data of its reply."""
+    """A message that breaks the rules. Carries the JSON-RPC code and data of its reply.
+
+    What it repeats of the message is cut, as the peer may have sent megabytes.
+    """
 
     code = -32603
 
     def __init__(self, message: str, *, code: int | None = None, data: Any = None) -> None:
-        self.message, self.data = message, data
+        self.message, self.data = cut_text(message), cut_data(data)
         if code is not None:
             self.code = code
-        super().__init__(message)
+        super().__init__(self.message)
 
 
 class ParseError(ProtocolError):
@@ -144,8 +177,8 @@ class Refused(DefserveError):
     error_type = "refused"
 
     def __init__(self, message: str, *, data: Mapping[str, Any] | None = None) -> None:
-        self.message, self.data = message, dict(data or {})
-        super().__init__(message)
+        self.message, self.data = cut_text(message, MAX_PEER_TEXT), dict(data or {})
+        super().__init__(self.message)
 
 
 class Rejected(Refused):
@@ -159,7 +192,9 @@ class Rejected(Refused):
     def __init__(
         self, reason: str, violations: Iterable[object], hints: Mapping[str, Any] | None = None, *, guard: str
     ) -> None:
-        self.guard, self.reason, self.violations = guard, reason, tuple(map(str, violations))
+        self.guard, self.reason = guard, reason
+        # A violation names what was found, in the caller's own text.
+        self.violations = tuple(cut_text(str(one), MAX_VIOLATION) for one in islice(violations, MAX_VIOLATIONS))
         if guard == "code_safety":
             self.error_type = "code_safety_violation"
         body = {"status": "rejected", "reason": reason, "violations": [*self.violations], "hints": dict(hints or {})}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from defserve.errors import ProtocolError, Refused
+from defserve.errors import MAX_PEER_TEXT, ProtocolError, Refused, cut_text
 from defserve.wire.messages import INTERNAL_ERROR, Id, Params
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ class Profile:
 
 
 def error_object(code: int, message: str, data: Any = None) -> Params:
-    error: Params = {"code": code, "message": message}
+    error: Params = {"code": code, "message": cut_text(message, MAX_PEER_TEXT)}
     if data is not None:
         error["data"] = data
     return error
