@@ -14,7 +14,7 @@ from defserve.redaction import is_secret_name, printable, redact_text
 
 # What may stand beside the variable of a secret: how the secret is sent, and signs.
 _BESIDE: Final = re.compile(
-    r"\W*(?:(?:bearer|basic|token|digest|negotiate|api-?key|key)\s+)?[\W_]*", re.IGNORECASE | re.ASCII
+    r"\W*+(?:(?:bearer|basic|token|digest|negotiate|api-?key|key)\s++)?[\W_]*+", re.IGNORECASE | re.ASCII
 )
 _NAMED: Final = re.compile(r"([\w-]+)\s*[:=](.*)", re.DOTALL)
 _USER: Final = re.compile(r"://([^\s/?#@]+)@")
