@@ -32,7 +32,7 @@ _CALL = re.compile(r"^\d+\s+(\w+)\((.*)\)\s+=\s+(-?\d+)(?:<(.*)>)?")
 _OF_THE_SYSTEM = re.compile(
     r"/(?:usr|lib|lib64|bin|sbin|opt|nix)(?:/.*)?|/etc/(?:ld\.so\.(?:cache|preload)|locale\.alias|localtime|timezone"
     r"|nsswitch\.conf|passwd|group|hosts|hostname|resolv\.conf|host\.conf|gai\.conf|magic(?:\.mime)?|gitconfig|mtab"
-    r"|lsb-release"
+    r"|lsb-release|ssl/certs(?:/.*)?"
     r"|iproute2/.*|os-release|services|protocols|mime\.types|DIR_COLORS|java.*|ssl/openssl\.cnf|alternatives/.*|perl/.*|dpkg/.*|apt/.*)"
     r"|/proc(?:/.*)?|/sys(?:/.*)?|/dev/(?:null|tty|console|zero|urandom|random|pts/.*)|/|/etc|/dev|/run|/var/run/utmp|/run/utmp"
     r"|/var/log/wtmp|/var/lib/(?:dpkg|apt)/.*|/var/cache/apt/.*|pipe:.*|socket:.*|anon_inode.*"
@@ -43,6 +43,7 @@ HELPERS: Mapping[str, frozenset[str]] = {
     # Some of its sub-commands are shell scripts.
     "git": frozenset("git git-submodule sh sed basename uname envsubst gettext".split()),
     "dpkg": frozenset({"dpkg-query"}),
+    "yq": frozenset({"jq"}),
     "tar": frozenset("gzip bzip2 xz zstd lzip lzma unzstd gunzip sh uncompress".split()),
     **dict.fromkeys(
         "zgrep zegrep zfgrep".split(), frozenset("sh dash bash grep egrep fgrep sed gzip zgrep expr printf cat".split())

@@ -18,7 +18,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from defserve.guard.shell.judgement import judge
-from defserve.guard.shell.specs import Grammar, Table, by_name, grammar
+from defserve.guard.shell.specs import Grammar, Shape, Table, by_name, grammar
 from defserve.guard.shell.tables import PROGRAMS, TAR
 from tests.effort import examples
 from tests.guard.shell.observation import ENVIRONMENT, Deeds, observe, reason_not_to
@@ -224,10 +224,12 @@ def specs(entry: str | Table, words: tuple[str, ...] = ()) -> Iterator[tuple[tup
             yield from specs(inner, (*words, name))
 
 
-FORMS = [
-    (name, *form)
+FORMS: list[tuple[str, tuple[str, ...], Grammar]] = [
+    (name, words, rules)
     for name in RUN
-    for form in (specs(PROGRAMS[name]) if name != "tar" else (((), grammar(str(spec))) for spec in TAR.values()))
+    for words, rules in (
+        specs(PROGRAMS[name]) if name != "tar" else (((), grammar(str(spec))) for spec in TAR.values())
+    )
 ]
 
 
@@ -388,44 +390,32 @@ def test_whatever_passes_only_reads(jail: Jail, command: str) -> None:
 ACTED_ON = ["data.csv.gz", "data.csv.xz", "data.csv.bz2", "data.csv.zst", "a.zip", "a", "src"]
 
 
-def pairs() -> Iterator[str]:
-    """Every two options of every form, in both orders, on what the form takes."""
-    for name, words, rules in FORMS:
-        spelt = [spelling for option in sorted(rules.options) if (spelling := _spelt(option, rules)) is not None]
-        for first, second in itertools.permutations([[], *spelt], 2):
-            for shape in (one for shapes in rules.shapes for one in shapes):
-                for target in (
-                    ACTED_ON if any(one.kind in ("read", "packed", "local") for one in shape.operands) else ["a"]
-                ):
-                    operands = [VALUES.get(one.kind, [target])[0] for one in shape.operands]
-                    yield shlex.join([name, *words, *first, *second, *operands])
-
-
-def _spelt(option: str, rules: Grammar) -> list[str] | None:
-    kinds = () if rules.options[option].optional else rules.options[option].kinds
-    values = [
-        VALUES.get(kind, kind.lstrip("=").split("|") if "|" in kind or kind[0] == "=" else ["a"])[0] for kind in kinds
-    ]
-    return (
-        None
-        if option in ("-f", "--follow", "-F") and "tail" in str(rules)
-        else ["-3" if option == "-#" else option, *values]
-    )
-
-
 def some_pairs(count: int, names: frozenset[str] | None = None) -> list[tuple[str, ...]]:
-    """Pairs that pass in readonly, drawn evenly from the programs."""
-    by_program: dict[str, list[str]] = {}
-    for line in pairs():
-        by_program.setdefault(line.partition(" ")[0], []).append(line)
+    """Of each form, up to `count` commands with two options that pass in readonly, on what the form takes."""
     dice, found = random.Random(count), list[tuple[str, ...]]()
-    for name, lines in sorted(by_program.items()):
+    for name, words, rules in FORMS:
         if name == "tail" or (names is not None and name not in names):
             continue
-        dice.shuffle(lines)
-        passing = (argv for line in lines if (argv := judge(line, mode="readonly").argv))
+        options = [[], *(_spelt(option, rules) for option in sorted(rules.options))]
+        shapes = [one for shapes in rules.shapes for one in shapes]
+        tried = (_drawn(dice, [name, *words], options, shapes) for _ in range(count * 4))
+        passing = (argv for line in tried if (argv := judge(line, mode="readonly").argv))
         found += itertools.islice(passing, count)
     return found
+
+
+def _drawn(dice: random.Random, words: list[str], options: list[list[str]], shapes: list[Shape]) -> str:
+    first, second, target = dice.choice(options), dice.choice(options), dice.choice(ACTED_ON)
+    operands = [VALUES.get(one.kind, [target])[0] for one in dice.choice(shapes).operands]
+    return shlex.join([*words, *first, *second, *operands])
+
+
+def _spelt(option: str, rules: Grammar) -> list[str]:
+    kinds = () if rules.options[option].optional else rules.options[option].kinds
+    choices = [
+        VALUES.get(kind, kind.lstrip("=").split("|") if "|" in kind or kind[0] == "=" else ["a"]) for kind in kinds
+    ]
+    return ["-3" if option == "-#" else option, *(choice[0] for choice in choices)]
 
 
 def test_two_options_of_a_program_with_modes_only_read(jail: Jail) -> None:
@@ -435,7 +425,7 @@ def test_two_options_of_a_program_with_modes_only_read(jail: Jail) -> None:
 
 @pytest.mark.slow
 def test_two_options_of_any_program_only_read(jail: Jail) -> None:
-    assert [what for argv in some_pairs(25) if (what := broken(jail, argv))] == []
+    assert [what for argv in some_pairs(3) if (what := broken(jail, argv))] == []
 
 
 @pytest.mark.slow
@@ -446,9 +436,9 @@ def test_no_three_options_of_ps_show_an_environment() -> None:
     words = [" ".join([flag, *(values[kind] for kind in option.kinds)]) for flag, option in rules.options.items()]
     words = [word for word in words if not word.startswith("--") or "user" in word or "forest" in word] + ["f", "ax"]
     dice = random.Random(1)
-    tried = [" ".join(["ps", *dice.sample(words, dice.choice([2, 3]))]) for _ in range(6000)]
+    tried = [" ".join(["ps", *dice.sample(words, dice.choice([2, 3]))]) for _ in range(2500)]
     passing = {line for line in tried if judge(line, mode="readonly")}
-    assert len(passing) > 300
+    assert len(passing) > 100
     env = {"PATH": os.defpath, "CANARY": ENVIRONMENT}
     shown = [
         line

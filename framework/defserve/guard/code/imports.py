@@ -209,8 +209,9 @@ WRITING_KEYWORDS: Mapping[str, frozenset[str]] = {"logging.basicConfig": words("
 # Functions that import or call what their other arguments name: called directly, with these keywords and nothing else.
 NAMED_ONLY: Mapping[str, frozenset[str]] = {"unittest.main": words("argv buffer catchbreak exit failfast verbosity")}
 
-# What the objects of a module give out although its table does not: modules, files, processes, connections. In a program
-# that imports the module, no attribute may have such a name. Tests look for others by walking through the objects.
+# What the objects of a module give out although its table does not: modules, files, processes, connections. In a
+# program that imports the module, no attribute may have such a name. Tests look for others by walking through the
+# objects.
 EXPOSED: Mapping[str, frozenset[str]] = {
     "argparse": words("fromfile_prefix_chars convert_arg_line_to_args"),
     "asyncio": words(

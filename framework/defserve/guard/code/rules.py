@@ -277,7 +277,7 @@ def _exposed(walk: Walk) -> frozenset[str]:
     modules = {imports.root(module) for module in walk.imported}
     nodes = (visit.node for visit in walk.visits)
     modules |= {imports.root(node.module) for node in nodes if isinstance(node, ast.ImportFrom) and node.module}
-    return frozenset().union(*(imports.EXPOSED.get(module, frozenset[str]()) for module in modules))
+    return frozenset[str]().union(*(imports.EXPOSED.get(module, frozenset[str]()) for module in modules))
 
 
 def _named_only(visit: Visit, call: ast.Call, dotted: str, harmless: frozenset[str]) -> Iterator[Violation]:

@@ -21,8 +21,8 @@ _FUNCTIONS = frozenset(
 )
 # These show the environment, name files, load modules or stop jq. A definition may not hide them: it ends somewhere.
 _RESERVED = frozenset(
-    "env input_filename halt halt_error modulemeta import include get_search_list get_prog_origin get_jq_origin builtins"
-    " stderr def".split()
+    "env input_filename halt halt_error modulemeta import include get_search_list get_prog_origin get_jq_origin"
+    " builtins stderr def".split()
 )
 _KEYWORDS = frozenset("and as catch elif else end foreach if label break or reduce then try null true false".split())
 _PAIRS = {")": "(", "]": "[", "}": "{", "end": "if"}

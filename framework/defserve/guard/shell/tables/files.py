@@ -27,7 +27,8 @@ _GROUPS = {
 FILES: Table = with_groups(
     {
         "ls dir vdir": """
-            -aAbBcCdDfFgGhHiklLmnNopqQrsStuUvxXZ1WOey -R,--recursive@1 -I,--ignore:ignored -w,--width:number -T,--tabsize:number --all
+            -aAbBcCdDfFgGhHiklLmnNopqQrsStuUvxXZ1WOey -R,--recursive@1 -I,--ignore:ignored
+            -w,--width:number -T,--tabsize:number --all
             --almost-all --author --escape --ignore-backups --directory --dired --classify?always|never|auto
             --file-type --format:across|commas|horizontal|long|single-column|verbose|vertical --full-time
             --group-directories-first --no-group --human-readable --si --dereference-command-line

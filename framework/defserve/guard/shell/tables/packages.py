@@ -1,8 +1,8 @@
 """Package managers. They run what they install, and most read settings of the project, which may name programs.
 
 So nearly all of it is for `sandbox` only. In `readonly` remain the lists that run nothing and ask nobody. What runs the
-project's own code (`!x`) needs an author's list: yarn, pnpm and poetry load plug-ins of the project, uv and pip build it.
-npm runs no scripts in the `environment` of a judged command.
+project's own code (`!x`) needs an author's list: yarn, pnpm and poetry load plug-ins of the project, uv and pip build
+it. npm runs no scripts in the `environment` of a judged command.
 """
 
 from __future__ import annotations
@@ -115,7 +115,7 @@ PACKAGES: Table = with_groups(
             # They keep a cache.
             "pip": {
                 "": "",
-                "list freeze check tree": "!w -q --quiet --format:columns|freeze|json --outdated!n --strict --editable |",
+                "list freeze check tree": "!w -q --quiet --format:columns|freeze|json --outdated!n --strict |",
                 "show": "!w -fq --files --quiet | name+",
                 "install": """
                     !w !n -Uqv -r,--requirement,-c,--constraint:local -e,--editable:pip-local!x --upgrade --no-deps

@@ -41,7 +41,7 @@ _VERSION = """
     perl ruby node nodejs deno bun php java julia Rscript R lua bash zsh fish make gmake cmake ctest ninja meson gcc g++
     cc c++ clang clang++ ld as ar gdb ld.lld llvm-config pkg-config curl wget ssh docker docker-compose podman vim nvim
     emacs nano less man sqlite3 psql mysql redis-cli ruff mypy black isort
-    pyright pre-commit pipx virtualenv npx uvx tsc prettier gh git-lfs ffmpeg pandoc shellcheck hadolint protoc buf nginx
+    pyright pre-commit pipx virtualenv npx uvx tsc prettier gh git-lfs ffmpeg pandoc shellcheck hadolint protoc nginx
     redis-server bat delta tmux screen rsync xargs env timeout nice nohup time watch sudo strace busybox unshare gpg
     patch rm rmdir dd truncate shred unlink
 """

@@ -55,8 +55,8 @@ SYSTEM: Table = {
         --exact --newest --oldest --count --inverse --ignore-case --lightweight | pattern?
     """,
     "pidof": "-csxqtz -o:name -S:char | name+",
-    # If the first reading fails, ps reads its words without their dashes, and then `e` shows environments. So `-e` comes
-    # only with options that never fail.
+    # If the first reading fails, ps reads its words without their dashes, and then `e` shows environments. So `-e`
+    # comes only with options that never fail.
     "ps": """
         %apart -AacdFfHjLlmNVwyZM -T^some -e@1^all -aux.,-auxw.,-auxww.,-ax.,-axu.,-axf.,-axw.,-axww.^second -oO:columns
         --format:columns -p,--pid,--ppid,-q,--quick-pid:numbers^some
@@ -97,9 +97,10 @@ SYSTEM: Table = {
         --processes --all --options --summary --extended --memory --info --raw --unix --ipv4 --ipv6 --no-header
         --oneline | socket*
     """,
+    # Without -n, it looks up the names of addresses, unless it only counts.
     "netstat": """
-        -tulnparsieocgMNCFvWLx46 -f:name -I:name --tcp --udp --listening --numeric --programs --all --route
-        --statistics --interfaces --extend --timers --wide |
+        -tulpaeocMNCFvWLx46 -n,--numeric@1 -s,-i,--statistics,--interfaces@1^count -r,--route^route -g^groups -f:name
+        -I:name --tcp --udp --listening --programs --all --extend --timers --wide | !n |
     """,
     "locale": "-ackV --all-locales --category-name --keyword-name --verbose | name*",
     "getconf": "-a | name? / name listed",
