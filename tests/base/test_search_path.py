@@ -99,7 +99,7 @@ COMMANDS = {
     "inspect": (("inspect", "server.py"), "plain"),
     "check": (("check", "server.py"), ""),
     "doctor": (("doctor",), "Python"),
-    "test": (("test", ".", "--", "-q", "-p", "no:cacheprovider", "-p", "no:randomly"), "1 passed"),
+    "test": (("test", ".", "--", "-q", "-p", "no:cacheprovider", "-p", "no:randomly"), "2 passed"),
     "module": (("list", "server:server"), "add"),
 }
 
