@@ -1,8 +1,8 @@
 """A server of the handshake era in plain Python, which meets what it does not know in the way that its words say.
 
 plain_server.py COUNT DISCOVER [METHOD=ANSWER …]: at `server/discover` it is `stuck` (it answers nothing any more),
-`deaf` (it ignores the request), `closes` (its output, and stays), `closes-both`, `exits`, or `answers`. An ANSWER is the
-code of an error, or `code:text`. Each start writes a line to the file COUNT.
+`deaf` (it ignores the request), `closes` (its output, and stays), `closes-both`, `exits`, or `answers`. An ANSWER is
+the code of an error, or `code:text`. Each start writes a line to the file COUNT.
 """
 
 from __future__ import annotations
