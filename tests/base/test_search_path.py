@@ -65,7 +65,14 @@ def hostile_folder(folder: Path, names: set[str]) -> Path:
 
 
 def run(folder: Path, *words: str, program: tuple[str, ...] = ("-P", "-m", "defserve")) -> str:
-    env = {**os.environ, "COLUMNS": "100", "HOME": str(folder), "XDG_CONFIG_HOME": str(folder / "config")}
+    # With colours, so that rich is imported.
+    env = {
+        **os.environ,
+        "COLUMNS": "100",
+        "FORCE_COLOR": "1",
+        "HOME": str(folder),
+        "XDG_CONFIG_HOME": str(folder / "config"),
+    }
     env.pop("PYTHONPATH", None)
     done = subprocess.run(
         [sys.executable, *program, *words],
@@ -99,7 +106,7 @@ COMMANDS = {
     "inspect": (("inspect", "server.py"), "plain"),
     "check": (("check", "server.py"), ""),
     "doctor": (("doctor",), "Python"),
-    "test": (("test", ".", "--", "-q", "-p", "no:cacheprovider", "-p", "no:randomly"), "1 passed"),
+    "test": (("test", ".", "--", "-q", "-p", "no:cacheprovider", "-p", "no:randomly"), "2 passed"),
     "module": (("list", "server:server"), "add"),
 }
 

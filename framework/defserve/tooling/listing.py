@@ -51,6 +51,8 @@ class ServerListing(NamedTuple):
     resources: list[Json]
     templates: list[Json]
     prompts: list[Json]
+    notes: tuple[str, ...] = ()
+    """What there is to say about the lists: methods that the server lacks."""
 
     @property
     def info(self) -> Json:
