@@ -50,7 +50,7 @@ def command(
         print("\n".join(f"{attack.family}: {attack.name}" for attack in chosen))
         return 0
     if sample := modules is not None and options.sample:
-        chosen = list({attack.family: attack for attack in reversed(chosen)}.values())[::-1]
+        chosen = sample_of(chosen)
     if not chosen:
         print(f"no row is called {', '.join(options.only)}; --list shows all", file=sys.stderr)
         return 2
@@ -77,6 +77,15 @@ def command(
     if options.json:
         write_json(rows, options.seed, options.json)
     return 0 if all(row.is_good for row in rows) else 1
+
+
+def sample_of(attacks: Sequence[Attack]) -> list[Attack]:
+    """The first row of each family that has a control."""
+    sample: dict[str, Attack] = {}
+    for attack in attacks:
+        if attack.family not in sample or (attack.controls and not sample[attack.family].controls):
+            sample[attack.family] = attack
+    return list(sample.values())
 
 
 def _names(pattern: str, family: str, name: str) -> bool:
