@@ -14,17 +14,22 @@ import time
 from collections.abc import Mapping, Sequence
 from fnmatch import fnmatchcase
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
+from tests.attack.arena import BYTECODE
 from tests.attack.families import attacks, families
 from tests.attack.running import run
 from tests.attack.speaking.sockets import watch_connections
 from tests.attack.table import line, summary, table, write_json
 from tests.attack.trial import Attack, Row
 
+JOBS = 2 * (os.cpu_count() or 1)
+"""Many rows wait most of the time: for a deadline of the server, or for its start."""
+
 
 def main(arguments: list[str] | None = None) -> int:
     modules = {family.name: module for module, family in families().items()}
-    return command("attack", __doc__ or "", attacks(), arguments, modules=modules)
+    return command("attack", __doc__ or "", attacks(), arguments, JOBS, modules=modules)
 
 
 def command(
@@ -45,7 +50,7 @@ def command(
         print("\n".join(f"{attack.family}: {attack.name}" for attack in chosen))
         return 0
     if sample := modules is not None and options.sample:
-        chosen = list({attack.family: attack for attack in reversed(chosen)}.values())[::-1]
+        chosen = sample_of(chosen)
     if not chosen:
         print(f"no row is called {', '.join(options.only)}; --list shows all", file=sys.stderr)
         return 2
@@ -63,13 +68,24 @@ def command(
 
     print(f"{len(chosen)} rows, --seed {options.seed}", flush=True)
     controlled = modules if modules is not None and not options.no_controls else None
-    rows = run(chosen, options.seed, options.jobs, tell, controlled, sample=sample)
+    with TemporaryDirectory(prefix="attack-bytecode-") as os.environ[BYTECODE]:
+        rows = run(chosen, options.seed, options.jobs, tell, controlled, sample=sample)
+    del os.environ[BYTECODE]
     print("\r\033[K" if is_terminal else "")
     print("\n".join(table(rows)))
     print("\n" + summary(rows, time.monotonic() - began))
     if options.json:
         write_json(rows, options.seed, options.json)
     return 0 if all(row.is_good for row in rows) else 1
+
+
+def sample_of(attacks: Sequence[Attack]) -> list[Attack]:
+    """The first row of each family that has a control."""
+    sample: dict[str, Attack] = {}
+    for attack in attacks:
+        if attack.family not in sample or (attack.controls and not sample[attack.family].controls):
+            sample[attack.family] = attack
+    return list(sample.values())
 
 
 def _names(pattern: str, family: str, name: str) -> bool:

@@ -50,11 +50,13 @@ def run_family(attacks: Iterable[Attack], seed: int, tell: Tell, *, sample: bool
 
 
 def run_controls(attacks: Iterable[Attack], seed: int, module: str) -> list[list[Bite]]:
-    controller = Controller(module)
+    controller, done = Controller(module), dict[str, list[Bite]]()
     try:
-        return [controller.run(attack, seed) for attack in attacks]
+        for attack in attacks:
+            done[attack.name] = done.get(attack.shares) or controller.run(attack, seed)
     finally:
         controller.close()
+    return list(done.values())
 
 
 def run_one(attack: Attack, arena: Arena, seed: int, *, sample: bool = False) -> Row:

@@ -105,6 +105,8 @@ class Attack:
     growth: float = 40.0
     expected: str = ""
     controls: tuple[Control, ...] = ()
+    shares: str = ""
+    """A row of the family that has the same controls, of the same code: they are run once for both."""
 
 
 @dataclass(frozen=True)
@@ -186,5 +188,5 @@ class Family:
 
         return add
 
-    def add(self, name: str, run: Run, *controls: Control, growth: float = 40.0) -> None:
-        self.attacks.append(Attack(self.name, name, run, growth, controls=controls))
+    def add(self, name: str, run: Run, *controls: Control, growth: float = 40.0, shares: str = "") -> None:
+        self.attacks.append(Attack(self.name, name, run, growth, controls=controls, shares=shares))

@@ -6,9 +6,10 @@ import json
 import time
 
 from tests.attack.arena import Kind
+from tests.attack.controls.bounds import fail_at_broken_messages
 from tests.attack.speaking.mcp import STATELESS, Caller, opening, works
 from tests.attack.speaking.websocket import TEXT, WebSocket, frame
-from tests.attack.trial import Family, Trial
+from tests.attack.trial import Control, Family, Trial
 
 FAMILY = Family("odd JSON")
 SECONDS = 3.0
@@ -86,7 +87,7 @@ def shapes() -> dict[str, bytes]:
     return {name: text.encode() for name, text in found.items()}
 
 
-@FAMILY.attack("over HTTP", growth=60)
+@FAMILY.attack("over HTTP", Control(fail_at_broken_messages, ": (500|no answer)"), growth=60)
 def _(trial: Trial) -> None:
     served = trial.arena.serve(Kind(options=("--rest",)))
     inside = Caller(served.place).open()
@@ -108,7 +109,7 @@ def _(trial: Trial) -> None:
     trial.expect("Traceback" not in served.new_log, f"the log has a traceback: {served.new_log[-300:]}")
 
 
-@FAMILY.attack("over WebSocket", growth=60)
+@FAMILY.attack("over WebSocket", Control(fail_at_broken_messages, "neither an answer"), growth=60)
 def _(trial: Trial) -> None:
     """Whatever it is, the next message is answered on the same socket; or the socket is closed with a reason."""
     served = trial.arena.serve(Kind())
@@ -127,7 +128,7 @@ def _(trial: Trial) -> None:
     trial.expect("Traceback" not in served.new_log, f"the log has a traceback: {served.new_log[-300:]}")
 
 
-@FAMILY.attack("mutations")
+@FAMILY.attack("mutations", Control(fail_at_broken_messages, ": (500|None)$"))
 def _(trial: Trial) -> None:
     """Good messages with bytes changed at random."""
     served = trial.arena.serve(Kind())

@@ -203,8 +203,17 @@ def simple_requests(trial: Trial, kind: Kind) -> None:
             trial.expect(allowed is None, f"a page may read the answer: Access-Control-Allow-Origin: {allowed}")
 
 
-on_both(FAMILY, "foreign hosts", host, controls=[Control(take_any_host, "the call ran")])
-on_both(FAMILY, "request targets", target, controls=[Control(take_any_host_in_a_target, "the call ran")])
-on_both(FAMILY, "origins", origin, controls=[Control(take_any_origin, "the call ran")])
-on_both(FAMILY, "every route", every_route, ALL, controls=[Control(open_the_gate, ": 200$")])
-on_both(FAMILY, "requests a page may send", simple_requests, ALL, controls=[Control(take_any_type, "the call ran")])
+on_both(FAMILY, "foreign hosts", host, controls=[Control(take_any_host, "the call ran")], are_shared=True)
+on_both(
+    FAMILY, "request targets", target, controls=[Control(take_any_host_in_a_target, "the call ran")], are_shared=True
+)
+on_both(FAMILY, "origins", origin, controls=[Control(take_any_origin, "the call ran")], are_shared=True)
+on_both(FAMILY, "every route", every_route, ALL, controls=[Control(open_the_gate, ": 200$")], are_shared=True)
+on_both(
+    FAMILY,
+    "requests a page may send",
+    simple_requests,
+    ALL,
+    controls=[Control(take_any_type, "the call ran")],
+    are_shared=True,
+)

@@ -211,10 +211,17 @@ QUERY = Control(take_tokens_from_the_query, "a token in the query: 101", "a toke
 PONGS = Control(read_sockets_always, "MB were taken", "pings")
 EARLY = Control(read_sockets_always, "MB were taken", "an open socket")
 ALL = Kind(options=("--rest", "--legacy-sse", "--metrics"))
-on_both(FAMILY, "bad frames", bad_frames, controls=[BINARY_TAKEN, ANY_TEXT])
+on_both(FAMILY, "bad frames", bad_frames, controls=[BINARY_TAKEN, ANY_TEXT], are_shared=True)
 FAMILY.add("messages without an end", lambda trial: endless_messages(trial, Kind()), ANY_SIZE, ANY_FRAGMENTS)
 FAMILY.add("answers that nobody reads", lambda trial: unread(trial, Kind()), PONGS)
-on_both(FAMILY, "compression", compression, controls=[INFLATED])
-on_both(FAMILY, "handshakes", handshakes, ALL, controls=[Control(open_the_gate, "opened", "a foreign origin")])
-on_both(FAMILY, "without a token", without_a_token, Kind("keyed"), controls=[NOBODY, QUERY])
-on_both(FAMILY, "frames before the answer", before_the_answer, controls=[EARLY])
+on_both(FAMILY, "compression", compression, controls=[INFLATED], are_shared=True)
+on_both(
+    FAMILY,
+    "handshakes",
+    handshakes,
+    ALL,
+    controls=[Control(open_the_gate, "opened", "a foreign origin")],
+    are_shared=True,
+)
+on_both(FAMILY, "without a token", without_a_token, Kind("keyed"), controls=[NOBODY, QUERY], are_shared=True)
+on_both(FAMILY, "frames before the answer", before_the_answer, controls=[EARLY], are_shared=True)

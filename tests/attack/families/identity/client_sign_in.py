@@ -18,7 +18,8 @@ from defserve.host.signin.keeping.memory import MemoryCredentialStore
 from defserve.host.signin.keeping.places import file_of
 from defserve.host.signin.reach import Reach
 from defserve.host.signin.redirects.browser import Browser
-from tests.attack.trial import Family, Trial
+from tests.attack.controls.identity import take_any_answer
+from tests.attack.trial import Control, Family, Trial
 from tests.host.signin.company import Company, company
 from tests.host.web import Exchange, Web, web
 
@@ -61,7 +62,7 @@ MIXED_UP: dict[str, Change] = {
 }
 
 
-@FAMILY.attack("mixed-up issuers")
+@FAMILY.attack("mixed-up issuers", Control(take_any_answer, "was sent a code", here=True))
 def _(trial: Trial) -> None:
     async def run() -> None:
         for name, change in MIXED_UP.items():
@@ -89,7 +90,7 @@ INJECTED: dict[str, Callable[[dict[str, str]], list[tuple[str, str]]]] = {
 }
 
 
-@FAMILY.attack("codes that belong to another sign-in")
+@FAMILY.attack("codes that belong to another sign-in", Control(take_any_answer, ": taken", here=True))
 def _(trial: Trial) -> None:
     async def run() -> None:
         for name, answer in INJECTED.items():

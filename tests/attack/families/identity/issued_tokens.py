@@ -14,8 +14,9 @@ from urllib.parse import urlsplit
 from defserve.auth import OIDC, DPoP, Introspection
 from defserve.auth.issuers.fetching import HttpAnswer, HttpRequest, IssuerUnavailable
 from tests.attack.arena import Kind, Served
+from tests.attack.controls.identity import read_tokens_without_checking
 from tests.attack.speaking.mcp import Caller
-from tests.attack.trial import Family, Trial
+from tests.attack.trial import Control, Family, Trial
 from tests.auth.issuer import claims, jwk, key_set, part, pem, private_key, raw, signed
 from tests.auth.proofs import PUBLIC, THUMBPRINT, proof
 from tests.auth.vendor import vendor_at_address
@@ -50,7 +51,7 @@ def status(served: Served, authorization: str, *proofs: str) -> int | None:
     return Caller(served.place, headers=headers).call_alone("who")["status"]
 
 
-@FAMILY.attack("mixed-up issuers")
+@FAMILY.attack("mixed-up issuers", Control(read_tokens_without_checking, "A's name, B's key is accepted"))
 def _(trial: Trial) -> None:
     served = accepting(trial)
     for name in "AB":
@@ -104,7 +105,7 @@ def _(trial: Trial) -> None:
         trial.expect(held, f"where a nonce is wanted, {name} is accepted")
 
 
-@FAMILY.attack("algorithms and keys that a token chooses")
+@FAMILY.attack("algorithms and keys that a token chooses", Control(read_tokens_without_checking, "is accepted"))
 def _(trial: Trial) -> None:
     served = accepting(trial)
     public, key, good = pem(KEYS["A"]), KEYS["A"], claims(iss="https://a.example", aud=SERVER)
@@ -138,7 +139,7 @@ def _(trial: Trial) -> None:
     trial.expect(status(served, f"Bearer {signed(good, key=key)}") == 200, "an honest token is refused")
 
 
-@FAMILY.attack("tokens for another audience, time or person")
+@FAMILY.attack("tokens for another audience, time or person", Control(read_tokens_without_checking, "^{'aud'.*: 200"))
 def _(trial: Trial) -> None:
     served, now = accepting(trial), int(time.time())
     trial.expect(status(served, f"Bearer {token('A', 'A', aud=['https://x.example', SERVER])}") == 200, "two audiences")
@@ -181,7 +182,10 @@ def issuer_with(pages: Callable[[str], Pages]) -> Iterator[tuple[str, list[str]]
 METADATA = "/.well-known/openid-configuration"
 
 
-@FAMILY.attack("key sets and metadata of others")
+@FAMILY.attack(
+    "key sets and metadata of others",
+    Control(read_tokens_without_checking, "another key under its id: a token is accepted", here=True),
+)
 def _(trial: Trial) -> None:
     good, bad = KEYS["A"], KEYS["B"]
 

@@ -12,12 +12,13 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 from tests.attack.arena import Kind, Served
+from tests.attack.controls.identity import let_everybody_in, share_everything
 from tests.attack.keys import create, revoke
 from tests.attack.speaking.conversation import HttpConversation, SseConversation
 from tests.attack.speaking.http import Json, Response
 from tests.attack.speaking.mcp import BATCHES, STATELESS, Caller, message, notification, outcome, tool_call
 from tests.attack.speaking.websocket import WebSocket
-from tests.attack.trial import Family, Trial
+from tests.attack.trial import Control, Family, Trial
 
 FAMILY = Family("auth matrix")
 KEYED = Kind("keyed", ("--rest", "--legacy-sse"))
@@ -98,7 +99,9 @@ ACTIONS: dict[str, Action] = {
 }  # fmt: skip
 
 
-@FAMILY.attack("somebody else's session")
+@FAMILY.attack(
+    "somebody else's session", Control(share_everything, "^another user's"), Control(let_everybody_in, "^no token")
+)
 def _(trial: Trial) -> None:
     made = scene(trial)
     for who, caller in credentials(made).items():
@@ -112,7 +115,7 @@ def _(trial: Trial) -> None:
     trial.expect(not made.served.has_marked("strong:"), "somebody's call of `strong` ran")
 
 
-@FAMILY.attack("without a session")
+@FAMILY.attack("without a session", Control(let_everybody_in, "^no token, .*: (200|101)"))
 def _(trial: Trial) -> None:
     """WebSocket, REST, requests that stand alone, HTTP+SSE, listening."""
     made = scene(trial)
@@ -170,7 +173,7 @@ def _(trial: Trial) -> None:
     trial.expect(not made.served.has_marked(word), "the weaker key, after the stronger one: it ran")
 
 
-@FAMILY.attack("a weaker key says yes")
+@FAMILY.attack("a weaker key says yes", Control(share_everything, "a weaker key confirmed it|went to a stream"))
 def _(trial: Trial) -> None:
     """A question of a strong call is not confirmed by a weaker key, and not told to its streams."""
     for asks in ("sure", "erase"):
@@ -194,7 +197,7 @@ def _(trial: Trial) -> None:
         listening.close()
 
 
-@FAMILY.attack("a weaker key reads streams")
+@FAMILY.attack("a weaker key reads streams", Control(share_everything, "it is told|it resumes"))
 def _(trial: Trial) -> None:
     """Neither news of what it may not see, nor the rest of a stronger key's stream."""
     made = scene(trial)
@@ -213,7 +216,7 @@ def _(trial: Trial) -> None:
     listening.close()
 
 
-@FAMILY.attack("HTTP+SSE with other keys")
+@FAMILY.attack("HTTP+SSE with other keys", Control(share_everything, "^another user's: 202"))
 def _(trial: Trial) -> None:
     made = scene(trial)
     feed = SseConversation(Caller(made.served.place, made.strong))

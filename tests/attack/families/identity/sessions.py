@@ -7,12 +7,13 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 from tests.attack.arena import Kind, Served
+from tests.attack.controls.identity import count_no_addresses, let_everybody_in
 from tests.attack.keys import create
 from tests.attack.speaking.conversation import HttpConversation, SocketConversation, SseConversation
 from tests.attack.speaking.http import Wire, head
 from tests.attack.speaking.mcp import Caller, opening, outcome, tool_call, works
 from tests.attack.speaking.websocket import WebSocket, frame
-from tests.attack.trial import Family, MissingFeature, NotTried, Trial
+from tests.attack.trial import Control, Family, MissingFeature, NotTried, Trial
 
 FAMILY = Family("sessions")
 # The table of the attacked server has room for 2,000 sessions; one address may have 1,000 of them.
@@ -45,7 +46,7 @@ def opening_request(served: Served) -> bytes:
     return head("POST", "/mcp", served.place, {**headers, "Content-Length": str(len(body))}) + body
 
 
-@FAMILY.attack("2,500 handshakes of one address")
+@FAMILY.attack("2,500 handshakes of one address", Control(count_no_addresses, "gets no session"))
 def _(trial: Trial) -> None:
     served = trial.arena.serve(SMALL)
     kept = HttpConversation(elsewhere(served))
@@ -169,7 +170,7 @@ def _(trial: Trial) -> None:
             socket.socket.close()
 
 
-@FAMILY.attack("strangers before those who are known")
+@FAMILY.attack("strangers before those who are known", Control(let_everybody_in, "a known caller"))
 def _(trial: Trial) -> None:
     """A server with keys: bad tokens and missing ones take no place from good ones."""
     served = trial.arena.serve(Kind("keyed"))

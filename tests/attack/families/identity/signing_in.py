@@ -16,10 +16,11 @@ from defserve.auth.proxy.consent.cookies import ConsentCookies
 from defserve.net.egress import Egress
 from defserve.net.resolve import check
 from tests.attack.arena import Kind, Served
+from tests.attack.controls.identity import redirect_anywhere
 from tests.attack.speaking.browser import ORIGIN, Browser, Client, leads_to, said, sealed, target_of
 from tests.attack.speaking.http import Response
 from tests.attack.speaking.mcp import Caller
-from tests.attack.trial import Family, Trial
+from tests.attack.trial import Control, Family, Trial
 from tests.auth.vendor import FakeVendor, vendor_at_address
 
 FAMILY = Family("signing in")
@@ -72,7 +73,7 @@ def scene(trial: Trial) -> Iterator[Scene]:
             trial.arena.drop(served)
 
 
-@FAMILY.attack("open redirects")
+@FAMILY.attack("open redirects", Control(redirect_anywhere, "^redirect_uri="))
 def _(trial: Trial) -> None:
     with scene(trial) as at:
         for bad in (

@@ -6,11 +6,12 @@ import base64
 from typing import Any
 
 from tests.attack.arena import Kind, Served
+from tests.attack.controls.identity import share_everything
 from tests.attack.keys import create
 from tests.attack.speaking.conversation import HttpConversation, SseConversation, accepted
 from tests.attack.speaking.http import Json
 from tests.attack.speaking.mcp import SESSION, Caller, message, mgp_offer, outcome, tool_call
-from tests.attack.trial import Family, Trial
+from tests.attack.trial import Control, Family, Trial
 
 FAMILY = Family("ids of others")
 KEYED = Kind("keyed", ("--legacy-sse",))
@@ -46,7 +47,7 @@ def _(trial: Trial) -> None:
     trial.expect(len(ids) == 50, "session ids repeat")
 
 
-@FAMILY.attack("events of another's stream")
+@FAMILY.attack("events of another's stream", Control(share_everything, "^Last-Event-ID"))
 def _(trial: Trial) -> None:
     """Bob resumes alice's streams: in his own session, and in hers."""
     served = trial.arena.serve(KEYED)
@@ -65,7 +66,7 @@ def _(trial: Trial) -> None:
             trial.expect(not told, f"Last-Event-ID {id}: {answer and answer.text[:100]}")
 
 
-@FAMILY.attack("answers to another's questions")
+@FAMILY.attack("answers to another's questions", Control(share_everything, "bob confirmed"))
 def _(trial: Trial) -> None:
     """Bob answers alice's question: by its id, by its callback id, and with her sealed state."""
     served = trial.arena.serve(KEYED)
@@ -117,7 +118,7 @@ def _(trial: Trial) -> None:
         trial.expect(not served.has_marked(word), f"{name}: it ran ({outcome(reply)})")
 
 
-@FAMILY.attack("subscriptions and calls of another")
+@FAMILY.attack("subscriptions and calls of another", Control(share_everything, "bob (cancelled|unsubscribed)"))
 def _(trial: Trial) -> None:
     """Bob ends alice's subscription, cancels her call, and calls with the ids of her requests."""
     served = trial.arena.serve(KEYED)
@@ -139,7 +140,7 @@ def _(trial: Trial) -> None:
     trial.expect("result" in kept, f"alice's own subscription: {kept}")
 
 
-@FAMILY.attack("another's HTTP+SSE session")
+@FAMILY.attack("another's HTTP+SSE session", Control(share_everything, ": 202"))
 def _(trial: Trial) -> None:
     served = trial.arena.serve(KEYED)
     alice, bob = people(served)

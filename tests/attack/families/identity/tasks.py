@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from tests.attack.arena import Kind
+from tests.attack.controls.identity import share_everything
 from tests.attack.keys import create
 from tests.attack.speaking.http import Json
 from tests.attack.speaking.mcp import Caller, tool_call
-from tests.attack.trial import Family, Trial
+from tests.attack.trial import Control, Family, Trial
 
 FAMILY = Family("tasks")
 KEYED = Kind("keyed", ("--legacy-sse",))
@@ -30,7 +31,7 @@ def status(caller: Caller, id: str) -> str:
     return str((asked(caller, "tasks/get", id).get("result") or {}).get("status"))
 
 
-@FAMILY.attack("another's task")
+@FAMILY.attack("another's task", Control(share_everything, "^bob, |somebody else confirmed"))
 def _(trial: Trial) -> None:
     """A foreign id is answered like one that never was, to the letter, and nothing happens to the task."""
     served = trial.arena.serve(KEYED)
