@@ -373,7 +373,9 @@ def test_trust_needs_the_secret_of_the_server(
     assert code == 1 and "secret" in err and VARIABLE in err
 
 
-def test_what_0_1_0_kept_is_trusted_when_an_operator_says_so(defserve: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_what_0_1_0_kept_is_trusted_when_an_operator_says_so(
+    defserve: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
     monkeypatch.delenv(VARIABLE, raising=False)
     old = Path(__file__).parents[1] / "stores" / "formats" / "0.1.0" / "store.db"
     (path := tmp_path / "store.db").write_bytes(old.read_bytes())
