@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from argparse import ArgumentTypeError
 from collections.abc import Callable, Sequence
@@ -67,24 +68,28 @@ class PreparedAnswers:
 
         return Answers(ask=self._ask if self.can_answer else None, ask_url=ask_url if url is not None else None)
 
-    async def confirm(self, tool: ListedSecurity, title: str, arguments: dict[str, Any]) -> None:
-        """Ask about a tool that needs confirmation, because its server may assume that we did.
+    async def confirm(self, tool: ListedSecurity, arguments: dict[str, Any]) -> None:
+        """Ask about a tool that needs confirmation, because its server may assume that we did. Its title is not shown:
+        a server could word its own confirmation.
 
         Raises UsageError if nobody can be asked, ToolError for a no.
         """
         if not tool.confirmation_required:
             return
-        first = f"Run {title}?"
+        first = f"Run {tool.name}"
         if not self.can_answer:
             what = f"is {tool.risk} and needs your yes" if tool.risk == "dangerous" else "needs your yes"
             raise UsageError(f"{tool.name} {what}", fix="run it at a terminal, or add --yes")
-        lines = [first, *(f"  {name}: {value}" for name, value in redact(arguments).items())]
+        lines = [f"{first}?", *(f"  {name}: {value}" for name, value in redact(arguments).items())]
         if not await agrees(Answers(ask=self._ask), "\n".join(lines), "value"):
             raise ToolError(f"{tool.name} was not run, because you did not say yes")
         self._confirmed = first
 
     async def _ask(self, message: str, schema: dict[str, Any]) -> Any:
-        if self._confirmed is not None and message.partition("\n")[0] == self._confirmed:
+        question = message.partition("\n")[0]
+        if self._confirmed is not None and question.startswith(
+            (f"{self._confirmed}?", f"{self._confirmed} of server ")
+        ):
             # The server asks about what was just agreed to.
             self._confirmed = None
             return dict.fromkeys(object_of(schema.get("properties")), True)
@@ -118,6 +123,11 @@ class PreparedAnswers:
             return answer
         self.unanswered = UsageError(problem, fix=f"write {_option(schema)}")
         raise self.unanswered
+
+
+def _is_about(confirmed: str, question: str) -> bool:
+    """Whether a server asks for the same again. One in front of others says whose tool it is."""
+    return re.fullmatch(rf"{re.escape(confirmed)}(?: of server '[^']*')?\?", question) is not None
 
 
 def _option(schema: dict[str, Any]) -> str:
