@@ -86,10 +86,7 @@ class PreparedAnswers:
         self._confirmed = first
 
     async def _ask(self, message: str, schema: dict[str, Any]) -> Any:
-        question = message.partition("\n")[0]
-        if self._confirmed is not None and question.startswith(
-            (f"{self._confirmed}?", f"{self._confirmed} of server ")
-        ):
+        if self._confirmed is not None and _is_about(self._confirmed, message.partition("\n")[0]):
             # The server asks about what was just agreed to.
             self._confirmed = None
             return dict.fromkeys(object_of(schema.get("properties")), True)
