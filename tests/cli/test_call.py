@@ -212,7 +212,7 @@ def test_a_person_is_asked_once_and_sees_the_arguments(defserve: Run, todo: str,
     code, out, err = defserve("call", todo, "clear", "folder=attic")
     assert (code, out) == (0, "cleared\n")
     asked = "  folder: attic [y/N] "
-    assert err == f"\nRun Clear it all?\n{asked}  type y or n\n{asked}"
+    assert err == f"\nRun clear?\n{asked}  type y or n\n{asked}"
 
 
 def test_nobody_is_asked_about_a_call_whose_arguments_are_misnamed(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from argparse import ArgumentTypeError
 from collections.abc import Callable, Sequence
@@ -67,24 +68,25 @@ class PreparedAnswers:
 
         return Answers(ask=self._ask if self.can_answer else None, ask_url=ask_url if url is not None else None)
 
-    async def confirm(self, tool: ListedSecurity, title: str, arguments: dict[str, Any]) -> None:
-        """Ask about a tool that needs confirmation, because its server may assume that we did.
+    async def confirm(self, tool: ListedSecurity, arguments: dict[str, Any]) -> None:
+        """Ask about a tool that needs confirmation, because its server may assume that we did. Its title is not shown:
+        a server could word its own confirmation.
 
         Raises UsageError if nobody can be asked, ToolError for a no.
         """
         if not tool.confirmation_required:
             return
-        first = f"Run {title}?"
+        first = f"Run {tool.name}"
         if not self.can_answer:
             what = f"is {tool.risk} and needs your yes" if tool.risk == "dangerous" else "needs your yes"
             raise UsageError(f"{tool.name} {what}", fix="run it at a terminal, or add --yes")
-        lines = [first, *(f"  {name}: {value}" for name, value in redact(arguments).items())]
+        lines = [f"{first}?", *(f"  {name}: {value}" for name, value in redact(arguments).items())]
         if not await agrees(Answers(ask=self._ask), "\n".join(lines), "value"):
             raise ToolError(f"{tool.name} was not run, because you did not say yes")
         self._confirmed = first
 
     async def _ask(self, message: str, schema: dict[str, Any]) -> Any:
-        if self._confirmed is not None and message.partition("\n")[0] == self._confirmed:
+        if self._confirmed is not None and _is_about(self._confirmed, message.partition("\n")[0]):
             # The server asks about what was just agreed to.
             self._confirmed = None
             return dict.fromkeys(object_of(schema.get("properties")), True)
@@ -126,6 +128,11 @@ def _needed_fields(schema: dict[str, Any]) -> list[str]:
     """The required fields of a form that have no default."""
     properties = object_of(schema.get("properties"))
     return [name for name in schema.get("required") or [] if "default" not in object_of(properties.get(name))]
+
+
+def _is_about(confirmed: str, question: str) -> bool:
+    """Whether a server asks for the same again. One in front of others says whose tool it is."""
+    return re.fullmatch(rf"{re.escape(confirmed)}(?: of server '[^']*')?\?", question) is not None
 
 
 def _option(schema: dict[str, Any]) -> str:
