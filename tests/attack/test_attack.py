@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from defserve.guard import shell
-from tests.attack.__main__ import main
+from tests.attack.__main__ import main, sample_of
 from tests.attack.arena import Arena, Kind
 from tests.attack.controlling import run_control
 from tests.attack.controls.patching import Patch
@@ -152,6 +152,37 @@ def test_a_row_without_a_control_that_bit_is_not_good():
         assert not row.is_good and row.control == word
     row.bites = [Bite("x", True, "y")]
     assert row.is_good and row.control == "bit"
+
+
+# They wait for a control. A row that is not here has one; a new row is not added here.
+WITHOUT_A_CONTROL = {
+    ("sessions", "calls that take for ever"),
+    ("credentials", "revoked in the middle"),
+    ("ids of others", "who hears of whom"),
+    ("client sign-in", "tokens of one server for another"),
+    ("client sign-in", "answers of an issuer that are too much"),
+    ("signing in", "documents of clients at private addresses"),
+    ("signing in", "documents of clients that lie, grow or do not end"),
+}
+
+
+def test_every_attack_has_a_control():
+    lacking = {(attack.family, attack.name) for attack in attacks() if not attack.controls}
+    assert lacking == WITHOUT_A_CONTROL
+
+
+def test_a_sample_has_one_row_of_each_family_and_each_has_a_control():
+    sample = sample_of(attacks())
+    assert [attack.family for attack in sample] == list(dict.fromkeys(attack.family for attack in attacks()))
+    assert all(attack.controls for attack in sample)
+
+
+def test_rows_share_the_controls_of_an_earlier_row_of_their_family():
+    seen: dict[tuple[str, str], Attack] = {}
+    for attack in attacks():
+        if attack.shares:
+            assert seen[attack.family, attack.shares].controls == attack.controls
+        seen[attack.family, attack.name] = attack
 
 
 def test_every_family_is_run_and_every_attack_has_a_name_of_its_own(capsys: pytest.CaptureFixture[str]):

@@ -124,7 +124,7 @@ def _(trial: Trial) -> None:
     ended(trial, served, "good-token", "forgotten", lambda: file.write_text("other-token\n"))
 
 
-@FAMILY.attack("revoked in the middle", Control(keep_what_is_open, "a call on its WebSocket"))
+@FAMILY.attack("revoked in the middle")
 def _(trial: Trial) -> None:
     """A key that is revoked while it floods: the last call that runs begins within five seconds of the end."""
     served = trial.arena.serve(KEYED)

@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 from defserve.auth import OIDC, DPoP, Introspection
 from defserve.auth.issuers.fetching import HttpAnswer, HttpRequest, IssuerUnavailable
 from tests.attack.arena import Kind, Served
-from tests.attack.controls.identity import read_tokens_without_checking
+from tests.attack.controls.identity import read_tokens_without_checking, take_any_introspection, take_proofs_again
 from tests.attack.speaking.mcp import Caller
 from tests.attack.trial import Control, Family, Trial
 from tests.auth.issuer import claims, jwk, key_set, part, pem, private_key, raw, signed
@@ -72,7 +72,7 @@ def _(trial: Trial) -> None:
         trial.expect(status(served, f"Bearer {bad}") == 401, f"{name} is accepted")
 
 
-@FAMILY.attack("replayed proofs (DPoP)")
+@FAMILY.attack("replayed proofs (DPoP)", Control(take_proofs_again, "accepts a proof again"))
 def _(trial: Trial) -> None:
     store = str(trial.arena.folder / "replayed.db")
     first, second = accepting(trial, 1, store), accepting(trial, 2, store)
@@ -243,7 +243,7 @@ def _(trial: Trial) -> None:
         trial.expect(asked.count("/keys") <= 2, f"unknown keys caused {asked.count('/keys')} fetches")
 
 
-@FAMILY.attack("answers about opaque tokens")
+@FAMILY.attack("answers about opaque tokens", Control(take_any_introspection, "lets in", here=True))
 def _(trial: Trial) -> None:
     """An answer counts for the token that was asked about, for its audience, and as long as it says."""
     now = int(time.time())

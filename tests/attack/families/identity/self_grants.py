@@ -11,7 +11,16 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from tests.attack.arena import Kind, Served
-from tests.attack.controls.identity import believe_nobody, believe_strangers, know_no_users, take_any_address
+from tests.attack.controls.identity import (
+    believe_nobody,
+    believe_strangers,
+    enable_for_everybody,
+    know_no_users,
+    stop_for_everybody,
+    take_any_address,
+    take_any_local_token,
+    take_everybody_for_an_admin,
+)
 from tests.attack.keys import create
 from tests.attack.speaking.conversation import (
     Answer,
@@ -275,7 +284,7 @@ def _(trial: Trial) -> None:
         trial.expect(good and "local" not in said.removeprefix("result: anonymous:"), f"{headers}: {said}")
 
 
-@FAMILY.attack("shutting the server down", Control(believe_strangers, "Conversation: |has ended"))
+@FAMILY.attack("shutting the server down", Control(stop_for_everybody, "Conversation: |has ended"))
 def _(trial: Trial) -> None:
     served = trial.arena.serve(Kind(options=("--legacy-sse",)))
     caller = Caller(served.place)
@@ -292,7 +301,7 @@ def _(trial: Trial) -> None:
     trial.expect("still" in outcome(caller.call_alone("echo", text="still")), "the server does not answer any more")
 
 
-@FAMILY.attack("access entries", Control(believe_strangers, "mgp/access/grant"))
+@FAMILY.attack("access entries", Control(take_everybody_for_an_admin, "mgp/access/grant"))
 def _(trial: Trial) -> None:
     """mgp/access/grant, with every name a stranger may give itself."""
     served = trial.arena.serve(Kind("guarded"))
@@ -312,7 +321,7 @@ def _(trial: Trial) -> None:
             trial.expect("error" in said, f"stateless mgp/access/grant: {outcome(said)}")
 
 
-@FAMILY.attack("feature sets and scopes", Control(believe_strangers, "mcpl"))
+@FAMILY.attack("feature sets and scopes", Control(enable_for_everybody, "mcpl .*quiet"))
 def _(trial: Trial) -> None:
     """A stranger says that it is a host: it enables what is off, lists scopes, and approves what it asks for itself.
 
@@ -376,7 +385,7 @@ def _(trial: Trial) -> None:
     trial.expect(served.has_marked(word), f"the same user, trusted by the operator: {said}")
 
 
-@FAMILY.attack("--local-token")
+@FAMILY.attack("--local-token", Control(take_any_local_token, "^a wrong key: 200"))
 def _(trial: Trial) -> None:
     """The key in the 0600 file makes its holder local. Without it: a stranger. With another: 401."""
     import re

@@ -7,7 +7,12 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 from tests.attack.arena import Kind, Served
-from tests.attack.controls.identity import count_no_addresses, let_everybody_in
+from tests.attack.controls.identity import (
+    count_no_addresses,
+    let_busy_sessions_give_way,
+    let_nobody_give_way,
+    let_strangers_take_places,
+)
 from tests.attack.keys import create
 from tests.attack.speaking.conversation import HttpConversation, SocketConversation, SseConversation
 from tests.attack.speaking.http import Wire, head
@@ -66,7 +71,9 @@ def _(trial: Trial) -> None:
     trial.expect(not said, f"a request that stands alone: {said}")
 
 
-@FAMILY.attack("a session in use among 2,500")
+@FAMILY.attack(
+    "a session in use among 2,500", Control(let_busy_sessions_give_way, "of an honest caller|the session with a stream")
+)
 def _(trial: Trial) -> None:
     """Idle sessions give way first: not the one with a call that runs, not the one with a stream that is read."""
     served = trial.arena.serve(SMALL, fresh=True)
@@ -124,15 +131,23 @@ def _need_descriptors(count: int) -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (count + 500, hard))
 
 
-FAMILY.add("5,000 WebSockets of one address", lambda t: sockets(t, SocketConversation, Kind(), 5_000), growth=300)
+CROWDED = Control(let_nobody_give_way, "^somebody at another address: ")
+FAMILY.add(
+    "5,000 WebSockets of one address",
+    lambda t: sockets(t, SocketConversation, Kind(), 5_000),
+    CROWDED,
+    growth=300,
+)
 FAMILY.add(
     "5,000 event streams of one address",
     lambda t: sockets(t, SseConversation, Kind(options=("--legacy-sse",)), 5_000),
+    CROWDED,
     growth=300,
+    shares="5,000 WebSockets of one address",
 )
 
 
-@FAMILY.attack("5,000 connections that say nothing", growth=300)
+@FAMILY.attack("5,000 connections that say nothing", CROWDED, growth=300)
 def _(trial: Trial) -> None:
     _need_descriptors(5_000)
     served = trial.arena.serve(Kind())
@@ -170,7 +185,9 @@ def _(trial: Trial) -> None:
             socket.socket.close()
 
 
-@FAMILY.attack("strangers before those who are known", Control(let_everybody_in, "a known caller"))
+@FAMILY.attack(
+    "strangers before those who are known", Control(let_strangers_take_places, "a known caller gets no session")
+)
 def _(trial: Trial) -> None:
     """A server with keys: bad tokens and missing ones take no place from good ones."""
     served = trial.arena.serve(Kind("keyed"))

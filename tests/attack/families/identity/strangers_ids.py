@@ -6,7 +6,7 @@ import base64
 from typing import Any
 
 from tests.attack.arena import Kind, Served
-from tests.attack.controls.identity import share_everything
+from tests.attack.controls.identity import find_any_session, seal_for_anybody, share_everything
 from tests.attack.keys import create
 from tests.attack.speaking.conversation import HttpConversation, SseConversation, accepted
 from tests.attack.speaking.http import Json
@@ -25,7 +25,7 @@ def people(served: Served) -> tuple[Caller, Caller]:
     return alice, bob
 
 
-@FAMILY.attack("guessed session ids")
+@FAMILY.attack("guessed session ids", Control(find_any_session, "with a guessed id: 200"))
 def _(trial: Trial) -> None:
     served = trial.arena.serve(KEYED)
     alice, bob = people(served)
@@ -89,7 +89,7 @@ def _(trial: Trial) -> None:
         hers.close()
 
 
-@FAMILY.attack("sealed states")
+@FAMILY.attack("sealed states", Control(seal_for_anybody, "^bob: it ran"))
 def _(trial: Trial) -> None:
     """A request state belongs to its caller, its call and its arguments; a changed one is worth nothing."""
     served = trial.arena.serve(KEYED)
