@@ -84,8 +84,8 @@ async def stored_at(address: str) -> AsyncGenerator[Stored]:
 
 
 def _address(store: Store) -> str:
-    path = getattr(store, "path", None)
-    return f"sqlite:///{path}" if path is not None else type(store).__name__.removesuffix("Store").lower()
+    path, raw = getattr(store, "path", None), getattr(store, "raw", store)
+    return f"sqlite:///{path}" if path is not None else type(raw).__name__.removesuffix("Store").lower()
 
 
 class StoredTree:
