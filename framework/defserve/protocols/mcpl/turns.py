@@ -190,7 +190,7 @@ class Injection:
                 f"Injection(position={self.position!r}) is not possible", fix="use system, before_user or after_user"
             )
 
-    def wire(self, namespace: str, position: str) -> Params:
+    def wire(self, namespace: str, position: str = "system") -> Params:
         """The injection for the wire (§10.4). `namespace` and `position`, as on the wire, are for one that has none."""
         described: Params = {
             "namespace": self.namespace or namespace,
