@@ -12,15 +12,8 @@ import pytest
 
 import defserve
 from defserve import PublicUrl, Server, ShellCommand
-from defserve.errors import (
-    MAX_ECHO,
-    InvalidParams,
-    PeerError,
-    Refused,
-    Rejected,
-    cut_data,
-    cut_text,
-)
+from defserve.base.echoes import MAX_ECHO, cut_data, cut_text
+from defserve.errors import InvalidParams, PeerError, Refused, Rejected
 from defserve.guard.argument_types import Code, Within
 from tests.asgi import BOTH, Web, living
 from tests.rows import for_each_row

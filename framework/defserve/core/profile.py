@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from defserve.errors import MAX_PEER_TEXT, ProtocolError, Refused, cut_text
+from defserve.base.echoes import MAX_PEER_TEXT, cut_text
+from defserve.errors import ProtocolError, Refused
 from defserve.wire.messages import INTERNAL_ERROR, Id, Params
 
 if TYPE_CHECKING:

@@ -8,8 +8,8 @@ from typing import Any, TypeAlias
 
 from defserve.auth.live.bearers import BearerCredential, LiveBearers
 from defserve.auth.principals import Principal
+from defserve.base.echoes import cut_text
 from defserve.core.stepping import rest
-from defserve.errors import cut_text
 from defserve.transports.asgi import WHOLE, Header, HeaderList, Receive, RequestHead, Scope, Send, WholeRequest
 from defserve.transports.http import sse_format
 from defserve.transports.http.headers import Headers, is_json, names_json

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from pydantic_core import from_json
 
-from defserve.errors import MAX_PEER_TEXT, cut_text
+from defserve.base.echoes import MAX_PEER_TEXT, cut_text
 from defserve.transports.asgi import HeaderList, Scope
 from defserve.transports.http.exchange import Exchange
 from defserve.transports.http.headers import is_json
