@@ -13,7 +13,7 @@ from typing import Any, Final, NamedTuple, TypeAlias
 from defserve.errors import PeerError, PeerGone, PeerTimeout, UsageError, did_you_mean
 from defserve.host.conversation import ClientConversation
 from defserve.host.fields import Json, object_of, texts_of
-from defserve.host.silent_servers import SILENT_SERVERS
+from defserve.host.older.silent_servers import SILENT_SERVERS
 from defserve.protocols.mcp.versions import HANDSHAKE_VERSIONS, STATELESS_VERSIONS, features
 from defserve.transports.client_errors import Challenged, SignInError, Unreachable
 

@@ -21,8 +21,8 @@ from defserve.host.answers import Answers
 from defserve.host.client import Client
 from defserve.host.link import Link
 from defserve.host.links.stdio import ProcessLink
+from defserve.host.older.silent_servers import SILENT_SERVERS, cache_file
 from defserve.host.signin.keeping.places import is_kept
-from defserve.host.silent_servers import SILENT_SERVERS, cache_file
 
 
 def add_connection_options(parser: ArgumentParser) -> None:

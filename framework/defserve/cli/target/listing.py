@@ -14,7 +14,7 @@ from defserve.core.composition import Composition
 from defserve.errors import PeerError
 from defserve.host.client import Client
 from defserve.host.eras import ERAS
-from defserve.host.lacking import ListedItems, list_if_known
+from defserve.host.older.lacking import ListedItems, list_if_known
 from defserve.protocols.mcp.versions import HANDSHAKE_VERSIONS, STATELESS_VERSIONS
 from defserve.tooling.listing import LISTING_OFFER, OFFER, ServerListing, server_listing
 

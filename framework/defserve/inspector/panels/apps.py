@@ -12,7 +12,7 @@ from defserve.host.apps.rendering import render, view_uri
 from defserve.host.apps.view import is_visible_to
 from defserve.host.client import Client
 from defserve.host.fields import object_of, text_of
-from defserve.host.lacking import list_if_known
+from defserve.host.older.lacking import list_if_known
 from defserve.inspector.apps.reach import narrowed, refused_by
 from defserve.inspector.apps.shown import PatientClient, ShownApp
 from defserve.inspector.apps.views import View

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from defserve.host.lacking import list_if_known
+from defserve.host.older.lacking import list_if_known
 from defserve.inspector.inspection import Inspection
 from defserve.inspector.items import named
 from defserve.inspector.panels.resources import completes

@@ -8,7 +8,7 @@ from typing import Any, Final
 from defserve.errors import PeerError, PeerGone
 from defserve.host.client import Client
 from defserve.host.fields import object_of, texts_of
-from defserve.host.lacking import list_if_known
+from defserve.host.older.lacking import list_if_known
 from defserve.inspector.inspection import Inspection
 from defserve.inspector.items import contents_of, named
 from defserve.inspector.panels.verb import Verb, asking

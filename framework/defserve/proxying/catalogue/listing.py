@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 
 from defserve.errors import PeerError
 from defserve.host.fields import Json, object_of
-from defserve.host.lacking import lacks_method
+from defserve.host.older.lacking import lacks_method
 from defserve.protocols.mcp.skills.skills import EXTENSION as SKILLS
 from defserve.protocols.mgp.agreed import SECURITY_KEY, undeclared
 from defserve.proxying.conversations.channel import Channel

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from defserve.base.background import BackgroundTasks
 from defserve.errors import PeerError, PeerGone
-from defserve.host.lacking import lacks_method
 from defserve.host.listening import News, NewsFilter, NewsStream, SubscribedNews
+from defserve.host.older.lacking import lacks_method
 
 if TYPE_CHECKING:
     from defserve.proxying.conversations.channel import Channel

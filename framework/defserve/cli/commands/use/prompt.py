@@ -20,7 +20,7 @@ from defserve.cli.target.target import TARGET_HELP, ServerTarget, quiet, split_c
 from defserve.cli.tracebacks import brief_tracebacks
 from defserve.errors import PeerError, PeerGone, PeerTimeout, UsageError, did_you_mean
 from defserve.host.fields import object_of
-from defserve.host.lacking import list_if_known
+from defserve.host.older.lacking import list_if_known
 from defserve.wire.codec import INVALID_PARAMS
 from defserve.wire.jsonvalue import is_array
 

@@ -20,7 +20,7 @@ from defserve.cli.tracebacks import brief_tracebacks
 from defserve.errors import PeerError, PeerGone, PeerTimeout, UsageError, did_you_mean
 from defserve.host.client import Client
 from defserve.host.fields import object_of
-from defserve.host.lacking import list_if_known
+from defserve.host.older.lacking import list_if_known
 
 ABOUT: Final = """Read a resource of a server.
 

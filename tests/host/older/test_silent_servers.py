@@ -11,11 +11,17 @@ import pytest
 from defserve.errors import PeerGone, PeerTimeout
 from defserve.host import Client, eras
 from defserve.host.links.stdio import ProcessLink
-from defserve.host.silent_servers import MAX_FILE_BYTES, MAX_SERVERS, REMEMBERED_SECONDS, SILENT_SERVERS, SilentServers
+from defserve.host.older.silent_servers import (
+    MAX_FILE_BYTES,
+    MAX_SERVERS,
+    REMEMBERED_SECONDS,
+    SILENT_SERVERS,
+    SilentServers,
+)
 
 pytestmark = pytest.mark.anyio
 
-SERVER = Path(__file__).parent / "plain_server.py"
+SERVER = Path(__file__).parents[1] / "plain_server.py"
 
 
 @pytest.fixture(autouse=True)

@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 
 from defserve.errors import PeerError, PeerGone, PeerTimeout
-from defserve.host.lacking import lacks_method, list_if_known
+from defserve.host.older.lacking import lacks_method, list_if_known
 from defserve.transports.client_errors import Challenged, HttpRefusal
 from tests.rows import for_each_row
 
 pytestmark = pytest.mark.anyio
 
-SERVER = Path(__file__).parent / "plain_server.py"
+SERVER = Path(__file__).parents[1] / "plain_server.py"
 LISTS = ("tools/list", "resources/list", "resources/templates/list", "prompts/list")
 
 
