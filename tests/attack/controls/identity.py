@@ -303,8 +303,12 @@ def take_any_local_token(patch: Patch) -> None:
 
 
 def remember_every_client(patch: Patch) -> None:
-    """Who has allowed one client has allowed all of them."""
-    patch.set("defserve.auth.proxy.consent.asking:Consent.is_remembered", lambda self, asked, client, request: True)
+    """Who has allowed one client has allowed all of them that are on the web."""
+
+    def is_remembered(self: Any, asked: Any, client: Any, request: Any) -> bool:
+        return request.redirect.startswith("https://")
+
+    patch.set("defserve.auth.proxy.consent.asking:Consent.is_remembered", is_remembered)
 
 
 def take_any_issuer(patch: Patch) -> None:

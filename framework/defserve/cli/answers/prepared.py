@@ -14,7 +14,7 @@ from defserve.cli.answers.forms import form_problem
 from defserve.cli.answers.terminal import is_yes_or_no, terminal_answers
 from defserve.errors import ToolError, UsageError
 from defserve.host.answers import Answers, Cancel, settled
-from defserve.host.fields import object_of
+from defserve.host.fields import object_of, texts_of
 from defserve.host.mgp.security.tool_security import ListedSecurity
 from defserve.host.person import agrees
 from defserve.redaction import redact
@@ -127,7 +127,7 @@ class PreparedAnswers:
 def _needed_fields(schema: dict[str, Any]) -> list[str]:
     """The required fields of a form that have no default."""
     properties = object_of(schema.get("properties"))
-    return [name for name in schema.get("required") or [] if "default" not in object_of(properties.get(name))]
+    return [name for name in texts_of(schema.get("required")) if "default" not in object_of(properties.get(name))]
 
 
 def _is_about(confirmed: str, question: str) -> bool:

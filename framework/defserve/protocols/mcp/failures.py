@@ -64,8 +64,9 @@ def is_busy_error(code: int, data: object) -> bool:
     """Whether a server has no room for a call, which did not begin: it is safe to send it again."""
     if code == _FORMER_TOO_MANY_CALLS:
         return True
-    is_limit = code == INTERNAL_ERROR and is_object(data) and data.get("error_type") == LimitExceeded.error_type
-    return is_limit and isinstance(data.get("retry_after_ms"), int)
+    if code != INTERNAL_ERROR or not is_object(data) or data.get("error_type") != LimitExceeded.error_type:
+        return False
+    return isinstance(data.get("retry_after_ms"), int)
 
 
 def failure(call: Call, error: BaseException, stateless: bool) -> Params:

@@ -50,6 +50,20 @@ def peak(pid: int) -> float:
     return int(found[1]) / 1024 if found else 0.0
 
 
+@FAMILY.attack("the end of input behind 2,000 calls", Control(end_with_the_input, "were answered"))
+def _(trial: Trial) -> None:
+    """What was written before the end is answered before the server ends."""
+    with started(trial) as pipe:
+        pipe.open()
+        pipe.say(*(message("tools/call", tool_call("echo", {"text": "a"}), n) for n in range(2_000)))
+        assert pipe.process.stdin is not None
+        pipe.process.stdin.close()
+        found = replies(pipe, set(range(2_000)))
+        good = sum("result:" in outcome(reply) for reply in found.values())
+        trial.expect(good == 2_000, f"{good:,} of 2,000 were answered")
+        trial.expect(pipe.process.wait(20) == 0, f"it ended with {pipe.process.returncode}")
+
+
 @FAMILY.attack("10,000 calls written at once", Control(refuse_the_excess, "were answered", "echo"))
 def _(trial: Trial) -> None:
     for tool, arguments in trial.choose({"echo": {"text": "a"}, "slow": {"seconds": 0.01}, "who": {}}):
@@ -65,20 +79,6 @@ def _(trial: Trial) -> None:
             trial.expect(good == CALLS, f"{tool}: {good:,} of {CALLS:,} were answered; {refused}")
             grown = peak(pipe.process.pid) - before
             trial.expect(grown < 40, f"{tool}: {grown:.0f} MB more")
-
-
-@FAMILY.attack("the end of input behind 2,000 calls", Control(end_with_the_input, "were answered"))
-def _(trial: Trial) -> None:
-    """What was written before the end is answered before the server ends."""
-    with started(trial) as pipe:
-        pipe.open()
-        pipe.say(*(message("tools/call", tool_call("echo", {"text": "a"}), n) for n in range(2_000)))
-        assert pipe.process.stdin is not None
-        pipe.process.stdin.close()
-        found = replies(pipe, set(range(2_000)))
-        good = sum("result:" in outcome(reply) for reply in found.values())
-        trial.expect(good == 2_000, f"{good:,} of 2,000 were answered")
-        trial.expect(pipe.process.wait(20) == 0, f"it ended with {pipe.process.returncode}")
 
 
 @FAMILY.attack("questions behind a flood", Control(stop_reading_whatever_waits, "were answered"))

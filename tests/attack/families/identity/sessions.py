@@ -135,15 +135,12 @@ CROWDED = Control(let_nobody_give_way, "^somebody at another address: ")
 FAMILY.add(
     "5,000 WebSockets of one address",
     lambda t: sockets(t, SocketConversation, Kind(), 5_000),
-    CROWDED,
     growth=300,
 )
 FAMILY.add(
     "5,000 event streams of one address",
     lambda t: sockets(t, SseConversation, Kind(options=("--legacy-sse",)), 5_000),
-    CROWDED,
     growth=300,
-    shares="5,000 WebSockets of one address",
 )
 
 
