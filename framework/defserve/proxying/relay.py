@@ -210,7 +210,10 @@ class RelayedCall:
             raise
 
     async def _answers(self, asked: Json) -> Json:
-        requests = self._checked(object_of(self._secrets.clean(asked)))
+        return await self._ask_front(self._checked(object_of(self._secrets.clean(asked))))
+
+    async def _ask_front(self, requests: dict[str, Json]) -> Json:
+        """The front's answers to questions that were checked and name who asks."""
         return {key: await ask_front(self.call, one["method"], one["params"]) for key, one in requests.items()}
 
     # -- a backend that asks in its result ---------------------------------------------------------------
@@ -227,7 +230,7 @@ class RelayedCall:
             if rounds == MOST_ROUNDS:
                 raise failures.Misbehaved(f"server {self.server.id!r} still asks for input after {MOST_ROUNDS} rounds")
             rounds += 1
-            complete = {**request, "inputResponses": await self._answers(requests), **state}
+            complete = {**request, "inputResponses": await self._ask_front(requests), **state}
             result = self._result(await self.channel.forward(method, complete, self))
         if kind == "task":
             if not is_wanted and not self._takes_tasks(method):

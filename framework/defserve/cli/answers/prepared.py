@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import sys
 from argparse import ArgumentTypeError
 from collections.abc import Callable, Sequence
@@ -132,7 +131,11 @@ def _needed_fields(schema: dict[str, Any]) -> list[str]:
 
 def _is_about(confirmed: str, question: str) -> bool:
     """Whether a server asks for the same again. One in front of others says whose tool it is."""
-    return re.fullmatch(rf"{re.escape(confirmed)}(?: of server '[^']*')?\?", question) is not None
+    if not question.startswith(confirmed):
+        return False
+    rest, before, after = question.removeprefix(confirmed), " of server '", "'?"
+    is_named = rest.startswith(before) and rest.endswith(after) and len(rest) >= len(before + after)
+    return rest == "?" or (is_named and "'" not in rest[len(before) : -len(after)])
 
 
 def _option(schema: dict[str, Any]) -> str:
