@@ -9,6 +9,7 @@ import re
 from decimal import Decimal
 from enum import Enum
 from fractions import Fraction
+from importlib import import_module
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
-from jsonschema.validators import extend
 from pydantic import AnyUrl, AwareDatetime, Base64Bytes, BaseModel, NaiveDatetime
 
 from defserve import Server
@@ -37,7 +37,8 @@ STRICT: dict[str, str] = {
     "time": CLOCK + OFFSET,
     "date-time": f"{DATE}[Tt]{CLOCK}{OFFSET}",
     # RFC 3339, appendix A: no sign, no fraction, no gap between units.
-    "duration": r"P(?:\d+W|(?:\d+D|\d+M(?:\d+D)?|\d+Y(?:\d+M(?:\d+D)?)?)?(?:T(?:\d+H(?:\d+M(?:\d+S)?)?|\d+M(?:\d+S)?|\d+S))?(?<!P))",
+    "duration": r"P(?:\d+W|(?:\d+D|\d+M(?:\d+D)?|\d+Y(?:\d+M(?:\d+D)?)?)?"
+    r"(?:T(?:\d+H(?:\d+M(?:\d+S)?)?|\d+M(?:\d+S)?|\d+S))?(?<!P))",
     "uuid": r"[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}",
     "ipv4": r"(?:(?:25[0-5]|2[0-4]\d|1\d\d|[1-9]?\d)(?:\.(?!$)|$)){4}",
     "ipv6": r"[0-9a-fA-F:.]+",
@@ -61,9 +62,12 @@ def _format(validator: Any, name: str, value: Any, schema: Any) -> Any:
         yield ValidationError(f"{value!r} is no {name}")
 
 
-Strict: Any = extend(Draft202012Validator, {"format": _format})
+validators: Any = import_module("jsonschema.validators")
+Strict: Any = validators.extend(Draft202012Validator, {"format": _format})
 
-zones = st.sampled_from([None, dt.UTC, dt.timezone(dt.timedelta(hours=-3, minutes=-30)), dt.timezone(dt.timedelta(seconds=3208))])
+zones = st.sampled_from(
+    [None, dt.UTC, dt.timezone(dt.timedelta(hours=-3, minutes=-30)), dt.timezone(dt.timedelta(seconds=3208))]
+)
 
 
 class Colour(Enum):
@@ -110,7 +114,9 @@ VALUES: dict[Any, st.SearchStrategy[Any]] = {
     str: st.text(max_size=9),
     Visit: st.builds(Visit, at=st.datetimes(timezones=zones), until=st.times() | st.none(), took=st.timedeltas()),
     Slot: st.builds(
-        Slot, at=st.lists(st.datetimes(), max_size=2), by_name=st.dictionaries(st.text(max_size=3), st.timedeltas(), max_size=2)
+        Slot,
+        at=st.lists(st.datetimes(), max_size=2),
+        by_name=st.dictionaries(st.text(max_size=3), st.timedeltas(), max_size=2),
     ),
 }
 
@@ -159,7 +165,9 @@ def test_a_default_fits_the_format_beside_it():
     server = Server("t")
 
     @server.tool
-    def f(at: dt.datetime = dt.datetime(2026, 1, 1), on: dt.date = dt.date(2026, 1, 1), more: Defaulted | None = None) -> str:
+    def f(
+        at: dt.datetime = dt.datetime(2026, 1, 1), on: dt.date = dt.date(2026, 1, 1), more: Defaulted | None = None
+    ) -> str:
         """Take times."""
         return ""
 

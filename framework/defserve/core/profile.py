@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from defserve.base.echoes import MAX_PEER_TEXT, cut_text
 from defserve.errors import ProtocolError, Refused
 from defserve.wire.messages import INTERNAL_ERROR, Id, Params
 
@@ -46,7 +47,7 @@ class Profile:
 
 
 def error_object(code: int, message: str, data: Any = None) -> Params:
-    error: Params = {"code": code, "message": message}
+    error: Params = {"code": code, "message": cut_text(message, MAX_PEER_TEXT)}
     if data is not None:
         error["data"] = data
     return error

@@ -1,4 +1,4 @@
-"""Patterns: a caller's text meets only linear time. What cannot be matched so is told at the decorator, never at a call."""
+"""Patterns: a caller's text meets only linear time. What cannot be matched so is refused at the decorator."""
 
 from __future__ import annotations
 

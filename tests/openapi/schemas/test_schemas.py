@@ -210,7 +210,9 @@ def test_a_pattern_that_only_the_api_can_check_stays_published_and_the_log_says_
     names = {"type": "object", "patternProperties": {r"^(a)\1$": {"type": "integer"}}, "additionalProperties": False}
     wrong = {"type": "string", "pattern": "("}
     given = [parameter(name, kind=kind) for name, kind in (("q", looks), ("n", names), ("w", wrong))]
-    tool = Server.from_openapi(document({"/a": {"get": operation(*given, operationId="a")}})).mcp.tools.registry.get("a")
+    tool = Server.from_openapi(document({"/a": {"get": operation(*given, operationId="a")}})).mcp.tools.registry.get(
+        "a"
+    )
     assert tool is not None
     properties = tool.function.arguments.schema["properties"]
     assert properties["q"]["pattern"] == looks["pattern"] and "pattern" not in properties["w"]

@@ -127,13 +127,14 @@ class ExplicitArguments:
     def _problems(self, given: dict[str, Any]) -> list[Problem]:
         problems: dict[Problem, None] = {}
         if self._names is not None:
-            problems |= {Problem("", did_you_mean(n, self._names)): None for n in given if n not in self._names}
+            unknown = islice((name for name in given if name not in self._names), MOST_PROBLEMS)
+            problems |= {Problem("", did_you_mean(name, self._names)): None for name in unknown}
         for error in self._validator.iter_errors(given):
             for problem in _said(error, self.schema):
                 problems[problem] = None
             if len(problems) >= MOST_PROBLEMS:
                 break
-        return list(problems)
+        return list(problems)[:MOST_PROBLEMS]
 
 
 def fits(value: Any, schema: JsonSchema) -> bool:
@@ -457,7 +458,7 @@ def _said(error: Any, schema: JsonSchema) -> list[Problem]:
         return [Problem(spell_path((*path, name)), "missing") for name in wanted if name not in value]
     if keyword in ("additionalProperties", "unevaluatedProperties") and is_object(value) and wanted is False:
         known = error.schema.get("properties", {})
-        unknown = [name for name in value if name not in known]
+        unknown = list(islice((name for name in value if name not in known), MOST_PROBLEMS))
         if not path:
             return [Problem("", did_you_mean(name, known)) for name in unknown]
         return [Problem(spell_path((*path, name)), "unknown field") for name in unknown]

@@ -103,9 +103,7 @@ class _Part(NamedTuple):
 
 _DIGIT: Final = "0-9"
 _WORD: Final = "0-9A-Z_a-z"
-_SPACE: Final = (
-    r"\x{9}-\x{d}\x{20}\x{a0}\x{1680}\x{2000}-\x{200a}\x{2028}\x{2029}\x{202f}\x{205f}\x{3000}\x{feff}"
-)
+_SPACE: Final = r"\x{9}-\x{d}\x{20}\x{a0}\x{1680}\x{2000}-\x{200a}\x{2028}\x{2029}\x{202f}\x{205f}\x{3000}\x{feff}"
 _CLASSES: Final = {
     "d": f"[{_DIGIT}]",
     "D": f"[^{_DIGIT}]",

@@ -9,7 +9,7 @@ accepting everything, so a doubtful union is refused.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, TypeAlias, cast
 
 from defserve.guard.argument_types import GUARDS
 from defserve.wire.jsonvalue import is_array, is_mapping
@@ -27,7 +27,9 @@ _WRAPPERS: Final = {
 _TEXTS: Final = frozenset(("str", "bytes", "url", "multi-host-url", "json"))
 _ARRAYS: Final = frozenset(("list", "set", "frozenset", "deque", "generator", "tuple"))
 _MAPPINGS: Final = frozenset(("dict", "ordered-dict", "frozendict", "counter", "defaultdict"))
-_RECORDS: Final = frozenset(("model-fields", "typed-dict", "dataclass-args", "arguments", "arguments-v3", "named-tuple"))
+_RECORDS: Final = frozenset(
+    ("model-fields", "typed-dict", "dataclass-args", "arguments", "arguments-v3", "named-tuple")
+)
 # They may have been given any value, and nobody knows what they make of it.
 _UNKNOWN: Final = frozenset(("function-before", "function-wrap", "function-plain"))
 _CHOSEN: Final = frozenset(("literal", "enum"))
@@ -242,13 +244,13 @@ class UnionCheck:
         if node["type"] != "tuple":
             return _Items([], _at(node, "items_schema"))
         items: list[Node] = list(node.get("items_schema") or ())
-        variadic = node.get("variadic_item_index")
+        variadic: int | None = node.get("variadic_item_index")
         if not items and "items_schema" not in node:
             return _Items([], _ANYTHING)
         if variadic is None:
             return _Items(items, None)
         # What follows the variadic part may come at any place.
-        rest = items[variadic]
+        rest: Node = items[variadic]
         if variadic < len(items) - 1:
             rest = self._made.setdefault(id(node), {"type": "union", "choices": items[variadic:]})
         return _Items(items[:variadic], rest, len(items) - 1)
@@ -271,10 +273,12 @@ def _inner(node: Node) -> Iterator[Node]:
         value: Any = node.get(key)
         if key in ("fields", "choices") and is_mapping(value):
             value = list(value.values())
-        for one in value if is_array(value) or isinstance(value, tuple) else [value]:
-            one = one[0] if isinstance(one, tuple) else one  # a choice of a union, and its label
-            if is_mapping(one):
-                yield one
+        several: list[Any] = list(value) if isinstance(value, list | tuple) else [value]  # pyright: ignore
+        for one in several:
+            # A choice of a union may stand beside its label.
+            schema: Any = cast("tuple[Any, ...]", one)[0] if isinstance(one, tuple) else one
+            if is_mapping(schema):
+                yield schema
 
 
 def _choices(union: Node) -> Iterator[Node]:
