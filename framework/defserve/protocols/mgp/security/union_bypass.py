@@ -9,7 +9,7 @@ accepting everything, so a doubtful union is refused.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, TypeAlias, cast
 
 from defserve.guard.argument_types import GUARDS
 from defserve.wire.jsonvalue import is_array, is_mapping
@@ -244,7 +244,7 @@ class UnionCheck:
         if node["type"] != "tuple":
             return _Items([], _at(node, "items_schema"))
         items: list[Node] = list(node.get("items_schema") or ())
-        variadic = node.get("variadic_item_index")
+        variadic: int | None = node.get("variadic_item_index")
         if not items and "items_schema" not in node:
             return _Items([], _ANYTHING)
         if variadic is None:
@@ -275,7 +275,8 @@ def _inner(node: Node) -> Iterator[Node]:
             value = list(value.values())
         several: list[Any] = list(value) if isinstance(value, list | tuple) else [value]  # pyright: ignore
         for one in several:
-            schema: Any = one[0] if isinstance(one, tuple) else one  # a choice of a union, and its label
+            # A choice of a union may stand beside its label.
+            schema: Any = cast("tuple[Any, ...]", one)[0] if isinstance(one, tuple) else one
             if is_mapping(schema):
                 yield schema
 
