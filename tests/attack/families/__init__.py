@@ -34,6 +34,7 @@ MODULES = (
     "tools.commands",
     "tools.sandboxes",
     "tools.shipping",
+    "rules.other_servers",
 )
 
 
