@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from tests.attack.controls.patching import Patch
 
 # -- whose a value is ------------------------------------------------------------------------------------
@@ -25,3 +27,36 @@ def keep_all_servers_together(patch: Patch) -> None:
 def know_no_server(patch: Patch) -> None:
     seal_for_all_servers(patch)
     keep_all_servers_together(patch)
+
+
+# -- whose a state is ------------------------------------------------------------------------------------
+
+CHECKPOINTS = "defserve.stores.checkpoints"
+
+
+def prove_every_state(patch: Patch) -> None:
+    """Whatever a call starts from counts as the server's own, and so does all that is made of it."""
+
+    def proving(find: Any) -> Any:
+        async def found(self: Any, *given: Any, **more: Any) -> Any:
+            return (await find(self, *given, **more))._replace(verified=True)
+
+        return found
+
+    for name in ("adopt", "hold"):
+        patch.wrap(f"{CHECKPOINTS}.store:CheckpointStore.{name}", proving)
+
+
+def prove_every_id(patch: Patch) -> None:
+    """The id of a checkpoint does not tell whether it is proved."""
+    from defserve.stores.checkpoints.ids import _LABELS  # pyright: ignore[reportPrivateUsage]
+
+    patch.item(f"{CHECKPOINTS}.ids:_LABELS", False, _LABELS[True])
+
+
+def let_anyone_move_the_shared_head(patch: Patch) -> None:
+    patch.set("defserve.protocols.mcpl.state.owner:StateOwner.is_shared", property(lambda self: False))
+
+
+def let_anyone_roll_back(patch: Patch) -> None:
+    patch.set("defserve.protocols.mcpl.state.rollback:_refuse_shared", lambda call, held: None)

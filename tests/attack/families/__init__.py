@@ -35,6 +35,7 @@ MODULES = (
     "tools.sandboxes",
     "tools.shipping",
     "rules.other_servers",
+    "rules.brought_state",
 )
 
 

@@ -104,7 +104,7 @@ def show(trial: Trial, kinds: list[str]) -> None:
 
 
 for _name, (_kinds, _controls) in GROUPS.items():
-    FAMILY.add(_name, lambda trial, kinds=_kinds.split(): show(trial, kinds), *_controls)
+    FAMILY.add(_name, lambda trial, kinds=_kinds: show(trial, kinds.split()), *_controls)
 
 
 @FAMILY.attack(
