@@ -60,3 +60,44 @@ def let_anyone_move_the_shared_head(patch: Patch) -> None:
 
 def let_anyone_roll_back(patch: Patch) -> None:
     patch.set("defserve.protocols.mcpl.state.rollback:_refuse_shared", lambda call, held: None)
+
+
+# -- patterns --------------------------------------------------------------------------------------------
+
+PATTERNS = "defserve.binding.arguments.patterns"
+
+
+def match_by_python(patch: Patch) -> None:
+    """Python's engine matches the patterns of schemas, and backtracks."""
+    import re
+
+    def compile_pattern(pattern: str) -> Any:
+        from defserve.binding.arguments.patterns import LinearPattern
+
+        return LinearPattern(pattern, 1, lambda text: re.search(pattern, text) is not None)
+
+    patch.set(f"{PATTERNS}:compile_pattern", compile_pattern)
+
+
+def declare_any_pattern(patch: Patch) -> None:
+    patch.set(f"{PATTERNS}:annotated_pattern_problem", lambda pattern, engine: None)
+
+
+# -- unions ----------------------------------------------------------------------------------------------
+
+
+def compare_no_branches(patch: Patch) -> None:
+    """A union is taken, whatever its other branches accept."""
+    patch.set("defserve.protocols.mgp.security.union_bypass:UnionCheck.find_bypass", lambda self: None)
+
+
+def judge_late(patch: Patch) -> None:
+    patch.set("defserve.protocols.mgp.security.union_bypass:UnionCheck.has_late_guard", lambda self: False)
+
+
+# -- echoes ----------------------------------------------------------------------------------------------
+
+
+def repeat_everything(patch: Patch) -> None:
+    patch.set("defserve.errors:cut_text", lambda text, most=0: text)
+    patch.set("defserve.errors:cut_data", lambda data, most=0, depth=0: data)

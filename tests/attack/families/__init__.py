@@ -36,6 +36,9 @@ MODULES = (
     "tools.shipping",
     "rules.other_servers",
     "rules.brought_state",
+    "rules.patterns",
+    "rules.unions",
+    "rules.echoes",
 )
 
 
