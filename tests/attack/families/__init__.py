@@ -39,6 +39,7 @@ MODULES = (
     "rules.patterns",
     "rules.unions",
     "rules.echoes",
+    "rules.approvals",
 )
 
 

@@ -88,6 +88,12 @@ def _(trial: Trial) -> None:
     cases = {f"{name}, {accept[:9]}": (name, accept) for name in HEADERS for accept in (BOTH, "text/html")}
     for told, (name, accept) in trial.choose(cases):
         expect_short(trial, told, request(place, "POST", "/mcp", {"accept": accept, name: LONG[:7_000]}, body))
+    session = Caller(place).open()
+    for verb in ("POST", "DELETE"):  # a GET would wait for news
+        for name in ("Mcp-Protocol-Version", "Last-Event-Id", "Mcp-Method"):
+            sent = session.send(verb, body if verb == "POST" else None, **{name: LONG[:7_000], "Accept": BOTH})
+            expect_short(trial, f"{verb} in a session, {name}", sent)
+            session = Caller(place).open() if verb == "DELETE" else session
     for path in (f"/{LONG[:7_000]}", f"/mcp/{LONG[:7_000]}", f"/mcp?{LONG[:7_000]}={LONG[:7_000]}"):
         for verb in ("GET", "POST", "DELETE"):
             expect_short(trial, f"{verb} {path[:20]}", request(place, verb, path, {"accept": BOTH}, body))
