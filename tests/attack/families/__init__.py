@@ -34,6 +34,12 @@ MODULES = (
     "tools.commands",
     "tools.sandboxes",
     "tools.shipping",
+    "rules.other_servers",
+    "rules.brought_state",
+    "rules.patterns",
+    "rules.unions",
+    "rules.echoes",
+    "rules.approvals",
 )
 
 
