@@ -39,6 +39,16 @@ def problem(script: str) -> str | None:
             at += 1
         if at == len(script):
             return "an address without a command"
+        if (
+            script[at] == "b"
+            and not first
+            and (label := re.match(r"b\s*(\w+)", script[at:]))
+            and (
+                (start := re.search(rf":\s*{label[1]}\b", script[:at]))
+                and not re.search(r"[;{}\s\d$]N", script[start.end() : at])
+            )
+        ):
+            return "a loop without an end"
         end = _after(script, at)
         if end is None:
             return f"the command '{script[at]}' in this form"
