@@ -101,9 +101,9 @@ def _checked(argv: Sequence[str], places: Places) -> Iterator[Violation] | None:
 
 def _limited(argv: Sequence[str]) -> Sequence[str]:
     """The command that gets less time or a lower priority (`timeout 5 ls`), or nothing: it is judged as if alone."""
-    for words in _LIMITS.get(argv[0], ()):
-        size = len(words)
-        if len(argv) > size and all(re.fullmatch(one, word) for one, word in zip(words, argv[1:], strict=False)):
+    for form in _LIMITS.get(argv[0], ()):
+        size = len(form)
+        if len(argv) > size and all(re.fullmatch(one, word) for one, word in zip(form, argv[1:], strict=False)):
             return argv[size + 1 :] if len(argv) > size + 1 and argv[size + 1][:1] != "-" else ()
     return ()
 

@@ -18,8 +18,8 @@ MAX_BYTES = 4096
 # The end is optional, so that text full of quotes is read once: a quote without it is refused.
 _QUOTED = re.compile(r"""'[^']*('?)|"(?:[^"\\]|\\.)*("?)""")
 
-# A glob that a program gets as it is: there is no shell, and hardly a file of such a name (`--include=*.py`). After these
-# options, everybody means the pattern.
+# A glob that a program gets as it is: there is no shell, and hardly a file of such a name (`--include=*.py`).
+# After these options, everybody means the pattern.
 _PATTERN = re.compile(
     r"(?<!\S)--?[A-Za-z][\w-]*=[^\s;&|<>(){}$`~#\\'\"]+"
     r"|(?<=\s)(?:-i?name|-i?path|-i?wholename|-g|--glob|--iglob|--include|--exclude|--exclude-dir)\s+[^\s;&|<>(){}$`~#\\'\"]+"

@@ -27,13 +27,14 @@ _SHOWN = re.compile(
 )
 _ASKING = frozenset("select with explain values pragma".split())
 _CHANGING = frozenset(
-    "insert update delete replace create alter begin commit end rollback savepoint release analyze reindex vacuum".split()
+    "insert update delete replace create alter begin commit end rollback savepoint release analyze reindex"
+    " vacuum".split()
 )
 # They reach files, other data bases, code, or memory without a bound. `into` after `vacuum` writes a file.
 _REFUSED = frozenset(
     """
-    load_extension readfile writefile edit fsdir lsmode zipfile zipfile_cds sqlar_compress sqlar_uncompress attach detach
-    virtual drop fts3_tokenizer generate_series zeroblob randomblob temp_store_directory data_store_directory
+    load_extension readfile writefile edit fsdir lsmode zipfile zipfile_cds sqlar_compress sqlar_uncompress attach
+    detach virtual drop fts3_tokenizer generate_series zeroblob randomblob temp_store_directory data_store_directory
     writable_schema trusted_schema shell_add_schema sha3_query dbdata dbptr sqlite_dbpage
     """.split()
 )

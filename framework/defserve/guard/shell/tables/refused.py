@@ -77,7 +77,7 @@ VERSIONED: Mapping[str, frozenset[str]] = {
         frozenset({"--version", "version", "-v"}),
     ),
     **dict.fromkeys(
-        "rustc gcc g++ cc clang clang++ rustfmt ruff black mypy kotlin bat fd luac lua ksh screen socat at ctags".split(),
+        "rustc gcc g++ cc clang clang++ rustfmt ruff black mypy kotlin luac lua ksh screen socat at ctags".split(),
         frozenset({"--version", "-V", "-v", "--help"}),
     ),
     "rustc": frozenset({"--version", "-V", "-vV", "--version --verbose", "--print target-list", "--help", "-h"}),

@@ -177,8 +177,8 @@ TEXT: Table = with_groups(
             -t,--format:name -w,--width?width --output-duplicates --traditional --endian:big|little | read*
         """,
         "hexdump hd": """
-            -bcCdovxX -e:printed -n,--length:number -s,--skip:number --no-squeezing --canonical --color?always|never|auto
-            -L?always|never|auto | read*
+            -bcCdovxX -e:printed -n,--length:number -s,--skip:number --no-squeezing --canonical
+            --color?always|never|auto -L?always|never|auto | read*
         """,
         "xxd": """
             %words %first -a -b -C -d -e -E -h -i -p -ps -plain -u -v -autoskip -bits -include -postscript -uppercase

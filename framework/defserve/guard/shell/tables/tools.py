@@ -1,4 +1,4 @@
-"""Tools of developers that read their input, and some that rewrite it: viewers, formatters, linters, data bases, archives.
+"""Tools of developers that read their input, and some that rewrite it: viewers, linters, data bases, archives.
 
 Not here: what loads settings or plug-ins of the project that are code (eslint, prettier, pytest, mypy, pylint, flake8).
 """
@@ -52,8 +52,8 @@ TOOLS: Table = with_groups(
         """,
         "cloc": """
             --by-file --by-file-by-lang --json --yaml --csv --md --xml --quiet --hide-rate --sum-one
-            --exclude-dir,--exclude-ext,--exclude-lang,--include-lang,--include-ext:names --not-match-d,--match-d:pattern
-            --not-match-f,--match-f:pattern | walked+
+            --exclude-dir,--exclude-ext,--exclude-lang,--include-lang,--include-ext:names
+            --not-match-d,--match-d:pattern --not-match-f,--match-f:pattern | walked+
         """,
         "diffstat": "-bcCklmqsuKt -p:few -w:width -n:width -f:few -r:few | read*",
         "colordiff": "-abBcdeEinNpqrstTuwyZ -CU:number --unified?number --brief --side-by-side | read read",
@@ -94,16 +94,19 @@ TOOLS: Table = with_groups(
         "shfmt": """
             %words -i:few -d -l -s -mn -ci -sr -kp -bn -fn -f -ln:name -p -w!o | read+
         """,
-        "yamllint": "-s -f,--format:parsable|standard|colored|github|auto -d:text -c,--config-file:read --strict --no-warnings | read+",
+        "yamllint": """
+            -s -f,--format:parsable|standard|colored|github|auto -d:text -c,--config-file:read --strict --no-warnings |
+            read+
+        """,
         "shellcheck": """
             -f,--format:checkstyle|diff|gcc|json|json1|quiet|tty -s,--shell:sh|bash|dash|ksh|busybox
             -S,--severity:error|warning|info|style -e,--exclude:names -i,--include:names -o,--enable:names
             -W,--wiki-link-count:few -C,--color?auto|always|never --norc --list-optional -V | read*
         """,
-        # No option that loads what a document names: --noent, --loaddtd, --valid, --xinclude, --schema.
+        # No option that loads what a document names: --noent, --loaddtd, --valid, --xinclude, --schema, --c14n.
         "xmllint": """
             %words -format,--format -noout,--noout --nonet --noblanks --pretty:0|1|2 --encode:name --xpath:text --html
-            --xmlout --recover --c14n --c14n11 --exc-c14n --dropdtd --nocdata --nsclean --nowarning --quiet --stream
+            --xmlout --recover --dropdtd --nocdata --nsclean --nowarning --quiet --stream
             --sax --timing --debug --push --pattern:text -o,-output,--output:write | local+
         """,
         "ruff": {
@@ -134,7 +137,7 @@ TOOLS: Table = with_groups(
             "x e": """
                 !w +seven -aoa -aos -aou -aot -o:write | seven-archive seven-member*
             """,
-            "a u": "!w +seven -mx:seven-set -m:seven-set -ms:seven-set -mhe:seven-set -ssc -stl | local-write seven-source+",
+            "a u": "!w +seven -mx,-m,-ms,-mhe:seven-set -ssc -stl | local-write seven-source+",
         },
         "unrar": {"": "", "l lb lt v vt t": "| object undashed*"},
         "ar": "| =t|tv object undashed*",
@@ -174,7 +177,6 @@ TOOLS: Table = with_groups(
         "rpm": "-q,--query@1 -ailfdcRs --all --info --list --last --requires --provides | nothing+ | text*",
         "pacman": "-Q@1 -deglimnoqstu | nothing+ | name*",
         "dpkg-query": "-lLsSWp --list --listfiles --status --search --show -f,--showformat:text | text*",
-        "apt-mark": {"": "", "showmanual showauto showhold": "| name*"},
         "go": {
             "": "",
             "version": "|",
@@ -199,7 +201,10 @@ CHECKS: Table = {
         f"python{version} -m {module}": rules
         for version in ("", "3")
         for modules, rules in {
-            "json.tool": "--sort-keys --no-ensure-ascii --compact --tab --no-indent --json-lines --indent:few | read? / !w read write",
+            "json.tool": """
+                --sort-keys --no-ensure-ascii --compact --tab --no-indent --json-lines --indent:few | read? /
+                !w read write
+            """,
             "venv": """
                 !w --system-site-packages --symlinks --copies --upgrade --without-pip --prompt:name
                 --upgrade-deps!n | touched
@@ -209,7 +214,6 @@ CHECKS: Table = {
             "tabnanny": "-qv | read+",
             "ast dis tokenize": "| read",
             "calendar": "| whole? whole?",
-            "platform": "|",
             "site": "|",
             "this": "|",
             "zipfile": "-l,--list,-t,--test@1 | nothing+ | local",
