@@ -35,7 +35,7 @@ _OF_THE_SYSTEM = re.compile(
     r"|lsb-release|ssl/certs(?:/.*)?"
     r"|iproute2/.*|os-release|services|protocols|mime\.types|DIR_COLORS|java.*|ssl/openssl\.cnf|alternatives/.*|perl/.*|dpkg/.*|apt/.*)"
     r"|/proc(?:/.*)?|/sys(?:/.*)?|/dev/(?:null|tty|console|zero|urandom|random|pts/.*)|/|/etc|/dev|/run|/var/run/utmp|/run/utmp"
-    r"|/var/log/wtmp|/var/lib/(?:dpkg|apt)/.*|/var/cache/apt/.*|pipe:.*|socket:.*|anon_inode.*"
+    r"|/var/log/wtmp|/var/cache/man/.*|/etc/manpath\.config|/var/lib/(?:dpkg|apt)/.*|/var/cache/apt/.*|pipe:.*|socket:.*|anon_inode.*"
 )
 
 # Scripts and packers: what they are made of.
@@ -43,6 +43,11 @@ HELPERS: Mapping[str, frozenset[str]] = {
     # Some of its sub-commands are shell scripts.
     "git": frozenset("git git-submodule sh sed basename uname envsubst gettext".split()),
     "dpkg": frozenset({"dpkg-query"}),
+    **dict.fromkeys("sdiff diff3 colordiff".split(), frozenset({"diff", "perl"})),
+    **dict.fromkeys(
+        "zdiff zcmp bzdiff xzdiff bzgrep xzgrep zstdgrep lzgrep".split(),
+        frozenset("sh bash diff cmp grep sed gzip bzip2 xz zstd expr printf cat mktemp rm tempfile".split()),
+    ),
     "yq": frozenset({"jq"}),
     "tar": frozenset("gzip bzip2 xz zstd lzip lzma unzstd gunzip sh uncompress".split()),
     **dict.fromkeys(

@@ -47,6 +47,8 @@ _GIT_SETTINGS: Mapping[str, str] = {
 _OTHERS: Mapping[str, str] = {
     # Python writes no compiled files beside those that it reads.
     "PYTHONDONTWRITEBYTECODE": "1",
+    # Nor does it take a module of the project for one of its own (`-m venv`).
+    "PYTHONSAFEPATH": "1",
     "PIP_DISABLE_PIP_VERSION_CHECK": "1",
     "PIP_NO_INPUT": "1",
     # npm runs no scripts of a project or a package, and keeps no log.
@@ -62,6 +64,8 @@ _OTHERS: Mapping[str, str] = {
     "RUSTC_WRAPPER": "",
     "RUSTC_WORKSPACE_WRAPPER": "",
     "GOTOOLCHAIN": "local",
+    # Nobody is asked for a newer version.
+    "CHECKPOINT_DISABLE": "1",
     "HOMEBREW_NO_AUTO_UPDATE": "1",
     "HOMEBREW_NO_ANALYTICS": "1",
 }

@@ -69,7 +69,7 @@ def sorted_words(words: Sequence[str], rules: Grammar, title: str, leading: bool
     leading = leading or not rules.style.isdisjoint({"leading", "first"})
     while rest:
         word = rest.pop(0)
-        if "plain" in rules.style or len(word) < 2 or word[0] != "-":
+        if "plain" in rules.style or len(word) < 2 or word[0] != "-" or _is_negative(word, rules):
             read.operands.append(word)
             if leading:
                 late = [word for word in rest if "first" in rules.style and len(word) > 1 and word[0] == "-"]
@@ -82,10 +82,22 @@ def sorted_words(words: Sequence[str], rules: Grammar, title: str, leading: bool
             read.operands += rest
             break
         else:
+            known = len(read.options)
             _read_option(word, rest, rules, title, read)
+            # Where options end at the first operand, a late one is a file, and the command does something else.
+            if "early" in rules.style and read.operands and any(_is_choice(one) for _, one, _ in read.options[known:]):
+                read.problems.append(Violation("flag", f"Blocked flag of {title}: '{word}' comes too late"))
     if "one" in rules.style and len(read.options) > 1:
         read.problems.append(_unknown(title, read.options[1][0], rules))
     return read
+
+
+def _is_negative(word: str, rules: Grammar) -> bool:
+    return "negative" in rules.style and re.match(r"-\.?\d", word, re.ASCII) is not None
+
+
+def _is_choice(option: Option) -> bool:
+    return bool(option.shape or option.mode or option.effect or option.kinds)
 
 
 def _read_option(word: str, rest: list[str], rules: Grammar, title: str, read: Words) -> None:
@@ -147,6 +159,12 @@ def _judged(read: Words, rules: Grammar, title: str, places: Places) -> Iterator
     yield from read.problems
     yield from _values(read.options, title, places)
     yield from (_effect(effect, title) for effect in rules.effects)
+    given = {flag for flag, _, _ in read.options}
+    for asking, needed in rules.needs:
+        if (not asking or asking & given) and not needed & given and not given & {"--help", "--version"}:
+            yield Violation(
+                "flag", f"Blocked command: '{title}' needs {' or '.join(sorted(needed))}, else it may not end"
+            )
     # Which of two modes wins depends on the program, its version, and the order of the options.
     if len({option.mode for _, option, _ in read.options} - {""}) > 1:
         yield _clash(title, [flag for flag, option, _ in read.options if option.mode])

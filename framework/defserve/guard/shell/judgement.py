@@ -30,7 +30,7 @@ from defserve.guard.shell.allow_list import Allowed, AllowList, allow_list
 from defserve.guard.shell.places import Places
 from defserve.guard.shell.specs import Table
 from defserve.guard.shell.specs import grammar as grammar_of
-from defserve.guard.shell.tables import KINDS, NEVER_OPEN, ON_REQUEST, PROGRAMS, UNKNOWN_DANGERS, VERSIONED
+from defserve.guard.shell.tables import CHECKS, KINDS, NEVER_OPEN, ON_REQUEST, PROGRAMS, UNKNOWN_DANGERS, VERSIONED
 from defserve.guard.shell.words import words
 from defserve.guard.verdict import Verdict, Violation, refused
 
@@ -42,6 +42,12 @@ REFUSED_EFFECTS: Mapping[ShellMode, frozenset[str]] = {
     "readonly": EFFECTS,
 }
 _PLAIN_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+-]*")
+_TIME = r"\d{1,4}(?:\.\d+)?[sm]?"
+_LIMITS: Mapping[str, tuple[tuple[str, ...], ...]] = {
+    "timeout": (("-k", _TIME, _TIME), ("--preserve-status", _TIME), (_TIME,)),
+    "nice": (("-n", r"\d{1,2}"), (r"-n\d{1,2}",), ()),
+    "time": (("-p",), ()),
+}
 _FORM = "one program and its arguments; no pipes, redirects, variables, globs or line breaks; text in single quotes"
 
 
@@ -75,8 +81,31 @@ def _by_rules(argv: Sequence[str], places: Places) -> Iterator[Violation]:
         return
     elif entry := PROGRAMS.get(argv[0]):
         yield from _arguments(argv, entry, places)
+    elif judged := _checked(argv, places):
+        yield from judged
+    elif inner := _limited(argv):
+        yield from _by_rules(inner, places)
     else:
         yield _not_run(argv[0])
+
+
+def _checked(argv: Sequence[str], places: Places) -> Iterator[Violation] | None:
+    """An interpreter that checks a file, or runs a module of its own: None if it does not."""
+    if tuple(argv[1:3]) == ("-m", "pip") and _plain(argv[0]) == "python":
+        return grammar.violations(PROGRAMS["pip"], argv[3:], "pip", places)
+    for size in (3, 2):
+        if rules := CHECKS.get(tuple(argv[:size])):
+            return grammar.violations(rules, argv[size:], " ".join(argv[:size]), places)
+    return None
+
+
+def _limited(argv: Sequence[str]) -> Sequence[str]:
+    """The command that gets less time or a lower priority (`timeout 5 ls`), or nothing: it is judged as if alone."""
+    for form in _LIMITS.get(argv[0], ()):
+        size = len(form)
+        if len(argv) > size and all(re.fullmatch(one, word) for one, word in zip(form, argv[1:], strict=False)):
+            return argv[size + 1 :] if len(argv) > size + 1 and argv[size + 1][:1] != "-" else ()
+    return ()
 
 
 def _arguments(argv: Sequence[str], entry: str | Table, places: Places) -> Iterator[Violation]:

@@ -10,7 +10,7 @@ from typing import TypeAlias
 from urllib.parse import unquote
 
 from defserve.guard.network import urls
-from defserve.guard.shell.languages import awk, jq, sed
+from defserve.guard.shell.languages import awk, jq, sed, sql
 from defserve.guard.shell.places import Places
 from defserve.guard.verdict import Violation
 
@@ -55,6 +55,13 @@ def _where(words: str, check: Callable[[Places, str], Violation | None], effect:
     return Kind(words, checked, effect)
 
 
+def _here(places: Places, word: str) -> Violation | None:
+    """A repository elsewhere brings its own settings, and some of them name programs."""
+    if word.rstrip("/") in (".", places.root.rstrip("/") or "."):
+        return None
+    return Violation("place", f"Blocked directory: '{word}' may be a repository with settings of its own")
+
+
 def _object(places: Places, word: str) -> Violation | None:
     """The programs of binutils take further options from `@file`, one of which loads a plug-in."""
     return Violation("flag", f"Blocked operand: '{word}'") if word[:1] in ("@", "+", "-") else places.read(word)
@@ -73,7 +80,7 @@ def _copied(places: Places, word: str) -> Violation | None:
 
 def _carried(places: Places, word: str) -> Violation | None:
     """A copy in a directory has the name of its original."""
-    return _copied(places, word) or places.trusted(word)
+    return _copied(places, word) or places.carried(word)
 
 
 # What packers take away from a name when they unpack.
@@ -190,6 +197,29 @@ KINDS: Mapping[str, Kind] = {
     "charset": _spelt(r"[\w.:+-]+(?://(?:TRANSLIT|IGNORE)?)*", "a character set"),
     "script": _where("a script", _script),
     "format": _spelt(r"\+.*", "a format that starts with +"),
+    # Numbers that say how much is printed, or how long it takes, are bounded.
+    "whole": _spelt(r"[-+]?\d{1,7}", "a number of at most 7 digits", dashed=True),
+    "step": _spelt(r"[-+]?0*[1-9]\d{0,6}", "a step of at most 7 digits", dashed=True),
+    "small": _spelt(
+        r"[-+]?(?:\d{1,4}(?:\.\d{1,3})?|\.\d{1,3})", "a number below 10000, up to 3 digits after the point", dashed=True
+    ),
+    "small-step": _spelt(
+        r"[-+]?(?!0*\.?0*\Z)(?:\d{1,4}(?:\.\d{1,3})?|\.\d{1,3})", "a step, up to 3 digits after the point", dashed=True
+    ),
+    "count": _spelt(r"\d{1,7}", "a number of at most 7 digits"),
+    "range": _spelt(r"\d{1,7}-\d{1,7}", "a range such as 1-100, of at most 7 digits"),
+    "width": _spelt(r"[-+]?\d{1,4}", "a number of at most 4 digits", dashed=True),
+    "widths": _spelt(r"[/+]?\d{1,4}(?:[ ,][/+]?\d{1,4})*", "numbers of at most 4 digits"),
+    "columns-of": _spelt(r"[^\w\d]?\d{0,3}", "a mark and a width"),
+    "few": _spelt(r"\d{1,2}", "a number of at most 2 digits"),
+    "memory": _spelt(r"\d{1,4}[bKMkm]?|[1-4]G|[1-9]\d?%", "a size such as 100M"),
+    "pieces": _spelt(r"(?:[lr]/)?(?:\d{1,3}/)?\d{1,3}", "a number of pieces below 1000"),
+    "pause": _spelt(r"(?:\d{1,3}(?:\.\d*)?|\.\d+)s?|[1-9]m|10m", "a pause of at most ten minutes"),
+    "factored": _spelt(r"\d{1,18}", "a number of at most 18 digits"),
+    # A width of a thousand million is as much output.
+    "printed": _spelt(
+        r"(?!.*%[-+ #0\']*(?:\*|\d{4})|.*%[^a-zA-Z]*\.(?:\*|\d{4})|\d{4,}/).*", "a format without large widths"
+    ),
     "number": _spelt(r"[-+]?(?:\d+(?:\.\d*)?|\.\d+)[A-Za-z]{0,3}%?", "a number", dashed=True),
     "numbers": _spelt(r"[-+\d.,:~/nNK]+", "a list of numbers", dashed=True),
     "key": _spelt(r"[\d.,bdfgiMhnRrVz]+", "a sort key"),
@@ -199,8 +229,7 @@ KINDS: Mapping[str, Kind] = {
     "suffix": _spelt(r"(?!.*\.pth\Z)(?:\.[\w.-]+|~)", "a suffix such as .bak"),
     "assignment": _spelt(r"[A-Za-z_]\w*=.*", "name=value"),
     "signal": _spelt(r"(?:SIG)?[A-Z][A-Z0-9+]{1,8}|\d{1,2}", "a signal"),
-    # Not the first process. A longer number may overflow, and mean all of them.
-    "pid": _spelt(r"[2-9]|[1-9]\d{1,6}", "one process"),
+    "pid": _spelt(r"[1-9]\d{0,6}", "one process"),
     "address": _spelt(r"[46]?(?:tcp|udp|TCP|UDP)?(?:@[\d.]+)?(?::[\w,-]+)?", "an address such as :8080"),
     # A name would be looked up, and so told to somebody.
     "socket": _spelt(rf"{_SOCKET}(?: {_SOCKET})*", "a filter without names of hosts"),
@@ -223,6 +252,21 @@ KINDS: Mapping[str, Kind] = {
     "sed": _language("sed script", sed.problem),
     "awk": _language("awk program", awk.problem),
     "jq": _language("jq filter", jq.problem),
+    "sql": _language("SQL", sql.problem),
+    "sql-asking": _language("SQL", sql.asking_problem),
+    # Not `@list`, which names further files.
+    "seven-name": _spelt(r"(?!-)[^@]*", "a name without '@'"),
+    "seven-set": _spelt(r"=?[\w=+-]{0,12}", "a setting such as =9"),
+    "seven-archive": Kind("an archive", lambda word, places: _object(places, word) if ":" not in word else True),
+    "seven-source": Kind("a file to pack", lambda word, places: _object(places, word) or _copied(places, word)),
+    "seven-member": Kind("a file of the archive", lambda word, places: _object(places, word) or places.trusted(word)),
+    "split-name": _spelt(r"(?!.*\.pth\Z)(?!.*\d{4})[\w.%-]*", "a format such as %02d.txt"),
+    "variable": _spelt(
+        r"PATH|HOME|LANG|LANGUAGE|LC_[A-Z]+|PWD|OLDPWD|SHELL|USER|LOGNAME|TERM|TZ|EDITOR|VISUAL|PAGER|HOSTNAME|DISPLAY"
+        r"|VIRTUAL_ENV|CONDA_PREFIX|PYTHONPATH|NODE_ENV|CI|DEBUG|JAVA_HOME|GOPATH|GOROOT|CARGO_HOME|RUSTUP_HOME|NVM_DIR"
+        r"|XDG_[A-Z_]+|COLUMNS|LINES|COLORTERM|SHLVL|TMPDIR|MANPATH|HOSTTYPE|OSTYPE",
+        "a variable that holds no secret",
+    ),
     "mode": Kind("a mode", _mode),
     "undashed": Kind("a file or a revision", _undashed),
     "file-of-tree": Kind("a file", _whole_tree),
@@ -234,6 +278,7 @@ KINDS: Mapping[str, Kind] = {
     "downloaded": Kind("a URL", _downloaded, "network-use"),
     "read": _where("a file to read", Places.read),
     "inside": _where("a directory here", Places.inside),
+    "here": _where("the working directory", _here),
     "object": _where("a file to read", _object),
     "local": _where("a file to read", Places.read, local=True),
     "source": _where("a file to copy", _copied),
@@ -242,6 +287,7 @@ KINDS: Mapping[str, Kind] = {
     "listed": _where("a file to look at", Places.listed),
     "walked": _where("a directory to walk", Places.walked),
     "write": _where("a file to write", Places.written, "write"),
+    "touched": _where("a file or directory to make", Places.touched, "write"),
     "packed": _where("a file to pack or unpack", _packed, "write"),
     "rewritten": _where("a file to change", _rewritten, "write"),
     "prefix": _where("the beginning of the names to write", Places.prefixed, "write"),

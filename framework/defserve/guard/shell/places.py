@@ -21,9 +21,27 @@ _TRUSTED = frozenset(
     .pypirc .vimrc .exrc .emacs .mailcap .pam_environment .curlrc .wgetrc .ripgreprc .cargo .husky .githooks
     .pnpmfile.cjs .yarn .pnp.cjs .pnp.js .pnp.loader.mjs .direnv .mise.toml mise.toml .pdbrc .gdbinit .lldbinit
     .screenrc .tmux.conf .xinitrc .xprofile .xsession .kshrc .zlogout .tcshrc .login .hg .hgrc .mvn .git-credentials
-    rust-toolchain rust-toolchain.toml authorized_keys crontab sitecustomize.py usercustomize.py
+    rust-toolchain rust-toolchain.toml .tool-versions .condarc .gemrc .irbrc .pryrc .sqliterc .psqlrc .rvmrc .pip
+    pip.conf .bundle .ackrc .ctags.d .hushlogin .login_conf .fishrc config.fish .nanorc .emacs.d .vim .nvim
+    .gvimrc .ideavimrc .rprofile .renviron authorized_keys crontab sitecustomize.py usercustomize.py
     launchagents launchdaemons autostart
     """.split()
+)
+
+# Files whose text is commands: a task runner, a continuous integration, an editor or a test runner takes them by their
+# name. Sources and manifests (package.json, pyproject.toml, Dockerfile) are edited every day, and are not among them.
+_COMMANDS = frozenset(
+    """
+    makefile gnumakefile bsdmakefile makefile.am makefile.in justfile .justfile taskfile taskfile.yml taskfile.yaml
+    taskfile.dist.yml rakefile procfile vagrantfile jenkinsfile fastfile noxfile.py conftest.py fabfile.py
+    gruntfile.js gulpfile.js gradlew gradlew.bat mvnw mvnw.cmd .gitlab-ci.yml .travis.yml .drone.yml .woodpecker.yml
+    azure-pipelines.yml bitbucket-pipelines.yml cloudbuild.yaml buildspec.yml appveyor.yml .appveyor.yml
+    .pre-commit-config.yaml .lefthook.yml lefthook.yml .overcommit.yml
+    """.split()
+)
+_COMMAND_FOLDERS = re.compile(
+    r"(?:^|/)(?:\.(?:github/(?:workflows|actions)|circleci|buildkite|gitea/workflows|forgejo/workflows|woodpecker|vscode"
+    r"|idea|devcontainer|config/systemd)/.|\.?(?:venv|env)[^/]*/(?:bin|scripts|lib)/.|node_modules/\.bin/.)"
 )
 
 # Where accounts keep their keys and tokens, in any directory.
@@ -76,7 +94,22 @@ class Places:
 
     def written(self, path: str) -> Violation | None:
         """Why nothing may be written to `path`, or None."""
+        return self.trusted(path) or self._commands(path) or self._outside(path, None)
+
+    def touched(self, path: str) -> Violation | None:
+        """Why nothing may be made at `path`, and no time or mode of it changed, or None. Its text stays as it is."""
         return self.trusted(path) or self._outside(path, None)
+
+    def carried(self, path: str) -> Violation | None:
+        """Why no copy of `path` may be made that keeps its name, or None. What lies at the top is copied downwards."""
+        return self.trusted(path) or (self._commands(path) if "/" in path.rstrip("/") else None)
+
+    def _commands(self, path: str) -> Violation | None:
+        lower = posixpath.normpath(re.sub(r"\\", "/", path.lower()))
+        name = posixpath.basename(lower).partition(":")[0].rstrip(". ")
+        if name in _COMMANDS or name.endswith((".mk", ".service", ".desktop")) or _COMMAND_FOLDERS.search(lower):
+            return Violation("place", f"Blocked write: '{path}' holds commands that other programs run")
+        return None
 
     def trusted(self, path: str) -> Violation | None:
         """Why no file of this name may be written anywhere, or None."""

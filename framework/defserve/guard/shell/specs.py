@@ -11,6 +11,7 @@
 !e                  it starts an editor, and is refused
 !h                  with it, what is written lies outside the working directory
 -#                  a number is an option: `-20`
+&-r,-f>-n           whoever gives one of the first gives one of the second, too; `&>-n`: everybody does
 | kind kind? kind* kind+    the shape of the operands; `/` separates alternatives; no `|`: no operands
 +group              the options of a group of the same table
 %style              how its words are read, see `Grammar.style`
@@ -70,7 +71,10 @@ class Grammar:
     style: frozenset[str] = frozenset()
     """`words`: no clusters; `one`: no clusters, at most one option; `apart`: no attached values; `plain`: no options;
     `leading`: options stand first; `first`: so they do, and no dash comes later; `alone`: needs no sub-command;
-    `tasks`: every operand is a task; `never`: refused in every form."""
+    `tasks`: every operand is a task; `never`: refused in every form; `negative`: `-5` is an operand; `early`: what
+    chooses between forms stands first."""
+    needs: tuple[tuple[frozenset[str], frozenset[str]], ...] = ()
+    """Options (none: always) → options of which one must be given as well."""
 
 
 _USUAL = {"--help": Option(), "--version": Option()}
@@ -81,13 +85,19 @@ def grammar(spec: str, subcommand: bool = False) -> Grammar:
     """Read one spec. A sub-command has no `--help` of its own accord: git and cargo show it with another program."""
     head, *shapes = re.split(r"(?:^|\s)\|(?=\s|$)", spec)
     options, effects = {} if subcommand else dict(_USUAL), list[str]()
+    needs: list[tuple[frozenset[str], frozenset[str]]] = []
     style = frozenset(token[1:] for token in head.split() if token[0] == "%")
     for token in head.split():
         if token[0] == "!":
             effects.append(EFFECTS[token[1:]])
         elif token[0] == "-":
             options |= _options(token, clusters=style.isdisjoint({"words", "one"}))
-    return Grammar(options, tuple(_shape(shape) for shape in shapes) or ((Shape(),),), tuple(effects), style)
+        elif token[0] == "&":
+            asking, _, needed = token[1:].partition(">")
+            needs.append((frozenset(asking.split(",")) - {""}, frozenset(needed.split(","))))
+    return Grammar(
+        options, tuple(_shape(shape) for shape in shapes) or ((Shape(),),), tuple(effects), style, tuple(needs)
+    )
 
 
 def _options(token: str, clusters: bool) -> dict[str, Option]:

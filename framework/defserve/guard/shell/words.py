@@ -18,6 +18,13 @@ MAX_BYTES = 4096
 # The end is optional, so that text full of quotes is read once: a quote without it is refused.
 _QUOTED = re.compile(r"""'[^']*('?)|"(?:[^"\\]|\\.)*("?)""")
 
+# A glob that a program gets as it is: there is no shell, and hardly a file of such a name (`--include=*.py`).
+# After these options, everybody means the pattern.
+_PATTERN = re.compile(
+    r"(?<!\S)--?[A-Za-z][\w-]*=[^\s;&|<>(){}$`~#\\'\"]+"
+    r"|(?<=\s)(?:-i?name|-i?path|-i?wholename|-g|--glob|--iglob|--include|--exclude|--exclude-dir)\s+[^\s;&|<>(){}$`~#\\'\"]+"
+)
+
 # What is harmless although it looks like an expansion: a git revision (`HEAD@{1}`, `v1^{commit}`).
 _REVISION = re.compile(r"(?<=[\w@/.-])(?:@|\^)\{[A-Za-z0-9_-]*\}|(?<!\S)@\{[A-Za-z0-9_-]+\}")
 
@@ -64,5 +71,5 @@ def _expanding(command: str) -> Iterator[Violation]:
             yield Violation("expansion", f"Blocked shell expansion in double quotes: '{active[0]}'")
     bare = _REVISION.sub("_", _QUOTED.sub("_", command))
     for rule, pattern, message in _META:
-        if matched := pattern.search(bare):
+        if matched := pattern.search(_PATTERN.sub("_", bare) if rule == "glob" else bare):
             yield Violation(rule, f"{message}: '{matched[0]}'")

@@ -8,10 +8,10 @@ import pytest
 
 from defserve.guard.shell.kinds import KINDS, kind_of
 from defserve.guard.shell.specs import EFFECTS, Grammar, Table, by_name, grammar
-from defserve.guard.shell.tables import ON_REQUEST, PROGRAMS, TAR
+from defserve.guard.shell.tables import CHECKS, ON_REQUEST, PROGRAMS, TAR
 from tests.rows import for_each_row
 
-STYLES = frozenset("words one apart plain leading first alone tasks never tar".split())
+STYLES = frozenset("words one apart plain leading first alone tasks never tar negative early".split())
 
 
 def grammars(entry: str | Table, title: str) -> Iterator[tuple[str, Grammar]]:
@@ -25,6 +25,7 @@ def grammars(entry: str | Table, title: str) -> Iterator[tuple[str, Grammar]]:
 EVERY = [
     found for table in (PROGRAMS, ON_REQUEST, TAR) for name, entry in table.items() for found in grammars(entry, name)
 ]
+EVERY += [(" ".join(words), grammar(rules)) for words, rules in CHECKS.items()]
 
 
 @for_each_row(("title", "rules"), EVERY, ids=[title for title, _ in EVERY])

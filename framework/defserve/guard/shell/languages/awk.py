@@ -42,10 +42,23 @@ _PAIRS = {")": "(", "]": "[", "}": "{"}
 _UNCLEAR = frozenset("++ -- length $ in delete next nextfile exit break continue return function condition)".split())
 
 
+# What plainly never ends, or prints without a bound. Other loops are bounded by the time that a command is given.
+_ENDLESS = re.compile(
+    r"\bwhile\s*\(\s*(?:[1-9]\d*|\"[^\"]*\"|!\s*0|(\w+)\s*==\s*\1)\s*\)|\bfor\s*\([^;()]*;\s*(?:[1-9]\d*\s*)?;[^()]*\)"
+    r"|\bfunction\s+(\w+)\s*\([^)]*\)\s*\{[^{}]*\b\2\s*\([^{}]*\}|\b(?:for|while)\s*\([^{}]*?(?:\d{9}|\d[eE]\+?(?:[7-9]|\d\d))"
+)
+_TEXT = re.compile(r'"(?:[^"\\]|\\.)*"')
+_LARGE = re.compile(r"%[-+ #0']*(?:\*|\d{4})|%[^a-zA-Z]*\.(?:\*|\d{4})")
+
+
 def problem(script: str) -> str | None:
     """Why this program is not known to be harmless, or None."""
     if not script.strip():
         return "it is empty"
+    if _ENDLESS.search(_TEXT.sub('""', script)):
+        return "a loop without an end"
+    if any(_LARGE.search(text) for text in _TEXT.findall(script)):
+        return "a format with a large width"
     return next(_problems(script), None)
 
 

@@ -13,11 +13,18 @@ _FUNCTIONS = frozenset(
     infinite input input_line_number inputs inside isempty isfinite isinfinite isnan isnormal isvalid iterables join
     keys keys_unsorted last ldexp length limit localtime log log10 log2 ltrim ltrimstr map map_values match max max_by
     min min_by mktime modf nan normals not now nth nulls numbers objects path paths pick pow pow10 range recurse
-    recurse_down repeat reverse rindex round rtrim rtrimstr scalars scan select setpath significand sin sinh skip sort
+    recurse_down reverse rindex round rtrim rtrimstr scalars scan select setpath significand sin sinh skip sort
     sort_by split splits sqrt startswith strflocaltime strftime strings strptime sub tan tanh test to_entries toarray
     toboolean todate todateiso8601 tojson tonumber tostream tostring transpose trim trimstr trunc truncate_stream type
     unique unique_by until utf8bytelength values walk while with_entries
     """.split()
+)
+# What plainly never ends, or grows without a bound. `range` counts to a number that is written, or to a length.
+_ENDLESS = re.compile(
+    r"\brange\s*\([^()]*(?:\d{8}|\d[eE]\+?(?:[7-9]|\d\d))|\brange\s*\([^;()]*;[^;()]*;\s*-?0*\.?0*\s*\)|\buntil\s*\(\s*(?:false|null)"
+    r"|\bwhile\s*\(\s*true|\brecurse\s*\(\s*(?:\.|[^.()]*)\s*\)|\*\s*(?:\d{6}|\d+[eE])|(?:\d{6}|\d[eE]\+?\d+)\s*\*"
+    r"|\b(?:range|limit|until|while|splits)\b.*\binfinite\b|\binfinite\b.*\b(?:range|limit|until|while)\b"
+    r"|\bwalk\s*\(\s*\[\s*\.\s*\]"
 )
 # These show the environment, name files, load modules or stop jq. A definition may not hide them: it ends somewhere.
 _RESERVED = frozenset(
@@ -48,7 +55,10 @@ _FORMATS = frozenset("@text @json @html @uri @urid @csv @tsv @sh @base64 @base64
 
 def problem(script: str) -> str | None:
     """Why this filter is not known to be harmless, or None."""
+    if _ENDLESS.search(re.sub(r'"(?:[^"\\]|\\[^(])*"', '""', script)):
+        return "what may never end"
     at, before, opened, defined = 0, "", list[str](), set[str]()
+    within: list[tuple[str, int]] = []
     while at < len(script):
         found = _TOKEN.match(script, at)
         if not found:
@@ -77,9 +87,14 @@ def problem(script: str) -> str | None:
             if not head or opened[-1:] == ["{"] or not _RESERVED.isdisjoint(names) or not _KEYWORDS.isdisjoint(names):
                 return "a definition in this form"
             defined.update(names)
+            within.append((names[0], len(opened)))
             at = head.end()
         elif not key and token not in defined and (why := _word_problem(found)):
             return why
+        elif not key and token in {name for name, _ in within}:
+            return f"'{token}' calls itself"
+        elif token == ";" and within and within[-1][1] == len(opened):
+            within.pop()
         if at < 0:
             return "a text that does not end"
         before = token

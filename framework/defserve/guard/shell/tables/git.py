@@ -78,7 +78,7 @@ _LOOKING: Table = {
     """,
     "grep": """
         -aIivwGEPFnlLzocpWhHqr -e:pattern@1 -f:read@1 -A,--after-context:number -B,--before-context:number
-        -C,--context:number -m,--max-count:number -# --max-depth:number --threads:number --cached --untracked
+        -C,--context:number -m,--max-count:number -# --max-depth:number --threads:few --cached --untracked
         --exclude-standard --no-exclude-standard --text --ignore-case --word-regexp --invert-match --full-name
         --extended-regexp --basic-regexp --perl-regexp --fixed-strings --line-number --no-line-number --column
         --name-only --files-with-matches --files-without-match --null --only-matching --count --break --heading
@@ -167,7 +167,7 @@ _CHANGING: Table = {
         "show": "-n@1 | / !n undashed+ | undashed*",
         "get-url": "--push --all | undashed",
         "add": "!w -f!n -t:undashed -m:undashed --tags --no-tags | undashed remote-name",
-        "rename": "!w --progress --no-progress | undashed undashed",
+        # Not rename and remove: they run a hook, whatever the settings say of hooks.
         "set-url": "!w --push | undashed remote-name undashed?",
         "update": "!w !n -p --prune | undashed*",
     },
@@ -286,6 +286,8 @@ _CHANGING: Table = {
         --allow-empty-message --keep-redundant-commits --continue --abort --quit --skip --cleanup:name --no-gpg-sign
         --reference | undashed*
     """,
+    # Only what would be deleted.
+    "clean": "-n,--dry-run@1 -dxXfq --quiet --force -e,--exclude:glob | nothing+ | undashed*",
     "mv": "!w -knv --dry-run --verbose --sparse | write+",
     "apply": """
         !w -pRvqN3z -p:number -C:number --stat --numstat --summary --check --index --cached --3way --reverse --reject
@@ -299,7 +301,7 @@ GIT: Table = with_groups(
     {
         "git": {
             "": """
-                -C:inside -Pvh --no-pager --no-optional-locks --literal-pathspecs --glob-pathspecs --icase-pathspecs
+                -C:here -Pvh --no-pager --no-optional-locks --literal-pathspecs --glob-pathspecs --icase-pathspecs
                 --no-replace-objects --no-lazy-fetch --no-advice --version
             """,
             **_LOOKING,

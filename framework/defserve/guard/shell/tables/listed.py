@@ -6,7 +6,7 @@ from defserve.guard.shell.specs import Table
 from defserve.guard.shell.tables.refused import KINDS
 
 # These take code in their operands, or options behind them.
-_TAKES_CODE = "sqlite3 psql mysql gdb bc dc m4 erl ghci ipython irb octave swipl sbcl R expect"
+_TAKES_CODE = "psql mysql gdb bc dc m4 erl ghci ipython irb octave swipl sbcl R expect"
 _SCRIPT = " ".join(name for name, kind in KINDS.items() if kind == "interpreter" and name not in _TAKES_CODE.split())
 _TASKS = "ninja just rake gradle gradlew mvn ant task"
 

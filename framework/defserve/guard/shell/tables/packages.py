@@ -68,9 +68,11 @@ PACKAGES: Table = with_groups(
             "view info show v outdated why explain search whoami ping": "!n +npm_look | npm-package? name*",
             "root prefix bin version": "-g --global --json |",
             "config": {"": "", "get": "| setting / name"},
+            "pkg": {"": "", "get": "--json | pattern*"},
+            "audit": "!n +npm_look --audit-level:name |",
             # With a name, it runs a program of that name.
             "init": "!w -y,--yes@1 -f --force | nothing+ |",
-            "install i ci add update up prune dedupe": "+npm_install | npm-package*",
+            "install i ci add update up prune dedupe uninstall un remove rm r": "+npm_install | npm-package*",
             "pack": "!w --dry-run --json |",
         },
         "pnpm": {
@@ -110,7 +112,9 @@ PACKAGES: Table = with_groups(
             "": "-Vhqv --version --help --quiet --verbose --offline --no-progress",
             "version": "--short --output-format:text|json |",
             "tree": "!x !n +project |",
-            "add remove sync lock": "!x !w !n +project | pip-local*",
+            # They build the project, unless they only change its manifest.
+            "add remove": "!w !n +project --frozen@1 | !x pip-local* | pip-package*",
+            "sync lock": "!x !w !n +project | pip-local*",
             "venv": "!w !n -qp:name --python:name --seed --quiet --system-site-packages | write?",
             # They keep a cache.
             "pip": {
