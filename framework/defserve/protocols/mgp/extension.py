@@ -311,7 +311,13 @@ class MGP(Extension):
                 await run_sync(trail.settle)
 
     def declared(self, item: Any) -> None:
-        if item.kind != "tool" or not (item.options.security or sys.modules.keys() & _DECLARING):
+        is_tool = item.kind == "tool"
+        if not (sys.modules.keys() & _DECLARING or (is_tool and item.options.security)):
+            return
+        if not is_tool:
+            from defserve.protocols.mgp.security.guarded_types import find_guards
+
+            find_guards(item)
             return
         from defserve.protocols.mgp.security.tool_security import ToolSecurity
 

@@ -182,6 +182,18 @@ def test_a_branch_that_accepts_what_another_judges_is_refused(annotation: Any):
         taking(annotation)
 
 
+def test_prompts_and_resources_refuse_it_too():
+    server = Server("reader")
+
+    def read(url: PublicUrl | str) -> str:
+        return str(url)
+
+    with pytest.raises(UsageError, match="which accepts what the guard refuses"):
+        server.add_prompt(read)
+    with pytest.raises(UsageError, match="which accepts what the guard refuses"):
+        server.add_resource(read, "page://{url}")
+
+
 @for_each_row(
     "annotation",
     [

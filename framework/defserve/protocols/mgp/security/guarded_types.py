@@ -1,4 +1,4 @@
-"""MGP §4.5: guards in the types of a tool's parameters, however deep, and unions that would bypass them."""
+"""MGP §4.5: guards in the types of parameters, however deep, and unions that would bypass them."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from defserve.protocols.mgp.security.union_bypass import UnionCheck
 from defserve.wire.jsonvalue import is_mapping
 
 if TYPE_CHECKING:
+    from defserve.protocols.mcp.items import Item
     from defserve.protocols.mcp.tools.tools import Tool
 
 Guard: TypeAlias = Shell | Url | Within | Code
@@ -24,21 +25,27 @@ _HAVE_FIELDS = ("__dataclass_fields__", "__total__", "_fields")
 _TEXTS = (str, bytes, bytearray, PurePath)
 
 
-def guards_of(tool: Tool) -> dict[str, list[Guard]]:
-    """The guards in the types of a tool's parameters. Raises UsageError for a union that would bypass one."""
+def find_guards(item: Item[Any]) -> dict[str, list[Guard]]:
+    """The guards in the types of an item's parameters. Raises UsageError for a union that would bypass one."""
     found: dict[str, list[Guard]] = {}
-    for parameter in tool.function.signature.parameters:
+    for parameter in item.function.signature.parameters:
         guards = list(_walk(parameter.annotation, {}))
         if guards:
-            if not isinstance(tool.function.arguments, Arguments):
-                raise UsageError(
-                    f"{tool.name}: parameter {parameter.name!r}: a guarded type judges nothing beside schema=, which"
-                    " replaces what is made from the types",
-                    where=tool.where,
-                    fix="remove schema=, or the guarded type and name a validator= for the tool",
-                )
-            _refuse_bypass(parameter.annotation, f"{tool.name}: parameter {parameter.name!r}", tool.where)
+            _refuse_bypass(parameter.annotation, f"{item.name}: parameter {parameter.name!r}", item.where)
             found[parameter.name] = guards
+    return found
+
+
+def guards_of(tool: Tool) -> dict[str, list[Guard]]:
+    """See `find_guards`. Raises UsageError as well for guards beside a schema of the author's own."""
+    found = find_guards(tool)
+    if found and not isinstance(tool.function.arguments, Arguments):
+        raise UsageError(
+            f"{tool.name}: parameter {next(iter(found))!r}: a guarded type judges nothing beside schema=, which"
+            " replaces what is made from the types",
+            where=tool.where,
+            fix="remove schema=, or the guarded type and name a validator= for the tool",
+        )
     return found
 
 
