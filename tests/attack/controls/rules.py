@@ -209,3 +209,65 @@ def delete_by_prefix(patch: Patch) -> None:
         return (path for path in sorted(out.iterdir()) if normalized(path.name).startswith(ours) and path.is_file())
 
     patch.set("defserve.tooling.packaging.building:find_built", find)
+
+
+# -- guards ----------------------------------------------------------------------------------------------
+
+SHELL = "defserve.guard.shell"
+
+
+def let_modes_clash(patch: Patch) -> None:
+    """Two options that each say what a program does go together."""
+
+    def without(judged: Any) -> Any:
+        return lambda *given: (one for one in judged(*given) if not one.message.endswith("together"))
+
+    patch.wrap(f"{SHELL}.grammar:_judged", without)
+
+
+def write_any_name(patch: Patch) -> None:
+    patch.set(f"{SHELL}.places:Places.trusted", lambda self, path: None)
+
+
+def _judge_as(patch: Patch, kind: str, other: str) -> None:
+    """Words of one kind are judged as if they were of another."""
+    from defserve.guard.shell import kinds
+
+    patch.item(f"{SHELL}.kinds:KINDS", kind, kinds.KINDS[other])
+    kinds.kind_of.cache_clear()
+    patch.when_undone(kinds.kind_of.cache_clear)
+
+
+def begin_any_name(patch: Patch) -> None:
+    _judge_as(patch, "prefix", "name")
+
+
+def walk_where_one_may_list(patch: Patch) -> None:
+    _judge_as(patch, "walked", "listed")
+
+
+def forget_late_values(patch: Patch) -> None:
+    """A value after an operand is a value for every program."""
+
+    def make(sort: Any) -> Any:
+        def sorted_words(*given: Any, **more: Any) -> Any:
+            read = sort(*given, **more)
+            read.late.clear()
+            return read
+
+        return sorted_words
+
+    patch.wrap(f"{SHELL}.grammar:sorted_words", make)
+
+
+def run_the_projects_code(patch: Patch) -> None:
+    patch.set(f"{SHELL}.judgement:REFUSED_EFFECTS", {"sandbox": frozenset[str](), "readonly": frozenset[str]()})
+
+
+def give_out_what_objects_hold(patch: Patch) -> None:
+    patch.set("defserve.guard.code.imports:EXPOSED", {})
+    patch.set("defserve.guard.code.imports:MODULE_NAMES", frozenset[str]())
+
+
+def take_any_name_of_code(patch: Patch) -> None:
+    patch.set("defserve.guard.code.imports:NAMED_ONLY", {})

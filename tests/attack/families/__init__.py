@@ -40,6 +40,8 @@ MODULES = (
     "rules.unions",
     "rules.echoes",
     "rules.approvals",
+    "rules.sign_in_rules",
+    "rules.guards",
 )
 
 
