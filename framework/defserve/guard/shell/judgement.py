@@ -91,7 +91,7 @@ def _by_rules(argv: Sequence[str], places: Places) -> Iterator[Violation]:
 
 def _checked(argv: Sequence[str], places: Places) -> Iterator[Violation] | None:
     """An interpreter that checks a file, or runs a module of its own: None if it does not."""
-    if tuple(argv[1:3]) == ("-m", "pip") and _plain(argv[0]) == "python":
+    if tuple(argv[1:3]) == ("-m", "pip") and argv[0] in ("python", "python3"):
         return grammar.violations(PROGRAMS["pip"], argv[3:], "pip", places)
     for size in (3, 2):
         if rules := CHECKS.get(tuple(argv[:size])):
