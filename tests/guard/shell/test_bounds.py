@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import shutil
 import subprocess
@@ -182,10 +181,3 @@ def test_no_hook_of_a_repository_runs(tmp_path: Path, command: str) -> None:
 @for_each_row("command", ["git remote rename a b", "git remote remove a", "git remote rm a", "git bisect start"])
 def test_what_runs_hooks_whatever_the_settings_say_is_refused(command: str) -> None:
     assert not judge(command)
-
-
-def test_the_corpora_hold_both_sides_of_every_rule_here() -> None:
-    corpora = Path(__file__).parents[1] / "corpora"
-    rows = [json.loads(line) for line in (corpora / "shell_attacks.jsonl").read_text(encoding="utf-8").splitlines()]
-    commands = {row["command"] for row in rows if row["sandbox"] == "B"}
-    assert {"seq inf", "grep -R x .", "kill 1234", "tee justfile"} <= commands

@@ -1,7 +1,7 @@
 """A command line becomes words only if a shell and `shlex` cannot disagree about them.
 
 Anything that a shell would expand, split on or act on outside quotes is refused. So the rest means the same to the
-judge, to the reader and to the operating system.
+judge, to the reader and to the operating system. One exception: a glob that a program takes as a pattern.
 """
 
 from __future__ import annotations

@@ -143,7 +143,7 @@ TEXT: Table = with_groups(
         "jq": """
             -rcnsSeajMCRhV --raw-output --compact-output --null-input --slurp --sort-keys --exit-status --ascii-output
             --join-output --monochrome-output --color-output --raw-input --raw-output0 --tab --unbuffered --stream
-            --stream-errors --seq --indent:number --arg:name+pattern --argjson:name+pattern --slurpfile:name+read
+            --stream-errors --seq --indent:few --arg:name+pattern --argjson:name+pattern --slurpfile:name+read
             --rawfile:name+read --args@1 --jsonargs@1 | jq undashed* | jq pattern*
         """,
         # Two programs have this name. For one of them, -s writes files.
