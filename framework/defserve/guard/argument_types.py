@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from pydantic_core import CoreSchema, core_schema
 
-from defserve.guard.verdict import checked
+from defserve.guard.verdict import checked, refused
 
 if TYPE_CHECKING:
     from defserve.guard.code.levels import CodeLevel
@@ -75,7 +75,8 @@ class Shell:
     allowed: Mapping[str, Sequence[str] | None] | Collection[str] | None = None
     mode: ShellMode = "sandbox"
     root: str | None = None
-    """The absolute path of the directory that commands run in. Without it, every absolute path is outside."""
+    """The absolute path of the directory that commands run in. Without it, every absolute path is outside, and symbolic
+    links are not looked at."""
 
     @property
     def validator(self) -> str:
@@ -91,9 +92,11 @@ class Shell:
 
     def command(self, text: str) -> ShellCommand:
         """The command, if it may run. Raises Rejected."""
-        from defserve.guard.shell import judgement
+        from defserve.guard.shell import judgement, links
 
         judged = judgement.judge(text, mode=self.mode, allowed=self.allowed, root=self.root)
+        if judged.argv and self.root and (found := links.find_link(judged.argv, self.root)):
+            judged = refused([found], {})
         verdict = checked(judged, "Command refused", self.mode)
         return ShellCommand(text, verdict.argv or (), self.mode)
 

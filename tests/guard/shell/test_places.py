@@ -47,6 +47,19 @@ from tests.rows import for_each_row
         "patch -p1 -i x.diff",
         "tee .envrc",
         "sort -o .envrc f",
+        "sed -i s/a/b/ Makefile",
+        "tee sub/GNUmakefile",
+        "cp x justfile",
+        "cp evil/Makefile .",
+        "mv x rules.mk",
+        "tee .github/workflows/ci.yml",
+        "tee .vscode/tasks.json",
+        "tee .gitlab-ci.yml",
+        "sed -i s/a/b/ tests/conftest.py",
+        "cp x .venv/bin/python",
+        "cp x node_modules/.bin/tsc",
+        "tee ./.circleci/config.yml",
+        "tee MAKEFILE",
     ],
 )
 def test_no_trusted_file_is_written_under_any_name(command: str) -> None:
@@ -62,7 +75,9 @@ def test_a_download_is_judged_by_the_name_it_gets(url: str) -> None:
 
 @for_each_row(
     "command",
-    ["xz -d a.xz", "gunzip logs/a.log.gz", "cp a b", "cp -r src dst", "split f part_", "tar xf a.tar src", "patch f x"],
+    ["xz -d a.xz", "gunzip logs/a.log.gz", "cp a b", "cp -r src dst", "split f part_", "tar xf a.tar src", "patch f x"]
+    + ["touch tests/conftest.py", "mkdir -p .github/workflows", "chmod 644 Makefile", "cp Makefile Makefile.bak"]
+    + ["sed -i s/a/b/ package.json", "sed -i s/a/b/ Dockerfile", "sed -i s/a/b/ setup.py", "git restore Makefile"],
 )
 def test_other_names_are_written(command: str) -> None:
     assert judge(command)

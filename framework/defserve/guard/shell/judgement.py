@@ -5,8 +5,8 @@ An allowed command comes back as `argv`, to be run with `shell=False`. Nothing i
 Without `allowed`, only programs from the tables run, with the options and operands that the tables name. A list of bad
 programs or options would never be complete, and a refusal that names the setting costs less than an attack that nobody
 foresaw. What a form does follows from the tables as well: `readonly` refuses what writes, uses the network or runs
-other programs. `sandbox` allows writing in the working directory and the network, and refuses what runs the project's
-own code. Package managers are allowed in `sandbox`, and they run what they install. Only the operating system can draw
+other programs. `sandbox` allows writing in the working directory and the network of git and package managers. It
+refuses what deletes, other programs of the network, and what runs the project's own code. Package managers are allowed in `sandbox`, and they run what they install. Only the operating system can draw
 a boundary that holds.
 
 With `allowed`, only what the author listed is run, and listed programs that are known keep to their forms:
@@ -91,7 +91,7 @@ def _by_rules(argv: Sequence[str], places: Places) -> Iterator[Violation]:
 
 def _checked(argv: Sequence[str], places: Places) -> Iterator[Violation] | None:
     """An interpreter that checks a file, or runs a module of its own: None if it does not."""
-    if tuple(argv[1:3]) == ("-m", "pip") and _plain(argv[0]) == "python":
+    if tuple(argv[1:3]) == ("-m", "pip") and argv[0] in ("python", "python3"):
         return grammar.violations(PROGRAMS["pip"], argv[3:], "pip", places)
     for size in (3, 2):
         if rules := CHECKS.get(tuple(argv[:size])):

@@ -237,7 +237,13 @@ KINDS: Mapping[str, Kind] = {
     "letters": _spelt(r"[aAcfghjlLmnrsStTuvwxXz]*o?|[\d,]+", "a set of letters without e"),
     "task": _spelt(r"[\w.:/@%+-]*", "a task"),
     "setting": _spelt(r"[\w-]+\.[\w.-]+", "a setting"),
-    "author": _spelt(r"user\.(?:name|email)", "user.name or user.email"),
+    "harmless-setting": _spelt(
+        r"(?i:user\.(?:name|email)|core\.(?:autocrlf|safecrlf|eol|ignorecase|filemode|longpaths|quotepath|abbrev)"
+        r"|pull\.(?:rebase|ff)|push\.(?:default|autosetupremote)|init\.defaultbranch|fetch\.prune|color\.ui"
+        r"|merge\.(?:ff|conflictstyle)|rebase\.(?:autostash|autosquash)|diff\.(?:algorithm|renames|colormoved)"
+        r"|rerere\.enabled|advice\.\w+)",
+        "a setting that names no program, such as user.name",
+    ),
     "shown": _spelt(r"(?!.*%[-+ ]?G)(?!.*signature).*", "a format that checks no signature"),
     "written-out": _spelt(r"(?!@)(?!.*%output).*", "a format that names no file"),
     "data": _spelt(r"(?!@).*", "data that is no @file"),
@@ -260,6 +266,11 @@ KINDS: Mapping[str, Kind] = {
     "seven-archive": Kind("an archive", lambda word, places: _object(places, word) if ":" not in word else True),
     "seven-source": Kind("a file to pack", lambda word, places: _object(places, word) or _copied(places, word)),
     "seven-member": Kind("a file of the archive", lambda word, places: _object(places, word) or places.trusted(word)),
+    "plain-archive": Kind(
+        "an archive to write, .zip or .tar",
+        lambda word, places: places.written(word) or not re.fullmatch(r"[^:]+\.(?:zip|tar)", word),
+        "write",
+    ),
     "split-name": _spelt(r"(?!.*\.pth\Z)(?!.*\d{4})[\w.%-]*", "a format such as %02d.txt"),
     "variable": _spelt(
         r"PATH|HOME|LANG|LANGUAGE|LC_[A-Z]+|PWD|OLDPWD|SHELL|USER|LOGNAME|TERM|TZ|EDITOR|VISUAL|PAGER|HOSTNAME|DISPLAY"
@@ -269,6 +280,8 @@ KINDS: Mapping[str, Kind] = {
     ),
     "mode": Kind("a mode", _mode),
     "undashed": Kind("a file or a revision", _undashed),
+    # With a prefix (`amend:`), it starts an editor.
+    "fixed": Kind("a commit", lambda word, places: _undashed(word, places) or ":" in word),
     "file-of-tree": Kind("a file", _whole_tree),
     "refspec": Kind("a refspec", _refspec),
     "remote": Kind("a remote", _remote, "network-use"),

@@ -1,7 +1,7 @@
 """A command line becomes words only if a shell and `shlex` cannot disagree about them.
 
 Anything that a shell would expand, split on or act on outside quotes is refused. So the rest means the same to the
-judge, to the reader and to the operating system.
+judge, to the reader and to the operating system. One exception: a glob that a program takes as a pattern.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ _PATTERN = re.compile(
     r"|(?<=\s)(?:-i?name|-i?path|-i?wholename|-g|--glob|--iglob|--include|--exclude|--exclude-dir)\s+[^\s;&|<>(){}$`~#\\'\"]+"
 )
 
-# What is harmless although it looks like an expansion: a git revision (`HEAD@{1}`, `v1^{commit}`).
-_REVISION = re.compile(r"(?<=[\w@/.-])(?:@|\^)\{[A-Za-z0-9_-]*\}|(?<!\S)@\{[A-Za-z0-9_-]+\}")
+# What is harmless although it looks like an expansion: a git revision (`HEAD@{1}`, `v1^{commit}`), a bracket of find.
+_REVISION = re.compile(r"(?<=[\w@/.-])(?:@|\^)\{[A-Za-z0-9_-]*\}|(?<!\S)@\{[A-Za-z0-9_-]+\}|(?<!\S)\\[()!](?!\S)")
 
 _META: tuple[tuple[str, re.Pattern[str], str], ...] = (
     ("metacharacter", re.compile(r"[;&|<>()]"), "Blocked shell operator"),

@@ -126,15 +126,15 @@ FILES: Table = with_groups(
         "chmod": """
             !w -Rcfvh --recursive --changes --silent --quiet --verbose --preserve-root -rwx@1 | mode touched+ | touched+
         """,
-        "mktemp": "!w -dqt --directory --quiet --suffix:suffix -p,--tmpdir:write | write?",
+        "mktemp": "!w -dqtu --directory --dry-run --quiet --suffix:suffix -p,--tmpdir:write | write?",
         # Only with the file that is patched: else the patch names what is written.
         "patch": """
-            !w -fNRstblu -p,--strip:number -i,--input:read@1 -F,--fuzz:number --dry-run --forward --reverse --batch
+            !w -fNRstblu -p,--strip:number -i,--input:read -F,--fuzz:number --dry-run@1 --forward --reverse --batch
             --force --quiet --silent --verbose --backup --ignore-whitespace --unified --no-backup-if-mismatch | write
-            read | write
+            read? | read? read?
         """,
         "split": """
-            !w -dxez -a,--suffix-length:few -b,--bytes:number -C,--line-bytes:number -l,--lines:number
+            !w -dxez -a,--suffix-length:1|2|3|4 -b,--bytes:number -C,--line-bytes:number -l,--lines:number
             -n,--number:pieces -t,--separator:char --additional-suffix:suffix --numeric-suffixes?number
             --hex-suffixes?number --elide-empty-files --verbose -# | read? prefix?
         """,

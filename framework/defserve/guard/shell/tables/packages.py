@@ -69,7 +69,7 @@ PACKAGES: Table = with_groups(
             "root prefix bin version": "-g --global --json |",
             "config": {"": "", "get": "| setting / name"},
             "pkg": {"": "", "get": "--json | pattern*"},
-            "audit": "!n +npm_look --audit-level:name |",
+            "audit": "!n +npm_look --audit-level:name | / !w =fix",
             # With a name, it runs a program of that name.
             "init": "!w -y,--yes@1 -f --force | nothing+ |",
             "install i ci add update up prune dedupe uninstall un remove rm r": "+npm_install | npm-package*",
@@ -106,6 +106,7 @@ PACKAGES: Table = with_groups(
             "": "-Vh --version --help --list",
             "version help": "|",
             "tree search metadata": "!n +project --format-version:number --no-deps | name*",
+            "new init": "!w -q --lib --bin --name:name --edition:number --vcs:none|git | touched?",
             "add install fetch update remove rm uninstall": "!w !n +project | package* / !x package-local*",
         },
         "uv": {
@@ -115,6 +116,7 @@ PACKAGES: Table = with_groups(
             # They build the project, unless they only change its manifest.
             "add remove": "!w !n +project --frozen@1 | !x pip-local* | pip-package*",
             "sync lock": "!x !w !n +project | pip-local*",
+            "init": "!w --name:name --lib --app --package --bare --no-readme --python,-p:name | touched?",
             "venv": "!w !n -qp:name --python:name --seed --quiet --system-site-packages | write?",
             # They keep a cache.
             "pip": {

@@ -39,6 +39,7 @@ NEVER_OPEN = frozenset({"wrapper", "shell", "interactive"})
 # Not those that load the project's plug-ins or settings first, or run its own copy of themselves: pytest, tox, flake8,
 # pylint, mvn, sbt, bundle, composer, poetry, pdm, yarn, nx, turbo, webpack, bazel, ansible, tflint.
 _VERSION = """
+    cpio cpp sw_vers convert
     perl ruby node nodejs deno bun php java julia Rscript R lua bash zsh fish make gmake cmake ctest ninja meson gcc
     g++ cc c++ clang clang++ ld as ar gdb ld.lld llvm-config pkg-config curl wget ssh docker docker-compose podman vim
     nvim emacs nano less man sqlite3 psql mysql redis-cli ruff mypy black isort pyright pre-commit pipx virtualenv npx

@@ -16,8 +16,8 @@ SYSTEM: Table = {
     "numfmt": """
         -z -d,--delimiter:char --field:numbers --format:printed --from:none|auto|si|iec|iec-i
         --to:none|auto|si|iec|iec-i --from-unit:number --to-unit:number --grouping --header?number
-        --invalid:abort|fail|warn|ignore
-        --padding:width --round:up|down|from-zero|towards-zero|nearest --suffix:name --debug | number*
+        --invalid:abort|fail|warn|ignore --padding:width
+        --round:up|down|from-zero|towards-zero|nearest --suffix:name --debug | number*
     """,
     "sleep": "| pause",
     "date": """

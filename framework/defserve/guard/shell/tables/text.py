@@ -143,7 +143,7 @@ TEXT: Table = with_groups(
         "jq": """
             -rcnsSeajMCRhV --raw-output --compact-output --null-input --slurp --sort-keys --exit-status --ascii-output
             --join-output --monochrome-output --color-output --raw-input --raw-output0 --tab --unbuffered --stream
-            --stream-errors --seq --indent:number --arg:name+pattern --argjson:name+pattern --slurpfile:name+read
+            --stream-errors --seq --indent:few --arg:name+pattern --argjson:name+pattern --slurpfile:name+read
             --rawfile:name+read --args@1 --jsonargs@1 | jq undashed* | jq pattern*
         """,
         # Two programs have this name. For one of them, -s writes files.
@@ -161,8 +161,18 @@ TEXT: Table = with_groups(
             """,
             "sha1 sha256 sha384 sha512 md5": "%words -hex -r -c -binary | read*",
             "rand": "%words -hex -base64 | width",
+            # Not -out, -passin, -engine, -config. A name with a colon would be an address.
+            "req": "%words -in:local -inform:name -noout -text -subject -pubkey -verify -modulus &>-in |",
+            "crl": "%words -in:local -inform:name -noout -text -issuer -lastupdate -nextupdate -fingerprint &>-in |",
+            "rsa ec pkey": """
+                %words -in:local -inform:name -noout -text -pubin -pubout -check -modulus -text_pub -pubcheck &>-in |
+            """,
+            "verify": "%words -CAfile:local -untrusted:local -partial_chain -purpose:name -verbose | local+",
+            "asn1parse": "%words -in:local -inform:name -i -dump -offset:number -length:number &>-in |",
+            "base64": "%words -in:local -d -e -A &>-in |",
+            "ciphers": "%words -v -V -s -tls1_2 -tls1_3 | names?",
             "x509": """
-                %words -in:read -inform:name -noout -text -subject -issuer -dates -enddate -startdate -fingerprint
+                %words -in:local -inform:name -noout -text -subject -issuer -dates -enddate -startdate -fingerprint
                 -sha256 -sha1 -serial -pubkey -email -hash -modulus -checkend:number -ext:names -nameopt:names |
             """,
         },

@@ -146,6 +146,13 @@ TOOLS: Table = with_groups(
             %words -f:number -l:number -layout -raw -nopgbrk -enc:name -q -eol:unix|dos|mac | read =- / !w write /
             !w read write
         """,
+        "c++filt": "-npirt | undashed*",
+        "addr2line": "-aCfips -e,--exe:object --functions --demangle --pretty-print --inlines | undashed+",
+        "pkg-config pkgconf": """
+            --modversion --exists --cflags --libs --static --list-all --print-errors --short-errors --print-variables
+            --print-requires --print-provides --variable:name --cflags-only-I --libs-only-l --libs-only-L
+            --atleast-version,--exact-version,--max-version:name | name*
+        """,
         "ssh-keygen": "-v -l@1 -E:sha256|md5 -f:read | nothing+ |",
         "units": "-tvq1s --terse --verbose --quiet --one-line --strict | pattern pattern?",
         "uuidgen": "-rt --random --time |",
@@ -182,6 +189,13 @@ TOOLS: Table = with_groups(
             "version": "|",
             "env": "-json | names*",
             "help": "| name*",
+            "get": "!w !n -u -t -v | package*",
+            "mod": {
+                "": "",
+                "init": "!w | package?",
+                "tidy download verify": "!w !n -v |",
+                "graph why": "!n | package*",
+            },
         },
     },
     _GROUPS,
