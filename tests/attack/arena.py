@@ -62,6 +62,29 @@ def namespace() -> tuple[str, ...]:
     return found
 
 
+# The mounts of this machine, each made read-only; those that cannot be are hidden by an empty one in memory.
+_READ_ONLY = """
+cut -d' ' -f2 /proc/self/mounts | while read -r place; do
+  mount -o remount,bind,ro "$place" 2>/dev/null || mount -t tmpfs -o ro none "$place" 2>/dev/null
+done
+if touch "$0" 2>/dev/null; then echo "$0 can be written" >&2; exit 1; fi
+exec "$@"
+"""
+
+
+@cache
+def read_only_machine() -> tuple[str, ...]:
+    """The command that runs another without a network, without a file that it could write, and alone: it sees no
+    other process that it could end. Raises MissingFeature where the system has no such thing."""
+    folders = ("/", "/tmp", "/var/tmp", "/dev/shm", "/run")
+    checks = " && ".join(f"! touch {folder}/pwn 2>/dev/null" for folder in folders)
+    found = (*namespace(), "--mount", "--pid", "--fork", "--kill-child", "sh", "-c", _READ_ONLY, str(Path(__file__)))
+    tried = subprocess.run([*found, "sh", "-c", checks], capture_output=True, text=True)
+    if tried.returncode:
+        raise MissingFeature(f"the machine cannot be made read-only for a process: {tried.stderr.strip()}")
+    return found
+
+
 class Served:
     """A server process: where it is, what it has marked, how large it is."""
 
@@ -243,10 +266,14 @@ class Arena:
         )
 
     def drive(self, script: str, given: object, *, without_network: bool = False, **env: str) -> Any:
-        """Run a script of `drivers/` with this as JSON on its input; what it prints, read as JSON."""
+        """Run a script of `drivers/` with this as JSON on its input; what it prints, read as JSON.
+
+        Without a network, for scripts that run hostile code. Where a protection is missing, that code is not to change
+        this machine: it runs where it can write to nothing.
+        """
         line = [*self.python, f"tests.attack.drivers.{script}"]
         if without_network:
-            line = [*namespace(), *line]
+            line = [*(read_only_machine() if self._removal else namespace()), *line]
         done = subprocess.run(
             line, input=json.dumps(given), env={**self.environment, **env}, cwd=ROOT, capture_output=True, text=True
         )

@@ -154,6 +154,32 @@ def test_a_row_without_a_control_that_bit_is_not_good():
     assert row.is_good and row.control == "bit"
 
 
+@pytest.mark.slow
+def test_hostile_code_without_its_jail_changes_nothing_of_this_machine():
+    """Whatever the case: a control may be pointed at any of them."""
+    from tests.attack.controls.tools import run_without_a_filter
+    from tests.attack.families.tools.sandboxes import programs
+
+    places = [Path(place) for place in ("/", "/tmp", "/var/tmp", "/dev/shm", "/run") if Path(place).is_dir()]
+    names = [place / name for place in places for name in ("pwn", "pwned.txt", "pwned.txt.db", "a")]
+    before = {name for name in names if name.exists()}
+    code = "\n".join(f"try: open({str(name)!r}, 'a').close()\nexcept OSError: pass" for name in names)
+    reach = "import os\nresult = [len(os.listdir('/')), os.kill(os.getppid(), 0)]"
+    arena = Arena()
+    try:
+        arena.remove(Control(run_without_a_filter, "").name)
+        jobs = [("unrestricted", source, 8.0) for source in (programs("escape")["writes files"], code, reach)]
+        found = arena.drive("sandbox_runs", jobs, without_network=True)
+    except MissingFeature as missing:
+        pytest.skip(str(missing))
+    finally:
+        arena.close()
+    if "missing" in found:
+        pytest.skip(f"this kernel lacks {found['missing']}")
+    assert found["outcomes"][-1]["value"], "the jail is gone, so the others were held by something else"
+    assert {name for name in names if name.exists()} == before
+
+
 # They wait for a control. A row that is not here has one; a new row is not added here.
 WITHOUT_A_CONTROL = {
     ("sessions", "5,000 WebSockets of one address"),
