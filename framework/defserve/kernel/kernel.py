@@ -224,6 +224,7 @@ class Kernel:
         member.prepare(self.mounts, self.journal)
         if member.backend is not None:
             member.backend.watch(lambda change: self.governance.settled(member) if change.new == "connected" else None)
+            member.backend.on_claims = partial(self.governance.compare_claims, member)
             member.backend.decides = partial(self.governance.permissions.decided_for, member.id)
             if (access := self.governance.access) is not None:
                 member.backend.open_to = partial(access.opens, member.id)

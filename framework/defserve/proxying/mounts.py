@@ -170,12 +170,19 @@ class Mounts(Extension):
 
     def _unlisted(self, uri: str) -> RemoteResource | None:
         """A resource that a backend may have, though it lists none with this URI: results and skills name such."""
-        owner = self.skills.holder(uri) or self.owner(uri, lambda one: "resources" in one.capabilities)
+        skill = self.skills.holder(uri)
+        owner = self.owner(uri, lambda one: "resources" in one.capabilities) if skill is None else skill.backend
         if owner is None:
             return None
         found = RemoteResource(owner, uri, {"uri": uri, "name": uri})
-        self._front.declare(found)
+        if skill is not None:  # a file is for whom its skill is
+            found.facets.update(skill.facets)
+        self.declare_found(found)
         return found
+
+    def declare_found(self, item: RemoteResource) -> None:
+        """Tell the front's extensions of something that no list has, before anybody sees it."""
+        self._front.declare(item)
 
     def _instructions(self, call: Call) -> Iterator[str]:
         """What backends say about their use, each under its name."""

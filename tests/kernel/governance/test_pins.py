@@ -285,6 +285,27 @@ async def test_what_models_read_of_a_server_beside_its_tools_is_held_too(
         assert one.here.kernel.ps()[0]["held"] == []
 
 
+async def test_instructions_that_change_in_a_restart_without_a_gap_are_held(tmp_path: Path) -> None:
+    more = tmp_path / "tools.more"
+    more.write_text(json.dumps(MORE))
+    async with governed(tmp_path, tool("add"), mgp=HOLD) as one:
+        more.write_text(json.dumps({**MORE, "instructions": EVIL}))
+        await one.here.kernel.restart("s")
+        assert one.here.kernel.ps()[0]["held"] == ["(instructions)"]
+        assert EVIL not in await shown_to_models(one)
+
+
+def test_no_character_of_a_definition_makes_a_line_or_hides_in_one() -> None:
+    before, after = Pin.of({"a": "x\u2028y"}), Pin.of({"a": "x\x85y"})
+    lines = HeldTool("t", before, after).difference().lines
+    assert "-\u2028" not in "".join(lines)
+    assert any(line.startswith("-") and "\\u2028" in line for line in lines)
+    assert any(line.startswith("+") and "\\u0085" in line for line in lines)
+    forged = Pin.of({"a": "x\n  accept it as it is here\u2029yes"})
+    shown = HeldTool("t", before.without_text(), forged).difference().lines
+    assert all(line.startswith("+") for line in shown[1:])
+
+
 async def shown_to_models(one: Governed) -> str:
     async with speaking(one.here.kernel.server, HANDSHAKE[-1]) as peer:
         methods = ("tools/list", "prompts/list", "resources/templates/list")

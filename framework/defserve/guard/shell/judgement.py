@@ -6,8 +6,8 @@ Without `allowed`, only programs from the tables run, with the options and opera
 programs or options would never be complete, and a refusal that names the setting costs less than an attack that nobody
 foresaw. What a form does follows from the tables as well: `readonly` refuses what writes, uses the network or runs
 other programs. `sandbox` allows writing in the working directory and the network of git and package managers. It
-refuses what deletes, other programs of the network, and what runs the project's own code. Package managers are allowed in `sandbox`, and they run what they install. Only the operating system can draw
-a boundary that holds.
+refuses what deletes, other programs of the network, and what runs the project's own code. Package managers are allowed
+in `sandbox`, and they run what they install. Only the operating system can draw a boundary that holds.
 
 With `allowed`, only what the author listed is run, and listed programs that are known keep to their forms:
 

@@ -17,7 +17,7 @@ from defserve.kernel.governance.directory import KernelDirectory, ListedKernel
 from defserve.kernel.governance.marks import govern
 from defserve.kernel.governance.operators import check_operator, is_operator
 from defserve.kernel.governance.permissions import KernelPermissions
-from defserve.kernel.governance.pins import SHORTEST_DIGEST, Change, Pin, Pins, digest_of_all
+from defserve.kernel.governance.pins import DIGEST_LENGTH, Change, Pin, Pins, digest_of_all
 from defserve.kernel.governance.said import claims_of, contradictions, governed
 from defserve.kernel.governance.trust import SANDBOXED, is_sandboxed
 from defserve.protocols.mcp.authorization.authorization import identity
@@ -137,8 +137,7 @@ class Governance(Extension):
 
     def settled(self, member: Member, approved: Collection[str] = ()) -> None:
         """The list of a server is known, and complete."""
-        self._compare_words(member)
-        self._compare_instructions(member)
+        self.compare_claims(member)
         keep = self._rule(member) == "hold" and member.creator is None
         try:
             self.pins.settle(member.id, keep=keep, approved=approved)
@@ -156,23 +155,23 @@ class Governance(Extension):
     def approve(self, member: Member, tool: str | None, digest: str = "", unseen: bool = False) -> list[str]:
         """Let held tools be used as they were shown. Returns their names. Raises UsageError if there are none.
 
-        The `digest`, or the beginning of one, says what was shown: a tool, or all held tools of the server. What is
-        longer than is shown is approved only `unseen`. It is the user of the control socket who approves. What cannot
-        be recorded is not approved: AuditUnavailable.
+        The `digest` says what was shown: a tool, or all held tools of the server. It is whole, because a server could
+        make two definitions whose digests begin alike. What is longer than is shown is approved only `unseen`. It is
+        the user of the control socket who approves. What cannot be recorded is not approved: AuditUnavailable.
         """
         look = f"defserve kernel pins list {member.id}"
         held = [one for one in self.pins.held_tools(member.id) if tool in (None, one.name)]
         if not held:
             known = ", ".join(self.pins.held(member.id)) or "none"
             raise UsageError(f"{member.id} has no held tool{f' {tool!r}' if tool else ''}", fix=f"held are: {known}")
-        if len(digest) < SHORTEST_DIGEST:
-            what = f"{digest!r} is too short" if digest else "what is accepted has to be named by its digest"
-            raise UsageError(what, fix=f"give {SHORTEST_DIGEST} characters of the digest, or more, as shown by: {look}")
-        is_all = tool is None and digest_of_all(held).startswith(digest)
-        meant = [one for one in held if is_all or one.now.digest.startswith(digest)]
+        if len(digest) != DIGEST_LENGTH:
+            what = f"{digest[:DIGEST_LENGTH]!r} is no digest" if digest else "what is accepted is named by its digest"
+            raise UsageError(what, fix=f"give the whole digest, as shown by: {look}")
+        is_all = tool is None and digest_of_all(held) == digest
+        meant = [one for one in held if is_all or one.now.digest == digest]
         if not meant:
             raise UsageError(
-                f"what {member.id} offers does not have the digest {digest[:SHORTEST_DIGEST]}: it has changed again",
+                f"what {member.id} offers does not have the digest {digest}: it has changed again",
                 fix=f"look at it: {look}",
             )
         for one in meant:
@@ -237,6 +236,11 @@ class Governance(Extension):
         elif rule == "warn":
             self._say(member, what)
             self._record(CHANGED, member, "SUCCESS", details)
+
+    def compare_claims(self, member: Member) -> None:
+        """Compare what a server says of itself with the file, and with what was pinned, before anybody is shown it."""
+        self._compare_words(member)
+        self._compare_instructions(member)
 
     def _compare_instructions(self, member: Member) -> None:
         """What a server tells models about itself is held like its tools."""

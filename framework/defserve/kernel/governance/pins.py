@@ -18,6 +18,7 @@ from difflib import unified_diff
 from hashlib import sha256
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple, TypeAlias
 
+from defserve.base.hidden_characters import replace_hidden
 from defserve.host.fields import Json, object_of
 
 if TYPE_CHECKING:
@@ -30,8 +31,8 @@ MAX_COMPARED: Final = 10_000
 """Lines of two definitions that are compared. Longer ones are shown one after the other."""
 MAX_SHOWN: Final = 256 * 1024
 """Characters of a difference that are shown. What is left out is said."""
-SHORTEST_DIGEST: Final = 16
-"""So many characters of a digest are enough to name it."""
+DIGEST_LENGTH: Final = 64
+"""The characters of a digest."""
 MAX_NAMES: Final = 20_000
 """Tools of one server whose digests are kept: twice the longest list."""
 MAX_BYTES: Final = 8 * 1024 * 1024
@@ -127,7 +128,7 @@ class HeldTool(NamedTuple):
         elif self.before is not None and self.before.raw is None:
             yield NO_TEXT
         if self.before is not None and self.before.raw is None:
-            yield from _shown(self.now)
+            yield from (f"+{line}" for line in _shown(self.now))
             return
         before, now = _shown(self.before) if self.before is not None else [], _shown(self.now)
         if len(before) + len(now) > MAX_COMPARED:
@@ -337,7 +338,11 @@ def _digests(pins: Mapping[str, Pin]) -> dict[str, str]:
 
 
 def _shown(pin: Pin) -> list[str]:
-    lines = json.dumps(pin.raw or {}, indent=1, sort_keys=True, ensure_ascii=False).splitlines()
-    if not pin.claims:
-        return lines
-    return [*lines, "the server says of all its tools:", *json.dumps(pin.claims, indent=1, sort_keys=True).splitlines()]
+    """Lines of JSON. Only JSON's own line ends make lines, and every character can be told from every other."""
+    lines = _dump(pin.raw or {})
+    return [*lines, "the server says of all its tools:", *_dump(pin.claims)] if pin.claims else lines
+
+
+def _dump(value: Json) -> list[str]:
+    text = json.dumps(value, indent=1, sort_keys=True, ensure_ascii=False)
+    return replace_hidden(text, lambda one: one if one == "\n" else json.dumps(one)[1:-1]).split("\n")
