@@ -41,7 +41,8 @@ def text(pattern: str) -> dict[str, Any]:
 
 def asking(pattern: str) -> Any:
     async def ask(ctx: Context) -> str:
-        await ctx.ask("Which?", {"properties": {"text": text(pattern)}, "required": ["text"]}, key="which")
+        form: Any = {"properties": {"text": text(pattern)}, "required": ["text"]}
+        await ctx.ask("Which?", form, key="which")
         return "taken"
 
     return ask

@@ -17,7 +17,6 @@ from tests.attack.controls.rules import (
     walk_where_one_may_list,
     write_any_name,
 )
-from tests.attack.controls.tools import run_any_program
 from tests.attack.trial import Control, Family, Trial
 
 FAMILY = Family("guard rules")
@@ -214,7 +213,7 @@ def _(trial: Trial) -> None:
 
 
 @FAMILY.attack(
-    "the project's own code", without(run_the_projects_code, "pip install ."), without(run_any_program, "make")
+    "the project's own code", without(run_the_projects_code, "pip install ."), without(run_the_projects_code, "uv sync")
 )
 def _(trial: Trial) -> None:
     names = """

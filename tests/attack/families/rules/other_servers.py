@@ -14,12 +14,14 @@ from pathlib import Path
 from tempfile import mkdtemp
 from typing import Any
 
+from defserve.stores.leases import Lease
 from defserve.stores.redis import RedisStore
+from defserve.stores.store import StoreBusy
 from tests.attack.arena import Kind
 from tests.attack.controls.rules import keep_all_servers_together, know_no_server, seal_for_all_servers
 from tests.attack.speaking.mcp import Caller, outcome
 from tests.attack.trial import Control, Family, MissingFeature, Trial
-from tests.server.test_two_servers import KINDS, processes
+from tests.server.test_two_servers import KINDS, Process, processes
 from tests.stores.redis_server import RedisServer
 
 FAMILY = Family("other servers")
@@ -58,10 +60,28 @@ GROUPS: Mapping[str, tuple[str, tuple[Control, ...]]] = {
         ),
     ),
     "what processes share": (
-        "session_id access_entry news living_worker nonce lease rate work_that_is_done_once",
+        "session_id access_entry news living_worker nonce patient_lease rate work_that_is_done_once",
         (Control(keep_all_servers_together, KNOWS, "news, names at one URL", here=True),),
     ),
 }
+
+
+async def patient_lease(one: Process, other: Process) -> bool:
+    """A busy machine gets the lease late; one that another server holds, it never gets."""
+    mine, others = (Lease(process.plain.store, "a lease") for process in (one, other))
+    await mine.acquire(20)
+    try:
+        await others.acquire(5)
+    except StoreBusy:
+        return True
+    else:
+        await others.release()
+        return False
+    finally:
+        await mine.release()
+
+
+MADE = {**KINDS, patient_lease.__name__: patient_lease}
 
 
 @contextmanager
@@ -87,7 +107,7 @@ async def is_known(served: RedisServer, kind: str, pair: list[dict[str, Any]]) -
     RedisStore.__init__ = note  # type: ignore[method-assign]
     try:
         async with processes(served, folder, *pair) as (one, other):
-            return await KINDS[kind](one, other)
+            return await MADE[kind](one, other)
     finally:
         RedisStore.__init__ = init  # type: ignore[method-assign]
         for store in opened:

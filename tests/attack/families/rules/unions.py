@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict, deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from types import UnionType
 from typing import Annotated, Any, Optional, Union, get_args, get_origin
@@ -42,7 +42,7 @@ GUARDED: dict[str, tuple[Any, str]] = {
 }
 
 # How a guarded type and one that takes any text are put side by side, and the JSON that fits both.
-SHAPES: dict[str, Any] = {
+SHAPES: dict[str, tuple[Callable[[Any], Any], Callable[[Any], Any]]] = {
     "bare list": (lambda g: list | list[g], lambda v: [v]),
     "list of str": (lambda g: list[g] | list[str], lambda v: [v]),
     "list of Any": (lambda g: list[Any] | list[g], lambda v: [v]),
