@@ -196,7 +196,7 @@ def test_what_ends_passes(language: ModuleType, script: str) -> None:
             ".save x",
             " .shell id",
         ),
-        *(".dump |id", ".schema\t|id", "", ";", "select 'x", ".backup x", ".log x", ".load x", ".archive -x", ".excel"),
+        *(".dump |id", ".schema\t|id", "", "select 'x", ".backup x", ".log x", ".load x", ".archive -x", ".excel"),
     ],
 )
 def test_sql_that_reaches_further_than_its_data_base_is_refused(text: str) -> None:
