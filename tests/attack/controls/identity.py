@@ -199,6 +199,29 @@ def count_no_addresses(patch: Patch) -> None:
     patch.set("defserve.core.service.sessions:SessionTable._end_one", lambda self, addresses: False)
 
 
+def wait_for_tools(patch: Patch) -> None:
+    """A call may take as long as it likes."""
+
+    def make(start: Any) -> Any:
+        return lambda self, **fields: start(self, **{**fields, "tool": 3_600.0})
+
+    patch.wrap("defserve.limits:Limits.__init__", make)
+
+
+def serve_the_first_in_line_only(patch: Patch) -> None:
+    """Who waits for room keeps its place in the line until nothing of it waits."""
+
+    def admit_next(self: Any) -> None:
+        while self.line and self.running < self.limits.in_flight_total:
+            session = next(iter(self.line))
+            if session.queue is None:
+                del self.line[session]
+            else:
+                session.queue.advance()
+
+    patch.set("defserve.core.composition:Composition.admit_next", admit_next)
+
+
 def let_strangers_take_places(patch: Patch) -> None:
     """Whoever comes gets a session, until there are none."""
     let_everybody_in(patch)
