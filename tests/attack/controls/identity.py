@@ -117,6 +117,11 @@ def _without_identity(take: Any) -> Any:
     return take_unsigned
 
 
+def tell_everybody(patch: Patch) -> None:
+    """Whoever subscribes is told of every event, whomever it is for."""
+    patch.set("defserve.protocols.mgp.events.channel:MgpEvent.concerns", lambda self, session, caller: True)
+
+
 def seal_for_anybody(patch: Patch) -> None:
     """A sealed state is good for every caller and every call."""
     patch.set("defserve.protocols.mcp.asking.request_state:binding", lambda *given, **named: b"")
