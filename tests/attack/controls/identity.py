@@ -117,6 +117,11 @@ def _without_identity(take: Any) -> Any:
     return take_unsigned
 
 
+def tell_everybody(patch: Patch) -> None:
+    """Whoever subscribes is told of every event, whomever it is for."""
+    patch.set("defserve.protocols.mgp.events.channel:MgpEvent.concerns", lambda self, session, caller: True)
+
+
 def seal_for_anybody(patch: Patch) -> None:
     """A sealed state is good for every caller and every call."""
     patch.set("defserve.protocols.mcp.asking.request_state:binding", lambda *given, **named: b"")
@@ -197,6 +202,29 @@ def count_no_addresses(patch: Patch) -> None:
     """One address may have every session there is, and none gives way."""
     patch.set("defserve.core.service.sessions:SessionTable._number_at", lambda self, address: 0)
     patch.set("defserve.core.service.sessions:SessionTable._end_one", lambda self, addresses: False)
+
+
+def wait_for_tools(patch: Patch) -> None:
+    """A call may take as long as it likes."""
+
+    def make(start: Any) -> Any:
+        return lambda self, **fields: start(self, **{**fields, "tool": 3_600.0})
+
+    patch.wrap("defserve.limits:Limits.__init__", make)
+
+
+def serve_the_first_in_line_only(patch: Patch) -> None:
+    """Who waits for room keeps its place in the line until nothing of it waits."""
+
+    def admit_next(self: Any) -> None:
+        while self.line and self.running < self.limits.in_flight_total:
+            session = next(iter(self.line))
+            if session.queue is None:
+                del self.line[session]
+            else:
+                session.queue.advance()
+
+    patch.set("defserve.core.composition:Composition.admit_next", admit_next)
 
 
 def let_strangers_take_places(patch: Patch) -> None:
@@ -352,3 +380,51 @@ def follow_redirects(patch: Patch) -> None:
         return send_on
 
     patch.wrap("defserve.host.signin.fetching:Fetcher._send", make)
+
+
+def take_any_file_for_a_sign_in(patch: Patch) -> None:
+    """Whose tokens a file has is known by its name."""
+    from defserve.host.signin.keeping.places import file_of
+
+    store = "defserve.host.signin.keeping.files:FileStore"
+    patch.set(f"{store}.read", lambda self, server: self._read(file_of(server, self._folder)))
+
+
+def keep_sign_ins_by_host(patch: Patch) -> None:
+    """Whoever is at one host and port is one server."""
+    from urllib.parse import urlsplit
+
+    def name_host(url: str) -> str:
+        parts = urlsplit(url)
+        return f"{parts.scheme}://{parts.netloc}"
+
+    def read(self: Any, server: str) -> Any:
+        return next((kept for name, kept in self._kept.items() if name_host(name) == name_host(server)), None)
+
+    patch.set("defserve.host.signin.keeping.places:canonical", name_host)
+    patch.set("defserve.host.signin.keeping.memory:MemoryCredentialStore.read", read)
+
+
+def quote_anything(patch: Patch) -> None:
+    """The words of a peer are repeated as they are."""
+    patch.set("defserve.host.signin.errors:quoted", str)
+
+
+def take_any_token(patch: Patch) -> None:
+    """An access token is whatever an issuer says it is, and a header is whatever text it has."""
+
+    def read_tokens(document: Any, asked: Any, *, is_bound: bool) -> Any:
+        from defserve.host.signin.tokens import Tokens
+
+        return Tokens(document["access_token"], "Bearer", tuple(asked))
+
+    def write_head(method: str, target: str, headers: Any) -> bytes:
+        lines = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
+        return f"{method} {target} HTTP/1.1\r\n{lines}\r\n".encode()
+
+    patch.set("defserve.host.signin.tokens:read_tokens", read_tokens)
+    patch.set("defserve.host.links.http_client.client:encode_head", write_head)
+
+
+def read_documents_of_any_size(patch: Patch) -> None:
+    patch.set("defserve.host.signin.fetching:LONGEST_DOCUMENT", 10**12)
