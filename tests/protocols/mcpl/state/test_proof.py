@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable
-from typing import Any
+from typing import Annotated, Any
 
 import jsonpatch
 import pytest
 
-from defserve import Checkpoint, Remote, Server, State, StaticTokens, dangerous
+from defserve import Checkpoint, Context, Remote, Server, State, States, StaticTokens, dangerous
 from defserve.auth.principals import LOCAL, Principal, anonymous
 from defserve.protocols.mcpl.state.wire import STATE_KEY
 from defserve.stores.memory import MemoryStore
 from tests.at_address import at_address
 from tests.protocols.mcpl.hosts import Host, Json, hosting
-from tests.protocols.mcpl.state.state_hosts import Notebook, Notes, host_as, notes_of, refusal, roll_back
+from tests.protocols.mcpl.state.state_hosts import Note, Notebook, Notes, host_as, notes_of, refusal, roll_back
 from tests.raw import ERAS, HANDSHAKE, STATELESS
 
 pytestmark = pytest.mark.anyio
@@ -204,6 +205,202 @@ async def test_the_way_back_is_a_checkpoint_that_is_ours():
         assert await is_burnt(host)
         proved: list[Checkpoint] = [at for at in await notes.states.checkpoints(owner="local") if at.proved]
         assert [at.id for at in proved] == [ours["checkpoint"]]
+
+
+# -- what a tool copies ----------------------------------------------------------------------------------
+
+
+class Copying(Guarded):
+    """Guarded notes, another set, and tools that copy the text of a checkpoint, each on a way of its own."""
+
+    def _declare(self) -> None:
+        super()._declare()
+        other = self.server.feature_set("other.edit", "Other notes")
+        copies: States[Notebook] = other.state(Notebook, mode="data", per=self.states.per)
+        self.copies = copies
+
+        async def read(id: str) -> str:
+            return " ".join(note.text for note in (await self.states.at(id)).notes)
+
+        @self.server.resource("notes://{id}")
+        async def notes_at(id: str) -> str:
+            return await read(id)
+
+        @self.server.tool
+        @dangerous(confirm=False)
+        async def read_inside(id: str, ctx: Context) -> str:
+            return str(await ctx.read_resource(f"notes://{id}"))
+
+        @self.server.resource("quiet://one")
+        async def quiet() -> str:
+            self.entered.set()
+            await self.gate.wait()
+            return "quiet"
+
+        @self.server.tool
+        @dangerous(confirm=False)
+        async def read_beside(id: str, ctx: Context) -> str:
+            self.entered.clear()
+            self.gate.clear()
+            reading = asyncio.create_task(ctx.read_resource("quiet://one"))
+            await self.entered.wait()
+            try:
+                return await read(id)
+            finally:
+                self.gate.set()
+                await reading
+
+        @self.set.tool
+        async def copy_at(id: str, book: Annotated[Notebook, self.states]) -> str:
+            book.title = await read(id)
+            return "copied"
+
+        @self.set.tool
+        async def copy_diff(id: str, book: Annotated[Notebook, self.states]) -> str:
+            first, *_ = await self.states.checkpoints()
+            book.title = str(await self.states.diff(first, id))
+            return "copied"
+
+        @self.set.tool
+        async def copy_resource(id: str, ctx: Context, book: Annotated[Notebook, self.states]) -> str:
+            book.title = str(await ctx.read_resource(f"notes://{id}"))
+            return "copied"
+
+        @self.set.tool
+        async def copy_in_a_task(id: str, book: Annotated[Notebook, self.states]) -> str:
+            book.title = await asyncio.create_task(read(id))
+            return "copied"
+
+        @self.set.tool
+        async def copy_held(book: Annotated[Notebook, self.states]) -> str:
+            await copies.update(lambda copy: setattr(copy, "title", str(book.notes)))
+            return "copied"
+
+        @self.server.tool
+        async def copy_in_change(id: str) -> str:
+            async def change(copy: Notebook) -> None:
+                copy.title = await read(id)
+
+            await copies.update(change)
+            return "copied"
+
+        @self.server.tool
+        async def copy_through_another(id: str) -> str:
+            await copies.update(lambda copy: copy.notes.append(Note(id=1, text="before")))
+            text = await read(id)
+            await copies.update(lambda copy: setattr(copy, "title", text))
+            return "copied"
+
+        @other.tool
+        async def copy_over(id: str, copy: Annotated[Notebook, copies]) -> str:
+            copy.title = await read(id)
+            return "copied"
+
+        @other.tool
+        def write_copy(text: str, copy: Annotated[Notebook, copies]) -> str:
+            copy.title = text
+            return "written"
+
+        @other.tool
+        @dangerous(confirm=False)
+        def burn_copy(copy: Annotated[Notebook, copies]) -> str:
+            return copy.title
+
+
+def copying(**options: Any) -> Copying:
+    return Copying(Server("notes", "1", store=MemoryStore(), secret=SECRET), mode="data", **options)
+
+
+INTO_THE_SAME = ["copy_at", "copy_diff", "copy_resource", "copy_in_a_task"]
+INTO_ANOTHER = ["copy_in_change", "copy_through_another", "copy_over"]
+
+
+@pytest.mark.parametrize("version", ERAS)
+@pytest.mark.parametrize("tool", INTO_THE_SAME)
+async def test_a_copy_of_what_was_brought_was_brought(tool: str, version: str):
+    async with hosting(copying().server, version) as host:
+        ours = await made(host, "ours")
+        brought = await made(host, state=BROUGHT)
+        copied = await host.call(tool, {"id": brought["checkpoint"]}, checkpoint=ours["checkpoint"])
+        assert "brought" in copied["state"]["data"]["title"]
+        assert not await is_burnt(host)
+        assert not await is_burnt(host, state=copied["state"]["data"])
+        copied = await host.call(tool, {"id": ours["checkpoint"]}, checkpoint=ours["checkpoint"])
+        if copied.get("state") is not None:
+            assert await is_burnt(host, checkpoint=copied["state"]["checkpoint"])
+
+
+@pytest.mark.parametrize("tool", INTO_ANOTHER)
+async def test_a_copy_in_another_set_was_brought_too(tool: str):
+    notes = copying()
+    async with hosting(notes.server) as host:
+        ours, brought = await made(host, "ours"), await made(host, state=BROUGHT)
+        await host.call(tool, {"id": ours["checkpoint"]})
+        assert not (await host.call("burn_copy")).get("isError")
+        assert not (await host.call(tool, {"id": brought["checkpoint"]})).get("isError")
+        assert refusal(await host.call("burn_copy"))[0] == "state_refused"
+        *before, last = await notes.copies.checkpoints(owner="local")
+        assert all(at.proved for at in before) and not last.proved
+
+
+async def test_what_a_call_holds_is_copied_as_what_it_is():
+    notes = copying()
+    async with hosting(notes.server) as host:
+        await made(host, "ours")
+        assert not (await host.call("copy_held")).get("isError")
+        assert not (await host.call("burn_copy")).get("isError")
+        await host.call("copy_held", state=BROUGHT)
+        assert refusal(await host.call("burn_copy"))[0] == "state_refused"
+
+
+@pytest.mark.parametrize("tool", ["read_inside", "read_beside"])
+async def test_a_dangerous_tool_that_reads_a_resource_is_told_nothing_that_was_brought(tool: str):
+    async with hosting(copying().server) as host:
+        ours, brought = await made(host, "ours"), await made(host, state=BROUGHT)
+        assert "ours" in str(await host.call(tool, {"id": ours["checkpoint"]}))
+        result = await host.call(tool, {"id": brought["checkpoint"]})
+        assert refusal(result)[0] == "state_refused" and "brought more" not in str(result)
+
+
+@pytest.mark.parametrize("tool", INTO_THE_SAME)
+async def test_a_copy_of_what_was_brought_never_moves_what_others_share(tool: str):
+    notes = copying(per="server")
+    async with host_as(notes.server, BOB) as bob, host_as(notes.server, EVE) as eve:
+        ours = await made(bob, "ours")
+        brought = await made(eve, state=BROUGHT)
+        copied = await eve.call(tool, {"id": brought["checkpoint"]})
+        assert "brought" in copied["state"]["data"]["title"]
+        assert (await notes.states.at()).title == ""
+        assert await is_burnt(bob)
+        assert (await made(bob, "next"))["parent"] == ours["checkpoint"]
+
+
+@pytest.mark.parametrize("tool", INTO_ANOTHER)
+async def test_a_copy_into_another_set_never_moves_what_others_share(tool: str):
+    notes = copying(per="server")
+    async with host_as(notes.server, BOB) as bob, host_as(notes.server, EVE) as eve:
+        await bob.call("write_copy", {"text": "bob's"})
+        brought = await made(eve, state=BROUGHT)
+        result = await eve.call(tool, {"id": brought["checkpoint"]})
+        if result.get("isError"):
+            kind, text = refusal(result)
+            assert kind == "state_refused" and "fix:" in text
+        assert (await notes.copies.at()).title == "bob's"
+        assert not (await bob.call("burn_copy")).get("isError")
+
+
+async def test_a_shared_state_of_the_first_version_goes_on():
+    """Nothing that it kept is proved, and calls that see nothing else continue it."""
+    notes = guarded(mode="data", per="server")
+    async with host_as(notes.server, BOB) as bob:
+        first = await made(bob, "a")
+        trees, key = await notes.states.trees(), await key_of(notes)
+        held = await trees.hold(key, first["checkpoint"])
+        old = await trees.commit(held._replace(verified=False), {"notes": [], "title": "old"})
+        assert (await made(bob, "b"))["parent"] == old.checkpoint.id
+        await notes.states.update(lambda book: setattr(book, "title", "new"))
+        assert notes_of(await bob.call("list_notes")) == ["b"]
+        assert not await is_burnt(bob)
 
 
 # -- MCPL §8.4: a host that sends the state alone --------------------------------------------------------

@@ -10,7 +10,8 @@ from defserve.core.call import Call
 from defserve.protocols.mcpl.errors import CheckpointNotFound, StateRefused
 from defserve.protocols.mcpl.state.binding import WorkingState
 from defserve.protocols.mcpl.state.locks import TreeLock
-from defserve.protocols.mcpl.state.owner import StateUnowned, owner_of
+from defserve.protocols.mcpl.state.owner import EVERYONE, StateUnowned, owner_of
+from defserve.protocols.mcpl.state.proof import may_move_shared, with_proof_of
 from defserve.protocols.mcpl.state.wire import start, state_params
 from defserve.stores.checkpoints.contents import CheckpointDraft
 from defserve.stores.checkpoints.store import CheckpointStore, Commit, HeldCheckpoint
@@ -116,8 +117,11 @@ class StateHold:
     async def _commit(self, draft: CheckpointDraft, value: Any) -> None:
         """Keep the change, and only then let the next call in."""
         assert self._held is not None and self._trees is not None
+        held = with_proof_of(self._call, self._held)
+        if held.key.owner == EVERYONE and not may_move_shared(self._call, held):
+            self._branches, self._moves_head = True, False
         try:
-            commit = await self._trees.commit(self._held, draft, branch=self._branches, moves_head=self._moves_head)
+            commit = await self._trees.commit(held, draft, branch=self._branches, moves_head=self._moves_head)
             self._states.values.give(draft.content, value)
         finally:
             await self._release()

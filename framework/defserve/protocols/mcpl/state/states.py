@@ -20,6 +20,7 @@ from defserve.protocols.mcpl.state.binding import StateProvider, WorkingState
 from defserve.protocols.mcpl.state.integers import BigIntegers
 from defserve.protocols.mcpl.state.locks import TreeLocks
 from defserve.protocols.mcpl.state.owner import EVERYONE, Per, StateUnowned, owner_of, session_owner
+from defserve.protocols.mcpl.state.proof import is_for_dangerous, note_reading
 from defserve.protocols.mcpl.state.values import StateValues, summary
 from defserve.stores.checkpoints.diffs import Op
 from defserve.stores.checkpoints.store import CheckpointStore, HeldCheckpoint
@@ -173,8 +174,9 @@ class States(Generic[M]):
     async def update(self, change: Callable[[M], Any], *, owner: str | Session | None = None) -> Checkpoint | None:
         """Change the state outside of a tool: `change` is given the value, and changes it. It may be async.
 
-        Hosts that offer `stateUpdate` are told. Returns the new checkpoint; None if nothing has changed. Raises
-        StateRefused for a value that cannot be kept.
+        Hosts that offer `stateUpdate` are told. Returns the new checkpoint; None if nothing has changed. In a call that
+        has seen a state that is not `proved`, the new checkpoint is not proved either. Raises StateRefused for a value
+        that cannot be kept, and if such a call would change what all callers share.
         """
         from defserve.protocols.mcpl.state.updates import changed, tell_hosts
 
@@ -226,9 +228,15 @@ class States(Generic[M]):
             raise StateRefused(message, data={"featureSet": self.name}) from None
 
     def require_proof(self, call: Call | None, held: HeldCheckpoint) -> None:
-        """Raises StateRefused if a dangerous call would see a state whose whole line is not the server's own."""
-        if not held.verified and call is not None and getattr(call.subject, "is_dangerous", False):
+        """Raises StateRefused if a dangerous tool would see a state whose whole line is not the server's own.
+
+        It may be another call that reads it, which the tool makes. Others may see it, and it is known that they did.
+        """
+        if held.verified or call is None:
+            return
+        if is_for_dangerous(call):
             raise StateRefused(UNPROVED, data={"featureSet": self.name})
+        note_reading(call, held)
 
     def refuse_integers(self, text: bytes) -> None:
         """Raises StateRefused for a text with an integer that must not be kept."""
