@@ -9,7 +9,7 @@ from __future__ import annotations
 import hmac
 import sqlite3
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from defserve.errors import UsageError
 from defserve.stores import spaces
@@ -22,17 +22,14 @@ from defserve.stores.spaces import SECRETS
 from defserve.stores.sqlite.store import NAMED, SqliteStore, migrate
 from defserve.stores.store import StoreChange
 
-if TYPE_CHECKING:
-    from defserve.stores.store import Store
-
 _OLD_LABEL: Final = b"defserve checkpoint ids v1"
 
 
 async def adopt_store(address: str, identity: ServerIdentity, secret: bytes | None = None) -> int:
     """Make everything that 0.1.0 kept at an address this server's, and return how many spaces that were.
 
-    `secret` is the server's, if it has one: ids of checkpoints that 0.1.0 made with it stay known, and prove nothing. Raises UsageError for
-    a store that holds nothing of 0.1.0, and what a store raises.
+    `secret` is the server's, if it has one: ids of checkpoints that 0.1.0 made with it stay known, and prove nothing.
+    Raises UsageError for a store that holds nothing of 0.1.0, and what a store raises.
     """
     store = open_store(address)
     if isinstance(store, RedisStore):
