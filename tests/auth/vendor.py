@@ -33,6 +33,10 @@ class FakeVendor:
         """Claims of the ID token that are changed; None leaves one out."""
         self.metadata: dict[str, Any] = {"authorization_response_iss_parameter_supported": True}
         self.is_shut = False
+        self.lacks: set[str] = set()
+        """What its token endpoint leaves out: `refresh_token`, or the `id_token` of a renewal."""
+        self.away: set[str] = set()
+        """Paths that do not answer at the moment."""
         self.mistakes: list[Exception] = []
         """What `answer` raised. To who asked it looks like a connection that broke, and a test may take it for more."""
 
@@ -50,7 +54,7 @@ class FakeVendor:
 
     def answer(self, request: HttpRequest) -> HttpAnswer:
         self.asked.append(request)
-        if self.is_shut:
+        if self.is_shut or urlsplit(request.url).path in self.away:
             return HttpAnswer(503, {}, b"")
         match urlsplit(request.url).path:
             case "/.well-known/openid-configuration":
@@ -80,22 +84,26 @@ class FakeVendor:
             if form["refresh_token"] not in self.refresh_tokens:
                 return _json({"error": "invalid_grant"}, 400)
             self.refresh_tokens.discard(form["refresh_token"])
-            return _json(self._tokens())
+            return _json({**self._tokens(), **({} if "id_token" in self.lacks else self._id_token(None))})
         asked = self.codes.pop(form["code"], None)
         if asked is None or asked["redirect_uri"] != form["redirect_uri"]:
             return _json({"error": "invalid_grant"}, 400)
         made = urlsafe_b64encode(sha256(form["code_verifier"].encode()).digest()).rstrip(b"=").decode()
         if made != asked["code_challenge"]:
             return _json({"error": "invalid_grant"}, 400)
+        return _json({**self._tokens(), **self._id_token(asked.get("nonce"))})
+
+    def _id_token(self, nonce: str | None) -> dict[str, Any]:
         now = int(time.time())
-        claims = {"iss": self.issuer, "aud": CLIENT_ID, "exp": now + 300, "iat": now, "nonce": asked.get("nonce")}
+        claims = {"iss": self.issuer, "aud": CLIENT_ID, "exp": now + 300, "iat": now, "nonce": nonce}
         said = {name: value for name, value in {**claims, **self.user, **self.claims}.items() if value is not None}
-        return _json({**self._tokens(), "id_token": signed(said, key=KEY, headers={"kid": "v"})})
+        return {"id_token": signed(said, key=KEY, headers={"kid": "v"})}
 
     def _tokens(self) -> dict[str, Any]:
         token = f"vendor-refresh-{len(self.asked)}"
         self.refresh_tokens.add(token)
-        return {"access_token": f"vendor-access-{len(self.asked)}", "refresh_token": token, "token_type": "Bearer"}
+        tokens = {"access_token": f"vendor-access-{len(self.asked)}", "refresh_token": token, "token_type": "Bearer"}
+        return {name: value for name, value in tokens.items() if name not in self.lacks}
 
 
 def _json(fields: dict[str, Any], status: int = 200) -> HttpAnswer:

@@ -27,7 +27,8 @@ from defserve.stores.audit import log as audit
 from defserve.stores.audit.chain import AuditHead, AuditKeys, head_path
 from defserve.stores.audit.log import AuditLog, verify
 from defserve.stores.audit.stored import StoredAuditLog
-from defserve.stores.checkpoints.secret import checkpoint_secret
+from defserve.stores.checkpoints.ids import RANDOM, canonical, make_id, verify_id
+from defserve.stores.checkpoints.secret import checkpoint_secret, find_old_secret
 from defserve.stores.checkpoints.store import CheckpointStore, StateTampered
 from defserve.stores.checkpoints.tree import CheckpointRecord, CheckpointTree, TreeKey
 from defserve.stores.files import read_secret
@@ -48,6 +49,7 @@ PEPPER = "a pepper of these files alone"
 AUDIT_KEY = "an audit key of these files alone"
 SMALL, LARGE = TreeKey("notes.edit", "alice"), TreeKey("notes.draw", "bob é")
 STEPS, NOTES, OTHER = TreeKey("notes.edit", "alice"), ServerIdentity("name", "notes"), ServerIdentity("name", "payroll")
+NEW = TreeKey("notes.new", "alice")
 SEALED = KEPT.with_name("0.1.0-secret")
 SECRET = b"a secret of these files alone, of 32 bytes"
 LATER = "has format 99; this version of defserve reads up to format {}: upgrade defserve"
@@ -117,7 +119,7 @@ async def test_what_0_1_0_kept_is_the_server_s_to_whom_it_is_given_and_nobody_el
     assert await adopt_store(address, NOTES, SECRET) == 4
     for identity, is_known in ((NOTES, True), (OTHER, False)):
         store = server_store(address, identity)
-        trees = CheckpointStore(store, secret=await checkpoint_secret(store, SECRET, identity))
+        trees = await trees_of(store, SECRET, identity)
         assert ((await trees.hold(STEPS)).content() == {"step": 2}) is is_known
         # An id that a host has from 0.1.0 is known; it proves nothing until an operator trusts what 0.1.0 kept.
         if is_known:
@@ -182,8 +184,65 @@ async def test_a_file_of_keys_of_0_1_0_is_the_first_server_s_that_uses_it(kept: 
 # -- what it is ------------------------------------------------------------------------------------------
 
 
-async def trees_of(store: Store) -> CheckpointStore:
-    return CheckpointStore(store, secret=await checkpoint_secret(store, None))
+async def trees_of(store: Store, secret: bytes | None = None, identity: ServerIdentity = NOTES) -> CheckpointStore:
+    """The trees as a server with this secret opens them."""
+    made_with = await checkpoint_secret(store, secret, identity)
+    return CheckpointStore(store, secret=made_with, old_secret=await find_old_secret(store))
+
+
+@pytest.fixture(params=["a secret of the server", "a secret in the store"])
+async def copies(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[tuple[list[Store], bytes | None]]:
+    """Two copies of what 0.1.0 kept in a file, one given to each of two servers, and the secret that both have."""
+    folder, secret = {"a secret of the server": (SEALED, SECRET), "a secret in the store": (KEPT, None)}[request.param]
+    stores: list[Store] = []
+    for identity in (NOTES, OTHER):
+        path = tmp_path / f"{identity.value}.db"
+        shutil.copy(folder / "store.db", path)
+        path.chmod(0o600)
+        await adopt_store(f"sqlite:///{path}", identity, secret)
+        stores.append(server_store(f"sqlite:///{path}", identity))
+    yield stores, secret
+    for store in stores:
+        await store.close()
+
+
+async def test_servers_to_whom_copies_of_one_store_were_given_do_not_know_each_other_s_new_ids(
+    copies: tuple[list[Store], bytes | None],
+):
+    (one, other), secret = copies
+    ours, theirs = await trees_of(one, secret), await trees_of(other, secret, OTHER)
+    made = (await ours.commit(await ours.hold(NEW), {"text": "mine"})).checkpoint
+    assert made.proved and (await ours.adopt(NEW, {"text": "mine"}, checkpoint=made.id)).verified
+    with pytest.raises(StateTampered):
+        await theirs.adopt(NEW, {"text": "mine"}, checkpoint=made.id)
+
+
+async def test_what_0_1_0_made_ids_with_proves_nothing_and_makes_nothing(copies: tuple[list[Store], bytes | None]):
+    (one, _), secret = copies
+    trees, old = await trees_of(one, secret), await find_old_secret(one)
+    assert old is not None
+    for is_proved in (False, True):
+        id = make_id(old, NEW.owner, NEW.feature_set, canonical({"forged": 1}), b"r" * RANDOM, is_proved=is_proved)
+        if is_proved:
+            with pytest.raises(StateTampered):
+                await trees.adopt(NEW, {"forged": 1}, checkpoint=id)
+        else:
+            assert not (await trees.adopt(NEW, {"forged": 1}, checkpoint=id)).verified
+    made = (await trees.commit(await trees.hold(NEW), {"a": 1})).checkpoint
+    assert not verify_id(old, made.id, NEW.owner, NEW.feature_set, canonical({"a": 1}), is_proved=True)
+
+
+async def test_another_secret_of_the_server_ends_the_ids_that_were_made_with_the_first(unnamed: tuple[str, Any]):
+    address, told = unnamed
+    await adopt_store(address, NOTES, SECRET)
+    store = server_store(address, NOTES)
+    before = await trees_of(store, SECRET)
+    id = (await before.commit(await before.hold(NEW), {"a": 1})).checkpoint.id
+    after = await trees_of(store, b"another secret, because the first became known")
+    with pytest.raises(StateTampered):
+        await after.adopt(NEW, {"a": 1}, checkpoint=id)
+    assert not (await after.adopt(STEPS, {"step": 1}, checkpoint=told["ids"][1])).verified
+    await store.close()
 
 
 async def test_checkpoints_are_read_at_every_depth(old: tuple[Store, Any]):

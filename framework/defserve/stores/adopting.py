@@ -9,11 +9,11 @@ from __future__ import annotations
 import hmac
 import sqlite3
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from defserve.errors import UsageError
 from defserve.stores import spaces
-from defserve.stores.checkpoints.secret import OLD_KEY
+from defserve.stores.checkpoints.secret import OLD_KEY, checkpoint_secret, find_old_secret
 from defserve.stores.identity import ServerIdentity, ServerStore
 from defserve.stores.open import open_store
 from defserve.stores.redis import FORMAT, RedisStore
@@ -22,17 +22,14 @@ from defserve.stores.spaces import SECRETS
 from defserve.stores.sqlite.store import NAMED, SqliteStore, migrate
 from defserve.stores.store import StoreChange
 
-if TYPE_CHECKING:
-    from defserve.stores.store import Store
-
 _OLD_LABEL: Final = b"defserve checkpoint ids v1"
 
 
 async def adopt_store(address: str, identity: ServerIdentity, secret: bytes | None = None) -> int:
     """Make everything that 0.1.0 kept at an address this server's, and return how many spaces that were.
 
-    `secret` is the server's, if it has one: ids of checkpoints that 0.1.0 made with it stay good. Raises UsageError for
-    a store that holds nothing of 0.1.0, and what a store raises.
+    `secret` is the server's, if it has one: ids of checkpoints that 0.1.0 made with it stay known, and prove nothing.
+    Raises UsageError for a store that holds nothing of 0.1.0, and what a store raises.
     """
     store = open_store(address)
     if isinstance(store, RedisStore):
@@ -43,15 +40,17 @@ async def adopt_store(address: str, identity: ServerIdentity, secret: bytes | No
         raise UsageError("a store in memory has nothing of an earlier version", fix="name a SQLite file or a Redis")
     if not count:
         raise UsageError("the store has nothing of defserve 0.1.0 that names no server", fix="there is nothing to do")
-    if secret is not None:
-        await _keep_old_secret(store, identity, secret)
+    await _keep_old_secret(ServerStore(store, identity), identity, secret)
     await store.close()
     return count
 
 
-async def _keep_old_secret(store: Store, identity: ServerIdentity, secret: bytes) -> None:
-    old = hmac.digest(secret, _OLD_LABEL, "sha256")
-    await ServerStore(store, identity).change(StoreChange(SECRETS, put={OLD_KEY: old}, expect={OLD_KEY: None}))
+async def _keep_old_secret(store: ServerStore, identity: ServerIdentity, secret: bytes | None) -> None:
+    """Keep what 0.1.0 made ids with, and see to it that new ids are made with something else."""
+    old = await find_old_secret(store) if secret is None else hmac.digest(secret, _OLD_LABEL, "sha256")
+    if old is not None:
+        await store.change(StoreChange(SECRETS, put={OLD_KEY: old}, expect={OLD_KEY: None}))
+    await checkpoint_secret(store, secret, identity)
 
 
 def _is_unnamed(space: str) -> bool:

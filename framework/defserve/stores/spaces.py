@@ -46,7 +46,7 @@ TABLE: Final[Mapping[str, str]] = {
     FORMAT: "the format of a store that has no other place for it: `version`",
     SERVERS: "after the colon the identity of a server, a colon, and one of the other names: what is that server's",
     API_KEYS: "each API key under its id. 0.1.0 also kept the secret of checkpoint ids here, as `checkpoints`",
-    SECRETS: "`checkpoints` is the secret of checkpoint ids",
+    SECRETS: "`checkpoints` is the secret of checkpoint ids, `checkpoints 0.1.0` what 0.1.0 made them with",
     AUDIT_HEADS: "the last signed head of each audit log that is anchored here, under the log's name",
     AUDIT_LOGS: "after the colon the log's name: each record under its number, the last signed head under `head`",
     DENIED_TOKENS: "under the hash of its id, each signed token that is accepted no more, until it expires",

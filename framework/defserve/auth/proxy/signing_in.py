@@ -9,7 +9,6 @@ from collections.abc import Mapping
 from typing import Final
 from urllib.parse import urlsplit
 
-from defserve.auth.principals import is_token_id
 from defserve.auth.proxy.allowing import Allows
 from defserve.auth.proxy.clients.directory import ClientDirectory
 from defserve.auth.proxy.clients.documents import is_document_url
@@ -21,7 +20,7 @@ from defserve.auth.proxy.grants import Grants, UserGrant, new_id
 from defserve.auth.proxy.requests import AuthorizationRequest, Offered, checked_request
 from defserve.auth.proxy.scope_rule import ScopeRule
 from defserve.auth.proxy.seals import Seals
-from defserve.auth.proxy.tokens import ProxyTokens
+from defserve.auth.proxy.tokens import UNCONFIRMED, UNCONFIRMED_SECONDS, ProxyTokens
 from defserve.auth.proxy.vendors.login import SignedIn, VendorLogin
 from defserve.auth.site import SiteAnswer, SiteRequest
 
@@ -145,22 +144,24 @@ class SigningIn:
         return self._tokens.code(grant, request)
 
     async def _grant(self, request: AuthorizationRequest, user: SignedIn) -> UserGrant:
-        subject = str(user.claims.get(self._login.vendor.subject, ""))
-        if not is_token_id(subject):
-            raise OAuthError("access_denied", "the account has no usable id")
-        claims = {**user.claims, "sub": subject}
+        claims, now = user.claims, time.time()
         if not self._allows(claims):
-            log.warning("%s may not use this server: it is not on the list of OAuthProxy(allow=…)", subject)
+            log.warning("%s may not use this server: it is not on the list of OAuthProxy(allow=…)", claims["sub"])
             raise OAuthError("access_denied", "this account may not use this server")
+        until = now + self._seconds
+        if not await self._login.can_confirm(user.tokens):
+            until = min(until, now + UNCONFIRMED_SECONDS)
+            log.warning(UNCONFIRMED, self._login.vendor.title, UNCONFIRMED_SECONDS / 3600)
         return UserGrant(
             new_id(),
             request.client,
-            subject,
+            claims["sub"],
             await self._rule.grant_scopes(claims, request.scopes),
             request.resource,
             claims,
             self._seals.seal("vendor", user.tokens),
-            time.time() + self._seconds,
+            until,
+            confirmed=now,
         )
 
     def _verifier(self, id: str) -> str:

@@ -10,7 +10,7 @@ from typing import Final, NamedTuple
 
 from defserve.errors import UsageError, did_you_mean
 from defserve.protocols.mcp.asking.server_secret import ServerSecret
-from defserve.stores.checkpoints.secret import find_checkpoint_secret
+from defserve.stores.checkpoints.secret import find_checkpoint_secret, find_old_secret
 from defserve.stores.checkpoints.store import CheckpointStore
 from defserve.stores.checkpoints.tree import CheckpointGone, TreeKey
 from defserve.stores.identity import ServerStore, choose_server
@@ -90,7 +90,8 @@ async def opened_store(address: str, server: str | None = None) -> AsyncGenerato
         store = ServerStore(raw, identity)
         secret = await find_checkpoint_secret(store, ServerSecret(None).known(), identity)
         # Only verifying and committing need a real secret.
-        yield OpenedStore(store, CheckpointStore(store, secret=secret or bytes(32)), secret is not None)
+        trees = CheckpointStore(store, secret=secret or bytes(32), old_secret=await find_old_secret(store))
+        yield OpenedStore(store, trees, secret is not None)
     finally:
         await raw.close()
 

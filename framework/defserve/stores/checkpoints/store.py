@@ -126,19 +126,23 @@ class Commit(NamedTuple):
 
 
 class CheckpointStore:
-    """The trees in a store. Ids are made with `secret`: give the same secret to all who share the store."""
+    """The trees in a store. Ids are made with `secret`: give the same secret to all who share the store.
+
+    `old_secret` is what 0.1.0 made ids with (`secret.OLD_KEY`). It recognizes ids that prove nothing.
+    """
 
     def __init__(
         self,
         store: Store,
         *,
         secret: bytes,
+        old_secret: bytes | None = None,
         retention: Retention | None = None,
         max_bytes: int = MAX_BYTES,
         max_depth: int = MAX_DEPTH,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        self._store, self._secret, self._clock = store, secret, clock
+        self._store, self._secret, self._old_secret, self._clock = store, secret, old_secret, clock
         self.retention = retention or Retention()
         self._max_bytes, self._max_depth = max_bytes, max_depth
         self._known, self._random = CheckpointCache(CACHED), FreshRandom()
@@ -338,7 +342,9 @@ class CheckpointStore:
         ]
 
     def _is_made(self, key: TreeKey, id: str, content: bytes, *, is_proved: bool) -> bool:
-        return verify_id(self._secret, id, key.owner, key.feature_set, content, is_proved=is_proved)
+        # Who has the old secret could prove whatever he likes at every server that had it: it proves nothing.
+        keys = (self._secret,) if is_proved or self._old_secret is None else (self._secret, self._old_secret)
+        return any(verify_id(secret, id, key.owner, key.feature_set, content, is_proved=is_proved) for secret in keys)
 
     def _draft(self, content: Any, before: CheckpointContent | None) -> CheckpointDraft:
         try:

@@ -19,7 +19,7 @@ from defserve.protocols.mcpl.state.owner import SessionOwner, session_owner
 from defserve.protocols.mcpl.state.rollback import RollbackHandler, roll_back
 from defserve.protocols.mcpl.state.states import StateOptions, States
 from defserve.protocols.mcpl.state.wire import checkpoint_in, tell
-from defserve.stores.checkpoints.secret import checkpoint_secret
+from defserve.stores.checkpoints.secret import checkpoint_secret, find_old_secret
 from defserve.stores.checkpoints.store import CheckpointStore
 from defserve.stores.checkpoints.tree import TreeKey
 from defserve.stores.identity import server_store
@@ -152,6 +152,7 @@ class StateSection(Section):
         return CheckpointStore(
             states.store,
             secret=await checkpoint_secret(states.store, self._storage.secret(), self._storage.identity()),
+            old_secret=await find_old_secret(states.store),
             retention=states.retention,
             max_bytes=limits.checkpoint,
             max_depth=limits.depth,
