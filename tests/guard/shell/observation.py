@@ -45,8 +45,8 @@ HELPERS: Mapping[str, frozenset[str]] = {
     "dpkg": frozenset({"dpkg-query"}),
     **dict.fromkeys("sdiff diff3 colordiff".split(), frozenset({"diff", "perl"})),
     **dict.fromkeys(
-        "zdiff zcmp bzdiff xzdiff bzgrep xzgrep zstdgrep lzgrep".split(),
-        frozenset("sh bash diff cmp grep sed gzip bzip2 xz zstd expr printf cat mktemp rm tempfile".split()),
+        "zdiff zcmp xzdiff bzgrep xzgrep zstdgrep lzgrep".split(),
+        frozenset("sh bash zdiff diff cmp grep sed gzip bzip2 xz zstd expr printf cat mktemp rm tempfile".split()),
     ),
     "yq": frozenset({"jq"}),
     "tar": frozenset("gzip bzip2 xz zstd lzip lzma unzstd gunzip sh uncompress".split()),
@@ -94,6 +94,8 @@ _prefix: list[str] = []
 
 def observe(argv: Sequence[str], root: Path, log: Path) -> Deeds:
     """Run `argv` in `root`. A command that takes too long is ended; what it did until then counts."""
+    # A command that is ended before it begins leaves no log: that of another must not count.
+    log.write_text("")
     strace = ["strace", "-f", "-qq", "-y", "-s", "4096", "-e", f"trace={','.join(_TRACED)}", "-o", str(log), *argv]
     process = subprocess.Popen(
         [*_prefix, "timeout", "--signal=KILL", str(SECONDS), *strace],

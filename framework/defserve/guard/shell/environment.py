@@ -71,8 +71,8 @@ _OTHERS: Mapping[str, str] = {
 }
 
 
-# npm begins a cache in the home directory, whatever it does. A directory that cannot be made is no error.
-_READING: Mapping[str, str] = {"npm_config_cache": os.devnull}
+# npm begins a cache in the home directory, and top one for settings. A directory that cannot be made is no error.
+_READING: Mapping[str, str] = {"npm_config_cache": os.devnull, "XDG_CONFIG_HOME": os.devnull}
 
 
 def environment(writing: bool = False) -> dict[str, str]:

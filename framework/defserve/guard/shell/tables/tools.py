@@ -63,7 +63,7 @@ TOOLS: Table = with_groups(
         """,
         "diff3": "-AeEx3iamT -L,--label:text --show-all --merge --text --initial-tab | read read read",
         "wdiff dwdiff": "-123sni --no-deleted --no-inserted --no-common --statistics --ignore-case | read read",
-        "zdiff zcmp bzdiff xzdiff": "-uqbwiB | read read?",
+        "zdiff zcmp xzdiff": "-uqbwiB | read read?",
         "bzgrep xzgrep zstdgrep lzgrep": """
             -EFGPiyvwxcHhnlLoqsabI -e:pattern@1 -A:number -B:number -C:number -m:number | pattern read+ | read+
         """,
