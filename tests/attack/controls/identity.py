@@ -428,3 +428,46 @@ def take_any_token(patch: Patch) -> None:
 
 def read_documents_of_any_size(patch: Patch) -> None:
     patch.set("defserve.host.signin.fetching:LONGEST_DOCUMENT", 10**12)
+
+
+# -- documents of clients --------------------------------------------------------------------------------
+
+
+def fetch_from_anywhere(patch: Patch) -> None:
+    """No address is private: neither in a URL, nor as an answer of a resolver."""
+    from types import SimpleNamespace
+
+    patch.set("defserve.guard.network.urls:_against_host", lambda host: [])
+    patch.set("defserve.net.resolve:judge_address", lambda address: SimpleNamespace(violations=[]))
+
+
+def believe_documents(patch: Patch) -> None:
+    """A document is about whom it likes."""
+    documents = "defserve.auth.proxy.clients.documents:ClientDocuments"
+
+    async def read(self: Any, url: str) -> Any:
+        import json
+
+        from defserve.auth.proxy.clients.client import described
+
+        return described(json.loads(await self._fetch(url)), url, url)
+
+    patch.set(f"{documents}._read", read)
+
+
+def take_long_documents(patch: Patch) -> None:
+    from dataclasses import replace
+
+    patch.set("defserve.auth.proxy.clients.documents:LARGEST", 10**12)
+    patch.wrap(
+        "defserve.net.bodies:BoundedBody.__init__",
+        lambda start: (
+            lambda self, body, encoding, egress, deadline: start(
+                self, body, encoding, replace(egress, max_bytes=10**12), deadline
+            )
+        ),
+    )
+
+
+def wait_for_documents(patch: Patch) -> None:
+    patch.set("defserve.auth.proxy.clients.documents:SECONDS", 3600.0)

@@ -288,7 +288,8 @@ DOCUMENTS: dict[str, bytes] = {
     "somebody else": json.dumps({"issuer": "\x1b[2J" * 10_000, "resource": "\x1b[2J" * 10_000}).encode(),
 }
 ENDLESS = "without an end"
-MOST_READ, PIECE = 4_000_000, b" " * 100_000
+# More than the system keeps between the two: what was written beyond that was read.
+MOST_READ, PIECE = 48_000_000, b" " * 100_000
 
 
 @FAMILY.attack(
@@ -351,6 +352,7 @@ class _Much:
                     exchange.writer.write(PIECE)
                     await exchange.writer.drain()
                     self.written += len(PIECE)
+                    await asyncio.sleep(0)  # the reader is in this loop
 
 
 # What a page of another site, or another program of this machine, sends to the address we wait at.

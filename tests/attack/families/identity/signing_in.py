@@ -6,30 +6,45 @@ import asyncio
 import json
 import socket
 import time
+import zlib
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+from ipaddress import IPv4Address
+from threading import Thread
 from typing import Any
 from urllib.parse import parse_qsl, urlencode, urlsplit
 
-from defserve.auth.proxy.clients.documents import ClientDocuments
+from defserve.auth.proxy.clients.documents import LARGEST, ClientDocuments
 from defserve.auth.proxy.consent.cookies import ConsentCookies
+from defserve.auth.proxy.errors import OAuthError
+from defserve.errors import LimitExceeded
+from defserve.net.client import GuardedClient
 from defserve.net.egress import Egress
 from defserve.net.resolve import check
 from tests.attack.arena import Kind, Served
 from tests.attack.controls.identity import (
+    believe_documents,
     compare_nothing,
+    fetch_from_anywhere,
     redirect_anywhere,
     remember_every_client,
     take_consent_from_any_site,
     take_grants_again,
+    take_long_documents,
+    wait_for_documents,
 )
 from tests.attack.speaking.browser import ORIGIN, Browser, Client, leads_to, said, sealed, target_of
 from tests.attack.speaking.http import Response
 from tests.attack.speaking.mcp import Caller
-from tests.attack.trial import Control, Family, Trial
+from tests.attack.trial import Control, Family, MissingFeature, Trial
 from tests.auth.vendor import FakeVendor, vendor_at_address
+from tests.host.web import Exchange, web
 
 FAMILY = Family("signing in")
+DOCUMENT_PORT = 8443
+"""A port that the address of a document may have, so that it is not held for its port."""
+PATIENCE, MOST_WRITTEN = 9.0, 4_000_000
 
 
 class Scene:
@@ -256,23 +271,67 @@ def _(trial: Trial) -> None:
         at.works()
 
 
-@FAMILY.attack("documents of clients at private addresses")
+def _bind_alone(trial: Trial) -> socket.socket:
+    for _ in range(20):
+        with suppress(OSError):  # the control of this row runs beside it, with the same random numbers
+            host = str(IPv4Address((127 << 24) + trial.random.randrange(2**16, 2**24 - 2)))
+            return socket.create_server((host, DOCUMENT_PORT))
+    raise MissingFeature(f"nothing can listen on port {DOCUMENT_PORT} of 127.0.0.0/8")
+
+
+@contextmanager
+def listening_inside(trial: Trial) -> Iterator[tuple[int, int, list[Any]]]:
+    """An address of this machine that nobody else uses, as a number; a port that documents may have; who came."""
+    came: list[Any] = []
+    with _bind_alone(trial) as inside:
+        address = int(IPv4Address(inside.getsockname()[0]))
+
+        def accept() -> None:
+            with suppress(OSError):
+                while True:
+                    connection, peer = inside.accept()
+                    came.append(peer)
+                    connection.close()
+
+        thread = Thread(target=accept, daemon=True)
+        thread.start()
+        yield address, DOCUMENT_PORT, came
+        inside.shutdown(socket.SHUT_RDWR)
+        thread.join(5)
+
+
+@FAMILY.attack(
+    "documents of clients at private addresses",
+    Control(fetch_from_anywhere, "^an address of this machine was asked", "this machine"),
+)
 def _(trial: Trial) -> None:
-    with scene(trial) as at:
-        asked = len(at.vendor.asked)
-        port = urlsplit(at.vendor.issuer).port
-        for host in (
-            f"127.0.0.1:{port}", f"localhost:{port}", f"[::1]:{port}", "10.0.0.1", "192.168.0.1", "172.16.0.1",
-            "169.254.169.254", "2130706433", "0x7f.0.0.1", "0177.0.0.1", "127.1", "[::ffff:127.0.0.1]",
-            "metadata.google.internal", "printer.local", "[fd00::1]", "0.0.0.0",
-        ):  # fmt: skip
+    with scene(trial) as at, listening_inside(trial) as (number, port, came):
+        quad = str(IPv4Address(number))
+        hosts = {
+            "this machine": quad,
+            "a number": f"{number}", "hexadecimal": f"0x{number:x}", "hexadecimal parts": f"0x7f.{quad[4:]}",
+            "octal": f"0177.{quad[4:]}", "two parts": f"127.{number & 0xFFFFFF}", "in IPv6": f"[::ffff:{quad}]",
+            "in IPv6, hexadecimal": f"[::ffff:{number >> 16:x}:{number & 0xFFFF:x}]",
+            "translated": f"[64:ff9b::{number >> 16:x}:{number & 0xFFFF:x}]",
+            "with a dot": f"{quad}.", "wide digits": quad.translate({48 + n: 0xFF10 + n for n in range(10)}),
+            "by name": "localhost", "by name, with a dot": "localhost.", "below a name": "x.localhost",
+            "IPv6": "[::1]", "any": "0.0.0.0", "any, in IPv6": "[::]", "10": "10.0.0.1", "192": "192.168.0.1",
+            "172": "172.16.0.1", "metadata": "169.254.169.254", "metadata by name": "metadata.google.internal",
+            "printers": "printer.local", "local IPv6": "[fd00::1]", "linked": "[fe80::1]", "shared": "100.64.0.1",
+        }  # fmt: skip
+        for count, (name, host) in enumerate(trial.choose(hosts)):
+            # From many addresses: one may look up a few clients only, and that would hold the others.
+            browser = Browser(replace(at.served.place, source=f"127.0.0.{2 + count // 5}"))
             began = time.monotonic()
-            answer = at.consent(client_id=f"https://{host}/client.json")
+            answer = browser.get("/authorize", at.client.request(client_id=f"https://{host}:{port}/client.json"))
+            # In a control the server comes to this address before it answers. Later ones come a moment later.
+            trial.expect(not came, f"an address of this machine was asked ({name}: {host})")
             trial.expect(answer.status == 400 and not leads_to(answer), f"{host}: {answer.status}")
+            trial.expect("too many clients" not in answer.text, f"{host}: held only because there were so many")
             trial.expect(time.monotonic() - began < 4, f"{host}: it tried to connect")
-        for odd in (f"http://127.0.0.1:{port}/c", f"HTTPS://127.0.0.1:{port}/c", "file:///etc/passwd", "https://"):
+        for odd in (f"http://{quad}:{port}/c", f"HTTPS://{quad}:{port}/c", "file:///etc/passwd", "https://"):
             trial.expect(at.consent(client_id=odd).status == 400, odd)
-        trial.expect(len(at.vendor.asked) == asked, "an address of this machine was fetched")
+        trial.expect(not came, "an address of this machine was asked")
         at.works()
 
 
@@ -323,61 +382,103 @@ DOCUMENT = "https://app.example/client.json"
 GOOD = {"client_id": DOCUMENT, "redirect_uris": ["https://app.example/cb"], "client_name": "App"}
 
 
-@FAMILY.attack("documents of clients that lie, grow or do not end")
+LIES: dict[str, Any] = {
+    "of another client": {**GOOD, "client_id": "https://evil.example/client.json"},
+    "with a slash more": {**GOOD, "client_id": DOCUMENT + "/"},
+    "without an id": {"redirect_uris": GOOD["redirect_uris"]},
+    "with a secret": {**GOOD, "client_secret": "x"},
+    "with a method that needs a secret": {**GOOD, "token_endpoint_auth_method": "client_secret_basic"},
+    "with a script for an address": {**GOOD, "redirect_uris": ["javascript:alert(1)"]},
+    "with plain http": {**GOOD, "redirect_uris": ["http://app.example/cb"]},
+    "with too many addresses": {**GOOD, "redirect_uris": [f"https://app.example/{n}" for n in range(50)]},
+    "that is a list": [GOOD],
+    "that is no JSON": b"<html>",
+    "that is nested deeply": b"[" * 10_000,
+    "that is too large": {**GOOD, "x": "x" * 100_000},
+}
+# The name leads to a public address once, and inside when it is asked again; or to both at once.
+INSIDE = ("127.0.0.1", "::1", "::ffff:127.0.0.1", "10.0.0.1", "169.254.169.254", "fd00::1", "64:ff9b::a00:1")
+
+
+async def lies(trial: Trial) -> None:
+    async def find(fields: Any) -> Any:
+        async def fetch(url: str) -> bytes:
+            return fields if isinstance(fields, bytes) else json.dumps(fields).encode()
+
+        return await ClientDocuments(fetch).find(DOCUMENT)
+
+    for name, fields in LIES.items():
+        trial.expect(await find(fields) is None, f"a document {name} is taken")
+    trial.expect(await find(GOOD) is not None, "an honest document is refused")
+
+
+async def names(trial: Trial) -> None:
+    for inside in INSIDE:
+        for answers in ([inside], ["203.0.113.9", inside], [inside, "203.0.113.9"]):
+
+            async def resolve(host: str, port: int, answers: list[str] = answers) -> list[str]:
+                return answers
+
+            judged = await check(DOCUMENT, Egress(schemes=("https",)), resolver=resolve)
+            trial.expect(not judged, f"a name that leads to {answers} is fetched")
+
+
+async def silence(trial: Trial) -> None:
+    async def wait(url: str) -> bytes:
+        await asyncio.get_running_loop().create_future()
+        raise AssertionError
+
+    began = time.monotonic()
+    try:
+        async with asyncio.timeout(PATIENCE):
+            await ClientDocuments(wait).find(DOCUMENT)
+    except OAuthError:
+        pass
+    except TimeoutError:
+        trial.expect(False, f"a document that does not come is waited for, {time.monotonic() - began:.0f} s")
+        return
+    trial.expect(time.monotonic() - began < PATIENCE, "a document that does not come holds the server up")
+
+
+async def growth(trial: Trial) -> None:
+    """Without an end, as it is and compressed. The same client, with the same bounds, as for documents."""
+    for name, coding, piece in (
+        ("plain", "identity", b" " * 100_000),
+        ("compressed", "gzip", zlib.compress(b" " * 50_000_000, 9, 31)),
+    ):
+        written = 0
+
+        async def answer(exchange: Exchange, coding: str = coding, piece: bytes = piece) -> None:
+            nonlocal written
+            head = f"HTTP/1.1 200 OK\r\ncontent-encoding: {coding}\r\nconnection: close\r\n\r\n"
+            exchange.writer.write(head.encode())
+            with suppress(ConnectionError):
+                while written < MOST_WRITTEN and not exchange.hung_up.is_set():
+                    exchange.writer.write(piece)
+                    await exchange.writer.drain()
+                    written += len(piece)
+
+        async with web(answer) as there:
+            place = urlsplit(there.url).netloc
+            egress = Egress(schemes=("http",), ports=None, private=[place], max_bytes=LARGEST, redirects=0)
+            read = 0
+            with suppress(LimitExceeded):
+                async with GuardedClient(egress) as http, http.stream("GET", there.url) as response:
+                    async for each in response.aiter_raw():
+                        read += len(each)
+            trial.expect(read <= LARGEST, f"{name}: {read:,} bytes were read of a document without an end")
+
+
+@FAMILY.attack(
+    "documents of clients that lie, grow or do not end",
+    Control(believe_documents, "of another client is taken", "lies", here=True),
+    Control(take_long_documents, "too large is taken", "lies", here=True),
+    Control(fetch_from_anywhere, "is fetched", "names", here=True),
+    Control(wait_for_documents, "is waited for", "silence", here=True),
+    Control(take_long_documents, "^plain: .* bytes were read", "growth", here=True),
+    Control(take_long_documents, "^compressed: .* bytes were read", "growth", here=True),
+)
 def _(trial: Trial) -> None:
-    def page(fields: Any) -> bytes:
-        return fields if isinstance(fields, bytes) else json.dumps(fields).encode()
-
-    bad: dict[str, Any] = {
-        "of another client": {**GOOD, "client_id": "https://evil.example/client.json"},
-        "with a slash more": {**GOOD, "client_id": DOCUMENT + "/"},
-        "without an id": {"redirect_uris": GOOD["redirect_uris"]},
-        "with a secret": {**GOOD, "client_secret": "x"},
-        "with a method that needs a secret": {**GOOD, "token_endpoint_auth_method": "client_secret_basic"},
-        "with a script for an address": {**GOOD, "redirect_uris": ["javascript:alert(1)"]},
-        "with plain http": {**GOOD, "redirect_uris": ["http://app.example/cb"]},
-        "with too many addresses": {**GOOD, "redirect_uris": [f"https://app.example/{n}" for n in range(50)]},
-        "that is a list": [GOOD],
-        "that is no JSON": b"<html>",
-        "that is nested deeply": b"[" * 10_000,
-        "that is too large": {**GOOD, "x": "x" * 100_000},
-    }
-
-    async def run() -> None:
-        for name, fields in bad.items():
-
-            async def fetch(url: str, fields: Any = fields) -> bytes:
-                return page(fields)
-
-            trial.expect(await ClientDocuments(fetch).find(DOCUMENT) is None, f"a document {name} is taken")
-
-        async def honest(url: str) -> bytes:
-            return page(GOOD)
-
-        trial.expect(await ClientDocuments(honest).find(DOCUMENT) is not None, "an honest document is refused")
-        # The name leads to a public address once, and inside when it is asked again; or to both at once.
-        for inside in (
-            "127.0.0.1",
-            "::1",
-            "::ffff:127.0.0.1",
-            "10.0.0.1",
-            "169.254.169.254",
-            "fd00::1",
-            "64:ff9b::a00:1",
-        ):
-            for answers in ([inside], ["203.0.113.9", inside], [inside, "203.0.113.9"]):
-
-                async def resolved(host: str, port: int, answers: list[str] = answers) -> list[str]:
-                    return answers
-
-                judged = await check(DOCUMENT, Egress(schemes=("https",)), resolver=resolved)
-                trial.expect(not judged, f"a name that leads to {answers} is fetched")
-
-    asyncio.run(run())
-    with scene(trial) as at, socket.create_server(("127.0.0.1", 0)) as silent:
-        began = time.monotonic()
-        for _ in range(3):
-            answer = at.consent(client_id=f"https://127.0.0.1:{silent.getsockname()[1]}/client.json")
-            trial.expect(answer.status == 400 and not leads_to(answer), f"a silent document: {answer.status}")
-        trial.expect(time.monotonic() - began < 10, "a document that does not come holds the server up")
-        at.works()
+    parts = {"lies": lies, "names": names, "silence": silence, "growth": growth}
+    for _, part in trial.choose(parts):
+        asyncio.run(part(trial))
