@@ -84,8 +84,6 @@ def test_any_text_is_an_ip_address_or_nothing(text: str):
 MAY_ASK: dict[str, set[str]] = {
     "is_shared_identity": {
         "core/session.py", "core/service/sessions.py", "runner/connection.py",  # limits of sessions
-        "protocols/mcpl/peers.py",  # what is for one does not reach the others
-        "protocols/mgp/streaming/streaming.py",  # an id that is easy to guess cancels nothing
         "protocols/mcp/tasks/run.py",  # hands the fact on
         "transports/http/shared/sessions.py",  # limits of sessions
     },

@@ -24,7 +24,7 @@ _ADDRESSES: Final = ("email", "preferred_username")
 _ID: Final = re.compile(r"[0-9]+|[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
 
 
-# Only these: beyond ASCII, `str.lower` turns a letter into another one. The sign for kelvin becomes the k of an address.
+# Only these: beyond ASCII, `str.lower` turns letters into others. The sign for kelvin would be the k of an address.
 _SMALL: Final = str.maketrans(ascii_uppercase, ascii_lowercase)
 
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Coroutine, Iterable
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
 
+from defserve.auth.principals import ANONYMOUS_PREFIX
 from defserve.core.session import Session
 from defserve.errors import MethodNotFound, NoBackChannel, PeerError, PeerGone, UsageError
 from defserve.protocols.mcpl.current import CURRENT, SOURCE_SESSION
 from defserve.protocols.mcpl.errors import AmbiguousPeer, UnknownFeatureSet
-from defserve.protocols.mcpl.policies import EVERYTHING_ENABLED, FeaturePolicy, LiveTerms, agreed, policy
+from defserve.protocols.mcpl.policies import EVERYTHING_ENABLED, FeaturePolicy, LiveTerms, agreed, is_strangers, policy
 from defserve.wire.messages import Id, Params
 
 if TYPE_CHECKING:
@@ -195,16 +196,16 @@ def check_declared(feature_set: Feature, verb: str, use: str) -> None:
 
 def can_reach(peer: Peer, feature_set: Feature, problem: Exception | None) -> bool:
     """Whether a set reaches a peer in spite of `problem`: directly if there is none, or through the set's inbox."""
-    has_inbox = feature_set.inbox is not None and not peer.session.is_shared_identity
+    has_inbox = feature_set.inbox is not None and not is_strangers(peer.session)
     return problem is None or (isinstance(problem, NoBackChannel) and has_inbox)
 
 
 def inbox_reader(to: To) -> str | None:
-    """The principal whose inbox a verb means; None if that is unknown."""
+    """The principal whose inbox a verb means; None if that is unknown. A stranger has none: others have its address."""
     if isinstance(to, str):
-        return to
+        return None if to.startswith(ANONYMOUS_PREFIX) else to
     meant = Peer(to) if isinstance(to, Session) else current() if to is None else None
-    return meant.session.principal if meant is not None and not meant.session.is_shared_identity else None
+    return meant.session.principal if meant is not None and not is_strangers(meant.session) else None
 
 
 def _sessions(server: LiveServer, to: To) -> Iterable[Session]:

@@ -11,12 +11,14 @@ from typing import Any
 
 import pytest
 
-from defserve import Limits, Server
+from defserve import Context, Limits, Server
 from defserve.auth import Principal, StaticTokens
+from defserve.errors import NoBackChannel
 from defserve.protocols.mcpl.peers import everyone
 from defserve.stores.stream_events import MemoryEvents
 from tests.asgi import Event as SentEvent
 from tests.asgi import Exchange, Peer, living
+from tests.auth.web import client, post
 from tests.protocols.mcpl.hosts import MCPL, Json
 from tests.raw import HANDSHAKE, STATELESS, turns
 
@@ -234,3 +236,34 @@ async def test_what_was_answered_is_not_kept_for_a_reader_who_might_come_back():
         (stream,) = web.events._streams.values()
         assert len(stream.kept) <= web.events.events
         await host.cut()
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1", "10.0.0.1", "2001:db8::1"])
+async def test_a_stranger_reads_nobody_s_events_but_those_for_everyone(address: str):
+    server = Server("post")
+    letters = server.feature_set("post.letters", "Letters", uses=["pushEvents"], inbox=True)
+
+    @letters.tool
+    async def arrive() -> str:
+        try:
+            return (await letters.push("a secret letter")).inbox or "pushed"
+        except NoBackChannel:
+            return "not kept"
+
+    @letters.tool
+    def can(ctx: Context) -> bool:
+        return ctx.can("push")
+
+    assert letters.inbox is not None
+    with pytest.raises(NoBackChannel):
+        await letters.push("named by its address", to=f"anonymous:{address}")
+    letters.inbox.keep({"text": "of an earlier version"}, f"anonymous:{address}")
+    async with client(server, address) as one, client(server, address) as other:
+        said = (await post(one, None, "tools/call", name="arrive", arguments={})).text
+        assert "not kept" in said
+        assert '"false"' in (await post(one, None, "tools/call", name="can", arguments={})).text
+        await letters.push("for all", to=everyone)
+        more = {"mcp-name": "inbox://post.letters"}
+        for reader in (one, other):
+            found = (await post(reader, None, "resources/read", uri="inbox://post.letters", more=more)).text
+            assert "for all" in found and "secret" not in found and "earlier" not in found

@@ -5,5 +5,5 @@ that cannot be called wait in an inbox, if the feature set has one.
 
 May import: `binding.functions`, `core`, `wire`, `protocols.mcp`, `protocols.mcpl.content`, `protocols.mcpl.current`,
 `protocols.mcpl.errors`, `protocols.mcpl.feature`, `protocols.mcpl.instants`, `protocols.mcpl.peers`,
-`protocols.mcpl.section`.
+`protocols.mcpl.policies`, `protocols.mcpl.section`.
 """

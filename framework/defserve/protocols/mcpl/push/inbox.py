@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from defserve.core.call import Call
 from defserve.protocols.mcp.resources.resources import Resource, ResourceOptions
+from defserve.protocols.mcpl.policies import is_strangers
 from defserve.wire.messages import Params
 
 if TYPE_CHECKING:
@@ -66,17 +67,17 @@ class EventInbox:
             self._lost = max(self._lost, gone.events[-1][0])
         return found
 
-    def after(self, principal: str, cursor: int) -> Params:
-        """The events after a cursor for a principal. `missed`: some of them are no longer kept.
+    def after(self, principal: str | None, cursor: int) -> Params:
+        """The events after a cursor for a principal; None reads those for everyone. `missed`: some are no longer kept.
 
         A cursor that was not given out yet comes from before a restart: all events are new to its reader.
         """
         with self._lock:
             is_older = cursor > self._last
-            own = self._for_one.get(principal)
+            own = self._for_one.get(principal) if principal is not None else None
             both = [self._for_all] if own is None else [self._for_all, own]
             kept = sorted((pair for pending in both for pair in pending.events), key=lambda pair: pair[0])
-            lost = max([pending.lost for pending in both] + ([self._lost] if own is None else []))
+            lost = max([pending.lost for pending in both] + ([self._lost] if own is None and principal else []))
         cursor = 0 if is_older else cursor
         found = [(number, event) for number, event in kept if number > cursor]
         latest = found[-1][0] if found else cursor
@@ -87,10 +88,10 @@ class EventInbox:
         self._updated = mcp.subscriptions.updated
 
         def pending(call: Call) -> Params:
-            return self.after(call.principal, 0)
+            return self.after(_reader(call), 0)
 
         def pending_after(call: Call, after: int) -> Params:
-            return self.after(call.principal, after)
+            return self.after(_reader(call), after)
 
         served: tuple[tuple[str, Callable[..., Any]], ...] = (
             (self.uri, pending),
@@ -111,6 +112,11 @@ class EventInbox:
         """Stop offering it."""
         mcp.resources.remove(self.uri)
         mcp.resources.remove(self.uri + "{?after}")
+
+
+def _reader(call: Call) -> str | None:
+    """Whose events a caller reads besides those for everyone. Nobody can tell strangers at one address apart."""
+    return None if is_strangers(call.session) else call.principal
 
 
 def _the_call(annotation: Any) -> Callable[[Any], Any] | None:

@@ -2,5 +2,5 @@
 
 The final response holds all of them again. At most 64 KiB of a call wait for the reader; then the function waits too.
 
-May import: `core`, `wire`, `protocols.mcp`.
+May import: `auth.authority`, `core`, `wire`, `protocols.mcp`.
 """

@@ -9,11 +9,13 @@ from collections.abc import Awaitable, Callable
 from time import monotonic
 from typing import Any
 
+from defserve.auth.authority import is_stranger
 from defserve.core.call import Call
 from defserve.core.extension import Next
 from defserve.core.identity import SENDER, may_act_for
 from defserve.core.session import Session
 from defserve.errors import InvalidParams
+from defserve.protocols.mcp.authorization.authorization import identity
 from defserve.protocols.mcp.failures import VENDOR
 from defserve.protocols.mcp.function import Emitted
 from defserve.protocols.mcp.lifecycle import dialect_of
@@ -31,7 +33,7 @@ CALL = "tools/call"
 # Chunks a second; more than this is no limit at all.
 FASTEST = 1e6
 
-# If callers cannot be told apart, only an id of this length proves whose call it is: nobody can guess it.
+# Strangers at one address cannot be told apart. Only an id of this length proves whose call it is: nobody can guess it.
 UNGUESSABLE = 16
 
 
@@ -125,7 +127,7 @@ def _find(call: Call, id: Id) -> Call | None:
         return None
     if mine is not None or call.terms.offer is None or not call.terms.offer.stateless:
         return mine
-    if call.session.is_shared_identity and not (isinstance(id, str) and len(id) >= UNGUESSABLE):
+    if is_stranger(identity(call)) and not (isinstance(id, str) and len(id) >= UNGUESSABLE):
         return None
     short = [session for session in call.session.composition.short_sessions if session.principal == call.principal]
     found = [session.in_flight[id] for session in short if id in session.in_flight]
