@@ -6,8 +6,11 @@ import dataclasses
 import os
 import subprocess
 import sys
-from collections.abc import Callable
+from collections import Counter, OrderedDict, defaultdict
+from collections.abc import Callable, Mapping
+from decimal import Decimal
 from typing import Annotated, Any, NamedTuple
+from uuid import UUID
 
 import pytest
 from hypothesis import given, settings
@@ -16,7 +19,7 @@ from pydantic import BaseModel, ConfigDict, Field, RootModel, TypeAdapter
 from pydantic_core import SchemaValidator, ValidationError
 from typing_extensions import TypedDict
 
-from defserve.binding.arguments.fail_fast import fail_fast, fail_fast_validator
+from defserve.binding.arguments.fail_fast import MAX_HASHED, MAX_NUMBERS, fail_fast, fail_fast_validator
 from defserve.binding.arguments.schema import Arguments, lookup
 from defserve.binding.signature import read
 from defserve.errors import BadArguments
@@ -228,3 +231,59 @@ def test_a_large_refusal_costs_little_time_and_memory(case: str) -> None:
 
 if __name__ == "__main__":
     cost(sys.argv[1])
+
+
+_PRIME = 2**61 - 1  # Python's hash of an integer is its remainder by this
+
+
+class Chosen(BaseModel):
+    ids: set[int]
+
+
+_COLLIDING: dict[str, tuple[Any, Any]] = {
+    "set[int]": (set[int], lambda n: [_PRIME * i for i in range(n)]),
+    "set": (set, lambda n: [_PRIME * i for i in range(n)]),
+    "set[int | str]": (set[int | str], lambda n: [_PRIME * i for i in range(n)]),
+    "frozenset[int]": (frozenset[int], lambda n: [_PRIME * i for i in range(n)]),
+    "set[Decimal]": (set[Decimal], lambda n: [str(_PRIME * i) for i in range(n)]),
+    "set[UUID]": (set[UUID], lambda n: [str(UUID(int=_PRIME * i)) for i in range(n)]),
+    "set[tuple[int]]": (set[tuple[int]], lambda n: [[_PRIME * i] for i in range(n)]),
+    "dict[int, int]": (dict[int, int], lambda n: {str(_PRIME * i): 0 for i in range(n)}),
+    "Counter[int]": (Counter[int], lambda n: {str(_PRIME * i): 0 for i in range(n)}),
+    "defaultdict[int, int]": (defaultdict[int, int], lambda n: {str(_PRIME * i): 0 for i in range(n)}),
+    "OrderedDict[int, int]": (OrderedDict[int, int], lambda n: {str(_PRIME * i): 0 for i in range(n)}),
+    "Mapping[int, int]": (Mapping[int, int], lambda n: {str(_PRIME * i): 0 for i in range(n)}),
+    "a set in a model": (Chosen, lambda n: {"ids": [_PRIME * i for i in range(n)]}),
+    "a set in a list": (list[set[int]], lambda n: [[_PRIME * i for i in range(n)]]),
+}
+
+
+def _taking(annotation: Any) -> Arguments:
+    def f(given: Any) -> None: ...
+
+    f.__annotations__["given"] = annotation
+    return Arguments.of(read(f, lambda _: None))
+
+
+@pytest.mark.parametrize("name", _COLLIDING)
+def test_values_whose_hashes_a_caller_can_choose_are_few(name: str):
+    annotation, make = _COLLIDING[name]
+    arguments = _taking(annotation)
+    assert arguments.validate({"given": make(MAX_HASHED)})
+    with pytest.raises(BadArguments, match=r"at most [12]000 items"):
+        arguments.validate({"given": make(MAX_NUMBERS + 1)})
+
+
+@pytest.mark.parametrize(
+    ("annotation", "given"),
+    [
+        (set[str], [str(number) for number in range(MAX_NUMBERS + 1)]),
+        (dict[str, int], {str(number): 0 for number in range(MAX_NUMBERS + 1)}),
+        (dict, {str(number): 0 for number in range(MAX_NUMBERS + 1)}),
+        (list[int], list(range(MAX_NUMBERS + 1))),
+        (Annotated[set[int], Field(max_length=10_000)], list(range(MAX_NUMBERS + 1))),
+    ],
+    ids=["set[str]", "dict[str, int]", "dict", "list[int]", "as the author says"],
+)
+def test_what_no_caller_can_choose_or_the_author_bounds_may_be_more(annotation: Any, given: Any):
+    assert len(_taking(annotation).validate({"given": given})["given"]) == MAX_NUMBERS + 1

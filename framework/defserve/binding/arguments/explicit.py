@@ -1,8 +1,8 @@
 """Arguments described by an author's own JSON Schema, kept word for word and checked with jsonschema.
 
 The schema must follow rules that keep checking cheap, whatever a peer sends: no remote references, no
-quadratic `uniqueItems`, only patterns that a linear engine can run. Unions inside unions take steps that multiply, so
-checking ends after a number of steps that grows with the arguments. A match counts as steps too.
+long arrays under `uniqueItems`, only patterns that a linear engine can run. Unions inside unions take steps that
+multiply, so checking ends after a number of steps that grows with the arguments. A match counts as steps too.
 
 jsonschema matches patterns with Python's `re`. Every validator here is one of `_bounded`, which does not.
 """
@@ -16,11 +16,13 @@ from copy import deepcopy
 from fractions import Fraction
 from functools import cache, lru_cache
 from itertools import islice
-from typing import TYPE_CHECKING, Any
+from json.encoder import encode_basestring_ascii
+from typing import TYPE_CHECKING, Any, cast
 
 from defserve.binding.arguments.compact import rebuilt, walk
 from defserve.binding.arguments.patterns import PatternProblem, TextTooLong, compile_pattern, pattern_problem
 from defserve.binding.arguments.secrets import is_secret
+from defserve.binding.arguments.unevaluated import Evaluated
 from defserve.binding.arguments.wording import alternatives, counted, did_you_mean, kind_of, shown, spell_path
 from defserve.errors import BadArguments, Problem, UsageError
 from defserve.wire.jsonvalue import JsonSchema, as_list, is_object
@@ -35,6 +37,8 @@ MOST_STEPS = 10_000
 STEPS_A_VALUE = 50
 MATCHED_A_STEP = 500
 """Characters times positions of a pattern that are matched for one step."""
+WRITTEN_A_STEP = 5_000
+"""Characters of items that are written for one step, to find two that are equal."""
 LONGEST_REMEMBERED = 4096
 _DIALECT = "https://json-schema.org/draft/2020-12/schema"
 
@@ -333,6 +337,23 @@ def _bounded(kind: Any) -> Any:
         elif extras and not option:
             yield jsonschema.ValidationError(f"unknown fields: {', '.join(map(shown, extras[:MOST_PROBLEMS]))}")
 
+    def unique_items(validator: Any, wanted: Any, value: Any, schema: Any) -> Iterator[Any]:
+        if not wanted or not validator.is_type(value, "array"):
+            return
+        most = schema.get("maxItems")
+        if isinstance(most, int) and len(value) > most:
+            return  # which is an error of its own
+        if _has_equal_items(value):
+            yield jsonschema.ValidationError("has an item twice")
+
+    def unevaluated_items(validator: Any, option: Any, value: Any, schema: Any) -> Iterator[Any]:
+        if validator.is_type(value, "array"):
+            yield from _unevaluated(validator, option, value, schema)
+
+    def unevaluated_properties(validator: Any, option: Any, value: Any, schema: Any) -> Iterator[Any]:
+        if validator.is_type(value, "object"):
+            yield from _unevaluated(validator, option, value, schema)
+
     def counted_check(check: Any) -> Any:
         def checked(validator: Any, wanted: Any, value: Any, schema: Any) -> Any:
             _spend(1)
@@ -348,13 +369,59 @@ def _bounded(kind: Any) -> Any:
         "pattern": pattern,
         "patternProperties": pattern_properties,
         "additionalProperties": additional_properties,
+        "uniqueItems": unique_items,
     }
+    # Earlier drafts do not know them.
+    newer = {"unevaluatedItems": unevaluated_items, "unevaluatedProperties": unevaluated_properties}
+    own |= {keyword: check for keyword, check in newer.items() if keyword in kind.VALIDATORS}
     return untyped.extend(kind, {keyword: counted_check(check) for keyword, check in own.items()})
 
 
 def _spend(steps: int) -> None:
     if next(islice(_STEPS.get(), steps - 1, None), None) is None:
         raise _TooManySteps
+
+
+def _unevaluated(validator: Any, option: Any, value: Any, schema: Any) -> Iterator[Any]:
+    from jsonschema import ValidationError
+
+    rest = Evaluated(value, _spend, _name_matches).rest(validator, schema)
+    if option is False and rest:
+        yield ValidationError(f"not allowed: {', '.join(map(shown, rest[:MOST_PROBLEMS]))}")
+    elif is_object(option):
+        for step in rest:
+            yield from validator.descend(value[step], option, path=step)
+
+
+def _has_equal_items(items: list[Any]) -> bool:
+    seen: set[str] = set()
+    for item in items:
+        text = write_canonical(item)
+        _spend(1 + len(text) // WRITTEN_A_STEP)
+        if text in seen:
+            return True
+        seen.add(text)
+    return False
+
+
+def write_canonical(value: Any) -> str:
+    """A text that equal JSON values share: 1 and 1.0 do, 1 and true do not, and names may come in any order.
+
+    A text, because Python salts the hashes of texts: no caller can choose values whose hashes are the same.
+    """
+    if isinstance(value, str):
+        return encode_basestring_ascii(value)
+    if isinstance(value, bool) or value is None:
+        return str(value)
+    if isinstance(value, int):
+        return hex(value)  # in decimals, a long number would take time that grows with its square
+    if isinstance(value, float):
+        return hex(int(value)) if value.is_integer() else repr(value)
+    if isinstance(value, dict):
+        pairs = cast("dict[str, Any]", value).items()
+        written = (f"{write_canonical(name)}:{write_canonical(inner)}" for name, inner in pairs)
+        return f"{{{','.join(sorted(written))}}}"
+    return f"[{','.join(map(write_canonical, value))}]"
 
 
 def _matches(pattern: Any, text: str) -> bool | None:

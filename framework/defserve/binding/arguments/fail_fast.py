@@ -1,6 +1,9 @@
-"""Core schemas that stop at the first bad item, so that a large message cannot use much memory.
+"""Core schemas that stop at the first bad item, so that a large message cannot use much memory, or much time.
 
 pydantic collects every error, some 600 bytes each, and a message of a few megabytes can hold millions of them.
+
+Python does not salt the hashes of numbers. A caller can choose thousands that share one, and a set or dict compares
+each of them with all others. So sets and keys of such types are few, unless the author says how many there may be.
 """
 
 from __future__ import annotations
@@ -32,6 +35,13 @@ _NESTED = {
 _NAMED = {"fields", "choices"}
 # One schema for any number of members, without stopping at the first.
 _MANY = {"extras_schema", "var_args_schema", "var_kwargs_schema"}
+_SETS = {"set", "frozenset"}
+_MAPPINGS = {"dict", "frozendict", "ordered-dict", "counter"}
+# Types with salted hashes, or with few values.
+_SALTED = {"str", "bytes", "date", "bool", "none", "literal", "enum"}
+MAX_NUMBERS, MAX_HASHED = 2_000, 1_000
+"""How many numbers, and how many values of another type, a set or the keys of a mapping may be."""
+_NUMBERS = {"int", "float", "decimal"}
 _MISFIT = {"custom_error_type": "nested", "custom_error_message": "Does not have the shape of the schema"}
 
 
@@ -70,22 +80,39 @@ def matched_patterns(schema: Any) -> Iterator[tuple[Any, str | None]]:
 
 def bounded_schema(schema: CoreSchema) -> CoreSchema:
     """A schema that matches no text against a pattern that is too long for it."""
-    return cast(CoreSchema, _bounded(schema)) if any(matched_patterns(schema)) else schema
+    return cast(CoreSchema, _bounded(schema, _bound_text)) if any(matched_patterns(schema)) else schema
 
 
 def bounded_validator(adapter: TypeAdapter[Any]) -> Any:
     """The adapter's own validator, bounded like a schema."""
     if type(adapter.validator) is not SchemaValidator or not any(matched_patterns(adapter.core_schema)):
         return adapter.validator
+    return _made(adapter, bounded_schema(adapter.core_schema))
+
+
+def argument_schema(schema: CoreSchema) -> CoreSchema:
+    """As `bounded_schema`, and sets and keys whose hashes a caller can choose are few. Results may have more."""
+    return cast(CoreSchema, _bounded(schema, _bound_text, _bound_hashed))
+
+
+def argument_validator(adapter: TypeAdapter[Any]) -> Any:
+    """The adapter's own validator, bounded like a schema of arguments."""
+    if type(adapter.validator) is not SchemaValidator:
+        return adapter.validator
+    return _made(adapter, argument_schema(adapter.core_schema))
+
+
+def _made(adapter: TypeAdapter[Any], schema: CoreSchema) -> Any:
     try:
-        return SchemaValidator(bounded_schema(adapter.core_schema), None, _use_prebuilt=False)
+        return SchemaValidator(schema, None, _use_prebuilt=False)
     except (TypeError, RecursionError):
         return adapter.validator
 
 
-def _bounded(schema: Any) -> Any:
-    made = _mapped(schema, lambda inner, _: _bounded(inner))
-    _bound_text(made)
+def _bounded(schema: Any, *bounds: Callable[[_Schema], None]) -> Any:
+    made = _mapped(schema, lambda inner, _: _bounded(inner, *bounds))
+    for bound in bounds:
+        bound(made)
     return made
 
 
@@ -98,6 +125,33 @@ def _bound_text(made: _Schema) -> None:
         made["max_length"] = most if said is None else min(said, most)
 
 
+def _bound_hashed(made: _Schema) -> None:
+    """A set or mapping whose hashes a caller can choose has an end. The author's own counts, also if it is larger."""
+    kind = made.get("type")
+    if kind in _SETS:
+        members = made.get("items_schema") or {"type": "any"}
+    elif kind in _MAPPINGS:
+        members = made.get("keys_schema") or {"type": "any"}
+        if members.get("type") == "any":
+            return  # the names of a JSON object are texts
+    else:
+        return
+    if made.get("max_length") is None and (kinds := _hashed_kinds(members)):
+        made["max_length"] = MAX_NUMBERS if kinds <= _NUMBERS else MAX_HASHED
+
+
+def _hashed_kinds(schema: _Schema) -> set[str]:
+    """The types of the members of a set whose hashes are not salted."""
+    kind = schema.get("type")
+    if kind in ("union", "tagged-union"):
+        choices: list[_Schema] = []
+        _mapped(schema, lambda inner, _: choices.append(inner))
+        return {found for choice in choices for found in _hashed_kinds(choice)}
+    if kind in ("nullable", "default", "custom-error"):
+        return _hashed_kinds(schema["schema"])
+    return set() if kind in _SALTED else {str(kind)}
+
+
 def _rewritten(schema: Any, branching: set[str], wrap: bool) -> Any:
     """`wrap`: this is in the body of a branching definition."""
     if schema.get("type") == "definition-ref":
@@ -108,6 +162,7 @@ def _rewritten(schema: Any, branching: set[str], wrap: bool) -> Any:
 
     made = _mapped(schema, change)
     _bound_text(made)
+    _bound_hashed(made)
     if made.get("type") in _STOPPABLE:
         made["fail_fast"] = True
     return made

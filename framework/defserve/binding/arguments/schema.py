@@ -16,6 +16,8 @@ from defserve.binding.arguments import scalars
 from defserve.binding.arguments.compact import compacted, object_schema
 from defserve.binding.arguments.extent import holds_more_than
 from defserve.binding.arguments.fail_fast import (
+    argument_schema,
+    argument_validator,
     bounded_schema,
     bounded_validator,
     fail_fast,
@@ -109,6 +111,12 @@ class Fragment:
             made = self._adapter
             self._stopping = fail_fast(self.core) if made is None else _called(fail_fast_validator(made))
         return self._stopping
+
+    @property
+    def complete(self) -> CoreSchema:
+        """As `stopping`, but every error is collected. Made when first needed, to say all that is wrong."""
+        made = self._adapter
+        return argument_schema(self.core) if made is None else _called(argument_validator(made))
 
     def _described(self, mode: Any) -> JsonSchema:
         from defserve.binding.arguments.models import json_schema
@@ -288,7 +296,7 @@ class Arguments:
         if holds_more_than(given, _FULLY_REPORTED):
             raise BadArguments((*explain(error, given, self.schema), MORE)) from None
         try:
-            self._validate_all = self._validate_all or self._validator([made.core for made in self._fragments])
+            self._validate_all = self._validate_all or self._validator([made.complete for made in self._fragments])
             return self._validate_all(given)
         except ValidationError as full:
             raise BadArguments(explain(full, given, self.schema)) from None
