@@ -18,6 +18,7 @@ from defserve.protocols.mgp.errors import (
     UpstreamTimeout,
     UpstreamUnavailable,
 )
+from defserve.proxying.boundary import clean_error
 from defserve.proxying.descriptions import with_asker
 from defserve.proxying.states import TOLD, State
 from defserve.transports.client_errors import Challenged, HttpRefusal
@@ -128,7 +129,7 @@ def relayed(id: str, error: dict[str, Any], secrets: Secrets) -> RelayedError:
 
     A code that nobody may send on becomes an internal error, and is told as `inner_code`.
     """
-    given, message, data = error.get("code"), error.get("message"), secrets.hidden_in(error.get("data"))
+    given, message, data = error.get("code"), error.get("message"), clean_error(secrets.hidden_in(error.get("data")))
     code = given if isinstance(given, int) and not isinstance(given, bool) else INTERNAL_ERROR
     fields: dict[str, Any] = data if is_object(data) else {} if data is None else {"detail": data}
     if is_array(pages := fields.get("elicitations")):  # the pages that a person has to visit first
