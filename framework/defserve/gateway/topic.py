@@ -35,8 +35,8 @@ class TopicMember:
     """One connection of one participant: the state of §10.1."""
 
     __slots__ = (
-        "topic", "id", "holder", "is_guest", "key", "capabilities", "routing", "wire", "connection", "connected_at", "malformed",
-        "messages", "chat_messages", "window_ends",
+        "topic", "id", "holder", "is_guest", "key", "capabilities", "routing", "wire", "connection", "connected_at",
+        "malformed", "messages", "chat_messages", "window_ends",
     )  # fmt: skip
 
     def __init__(

@@ -68,7 +68,8 @@ BEGIN, HANDSHAKE, LEFT = "begin", "handshake", "left"
 class TopicCarrier:
     """Implements `core.extension.Carrier` for one server in one topic.
 
-    `place` names the gateway and the topic. `on_chat` is told what is said to us, `on_proposal` everything that others propose; both run as tasks.
+    `place` names the gateway and the topic. `on_chat` is told what is said to us, `on_proposal` everything that others
+    propose; both run as tasks.
     """
 
     def __init__(

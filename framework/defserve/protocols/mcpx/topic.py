@@ -140,9 +140,9 @@ Heard: TypeAlias = (
 class TopicView:
     """One participant's view. Before the welcome, only the gateway's messages count.
 
-    `participants` are the others and what they may send. `authenticated` are those of them of whom the gateway says that
-    they have shown a credential; a gateway that says nothing has authenticated nobody. `misbehaviour` counts, for each of them, the messages that
-    were not acted on. `misbehaved` is called for every such message.
+    `participants` are the others and what they may send. `authenticated` are those of whom the gateway says that they
+    have shown a credential; a gateway that says nothing has authenticated nobody. `misbehaviour` counts, for each of
+    the others, the messages that were not acted on. `misbehaved` is called for every such message.
     """
 
     def __init__(self, *, clock: Clock = time.time, misbehaved: Callable[[str, str], None] | None = None) -> None:

@@ -2,7 +2,7 @@
 
 | who calls | `per="principal"` | `per="session"` | `per="server"` |
 |---|---|---|---|
-| local, with a token, or a participant of a topic that its gateway has authenticated | the principal | the session | everyone |
+| local, with a token, or authenticated by a gateway | the principal | the session | everyone |
 | the same, in a request that is a session of its own | the principal | the principal, no head | everyone |
 | anonymous, with a handshake | the session | the session | everyone |
 | anonymous, without | its address, no head | its address, no head | everyone |
