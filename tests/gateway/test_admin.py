@@ -38,7 +38,8 @@ async def test_a_promoted_participant_is_welcomed_again_and_may_do_more():
         new,
     )
     assert body["modifiedAt"].endswith("Z")
-    assert welcome["payload"]["you"] == notice["payload"]["participant"] == {"id": "agent", "capabilities": new}
+    assert welcome["payload"]["you"] == notice["payload"]["participant"]
+    assert welcome["payload"]["you"] == {"id": "agent", "capabilities": new, "authenticated": True}
     assert [other["id"] for other in welcome["payload"]["participants"]] == ["admin"]
 
 

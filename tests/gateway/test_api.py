@@ -258,7 +258,7 @@ async def test_an_administrator_gives_a_token_to_anyone_with_any_capability():
         assert status == 200
         async with running.open(body["token"]) as builder:
             you = (await builder.until("system/welcome"))["payload"]["you"]
-            assert you == {"id": "builder", "capabilities": ["mcp/*", "chat"]}
+            assert you == {"id": "builder", "capabilities": ["mcp/*", "chat"], "authenticated": True}
         assert (await token(running, "builder", headers=ROOT))[1]["capabilities"] == PROPOSER
 
 

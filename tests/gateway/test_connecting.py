@@ -22,11 +22,12 @@ async def test_a_participant_hears_of_its_own_join_and_is_then_welcomed():
         presence, welcome = await agent.hear(), await agent.hear()
     held = ["mcp/proposal:*", "mcp/withdraw", "mcp/response:*", "chat"]
     assert (presence["kind"], presence["from"]) == ("system/presence", "system:gateway")
-    assert presence["payload"] == {"event": "join", "participant": {"id": "agent", "capabilities": held}}
+    agent_shown = {"id": "agent", "capabilities": held, "authenticated": True}
+    assert presence["payload"] == {"event": "join", "participant": agent_shown}
     assert (welcome["kind"], welcome["to"]) == ("system/welcome", ["agent"])
     assert welcome["payload"] == {
-        "you": {"id": "agent", "capabilities": held},
-        "participants": [{"id": "admin", "capabilities": ["mcp/*", "chat"]}],
+        "you": agent_shown,
+        "participants": [{"id": "admin", "capabilities": ["mcp/*", "chat"], "authenticated": True}],
     }
 
 

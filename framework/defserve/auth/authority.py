@@ -4,7 +4,8 @@
 |---|---|---|---|
 | local | a pipe, memory, the local token, or a unix socket whose operator trusts its own user | counts | counts |
 | token | a token that was verified | counts | counts |
-| stranger | nothing: an address of the network, a unix socket | does not count | counts |
+| participant | a gateway that says it has authenticated it | counts | counts |
+| stranger | nothing: an address of the network, a unix socket, a guest of a topic | does not count | counts |
 
 Only the transport's facts and verified credentials decide. What a peer says of itself does not, and neither does an
 address: behind a loopback address there may be a proxy with the whole world behind it.
@@ -18,7 +19,7 @@ from typing import Final
 
 from defserve.auth.principals import LOCAL, UNKNOWN_ADDRESS, Kind, Principal, anonymous
 
-_ITS_YES_COUNTS: Final[frozenset[Kind]] = frozenset({"local", "token"})
+_ITS_YES_COUNTS: Final[frozenset[Kind]] = frozenset({"local", "token", "participant"})
 
 LONGEST_ADDRESS: Final = 64
 """No IP address is longer. Callers of `stranger_at` leave longer texts out, because it remembers what it was given."""

@@ -16,10 +16,12 @@ from defserve.wire.jsonvalue import is_array
 if TYPE_CHECKING:
     from defserve.auth.buckets import Rate
 
-Kind = Literal["token", "local", "anonymous"]
+Kind = Literal["token", "participant", "local", "anonymous"]
 
 LOCAL_ID = "local"
 ANONYMOUS_PREFIX = "anonymous:"
+PARTICIPANT_PREFIX = "mcpx:"
+"""Of a participant of a topic: a gateway vouches for it, and no token may have its name."""
 UNKNOWN_ADDRESS = "unknown"
 LONGEST_ID = 256
 
@@ -51,7 +53,8 @@ class Principal:
         if self.kind == "token" and not is_token_id(self.id):
             raise UsageError(
                 f"a token's principal cannot be called {self.id[:LONGEST_ID]!r}",
-                fix=f"use 1 to {LONGEST_ID} printable characters; {LOCAL_ID!r} and {ANONYMOUS_PREFIX!r}… are reserved",
+                fix=f"use 1 to {LONGEST_ID} printable characters; {LOCAL_ID!r}, {ANONYMOUS_PREFIX!r}… and "
+                f"{PARTICIPANT_PREFIX!r}… are reserved",
             )
         object.__setattr__(self, "scopes", frozenset(checked_scopes(self.scopes)))
         object.__setattr__(self, "claims", MappingProxyType(dict(self.claims)))
@@ -105,9 +108,10 @@ class Principal:
 def is_token_id(text: str) -> bool:
     """Whether this may be the id of a token's principal.
 
-    A token must not pass for the local user or for an address, nor bring line breaks or lone surrogates into logs.
+    A token must not pass for the local user, for an address or for a participant of a topic, nor bring line breaks or
+    lone surrogates into logs.
     """
-    reserved = text == LOCAL_ID or text.startswith(ANONYMOUS_PREFIX)
+    reserved = text == LOCAL_ID or text.startswith((ANONYMOUS_PREFIX, PARTICIPANT_PREFIX))
     return 0 < len(text) <= LONGEST_ID and is_plain(text) and not text.isspace() and not reserved
 
 

@@ -92,6 +92,8 @@ class Gateway:
         if admission is None:
             # The same answer for a bad token and a wrong topic: nobody learns which topics exist.
             return self._turn_away("token", POLICY, "invalid token or topic")
+        if token is None:
+            admission = replace(admission, is_guest=True)
         chosen = next((mode for mode in ROUTINGS if mode == routing), None)
         return admission if chosen is None else replace(admission, routing=chosen)
 

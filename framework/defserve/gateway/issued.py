@@ -65,7 +65,9 @@ class IssuedTokens:
         if issued.topic != topic or issued.expires <= self._clock():
             return None
         holder = credential if issued.is_guest else ""
-        return Admission(issued.participant, issued.capabilities, expires=issued.expires, holder=holder)
+        return Admission(
+            issued.participant, issued.capabilities, expires=issued.expires, holder=holder, is_guest=issued.is_guest
+        )
 
     def issue(
         self,

@@ -8,6 +8,7 @@ from typing import Any, Literal
 from defserve.gateway.topic import TopicMember
 from defserve.protocols.mcpx.envelope import GATEWAY, Envelope
 from defserve.protocols.mcpx.kinds import ERROR, PRESENCE, WELCOME
+from defserve.protocols.mcpx.topic import AUTHENTICATED
 
 
 def welcome(member: TopicMember, others: Iterable[TopicMember], *, replaced: bool = False) -> bytes:
@@ -36,4 +37,5 @@ def error(
 
 
 def _shown(member: TopicMember) -> dict[str, Any]:
-    return {"id": member.id, "capabilities": member.capabilities.patterns}
+    shown: dict[str, Any] = {"id": member.id, "capabilities": member.capabilities.patterns}
+    return shown if member.is_guest else {**shown, AUTHENTICATED: True}

@@ -35,6 +35,8 @@ class Admission:
     """When the token ends, in seconds since 1970; the connection ends with it."""
     holder: str = ""
     """Who gets what an administrator adds: the one token of a guest, whose name anybody may take. Empty: the name."""
+    is_guest: bool = False
+    """Whether it was let in without showing a credential. Servers take a guest for a stranger."""
 
 
 class AdmissionPolicy(Protocol):

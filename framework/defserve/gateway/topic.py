@@ -35,8 +35,8 @@ class TopicMember:
     """One connection of one participant: the state of §10.1."""
 
     __slots__ = (
-        "topic", "id", "holder", "key", "capabilities", "routing", "wire", "connection", "connected_at", "malformed",
-        "messages", "chat_messages", "window_ends",
+        "topic", "id", "holder", "is_guest", "key", "capabilities", "routing", "wire", "connection", "connected_at",
+        "malformed", "messages", "chat_messages", "window_ends",
     )  # fmt: skip
 
     def __init__(
@@ -44,7 +44,7 @@ class TopicMember:
     ) -> None:
         self.topic, self.capabilities, self.wire = topic, capabilities, wire
         self.id, self.routing = admission.participant, admission.routing
-        self.holder = admission.holder or self.id
+        self.holder, self.is_guest = admission.holder or self.id, admission.is_guest
         self.connection, self.connected_at = connection, now()
         self.key = topic.name, self.id
         self.malformed = 0

@@ -14,11 +14,12 @@ from defserve.errors import UsageError, did_you_mean
 from defserve.protocols.mcp.apps.offer import offers_apps
 from defserve.protocols.mcp.asking.parking import Parking
 from defserve.protocols.mcp.failures import SERVER_KEY
+from defserve.protocols.mcp.prefixes import Prefix
 from defserve.protocols.mcp.tasks.elsewhere import TaskLost, TasksElsewhere
 from defserve.proxying import failures
 from defserve.proxying.backend import Backend, summary
 from defserve.proxying.calls import SERVER
-from defserve.proxying.catalogue.catalogue import FrontRegistries
+from defserve.proxying.catalogue.catalogue import FrontRegistries, MountedPrefixes
 from defserve.proxying.catalogue.items import RemoteResource
 from defserve.proxying.catalogue.names import ToolChoice
 from defserve.proxying.conversations.fronts import front_of
@@ -83,11 +84,19 @@ class Mounts(Extension):
             raise UsageError(f"there are two mounted servers called {id!r}", fix="give one of them another prefix")
         backend = Backend(id, target, self._front, options, self._parking, self._keep_task)
         self.backends[id] = backend
+        self.reserve_prefix(id, backend.prefix)
         return backend
+
+    def reserve_prefix(self, id: str, prefix: Prefix) -> None:
+        """Names with this prefix are those of one server; backends that offer such names have them taken out."""
+        self._front.mounted.add(id, prefix)
+        for backend in self.backends.values():
+            backend.catalogue.drop_names_of_others()
 
     async def remove(self, id: str, reason: str = "deregistered", timeout: float = STOP_SECONDS) -> None:
         """Stop a backend and forget it."""
         backend = self.backends.pop(id)
+        self._front.mounted.remove(backend.prefix)
         await backend.stop(reason, timeout)
 
     def visible(self, call: Call, item: Any) -> bool:

@@ -21,6 +21,7 @@ class Mount:
 
     def __init__(self, parent: MCP, server: Server, prefix: str | None, transform: Transform | None = None) -> None:
         self.server, self._transform, renames = server, transform, Prefix(prefix)
+        self.prefix = renames
         child = server.mcp
         mirrors: tuple[tuple[Registry[Any], Registry[Any], Callable[[str], str]], ...] = (
             (child.prompts.registry, parent.prompts.registry, renames.name),

@@ -283,7 +283,10 @@ class Server(Declarations):
             raise UsageError(f"server {self.name!r} cannot be mounted on itself", fix="mount in one direction only")
         from defserve.server.mounting import Mount
 
-        self._mounts.append(Mount(self.mcp, other, prefix, options.get("transform")))
+        mount = Mount(self.mcp, other, prefix, options.get("transform"))
+        self._mounts.append(mount)
+        if self._remote_mounts is not None:
+            self._remote_mounts.reserve_prefix(other.name, mount.prefix)
         self.mgp.mounted.append((f"{prefix}_" if prefix else "", other.mgp))
         self.mgp.events.follow(other.mgp.events)
 
@@ -291,9 +294,10 @@ class Server(Declarations):
     def mounts(self) -> Mounts:
         """The servers elsewhere that are mounted here, each a `Backend` by its id. Made before serving begins."""
         if self._remote_mounts is None:
-            from defserve.proxying.mounts import FrontRegistries, Mounts
+            from defserve.proxying.mounts import FrontRegistries, MountedPrefixes, Mounts
 
-            self._remote_mounts = Mounts(FrontRegistries(self.mcp, self._declare))
+            prefixes = MountedPrefixes((mount.server.name, mount.prefix) for mount in self._mounts)
+            self._remote_mounts = Mounts(FrontRegistries(self.mcp, self._declare, prefixes))
             self.extend(self._remote_mounts)
         return self._remote_mounts
 

@@ -39,7 +39,7 @@ def place(
 
     `is_announced`: a line on standard error says each time that it has joined, and as whom.
     """
-    from urllib.parse import parse_qs, urlsplit
+    from urllib.parse import parse_qs, quote, urlsplit
 
     parts = urlsplit(on.removeprefix(PREFIX))
     if parts.scheme not in ("ws", "wss") or not parts.hostname or not parse_qs(parts.query).get("topic"):
@@ -50,10 +50,12 @@ def place(
     url = on.removeprefix(PREFIX)
     topic = parse_qs(parts.query)["topic"][0]
 
+    place = parts.netloc.rpartition("@")[2]
+    carrier.place = f"{quote(place.lower(), safe=':[]')}{quote(parts.path, safe='/')}#{quote(topic, safe='')}"
+
     def announce() -> None:
         import sys
 
-        place = parts.netloc.rpartition("@")[2]
         name = carrier.participant.id
         print(f"defserve: joined the topic {topic!r} at {place} as {name!r}", file=sys.stderr, flush=True)
 

@@ -30,6 +30,8 @@ class TinyGateway:
         self.silent = False
         self.vague = False
         """Refusals do not say which message they are about, as those of the reference gateway."""
+        self.says_who_is_authenticated = True
+        """The reference gateway does not."""
         self._socket: Socket | None = None
         self._number = 0
 
@@ -97,7 +99,8 @@ class TinyGateway:
                 continue
 
     def _about(self, name: str) -> Json:
-        return {"id": name, "capabilities": list(self.capabilities[name])}
+        shown = {"id": name, "capabilities": list(self.capabilities[name])}
+        return {**shown, "authenticated": True} if self.says_who_is_authenticated else shown
 
 
 @asynccontextmanager

@@ -149,7 +149,9 @@ async def test_a_participant_that_leaves_takes_its_calls_along_and_starts_anew()
             await ann.ask("worker", "tools/call", call("wait"))
             await ann.answer(await ann.ask("worker", "ping", id=2))
             assert list(carrier.topic.participants) == ["ann"]
-            assert [session.principal for session in server.composition.sessions] == ["mcpx:ann"]
+            assert [session.principal for session in server.composition.sessions] == [
+                f"mcpx:ann@127.0.0.1:{there.port}/ws#demo"
+            ]
         async with asyncio.timeout(20):
             await stopped.wait()
         assert carrier.topic.participants == {} and not server.composition.sessions
@@ -350,4 +352,4 @@ async def test_peers_of_a_topic_are_not_local():
 
     async with gateway(worker=FULL, ann=FULL) as there, joined(server, there), stranger(there, "ann") as ann:
         answer = await ann.answer(await ann.ask("worker", "tools/call", call("who")))
-        assert answer["payload"]["result"]["content"][0]["text"] == "mcpx:ann False True"
+        assert answer["payload"]["result"]["content"][0]["text"].endswith("/ws#demo False True")

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from defserve.errors import PeerError, UsageError
-from defserve.host.apps.view import AppHost, RenderedApp, is_visible_to
+from defserve.host.apps.view import AppHost, RenderedApp, is_visible_to, server_of
 from defserve.host.fields import Json, object_of, text_of
 from defserve.protocols.mcp.apps.offer import MIME_TYPE, SCHEME
 from defserve.wire.jsonvalue import is_array
@@ -31,7 +31,10 @@ async def render(client: AppHost, tool: str, arguments: Mapping[str, Any]) -> Re
         raise UsageError(
             f"tool {tool!r} is for views alone", fix="render the tool that shows the view, then app.call(…)"
         )
-    html, ui = _view(uri, await client.read(uri))
+    read = await client.read(uri)
+    if any(server_of(object_of(content)) != server_of(listed) for content in read):
+        raise PeerError(f"the view {uri!r} of tool {tool!r} comes from another server than the tool")
+    html, ui = _view(uri, read)
     app = RenderedApp(client, listed, uri, html, ui, dict(arguments), await client.call_raw(tool, arguments))
     if not app.text.strip():
         raise PeerError(f"the result of {tool!r} has no text: hosts without views, and the model, would get nothing")

@@ -36,6 +36,12 @@ class Prefix:
             return f"{scheme}://{rest[len(self.text) + 1 :]}" if rest.startswith(f"{self.text}/") else None
         return uri[len(self.text) + 1 :] if uri.startswith(f"{self.text}+") else None
 
+    def is_prefix_of(self, name: str) -> bool:
+        """Whether a name, or a URI, outside is one that this prefix gives. Without a text it gives none."""
+        if not self.text:
+            return False
+        return name.startswith(f"{self.text}_") or (":" in name and self.inner_uri(name) is not None)
+
     def completion(self, key: str) -> str:
         """The key of a completion outside: its target, a blank, and the argument."""
         target, _, argument = key.rpartition(" ")

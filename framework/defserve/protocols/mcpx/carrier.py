@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import secrets
 import time
 from collections.abc import Awaitable, Callable
 from functools import partial
+from hashlib import sha256
 from typing import TYPE_CHECKING, Any, Final
 
 from pydantic_core import from_json
 
-from defserve.auth.principals import Principal, anonymous, is_token_id
+from defserve.auth.authority import is_stranger
+from defserve.auth.principals import LONGEST_ID, PARTICIPANT_PREFIX, Principal, anonymous, is_token_id
 from defserve.core.extension import CarriedMessage, Offer
 from defserve.core.session import Session
 from defserve.errors import PeerError
@@ -65,7 +68,8 @@ BEGIN, HANDSHAKE, LEFT = "begin", "handshake", "left"
 class TopicCarrier:
     """Implements `core.extension.Carrier` for one server in one topic.
 
-    `on_chat` is told what is said to us, `on_proposal` everything that others propose; both run as tasks.
+    `place` names the gateway and the topic. `on_chat` is told what is said to us, `on_proposal` everything that others
+    propose; both run as tasks.
     """
 
     def __init__(
@@ -77,6 +81,7 @@ class TopicCarrier:
     ) -> None:
         self.participant = Participant(clock=clock, misbehaved=partial(log.warning, "ignored a message of %r: %s"))
         self._on_chat, self._on_proposal = on_chat, on_proposal
+        self.place = ""
         self._sessions: dict[str, Session] = {}
         self._engine: Engine | None = None
         self.withheld = 0
@@ -102,9 +107,15 @@ class TopicCarrier:
         self._sessions.clear()
 
     def caller(self, peer: str) -> Principal:
-        """Who a participant is: the gateway has checked its token and vouches for its name."""
-        name = f"mcpx:{peer}"
-        return Principal(name) if is_token_id(name) else anonymous(repr(peer))
+        """Who a participant is, for one conversation.
+
+        The gateway vouches for a name only if it says so. Then the principal names the gateway and the topic too: the
+        same name elsewhere is somebody else. All others are strangers, and each conversation is one of its own,
+        because the next guest may have the same name.
+        """
+        if peer in self.topic.authenticated and is_token_id(peer):
+            return Principal(_participant_id(peer, self.place), kind="participant")
+        return anonymous(f"{PARTICIPANT_PREFIX}{repr(peer)[:LONGEST_ID]}#{secrets.token_urlsafe(12)}")
 
     # -- in ----------------------------------------------------------------------------------------------
 
@@ -112,7 +123,7 @@ class TopicCarrier:
         heard = self.participant.hear(frame)
         if isinstance(heard, TopicRequest):
             return self._asked(heard)
-        if isinstance(heard, Presence) and not heard.joined and heard.participant in self._sessions:
+        if isinstance(heard, Presence) and heard.is_other and heard.participant in self._sessions:
             return [CarriedMessage(heard.participant, None, event=LEFT)]
         if isinstance(heard, Spoofed):
             self._refuse(heard)
@@ -145,12 +156,21 @@ class TopicCarrier:
             return []
         peer = envelope.sender
         session = self._sessions.get(peer)
+        ended: list[CarriedMessage] = []
+        if session is not None and not self._is_still(session):
+            session, ended = None, [CarriedMessage(peer, None, event=LEFT)]
         is_new = session is None or session.closed or session.terms is None
         found = [CarriedMessage(peer, None, event=BEGIN)] if is_new else []
         is_assumed = session is None or is_new or session.local(TopicMembership).assumed
         if asked.kind.method == "initialize" and is_assumed:
             found.append(CarriedMessage(peer, None, event=HANDSHAKE))
-        return [*found, CarriedMessage(peer, encode(payload), ReceivedRequest(asked))]
+        return [*ended, *found, CarriedMessage(peer, encode(payload), ReceivedRequest(asked))]
+
+    def _is_still(self, session: Session) -> bool:
+        """Whether the gateway says the same of this peer as when the conversation began."""
+        identity = session.identity
+        is_known = isinstance(identity, Principal) and not is_stranger(identity)
+        return is_known == (session.peer in self.topic.authenticated)
 
     def _is_ours(self, asked: TopicRequest, *, is_request: bool) -> bool:
         if asked.envelope.to:
@@ -219,6 +239,14 @@ class TopicCarrier:
             self.participant.post(kind, payload, to=to, about=about)
         except (NotCapable, NotWelcome):
             self.withheld += 1
+
+
+def _participant_id(name: str, place: str) -> str:
+    """The id of a participant's principal. A place has no `@`, so that no name can be read as another one elsewhere."""
+    if not place:
+        return f"{PARTICIPANT_PREFIX}{name}"
+    id = f"{PARTICIPANT_PREFIX}{name}@{place}"
+    return id if len(id) <= LONGEST_ID else f"{PARTICIPANT_PREFIX}{name}@{sha256(place.encode()).hexdigest()[:32]}"
 
 
 async def _quietly(work: Awaitable[None]) -> None:

@@ -33,6 +33,8 @@ from defserve.wire.jsonvalue import is_array, is_object
 
 MOST_COUNTED: Final = 1_000
 NOBODY: Final = "?"
+AUTHENTICATED: Final = "authenticated"
+"""What our gateway adds to a participant that has shown a credential. Those of others say nothing."""
 
 
 class Welcome:
@@ -48,12 +50,16 @@ class Welcome:
 
 
 class Presence:
-    """Somebody joined or left."""
+    """Somebody joined or left.
 
-    __slots__ = ("participant", "joined")
+    `is_other`: whoever had this name before may be somebody else. Either it left, or a guest joined without that the
+    guest before has left.
+    """
 
-    def __init__(self, participant: str, joined: bool) -> None:
-        self.participant, self.joined = participant, joined
+    __slots__ = ("participant", "joined", "is_other")
+
+    def __init__(self, participant: str, joined: bool, is_other: bool) -> None:
+        self.participant, self.joined, self.is_other = participant, joined, is_other
 
 
 class GatewayProblem:
@@ -134,14 +140,16 @@ Heard: TypeAlias = (
 class TopicView:
     """One participant's view. Before the welcome, only the gateway's messages count.
 
-    `participants` are the others and what they may send. `misbehaviour` counts, for each of them, the messages that
-    were not acted on. `misbehaved` is called for every such message.
+    `participants` are the others and what they may send. `authenticated` are those of whom the gateway says that they
+    have shown a credential; a gateway that says nothing has authenticated nobody. `misbehaviour` counts, for each of
+    the others, the messages that were not acted on. `misbehaved` is called for every such message.
     """
 
     def __init__(self, *, clock: Clock = time.time, misbehaved: Callable[[str, str], None] | None = None) -> None:
         self.me = ""
         self.capabilities = Capabilities(())
         self.participants: dict[str, Capabilities] = {}
+        self.authenticated: set[str] = set()
         self.proposals = Proposals(clock=clock)
         self.unconfirmed = UnconfirmedMessages()
         self.misbehaviour: dict[str, int] = {}
@@ -155,6 +163,7 @@ class TopicView:
         """The connection is gone, and with it what the gateway said."""
         self.me, self.capabilities = "", Capabilities(())
         self.participants.clear()
+        self.authenticated.clear()
         self.unconfirmed.clear()
 
     def read(self, frame: bytes) -> Heard | None:
@@ -243,10 +252,12 @@ class TopicView:
             self.count(NOBODY, "a welcome that does not say who we are")
             return None
         again = self.me == you[0]
-        self.me, self.capabilities = you
+        self.me, self.capabilities, _ = you
         others = payload.get("participants")
         found = [_participant(other) for other in others] if is_array(others) else []
-        self.participants = {other[0]: other[1] for other in found if other is not None and other[0] != self.me}
+        named = [other for other in found if other is not None and other[0] != self.me]
+        self.participants = {id: held for id, held, _ in named}
+        self.authenticated = {id for id, _, is_authenticated in named if is_authenticated}
         return Welcome(again, payload.get("replaced") is True)
 
     def _presence(self, payload: Mapping[str, Any]) -> Presence | None:
@@ -254,13 +265,18 @@ class TopicView:
         if who is None or event not in ("join", "leave"):
             self.count(NOBODY, "a presence message without a participant or an event")
             return None
-        if who[0] == self.me:
+        id, held, is_authenticated = who
+        if id == self.me:
             return None
+        was_authenticated = id in self.authenticated
+        self.authenticated.discard(id)
         if event == "leave":
-            self.participants.pop(who[0], None)
-        else:
-            self.participants[who[0]] = who[1]
-        return Presence(who[0], event == "join")
+            self.participants.pop(id, None)
+            return Presence(id, joined=False, is_other=True)
+        self.participants[id] = held
+        if is_authenticated:
+            self.authenticated.add(id)
+        return Presence(id, joined=True, is_other=not (was_authenticated and is_authenticated))
 
 
 def _misplaced(kind: MessageKind, envelope: Envelope) -> str | None:
@@ -273,13 +289,14 @@ def _misplaced(kind: MessageKind, envelope: Envelope) -> str | None:
     return None
 
 
-def _participant(value: Any) -> tuple[str, Capabilities] | None:
+def _participant(value: Any) -> tuple[str, Capabilities, bool] | None:
+    """The name, what it may send, and whether the gateway has authenticated it."""
     id = value.get("id") if is_object(value) else None
     if not isinstance(id, str) or not id:
         return None
     patterns = value.get("capabilities")
     held = [pattern for pattern in patterns if isinstance(pattern, str) and pattern] if is_array(patterns) else []
-    return id, Capabilities(held)
+    return id, Capabilities(held), value.get(AUTHENTICATED) is True
 
 
 def _bare_refusal(frame: bytes) -> dict[str, Any] | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Collection, Hashable, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from defserve.base.hidden_characters import is_plain
@@ -20,7 +20,7 @@ from defserve.protocols.mcp.transforms.transform import Transform, tags_in
 from defserve.proxying.catalogue.items import Relays, RemotePrompt, RemoteResource, RemoteSkill, RemoteTool
 from defserve.proxying.catalogue.listing import KINDS, read_list
 from defserve.proxying.catalogue.names import LONGEST, ToolChoice, outer_name, problem_of, tool_name_problem
-from defserve.proxying.catalogue.templates import template_of
+from defserve.proxying.catalogue.templates import MountedTemplate, template_of
 from defserve.proxying.descriptions import find_hidden_name, readable
 
 if TYPE_CHECKING:
@@ -43,6 +43,28 @@ DECLARED_AGAIN: Final = ("tools", "prompts", "templates", "skills")
 log = logging.getLogger("defserve.proxying")
 
 
+class MountedPrefixes:
+    """The prefixes of all servers that are mounted on one, with their ids.
+
+    The operator chose them, so a prefix is a promise whose a name is. Of several that fit a name, the longest counts.
+    """
+
+    def __init__(self, known: Iterable[tuple[str, Prefix]] = ()) -> None:
+        self._known = list(known)
+
+    def add(self, id: str, prefix: Prefix) -> None:
+        self._known.append((id, prefix))
+
+    def remove(self, prefix: Prefix) -> None:
+        self._known = [known for known in self._known if known[1] is not prefix]
+
+    def find_owner(self, name: str, own: Prefix) -> str | None:
+        """The other server whose prefix a name, or a URI, has; None if one with the prefix `own` may offer it."""
+        found = [(len(prefix.text or ""), id) for id, prefix in self._known if prefix.is_prefix_of(name)]
+        longest, id = max(found, default=(0, ""))
+        return id if longest > len(own.text or "") else None
+
+
 class FrontRegistries(NamedTuple):
     """The server that a backend's items are shown in. `declare` lets its extensions look at an item.
 
@@ -51,6 +73,7 @@ class FrontRegistries(NamedTuple):
 
     mcp: MCP
     declare: Callable[[Item[Any]], None]
+    mounted: MountedPrefixes
 
 
 class Clash(UsageError):
@@ -145,6 +168,13 @@ class BackendCatalogue:
         for kind in KINDS:
             self._show(kind, {})
 
+    def drop_names_of_others(self) -> None:
+        """A backend was mounted beside this one: names with its prefix are no longer ours to offer."""
+        for kind in KINDS:
+            kept = {name: item for name, item in self._shown[kind].items() if not self._is_others(name)}
+            if len(kept) < len(self._shown[kind]):
+                self._show(kind, kept)
+
     def touch(self) -> None:
         """The state of the backend, which lists tell, has changed."""
         for registry in self._registries.values():
@@ -200,6 +230,8 @@ class BackendCatalogue:
                 outer = self._outer(kind, str(name))
                 if kind == "tools" and (problem := tool_name_problem(outer)) is not None:
                     pass
+                elif (owner := self._owner(outer)) is not None:
+                    problem = f"names with that prefix are those of server {owner!r} (mount this one with a prefix too)"
                 elif outer in made:
                     problem = "it is listed twice"
                 elif outer in shown and (is_private or shown[outer].raw == raw):
@@ -219,6 +251,8 @@ class BackendCatalogue:
             item = MAKERS[kind](self._backend, outer, raw)
             if kind == "tools" and self._transform is not None:
                 self._transform.apply(item, str(raw["name"]))
+            if kind == "templates":
+                item.template = MountedTemplate(item.template, self._is_others)
             self._front.declare(item)
         except UsageError as error:
             return error.problem
@@ -226,6 +260,12 @@ class BackendCatalogue:
             return f"names that begin with {' or '.join(RESERVED)} are reserved"
         made[outer] = item
         return None
+
+    def _owner(self, outer: str) -> str | None:
+        return self._front.mounted.find_owner(outer, self._backend.prefix)
+
+    def _is_others(self, outer: str) -> bool:
+        return self._owner(outer) is not None
 
     def _outer(self, kind: str, name: str) -> str:
         prefix: Prefix = self._backend.prefix

@@ -2,7 +2,7 @@
 
 | who calls | `per="principal"` | `per="session"` | `per="server"` |
 |---|---|---|---|
-| local, or with a token | the principal | the session | everyone |
+| local, with a token, or authenticated by a gateway | the principal | the session | everyone |
 | the same, in a request that is a session of its own | the principal | the principal, no head | everyone |
 | anonymous, with a handshake | the session | the session | everyone |
 | anonymous, without | its address, no head | its address, no head | everyone |
@@ -18,7 +18,7 @@ from hashlib import sha256
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
 from defserve.auth.authority import is_stranger
-from defserve.auth.principals import ANONYMOUS_PREFIX, Principal
+from defserve.auth.principals import ANONYMOUS_PREFIX, LOCAL_ID, Principal
 from defserve.errors import Refused
 from defserve.protocols.mcpl.policies import is_stateless
 
@@ -84,5 +84,6 @@ def session_owner(session: Session) -> str:
 
 
 def _principal(call: Call) -> str:
-    # One of several peers on a carrier has no token.
-    return PEER + call.session.peer if call.session.peer else call.principal
+    # Several peers on a local carrier are all the local user. Elsewhere the principal itself says where it is known.
+    peer = call.session.peer
+    return PEER + peer if peer and call.principal == LOCAL_ID else call.principal
