@@ -23,6 +23,7 @@ from defserve.runner.command_line import add_serving, add_workers
 from defserve.server.options import ServerFields
 from defserve.serving.options import WebFields
 from defserve.serving.workers.gathering import RESTARTS, UP
+from defserve.stores import identity
 from defserve.stores.audit import key
 from tests.rows import for_each_row
 
@@ -177,7 +178,8 @@ def test_every_setting_of_the_deployment_page_exists():
 
 def test_the_deployment_page_has_every_variable_and_no_metric_that_is_none():
     page = text_of(DEPLOYMENT)
-    assert set(re.findall(r"DEFSERVE_\w+", page)) == {api_keys.VARIABLE, key.VARIABLE, server_secret.VARIABLE}
+    variables = {api_keys.VARIABLE, key.VARIABLE, server_secret.VARIABLE, identity.VARIABLE}
+    assert set(re.findall(r"DEFSERVE_\w+", page)) == variables
     shown = Metrics().text(Server("shelf").composition)
     for name in re.findall(r"defserve_[a-z_]+", page):
         assert name in (UP, RESTARTS) or f"# TYPE {name.removesuffix('_bucket')} " in shown

@@ -6,6 +6,8 @@ from typing import Annotated
 from defserve import Context, Server
 from defserve.auth import OAuthProxy
 
+WRITERS = os.environ.get("WRITERS", "ann@example.com").split(",")
+
 auth = OAuthProxy(
     "oidc",
     issuer=os.environ.get("ISSUER", "https://login.example.com"),
@@ -14,6 +16,7 @@ auth = OAuthProxy(
     url=os.environ.get("PUBLIC_URL", "http://localhost:8000/mcp"),
     allow=["@example.com"],
     optional_scopes=["board:write"],
+    scopes_for=lambda claims: ["board:write"] if claims.get("email") in WRITERS else [],
 )
 server = Server("board", "1.0.0", auth=auth)
 

@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import sys
 
-from defserve.cli import main
-
 if __name__ == "__main__":
+    if not sys.flags.safe_path:
+        # `python -m` searches the current folder first, which is an author's.
+        from defserve.base.search_path import hide_folder
+
+        hide_folder(os.getcwd())
+    from defserve.cli import main
+
     sys.exit(main())

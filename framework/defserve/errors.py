@@ -30,8 +30,10 @@ function cannot swallow it.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from itertools import islice
 from typing import Any
 
+from defserve.base.echoes import MAX_PEER_TEXT, MAX_VIOLATION, MAX_VIOLATIONS, cut_data, cut_text
 from defserve.base.frozen import Frozen
 
 
@@ -75,8 +77,8 @@ class PeerError(DefserveError):
     """The other side answered a request of ours with an error."""
 
     def __init__(self, message: str, *, code: int = -32603, data: Any = None) -> None:
-        self.message, self.code, self.data = message, code, data
-        super().__init__(message)
+        self.message, self.code, self.data = cut_text(message, MAX_PEER_TEXT), code, data
+        super().__init__(self.message)
 
 
 class PeerGone(PeerError):
@@ -99,15 +101,18 @@ class NoBackChannel(PeerError):
 
 
 class ProtocolError(DefserveError):
-    """A message that breaks the rules. Carries the JSON-RPC code and data of its reply."""
+    """A message that breaks the rules. Carries the JSON-RPC code and data of its reply.
+
+    What it repeats of the message is cut, as the peer may have sent megabytes.
+    """
 
     code = -32603
 
     def __init__(self, message: str, *, code: int | None = None, data: Any = None) -> None:
-        self.message, self.data = message, data
+        self.message, self.data = cut_text(message), cut_data(data)
         if code is not None:
             self.code = code
-        super().__init__(message)
+        super().__init__(self.message)
 
 
 class ParseError(ProtocolError):
@@ -144,8 +149,8 @@ class Refused(DefserveError):
     error_type = "refused"
 
     def __init__(self, message: str, *, data: Mapping[str, Any] | None = None) -> None:
-        self.message, self.data = message, dict(data or {})
-        super().__init__(message)
+        self.message, self.data = cut_text(message, MAX_PEER_TEXT), dict(data or {})
+        super().__init__(self.message)
 
 
 class Rejected(Refused):
@@ -159,7 +164,9 @@ class Rejected(Refused):
     def __init__(
         self, reason: str, violations: Iterable[object], hints: Mapping[str, Any] | None = None, *, guard: str
     ) -> None:
-        self.guard, self.reason, self.violations = guard, reason, tuple(map(str, violations))
+        self.guard, self.reason = guard, reason
+        # A violation names what was found, in the caller's own text.
+        self.violations = tuple(cut_text(str(one), MAX_VIOLATION) for one in islice(violations, MAX_VIOLATIONS))
         if guard == "code_safety":
             self.error_type = "code_safety_violation"
         body = {"status": "rejected", "reason": reason, "violations": [*self.violations], "hints": dict(hints or {})}

@@ -1,7 +1,7 @@
 """Values made safe for a log, an audit event or a trace: no secrets, no control characters, nothing very long.
 
-Every layer may use it; it imports none of ours. A secret is recognised by its name (a key, a header), by its type
-(`SecretStr` and whatever else has `get_secret_value`), and by its look: `Bearer …`, JSON web tokens, private keys,
+Every layer may use it; of ours it imports `base` alone. A secret is recognised by its name (a key, a header), by its
+type (`SecretStr` and whatever else has `get_secret_value`), and by its look: `Bearer …`, JSON web tokens, private keys,
 `password=…` inside a text. Other secrets are not recognised, so show no more than needed.
 """
 
@@ -13,6 +13,8 @@ from enum import Enum
 from functools import lru_cache
 from math import isfinite
 from typing import Any, Final, NamedTuple, cast
+
+from defserve.base.hidden_characters import replace_hidden
 
 MASK: Final = "[redacted]"
 
@@ -87,10 +89,6 @@ _LOOKS: Final = (
 
 _WORDS: Final = tuple({word for look in _LOOKS for word in look.words})
 
-# C0 and C1 controls, line and paragraph separators, marks that reorder or hide text, and halves of characters.
-_UNPRINTABLE: Final = re.compile(
-    "[\x00-\x1f\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb\ud800-\udfff\U000e0000-\U000e007f]"
-)
 _SHORT: Final = {"\n": "\\n", "\r": "\\r", "\t": "\\t"}
 
 # Standard modules whose values hold no secret, so `str(value)` may be shown.
@@ -129,12 +127,12 @@ def _cut(text: str, *, limit: int = TEXT) -> str:
 
 def printable(text: str) -> str:
     """A text in which control characters, line ends and marks that reorder or hide text are escaped."""
-    return text if text.isascii() and text.isprintable() else _UNPRINTABLE.sub(_escaped, text)
+    return text if text.isascii() and text.isprintable() else replace_hidden(text, _escaped)
 
 
 def printable_json(text: str) -> str:
     """JSON text in which the same characters are escaped as JSON does it: its value is the same. Line ends stay."""
-    return _UNPRINTABLE.sub(_escaped_in_json, text)
+    return replace_hidden(text, _escaped_in_json)
 
 
 def printable_lines(text: str) -> str:
@@ -159,16 +157,15 @@ def _known(name: str) -> bool:
     return _SECRET_NAME.search(name) is not None
 
 
-def _escaped_in_json(found: re.Match[str]) -> str:
+def _escaped_in_json(char: str) -> str:
     # Outside of strings JSON has no such characters but line ends, which are its layout.
-    if (char := found[0]) in "\n\r\t":
+    if char in "\n\r\t":
         return char
     units = char.encode("utf-16-be", "surrogatepass").hex()
     return "".join(f"\\u{units[place : place + 4]}" for place in range(0, len(units), 4))
 
 
-def _escaped(found: re.Match[str]) -> str:
-    char = found[0]
+def _escaped(char: str) -> str:
     code = ord(char)
     return _SHORT.get(char) or (
         f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
@@ -17,12 +18,15 @@ from pathlib import Path
 from typing import Any
 
 from tests.attack.speaking.sockets import Place
-from tests.attack.trial import MissingFeature, NotTried
+from tests.attack.trial import MissingFeature, NotTried, Trial
 
 SERVERS = Path(__file__).parent / "servers"
 ROOT = Path(__file__).parents[2]
 START_SECONDS = 60.0
 MB = 1024 * 1024
+MAX_IDLE_SERVERS = 3
+BYTECODE = "ATTACK_BYTECODE"
+"""The variable that names a folder for the bytecode of all servers of a run: they start in two thirds of the time."""
 PEPPER = "the pepper of the attack suite, not a secret"
 
 
@@ -58,15 +62,38 @@ def namespace() -> tuple[str, ...]:
     return found
 
 
+# The mounts of this machine, each made read-only; those that cannot be are hidden by an empty one in memory.
+_READ_ONLY = """
+cut -d' ' -f2 /proc/self/mounts | while read -r place; do
+  mount -o remount,bind,ro "$place" 2>/dev/null || mount -t tmpfs -o ro none "$place" 2>/dev/null
+done
+if touch "$0" 2>/dev/null; then echo "$0 can be written" >&2; exit 1; fi
+exec "$@"
+"""
+
+
+@cache
+def read_only_machine() -> tuple[str, ...]:
+    """The command that runs another without a network, without a file that it could write, and alone: it sees no
+    other process that it could end. Raises MissingFeature where the system has no such thing."""
+    folders = ("/", "/tmp", "/var/tmp", "/dev/shm", "/run")
+    checks = " && ".join(f"! touch {folder}/pwn 2>/dev/null" for folder in folders)
+    found = (*namespace(), "--mount", "--pid", "--fork", "--kill-child", "sh", "-c", _READ_ONLY, str(Path(__file__)))
+    tried = subprocess.run([*found, "sh", "-c", checks], capture_output=True, text=True)
+    if tried.returncode:
+        raise MissingFeature(f"the machine cannot be made read-only for a process: {tried.stderr.strip()}")
+    return found
+
+
 class Served:
     """A server process: where it is, what it has marked, how large it is."""
 
-    def __init__(self, kind: Kind, folder: Path, environment: dict[str, str]) -> None:
+    def __init__(self, kind: Kind, folder: Path, environment: dict[str, str], python: Sequence[str]) -> None:
         self.kind, self.folder = kind, folder
         self._log = folder / "log"
         self.marks = folder / "marks"
         on = kind.on.replace("{folder}", str(folder))
-        command = [sys.executable, "-m", "defserve", "run", str(SERVERS / f"{kind.file}.py"), "--on", on, *kind.options]
+        command = [*python, "defserve", "run", str(SERVERS / f"{kind.file}.py"), "--on", on, *kind.options]
         env = {**environment, "ATTACK_MARKS": str(self.marks), "ATTACK_FOLDER": str(folder), **dict(kind.env)}
         with self._log.open("wb") as log:
             self.process = subprocess.Popen(
@@ -150,7 +177,8 @@ class Arena:
     def __init__(self) -> None:
         self._folder = tempfile.TemporaryDirectory(prefix="attack-")
         self.folder = Path(self._folder.name)
-        self._served: dict[Kind, Served] = {}
+        self._served: dict[tuple[Kind, str], Served] = {}
+        self._removal = ""
         self.used: set[Served] = set()
         self.grown = 0.0
         """MB by which a server had grown that was dropped during this attack."""
@@ -164,12 +192,31 @@ class Arena:
             "XDG_RUNTIME_DIR": str(self.folder / "run"),
             "DEFSERVE_KEYS_PEPPER": PEPPER,
             "PYTHONPATH": str(ROOT),
-            "PYTHONDONTWRITEBYTECODE": "1",
+            **(
+                {"PYTHONPYCACHEPREFIX": shared}
+                if (shared := os.environ.get(BYTECODE))
+                else {"PYTHONDONTWRITEBYTECODE": "1"}
+            ),
         }
+
+    @property
+    def python(self) -> list[str]:
+        """The start of a command that runs a module; in a control without the protection."""
+        return [sys.executable, "-m", *(["tests.attack.controls"] if self._removal else [])]
+
+    def remove(self, removal: str) -> None:
+        """From now on, start every process without this protection (`Control.name`)."""
+        self._removal = self.environment["ATTACK_WITHOUT"] = removal
+        for (kind, other), served in list(self._served.items()):
+            # A few stay: neighbours in the table often share a removal.
+            if other != removal and len(self._served) > MAX_IDLE_SERVERS:
+                served.stop()
+                del self._served[kind, other]
 
     def serve(self, kind: Kind, *, fresh: bool = False) -> Served:
         """A server of this kind, already running if another attack has used it."""
-        found = self._served.get(kind)
+        key = (kind, self._removal)
+        found = self._served.get(key)
         if found is not None and fresh:
             self.drop(found)
             found = None
@@ -177,7 +224,7 @@ class Arena:
             found = None
         if found is None:
             place = Path(tempfile.mkdtemp(prefix="server-", dir=self.folder))
-            found = self._served[kind] = Served(kind, place, self.environment)
+            found = self._served[key] = Served(kind, place, self.environment, self.python)
         if found not in self.used:
             found.begin_measuring()
             found.largest = 0.0
@@ -189,12 +236,27 @@ class Arena:
         self.grown = max(self.grown, served.growth, served.largest)
         self.used.discard(served)
         served.stop()
-        self._served = {kind: one for kind, one in self._served.items() if one is not served}
+        self._served = {key: one for key, one in self._served.items() if one is not served}
+
+    def expect_bounded(self, trial: Trial, most: float, *, wants_alive: bool = True) -> float | None:
+        """Whatever the attack was: the servers live, and have not grown by more MB than this. By how much they have."""
+        grown = self.grown or None
+        for served in list(self.used):
+            if not served.is_alive:
+                if wants_alive:
+                    trial.expect(False, f"{served.kind} has ended: {served.log.strip()[-200:]}")
+                continue
+            growth = max(served.growth, served.largest)
+            grown = max(grown or 0.0, growth)
+            if growth > most:
+                self.drop(served)
+                trial.expect(False, f"{served.kind} grew by {growth:.0f} MB, more than {most:.0f}")
+        return grown
 
     def command(self, *arguments: str, cwd: Path | None = None, **env: str) -> subprocess.CompletedProcess[str]:
         """Run the `defserve` command to its end."""
         return subprocess.run(
-            [sys.executable, "-m", "defserve", *arguments],
+            [*self.python, "defserve", *arguments],
             env={**self.environment, **env},
             cwd=cwd or self.folder,
             stdin=subprocess.DEVNULL,
@@ -204,10 +266,14 @@ class Arena:
         )
 
     def drive(self, script: str, given: object, *, without_network: bool = False, **env: str) -> Any:
-        """Run a script of `drivers/` with this as JSON on its input; what it prints, read as JSON."""
-        line = [sys.executable, "-m", f"tests.attack.drivers.{script}"]
+        """Run a script of `drivers/` with this as JSON on its input; what it prints, read as JSON.
+
+        Without a network, for scripts that run hostile code. Where a protection is missing, that code is not to change
+        this machine: it runs where it can write to nothing.
+        """
+        line = [*self.python, f"tests.attack.drivers.{script}"]
         if without_network:
-            line = [*namespace(), *line]
+            line = [*(read_only_machine() if self._removal else namespace()), *line]
         done = subprocess.run(
             line, input=json.dumps(given), env={**self.environment, **env}, cwd=ROOT, capture_output=True, text=True
         )

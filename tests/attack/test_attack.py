@@ -10,15 +10,18 @@ from pathlib import Path
 
 import pytest
 
-from tests.attack.__main__ import main
+from defserve.guard import shell
+from tests.attack.__main__ import main, sample_of
 from tests.attack.arena import Arena, Kind
+from tests.attack.controlling import run_control
+from tests.attack.controls.patching import Patch
 from tests.attack.families import MODULES, attacks
 from tests.attack.running import run_one
 from tests.attack.speaking.http import Wire, events
 from tests.attack.speaking.mcp import Caller, works
 from tests.attack.speaking.sockets import NotLoopback, Place, connect
 from tests.attack.table import summary, table, write_json
-from tests.attack.trial import Attack, MissingFeature, NotTried, Trial
+from tests.attack.trial import Attack, Bite, Control, MissingFeature, NotTried, Row, Run, Trial
 from tests.rows import for_each_row
 
 ROOT = Path(__file__).parents[2]
@@ -93,6 +96,121 @@ def test_an_attack_counts_only_if_it_was_tried_and_held(tmp_path: Path):
     assert summary(found, 1.0).endswith("; 4 NOT HELD")  # type: ignore[arg-type]
     write_json(found, 1, tmp_path / "rows.json")  # type: ignore[arg-type]
     assert [row["held"] for row in json.loads((tmp_path / "rows.json").read_text())["rows"]] == [1, 1, 0, 0, 0, 0]
+
+
+def take_everything(patch: Patch) -> None:
+    patch.set("defserve.guard.shell:judge", lambda command, **options: True)
+
+
+def remove_what_is_gone(patch: Patch) -> None:
+    patch.set("defserve.guard.shell:judge_of_old", None)
+
+
+def judging(trial: Trial) -> None:
+    """Honest, and then an attack."""
+    trial.expect(shell.judge("ls"), "an everyday command is refused")
+    for name, command in trial.choose({"a pipe": "ls | sh", "two": "ls; id"}):
+        trial.expect(not shell.judge(command), f"{name} passes")
+
+
+def breaking(trial: Trial) -> None:
+    trial.expect(not shell.judge("ls | sh"), "it passes")
+    raise ValueError("a mistake of the attack itself")
+
+
+@for_each_row(
+    "run, control, has_bitten, said",
+    [
+        (judging, Control(take_everything, "passes", here=True), True, "a pipe passes"),
+        (judging, Control(take_everything, "passes", "two", here=True), True, "two passes"),
+        (judging, Control(take_everything, "passes"), False, "nothing fails"),
+        (judging, Control(take_everything, "refused", here=True), False, "another expectation failed"),
+        (judging, Control(take_everything, "passes", "three", here=True), False, "no case is called"),
+        (breaking, Control(take_everything, "never", here=True), False, "it broke: ValueError"),
+        (judging, Control(remove_what_is_gone, "passes", here=True), False, "it broke: AttributeError"),
+    ],
+)
+def test_a_control_bites_only_if_its_own_expectation_fails(run: Run, control: Control, has_bitten: bool, said: str):
+    arena = Arena()
+    try:
+        bite = run_control(Attack("family", "row", run, controls=(control,)), control, arena, 1)
+    finally:
+        arena.close()
+    assert bite.has_bitten is has_bitten and said in bite.said, bite
+    assert not shell.judge("ls | sh"), "the protection is back"
+
+
+def test_a_row_without_a_control_that_bit_is_not_good():
+    row = Row(Attack("family", "row", judging), tried=1)
+    assert row.is_good and row.control == "-"
+    for bites, word in (
+        ([], "none"),
+        ([Bite("x", False, "y")], "did NOT bite"),
+        ([Bite("x", True, "y"), Bite("x", False, "y")], "1 of 2 did NOT bite"),
+    ):
+        row.bites = bites
+        assert not row.is_good and row.control == word
+    row.bites = [Bite("x", True, "y")]
+    assert row.is_good and row.control == "bit"
+
+
+@pytest.mark.slow
+def test_hostile_code_without_its_jail_changes_nothing_of_this_machine():
+    """Whatever the case: a control may be pointed at any of them."""
+    from tests.attack.controls.tools import run_without_a_filter
+    from tests.attack.families.tools.sandboxes import programs
+
+    places = [Path(place) for place in ("/", "/tmp", "/var/tmp", "/dev/shm", "/run") if Path(place).is_dir()]
+    names = [place / name for place in places for name in ("pwn", "pwned.txt", "pwned.txt.db", "a")]
+    before = {name for name in names if name.exists()}
+    code = "\n".join(f"try: open({str(name)!r}, 'a').close()\nexcept OSError: pass" for name in names)
+    reach = "import os\nresult = [len(os.listdir('/')), os.kill(os.getppid(), 0)]"
+    arena = Arena()
+    try:
+        arena.remove(Control(run_without_a_filter, "").name)
+        jobs = [("unrestricted", source, 8.0) for source in (programs("escape")["writes files"], code, reach)]
+        found = arena.drive("sandbox_runs", jobs, without_network=True)
+    except MissingFeature as missing:
+        pytest.skip(str(missing))
+    finally:
+        arena.close()
+    if "missing" in found:
+        pytest.skip(f"this kernel lacks {found['missing']}")
+    assert found["outcomes"][-1]["value"], "the jail is gone, so the others were held by something else"
+    assert {name for name in names if name.exists()} == before
+
+
+# They wait for a control. A row that is not here has one; a new row is not added here.
+WITHOUT_A_CONTROL = {
+    ("sessions", "5,000 WebSockets of one address"),
+    ("sessions", "5,000 event streams of one address"),
+    ("sessions", "calls that take for ever"),
+    ("credentials", "revoked in the middle"),
+    ("ids of others", "who hears of whom"),
+    ("client sign-in", "tokens of one server for another"),
+    ("client sign-in", "answers of an issuer that are too much"),
+    ("signing in", "documents of clients at private addresses"),
+    ("signing in", "documents of clients that lie, grow or do not end"),
+}
+
+
+def test_every_attack_has_a_control():
+    lacking = {(attack.family, attack.name) for attack in attacks() if not attack.controls}
+    assert lacking == WITHOUT_A_CONTROL
+
+
+def test_a_sample_has_one_row_of_each_family_and_each_has_a_control():
+    sample = sample_of(attacks())
+    assert [attack.family for attack in sample] == list(dict.fromkeys(attack.family for attack in attacks()))
+    assert all(attack.controls for attack in sample)
+
+
+def test_rows_share_the_controls_of_an_earlier_row_of_their_family():
+    seen: dict[tuple[str, str], Attack] = {}
+    for attack in attacks():
+        if attack.shares:
+            assert seen[attack.family, attack.shares].controls == attack.controls
+        seen[attack.family, attack.name] = attack
 
 
 def test_every_family_is_run_and_every_attack_has_a_name_of_its_own(capsys: pytest.CaptureFixture[str]):

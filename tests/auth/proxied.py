@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -20,6 +20,11 @@ from tests.auth.web import stateless
 URL = "https://tools.example.com/mcp"
 SITE = "https://tools.example.com"
 CIMD = "https://app.example/client.json"
+
+
+def everything(claims: Mapping[str, Any]) -> list[str]:
+    """A rule that gives every optional scope of these tests."""
+    return ["a", "b", "more", "notes:write"]
 
 
 async def documents(url: str) -> bytes:

@@ -57,7 +57,7 @@ def keys(request: pytest.FixtureRequest, tmp_path: Path, clock: Clock) -> ApiKey
         "memory": MemoryStore(),
         "sqlite": f"sqlite:///{tmp_path / 'keys.db'}",
     }[request.param]
-    return ApiKeys(store, pepper=PEPPER, clock=clock)
+    return ApiKeys(store, pepper=PEPPER, server="notes", clock=clock)
 
 
 # -- keys ------------------------------------------------------------------------------------------------
@@ -609,4 +609,4 @@ async def test_a_running_call_ends_with_the_key_in_its_message() -> None:
 
 @pytest.mark.parametrize("address", ["redis://h", "rediss://h", "redis+unix:///h", "redis+sentinel://h:26379/main/0"])
 def test_keys_are_kept_in_any_redis(address: str) -> None:
-    assert type(ApiKeys(address, pepper=PEPPER)._store).__name__ == "RedisStore"
+    assert type(ApiKeys(address, pepper=PEPPER)._store.raw).__name__ == "RedisStore"

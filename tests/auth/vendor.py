@@ -33,6 +33,12 @@ class FakeVendor:
         """Claims of the ID token that are changed; None leaves one out."""
         self.metadata: dict[str, Any] = {"authorization_response_iss_parameter_supported": True}
         self.is_shut = False
+        self.lacks: set[str] = set()
+        """What its token endpoint leaves out: `refresh_token`, or the `id_token` of a renewal."""
+        self.away: set[str] = set()
+        """Paths that do not answer at the moment."""
+        self.mistakes: list[Exception] = []
+        """What `answer` raised. To who asked it looks like a connection that broke, and a test may take it for more."""
 
     def sign_in(self, url: str) -> str:
         """A browser comes with this URL, and its user signs in. Returns where the browser is sent."""
@@ -48,7 +54,7 @@ class FakeVendor:
 
     def answer(self, request: HttpRequest) -> HttpAnswer:
         self.asked.append(request)
-        if self.is_shut:
+        if self.is_shut or urlsplit(request.url).path in self.away:
             return HttpAnswer(503, {}, b"")
         match urlsplit(request.url).path:
             case "/.well-known/openid-configuration":
@@ -78,22 +84,26 @@ class FakeVendor:
             if form["refresh_token"] not in self.refresh_tokens:
                 return _json({"error": "invalid_grant"}, 400)
             self.refresh_tokens.discard(form["refresh_token"])
-            return _json(self._tokens())
+            return _json({**self._tokens(), **({} if "id_token" in self.lacks else self._id_token(None))})
         asked = self.codes.pop(form["code"], None)
         if asked is None or asked["redirect_uri"] != form["redirect_uri"]:
             return _json({"error": "invalid_grant"}, 400)
         made = urlsafe_b64encode(sha256(form["code_verifier"].encode()).digest()).rstrip(b"=").decode()
         if made != asked["code_challenge"]:
             return _json({"error": "invalid_grant"}, 400)
+        return _json({**self._tokens(), **self._id_token(asked.get("nonce"))})
+
+    def _id_token(self, nonce: str | None) -> dict[str, Any]:
         now = int(time.time())
-        claims = {"iss": self.issuer, "aud": CLIENT_ID, "exp": now + 300, "iat": now, "nonce": asked.get("nonce")}
+        claims = {"iss": self.issuer, "aud": CLIENT_ID, "exp": now + 300, "iat": now, "nonce": nonce}
         said = {name: value for name, value in {**claims, **self.user, **self.claims}.items() if value is not None}
-        return _json({**self._tokens(), "id_token": signed(said, key=KEY, headers={"kid": "v"})})
+        return {"id_token": signed(said, key=KEY, headers={"kid": "v"})}
 
     def _tokens(self) -> dict[str, Any]:
         token = f"vendor-refresh-{len(self.asked)}"
         self.refresh_tokens.add(token)
-        return {"access_token": f"vendor-access-{len(self.asked)}", "refresh_token": token, "token_type": "Bearer"}
+        tokens = {"access_token": f"vendor-access-{len(self.asked)}", "refresh_token": token, "token_type": "Bearer"}
+        return {name: value for name, value in tokens.items() if name not in self.lacks}
 
 
 def _json(fields: dict[str, Any], status: int = 200) -> HttpAnswer:
@@ -102,7 +112,7 @@ def _json(fields: dict[str, Any], status: int = 200) -> HttpAnswer:
 
 @contextmanager
 def vendor_at_address() -> Iterator[FakeVendor]:
-    """A vendor that other processes reach, on a port of its own."""
+    """A vendor that other processes reach, on a port of its own. Raises RuntimeError at its end if it broke itself."""
     vendor = FakeVendor()
 
     class Handler(http.server.BaseHTTPRequestHandler):
@@ -114,7 +124,11 @@ def vendor_at_address() -> Iterator[FakeVendor]:
             self._reply(HttpRequest(self.path, dict(parse_qsl(form))))
 
         def _reply(self, request: HttpRequest) -> None:
-            answer = vendor.answer(request)
+            try:
+                answer = vendor.answer(request)
+            except Exception as mistake:
+                vendor.mistakes.append(mistake)
+                raise
             self.send_response(answer.status)
             for name, value in answer.headers.items():
                 self.send_header(name, value)
@@ -133,3 +147,5 @@ def vendor_at_address() -> Iterator[FakeVendor]:
         finally:
             server.shutdown()
             thread.join()
+    if vendor.mistakes:
+        raise RuntimeError("the vendor of the test is broken") from vendor.mistakes[0]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qsl, urlencode, urlsplit
 
 import httpx2
@@ -30,7 +30,8 @@ def server() -> Iterator[str]:
 
         def make(url: str) -> OAuthProxy:
             made = {"issuer": vendor.issuer, "client_id": CLIENT_ID, "client_secret": CLIENT_SECRET}
-            return OAuthProxy("oidc", url=url, allow="*", optional_scopes=["notes:write"], **made)
+            more: dict[str, Any] = {"optional_scopes": ["notes:write"], "scopes_for": lambda claims: ["notes:write"]}
+            return OAuthProxy("oidc", url=url, allow="*", **more, **made)
 
         with served(make, "127.0.0.1") as url:
             yield url.removesuffix("/mcp")

@@ -212,7 +212,7 @@ def test_a_person_is_asked_once_and_sees_the_arguments(defserve: Run, todo: str,
     code, out, err = defserve("call", todo, "clear", "folder=attic")
     assert (code, out) == (0, "cleared\n")
     asked = "  folder: attic [y/N] "
-    assert err == f"\nRun Clear it all?\n{asked}  type y or n\n{asked}"
+    assert err == f"\nRun clear?\n{asked}  type y or n\n{asked}"
 
 
 def test_nobody_is_asked_about_a_call_whose_arguments_are_misnamed(
@@ -286,7 +286,7 @@ def test_an_answer_has_to_be_json(defserve: Run, text: str):
 
 def test_what_a_person_declined_is_said_to_them(defserve: Run, folder: Path, person: Callable[..., None]):
     (folder / "todo.py").write_text(TODO.format(confirm="auto"))
-    person("y\n", "\n")
+    person("y\n", "\n", "/decline\n")
     assert defserve("call", "todo.py", "rename").err.endswith("error: you declined: The new name?\n")
 
 

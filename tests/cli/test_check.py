@@ -44,7 +44,7 @@ def write(folder: Path, text: str) -> str:
 def test_nothing_wrong_is_0_and_says_what_the_list_costs(defserve: Run, folder: Path):
     code, out, err = defserve("check", write(folder, CLEAN), "--strict")
     assert (code, err) == (0, "")
-    assert out == "no problems; 1 tool, about 32 tokens in every request (characters/4)\n"
+    assert out == "no problems; 1 tool, about 36 tokens in every request (characters/4)\n"
 
 
 def test_a_list_that_is_searched_does_not_cost_every_request(defserve: Run, folder: Path):

@@ -103,3 +103,49 @@ def test_the_version_names_what_it_runs_on(defserve: Run):
     assert defserve("version").out.startswith(f"defserve {VERSION}, {platform.python_implementation()} ")
     about = json.loads(defserve("version", "--json").out)
     assert (about["defserve"], about["python"]) == (VERSION, platform.python_version())
+
+
+def test_the_sets_that_hosts_switch_off_by_default_are_told(defserve: Run, folder: Path):
+    (folder / "memory.py").write_text(
+        """from defserve import Server, Turn
+server = Server("memory")
+usual = server.feature_set("memory.usual", "Retrieve")
+special = server.feature_set("memory.special", "Retrieve")
+@usual.before_inference
+def recall(turn: Turn) -> str:
+    return "tea"
+@special.before_inference(positions=["system"])
+def rule(turn: Turn) -> str:
+    return "tea"
+"""
+    )
+    told = found(defserve, "memory.py")
+    assert {name: each["state"] for (_, name), each in told.items()} == {
+        "memory.usual": "ok",
+        "memory.special": "missing",
+    }
+    special = told["feature sets", "memory.special"]
+    assert "inject.system" in special["about"] and special["fix"]
+    (folder / "plain.py").write_text("from defserve import Server\nserver = Server('plain')\n")
+    assert "no feature sets" in defserve("doctor", "plain.py").out
+    assert defserve("doctor", "missing.py").code == 1
+
+
+@pytest.mark.parametrize(
+    ("variables", "state"),
+    [
+        ({}, "unused"),
+        ({"DEFSERVE_SECRET": "s" * 32}, "missing"),
+        ({"DEFSERVE_SECRET": "s" * 32, "DEFSERVE_NAMESPACE": "staging"}, "ok"),
+    ],
+)
+def test_two_deployments_of_one_name_are_told_that_they_need_a_namespace(
+    variables: dict[str, str], state: str, monkeypatch: pytest.MonkeyPatch
+):
+    for name in ("DEFSERVE_SECRET", "DEFSERVE_NAMESPACE"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    found = doctor._namespace()
+    assert found.state == state and "DEFSERVE_NAMESPACE" in found.about
+    assert ("DEFSERVE_NAMESPACE" in found.fix) == (state == "missing")

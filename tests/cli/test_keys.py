@@ -61,8 +61,14 @@ def test_a_key_is_revoked_by_its_id_or_by_the_whole_of_it(defserve: Run):
 
 def test_keys_may_be_in_a_store(defserve: Run, folder: Path):
     store = f"sqlite:///{folder / 'keys.db'}"
-    assert defserve("keys", "create", "alice", "--no-tools", "--store", store).code == 0
+    refused = defserve("keys", "create", "alice", "--no-tools", "--store", store)
+    assert refused.code != 0 and "name it: --server NAME" in refused.err
+    assert defserve("keys", "list", "--store", store).out == "There are no keys.\n"
+    assert defserve("keys", "create", "alice", "--no-tools", "--store", store, "--server", "notes").code == 0
     assert "alice" in defserve("keys", "list", "--store", store).out
+    assert defserve("keys", "list", "--store", store, "--server", "payroll").out == "There are no keys.\n"
+    assert defserve("keys", "create", "bob", "--no-tools", "--store", store, "--server", "payroll").code == 0
+    assert "values of 2 servers: name=notes, name=payroll" in defserve("keys", "list", "--store", store).err
     assert not Path("keys.json").exists()
 
 

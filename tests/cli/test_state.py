@@ -15,7 +15,7 @@ from defserve.protocols.mcp.asking.server_secret import VARIABLE
 from defserve.stores.checkpoints.secret import checkpoint_secret
 from defserve.stores.checkpoints.store import OPAQUE, CheckpointStore
 from defserve.stores.checkpoints.tree import Checkpoint, TreeKey
-from defserve.stores.open import open_store
+from defserve.stores.identity import ServerIdentity, server_store
 from tests.cli.running import Outcome, Run
 
 ALICE, BOB = TreeKey("notes.edit", "alice"), TreeKey("notes.edit", "bob")
@@ -31,8 +31,9 @@ class Kept:
         asyncio.run(self._fill(server_secret))
 
     async def _fill(self, server_secret: bytes | None) -> None:
-        store = open_store(self.address)
-        secret = await checkpoint_secret(store, server_secret)
+        identity = ServerIdentity("name", "notes")
+        store = server_store(self.address, identity)
+        secret = await checkpoint_secret(store, server_secret, identity)
         long_ago = CheckpointStore(store, secret=secret, clock=lambda: time.time() - 1_000_000)
         trees = CheckpointStore(store, secret=secret)
         for text in "abc":
@@ -198,7 +199,7 @@ def test_owners_cannot_write_on_the_terminal(defserve: Run, tmp_path: Path):
     address = f"sqlite:///{tmp_path / 's.db'}"
 
     async def fill() -> None:
-        store = open_store(address)
+        store = server_store(address, ServerIdentity("name", "notes"))
         trees = CheckpointStore(store, secret=b"s" * 32)
         await trees.commit(await trees.hold(TreeKey("a", "x\x1b[2J\n")), {"a": 1})
         await store.close()
@@ -320,3 +321,99 @@ def test_a_content_that_cannot_be_read_changes_nothing(
 def test_a_tree_that_is_not_there_is_met_with_the_nearest(defserve: Run, kept: Kept):
     assert "did you mean 'notes.edit'?" in defserve("state", "show", kept.address, "--set", "note.edit").err
     assert "did you mean 'alice'?" in defserve("state", "show", kept.address, "--owner", "alcie").err
+
+
+# -- whether it is proved --------------------------------------------------------------------------------
+
+
+def heads(defserve: Run, kept: Kept) -> dict[str, Any]:
+    """What `show` says of each tree's head."""
+    trees = shown(defserve("state", "show", kept.address, "--json"))
+    return {
+        tree["featureSet"] + " " + tree["owner"]: next(at for at in tree["checkpoints"] if at["id"] == tree["head"])
+        for tree in trees
+    }
+
+
+def test_a_branch_inherits_its_proof_and_a_file_has_none(defserve: Run, kept: Kept, tmp_path: Path):
+    (file := tmp_path / "content.json").write_text('{"notes": ["mended"]}')
+    assert defserve("state", "branch", kept.address, kept.ids["a"]).code == 0
+    assert heads(defserve, kept)["notes.edit alice"]["proved"] is True
+    outcome = defserve("state", "branch", kept.address, kept.ids["a"], "--content", str(file))
+    assert outcome.code == 0 and "defserve state trust" in outcome.out + outcome.err
+    unproved = heads(defserve, kept)["notes.edit alice"]
+    assert unproved["proved"] is False
+    assert defserve("state", "branch", kept.address, unproved["id"]).code == 0
+    assert heads(defserve, kept)["notes.edit alice"]["proved"] is False
+    exported = [json.loads(line) for line in defserve("state", "export", kept.address).out.splitlines()]
+    assert {line["id"]: line["proved"] for line in exported}[unproved["id"]] is False
+
+
+def test_only_the_operator_can_say_that_a_state_is_good(defserve: Run, kept: Kept, tmp_path: Path):
+    (file := tmp_path / "content.json").write_text('{"notes": ["mended"]}')
+    defserve("state", "branch", kept.address, kept.ids["a"], "--content", str(file))
+    before = heads(defserve, kept)["notes.edit alice"]
+    (row,) = shown(defserve("state", "trust", kept.address, "--json"))
+    assert row["before"] == before["id"]
+    after = heads(defserve, kept)["notes.edit alice"]
+    assert (after["proved"], after["parent"], after["id"]) == (True, before["id"], row["head"])
+    assert shown(defserve("state", "show", kept.address, after["id"], "--json"))["content"] == {"notes": ["mended"]}
+    assert "nothing to do" in defserve("state", "trust", kept.address).out
+    assert defserve("state", "verify", kept.address).code == 0
+    assert "is trusted" in defserve("state", "trust", kept.address, before["id"]).out
+
+
+def test_trust_needs_the_secret_of_the_server(
+    defserve: Run, kept: Kept, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    (file := tmp_path / "content.json").write_text("{}")
+    defserve("state", "branch", kept.address, kept.ids["a"], "--content", str(file))
+    monkeypatch.setenv(VARIABLE, "another secret, of another server")
+    code, _, err = defserve("state", "trust", kept.address)
+    assert code == 1 and "secret" in err and VARIABLE in err
+
+
+def test_what_0_1_0_kept_is_trusted_when_an_operator_says_so(
+    defserve: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.delenv(VARIABLE, raising=False)
+    old = Path(__file__).parents[1] / "stores" / "formats" / "0.1.0" / "store.db"
+    (path := tmp_path / "store.db").write_bytes(old.read_bytes())
+    path.chmod(0o600)
+    assert defserve("state", "adopt", f"sqlite:///{path}", "--server", "notes").code == 0
+    (row,) = shown(defserve("state", "trust", f"sqlite:///{path}", "--set", "notes.draw", "--json"))
+    trees = shown(defserve("state", "show", f"sqlite:///{path}", "--set", "notes.draw", "--json"))
+    assert [at["id"] for at in trees[0]["checkpoints"] if at["proved"]] == [row["head"]]
+
+
+# -- what names no server --------------------------------------------------------------------------------
+
+
+def test_what_0_1_0_kept_is_given_to_a_server(defserve: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.delenv(VARIABLE, raising=False)
+    path = tmp_path / "store.db"
+    path.write_bytes((Path(__file__).parents[1] / "stores" / "formats" / "0.1.0" / "store.db").read_bytes())
+    path.chmod(0o600)
+    refused = defserve("state", "list", f"sqlite:///{path}")
+    assert refused.code != 0 and "defserve state adopt STORE --server NAME" in refused.err
+    assert "required: --server" in defserve("state", "adopt", f"sqlite:///{path}").err
+    given = shown(defserve("state", "adopt", f"sqlite:///{path}", "--server", "namespace=staging", "--json"))
+    assert given["server"] == "namespace=staging" and given["spaces"] > 2
+    assert "intact:" in defserve("state", "verify", f"sqlite:///{path}").out
+    again = defserve("state", "adopt", f"sqlite:///{path}", "--server", "notes")
+    assert again.code != 0 and "has nothing of defserve 0.1.0" in again.err
+
+
+def test_the_state_of_several_servers_is_looked_at_one_by_one(defserve: Run, kept: Kept):
+    async def fill() -> None:
+        store = server_store(kept.address, ServerIdentity("name", "payroll"))
+        trees = CheckpointStore(store, secret=b"s" * 32)
+        await trees.commit(await trees.hold(TreeKey("salaries", "eve")), {"a": 1})
+        await store.close()
+
+    asyncio.run(fill())
+    refused = defserve("state", "list", kept.address)
+    assert refused.code != 0 and "values of 2 servers: name=notes, name=payroll" in refused.err
+    (row,) = shown(defserve("state", "list", kept.address, "--server", "payroll", "--json"))
+    assert row["featureSet"] == "salaries"
+    assert len(shown(defserve("state", "list", kept.address, "--server", "notes", "--json"))) == 3

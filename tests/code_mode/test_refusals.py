@@ -290,8 +290,8 @@ async def test_a_question_of_a_tool_that_nobody_can_answer_is_an_exception():
 @pytest.mark.parametrize("version", ERAS)
 async def test_keys_that_come_in_messages_name_what_code_may_call(version: str, tmp_path: Path):
     keys, ran = ApiKeys(f"sqlite:///{tmp_path / 'keys.db'}", pepper="p" * 32), list[str]()
-    token, _ = await keys.create("alice", permissions=["ToolInvoke(run_code)", "ToolInvoke(look)"], per_minute=3)
     server = made(ran, auth=Auth(keys, in_messages=True))
+    token, _ = await keys.create("alice", permissions=["ToolInvoke(run_code)", "ToolInvoke(look)"], per_minute=3)
     async with raw(server, version) as peer:
 
         async def tried(code: str) -> Json:

@@ -360,7 +360,7 @@ def test_the_queue_is_bounded_in_number_and_bytes_where_nobody_stops_reading():
         for id in range(1, 4):
             assert talk.call(id, "wait") == []
         (reply,) = talk.call(4, "wait")
-        assert (reply["id"], reply["error"]["code"]) == (4, -32029)
+        assert (reply["id"], reply["error"]["code"]) == (4, -32603)
         assert reply["error"]["data"]["limit"] == "in_flight" and reply["error"]["data"]["retry_after_ms"] == 1000
 
 

@@ -88,7 +88,8 @@ async def carry_out(process: asyncio.subprocess.Process, url: str) -> None:
         assert await in_session.call("worker") != 0  # the session outlives the worker that opened it
         assert "done" in str(await task.result())
     assert await fetched(url, "/readyz/group") == (200, "3 of 3 workers ready")
-    assert (await fetched(url, "/metrics"))[0] == 403
+    for spelled in ("/metrics", "/metrics/", "/%6detrics/"):
+        assert (await fetched(url, spelled))[0] == 403
 
 
 async def fetched(url: str, path: str) -> tuple[int, str]:

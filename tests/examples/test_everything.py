@@ -40,7 +40,7 @@ async def test_tools_show_title_annotations_icons_and_meta(connect_to: ConnectTo
         assert roll["annotations"] == {"readOnlyHint": True, "openWorldHint": False}
         assert roll["icons"] == [{"src": "https://example.com/die.png"}]
         assert roll["_meta"]["example.com/fair"] is True
-        assert roll["inputSchema"] == {"type": "object", "additionalProperties": False}
+        assert roll["inputSchema"] == {"type": "object", "properties": {}, "additionalProperties": False}
         seconds = tools["sleep"]["inputSchema"]["properties"]["seconds"]
         assert seconds == {"type": "number", "minimum": 0, "maximum": 60, "description": "How long"}
         # Injected parameters are nobody's business.

@@ -21,7 +21,7 @@ def kept_in(store: str, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("kept_in")
 @pytest.mark.req("MCPL-8.3", "MCPL-8.4", "MCPL-8.5", "MCPL-8.6")
 async def test_checkpoints_are_names_and_a_rollback_undoes_what_it_can(connect_to: ConnectTo):
-    async with connect_to("git_like", capabilities=MCPL) as client:
+    async with connect_to("git_like", known=True, capabilities=MCPL) as client:
 
         async def commit(message: str, **fields: Any) -> dict[str, Any]:
             result = await client.call_raw("git_commit", {"message": message}, fields=fields)

@@ -34,6 +34,7 @@ async def called(http: httpx2.AsyncClient, tokens: dict[str, Any], tool: str, **
 
 async def test_a_user_of_github_signs_in_and_then_once_more_to_write(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("GITHUB_USERS", "octocat")
+    monkeypatch.setenv("GITHUB_WRITERS", "octocat")
     importlib.reload(signing_in)
     github = GitHub()
     monkeypatch.setattr(signing_in.auth.site._signing_in._login, "_send", github.send)  # type: ignore[union-attr]

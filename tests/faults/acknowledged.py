@@ -9,6 +9,7 @@ import jsonpatch
 
 from defserve.stores.checkpoints.secret import stored_checkpoint_secret
 from defserve.stores.checkpoints.store import CheckpointStore
+from defserve.stores.identity import ServerStore, choose_server
 from defserve.stores.open import open_store
 from tests.faults.notebook import Notebook
 from tests.faults.process import Broken, Json, complaint
@@ -102,7 +103,8 @@ class Acknowledged:
 
     async def check_all(self, address: str) -> None:
         """Every checkpoint, in the store itself. Raises Broken."""
-        store = open_store(address)
+        raw = open_store(address)
+        store = ServerStore(raw, await choose_server(raw, None))
         try:
             trees = CheckpointStore(store, secret=await stored_checkpoint_secret(store) or b"")
             (key,) = await trees.list_trees()

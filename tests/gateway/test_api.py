@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -13,7 +14,7 @@ from defserve.gateway import api, issued
 from defserve.gateway.config import read
 from defserve.gateway.issued import GuestRules, IssuedTokens
 from defserve.gateway.policy import FirstMatchPolicy, ParticipantEntry, StaticPolicy
-from defserve.gateway.topic import HISTORY_BYTES, GatewayTopic
+from defserve.gateway.topic import HISTORY_BYTES, GatewayTopic, TopicMember
 from tests.gateway.topics import CONFIG, Running, eventually, gateway, tool_call
 from tests.rows import for_each_row
 
@@ -98,6 +99,35 @@ async def test_what_is_refused_is_not_history_and_history_ends_with_its_topic():
             assert [one["kind"] for one in body["history"]] == ["chat"]
         await eventually(lambda: not running.gateway.topics)
         assert await ask(running, "/v0.1/topics/demo/history", **ADMIN) == (200, {"history": []})
+
+
+async def test_a_participant_reads_how_much_it_has_sent_in_this_minute():
+    async with gateway() as running:
+        path = "/v0.1/topics/demo/rate-limit"
+        assert (await ask(running, path, **ADMIN))[0] == 404
+        assert (await ask(running, path))[0] == 401
+        assert (await ask(running, path, authorization="Bearer wrong"))[0] == 403
+        async with running.joined("admin") as admin, running.joined("agent"):
+            for kind, payload in (("chat", {"text": "hi"}), ("mcp/request:ping", tool_call())):
+                await admin.say(kind, payload)
+            await admin.is_well()  # a chat
+            status, told = await ask(running, path, **ADMIN)
+            assert status == 200 and told.keys() == {"messages", "chatMessages", "resetTime"}
+            assert (told["messages"], told["chatMessages"]) == (3, 2)
+            ends = datetime.fromisoformat(told["resetTime"])
+            assert timedelta(0) < ends - datetime.now(UTC) <= timedelta(seconds=60)
+            assert (await ask(running, path, authorization="Bearer t-agent"))[1]["messages"] == 0
+            assert (await running.http("POST", path, {}, **ADMIN))[0] == 405
+
+
+def test_messages_are_counted_by_the_minute():
+    member = GatewayTopic("demo")
+    window = TopicMember.__new__(TopicMember)
+    window.topic, window.messages, window.chat_messages, window.window_ends = member, 5, 2, 160.0
+    window.begin_window(159.9)
+    assert (window.messages, window.window_ends) == (5, 160.0)
+    window.begin_window(160.0)
+    assert (window.messages, window.chat_messages, window.window_ends) == (0, 0, 220.0)
 
 
 def test_history_is_bounded_in_messages_and_in_bytes():

@@ -73,3 +73,20 @@ def test_a_server_comes_back_with_a_url_that_takes_no_place():
     url = "mcpx+ws://127.0.0.1:1/ws?topic=demo"
     placed = topics.place(server.composition, server.mcp, None, server.mcpx.new_carrier(), url, "t")
     assert placed.return_url == f"ws://127.0.0.1:1/ws?topic=demo&{WAIT}"
+
+
+async def test_a_server_that_has_joined_says_where_and_as_whom(capsys: pytest.CaptureFixture[str]):
+    from defserve.serving import topics
+
+    server = fresh("hello")
+    async with gateway() as running:
+        url = f"mcpx+{running.topic()}"
+        for is_announced in (False, True):
+            carrier = server.mcpx.new_carrier()
+            place = topics.place(
+                server.composition, server.mcp, None, carrier, url, "t-worker", is_announced=is_announced
+            )
+            async with outbound(place):
+                told = capsys.readouterr()
+            line = f"defserve: joined the topic 'demo' at 127.0.0.1:{running.port} as 'worker'\n"
+            assert (told.out, told.err) == ("", line if is_announced else "")

@@ -8,7 +8,9 @@ import httpx2
 import pytest
 
 from defserve import Context, Server, ToolError
-from defserve.auth import StaticTokens
+from defserve.auth import ApiKeys, Auth, Principal, StaticTokens
+from defserve.auth.local_token.verifier import with_local_token
+from defserve.auth.permissions import KeyHolder, scopes_of
 from defserve.errors import UsageError
 from defserve.observing.metrics import BUCKETS, Metrics, labels
 from tests.raw import HANDSHAKE, STATELESS, raw, turns
@@ -85,11 +87,49 @@ async def test_without_the_option_there_are_none():
         assert (await http.get("/metrics")).status_code == 404
 
 
-async def test_where_tokens_are_wanted_the_metrics_want_one():
-    server = Server("shop", auth=StaticTokens({"letmein": "ada"}))
+async def test_where_tokens_are_wanted_the_metrics_want_one_with_their_own_right():
+    names = ["plain", "tools", "reader", "admin", "writer"]
+    scopes = [[], ["tool:invoke:*", "tools:list"], ["metrics:read"], ["admin:read"], ["admin:write"]]
+    holders = {name: Principal(name, frozenset(given)) for name, given in zip(names, scopes, strict=True)}
+    server = Server("shop", auth=StaticTokens(holders))
     async with client(server, metrics=True) as http:
         assert (await http.get("/metrics")).status_code == 401
-        assert (await http.get("/metrics", headers={"authorization": "Bearer letmein"})).status_code == 200
+        found = {name: await http.get("/metrics", headers={"authorization": f"Bearer {name}"}) for name in names}
+    statuses = {name: answer.status_code for name, answer in found.items()}
+    assert statuses == {"plain": 403, "tools": 403, "reader": 200, "admin": 200, "writer": 403}
+    assert 'scope="metrics:read"' in found["plain"].headers["www-authenticate"]
+    assert "defserve_" not in found["plain"].text
+
+
+async def test_a_key_needs_the_permission_for_metrics_and_otherwise_learns_no_names():
+    keys = ApiKeys("memory:", pepper="p" * 32)
+    server = Server("shop", auth=keys, extensions=[found := Metrics()])
+
+    @server.tool
+    def secret_plan() -> str:
+        return "x"
+
+    found.calls[("secret_plan", "ok")] = 1
+    given = {"ToolInvoke(buy)": 403, "ToolsListAll": 403, "ToolRead(*)": 403, "AdminWrite": 403}
+    async with client(server, metrics=True) as http:
+        for permission, status in {**given, "MetricsRead": 200, "AdminRead": 200}.items():
+            token = (await keys.create("ada", permissions=[permission])).token
+            answer = await http.get("/metrics", headers={"authorization": f"Bearer {token}"})
+            assert answer.status_code == status, permission
+            assert ("secret_plan" in answer.text) is (status == 200)
+
+
+async def test_the_right_to_read_metrics_gives_no_tool():
+    holder = KeyHolder("prometheus", scopes_of(["MetricsRead"]))
+    assert not holder.may_read("buy") and not holder.may_invoke("buy")
+
+
+async def test_who_runs_the_server_needs_no_further_right_for_its_metrics():
+    server = Server("shop", auth=with_local_token("k" * 43, Auth(StaticTokens({"plain": "ada"}))))
+    async with client(server, metrics=True) as http:
+        for token, status in (("k" * 43, 200), ("plain", 403), ("x" * 43, 401)):
+            answer = await http.get("/metrics", headers={"authorization": f"Bearer {token}"})
+            assert answer.status_code == status
 
 
 async def test_they_cannot_be_asked_for_once_the_server_serves():

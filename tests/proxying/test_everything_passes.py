@@ -150,7 +150,7 @@ async def test_questions_are_answered_and_the_tool_of_a_session_runs_once(joined
     before = await of_backend(client, "runs")
     joined.asked.clear()
     assert await client.call("e_order") == "5 red"
-    assert joined.asked == ["Which size?", "Which colour?"]
+    assert joined.asked == ["Server 'e' asks: Which size?", "Server 'e' asks: Which colour?"]
     # A stateless server runs its own functions again; in a session the call waits.
     assert await of_backend(client, "runs") - before == (1 if joined.back == "handshake" else 3)
 

@@ -144,7 +144,7 @@ async def test_of_a_batch_what_does_not_fit_into_the_queue_is_refused():
         replies = json.loads(await peer.link.receive())
     assert [reply["id"] for reply in replies if "result" in reply] == list(range(100, 105))
     refused = {reply["error"]["code"]: reply["id"] for reply in replies if "error" in reply}
-    assert len(replies) == 100 and refused == {-32029: 199}
+    assert len(replies) == 100 and refused == {-32603: 199}
 
 
 async def test_cancelling_a_call_that_waits_ends_it_without_a_reply():
@@ -181,7 +181,7 @@ async def test_where_every_call_waits_for_the_peer_the_excess_is_refused_and_its
         async with asyncio.timeout(30):  # nothing may wait for a reader that never comes
             ids = [await peer.begin("tools/call", {"name": "ask", "arguments": {"n": n}}) for n in range(100)]
             refused = await peer.reply_to(ids[-1])
-        assert refused["error"]["code"] == -32029 and refused["error"]["data"]["limit"] == "in_flight_total"
+        assert refused["error"]["code"] == -32603 and refused["error"]["data"]["limit"] == "in_flight_total"
         questions = [message for message in peer.heard if message.get("method") == "elicitation/create"]
         assert len(questions) == 8
         result = {"action": "accept", "content": {"value": "yes"}}
@@ -205,14 +205,14 @@ async def test_however_many_subscriptions_one_client_keeps_open_another_finds_ro
     async with raw(gated.server) as greedy, raw(gated.server) as second, raw(gated.server) as third:
         ids = [await greedy.begin("subscriptions/listen", listening) for _ in range(20)]
         refused = await greedy.reply_to(ids[-1])
-        assert refused["error"]["code"] == -32029 and refused["error"]["data"]["limit"] == "in_flight_total"
+        assert refused["error"]["code"] == -32603 and refused["error"]["data"]["limit"] == "in_flight_total"
         assert gated.server.composition.idle == 4
         assert text_of(await second.call("hold", {"n": 1})) == "1"
         for _ in range(2):
             await second.begin("subscriptions/listen", listening)
         await until(lambda: gated.server.composition.idle == 6)
         refused = await third.reply_to(await third.begin("subscriptions/listen", listening))
-        assert refused["error"]["code"] == -32029 and refused["error"]["data"]["limit"] == "sessions"
+        assert refused["error"]["code"] == -32603 and refused["error"]["data"]["limit"] == "sessions"
         assert text_of(await third.call("hold", {"n": 2})) == "2"
     assert gated.server.composition.idle == gated.server.composition.running == 0
 
@@ -304,7 +304,7 @@ async def test_over_http_calls_wait_for_a_moment_and_then_there_is_a_429():
         await until(lambda: len(gated.begun) == 2)
         status, headers, body = await alone(url, 7, "hold", n=7)
         assert (status, headers["retry-after"]) == (429, "1")
-        assert (body["id"], body["error"]["code"]) == (7, -32029)
+        assert (body["id"], body["error"]["code"]) == (7, -32603)
         assert body["error"]["data"]["limit"] == "in_flight_total"
         gated.free.set()
         assert [(await one)[0] for one in running] == [200, 200]
@@ -329,7 +329,7 @@ async def test_over_http_the_queue_of_a_session_is_bounded_in_number():
         calls = [asyncio.create_task(post(url, call(n, "hold", n=n), **session)) for n in range(5)]
         await until(lambda: gated.server.composition.queued == 3)
         status, headers, body = await post(url, call(9, "hold", n=9), **session)
-        assert (status, headers["retry-after"], body["error"]["code"]) == (429, "1", -32029)
+        assert (status, headers["retry-after"], body["error"]["code"]) == (429, "1", -32603)
         gated.free.set()
         assert [(await one)[0] for one in calls] == [200] * 5
 

@@ -64,7 +64,7 @@ async def test_whoever_asks_for_too_much_at_once_is_refused_and_the_others_are_n
         try:
             return await it.call("wait")
         except PeerError as error:
-            assert error.code == -32029
+            assert error.code == -32603
             return "refused"
 
     async with listening(server) as where:

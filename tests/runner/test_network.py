@@ -22,7 +22,7 @@ from websockets.asyncio.client import connect
 from defserve import Limits, Server, UsageError
 from defserve.auth.authority import canonical_address
 from defserve.runner.address import Address
-from defserve.runner.fastpath import deadlines
+from defserve.runner.fastpath import deadlines, websockets
 from defserve.runner.network import NetworkOptions, make_listener
 from defserve.runner.peer.forwarded import ForwardedAddresses
 from defserve.runner.sockets import bound
@@ -437,6 +437,26 @@ async def test_a_flood_of_connections_keeps_nobody_out(parser: str):
         assert where.connections <= 20
         for writer in flood:
             writer.transport.abort()
+
+
+@parsers
+async def test_a_websocket_whose_client_does_not_answer_the_close_gives_way_too(
+    parser: str, monkeypatch: pytest.MonkeyPatch
+):
+    """Sessions gave way to newer ones, so each place is held by a socket that only waits for the client's close."""
+    monkeypatch.setattr(websockets, "CLOSING", 60.0)
+    async with listening(shop(Limits(connections=6, sessions_per_address=2)), parser=parser) as where:
+        flood = list[asyncio.StreamWriter]()
+        for _ in range(10):
+            reader, writer = await where.connect()
+            flood.append(writer)
+            writer.write(request(*UPGRADE, verb="GET"))
+            assert status(await reader.readuntil(b"\r\n\r\n")) == 101
+            await works(where)
+        assert where.connections <= 6 and len(where.app.sockets.open) == 2
+        for writer in flood:
+            writer.transport.abort()
+        await until(lambda: where.connections == 0)
 
 
 def flooding() -> tuple[Server, list[bool]]:

@@ -245,7 +245,7 @@ def test_who_may_not_follow_a_space_is_told_of_nothing_and_the_log_says_so_once(
 
     async def story() -> None:
         store, told, tries = RedisStore(f"unix://{own_redis.socket}"), list[str](), list[Any]()
-        redis: Any = store._address.client()
+        redis: Any = store.address.client()
         client = RedisAddress.client
         monkeypatch.setattr(RedisAddress, "client", lambda *given, **more: tries.append(more) or client(*given, **more))
         await redis.execute_command("ACL", "SETUSER", "default", "resetchannels")

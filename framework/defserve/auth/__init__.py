@@ -3,8 +3,8 @@
 A verifier returns None for a bad token and never raises. An identity comes only from a verified token, the transport
 or the network address. Names are loaded when they are first used: a server without `auth` loads none of this.
 
-May import: `net.client`, `net.egress`, `stores.files`, `stores.formats`, `stores.memory`, `stores.nonces`,
-`stores.open`, `stores.spaces`, `stores.store`.
+May import: `net.client`, `net.egress`, `stores.files`, `stores.formats`, `stores.identity`, `stores.memory`,
+`stores.nonces`, `stores.spaces`, `stores.store`.
 """
 
 from __future__ import annotations

@@ -14,15 +14,19 @@ from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, S
 from contextlib import aclosing, suppress
 from dataclasses import asdict, dataclass, replace
 from functools import partial
-from typing import Any, Final, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, cast
 
 from defserve.auth.issuers.fetching import IssuerUnavailable
 from defserve.auth.permissions import KeyHolder, scopes_of
 from defserve.auth.principals import Principal, checked_scopes
 from defserve.errors import DefserveError, UsageError
 from defserve.stores.files import config_file, stored_secret
+from defserve.stores.identity import ServerIdentity, ServerStore, parse_identity, server_store
 from defserve.stores.spaces import API_KEYS, Space
-from defserve.stores.store import StoreChange, StoreCorrupt
+from defserve.stores.store import Store, StoreChange, StoreCorrupt
+
+if TYPE_CHECKING:
+    from defserve.auth.api_key_file import KeyFile
 
 log = logging.getLogger("defserve.auth")
 
@@ -77,6 +81,9 @@ class ApiKeys:
     `store` is the path of a file (created with 0600), the address of a store (`sqlite:///keys.db`), or a store. The
     pepper is `pepper`, else the variable DEFSERVE_KEYS_PEPPER, else `defserve/keys.pepper` in the user's settings,
     which is created with the first key. Someone who has the store but not the pepper can neither use nor guess a key.
+
+    Keys are good at one server: that to whose `auth=` this is given. A program that makes keys without that server
+    names it: `server` is its name; `URL,NAME` if it has a resource URL; or `namespace=NAME`.
     """
 
     def __init__(
@@ -84,13 +91,18 @@ class ApiKeys:
         store: str | os.PathLike[str] | KeyStore,
         *,
         pepper: str | bytes | None = None,
+        server: str | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        self._store, self._clock = _opened(store), clock
-        self._owns = self._store is not store
+        self._store, self._clock = _opened(store, parse_identity(server) if server else None), clock
+        self._owns = isinstance(store, str | os.PathLike)
         self._pepper = pepper.encode() if isinstance(pepper, str) else pepper
         if self._pepper is not None and len(self._pepper) < 16:
             raise UsageError("the pepper of API keys is too short", fix="give 16 bytes or more of random text")
+
+    def bind_server(self, identity: ServerIdentity) -> None:
+        """See `Auth.bind_server`."""
+        self._store.bind_server(identity)
 
     async def verify(self, token: str) -> Principal | None:
         """The holder of a key; None if it is unknown, revoked or expired.
@@ -220,16 +232,19 @@ class ApiKeys:
         return hmac.new(self._pepper, token.encode(), hashlib.sha256).hexdigest()
 
 
-def _opened(store: str | os.PathLike[str] | KeyStore) -> KeyStore:
-    if isinstance(store, str) and _STORE.match(store):
-        from defserve.stores.open import open_store
+def is_store(store: str) -> bool:
+    """Whether this is the address of a store rather than the path of a file."""
+    return _STORE.match(store) is not None
 
-        return open_store(store)
-    if isinstance(store, str | os.PathLike):
+
+def _opened(store: str | os.PathLike[str] | KeyStore, identity: ServerIdentity | None) -> ServerStore | KeyFile:
+    if isinstance(store, os.PathLike) or (isinstance(store, str) and not is_store(store)):
         from defserve.auth.api_key_file import KeyFile
 
-        return KeyFile(store)
-    return store
+        return KeyFile(store, identity)
+    if not isinstance(store, str) and hasattr(store, "bind_server"):
+        return cast("ServerStore | KeyFile", store)
+    return server_store(cast("str | Store", store), identity, what="ApiKeys(…)")
 
 
 async def _revoked(follow: Callable[[str], AsyncGenerator[str]]) -> AsyncGenerator[str]:

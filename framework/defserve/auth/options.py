@@ -15,7 +15,7 @@ from defserve.auth.metadata import ProtectedResource
 from defserve.auth.permissions import KeyHolder, scopes_of
 from defserve.auth.principals import Principal, checked_scopes, scopes_in
 from defserve.auth.urls import checked_url
-from defserve.auth.verifiers import TokenVerifier, check_ready
+from defserve.auth.verifiers import TokenVerifier, bind_server, check_ready
 from defserve.errors import UsageError
 from defserve.wire.jsonvalue import as_list, is_array, is_object
 
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from defserve.auth.dpop.proofs import DPoP
     from defserve.auth.dpop.shown import ShownProof
     from defserve.auth.site import AuthSite
+    from defserve.stores.identity import ServerIdentity
 
 
 LOOK_SECONDS: Final = 1.0
@@ -66,12 +67,22 @@ class Auth:
     ) -> None:
         self.verifier, self.in_messages, self.dpop = _checked_verifier(verifier), in_messages, dpop
         self.scopes = checked_scopes(scopes)
-        self.resource = _resource(self.verifier, resource, tuple(authorization_servers), self.scopes, dpop)
+        self.resource_url = _resource_url(self.verifier, resource)
+        """The public URL of this server's endpoint; empty if it is not known."""
+        self.resource = _resource(self.verifier, self.resource_url, tuple(authorization_servers), self.scopes, dpop)
         self._metadata_url = self.resource.metadata_url if self.resource else ""
         self._implied = _closure({name: checked_scopes(below) for name, below in (implies or {}).items()})
         self._permitted = {name: scopes_of(words) for name, words in (permissions or {}).items()}
         self._looked = -LOOK_SECONDS, True
         self._adds_scopes = bool(self._implied or self._permitted)
+
+    def bind_server(self, identity: ServerIdentity) -> None:
+        """Say which server this belongs to: what is stored and sealed for it is nobody else's.
+
+        Raises UsageError if a part of it belongs to another server already.
+        """
+        for part in (self.verifier, self.dpop):
+            bind_server(part, identity)
 
     async def authenticate(self, authorization: Iterable[bytes]) -> Principal | Denied | None:
         """The caller, proved by the values of a request's Authorization headers; or the refusal.
@@ -213,12 +224,16 @@ def _checked_verifier(value: object) -> TokenVerifier:
     )
 
 
+def _resource_url(verifier: TokenVerifier, url: str) -> str:
+    audiences: tuple[str, ...] = getattr(verifier, "audiences", ())
+    return url or next((text for text in audiences if _is_url(text) and not text.endswith("/")), "")
+
+
 def _resource(
     verifier: TokenVerifier, url: str, servers: tuple[str, ...], supported: tuple[str, ...], dpop: DPoP | None
 ) -> ProtectedResource | None:
     audiences: tuple[str, ...] = getattr(verifier, "audiences", ())
     issuers: tuple[str, ...] = getattr(verifier, "issuers", ())
-    url = url or next((text for text in audiences if _is_url(text) and not text.endswith("/")), "")
     if servers and not url and not audiences:
         raise UsageError(
             "auth: authorization_servers are given without a resource", fix='resource="https://example.com/mcp"'

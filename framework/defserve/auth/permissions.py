@@ -1,4 +1,4 @@
-"""The permissions of an API key: five words about tools. Each is a scope, so that tools and policies can require it."""
+"""The permissions of an API key: six words. Each is a scope, so that tools and policies can require it."""
 
 from __future__ import annotations
 
@@ -16,11 +16,15 @@ SCOPES: Final = {
     "ToolInvoke({})": "tool:invoke:{}",
     "ToolRead({})": "tool:read:{}",
     "ToolsListAll": "tools:list",
+    "MetricsRead": "metrics:read",
     "AdminRead": "admin:read",
     "AdminWrite": "admin:write",
 }
 ANY: Final = "*"
 SEES_ALL: Final = frozenset({SCOPES["ToolsListAll"], SCOPES["AdminRead"]})
+
+READS_METRICS: Final = frozenset({SCOPES["MetricsRead"], SCOPES["AdminRead"]})
+"""One of these is needed for metrics: they name every tool, also those that a caller may not see."""
 
 _WRITTEN: Final = re.compile(r"(\w+)(?:\(([A-Za-z0-9_.*-]{1,128})\))?")
 

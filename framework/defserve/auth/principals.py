@@ -9,6 +9,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal
 
 from defserve.auth.urls import is_loopback
+from defserve.base.hidden_characters import is_plain
 from defserve.errors import UsageError
 from defserve.wire.jsonvalue import is_array
 
@@ -107,7 +108,7 @@ def is_token_id(text: str) -> bool:
     A token must not pass for the local user or for an address, nor bring line breaks or lone surrogates into logs.
     """
     reserved = text == LOCAL_ID or text.startswith(ANONYMOUS_PREFIX)
-    return 0 < len(text) <= LONGEST_ID and text.isprintable() and not text.isspace() and not reserved
+    return 0 < len(text) <= LONGEST_ID and is_plain(text) and not text.isspace() and not reserved
 
 
 def checked_scopes(value: str | Iterable[str]) -> tuple[str, ...]:

@@ -6,12 +6,15 @@ import hashlib
 import hmac
 from collections.abc import AsyncGenerator, Callable, Mapping
 from dataclasses import replace
-from typing import Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from defserve.auth.bearer import credential_of, is_token
 from defserve.auth.principals import Principal, checked_scopes
 from defserve.errors import UsageError
 from defserve.wire.jsonvalue import is_mapping
+
+if TYPE_CHECKING:
+    from defserve.stores.identity import ServerIdentity
 
 
 @runtime_checkable
@@ -36,6 +39,15 @@ def check_settings(verifier: object) -> None:
     """Raises UsageError if a verifier finds that it will never work; see `ApiKeys.check_settings`."""
     if (check := getattr(verifier, "check_settings", None)) is not None:
         check()
+
+
+def bind_server(part: object, identity: ServerIdentity) -> None:
+    """Say which server a verifier, or something else of `Auth`, belongs to, if it stores or seals anything.
+
+    Raises UsageError if it belongs to another one.
+    """
+    if (bind := getattr(part, "bind_server", None)) is not None:
+        bind(identity)
 
 
 def revocations_of(verifier: object) -> Callable[[], AsyncGenerator[str]] | None:

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from defserve.base.echoes import MAX_PEER_TEXT, cut_text
 from defserve.errors import ProtocolError, Refused
 from defserve.wire.messages import INTERNAL_ERROR, Id, Params
 
 if TYPE_CHECKING:
     from defserve.core.call import Call
 
-TOO_MANY_CALLS = -32029
-"""There was no room for the call. Transports that have a status for it recognise it by this code."""
+TOO_MANY_CALLS = 429
+"""Tells a transport that there was no room for the call. It is never sent: codes of our own are forbidden there."""
 LONGEST_TRACEBACK = 32_000
 
 
@@ -46,7 +47,7 @@ class Profile:
 
 
 def error_object(code: int, message: str, data: Any = None) -> Params:
-    error: Params = {"code": code, "message": message}
+    error: Params = {"code": code, "message": cut_text(message, MAX_PEER_TEXT)}
     if data is not None:
         error["data"] = data
     return error

@@ -20,11 +20,13 @@ def steps_left(steps: Generator[Any, Any, T] | Coroutine[Any, Any, T], waiting_f
         except BaseException as error:
             thrown = error
         else:
+            waiting_for = None  # if it failed, its error's traceback refers to this frame: a circle
             # Whoever runs coroutines sends nothing but None. From here on the interpreter steps them itself.
             return (yield from steps)  # pyright: ignore
         # Not while it is being handled: it would become the `__context__` of whatever the coroutine raises, and anyio
         # takes a cancellation with such a context for its own.
         try:
+            waiting_for = None
             waiting_for = steps.throw(thrown)
         except StopIteration as done:
             return done.value

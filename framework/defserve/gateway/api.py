@@ -1,9 +1,10 @@
-"""The HTTP paths of the reference gateway, `/v0.1/…`: a token, the topics, who is in one, what was said in it."""
+"""The HTTP paths of the reference gateway, `/v0.1/…`: a token, the topics, who is in one, what was said, how often."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
+from datetime import UTC, datetime, timedelta
 from http import HTTPStatus
 from typing import Any, Final
 from urllib.parse import parse_qs, unquote, urlsplit
@@ -30,7 +31,7 @@ ISSUING: Final = Rate(per_second=1, burst=20)
 
 NO_GUESTS: Final = "this gateway gives tokens to nobody without one; its operator can allow it with [guests]"
 
-_IN_TOPIC: Final = re.compile(r"/v0\.1/topics/([^/]+)/(participants|history)")
+_IN_TOPIC: Final = re.compile(r"/v0\.1/topics/([^/]+)/(participants|history|rate-limit)")
 
 
 class TopicApi:
@@ -109,6 +110,19 @@ class TopicApi:
         frames = [frame for frame, _ in kept[-int(limit) :]]
         return GatewayResponse(HTTPStatus.OK, b'{"history":[%b]}' % b",".join(reversed(frames)))
 
+    def _rate_limit(self, topic: str, admission: Admission, request: GatewayRequest) -> GatewayResponse:
+        """How many messages the caller has sent in this minute, and when counting begins anew."""
+        found = self._gateway.topics.get(topic)
+        member = found.members.get(admission.participant) if found is not None else None
+        if member is None:
+            return problem(HTTPStatus.NOT_FOUND, f"{admission.participant} is not in the topic; connect to it first")
+        now = self._gateway.clock()
+        member.begin_window(now)
+        resets = datetime.now(UTC) + timedelta(seconds=member.window_ends - now)
+        counts = {"messages": member.messages, "chatMessages": member.chat_messages}
+        written = resets.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+        return GatewayResponse(HTTPStatus.OK, encode({**counts, "resetTime": written}))
+
     # -- a token -----------------------------------------------------------------------------------------
 
     async def _token(self, request: GatewayRequest) -> GatewayResponse:
@@ -168,6 +182,7 @@ _Page = Callable[[TopicApi, str, Admission, GatewayRequest], GatewayResponse]
 _PAGES: Final[Mapping[str, _Page]] = {
     "participants": TopicApi._participants,  # pyright: ignore[reportPrivateUsage]
     "history": TopicApi._history,  # pyright: ignore[reportPrivateUsage]
+    "rate-limit": TopicApi._rate_limit,  # pyright: ignore[reportPrivateUsage]
 }
 
 

@@ -18,7 +18,7 @@ from defserve.gateway.policy import ROUTINGS, Admission, AdmissionPolicy, is_top
 from defserve.gateway.topic import GatewayTopic, TopicMember, Wire
 from defserve.protocols.mcpx.capabilities import Capabilities
 from defserve.protocols.mcpx.envelope import BrokenEnvelope, Envelope, new_id, now, parse
-from defserve.protocols.mcpx.kinds import PROPOSAL, REQUEST, is_reserved
+from defserve.protocols.mcpx.kinds import CHAT, PROPOSAL, REQUEST, is_reserved
 from defserve.wire.codec import encode
 
 log = logging.getLogger("defserve.gateway")
@@ -69,6 +69,7 @@ class Gateway:
         self.topics: dict[str, GatewayTopic] = {}
         self.metrics = GatewayMetrics()
         self._framed, self._strict, self._history = framed, strict, history
+        self.clock = clock
         self._pace = Buckets(Rate(self.limits.rate, self.limits.burst), clock=clock)
         self._added: dict[str, frozenset[str]] = {}
         """What administrators gave, by holder."""
@@ -141,6 +142,10 @@ class Gateway:
         self.metrics.received += 1
         self.metrics.received_bytes += len(data)
         envelope = parse(data)
+        member.begin_window(self.clock())
+        member.messages += 1
+        if isinstance(envelope, Envelope) and envelope.kind == CHAT:
+            member.chat_messages += 1
         if wait := self._pace.take(member.key):
             self._refuse(member, "rate_limited", "slow down", envelope, {"retry_after": round(wait, 3)})
         elif isinstance(envelope, BrokenEnvelope):

@@ -10,6 +10,8 @@ from defserve.gateway.policy import Admission
 from defserve.protocols.mcpx.capabilities import Capabilities
 from defserve.protocols.mcpx.envelope import now
 
+WINDOW_SECONDS: Final = 60.0
+"""How long messages are counted, as the reference gateway counts them."""
 HISTORY_BYTES: Final = 256 * 1024
 """What is kept of one topic, beside the number of messages."""
 
@@ -34,6 +36,7 @@ class TopicMember:
 
     __slots__ = (
         "topic", "id", "holder", "key", "capabilities", "routing", "wire", "connection", "connected_at", "malformed",
+        "messages", "chat_messages", "window_ends",
     )  # fmt: skip
 
     def __init__(
@@ -46,6 +49,15 @@ class TopicMember:
         self.key = topic.name, self.id
         self.malformed = 0
         """How many malformed frames came in a row."""
+        self.messages = self.chat_messages = 0
+        """How many frames came in this minute, refused ones too, and how many of them were chat."""
+        self.window_ends = 0.0
+
+    def begin_window(self, now: float) -> None:
+        """Count from 0 again if a minute is over."""
+        if now >= self.window_ends:
+            self.messages = self.chat_messages = 0
+            self.window_ends = now + WINDOW_SECONDS
 
     @property
     def is_in(self) -> bool:

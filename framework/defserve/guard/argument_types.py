@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from pydantic_core import CoreSchema, core_schema
 
-from defserve.guard.verdict import checked
+from defserve.guard.verdict import checked, refused
 
 if TYPE_CHECKING:
     from defserve.guard.code.levels import CodeLevel
@@ -25,21 +25,23 @@ if TYPE_CHECKING:
 class ShellCommand:
     """A command line that was judged. Run `.argv`, never `.text`: `subprocess.run(command.argv, env=command.env)`."""
 
-    __slots__ = ("text", "argv")
+    __slots__ = ("text", "argv", "mode")
 
     text: str
     argv: tuple[str, ...]
+    mode: ShellMode
 
-    def __init__(self, text: str, argv: Sequence[str]) -> None:
+    def __init__(self, text: str, argv: Sequence[str], mode: ShellMode = "sandbox") -> None:
         object.__setattr__(self, "text", text)
         object.__setattr__(self, "argv", tuple(argv))
+        object.__setattr__(self, "mode", mode)
 
     @property
     def env(self) -> dict[str, str]:
         """Variables to run it with: nothing of the server's own, and git runs no program that a repository names."""
         from defserve.guard.shell.environment import environment
 
-        return environment()
+        return environment(writing=self.mode != "readonly")
 
     def __setattr__(self, name: str, value: object = None) -> None:
         raise AttributeError(f"{name} cannot be changed: a ShellCommand stays as it was judged")
@@ -47,7 +49,7 @@ class ShellCommand:
     __delattr__ = __setattr__
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return ShellCommand, (self.text, self.argv)
+        return ShellCommand, (self.text, self.argv, self.mode)
 
     def __str__(self) -> str:
         return self.text
@@ -73,7 +75,8 @@ class Shell:
     allowed: Mapping[str, Sequence[str] | None] | Collection[str] | None = None
     mode: ShellMode = "sandbox"
     root: str | None = None
-    """The absolute path of the directory that commands run in. Without it, every absolute path is outside."""
+    """The absolute path of the directory that commands run in. Without it, every absolute path is outside, and symbolic
+    links are not looked at."""
 
     @property
     def validator(self) -> str:
@@ -89,11 +92,13 @@ class Shell:
 
     def command(self, text: str) -> ShellCommand:
         """The command, if it may run. Raises Rejected."""
-        from defserve.guard.shell import judgement
+        from defserve.guard.shell import judgement, links
 
         judged = judgement.judge(text, mode=self.mode, allowed=self.allowed, root=self.root)
+        if judged.argv and self.root and (found := links.find_link(judged.argv, self.root)):
+            judged = refused([found], {})
         verdict = checked(judged, "Command refused", self.mode)
-        return ShellCommand(text, verdict.argv or ())
+        return ShellCommand(text, verdict.argv or (), self.mode)
 
 
 class PublicUrl(str):

@@ -26,7 +26,16 @@ from defserve.host.exchange.raw_reply import RawReply, read
 from defserve.host.exchange.sessions import OpenAgain, Sessions
 from defserve.host.exchange.turns import Turns
 from defserve.host.fields import object_of
-from defserve.host.link import ExchangingLink, Hear, Link, Lost, PushingLink, ReopenableLink, SigningInLink
+from defserve.host.link import (
+    ExchangingLink,
+    Hear,
+    Link,
+    Lost,
+    PushingLink,
+    ReopenableLink,
+    SigningInLink,
+    TargetedLink,
+)
 from defserve.wire.codec import encode, is_id
 from defserve.wire.messages import INTERNAL_ERROR, Encoded, Id, Message, Reply, Request
 
@@ -95,6 +104,24 @@ class ClientConversation:
         self._gone = None
         self.start()
         return True
+
+    @property
+    def target(self) -> str:
+        """The command or address of the server; empty if its link has none."""
+        return self._link.target if isinstance(self._link, TargetedLink) else ""
+
+    @property
+    def can_restart(self) -> bool:
+        return isinstance(self._link, ReopenableLink)
+
+    async def restart(self) -> None:
+        """End a server that is silent, and connect to it anew. Nothing was agreed on before. Raises PeerGone."""
+        assert isinstance(self._link, ReopenableLink)
+        if self._reader is not None:
+            self._reader.cancel()
+        await self._link.reopen()
+        self._gone = None
+        self.start()
 
     async def aclose(self) -> None:
         """Stop reading, fail all open requests, close the link."""

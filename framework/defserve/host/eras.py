@@ -13,6 +13,7 @@ from typing import Any, Final, NamedTuple, TypeAlias
 from defserve.errors import PeerError, PeerGone, PeerTimeout, UsageError, did_you_mean
 from defserve.host.conversation import ClientConversation
 from defserve.host.fields import Json, object_of, texts_of
+from defserve.host.older.silent_servers import SILENT_SERVERS
 from defserve.protocols.mcp.versions import HANDSHAKE_VERSIONS, STATELESS_VERSIONS, features
 from defserve.transports.client_errors import Challenged, SignInError, Unreachable
 
@@ -21,6 +22,7 @@ ERAS: Final[Mapping[str, str]] = {"handshake": HANDSHAKE_VERSIONS[-1], "stateles
 
 PREFIX: Final = "io.modelcontextprotocol/"
 PROBE_SECONDS = 5.0
+"""How long a server may be silent at `server/discover`, and then at `initialize`, before it is started again."""
 UNSUPPORTED_VERSION = -32022
 # A server that answers the probe with one of these has understood it.
 STATELESS_ERRORS: Final = frozenset((-32020, -32021, UNSUPPORTED_VERSION))
@@ -99,6 +101,8 @@ async def _agree(
 ) -> SessionTerms:
     if version == "handshake":
         return await _initialize(conversation, offer, None, within)
+    if version == "stateless" and SILENT_SERVERS.has(conversation.target):
+        raise PeerTimeout("the server was silent at server/discover before: it speaks with a handshake only")
     version = ERAS.get(version or "", version)
     if version in STATELESS_VERSIONS:
         return await _discover(conversation, offer, version, within)
@@ -112,7 +116,14 @@ async def _agree(
 
 
 async def _negotiate(conversation: ClientConversation, offer: ClientOffer, within: float | None) -> SessionTerms:
-    patience, is_late = PROBE_SECONDS if within is None else min(within, PROBE_SECONDS), False
+    if SILENT_SERVERS.has(conversation.target):
+        try:
+            return await _initialize(conversation, offer, None, within)
+        except (PeerGone, PeerTimeout):
+            raise
+        except PeerError:
+            SILENT_SERVERS.discard(conversation.target)  # it is another one now
+    patience, is_late, is_gone = PROBE_SECONDS if within is None else min(within, PROBE_SECONDS), False, False
     try:
         return await _discover(conversation, offer, STATELESS_VERSIONS[-1], patience)
     except PeerError as error:
@@ -121,18 +132,30 @@ async def _negotiate(conversation: ClientConversation, offer: ClientOffer, withi
             raise
         if error.code in STATELESS_ERRORS and not _invites_handshake(error):
             raise
-        is_late = isinstance(error, PeerTimeout)
+        is_late, is_gone = isinstance(error, PeerTimeout), isinstance(error, PeerGone)
+    can_restart = is_late and conversation.can_restart
     try:
-        return await _initialize(conversation, offer, None, within)
+        agreement = await _initialize(conversation, offer, None, patience if can_restart else within)
     except PeerGone:
         if not await conversation.reopen():
             raise
+    except PeerTimeout:
+        # The probe has stopped it: a silence is met as an exit is.
+        if not can_restart:
+            raise
+        await conversation.restart()
     except PeerError:
         # It was slow to start, and has taken the probe for the beginning of the conversation meanwhile.
         if not is_late:
             raise
         return await _discover(conversation, offer, STATELESS_VERSIONS[-1], within)
-    return await _initialize(conversation, offer, None, within)
+    else:
+        if is_late or is_gone:
+            SILENT_SERVERS.add(conversation.target)
+        return agreement
+    agreement = await _initialize(conversation, offer, None, within)
+    SILENT_SERVERS.add(conversation.target)
+    return agreement
 
 
 def _invites_handshake(error: PeerError) -> bool:

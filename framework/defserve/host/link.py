@@ -104,6 +104,16 @@ class Link(Protocol):
 
 
 @runtime_checkable
+class TargetedLink(Protocol):
+    """A link that knows what it leads to, so that something can be remembered about it."""
+
+    @property
+    def target(self) -> str:
+        """The command or address, the same at each start."""
+        ...
+
+
+@runtime_checkable
 class ReopenableLink(Protocol):
     """A link that can connect to the same server anew, after the server has left."""
 

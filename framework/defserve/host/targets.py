@@ -13,6 +13,7 @@ import sys
 from types import ModuleType
 from typing import Any, Final, NamedTuple
 
+from defserve.base.search_path import add_folder, find_hidden_file, is_library
 from defserve.errors import UsageError
 
 GROUP: Final = "defserve.servers"
@@ -147,11 +148,12 @@ def _load_file(given: str) -> ModuleType:
     if not os.path.isfile(path):
         raise UsageError(f"there is no file {path!r}", fix=_instead(given))
     folder, name = os.path.dirname(path), os.path.basename(path).removesuffix(".py")
-    if folder not in sys.path:
-        # As `python server.py` does, so that the file can import its neighbours.
-        sys.path.insert(0, folder)
-    # Two files with the same name are two modules: the second one is named by its whole path.
-    for known_as in (name, "".join(letter if letter.isalnum() else "_" for letter in path)):
+    # As `python server.py` does, so that the file can import its neighbours.
+    add_folder(folder)
+    # Two files with the same name are two modules: the second one is named by its whole path. So is a file that is
+    # called like a library, which others have yet to import.
+    whole = "".join(letter if letter.isalnum() else "_" for letter in path)
+    for known_as in (whole,) if is_library(name) else (name, whole):
         loaded = sys.modules.get(known_as)
         if loaded is None:
             return _run_file(path, known_as)
@@ -187,10 +189,21 @@ def _failed(doing: str, error: Exception) -> UsageError:
     if isinstance(error, SyntaxError) and error.filename:
         where, line = f"{error.filename}:{error.lineno}", (error.text or "").strip()
         text = f"{error.msg}\n    {line}" if line else error.msg
+    elif hidden := _hidden_neighbour(error):
+        fix = f"rename {os.path.basename(hidden)}: a library that defserve uses has its name, and is imported instead"
     elif isinstance(error, ModuleNotFoundError) and error.name:
         fix = f"install {error.name!r} for {sys.executable}"
     where = where.removeprefix(os.getcwd() + os.sep)
     return UsageError(f"{doing} failed: {type(error).__name__}: {text}", where=where, fix=fix)
+
+
+def _hidden_neighbour(error: Exception) -> str | None:
+    """The author's file that was meant, where something is missing in the library of the same name."""
+    if isinstance(error, ImportError):
+        name = error.name
+    else:
+        name = getattr(error.obj, "__name__", None) if isinstance(error, AttributeError) else None
+    return find_hidden_file(name.partition(".")[0]) if isinstance(name, str) else None
 
 
 def _attribute(module: ModuleType, attribute: str, target: str) -> Any:

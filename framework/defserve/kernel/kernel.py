@@ -180,9 +180,12 @@ class Kernel:
             async for event in events:
                 yield event
 
-    async def approve(self, id: str, tool: str | None = None, digest: str = "") -> list[dict[str, Any]]:
-        """Let tools of a server be used that were held because they changed: one of them, those of a digest, or all."""
-        return [{"id": id, "tool": name} for name in self.governance.approve(self.member(id), tool, digest)]
+    async def approve(
+        self, id: str, tool: str | None = None, digest: str = "", unseen: bool = False
+    ) -> list[dict[str, Any]]:
+        """Let tools of a server be used that were held because they changed: those that the digest names, as `pins`
+        has shown it. `unseen`: also what was too long to be shown."""
+        return [{"id": id, "tool": name} for name in self.governance.approve(self.member(id), tool, digest, unseen)]
 
     async def refresh(self) -> None:
         """Take over what operators have decided at other kernels of the same file."""
@@ -221,6 +224,7 @@ class Kernel:
         member.prepare(self.mounts, self.journal)
         if member.backend is not None:
             member.backend.watch(lambda change: self.governance.settled(member) if change.new == "connected" else None)
+            member.backend.on_claims = partial(self.governance.compare_claims, member)
             member.backend.decides = partial(self.governance.permissions.decided_for, member.id)
             if (access := self.governance.access) is not None:
                 member.backend.open_to = partial(access.opens, member.id)

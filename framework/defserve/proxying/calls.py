@@ -179,8 +179,8 @@ class Calls:
                 answers = object_of(params.get("inputResponses"))
                 params = {"inputResponses": {key: answers[key] for key in answers if key in asked}}
             found = await self._named(call, relayed.run(method, {**task, **params}))
-            relayed.refuse_strangers_yes(_questions(found))
-            return found
+            relayed.refuse_strangers_yes(asked := _questions(found))
+            return {**found, "inputRequests": relayed.name_asker(asked)} if asked else found
         except UpstreamUnavailable:
             # A held conversation is a process of its own: that it left ends its tasks.
             if held is not None:

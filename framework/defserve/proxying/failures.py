@@ -9,6 +9,7 @@ import logging
 from typing import TYPE_CHECKING, Any
 
 from defserve.errors import Draining, PeerError, PeerGone, PeerTimeout, ProtocolError, Refused, ToolError
+from defserve.protocols.mcp.failures import is_busy_error, relayable_code
 from defserve.protocols.mgp.errors import (
     ResourceExhausted,
     ServerNotReady,
@@ -17,9 +18,11 @@ from defserve.protocols.mgp.errors import (
     UpstreamTimeout,
     UpstreamUnavailable,
 )
+from defserve.proxying.boundary import clean_error
+from defserve.proxying.descriptions import with_asker
 from defserve.proxying.states import TOLD, State
 from defserve.transports.client_errors import Challenged, HttpRefusal
-from defserve.wire.jsonvalue import is_object
+from defserve.wire.jsonvalue import is_array, is_object
 from defserve.wire.messages import INTERNAL_ERROR
 
 if TYPE_CHECKING:
@@ -122,12 +125,23 @@ def malformed(id: str, member: str) -> UpstreamError:
 
 
 def relayed(id: str, error: dict[str, Any], secrets: Secrets) -> RelayedError:
-    """A backend's own error, as it came, with its name."""
-    code, message, data = error.get("code"), error.get("message"), secrets.hidden_in(error.get("data"))
+    """A backend's own error, as it came, with its name.
+
+    A code that nobody may send on becomes an internal error, and is told as `inner_code`.
+    """
+    given, message, data = error.get("code"), error.get("message"), clean_error(secrets.hidden_in(error.get("data")))
+    code = given if isinstance(given, int) and not isinstance(given, bool) else INTERNAL_ERROR
     fields: dict[str, Any] = data if is_object(data) else {} if data is None else {"detail": data}
+    if is_array(pages := fields.get("elicitations")):  # the pages that a person has to visit first
+        named = [with_asker(id, "elicitation/create", page) if is_object(page) else page for page in pages]
+        fields = {**fields, "elicitations": named}
+    if is_busy_error(code, fields):
+        fields = {"retry_after_ms": RETRY_MS, **fields}
+    if (relayable := relayable_code(code)) != code:
+        fields = {**fields, "inner_code": code}
     return RelayedError(
         secrets.hidden_in(message) if isinstance(message, str) else f"server {id!r} gave an error without a message",
-        code=code if isinstance(code, int) and not isinstance(code, bool) else INTERNAL_ERROR,
+        code=relayable,
         data=_named(fields, id),
     )
 

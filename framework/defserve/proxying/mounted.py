@@ -57,11 +57,14 @@ class MountedServer:
         self.era: str | None = None
         self.info: Json = {}
         self.instructions: str | None = None
+        self.hides_instructions = False
+        """Whether nobody is shown its instructions, until an operator has read them."""
         self.capabilities: Json = {}
         self.said: SaidMgp | None = None
         self.on_lifecycle: Callable[[Json], None] | None = None
         """Called when it tells of a state of its own (MGP §11.4)."""
         self.on_renewed: Callable[[str], None] | None = None
+        self.on_claims: Callable[[], None] | None = None
         """Called with the reason when another process or connection has taken its place without a gap."""
         self.open_to: Callable[[Session, PeerIdentity | None], bool] | None = None
         """Whether a caller may use the server at all. None: everybody may."""
@@ -82,9 +85,17 @@ class MountedServer:
     def learn(self, terms: SessionTerms) -> None:
         """Keep what it says of itself when it is opened."""
         self.era, self.info, self.capabilities = terms.version, terms.server_info, terms.capabilities
-        self.instructions = terms.instructions
+        self.learn_claims(terms)
+
+    def learn_claims(self, terms: SessionTerms) -> None:
+        """Keep what it tells models, and what it says of all its tools. `on_claims` is called at once."""
         is_asked = self.options.mgp and (terms.stateless or self.offers_mgp_in_sessions)
-        self.said = said_mgp(terms, self.options.mgp) if is_asked else None
+        self.set_claims(terms.instructions, said_mgp(terms, self.options.mgp) if is_asked else None)
+
+    def set_claims(self, instructions: str | None, said: SaidMgp | None) -> None:
+        self.instructions, self.said = instructions, said
+        if self.on_claims is not None:
+            self.on_claims()
 
     @property
     def offers_mgp_in_sessions(self) -> bool:

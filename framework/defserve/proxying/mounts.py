@@ -6,11 +6,14 @@ import asyncio
 from collections.abc import AsyncGenerator, Callable, Collection, Hashable, Iterator, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from inspect import signature
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from defserve.base.hidden_characters import remove_hidden
 from defserve.core.extension import Extension, Listener
 from defserve.errors import UsageError, did_you_mean
+from defserve.protocols.mcp.apps.offer import offers_apps
 from defserve.protocols.mcp.asking.parking import Parking
+from defserve.protocols.mcp.failures import SERVER_KEY
 from defserve.protocols.mcp.tasks.elsewhere import TaskLost, TasksElsewhere
 from defserve.proxying import failures
 from defserve.proxying.backend import Backend, summary
@@ -35,6 +38,13 @@ LATE_SECONDS: Final = 10.0
 STOP_SECONDS: Final = 5.0
 LONGEST_INSTRUCTIONS: Final = 4_000
 STATES_KEY: Final = "dev.defserve/servers"
+
+
+class FrontView(NamedTuple):
+    """What lists depend on: the key of a front with items of its own, and whether they say whose each item is."""
+
+    own: Hashable
+    names_servers: bool
 
 
 class Mounts(Extension):
@@ -87,7 +97,14 @@ class Mounts(Extension):
     def view(self, call: Call) -> object:
         private = [backend for backend in self.backends.values() if backend.catalogue.private]
         key = front_of(call).key if private else None
-        return key if any(key in backend.catalogue.private for backend in private) else None
+        own = key if any(key in backend.catalogue.private for backend in private) else None
+        names_servers = call.terms.offer is not None and offers_apps(call.terms.offer.capabilities)
+        return FrontView(own, names_servers) if own is not None or names_servers else None
+
+    def describe(self, item: Any, view: object) -> Mapping[str, Any]:
+        """A host of views is told whose an item is: a view reaches those of its own server."""
+        is_named = isinstance(view, FrontView) and view.names_servers and item.server_id is not None
+        return {"_meta": {SERVER_KEY: item.server_id}} if is_named else {}
 
     def lifespan(self) -> AbstractAsyncContextManager[None]:
         return self._serving()
@@ -153,18 +170,25 @@ class Mounts(Extension):
 
     def _unlisted(self, uri: str) -> RemoteResource | None:
         """A resource that a backend may have, though it lists none with this URI: results and skills name such."""
-        owner = self.skills.holder(uri) or self.owner(uri, lambda one: "resources" in one.capabilities)
+        skill = self.skills.holder(uri)
+        owner = self.owner(uri, lambda one: "resources" in one.capabilities) if skill is None else skill.backend
         if owner is None:
             return None
         found = RemoteResource(owner, uri, {"uri": uri, "name": uri})
-        self._front.declare(found)
+        if skill is not None:  # a file is for whom its skill is
+            found.facets.update(skill.facets)
+        self.declare_found(found)
         return found
+
+    def declare_found(self, item: RemoteResource) -> None:
+        """Tell the front's extensions of something that no list has, before anybody sees it."""
+        self._front.declare(item)
 
     def _instructions(self, call: Call) -> Iterator[str]:
         """What backends say about their use, each under its name."""
         for backend in self.backends.values():
-            text = "".join(c for c in backend.instructions or "" if c.isprintable() or c == "\n")
-            if text and backend.state == "connected" and backend.serves(call):
+            text = remove_hidden(backend.instructions or "", keep="\n")
+            if text and not backend.hides_instructions and backend.state == "connected" and backend.serves(call):
                 yield f"## {backend.id}\n\n{text[:LONGEST_INSTRUCTIONS]}"
 
     async def watch(self, call: Call, uris: Collection[str]) -> None:

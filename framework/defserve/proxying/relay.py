@@ -29,10 +29,12 @@ from defserve.protocols.mcp.lifecycle import (
     dialect_of,
 )
 from defserve.protocols.mcp.reporting import log_threshold, pass_on_log, progress_token
+from defserve.protocols.mgp.agreed import CONFIRMED_KEY, PersonalYes
 from defserve.proxying import failures
 from defserve.proxying.conversations.channel import NO_YES, QUESTIONS, Channel
 from defserve.proxying.conversations.fronts import is_confirmation
 from defserve.proxying.conversations.passing import ROUNDS, passed_meta
+from defserve.proxying.descriptions import with_asker
 from defserve.proxying.tasks import METHODS, has_tasks, id_of, outcome, with_tasks
 from defserve.wire.messages import Encoded
 
@@ -139,7 +141,7 @@ class RelayedCall:
     def _request(self, method: str, params: Json, level: str | None) -> Json | Encoded:
         """The params as the backend gets them; encoded, if they hold nothing that only this call has."""
         channel, front, call = self.channel, self.front, self.call
-        passed = passed_meta(call.params["_meta"]) if "_meta" in call.params else NOTHING
+        passed = self._passed_meta()
         self.token = passed.get("progressToken")
         offers = self._offers(method) if front.takes_tasks else front.offers
         rounds = self._rounds
@@ -151,6 +153,12 @@ class RelayedCall:
         if rounds is None or not channel.terms.stateless:
             return complete
         return {**complete, **self._brought(rounds)}
+
+    def _passed_meta(self) -> Json:
+        """What the backend gets of the front's `_meta`; and that a person has confirmed the call, if that is so."""
+        call = self.call
+        passed = passed_meta(call.params["_meta"]) if "_meta" in call.params else NOTHING
+        return {**passed, CONFIRMED_KEY: True} if call.peek(PersonalYes) is not None else passed
 
     def _offers(self, method: str) -> Json:
         """What the front lets the backend do with this request."""
@@ -167,7 +175,7 @@ class RelayedCall:
     async def _as_task(self, method: str, params: Json) -> Json:
         """A call that can only be a task: we take the task, and give its result as that of the call."""
         channel, offers = self.channel, with_tasks(self.front.offers)
-        passed = passed_meta(self.call.params.get("_meta"))
+        passed = self._passed_meta()
         request = channel.dressed(params, passed, offers, log_threshold(self.call))
         result = self._result(await channel.forward(method, request, self))
         if result.get("resultType", COMPLETE) != COMPLETE:
@@ -202,7 +210,10 @@ class RelayedCall:
             raise
 
     async def _answers(self, asked: Json) -> Json:
-        requests = self._checked(object_of(self._secrets.clean(asked)))
+        return await self._ask_front(self._checked(object_of(self._secrets.clean(asked))))
+
+    async def _ask_front(self, requests: dict[str, Json]) -> Json:
+        """The front's answers to questions that were checked and name who asks."""
         return {key: await ask_front(self.call, one["method"], one["params"]) for key, one in requests.items()}
 
     # -- a backend that asks in its result ---------------------------------------------------------------
@@ -219,7 +230,7 @@ class RelayedCall:
             if rounds == MOST_ROUNDS:
                 raise failures.Misbehaved(f"server {self.server.id!r} still asks for input after {MOST_ROUNDS} rounds")
             rounds += 1
-            complete = {**request, "inputResponses": await self._answers(requests), **state}
+            complete = {**request, "inputResponses": await self._ask_front(requests), **state}
             result = self._result(await self.channel.forward(method, complete, self))
         if kind == "task":
             if not is_wanted and not self._takes_tasks(method):
@@ -278,7 +289,16 @@ class RelayedCall:
                 )
             found[key] = {**request, "method": method, "params": object_of(request.get("params"))}
         self.refuse_strangers_yes(found)
-        return found
+        return self.name_asker(found)
+
+    def name_asker(self, requests: Json) -> dict[str, Json]:
+        """Questions by key, each of which says who asks."""
+        named: dict[str, Json] = {}
+        for key, asked in requests.items():
+            request = object_of(asked)
+            params = with_asker(self.server.id, str(request.get("method")), object_of(request.get("params")))
+            named[key] = {**request, "params": params}
+        return named
 
     def refuse_strangers_yes(self, requests: Json) -> None:
         """Raises Misbehaved if the backend asks somebody for a yes for whom nobody vouches."""
@@ -307,7 +327,7 @@ class RelayedCall:
 
     async def ask(self, method: str, params: Json) -> Any:
         """See `channel.BackendExchange`."""
-        params = self._secrets.clean(params)
+        params = with_asker(self.server.id, method, self._secrets.clean(params))
         if self._work is not None:
             return await self._work.ask(method, params, ACCEPTABLE[method])
         return await ask_front(self.call, method, params)

@@ -12,8 +12,9 @@ from defserve.host.fields import Json, object_of
 from defserve.protocols.mcp.lifecycle import dialect_cache_hints, dialect_of
 from defserve.protocols.mcp.skills.skills import EXTENSION, ListedSkill, manifests_above
 from defserve.proxying.catalogue import uris
-from defserve.proxying.catalogue.items import RemoteSkill
+from defserve.proxying.catalogue.items import RemoteResource, RemoteSkill
 from defserve.proxying.conversations.passing import shaped
+from defserve.proxying.descriptions import find_hidden_name, readable
 
 if TYPE_CHECKING:
     from defserve.proxying.backend import Backend
@@ -32,6 +33,8 @@ class Backends(Protocol):
 
     def owner(self, uri: str, able: Callable[[Backend], bool]) -> Backend | None: ...
 
+    def declare_found(self, item: RemoteResource) -> None: ...
+
 
 class RemoteSkills:
     """See `mcp.skills.skills.SkillSource`."""
@@ -44,11 +47,23 @@ class RemoteSkills:
         await asyncio.gather(*(one.read_skills(LIST_SECONDS) for one in self._backends.backends.values()))
 
     async def get(self, call: Call, uri: str) -> Json | None:
+        """A listed skill is told as it is listed: that is what was compared with what an operator has approved."""
+        dialect, visible = dialect_of(call), call.session.composition.visible
+        listed = self._registry.get(uri)
+        if isinstance(listed, RemoteSkill):
+            if not visible(call, listed):
+                return None
+            return {**dialect_cache_hints(dialect), "skill": listed.entry(dialect)}
         backend = self._owner(call, uri)
         if backend is None or (inner := backend.prefix.inner_uri(uri)) is None:
             return None
         found = await _ask(backend, call, backend.relay(call, "skills/get", {"uri": inner}))
-        return {**found, "skill": uris.in_skill(object_of(found.get("skill")), backend.prefix)}
+        raw = readable(object_of(found.get("skill")))
+        if find_hidden_name(raw) is not None:
+            return None
+        skill = RemoteSkill(backend, uri, raw)
+        self._backends.declare_found(skill)
+        return {**found, "skill": skill.entry(dialect)} if visible(call, skill) else None
 
     async def read_directory(self, call: Call, uri: str, cursor: Any) -> Json | None:
         backend = self._owner(call, uri)
@@ -60,8 +75,8 @@ class RemoteSkills:
         found = await _ask(backend, call, backend.relay(call, "resources/directory/read", params))
         return uris.in_directory(found, backend.prefix)
 
-    def holder(self, uri: str) -> Backend | None:
-        """The backend with a listed skill that has this file or folder."""
+    def holder(self, uri: str) -> RemoteSkill | None:
+        """The listed skill that has this file or folder."""
         return self._holder(uri, lambda skill: True)
 
     def _owner(self, call: Call, uri: str) -> Backend | None:
@@ -69,13 +84,15 @@ class RemoteSkills:
         known = self._holder(uri, lambda skill: visible(call, skill))
         if known is None and self.holder(uri) is not None:
             return None  # it is there, and not for this caller
-        return known or self._backends.owner(uri, lambda one: _is_offered(one) and one.serves(call))
+        if known is not None:
+            return known.backend  # pyright: ignore[reportReturnType]
+        return self._backends.owner(uri, lambda one: _is_offered(one) and one.serves(call))
 
-    def _holder(self, uri: str, may: Callable[[RemoteSkill], bool]) -> Backend | None:
+    def _holder(self, uri: str, may: Callable[[RemoteSkill], bool]) -> RemoteSkill | None:
         for place in (uri, *manifests_above(uri)):
             skill = self._registry.get(place)
             if isinstance(skill, RemoteSkill) and may(skill):
-                return skill.backend  # pyright: ignore[reportReturnType]
+                return skill
         return None
 
 

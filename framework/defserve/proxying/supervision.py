@@ -103,7 +103,7 @@ class BackendSupervision:
         what comes next is as if it had not been renewed, save for the `target`.
         """
         server, conversations = self._server, self._conversations
-        before, secrets = server.target, server.secrets
+        before, secrets, claims = server.target, server.secrets, (server.instructions, server.said)
         server.become(target or before)
         if not overlap or not self._is_up():
             await self.restart(reason, timeout)
@@ -111,8 +111,11 @@ class BackendSupervision:
         try:
             main = await conversations.open(None)
             try:
+                # Its tools are compared with what was approved together with what it says of them.
+                server.learn_claims(main.terms)
                 await self._catalogue.refresh(main)
             except BaseException:
+                server.set_claims(*claims)
                 await main.aclose()
                 raise
         except BaseException:

@@ -176,6 +176,7 @@ class AsyncioEngine:
             if not call.timed_out or call.cancelled:
                 raise
         finally:
+            waiting_for = None  # as in `steps_left`
             if call.timer is deadline:  # a function may run inside another of the same call
                 call.timer = outer
             deadline.end()

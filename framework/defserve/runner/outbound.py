@@ -81,6 +81,7 @@ class Outbound:
     """One composition at one place. `stay` ends when `over` is set, or raises PeerError if it is never let in.
 
     `return_url` is for coming back after another connection took our place: there it must not take the place back.
+    `on_admitted` is called each time that the place has let us in.
     """
 
     def __init__(
@@ -92,9 +93,11 @@ class Outbound:
         token: str | None = None,
         return_url: str | None = None,
         backoff: Backoff | None = None,
+        on_admitted: Callable[[], None] | None = None,
     ) -> None:
         self.composition, self.guest, self.url, self._token = composition, guest, url, token
         self.return_url, self._was_replaced = return_url or url, False
+        self._on_admitted = on_admitted
         self.backoff = backoff or Backoff()
         self.over = asyncio.Event()
         self.seconds: float | None = None
@@ -164,6 +167,8 @@ class Outbound:
         self._was_replaced = False
         self.backoff.reset()
         log.info("connected to %s", self.url)
+        if self._on_admitted is not None:
+            self._on_admitted()
         return True
 
     def _judge(self, code: int, reason: str) -> None:

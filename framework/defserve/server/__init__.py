@@ -5,6 +5,6 @@ A protocol's methods on `Server` only hand over to that protocol. Protocols that
 
 May import: `auth`, `binding.annotations`, `binding.functions`, `binding.injection`, `binding.option_rules`,
 `binding.signature`, `code_mode`, `context`, `core`, `host`, `net.egress`, `openapi`, `protocols`, `proxying`,
-`runner.command_line`, `runner.memory`, `search.options`, `serving`, `stores.open`, `stores.store`,
+`runner.command_line`, `runner.memory`, `search.options`, `serving`, `stores.identity`, `stores.store`,
 `transports.http.app`.
 """

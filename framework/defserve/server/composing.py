@@ -57,7 +57,7 @@ def compose(server: Server) -> Composition:
     if server.shared is not None:
         from defserve.serving.sharing.extension import Sharing
 
-        server.extend(Sharing(server.shared))
+        server.extend(Sharing(server.shared, server.storage_identity))
     composition = Composition(server.extensions, limits=server.limits, around=_wrappers(server))
     if unknown := sorted(set(server.wrappers) - composition.known_methods):
         raise UsageError(f"around({unknown[0]!r}) wraps a method nobody serves", fix="check its spelling")

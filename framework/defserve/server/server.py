@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from defserve.server.mounting import Mount
     from defserve.server.options import FeatureSetFields, MountFields, ServerFields
     from defserve.serving.options import WebFields
+    from defserve.stores.identity import ServerIdentity, ServerStore
     from defserve.stores.store import Store
     from defserve.transports.http.app import HttpApp
 
@@ -68,6 +69,7 @@ class Server(Declarations):
         secret: str | bytes | None = None,
         store: str | Store | None = None,
         shared: str | None = None,
+        namespace: str | None = None,
         feature_sets: Literal["open", "strict"] = "open",
         search: Literal["auto", "always"] | Search | None = None,
         code_mode: bool | CodeMode = False,
@@ -77,7 +79,7 @@ class Server(Declarations):
         described: dict[str, Any] = {**about}
         check_values(
             {"name": name, "version": version, "lifespan": lifespan, "limits": limits, "extensions": extensions}
-            | {"secret": secret, "store": store, "shared": shared}
+            | {"secret": secret, "store": store, "shared": shared, "namespace": namespace}
             | described
         )
         given = {name: described.pop(name, None) for name in SecurityOptions.__slots__}
@@ -94,27 +96,32 @@ class Server(Declarations):
 
             check_server_options(shared, feature_sets, caller())
         self.limits = limits or Limits()
-        if isinstance(store, str):
-            from defserve.stores.open import open_store
-
-            store = open_store(store)
-        self.store = store
-        self.shared: str | None = shared if shared is not None else getattr(store, "url", None)
-        """The Redis through which processes share sessions."""
-        self._secret = ServerSecret(secret, store=self.store)
-        self.mcp = MCP(self.identity, self._secret)
-        self.lifespan_value: Any = None
-        self.lifespan = lifespan
-        self._mounts: list[Mount] = []
-        self._remote_mounts: Mounts | None = None
-        self.wrappers: dict[str, list[Wrapper]] = {}
         self.auth: Auth | None = None
         authorization: list[Extension] = []
         if auth is not None:
             from defserve.server.features import token_checks
 
             self.auth, *authorization = token_checks(auth, self.limits)
+        self._namespace = namespace
+        self._storage_identity: ServerIdentity | None = None
+        if self.auth is not None:
+            self.auth.bind_server(self.storage_identity)
+        self.store: ServerStore | None = None
+        if store is not None:
+            from defserve.stores.identity import server_store
+
+            self.store = server_store(store, self.storage_identity, what="Server(store=…)")
+        self.shared: str | None = shared if shared is not None else getattr(self.store, "url", None)
+        """The Redis through which processes share sessions."""
+        self._secret = ServerSecret(secret, store=self.store, identity=lambda: self.storage_identity)
+        self.mcp = MCP(self.identity, self._secret)
+        self.lifespan_value: Any = None
+        self.lifespan = lifespan
+        self._mounts: list[Mount] = []
+        self._remote_mounts: Mounts | None = None
+        self.wrappers: dict[str, list[Wrapper]] = {}
         self.mgp = MGP(self.mcp.tools.registry, name, SecurityOptions(**security))
+        self.mgp.log_name = lambda: self.storage_identity.label
         self.search = self.mgp.searched(search, self.mcp, self) if search is not None else None
         listing = (self.search.list,) if self.search is not None else ()
         self.extensions = (self.mcp, self.mgp, AuthorExtension(self), *authorization, *extensions, *listing)
@@ -185,6 +192,18 @@ class Server(Declarations):
         """The given version, or that of the author's distribution, or 0.0.0."""
         return self.identity.version
 
+    @property
+    def storage_identity(self) -> ServerIdentity:
+        """Who this server is to everything that is stored, sealed or shared: its namespace, else the resource URL of
+        its `auth`, else its name.
+        """
+        if self._storage_identity is None:
+            from defserve.stores.identity import identify_server
+
+            url = self.auth.resource_url if self.auth is not None else ""
+            self._storage_identity = identify_server(self.name, namespace=self._namespace, url=url)
+        return self._storage_identity
+
     # -- declaring ---------------------------------------------------------------------------------------
 
     def feature_set(self, name: str, description: str, **options: Unpack[FeatureSetFields]) -> FeatureSet:
@@ -211,7 +230,7 @@ class Server(Declarations):
             from defserve.protocols.mcpl.extension import MCPL
             from defserve.protocols.mcpl.state.storage import StateStorage
 
-            storage = StateStorage(self.store, self._secret.known, self.limits)
+            storage = StateStorage(self.store, self._secret.known, self.limits, lambda: self.storage_identity)
             self._mcpl = MCPL(
                 self._add_bound_tool, self.find_provider, self.mcp.tools.registry, self, storage, self._strict
             )

@@ -54,9 +54,8 @@ def _always(fix: str) -> Callable[[str, Any], str]:
 
 
 RULES: Final[Mapping[str, OptionRule]] = {
-    **dict.fromkeys(
-        ("name", "version", "title", "instructions", "description", "website_url", "server_id", "shared"), TEXT
-    ),
+    **dict.fromkeys(("name", "version", "title", "instructions", "description", "website_url"), TEXT),
+    **dict.fromkeys(("server_id", "shared", "namespace"), TEXT),
     "confirm": one_of(*get_args(ConfirmPolicy)),
     "trust_level": one_of(*get_args(TrustLevel)),
     "granted": LIST,

@@ -68,8 +68,9 @@ def _in_topic(server: Served, on: str, token: str | None, token_file: str | None
     from defserve.serving import topics
 
     found = topics.read_token(token, token_file)
+    carrier = server.mcpx.new_carrier()
     return serve_outbound(
-        topics.place(server.composition, server.mcp, server.auth, server.mcpx.new_carrier(), on, found)
+        topics.place(server.composition, server.mcp, server.auth, carrier, on, found, is_announced=True)
     )
 
 

@@ -26,9 +26,19 @@ FORM: Final = "mcpx+ws://host:port/ws?topic=demo"
 
 
 def place(
-    composition: Composition, mcp: MCP, auth: Auth | None, carrier: TopicCarrier, on: str, token: str | None
+    composition: Composition,
+    mcp: MCP,
+    auth: Auth | None,
+    carrier: TopicCarrier,
+    on: str,
+    token: str | None,
+    *,
+    is_announced: bool = False,
 ) -> Outbound:
-    """The runner of a composition that takes part in a topic. Raises UsageError for an address without a topic."""
+    """The runner of a composition that takes part in a topic. Raises UsageError for an address without a topic.
+
+    `is_announced`: a line on standard error says each time that it has joined, and as whom.
+    """
     from urllib.parse import parse_qs, urlsplit
 
     parts = urlsplit(on.removeprefix(PREFIX))
@@ -38,7 +48,17 @@ def place(
     if token and parts.scheme == "ws" and not is_loopback(parts.hostname):
         log.warning("the token travels to %s unencrypted; use mcpx+wss://", parts.hostname)
     url = on.removeprefix(PREFIX)
-    return Outbound(composition, carrier, url, token=token, return_url=f"{url}&{WAIT}")
+    topic = parse_qs(parts.query)["topic"][0]
+
+    def announce() -> None:
+        import sys
+
+        place = parts.netloc.rpartition("@")[2]
+        name = carrier.participant.id
+        print(f"defserve: joined the topic {topic!r} at {place} as {name!r}", file=sys.stderr, flush=True)
+
+    announced = announce if is_announced else None
+    return Outbound(composition, carrier, url, token=token, return_url=f"{url}&{WAIT}", on_admitted=announced)
 
 
 def read_token(token: str | None, file: str | None) -> str | None:

@@ -1,6 +1,13 @@
-"""The message about stored data that a later version of defserve wrote. `stores/__init__.py` has the rule."""
+"""The messages about stored data that another version of defserve wrote. `stores/__init__.py` has the rule."""
 
 from __future__ import annotations
+
+from typing import Final
+
+NAMES_NO_SERVER: Final = (
+    "The store has values of defserve 0.1.0, which do not say which server they belong to; "
+    "say it once: defserve state adopt STORE --server NAME"
+)
 
 
 def newer_format(what: str, found: object, known: int) -> str:

@@ -87,5 +87,10 @@ class MemoryStore:
                 self._bytes -= _size(self._spaces.pop(space))
 
 
+def is_in_memory(store: object) -> bool:
+    """Whether a store, or the store that a server's part belongs to, ends with this process."""
+    return isinstance(getattr(store, "raw", store), MemoryStore)
+
+
 def _size(entries: Mapping[str, bytes]) -> int:
     return sum(len(name) + len(value) for name, value in entries.items())

@@ -18,14 +18,18 @@ from typing import Any, Final, Protocol, cast
 
 from defserve.errors import Refused
 from defserve.stores import spaces
-from defserve.stores.formats import newer_format
+from defserve.stores.formats import NAMES_NO_SERVER, newer_format
 from defserve.stores.redis_address import RedisAddress
 from defserve.stores.store import StoreChange, StoreUnavailable
 
-FORMAT: Final = 1
-"""The format of the values under a prefix. Raise it whenever stored values change, and upgrade older ones."""
+FORMAT: Final = 2
+"""The format of the values under a prefix: raise it whenever stored values change, and upgrade older ones.
+
+From 2 on, keys name their server."""
 TIMEOUT: Final = 5.0
 PAGE: Final = 256
+SCAN: Final = 10_000
+"""How many keys Redis looks at in one step, to find out once whether a store of 0.1.0 has anything that lasts."""
 # Seconds until a broken connection is opened again: the first time, and at most.
 AGAIN: Final = 0.25
 LONGEST_PAUSE: Final = 4.0
@@ -54,7 +58,8 @@ class _Client(Protocol):
     """The part of `redis.asyncio.Redis` that is used."""
 
     def hmget(self, name: str, keys: Sequence[str]) -> Awaitable[list[bytes | None]]: ...
-    def hsetnx(self, name: str, key: str, value: int) -> Awaitable[Any]: ...
+    def hset(self, name: str, key: str, value: int) -> Awaitable[Any]: ...
+    def exists(self, *names: str) -> Awaitable[int]: ...
     def hscan_iter(self, name: str, count: int) -> AsyncIterator[tuple[bytes, bytes]]: ...
     def scan_iter(self, match: str, count: int) -> AsyncIterator[bytes]: ...
     def register_script(self, script: str) -> _Script: ...
@@ -79,13 +84,13 @@ class RedisStore:
 
     def __init__(self, url: str, *, timeout: float = TIMEOUT) -> None:
         self.url = url
-        self._address, self._timeout = RedisAddress(url), timeout
+        self.address, self._timeout = RedisAddress(url), timeout
         self._loop: asyncio.AbstractEventLoop | None = None
         self._is_checked = False
         self._client, self._change = self._connect()
 
     async def open(self) -> None:
-        with self._address.raising_store_errors():
+        with self.address.raising_store_errors():
             redis = await self._redis()
             await redis.ping()
         try:
@@ -97,13 +102,13 @@ class RedisStore:
             if settings.get(setting, value) != value:
                 log.warning(
                     "the Redis at %s may lose what it acknowledged: its %s is %s, not %s",
-                    *(self._address.where, setting, settings[setting], value),
+                    *(self.address.where, setting, settings[setting], value),
                 )
 
     async def get(self, space: str, names: Sequence[str]) -> dict[str, bytes]:
         if not names:
             return {}
-        with self._address.raising_store_errors():
+        with self.address.raising_store_errors():
             values = await (await self._redis()).hmget(self._key(space), names)
         return {name: value for name, value in zip(names, values, strict=True) if value is not None}
 
@@ -115,26 +120,26 @@ class RedisStore:
         args += (len(change.drop), *change.drop, len(change.put))
         for name, value in change.put.items():
             args += (name, value)
-        with self._address.raising_store_errors():
+        with self.address.raising_store_errors():
             await self._redis()
             return bool(await self._change([self._key(change.space)], args))
 
     async def scan(self, space: str) -> AsyncIterator[tuple[str, bytes]]:
-        with self._address.raising_store_errors():
+        with self.address.raising_store_errors():
             async for name, value in (await self._redis()).hscan_iter(self._key(space), count=PAGE):
                 yield name.decode(), value
 
     async def spaces(self, prefix: str) -> AsyncIterator[str]:
         seen: set[bytes] = set()
-        with self._address.raising_store_errors():
+        with self.address.raising_store_errors():
             async for key in (await self._redis()).scan_iter(f"{_literal(self._key(prefix))}*", count=PAGE):
                 if key not in seen:
                     seen.add(key)
-                    yield key.decode().removeprefix(self._address.prefix)
+                    yield key.decode().removeprefix(self.address.prefix)
 
     async def announce(self, space: str, about: str) -> None:
         """Tell those who `follow` a space of a change in it."""
-        with self._address.raising_store_errors():
+        with self.address.raising_store_errors():
             await (await self._redis()).publish(self._key(space), about)
 
     async def follow(self, space: str) -> AsyncGenerator[str]:
@@ -144,17 +149,17 @@ class RedisStore:
         """
         pause = AGAIN
         while True:
-            made = self._address.client(socket_connect_timeout=self._timeout, health_check_interval=self._timeout)
+            made = self.address.client(socket_connect_timeout=self._timeout, health_check_interval=self._timeout)
             listening = made.pubsub()
             try:
-                with self._address.raising_store_errors(quietly=pause > AGAIN):
+                with self.address.raising_store_errors(quietly=pause > AGAIN):
                     await listening.subscribe(self._key(space))
                     # The first message says that Redis has subscribed us; it may refuse to.
                     while await listening.get_message(timeout=self._timeout) is None:
                         pass
                 pause = AGAIN
                 yield ""
-                with self._address.raising_store_errors():
+                with self.address.raising_store_errors():
                     while True:
                         found = await listening.get_message(timeout=self._timeout)
                         if found is not None and found["type"] == "message":
@@ -164,7 +169,7 @@ class RedisStore:
             except Exception as error:
                 # What redis-py raises besides its own errors must not end it: nobody would hear of a change again.
                 if pause == AGAIN and not isinstance(error, Refused):
-                    log.error("the store %s is in trouble", self._address.where, exc_info=error)
+                    log.error("the store %s is in trouble", self.address.where, exc_info=error)
                 await asyncio.sleep(pause)
                 pause = min(2 * pause, LONGEST_PAUSE)
             finally:
@@ -174,7 +179,7 @@ class RedisStore:
                     await made.aclose()
 
     async def check(self) -> list[str]:
-        with self._address.raising_store_errors():
+        with self.address.raising_store_errors():
             await (await self._redis()).ping()
         return []
 
@@ -184,7 +189,7 @@ class RedisStore:
             await self._client.aclose()
 
     def _key(self, space: str) -> str:
-        return self._address.prefix + space
+        return self.address.prefix + space
 
     async def _redis(self) -> _Client:
         # Connections belong to the loop they were made in.
@@ -197,16 +202,32 @@ class RedisStore:
         return self._client
 
     async def _check_format(self, client: _Client) -> None:
-        """Raises StoreUnavailable if a later version wrote the store. A store of 0.1.0 has no mark and has format 1."""
+        """Raises StoreUnavailable if a later version wrote the store, or 0.1.0 wrote something that lasts.
+
+        A store of 0.1.0 has no mark, or format 1. What ends by itself is left there, and nobody reads it.
+        """
         (found,) = await client.hmget(self._key(spaces.FORMAT), ["version"])
-        if found is None:
-            with suppress(Exception):  # a Redis that can only be read stays as it is
-                await client.hsetnx(self._key(spaces.FORMAT), "version", FORMAT)
-        elif not found.isdigit() or int(found) > FORMAT:
+        if found is not None and (not found.isdigit() or int(found) > FORMAT):
             raise StoreUnavailable(newer_format("The store", found.decode(errors="replace"), FORMAT))
+        if found is not None and int(found) == FORMAT:
+            return
+        if await self._find_unnamed(client):
+            raise StoreUnavailable(NAMES_NO_SERVER)
+        with suppress(Exception):  # a Redis that can only be read stays as it is
+            await client.hset(self._key(spaces.FORMAT), "version", FORMAT)
+
+    async def _find_unnamed(self, client: _Client) -> bool:
+        """Whether there is a value that lasts and names no server."""
+        families = [name for name in spaces.LASTING if isinstance(name, spaces.SpaceFamily)]
+        if await client.exists(*(self._key(name) for name in spaces.LASTING if name not in families)):
+            return True
+        for family in families:
+            async for _ in client.scan_iter(f"{_literal(self._key(family))}*", count=SCAN):
+                return True
+        return False
 
     def _connect(self) -> tuple[_Client, _Script]:
-        made = self._address.client(socket_timeout=self._timeout, socket_connect_timeout=self._timeout)
+        made = self.address.client(socket_timeout=self._timeout, socket_connect_timeout=self._timeout)
         client = cast(_Client, made)
         return client, client.register_script(_CHANGE)
 

@@ -20,7 +20,7 @@ from defserve.wire.jsonvalue import is_object
 
 Json = dict[str, Any]
 
-# Field of `ServerListing` → method, and the member of its result.
+# Field of `ServerListing`, in its order → method, and the member of its result.
 LISTS: Final = {
     "tools": ("tools/list", "tools"),
     "resources": ("resources/list", "resources"),
@@ -51,6 +51,8 @@ class ServerListing(NamedTuple):
     resources: list[Json]
     templates: list[Json]
     prompts: list[Json]
+    notes: tuple[str, ...] = ()
+    """What there is to say about the lists: methods that the server lacks."""
 
     @property
     def info(self) -> Json:
@@ -92,7 +94,8 @@ def server_listing(composition: Composition) -> ServerListing | None:
         return None
     unstarted = UnstartedSession(composition, OFFER)
     unstarted.session.close()
-    return ServerListing(unstarted.initialize, **{member: items or [] for member, items in lists.items()})
+    tools, resources, templates, prompts = (items or [] for items in lists.values())
+    return ServerListing(unstarted.initialize, tools, resources, templates, prompts)
 
 
 def _pages(composition: Composition, method: str, member: str) -> list[Json] | None:

@@ -6,8 +6,8 @@ import asyncio
 from collections.abc import Callable, Hashable
 from typing import Any, Protocol
 
-# The code of the reply to a call for which there was no room.
-TOO_MANY_CALLS = -32029
+# What a session says beside the reply to a call for which there was no room. It is no code of the reply itself.
+TOO_MANY_CALLS = 429
 
 UNREAD = 256
 SLOW = 16

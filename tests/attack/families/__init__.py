@@ -34,10 +34,22 @@ MODULES = (
     "tools.commands",
     "tools.sandboxes",
     "tools.shipping",
+    "rules.other_servers",
+    "rules.brought_state",
+    "rules.patterns",
+    "rules.unions",
+    "rules.echoes",
+    "rules.approvals",
+    "rules.sign_in_rules",
+    "rules.guards",
 )
+
+
+def families() -> dict[str, Family]:
+    """Every family, by the module that it is in."""
+    return {f"{__name__}.{name}": import_module(f"{__name__}.{name}").FAMILY for name in MODULES}
 
 
 def attacks() -> list[Attack]:
     """Every attack, family by family."""
-    found: list[Family] = [import_module(f"{__name__}.{name}").FAMILY for name in MODULES]
-    return [attack for family in found for attack in family.attacks]
+    return [attack for family in families().values() for attack in family.attacks]

@@ -37,6 +37,9 @@ server = Server(
 )
 
 
+noted = server.event_channel("memo.noted")
+
+
 def mark(word: str) -> None:
     with MARKS.open("a") as file:
         file.write(word + "\n")
@@ -132,6 +135,14 @@ def change_secret() -> str:
     """Change the resource that only some may see."""
     server.resource_updated("memo://secret")
     return "changed"
+
+
+@server.tool
+@safe
+def note(word: str, everybody: bool, ctx: Context) -> str:
+    """Tell those who listen: everybody, or only who calls."""
+    noted.emit_now({"word": word}, to=None if everybody else ctx.principal)
+    return "noted"
 
 
 @server.resource("memo://a")

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import os
 
 from defserve import Limits, Server
 from tests.attack.servers.tools import declare
 
-LIMITS = Limits(header=2, body=3, question=20, sessions=int(os.environ.get("ATTACK_SESSIONS", "10000")))
+LIMITS = Limits(**{"header": 2, "body": 3, "question": 20, **json.loads(os.environ.get("ATTACK_LIMITS", "{}"))})
 
 server = declare(Server("open", "1", limits=LIMITS, granted=["memory.write"]))
 

@@ -21,6 +21,7 @@ def auth() -> Auth:
             url=PUBLIC,
             allow=["alice@example.com"],
             optional_scopes=["erase"],
+            scopes_for=lambda claims: ["erase"] if claims.get("email") == "alice@example.com" else [],
             store=f"sqlite:///{os.environ['STORE']}",
             secret=SECRET,
         )

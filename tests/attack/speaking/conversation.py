@@ -76,6 +76,21 @@ class Conversation:
         self._last += 1
         return self._exchange(message(method, params, self._last), answer, seconds)
 
+    def hear_until(self, is_last: Callable[[Json], bool], seconds: float) -> list[Json]:
+        """What comes by itself, up to the message that is the last, or the end of the time."""
+        found, deadline = list[Json](), time.monotonic() + seconds
+        while (left := deadline - time.monotonic()) > 0:
+            try:
+                heard = self.heard.get(timeout=left)
+            except queue.Empty:
+                break
+            if heard is None:
+                break
+            found.append(heard)
+            if is_last(heard):
+                break
+        return found
+
     def _exchange(self, sent: Json, answer: Answer, seconds: float) -> Json:
         self.send(sent)
         deadline = time.monotonic() + seconds

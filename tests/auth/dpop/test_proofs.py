@@ -15,6 +15,7 @@ from defserve.auth import JWT, Auth, DPoP
 from defserve.auth.dpop.proofs import same_place
 from defserve.auth.dpop.shown import ShownProof
 from defserve.errors import UsageError
+from defserve.stores.identity import ServerIdentity
 from defserve.stores.memory import MemoryStore
 from tests.auth.issuer import AUDIENCE, ISSUER, claims, jwk, pem, private_key, signed
 from tests.auth.proofs import KEY, PUBLIC, THUMBPRINT, bound_token, proof
@@ -41,7 +42,10 @@ async def test_a_proof_is_good_once() -> None:
 
 async def test_processes_that_share_a_store_accept_a_proof_once(tmp_path: Path) -> None:
     address, one = f"sqlite:///{tmp_path}/dpop.db", proof(TOKEN, URL)
-    assert [await checked(DPoP(address), one) for _ in range(3)] == ["", "invalid_dpop_proof", "invalid_dpop_proof"]
+    processes = [DPoP(address) for _ in range(3)]
+    for process in processes:
+        process.bind_server(ServerIdentity("name", "notes"))
+    assert [await checked(process, one) for process in processes] == ["", "invalid_dpop_proof", "invalid_dpop_proof"]
 
 
 async def test_a_store_that_fails_lets_nobody_in() -> None:

@@ -368,7 +368,7 @@ def test_tokens_of_a_key_that_is_no_longer_published_end() -> None:
 def test_a_denied_token_is_nobody_s_and_is_forgotten_when_it_has_expired(address: str, tmp_path: Path) -> None:
     async def scenario() -> None:
         clock = Clock()
-        denied = DeniedTokens(address.format(tmp_path), clock=clock)
+        denied = DeniedTokens(address.format(tmp_path), server="notes", clock=clock)
         verifier = JWT(key=PEM, audience=AUDIENCE, issuer=ISSUER, denied=denied, clock=clock)
         tokens = {jti: signed(claims(jti=jti, iat=NOW, exp=NOW + 100)) for jti in ("one", "two")}
         assert [await verifier.verify(token) is not None for token in tokens.values()] == [True, True]

@@ -3,6 +3,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Mapping
+from string import ascii_lowercase
 from typing import Any
 
 import pytest
@@ -42,6 +43,22 @@ def test_each_kind_of_name_is_compared_with_its_own_claims(
     vendor: str, allow: str, claims: dict[str, Any], is_in: bool
 ) -> None:
     assert allows_of([allow], VENDORS[vendor])(claims) is is_in
+
+
+@for_each_row("vendor, claim", [("oidc", "email"), ("entra", "preferred_username"), ("github", "login")])
+def test_no_letter_of_unicode_counts_as_another(vendor: str, claim: str) -> None:
+    """Every character that `str.lower` or `str.casefold` turns into ASCII, and every letter beyond it."""
+    host = "" if vendor == "github" else "@x.example"
+    letters = [chr(code) for code in range(0x80, 0x11000) if chr(code).isalpha()]
+    allows = allows_of([f"mar{letter}{host}" for letter in ascii_lowercase], VENDORS[vendor])
+    for letter in letters:
+        for name in {letter, letter.lower()[:1], letter.casefold()[:1]} - set(ascii_lowercase):
+            assert not allows({"sub": "0", "email_verified": True, claim: f"mar{name}{host}"}), hex(ord(name))
+    assert all(allows({"sub": "0", "email_verified": True, claim: f"MAR{c.upper()}{host}"}) for c in ascii_lowercase)
+    if host:
+        assert not allows_of(["@kiosk.example"], VENDORS[vendor])(
+            {"sub": "0", "email_verified": True, claim: "a@\u212aiosk.example"}
+        )
 
 
 def test_an_async_function_lets_nobody_in() -> None:

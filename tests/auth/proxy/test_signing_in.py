@@ -9,7 +9,7 @@ import httpx2
 import pytest
 
 from tests.auth.browsing import answer_of, leads_to, path_of
-from tests.auth.proxied import CIMD, SITE, URL, call, visiting
+from tests.auth.proxied import CIMD, SITE, URL, call, everything, visiting
 from tests.auth.web import stateless
 from tests.rows import for_each_row
 
@@ -36,7 +36,7 @@ async def test_a_client_registers_signs_its_user_in_and_calls() -> None:
 
 
 async def test_clients_find_everything_from_the_first_refusal() -> None:
-    async with visiting(scopes=["notes:read"], optional_scopes=["notes:write"]) as visit:
+    async with visiting(scopes=["notes:read"], optional_scopes=["notes:write"], scopes_for=everything) as visit:
         body, headers = stateless("tools/list")
         refused = await visit.http.post("/mcp", json=body, headers=headers)
         assert refused.status_code == 401
@@ -56,7 +56,7 @@ async def test_clients_find_everything_from_the_first_refusal() -> None:
 
 
 async def test_a_tool_that_needs_more_is_reached_by_signing_in_again() -> None:
-    async with visiting(scopes=["notes:read"], optional_scopes=["notes:write"]) as visit:
+    async with visiting(scopes=["notes:read"], optional_scopes=["notes:write"], scopes_for=everything) as visit:
         tokens = await visit.tokens()
         assert tokens["scope"] == "notes:read"
         refused = await call(visit.http, tokens["access_token"], "write")
@@ -84,7 +84,7 @@ async def test_a_client_with_a_document_needs_no_registration() -> None:
 
 
 async def test_a_user_may_ask_not_to_be_asked_again_by_that_client_for_that() -> None:
-    async with visiting(optional_scopes=["more"]) as visit:
+    async with visiting(optional_scopes=["more"], scopes_for=everything) as visit:
         visit.client, visit.redirect = {"client_id": CIMD}, "https://app.example/cb"
         left = await visit.decide(await visit.authorize(), remember="yes")
         assert "code" in answer_of(await visit.come_back(left))

@@ -1,19 +1,32 @@
 from __future__ import annotations
 
 import secrets
+import time
 from base64 import b64encode
 from typing import Any
 
 import pytest
 
-from defserve.auth.proxy import grants
+from defserve.auth.proxy import grants, signing_in
+from defserve.auth.proxy import tokens as tokens_module
 from defserve.stores.memory import MemoryStore
 from defserve.stores.store import StoreChange, StoreUnavailable
-from tests.auth.proxied import URL, call, proxy, visiting
+from tests.auth.proxied import URL, call, everything, proxy, visiting
 from tests.auth.vendor import FakeVendor
 from tests.rows import for_each_row
 
 pytestmark = pytest.mark.anyio
+
+
+class Clock:
+    """The module `time` for those who ask it what time it is, some seconds ahead."""
+
+    def __init__(self) -> None:
+        self.ahead = 0.0
+        self.monotonic = time.monotonic
+
+    def time(self) -> float:
+        return time.time() + self.ahead
 
 
 async def is_in(visit: Any, token: str) -> bool:
@@ -59,7 +72,7 @@ async def test_a_code_that_is_used_twice_takes_back_what_it_gave(monkeypatch: py
 
 async def test_a_refresh_gives_new_tokens_and_asks_the_vendor(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(grants, "KEPT_SECONDS", 0.0)
-    async with visiting(scopes=["a"], optional_scopes=["b"]) as visit:
+    async with visiting(scopes=["a"], optional_scopes=["b"], scopes_for=everything) as visit:
         first = await visit.tokens(scope="a b")
         second = (await visit.refresh(first["refresh_token"], resource=URL)).json()
         assert second["refresh_token"] != first["refresh_token"] and second["scope"] == "a b"
@@ -80,6 +93,110 @@ async def test_a_vendor_that_is_away_ends_nothing() -> None:
         assert (await visit.refresh(tokens["refresh_token"])).status_code == 503
         visit.vendor.is_shut = False
         assert (await visit.refresh(tokens["refresh_token"])).status_code == 200
+
+
+def admins(claims: Any) -> list[str]:
+    return ["more"] if "admins" in claims.get("groups", []) else []
+
+
+@pytest.fixture(params=["the ID token", "the user endpoint", "the user endpoint, with the first access token"])
+def telling(request: pytest.FixtureRequest) -> FakeVendor:
+    """A vendor that says at a renewal what it says of its users, in one of the ways there are."""
+    vendor = FakeVendor()
+    vendor.user["groups"] = ["admins"]
+    if request.param != "the ID token":
+        vendor.lacks = {"id_token"}
+        vendor.metadata["userinfo_endpoint"] = f"{vendor.issuer}/user"
+    if request.param.endswith("access token"):
+        vendor.lacks.add("refresh_token")
+    return vendor
+
+
+async def test_a_renewal_reads_anew_what_the_vendor_says_of_the_user(telling: FakeVendor) -> None:
+    def allow(claims: Any) -> bool:
+        return "suspended" not in claims["groups"]
+
+    async with visiting(telling, allow=allow, optional_scopes=["more"], scopes_for=admins) as visit:
+        tokens = await visit.tokens(scope="more")
+        for groups, scope in (["admins"], "more"), ([], ""), (["admins", "staff"], "more"):
+            telling.user["groups"] = groups
+            tokens = (await visit.refresh(tokens["refresh_token"])).json()
+            assert tokens["scope"] == scope
+        assert await is_in(visit, tokens["access_token"])
+        telling.user["groups"] = ["suspended"]
+        assert (await visit.refresh(tokens["refresh_token"])).json()["error"] == "invalid_grant"
+        telling.user["groups"] = []
+        assert (await visit.refresh(tokens["refresh_token"])).json()["error"] == "invalid_grant", "the grant is ended"
+
+
+@for_each_row(
+    "changed", [{"sub": "u-2"}, {"sub": None}, {"aud": "another-app"}, {"nonce": "of another sign-in"}, {"exp": 1}]
+)
+async def test_a_renewal_speaks_of_the_same_user_and_to_us_or_ends_the_sign_in(changed: dict[str, Any]) -> None:
+    async with visiting() as visit:
+        tokens = await visit.tokens()
+        visit.vendor.claims = changed
+        assert (await visit.refresh(tokens["refresh_token"])).json()["error"] == "invalid_grant"
+        visit.vendor.claims = {}
+        assert (await visit.refresh(tokens["refresh_token"])).json()["error"] == "invalid_grant"
+
+
+async def test_a_claim_that_is_not_repeated_is_not_taken_for_empty(telling: FakeVendor) -> None:
+    async with visiting(telling, allow=lambda claims: "suspended" not in claims.get("groups", [])) as visit:
+        tokens = await visit.tokens()
+        del telling.user["groups"]
+        refused = (await visit.refresh(tokens["refresh_token"])).json()
+        assert refused["error"] == "invalid_grant" and "sign in again" in refused["error_description"]
+
+
+async def test_a_vendor_that_cannot_say_who_the_user_is_at_the_moment_ends_nothing(telling: FakeVendor) -> None:
+    async with visiting(telling) as visit:
+        tokens = await visit.tokens()
+        telling.away = {"/user", "/token"}
+        assert (await visit.refresh(tokens["refresh_token"])).status_code == 503
+        telling.away = {"/user"}
+        away = await visit.refresh(tokens["refresh_token"])
+        if "id_token" in telling.lacks:
+            # Its refresh token was used up for this: the next one must be kept.
+            assert away.status_code == 503
+            away = tokens
+        else:
+            away = away.json()
+        telling.away = set()
+        assert (await visit.refresh(away["refresh_token"])).status_code == 200
+
+
+@for_each_row("lacks", [{"id_token"}, {"id_token", "refresh_token"}], ids=range(2))
+async def test_who_cannot_be_confirmed_signs_in_again_after_hours(
+    lacks: set[str], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(grants, "KEPT_SECONDS", 0.0)
+    vendor, clock = FakeVendor(), Clock()
+    vendor.lacks = lacks
+    auth = proxy(vendor)
+    for module in (tokens_module, signing_in, grants):
+        monkeypatch.setattr(module, "time", clock)
+    monkeypatch.setattr(auth._tokens._grants, "_clock", clock.time)  # pyright: ignore[reportPrivateUsage]
+    async with visiting(vendor, auth=auth) as visit:
+        tokens = await visit.tokens()
+        assert ("users sign in again after 8 hours" in caplog.text) is ("refresh_token" in lacks)
+        clock.ahead = tokens_module.UNCONFIRMED_SECONDS - 60
+        again = await visit.refresh(tokens["refresh_token"])
+        assert again.status_code == 200 and again.json()["expires_in"] <= 60
+        clock.ahead += 70
+        assert not await is_in(visit, again.json()["access_token"])
+        assert (await visit.refresh(again.json()["refresh_token"])).json()["error"] == "invalid_grant"
+
+
+async def test_a_sign_in_that_was_long_unconfirmed_is_not_renewed(monkeypatch: pytest.MonkeyPatch) -> None:
+    vendor, clock = FakeVendor(), Clock()
+    vendor.lacks = {"id_token"}
+    monkeypatch.setattr(tokens_module, "time", clock)
+    async with visiting(vendor) as visit:
+        tokens = await visit.tokens()
+        clock.ahead = tokens_module.UNCONFIRMED_SECONDS + 60
+        refused = (await visit.refresh(tokens["refresh_token"])).json()
+        assert refused["error"] == "invalid_grant" and "sign in again" in refused["error_description"]
 
 
 async def test_who_is_not_allowed_any_more_is_out_at_once() -> None:

@@ -38,8 +38,60 @@ def test_empty_optional_fields_are_left_out():
     assert fill_in("?", SCHEMA, typing("Ann\n", "\n", "\n", "\n")) == {"name": "Ann"}
 
 
-def test_an_empty_required_field_declines():
-    assert fill_in("?", SCHEMA, typing("\n")) is Decline
+REQUIRED = [
+    {"type": "string"},
+    {"type": "string", "minLength": 2},
+    {"type": "string", "format": "email"},
+    {"type": "integer"},
+    {"type": "number", "minimum": 1},
+    {"type": "array"},
+    {"enum": ["s", "m"]},
+    {"enum": [1, 2]},
+    {"type": "string", "oneOf": [{"const": "s", "title": "Small"}]},
+    {"type": "array", "items": {"enum": ["s", "m"]}},
+    {"type": "array", "items": {"anyOf": [{"const": "s", "title": "Small"}]}},
+    {"type": "unknown"},
+    {},
+]
+
+
+@pytest.mark.parametrize("field", REQUIRED, ids=range(len(REQUIRED)))
+@pytest.mark.parametrize("empty", ["\n", "  \n", "\t\n"])
+def test_enter_at_a_required_question_asks_again_and_says_how_to_decline(
+    field: dict[str, object], empty: str, capsys: pytest.CaptureFixture[str]
+):
+    form = {"properties": {"it": field}, "required": ["it"]}
+    assert fill_in("?", form, typing(*[empty] * 5, "/decline\n")) is Decline
+    told = capsys.readouterr().err
+    assert told.count("an answer is needed") == 5 and "/decline" in told and "Ctrl-D" in told
+    assert fill_in("?", form, typing(empty)) is Cancel, "the end of input still dismisses it"
+
+
+def test_after_enter_the_answer_that_is_typed_counts():
+    assert fill_in("?", SCHEMA, typing("\n", "Ann\n", "\n", "\n", "\n")) == {"name": "Ann"}
+
+
+def test_empty_lines_without_an_end_are_not_read_for_ever():
+    form = {"properties": {"it": {"type": "string"}}, "required": ["it"]}
+    assert fill_in("?", form, lambda: "\n") is Cancel
+
+
+@pytest.mark.parametrize("field", [{"type": "string"}, {"type": "boolean"}, {"type": "integer"}, {"enum": ["a"]}])
+@pytest.mark.parametrize("is_required", [True, False])
+def test_every_question_can_be_declined_by_the_same_word(field: dict[str, object], is_required: bool):
+    form = {"properties": {"it": field, "b": {"type": "string"}}, "required": ["it"] if is_required else []}
+    assert fill_in("?", form, typing(" /Decline \n")) is Decline
+
+
+def test_enter_at_a_required_question_with_a_default_gives_the_default():
+    form = {"properties": {"size": {"enum": ["s", "m"], "default": "m"}}, "required": ["size"]}
+    assert fill_in("?", form, typing("\n")) == {"size": "m"}
+
+
+def test_who_types_nothing_that_fits_is_told_that_the_question_is_dismissed(capsys: pytest.CaptureFixture[str]):
+    form = {"properties": {"value": {"type": "integer"}}, "required": ["value"]}
+    assert fill_in("?", form, typing("a\n", "b\n", "c\n")) is Cancel
+    assert "dismissed" in capsys.readouterr().err
 
 
 def test_the_end_of_input_dismisses():

@@ -57,7 +57,16 @@ async def test_calls_and_their_progress_come_through_nginx_and_metrics_do_not(tm
             async with httpx2.AsyncClient(base_url=site) as web:
                 for path, host, status in (
                     ("/readyz", NAME, 200),
-                    ("/metrics", NAME, 403),
+                    *(
+                        (spelled, NAME, 403)
+                        for spelled in (
+                            "/metrics",
+                            "/metrics/",
+                            "/%6detrics",
+                            "/x/../metrics",
+                            "/metrics/x",
+                        )
+                    ),
                     ("/mcp", "evil.example", 421),
                 ):
                     assert (await web.get(path, headers={"host": host})).status_code == status, path

@@ -20,6 +20,7 @@ def vendor(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeVendor]:
     with vendor_at_address() as made:
         for name, value in {"ISSUER": made.issuer, "CLIENT_ID": CLIENT_ID, "CLIENT_SECRET": CLIENT_SECRET}.items():
             monkeypatch.setenv(name, value)
+        monkeypatch.setenv("WRITERS", "alice@example.com")
         yield made
 
 

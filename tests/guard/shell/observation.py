@@ -15,6 +15,8 @@ from defserve.guard.shell.environment import environment
 from defserve.guard.shell.places import Places
 
 SECONDS = 2
+ENVIRONMENT = "canary-of-the-environment"
+"""A variable that every command has. Whoever prints it shows the environments of processes."""
 
 _CHANGING = frozenset(
     """
@@ -30,10 +32,10 @@ _CALL = re.compile(r"^\d+\s+(\w+)\((.*)\)\s+=\s+(-?\d+)(?:<(.*)>)?")
 _OF_THE_SYSTEM = re.compile(
     r"/(?:usr|lib|lib64|bin|sbin|opt|nix)(?:/.*)?|/etc/(?:ld\.so\.(?:cache|preload)|locale\.alias|localtime|timezone"
     r"|nsswitch\.conf|passwd|group|hosts|hostname|resolv\.conf|host\.conf|gai\.conf|magic(?:\.mime)?|gitconfig|mtab"
-    r"|lsb-release"
+    r"|lsb-release|ssl/certs(?:/.*)?"
     r"|iproute2/.*|os-release|services|protocols|mime\.types|DIR_COLORS|java.*|ssl/openssl\.cnf|alternatives/.*|perl/.*|dpkg/.*|apt/.*)"
     r"|/proc(?:/.*)?|/sys(?:/.*)?|/dev/(?:null|tty|console|zero|urandom|random|pts/.*)|/|/etc|/dev|/run|/var/run/utmp|/run/utmp"
-    r"|/var/log/wtmp|/var/lib/(?:dpkg|apt)/.*|/var/cache/apt/.*|pipe:.*|socket:.*|anon_inode.*"
+    r"|/var/log/wtmp|/var/cache/man/.*|/etc/manpath\.config|/var/lib/(?:dpkg|apt)/.*|/var/cache/apt/.*|pipe:.*|socket:.*|anon_inode.*"
 )
 
 # Scripts and packers: what they are made of.
@@ -41,6 +43,12 @@ HELPERS: Mapping[str, frozenset[str]] = {
     # Some of its sub-commands are shell scripts.
     "git": frozenset("git git-submodule sh sed basename uname envsubst gettext".split()),
     "dpkg": frozenset({"dpkg-query"}),
+    **dict.fromkeys("sdiff diff3 colordiff".split(), frozenset({"diff", "perl"})),
+    **dict.fromkeys(
+        "zdiff zcmp bzdiff xzdiff bzgrep xzgrep zstdgrep lzgrep".split(),
+        frozenset("sh bash diff cmp grep sed gzip bzip2 xz zstd expr printf cat mktemp rm tempfile".split()),
+    ),
+    "yq": frozenset({"jq"}),
     "tar": frozenset("gzip bzip2 xz zstd lzip lzma unzstd gunzip sh uncompress".split()),
     **dict.fromkeys(
         "zgrep zegrep zfgrep".split(), frozenset("sh dash bash grep egrep fgrep sed gzip zgrep expr printf cat".split())
@@ -90,7 +98,7 @@ def observe(argv: Sequence[str], root: Path, log: Path) -> Deeds:
     process = subprocess.Popen(
         [*_prefix, "timeout", "--signal=KILL", str(SECONDS), *strace],
         cwd=root,
-        env={**environment(), "HOME": str(root.parent / "home")},
+        env={**environment(), "HOME": str(root.parent / "home"), "CANARY": ENVIRONMENT},
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
@@ -135,9 +143,9 @@ def _ran(calls: Sequence[tuple[str, str, int, str]]) -> Iterator[str]:
 
 
 def _wrote(calls: Sequence[tuple[str, str, int, str]]) -> Iterator[str]:
-    """git refreshes what it remembers of files' times in its index. That changes nothing."""
     for name, args, _, path in calls:
-        if ".git/index.lock" in args:
+        # A file without a name is gone with its process.
+        if "O_TMPFILE" in args:
             continue
         if name in _CHANGING:
             yield f"{name}({args})"

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import json
+import os
 import random
 import re
 import shlex
@@ -16,10 +18,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from defserve.guard.shell.judgement import judge
-from defserve.guard.shell.specs import Grammar, Table, by_name, grammar
+from defserve.guard.shell.specs import Grammar, Shape, Table, by_name, grammar
 from defserve.guard.shell.tables import PROGRAMS, TAR
 from tests.effort import examples
-from tests.guard.shell.observation import Deeds, observe, reason_not_to
+from tests.guard.shell.observation import ENVIRONMENT, Deeds, observe, reason_not_to
 
 # Most commands are refused, and those that are run take long: neither is a fault of the test.
 HEALTHY = [HealthCheck.too_slow, HealthCheck.filter_too_much, HealthCheck.function_scoped_fixture]
@@ -56,17 +58,22 @@ class Jail:
             "tar cf a.tar a b",
             "tar czf a.tgz a b",
             "gzip -k data.csv",
+            "xz -k data.csv",
+            "bzip2 -k data.csv",
+            "zstd -qk data.csv",
+            "zip -q a.zip a b",
         ):
-            subprocess.run(shlex.split(line), cwd=self.root, check=True, capture_output=True)
+            if shutil.which(line.split()[0]):
+                subprocess.run(shlex.split(line), cwd=self.root, check=True, capture_output=True)
         (self.root / "a").write_text("changed\n")
         self.before = self.contents()
 
     def contents(self) -> dict[str, tuple[int, bytes]]:
-        """Every file with its time and content, except what git refreshes to be faster."""
+        """Every file with its time and content."""
         return {
             str(path): (path.lstat().st_mtime_ns, path.read_bytes() if path.is_file() else b"")
             for path in self.base.rglob("*")
-            if path.name not in ("index", "log.txt") and not path.is_dir()
+            if path.name != "log.txt" and not path.is_dir()
         }
 
     def run(self, argv: tuple[str, ...]) -> Deeds:
@@ -85,6 +92,8 @@ def broken(jail: Jail, argv: tuple[str, ...]) -> str | None:
         return f"{shlex.join(argv)}: {deeds}"
     if SECRET.encode() in deeds.printed:
         return f"{shlex.join(argv)} printed the secret"
+    if ENVIRONMENT.encode() in deeds.printed:
+        return f"{shlex.join(argv)} printed an environment"
     if jail.contents() != jail.before:
         return f"{shlex.join(argv)} changed files"
     return None
@@ -215,10 +224,12 @@ def specs(entry: str | Table, words: tuple[str, ...] = ()) -> Iterator[tuple[tup
             yield from specs(inner, (*words, name))
 
 
-FORMS = [
-    (name, *form)
+FORMS: list[tuple[str, tuple[str, ...], Grammar]] = [
+    (name, words, rules)
     for name in RUN
-    for form in (specs(PROGRAMS[name]) if name != "tar" else (((), grammar(str(spec))) for spec in TAR.values()))
+    for words, rules in (
+        specs(PROGRAMS[name]) if name != "tar" else (((), grammar(str(spec))) for spec in TAR.values())
+    )
 ]
 
 
@@ -373,3 +384,66 @@ def test_whatever_passes_only_reads(jail: Jail, command: str) -> None:
     if argv is None or "find / " in command or ({"-f", "-F", "--follow"} & set(argv) and argv[0] == "tail"):
         return
     assert broken(jail, argv) is None
+
+
+# What options act on: a file that each packer knows, a file, a directory.
+ACTED_ON = ["data.csv.gz", "data.csv.xz", "data.csv.bz2", "data.csv.zst", "a.zip", "a", "src"]
+
+
+def some_pairs(count: int, names: frozenset[str] | None = None) -> list[tuple[str, ...]]:
+    """Of each form, up to `count` commands with two options that pass in readonly, on what the form takes."""
+    dice, found = random.Random(count), list[tuple[str, ...]]()
+    for name, words, rules in FORMS:
+        if name == "tail" or (names is not None and name not in names):
+            continue
+        options = [[], *(_spelt(option, rules) for option in sorted(rules.options))]
+        shapes = [one for shapes in rules.shapes for one in shapes]
+        tried = (_drawn(dice, [name, *words], options, shapes) for _ in range(count * 4))
+        passing = (argv for line in tried if (argv := judge(line, mode="readonly").argv))
+        found += itertools.islice(passing, count)
+    return found
+
+
+def _drawn(dice: random.Random, words: list[str], options: list[list[str]], shapes: list[Shape]) -> str:
+    first, second, target = dice.choice(options), dice.choice(options), dice.choice(ACTED_ON)
+    operands = [VALUES.get(one.kind, [target])[0] for one in dice.choice(shapes).operands]
+    return shlex.join([*words, *first, *second, *operands])
+
+
+def _spelt(option: str, rules: Grammar) -> list[str]:
+    kinds = () if rules.options[option].optional else rules.options[option].kinds
+    choices = [
+        VALUES.get(kind, kind.lstrip("=").split("|") if "|" in kind or kind[0] == "=" else ["a"]) for kind in kinds
+    ]
+    return ["-3" if option == "-#" else option, *(choice[0] for choice in choices)]
+
+
+def test_two_options_of_a_program_with_modes_only_read(jail: Jail) -> None:
+    packers = frozenset({"xz", "bzip2", "zstd", "gzip"})
+    assert [what for argv in some_pairs(3, packers) if (what := broken(jail, argv))] == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("part", range(6))
+def test_two_options_of_any_program_only_read(jail: Jail, part: int) -> None:
+    assert [what for argv in some_pairs(3, frozenset(RUN[part::6])) if (what := broken(jail, argv))] == []
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not shutil.which("ps"), reason="ps is needed")
+def test_no_three_options_of_ps_show_an_environment() -> None:
+    rules = grammar(str(PROGRAMS["ps"]))
+    values = {"columns": "pid,args", "numbers": "1", "names": "nobody-here", "number": "200"}
+    words = [" ".join([flag, *(values[kind] for kind in option.kinds)]) for flag, option in rules.options.items()]
+    words = [word for word in words if not word.startswith("--") or "user" in word or "forest" in word] + ["f", "ax"]
+    dice = random.Random(1)
+    tried = [" ".join(["ps", *dice.sample(words, dice.choice([2, 3]))]) for _ in range(2500)]
+    passing = {line for line in tried if judge(line, mode="readonly")}
+    assert len(passing) > 100
+    env = {"PATH": os.defpath, "CANARY": ENVIRONMENT}
+    shown = [
+        line
+        for line in sorted(passing)
+        if ENVIRONMENT.encode() in subprocess.run(shlex.split(line), env=env, capture_output=True, check=False).stdout
+    ]
+    assert shown == []

@@ -68,7 +68,7 @@ def test_a_bare_repository_inside_another_is_not_entered(repository: Path) -> No
     git(repository, "init", "-q", "--bare", "docs")
     git(inner, "config", "core.worktree", str(inner))
     assert "HEAD" in os.listdir(inner)
-    assert "cannot use bare repository" in run("git -C docs status", repository)
+    assert "cannot use bare repository" in run("git status", inner)
 
 
 def test_git_runs_no_hook_that_an_archive_brought(repository: Path) -> None:

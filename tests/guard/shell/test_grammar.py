@@ -6,6 +6,7 @@ from typing import Any
 
 from defserve import Shell
 from defserve.guard.shell.judgement import judge
+from defserve.guard.shell.tables import PROGRAMS
 from tests.rows import for_each_row
 
 
@@ -54,12 +55,137 @@ def test_a_refusal_says_what_is_wrong_and_what_is_near(command: str, message: st
         ("sed -i p f", "Blocked write flag of sed: '-i'"),
         ("uniq a b", "Blocked write: 'uniq'"),
         ("git ls-remote origin", "Blocked network use: 'git ls-remote'"),
-        ("cargo --version", "Blocked run: 'cargo'"),
     ],
 )
 def test_readonly_refuses_by_what_a_form_does(command: str, message: str) -> None:
     assert judge(command)
     assert why(command, mode="readonly") == message
+
+
+@for_each_row(
+    "command",
+    [
+        "npm test",
+        "npm run build",
+        "npm exec x",
+        "npm start",
+        "cargo build",
+        "cargo run",
+        "cargo test",
+        "cargo install .",
+        "uv run x",
+        "uv sync",
+        "uv add x",
+        "uv pip install .",
+        "uv pip install -e .",
+        "make",
+        "make test",
+        "pytest",
+        "go test ./x",
+        "go generate",
+        "tox",
+        "nox",
+        "gradle build",
+        "mvn test",
+        "npx x",
+        "pre-commit run",
+        "pip install .",
+        "pip install ./sub",
+        "pip install -e .",
+        "pip wheel .",
+        "python3 setup.py install",
+        "cmake --build build",
+        "yarn install",
+        "yarn --version",
+        "pnpm install",
+        "poetry install",
+        "apt install ./x.deb",
+        "gem install ./x.gem",
+        "git bisect run x",
+        "git submodule foreach x",
+        "npm init x",
+    ],
+)
+def test_what_runs_the_projects_code_needs_an_authors_list(command: str) -> None:
+    assert not judge(command)
+    assert not judge(command, mode="readonly")
+    assert judge(command, allowed=[command]) or command.split()[0] in ("git", "uv")
+
+
+@for_each_row(
+    ("command", "flags"),
+    [
+        ("xz -t -z f", "'-t' and '-z'"),
+        ("bzip2 -tz f", "'-t' and '-z'"),
+        ("unxz -l -z f", "'-l' and '-z'"),
+        ("lzma -t -z f", "'-t' and '-z'"),
+        ("zstd -t -z f", "'-t' and '-z'"),
+        ("bzip2 -t -d f", "'-t' and '-d'"),
+        ("gzip -d --test f", "'-d' and '--test'"),
+        ("zstd --decompress --list f", "'--decompress' and '--list'"),
+        ("unzip -l -p a.zip", "'-l' and '-p'"),
+        ("ps -auxww -e", "'-auxww' and '-e'"),
+        ("ps -e -T -H", "'-e' and '-T'"),
+        ("ps -e -u x", "'-e' and '-u'"),
+        ("gzip -r -d src", "'-r' and '-d'"),
+    ],
+)
+def test_two_modes_exclude_each_other(command: str, flags: str) -> None:
+    assert f"{flags} together" in why(command)
+
+
+@for_each_row(
+    "command",
+    ["gzip -dc f", "xz -dc f", "zstd -dc f", "bzip2 -cd f", "unzip -lv a.zip", "ps -ef", "ps -ef f", "ps aux"],
+)
+def test_a_mode_goes_with_what_is_none(command: str) -> None:
+    assert judge(command, mode="readonly")
+
+
+@for_each_row(
+    "command",
+    [
+        "grep x f -e /etc/shadow",
+        "grep x f --include /etc/shadow",
+        "sort f -t /etc/shadow",
+        "rg x f -g /etc/shadow",
+        "sed p f -e /etc/shadow",
+    ],
+)
+def test_a_value_after_an_operand_may_be_read_as_a_file(command: str) -> None:
+    assert not judge(command)
+
+
+@for_each_row("command", ["sed -i p 'w /etc/x'", "sed -i p w/etc/x", "sed -i p s/a/b/w/etc/x", "sed -i p 2w/etc/x"])
+def test_a_file_of_sed_in_place_is_no_script(command: str) -> None:
+    assert not judge(command)
+
+
+@for_each_row("name", sorted(name for name, entry in PROGRAMS.items() if isinstance(entry, str) and name != "tar"))
+def test_every_program_tells_its_version_and_usage(name: str) -> None:
+    for flag in ("--version", "--help"):
+        assert judge(f"{name} {flag}", mode="readonly")
+        assert judge(f"{name} {flag} x", mode="readonly").argv != (name, flag)
+
+
+@for_each_row(
+    ("command", "readonly"),
+    [
+        ("git diff --no-index a b", True),
+        ("git archive --list", True),
+        ("jq 'def f: . + 1; .a | f' a.json", True),
+        ("awk 'function f(x) { return x * 2 } { print f($1) }' f", True),
+        ("cargo --version", True),
+        ("git rm f", False),
+        ("git worktree add wt", False),
+        ("git submodule update --init", False),
+        ("pip uninstall -y x", False),
+        ("uv pip install x", False),
+    ],
+)
+def test_everyday_forms_pass(command: str, readonly: bool) -> None:
+    assert judge(command)
+    assert bool(judge(command, mode="readonly")) is readonly
 
 
 def test_absolute_paths_are_inside_if_they_are_below_the_root() -> None:

@@ -31,6 +31,7 @@ BLOCK: dict[str, Any] = {"version": "0.4", "featureSets": {SET: {"uses": ["tools
 @asynccontextmanager
 async def example(name: str, road: str = "memory", version: str = HANDSHAKE, **options: Any) -> AsyncGenerator[Client]:
     how: dict[str, Any] = {"answers": options.pop("answers", None), "timeout": options.pop("timeout", 20)}
+    key = options.pop("key", None)
     settings: dict[str, Any] = {"audit": [], **options}
     mcpl = Mcpl(**settings)
     if road == "memory":
@@ -41,7 +42,10 @@ async def example(name: str, road: str = "memory", version: str = HANDSHAKE, **o
         async with Client(link, version=version, mcpl=mcpl, **how) as client:
             yield client
     else:
-        async with at_address(fresh(name), road) as url, Remote(url).connect(version, mcpl=mcpl, **how) as client:
+        async with (
+            at_address(fresh(name), road, key) as url,
+            Remote(url, token=key).connect(version, mcpl=mcpl, **how) as client,
+        ):
             yield client
 
 
@@ -110,7 +114,7 @@ async def test_a_host_that_sends_nothing_goes_on_where_the_server_is(version: st
 @for_each_row("road", ROADS)
 async def test_opaque_checkpoints_are_followed_by_their_names(road: str, version: str):
     trail = Trail()
-    async with example("git_like", road, version, audit=[trail]) as client:
+    async with example("git_like", road, version, audit=[trail], key="k" * 40) as client:
         mcpl = client.mcpl
         assert mcpl is not None
         for message in ("one", "two"):

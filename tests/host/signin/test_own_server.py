@@ -58,6 +58,7 @@ def url() -> Iterator[str]:
                 allow="*",
                 scopes=["notes:read"],
                 optional_scopes=["notes:write"],
+                scopes_for=lambda claims: ["notes:write"],
             )
 
         with served(proxy) as address:

@@ -16,6 +16,7 @@ from defserve.inspector.states.stored import StoredState, stored_at
 from defserve.inspector.states.watched import WatchedTree
 from defserve.stores.checkpoints.store import OPAQUE, CheckpointStore
 from defserve.stores.checkpoints.tree import CheckpointGone, Retention, TreeKey
+from defserve.stores.identity import ServerIdentity, server_store
 from defserve.stores.memory import MemoryStore
 
 pytestmark = pytest.mark.anyio
@@ -167,7 +168,10 @@ async def test_a_store_at_an_address_is_read(tmp_path: Any):
     async with stored_at(address) as found:
         state = found(SET)
         assert state is not None
-        first = await commit(await state.trees(), {"n": 1})
+        assert await (await state.trees()).list_trees() == []
+        store = server_store(address, ServerIdentity("name", "notes"))
+        first = await commit(CheckpointStore(store, secret=bytes(32)), {"n": 1})
+        await store.close()
         states = StateTrees(found)
         assert await states.trees("stateless", SET) == [{"owner": "alice", "kept": 1, "own": False}]
         assert await states.view("stateless", SET, "alice").content(first) == {"n": 1}

@@ -9,8 +9,16 @@ from pathlib import Path
 TOOLS = Path(sys.argv[1])
 
 
+MORE = TOOLS.with_suffix(".more")
+"""What it offers beside tools: prompts, templates, instructions."""
+
+
 def listed():
     return json.loads(TOOLS.read_text())
+
+
+def more(name, otherwise):
+    return json.loads(MORE.read_text()).get(name, otherwise) if MORE.exists() else otherwise
 
 
 def say(message):
@@ -30,10 +38,17 @@ def watch(before):
 METHODS = {
     "initialize": lambda params: {
         "protocolVersion": "2025-11-25",
-        "capabilities": {"tools": {"listChanged": True}},
+        "capabilities": {
+            "tools": {"listChanged": True},
+            **({"prompts": {}, "resources": {}} if MORE.exists() else {}),
+        },
         "serverInfo": {"name": "governed", "version": "1"},
+        **({"instructions": more("instructions", "")} if MORE.exists() else {}),
     },
     "ping": lambda params: {},
+    "prompts/list": lambda params: {"prompts": more("prompts", [])},
+    "resources/list": lambda params: {"resources": []},
+    "resources/templates/list": lambda params: {"resourceTemplates": more("templates", [])},
     "tools/list": lambda params: {"tools": listed()},
     "tools/call": lambda params: {"content": [{"type": "text", "text": f"did {params['name']}"}]},
 }

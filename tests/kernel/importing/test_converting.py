@@ -66,6 +66,58 @@ def test_literal_secrets_are_kept_out_and_named(tmp_path: Path) -> None:
     assert len(made.variables) == 8
 
 
+SECRET = "hunter2hunter2hunter2"
+PLACES: dict[str, Any] = {
+    "a default": {"command": "a", "env": {"MODE": f"${{MY_TOKEN:-{SECRET}}}"}},
+    "a default that looks so": {"command": "a", "env": {"MODE": f"${{MINE:-ghp_{SECRET}}}"}},
+    "a default of a secret name": {"command": "a", "env": {"API_KEY": f"${{MINE:-{SECRET}}}"}},
+    "beside a user": {"command": "a", "env": {"DB": f"postgres://${{USER}}:{SECRET}@db/x"}},
+    "before a variable": {"command": "a", "env": {"DB": f"postgres://{SECRET}:{SECRET}@${{HOST}}/x"}},
+    "a default in a password": {"command": "a", "env": {"DB": f"postgres://u:${{PASSWORD:-{SECRET}}}@db/x"}},
+    "around a secret": {"command": "a", "env": {"A_TOKEN": f"${{ONE}}{SECRET}"}},
+    "an argument": {"command": "a", "args": [f"--token=${{ONE}}{SECRET}"]},
+    "the default of an argument": {"command": "a", "args": ["--token", f"${{ONE:-{SECRET}}}"]},
+    "a variable of docker": {"command": "docker", "args": ["run", "-e", f"API_KEY=${{X:-{SECRET}}}"]},
+    "a connection in an argument": {"command": "a", "args": [f"postgres://${{USER}}:{SECRET}@db"]},
+    "the command": {"command": f"/bin/a?token={SECRET}${{X}}"},
+    "a header": {"url": "https://a.example.org/mcp", "headers": {"X-Api-Key": f"${{A}}-{SECRET}"}},
+    "a bearer": {"url": "https://a.example.org/mcp", "headers": {"Authorization": f"Bearer ${{A:-{SECRET}}}"}},
+    "half a bearer": {"url": "https://a.example.org/mcp", "headers": {"Authorization": f"Bearer {SECRET}${{A}}"}},
+    "basic": {"url": "https://a.example.org/mcp", "headers": {"Authorization": f"Basic {SECRET}=${{A:-x}}"}},
+    "any header": {"url": "https://a.example.org/mcp", "headers": {"X-Link": f"https://${{U}}:{SECRET}@b"}},
+    "a password of the address": {"url": f"https://${{USER}}:{SECRET}@a.example.org/mcp"},
+    "a user of the address": {"url": f"https://{SECRET}@${{HOST:-a.example.org}}/mcp"},
+    "a query": {"url": f"https://${{HOST:-a.example.org}}/mcp?api_key={SECRET}"},
+    "a key in a query": {"url": f"https://${{HOST:-a.example.org}}/mcp?x=1&key={SECRET}"},
+    "a query beside a variable": {"url": f"https://a.example.org/mcp?token=${{A}}{SECRET}"},
+}
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_a_secret_beside_a_variable_or_in_its_default_is_kept_out(tmp_path: Path, place: str) -> None:
+    made, servers = converted(tmp_path, {"a": PLACES[place]})
+    assert SECRET not in made.text
+    assert SECRET not in repr(servers)
+    assert made.variables, "a person is told what to set"
+
+
+@pytest.mark.parametrize(
+    "entry",
+    [
+        {"env": {"DB": "postgres://${USER}:${PASSWORD}@db/${NAME:-notes}"}},
+        {"env": {"API_KEY": "${ONE}:${TWO}", "HOME_DIR": "${HOME:-/root}/x", "A_TOKEN": "${A_TOKEN:-}"}},
+        {"args": ["--token", "${TOKEN}", "--key=${KEY}", "${DIR:-/tmp}/a", "--header", "Authorization: Bearer ${T}"]},
+        {"env": {"LEVEL": "${LEVEL:-debug}", "URL": "https://u@${HOST:-h}/?page=2&token=${T}"}},
+    ],
+)
+def test_variables_beside_which_no_secret_stands_are_left_as_they_are(tmp_path: Path, entry: dict[str, Any]) -> None:
+    made, servers = converted(tmp_path, {"a": {"command": "a", **entry}})
+    assert made.variables == []
+    launch = servers["a"].launch
+    assert dict(launch.env) == entry.get("env", {})
+    assert list(launch.args) == entry.get("args", [])
+
+
 def test_what_names_a_variable_already_is_left_as_it_is(tmp_path: Path) -> None:
     made, servers = converted(
         tmp_path,

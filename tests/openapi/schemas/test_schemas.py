@@ -188,16 +188,38 @@ def test_a_body_is_flat_where_nothing_is_lost(body: Json, arguments: list[str]) 
 
 
 def test_patterns_of_strangers_cannot_make_checking_slow() -> None:
-    evil = {"type": "string", "pattern": "^(a+)+$"}
+    evil = {"type": "string", "pattern": r"^\w*\d*\w*\d*\w*$"}
     many = {"type": "array", "uniqueItems": True, "items": {"type": "string", "pattern": "^[a-z]+$"}}
     paths = {"/a": {"get": operation(parameter("q", kind=evil), parameter("l", kind=many), operationId="a")}}
     tool = Server.from_openapi(document(paths)).mcp.tools.registry.get("a")
     assert tool is not None
     validate = tool.function.arguments.validate
-    assert validate({"q": "a" * 50_000 + "!"})["q"].endswith("!")
+    with pytest.raises(BadArguments, match="must match the pattern"):
+        validate({"q": "a" * 9_000 + "!"})
+    with pytest.raises(BadArguments, match="at most 10000 characters"):
+        validate({"q": "a" * 50_000 + "!"})
     assert validate({"l": '["a", "b"]'}) == {"l": ["a", "b"]}
     with pytest.raises(BadArguments):
         validate({"l": ["A"]})
+
+
+def test_a_pattern_that_only_the_api_can_check_stays_published_and_the_log_says_so(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    looks = {"type": "string", "pattern": r"^(?=.*\d)\w+$"}
+    names = {"type": "object", "patternProperties": {r"^(a)\1$": {"type": "integer"}}, "additionalProperties": False}
+    wrong = {"type": "string", "pattern": "("}
+    given = [parameter(name, kind=kind) for name, kind in (("q", looks), ("n", names), ("w", wrong))]
+    tool = Server.from_openapi(document({"/a": {"get": operation(*given, operationId="a")}})).mcp.tools.registry.get(
+        "a"
+    )
+    assert tool is not None
+    properties = tool.function.arguments.schema["properties"]
+    assert properties["q"]["pattern"] == looks["pattern"] and "pattern" not in properties["w"]
+    for _ in range(2):
+        assert tool.function.arguments.validate({"q": "no digit", "n": {"aa": "x"}, "w": "x"})
+    said = [record.getMessage() for record in caplog.records if "enforces it" in record.getMessage()]
+    assert len(said) == 2 and any("looks around with (?=: it stays published" in line for line in said)
 
 
 LEAVES: list[Any] = [

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import re
 from collections.abc import AsyncGenerator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,10 +14,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from defserve import Context, PeerError, Refused, Server
+from defserve.host import Mcpl
 from defserve.protocols.mcpl.channels.values import Channel, Message
 from defserve.protocols.mcpl.grants import MOST_NAMES
 from defserve.protocols.mcpl.policies import POLICY_KEY
 from defserve.protocols.mcpl.turns import FinishedTurn, InferenceEnd, Injection, Turn
+from defserve.protocols.mcpl.vocabulary import DENIED_BY_DEFAULT, INJECT
 from tests.effort import examples
 from tests.protocols.mcpl.draft_05 import PATHS
 from tests.protocols.mcpl.hosts import MCPL, MCPL_05, Host, Json, hosting, session_of
@@ -580,19 +584,57 @@ async def test_that_a_host_sends_no_policy_is_logged_once(caplog: pytest.LogCapt
     assert caplog.text.count("no featureSets/update, so no feature set acts") == 1
 
 
-async def test_a_hook_that_declares_no_positions_asks_for_all():
+async def test_a_hook_that_declares_no_positions_asks_for_the_least():
     server = Server("hooks", "1")
     server.feature_set("inject.any", "Injects").before_inference(_hook("any"))
     async with hosting(server, mcpl=MCPL_05) as host:
         uses = host.advertised["featureSets"]["inject.any"]["uses"]
-        assert uses == [
-            f"{BEFORE}.{leaf}" for leaf in ("observe", "inject.system", "inject.beforeUser", "inject.afterUser")
-        ]
+        assert uses == [f"{BEFORE}.{leaf}" for leaf in ("observe", "inject.beforeUser", "inject.afterUser")]
         assert host.advertised["contextHooks"] == {
-            "beforeInference": {"observe": True, "inject": {"system": True, "beforeUser": True, "afterUser": True}}
+            "beforeInference": {"observe": True, "inject": {"beforeUser": True, "afterUser": True}}
         }
     async with hosting(server) as old:
         assert old.advertised["featureSets"]["inject.any"]["uses"] == [BEFORE]
+        result = (await old.ask("context/beforeInference", TURN))["result"]
+        assert [one["position"] for one in result["contextInjections"]] == ["system", "beforeUser", "afterUser"]
+
+
+@pytest.mark.parametrize(
+    ("positions", "old", "new"),
+    [(None, "system", "beforeUser"), (["after_user", "system"], "afterUser", "afterUser"), ([], None, None)],
+)
+async def test_a_text_without_a_position_goes_to_the_first_that_its_hook_has(
+    positions: Any, old: str | None, new: str | None
+):
+    server = Server("hooks", "1")
+    one = server.feature_set("inject.any", "Injects")
+
+    @one.before_inference(positions=positions)
+    def inject() -> list[Any]:
+        return ["text", Injection("as an injection")]
+
+    for mcpl, position in ((MCPL, old), (MCPL_05, new)):
+        async with hosting(server, mcpl=mcpl) as host:
+            if mcpl is MCPL_05:
+                await host.grant(f"{BEFORE}.observe", *(f"{BEFORE}.inject.{leaf}" for leaf in INJECT))
+            result = (await host.ask("context/beforeInference", TURN))["result"]
+            found = [one["position"] for one in result["contextInjections"]]
+            assert found == ([position, position] if position else [])
+
+
+async def test_the_first_example_of_the_docs_is_on_at_a_host_with_default_settings():
+    """Such hosts grant every path but those that reach the system prompt."""
+    page = Path(__file__).parents[3] / "docs" / "live.md"
+    (example, *_) = (
+        text for text in re.findall(r"```python\n(.*?)```", page.read_text(), re.S) if "before_inf" in text
+    )
+    names: dict[str, Any] = {"__name__": "example"}
+    exec(example, names)
+    usual = [path for path in PATHS if path not in DENIED_BY_DEFAULT]
+    async with names["server"].connect("2025-11-25", mcpl=Mcpl(version="0.5", grants=usual)) as client:
+        assert client.mcpl.receipt.unavailable.keys() == {"memory.privacy"}  # 0.5 has no filters
+        (injected,) = await client.mcpl.before_inference(Turn(inference_id="i1", user_message="Tea?"))
+        assert (injected.position, injected.content[0].text) == ("beforeUser", "Alice likes tea.")
 
 
 async def test_an_end_is_told_once_to_hosts_of_both_versions():

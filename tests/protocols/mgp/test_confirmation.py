@@ -211,7 +211,7 @@ async def test_the_question_shows_what_will_be_done_and_no_secrets():
         await peer.begin("tools/call", {"name": "sign_in", "arguments": arguments})
         (asked,) = [m["params"]["message"] for m in await peer.news() if m["method"] == "elicitation/create"]
     lines = asked.splitlines()
-    assert lines[0] == "Run Sign in?"
+    assert lines[0] == "Run sign_in?"
     assert lines[1] == "  command: git status -s"
     assert "ann" in lines[2]
     assert len(lines) == 6

@@ -11,6 +11,7 @@ from defserve.auth.principals import Principal
 from defserve.host.eras import SessionTerms
 from defserve.proxying.conversations.channel import Channel, ChannelOwner
 from defserve.proxying.conversations.fronts import Front
+from defserve.proxying.targets import Secrets
 from defserve.wire.messages import Request
 
 pytestmark = pytest.mark.anyio
@@ -57,11 +58,14 @@ async def test_a_question_that_belongs_to_no_call_is_for_who_the_conversation_is
 
     class OpenedByAnother:
         async def request(self, method: str, params: Any, identity: Any = None) -> Any:
-            asked.append(identity)
+            asked.append((identity, params["message"]))
             return {"action": "decline"}
+
+    class Owner:
+        id, secrets = "mail", Secrets(())
 
     ann = Principal("ann", frozenset({"admin"}))
     front = Front("key", cast(Any, OpenedByAnother()), ASKS, "ann", True, caller=ann)
-    channel = Channel(cast(ChannelOwner, None), front)
+    channel = Channel(cast(ChannelOwner, Owner()), front)
     answer = await channel._asked(Request(1, "elicitation/create", {"message": "Sure?"}, {}))
-    assert (answer, asked) == ({"action": "decline"}, [ann])
+    assert (answer, asked) == ({"action": "decline"}, [(ann, "Server 'mail' asks: Sure?")])

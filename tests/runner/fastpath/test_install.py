@@ -107,7 +107,7 @@ def test_sockets_that_do_not_say_how_far_they_are_stay_as_they_are():
             self.transport = transport
 
     fit = fits(HttpToolsProtocol, OtherSockets)
-    missing = "handshake_complete, close_sent, read_paused, writable, conn, queue"
+    missing = "handshake_complete, close_sent, read_paused, writable, conn, queue, client, connections"
     assert (fit.fast_path, fit.websockets) == ("", f"uvicorn has no {missing}")
 
 

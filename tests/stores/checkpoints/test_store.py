@@ -16,7 +16,7 @@ from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invaria
 
 from defserve.errors import LimitExceeded, UsageError
 from defserve.stores.checkpoints import tree
-from defserve.stores.checkpoints.ids import RANDOM, FreshRandom, canonical, make_id, verify_id
+from defserve.stores.checkpoints.ids import RANDOM, FreshRandom, canonical, is_id, make_id, verify_id
 from defserve.stores.checkpoints.patches import apply_patch
 from defserve.stores.checkpoints.store import OPAQUE, TREE, CheckpointStore, Commit, HeadMoved, StateTampered
 from defserve.stores.checkpoints.tree import SNAPSHOT_EVERY, CheckpointGone, CheckpointRecord, Retention, TreeKey
@@ -485,7 +485,7 @@ def test_reading_and_rolling_back_cost_the_same_at_every_depth(run: Run):
 
 
 async def records_in(store: Store) -> Mapping[str, CheckpointRecord]:
-    return {name: CheckpointRecord.decode(name, data) async for name, data in store.scan(KEY.space) if name != TREE}
+    return {name: CheckpointRecord.decode(name, data) async for name, data in store.scan(KEY.space) if is_id(name)}
 
 
 def test_a_call_on_a_known_head_reads_only_where_the_head_is(run: Run):
@@ -529,6 +529,59 @@ def test_a_content_that_is_not_the_one_of_its_id_is_found_by_verify(run: Run):
         record = (await records_in(store))[id]
         await store.change(StoreChange(KEY.space, put={id: record._replace(body=b'{"n":9}').encode()}))
         assert await trees_in(store).verify(KEY) == [f"{id} was not made with this secret for this content"]
+
+    run(story())
+
+
+def test_a_proof_that_was_written_into_a_record_is_found_by_verify(run: Run):
+    async def story() -> None:
+        store = MemoryStore()
+        trees = trees_in(store)
+        made = (await trees.commit(await trees.adopt(KEY, {"n": 1}), {"n": 2}, branch=True)).checkpoint
+        record = (await records_in(store))[made.id]
+        assert not made.proved and await trees.verify(KEY) == []
+        forged = record._replace(checkpoint=record.checkpoint._replace(proved=True))
+        await store.change(StoreChange(KEY.space, put={made.id: forged.encode()}))
+        assert await trees_in(store).verify(KEY) == [f"{made.id} was not made with this secret for this content"]
+
+    run(story())
+
+
+def test_an_id_says_whether_its_line_is_proved():
+    content = canonical({"a": 1})
+    for is_proved in (False, True):
+        id = make_id(SECRET, "alice", "notes", content, b"r" * RANDOM, is_proved=is_proved)
+        assert verify_id(SECRET, id, "alice", "notes", content, is_proved=is_proved)
+        assert not verify_id(SECRET, id, "alice", "notes", content, is_proved=not is_proved)
+
+
+def test_a_content_leads_to_the_latest_proved_checkpoint_until_that_is_pruned(store: Store, run: Run):
+    async def story() -> None:
+        trees = trees_in(store)
+        first = (await commit(trees, {"n": 1})).checkpoint
+        await commit(trees, {"n": 2})
+        again = (await commit(trees, {"n": 1})).checkpoint
+        for content, id in (({"n": 1}, again.id), ({"n": 3}, None)):
+            held = await trees.find_proved(KEY, canonical(content))
+            assert (held.parent if held is not None else None) == id
+        brought = await trees.commit(await trees.adopt(KEY, {"n": 9}), {"n": 3}, branch=True)
+        assert not brought.checkpoint.proved and await trees.find_proved(KEY, canonical({"n": 3})) is None
+        assert await trees.prune(KEY, Retention(keep=1)) == 3
+        assert [name async for name, _ in store.scan(KEY.space) if not is_id(name)] == [TREE]
+        assert await trees.find_proved(KEY, canonical({"n": 1})) is None and first.proved
+
+    run(story())
+
+
+def test_a_branch_beside_the_head_leaves_the_head(store: Store, run: Run):
+    async def story() -> None:
+        trees = trees_in(store)
+        aside = await trees.commit(await trees.adopt(KEY, {"n": 0}), {"n": 1}, branch=True, moves_head=False)
+        assert (await trees.load(KEY)).head is None and (await trees.hold(KEY)).parent is None
+        head = (await commit(trees, {"n": 2})).checkpoint
+        await trees.commit(await trees.hold(KEY, aside.checkpoint.id), {"n": 3}, branch=True, moves_head=False)
+        assert (await trees.load(KEY)).head == head.id and head.parent is None and head.proved
+        assert await trees.verify(KEY) == []
 
     run(story())
 

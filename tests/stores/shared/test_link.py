@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from defserve.stores.identity import ServerIdentity
 from defserve.stores.shared import writes
 from defserve.stores.shared.link import SharedLink
 from defserve.stores.shared.scripts import questions, sessions, streams, workers
@@ -19,6 +20,7 @@ from tests.waiting import until
 pytestmark = pytest.mark.anyio
 
 TTL = 600_000
+NOTES = ServerIdentity("name", "notes")
 
 
 @pytest.fixture
@@ -29,7 +31,7 @@ def redis() -> Iterator[Any]:
 
 @pytest.fixture
 async def link(redis: Any) -> AsyncIterator[SharedLink]:
-    link = SharedLink(f"redis+unix://{redis.connection_pool.connection_kwargs['path']}?prefix=p:")
+    link = SharedLink(f"redis+unix://{redis.connection_pool.connection_kwargs['path']}?prefix=p:", NOTES)
     await link.start()
     await link.run(sessions.OPEN, "s1", link.worker, TTL, "me", "3", "opener", "x")
     await link.run(streams.BEGIN, "s1", "c", link.worker, '"id"', "me", "", TTL)
@@ -78,9 +80,9 @@ async def test_events_that_redis_has_lost_stop_nothing(redis: Any, link: SharedL
         append(link, number, replies)
     await until(lambda: len(replies) == 3)
     # As a replica that took over and had not received of the last two.
-    redis.hset("p:shared:stream:s1:c", mapping={"last": 1, "n:me": 1})
-    redis.xdel("p:shared:events:s1:c", "2-0", "3-0")
-    redis.execute_command("XSETID", "p:shared:events:s1:c", "1-0")
+    redis.hset("p:server:name=notes:shared:stream:s1:c", mapping={"last": 1, "n:me": 1})
+    redis.xdel("p:server:name=notes:shared:events:s1:c", "2-0", "3-0")
+    redis.execute_command("XSETID", "p:server:name=notes:shared:events:s1:c", "1-0")
     for number in (4, 5):
         append(link, number, replies)
     await until(lambda: len(replies) == 5)
@@ -100,18 +102,23 @@ async def test_streams_of_cancelled_calls_are_forgotten_too(redis: Any, link: Sh
         await link.run(streams.BEGIN, "s1", name, link.worker, '"id"', "me", "", TTL)
         fields = {"session": "s1", "stream": name, "producer": "me", "number": 1, "kind": "end"}
         await link.run(streams.APPEND, *streams.appending(b"", **fields, ttl=TTL, most_ended=2))
-    assert [redis.exists(f"p:shared:stream:s1:{name}") for name in ("c", "d", "e", "f")] == [1, 0, 1, 1]
-    assert not redis.hexists("p:shared:streams:s1", "d")
+    assert [redis.exists(f"p:server:name=notes:shared:stream:s1:{name}") for name in ("c", "d", "e", "f")] == [
+        1,
+        0,
+        1,
+        1,
+    ]
+    assert not redis.hexists("p:server:name=notes:shared:streams:s1", "d")
 
 
 async def test_mail_that_was_read_does_not_stay_in_redis(redis: Any, link: SharedLink):
     received: list[bytes] = []
     link.receive("letter", lambda fields, id: received.append(fields["d"]))
     for number in range(5):
-        redis.xadd(f"p:shared:mail:{link.worker}", {"t": "letter", "d": str(number)})
+        redis.xadd(f"p:server:name=notes:shared:mail:{link.worker}", {"t": "letter", "d": str(number)})
     await until(lambda: len(received) == 5)
     await link._renew()
-    assert redis.xlen(f"p:shared:mail:{link.worker}") <= 1
+    assert redis.xlen(f"p:server:name=notes:shared:mail:{link.worker}") <= 1
 
 
 @pytest.mark.slow
@@ -119,11 +126,11 @@ async def test_a_mailbox_takes_so_many_bytes_and_its_owner_learns_that_it_missed
     lost: list[bool] = []
     link.lease_lost.append(lambda: lost.append(True))
     absent, size = "absent", 8 * 1024 * 1024
-    redis.set(f"p:shared:lease:{absent}", 1)
+    redis.set(f"p:server:name=notes:shared:lease:{absent}", 1)
     sent = [await link.run(workers.MAIL, "", "", absent, "t", "letter", "d", b"x" * size) for _ in range(9)]
     assert sent == [1] * 7 + [workers.FULL] * 2
-    assert redis.xlen(f"p:shared:mail:{absent}") == 7
-    last = redis.xrevrange(f"p:shared:mail:{absent}", count=1)[0][0]
+    assert redis.xlen(f"p:server:name=notes:shared:mail:{absent}") == 7
+    last = redis.xrevrange(f"p:server:name=notes:shared:mail:{absent}", count=1)[0][0]
     # It comes back, and has read all of it: there is room again, and it is told that something is missing.
     assert await link.run(workers.RENEW, absent, TTL, "0-0", last) == 0
     assert await link.run(workers.RENEW, absent, TTL, "0-0", last) == 1
@@ -140,7 +147,7 @@ async def test_a_worker_that_does_not_live_gets_no_mailbox(redis: Any, link: Sha
 async def test_news_is_kept_up_to_so_many_bytes(redis: Any, link: SharedLink):
     for _ in range(10):
         await link.run(workers.PUBLISH, "", "", "t", "x", "d", b"x" * 8 * 1024 * 1024)
-    assert redis.xlen("p:shared:news") == 8
+    assert redis.xlen("p:server:name=notes:shared:news") == 8
 
 
 async def test_news_that_was_dropped_before_it_was_read_is_noticed(redis: Any, link: SharedLink):
@@ -155,7 +162,7 @@ async def test_news_that_was_dropped_before_it_was_read_is_noticed(redis: Any, l
     for text in ("a", "ä"):
         await link.run(workers.PUBLISH, "", "", "t", "x", "d", text)
     await until(lambda: happened == ["a", "ä"])
-    redis.hincrby("p:shared:size:news", "added", 10)  # as if there had been more, which is trimmed
+    redis.hincrby("p:server:name=notes:shared:size:news", "added", 10)  # as if there had been more, which is trimmed
     for text in ("b", "c"):
         await link.run(workers.PUBLISH, "", "", "t", "x", "d", text)
     await until(lambda: happened[-1] == "c")
@@ -165,10 +172,10 @@ async def test_news_that_was_dropped_before_it_was_read_is_noticed(redis: Any, l
 async def test_an_answer_that_finds_no_room_leaves_its_question_open(redis: Any, link: SharedLink):
     fields = {"session": "s1", "stream": "c", "producer": "me", "number": 1, "kind": "request"}
     await link.run(streams.APPEND, *streams.appending(b"?", **fields, question="absent.1", asker="me", ttl=TTL))
-    redis.hset("p:shared:size:mail:absent", "added", 64 * 1024 * 1024)
+    redis.hset("p:server:name=notes:shared:size:mail:absent", "added", 64 * 1024 * 1024)
     answer = (questions.ANSWER, "s1", "absent.1", "absent", b"yes", "me")
     assert await link.run(*answer) == questions.FULL
-    redis.hset("p:shared:size:mail:absent", "read", 64 * 1024 * 1024)
+    redis.hset("p:server:name=notes:shared:size:mail:absent", "read", 64 * 1024 * 1024)
     assert [await link.run(*answer) for _ in range(2)] == [1, 0]
 
 
@@ -211,15 +218,15 @@ async def test_news_and_mail_whose_reply_was_lost_are_not_sent_twice(
 
 async def test_what_an_owner_did_not_get_round_to_deliver_is_left_to_the_next_one(redis: Any, link: SharedLink):
     for worker, read in ((link.worker, "5-0"), ("second", "9-0"), ("third", "9-0")):
-        redis.set(f"p:shared:read:{worker}", read)
-    redis.delete(f"p:shared:lease:{link.worker}")
-    redis.hset("p:shared:session:s1", "delivered", "4-0")
+        redis.set(f"p:server:name=notes:shared:read:{worker}", read)
+    redis.delete(f"p:server:name=notes:shared:lease:{link.worker}")
+    redis.hset("p:server:name=notes:shared:session:s1", "delivered", "4-0")
     second = await link.run(sessions.CLAIM, "s1", "second")
     third = await link.run(sessions.CLAIM, "s1", "third")
     assert second[0] == third[0] == b"5-0"
     for number, (_, claim) in enumerate((second, third)):  # the first is not the owner any more
         await link.run(sessions.GOT_TO, "s1", claim, f"7-{number}")
-    assert redis.hget("p:shared:session:s1", "since") == b"7-1"
+    assert redis.hget("p:server:name=notes:shared:session:s1", "since") == b"7-1"
     assert await link.run(sessions.CAUGHT_UP, "s1", second[1]) == 0
     assert await link.run(sessions.CAUGHT_UP, "s1", third[1]) == 1
     assert await link.run(sessions.GOT_TO, "s1", third[1], "8-0") == 0
@@ -227,8 +234,8 @@ async def test_what_an_owner_did_not_get_round_to_deliver_is_left_to_the_next_on
 
 
 async def test_what_a_worker_says_of_an_earlier_claim_does_not_count_for_its_later_one(redis: Any, link: SharedLink):
-    redis.delete(f"p:shared:lease:{link.worker}")
-    redis.hset("p:shared:session:s1", "delivered", "4-0")
+    redis.delete(f"p:server:name=notes:shared:lease:{link.worker}")
+    redis.hset("p:server:name=notes:shared:session:s1", "delivered", "4-0")
     first = await link.run(sessions.CLAIM, "s1", "again")
     await link.run(sessions.CLAIM, "s1", "other")
     second = await link.run(sessions.CLAIM, "s1", "again")
@@ -240,7 +247,7 @@ async def test_what_a_worker_says_of_an_earlier_claim_does_not_count_for_its_lat
 async def test_a_worker_that_is_cut_off_while_it_begins_goes_on_where_it_began(
     redis: Any, link: SharedLink, monkeypatch: pytest.MonkeyPatch
 ):
-    late, received = SharedLink(f"redis+unix://{redis.connection_pool.connection_kwargs['path']}?prefix=p:"), []
+    late, received = SharedLink(f"redis+unix://{redis.connection_pool.connection_kwargs['path']}?prefix=p:", NOTES), []
     real = late._read
 
     async def fail_once(*args: Any) -> Any:
@@ -285,11 +292,11 @@ async def test_a_store_that_comes_back_empty_and_with_its_clock_behind_is_read_o
     async with cut_off(redis, link):
         redis.flushall()
         for stream in ("news", box):
-            redis.xadd(f"p:shared:{stream}", {"t": "x", "d": f"early {stream[:4]}"}, id="5-0")
+            redis.xadd(f"p:server:name=notes:shared:{stream}", {"t": "x", "d": f"early {stream[:4]}"}, id="5-0")
     # Those who are told that news is lost read everything again. Mail is nowhere else.
     assert (lost, received) == (["5-0"], [b"early mail"])
     for stream in ("news", "signals", box):
-        redis.xadd(f"p:shared:{stream}", {"t": "x", "d": stream[:4]}, id="6-0")
+        redis.xadd(f"p:server:name=notes:shared:{stream}", {"t": "x", "d": stream[:4]}, id="6-0")
     await until(lambda: len(received) == 4)
     assert sorted(received) == [b"early mail", b"mail", b"news", b"sign"]
     assert link.read_news == "6-0" and link.has_read_its_own
@@ -300,13 +307,13 @@ async def test_a_store_that_comes_back_empty_and_with_its_clock_behind_is_read_o
 
 async def test_news_that_a_replica_still_has_when_it_takes_over_is_not_received_twice(redis: Any, link: SharedLink):
     received: list[bytes] = []
-    redis.xadd("p:shared:news", {"t": "x", "d": "old"}, id="5-0")
+    redis.xadd("p:server:name=notes:shared:news", {"t": "x", "d": "old"}, id="5-0")
     await until(lambda: link.read_news == "5-0")
     await read_everywhere(redis, link, received)
     async with cut_off(redis, link):
-        redis.xdel("p:shared:news", link.read_news)
-        redis.execute_command("XSETID", "p:shared:news", "5-0")
-    redis.xadd("p:shared:news", {"t": "x", "d": "next"}, id="6-0")
+        redis.xdel("p:server:name=notes:shared:news", link.read_news)
+        redis.execute_command("XSETID", "p:server:name=notes:shared:news", "5-0")
+    redis.xadd("p:server:name=notes:shared:news", {"t": "x", "d": "next"}, id="6-0")
     await until(lambda: bool(received))
     assert received == [b"next"]
 
@@ -317,12 +324,12 @@ async def test_news_that_came_while_a_link_was_away_is_received_even_if_what_was
     received: list[bytes] = []
     await read_everywhere(redis, link, received)
     async with cut_off(redis, link):
-        redis.xadd("p:shared:news", {"t": "x", "d": "next"})
-        redis.xdel("p:shared:news", link.read_news)
+        redis.xadd("p:server:name=notes:shared:news", {"t": "x", "d": "next"})
+        redis.xdel("p:server:name=notes:shared:news", link.read_news)
     assert received == [b"next"]
 
 
 async def test_mail_of_a_store_with_its_clock_behind_is_not_dropped_before_it_is_read(redis: Any, link: SharedLink):
-    redis.xadd("p:shared:mail:absent", {"t": "x"}, id="5-0")
+    redis.xadd("p:server:name=notes:shared:mail:absent", {"t": "x"}, id="5-0")
     await link.run(workers.RENEW, "absent", TTL, "0-0", "99-0")
-    assert redis.xlen("p:shared:mail:absent") == 1
+    assert redis.xlen("p:server:name=notes:shared:mail:absent") == 1

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from defserve.errors import TimedOut
+from defserve.stores.identity import ServerIdentity
 from defserve.stores.shared.link import SharedLink
 from defserve.stores.shared.once import SharedOnce
 from defserve.stores.store import StoreUnavailable
@@ -21,7 +22,7 @@ pytestmark = pytest.mark.anyio
 @pytest.fixture
 async def links() -> AsyncIterator[list[SharedLink]]:
     server = RedisServer().start()
-    made = [SharedLink(server.address) for _ in range(3)]
+    made = [SharedLink(server.address, ServerIdentity("name", "notes")) for _ in range(3)]
     async with AsyncExitStack() as stack:
         for link in made:
             await link.start()

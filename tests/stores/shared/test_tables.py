@@ -15,6 +15,7 @@ from redis import Redis
 from defserve import AccessPolicy, Entry, Server
 from defserve.errors import LimitExceeded
 from defserve.serving.sharing.entries import SharedEntries
+from defserve.stores.identity import ServerIdentity
 from defserve.stores.shared import tables
 from defserve.stores.shared.link import SharedLink
 from tests.stores.redis_server import RedisServer
@@ -23,7 +24,7 @@ from tests.waiting import until
 pytestmark = pytest.mark.anyio
 
 ROOM = 1000
-KEY = "p:shared:table:access"
+KEY = "p:server:name=notes:shared:table:access"
 
 
 @pytest.fixture(scope="module")
@@ -45,7 +46,7 @@ class Process:
     """A policy that is shared through a link of its own."""
 
     def __init__(self, address: str, *declared: Entry) -> None:
-        self.link = SharedLink(address)
+        self.link = SharedLink(address, ServerIdentity("name", "notes"))
         self.policy = AccessPolicy("opt-in", declared)
         self.entries = SharedEntries(self.link, self.policy, Server("web", "1").mcp.subscriptions)
 

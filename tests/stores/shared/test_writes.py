@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from defserve.stores.identity import ServerIdentity
 from defserve.stores.shared.link import SharedLink
 from defserve.stores.shared.scripts import workers
 from tests.waiting import until
@@ -15,7 +16,8 @@ pytestmark = pytest.mark.anyio
 
 @pytest.fixture
 async def link(redis: Any) -> Any:
-    link = SharedLink(f"redis+unix://{redis.connection_pool.connection_kwargs['path']}?prefix=w:")
+    address = f"redis+unix://{redis.connection_pool.connection_kwargs['path']}?prefix=w:"
+    link = SharedLink(address, ServerIdentity("name", "notes"))
     await link.start()
     yield link
     await link.stop()

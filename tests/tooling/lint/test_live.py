@@ -6,6 +6,8 @@ import pytest
 from pydantic import BaseModel, Field
 
 from defserve import Injection, Server, State, Turn
+from defserve.protocols.mcpl.vocabulary import DENIED_BY_DEFAULT, USES, V05
+from defserve.tooling.lint.report import complaints
 from tests.rows import for_each_row
 from tests.tooling.lint.reading import only, read
 
@@ -115,3 +117,24 @@ def test_the_model_of_a_state_as_an_argument_is_warned_of():
     assert [one.finding.subject for one in found] == ["tool 'forgets'", "tool 'describes'"]
     assert found[0].finding.fix == "write tracker: State[Bounded], in a tool of the feature set 'tracker.count'"
     assert found[0].finding.where.rpartition(":")[0].endswith("test_live.py")
+
+
+@pytest.mark.parametrize(
+    ("positions", "denied"),
+    [(None, False), (["before_user"], False), (["system"], True), (["after_user", "system"], True)],
+)
+def test_a_set_that_hosts_switch_off_by_default_is_warned_of(positions: Any, denied: bool):
+    server = Server("memory", "1")
+    server.feature_set("memory.retrieval", "Retrieve").before_inference(positions=positions)(harmless)
+    found = [each for each in complaints(read(server)) if each.rule == "off-by-default"]
+    assert bool(found) is denied
+    if denied:
+        assert "inject.system" in found[0].finding.problem and "of its own" in found[0].finding.fix
+
+
+def test_every_use_that_is_denied_by_default_or_lost_is_warned_of():
+    for use in USES:
+        server = Server("memory", "1")
+        server.feature_set("memory.any", "Any", uses=[use])
+        found = [each for each in complaints(read(server)) if each.rule == "off-by-default"]
+        assert bool(found) is (not DENIED_BY_DEFAULT.isdisjoint(V05.names[use]) or use in V05.lost), use

@@ -9,12 +9,15 @@ from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from defserve.errors import UsageError
 from defserve.tooling.packaging import building
-from defserve.tooling.packaging.building import build_command
-from defserve.tooling.packaging.project import read_project
+from defserve.tooling.packaging.building import build_command, find_built, parse_distribution_name
+from defserve.tooling.packaging.project import normalized, read_project
 from defserve.tooling.packaging.wheel import read_wheel
+from tests.rows import for_each_row
 
 
 def only(monkeypatch: pytest.MonkeyPatch, modules: Iterable[str] = (), uv: str | None = None) -> None:
@@ -67,3 +70,58 @@ def test_a_wheel_whose_name_or_version_cannot_be_part_of_a_file_name_is_refused(
         archive.writestr("weather-1.0.dist-info/METADATA", text)
     with pytest.raises(UsageError, match=f"gives itself the {field.lower()}"):
         read_wheel(path)
+
+
+@for_each_row(
+    "file, name",
+    [
+        ("notes-1.0-py3-none-any.whl", "notes"),
+        ("notes-1.0-1-py3-none-any.whl", "notes"),
+        ("Notes_Server-1.0-py3-none-any.whl", "notes-server"),
+        ("notes.server-1.0.dev1-cp312-cp312-linux_x86_64.whl", "notes-server"),
+        ("notes-1.0.tar.gz", "notes"),
+        ("notes_server-1.0rc1.tar.gz", "notes-server"),
+        ("notes-server-1.0.tar.gz", "notes-server"),
+        ("notes-2-1.0.tar.gz", "notes-2"),
+        ("notes_2-1.0-py3-none-any.whl", "notes-2"),
+        ("notes-1!2.0.tar.gz", "notes"),
+        ("notes-server-1.0-py3-none-any.whl", None),  # `server` is no version
+        ("notes-1.0-x-py3-none-any.whl", None),
+        ("notes-1.0.whl", None),
+        ("notes.tar.gz", None),
+        ("notes-latest.tar.gz", None),
+        ("notes-1.0.zip", None),
+        ("notes-1.0.mcpb", None),
+        ("-1.0.tar.gz", None),
+    ],
+)
+def test_the_project_of_a_built_file_is_read_from_its_whole_name(file: str, name: str | None) -> None:
+    assert parse_distribution_name(file) == name
+
+
+def test_a_build_deletes_files_of_this_very_project_only(project: Path, tmp_path: Path) -> None:
+    own = read_project(project)
+    name = own.name.replace("-", "_")
+    out = tmp_path / "shared"
+    out.mkdir()
+    others = [
+        f"{name}_extra-1.0-py3-none-any.whl",
+        f"{name}_2-1.0-py3-none-any.whl",
+        f"{own.name}-extra-1.0.tar.gz",
+        f"{name}_extra-1.0.tar.gz",
+        f"{name}-notes.tar.gz",
+        f"{name}-1.0.mcpb",
+        f"{name}.whl",
+    ]
+    mine = [f"{name}-0.0.1-py3-none-any.whl", f"{name}-0.0.1.tar.gz", f"{own.name.upper()}-0.0.2.tar.gz"]
+    for file in (*others, *mine):
+        (out / file).write_bytes(b"")
+    (out / f"{name}-0.0.3.tar.gz").mkdir()
+    assert sorted(path.name for path in find_built(own, out)) == sorted(mine)
+
+
+@given(st.from_regex(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,20}[A-Za-z0-9])?", fullmatch=True))
+def test_a_file_named_by_the_rules_is_found_for_its_own_project_and_no_other(name: str) -> None:
+    escaped = normalized(name).replace("-", "_")
+    for file in (f"{escaped}-1.0-py3-none-any.whl", f"{escaped}-1.0.tar.gz"):
+        assert parse_distribution_name(file) == normalized(name)

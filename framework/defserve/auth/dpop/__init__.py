@@ -3,5 +3,5 @@
 A proof is good once, for one method and one URL, and for seconds. Used proofs are remembered in a store, so processes
 that share it do not accept one twice. Needs PyJWT.
 
-May import: `auth.jwt.signing_keys`, `stores.memory`, `stores.nonces`, `stores.open`, `stores.store`.
+May import: `auth.jwt.signing_keys`, `stores.identity`, `stores.memory`, `stores.nonces`, `stores.store`.
 """

@@ -16,9 +16,9 @@ from urllib.parse import urlsplit
 from defserve.auth.dpop.shown import ShownProof
 from defserve.auth.jwt.signing_keys import ASYMMETRIC, key_of_jwk
 from defserve.errors import DefserveError, UsageError
-from defserve.stores.memory import MemoryStore
+from defserve.stores.identity import NOBODY, ServerIdentity, ServerStore, check_owner, server_store
+from defserve.stores.memory import is_in_memory
 from defserve.stores.nonces import MemoryNonces, NonceStore, StoreNonces
-from defserve.stores.open import open_store
 from defserve.stores.store import Store
 from defserve.wire import base64url
 
@@ -34,6 +34,7 @@ VARIABLE: Final = "DEFSERVE_SECRET"
 
 # Key type → the members that its thumbprint is made of, in this order (RFC 7638 §3.2, RFC 8037 §2).
 _THUMBPRINT: Final = {"RSA": ("e", "kty", "n"), "EC": ("crv", "kty", "x", "y"), "OKP": ("crv", "kty", "x")}
+_PURPOSE: Final = "DPoP nonce"
 _PORTS: Final = {"http": 80, "https": 443}
 
 ProofError = Literal["", "invalid_dpop_proof", "use_dpop_nonce"]
@@ -59,13 +60,23 @@ class DPoP:
     ) -> None:
         if not 5 <= seconds <= 600:
             raise UsageError(f"DPoP(seconds={seconds!r}) is out of range", fix="give 5 to 600 seconds")
-        opened = open_store(store) if isinstance(store, str) else store
+        opened = server_store(store, None, what="DPoP(store=…)") if store is not None else None
+        self._store: ServerStore | None = opened
         self._spent: NonceStore = MemoryNonces(REMEMBERED) if opened is None else StoreNonces(opened)
         self.required, self.wants_nonce = required, nonce
-        self.is_shared = opened is not None and not isinstance(opened, MemoryStore)
+        self.is_shared = opened is not None and not is_in_memory(opened)
         self._seconds, self._clock = seconds, clock
         given = secret or os.environ.get(VARIABLE) or secrets.token_bytes(32)
-        self._key = hmac.digest(given.encode() if isinstance(given, str) else given, b"defserve DPoP nonce", "sha256")
+        self._secret = given.encode() if isinstance(given, str) else given
+        self._identity: ServerIdentity | None = None
+        self._key = NOBODY.derive_key(self._secret, _PURPOSE)
+
+    def bind_server(self, identity: ServerIdentity) -> None:
+        """See `Auth.bind_server`: nonces of other servers are refused, whatever secret they share."""
+        self._identity = check_owner("DPoP(…)", self._identity, identity)
+        if self._store is not None:
+            self._store.bind_server(identity)
+        self._key = identity.derive_key(self._secret, _PURPOSE)
 
     async def check(self, shown: ShownProof, token: str, thumbprint: str) -> ProofError:
         """What is wrong with the proof of a request that shows a token bound to this key; empty if it is good."""

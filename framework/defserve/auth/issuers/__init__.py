@@ -2,5 +2,6 @@
 
 An issuer is trusted with identities, so its addresses are https, or on this machine. No redirect is followed.
 
-May import: `auth.bearer`, `auth.oauth`, `auth.principals`, `auth.urls`, `auth.verifiers`.
+May import: `auth.bearer`, `auth.oauth`, `auth.principals`, `auth.urls`, `auth.verifiers`,
+`stores.identity`.
 """

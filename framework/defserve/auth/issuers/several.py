@@ -5,14 +5,17 @@ from __future__ import annotations
 import json
 from collections.abc import AsyncGenerator, Callable, Sequence
 from dataclasses import replace
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from defserve.auth.bearer import is_token
 from defserve.auth.principals import Principal, is_token_id
-from defserve.auth.verifiers import check_ready, check_settings
+from defserve.auth.verifiers import bind_server, check_ready, check_settings
 from defserve.errors import UsageError
 from defserve.wire import base64url
 from defserve.wire.jsonvalue import is_object
+
+if TYPE_CHECKING:
+    from defserve.stores.identity import ServerIdentity
 
 
 class Verifier(Protocol):
@@ -56,6 +59,11 @@ class Issuers:
         self.audiences = tuple(
             dict.fromkeys(text for verifier in verifiers for text in getattr(verifier, "audiences", ()))
         )
+
+    def bind_server(self, identity: ServerIdentity) -> None:
+        """See `Auth.bind_server`."""
+        for verifier in {id(each): each for each in (*self._by_issuer.values(), self._other)}.values():
+            bind_server(verifier, identity)
 
     @property
     def revocations(self) -> Callable[[], AsyncGenerator[str]] | None:

@@ -2,6 +2,6 @@
 
 Needs PyJWT and cryptography, which are imported when the first verifier is made.
 
-May import: `auth.bearer`, `auth.issuers`, `auth.principals`, `auth.urls`, `stores.open`, `stores.spaces`,
+May import: `auth.bearer`, `auth.issuers`, `auth.principals`, `auth.urls`, `stores.identity`, `stores.spaces`,
 `stores.store`.
 """

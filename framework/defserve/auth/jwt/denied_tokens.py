@@ -9,7 +9,7 @@ from hashlib import sha256
 from typing import Any, Final
 
 from defserve.errors import UsageError
-from defserve.stores.open import open_store
+from defserve.stores.identity import ServerIdentity, parse_identity, server_store
 from defserve.stores.spaces import DENIED_TOKENS
 from defserve.stores.store import Store, StoreChange
 
@@ -20,10 +20,19 @@ class DeniedTokens:
     """Ids of tokens that were taken back, in a store that all processes share: `sqlite:///tokens.db`, or a store.
 
     A JWT verifier with such a list accepts only tokens that have an id. An id is kept until its token has expired.
+    The list is that of the server whose `auth=` it is given to; a program without that server names it:
+    `server` is its name; `URL,NAME` if it has a resource URL; or `namespace=NAME`.
     """
 
-    def __init__(self, store: str | Store, *, clock: Callable[[], float] = time.time) -> None:
-        self._store, self._clock = open_store(store) if isinstance(store, str) else store, clock
+    def __init__(
+        self, store: str | Store, *, server: str | None = None, clock: Callable[[], float] = time.time
+    ) -> None:
+        identity = parse_identity(server) if server else None
+        self._store, self._clock = server_store(store, identity, what="DeniedTokens(…)"), clock
+
+    def bind_server(self, identity: ServerIdentity) -> None:
+        """See `Auth.bind_server`."""
+        self._store.bind_server(identity)
 
     async def deny(self, jti: str, *, until: float) -> None:
         """Accept this token no more. `until` is when it expires by itself, in seconds since 1970 (its `exp`)."""

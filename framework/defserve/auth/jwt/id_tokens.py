@@ -28,9 +28,10 @@ class IdTokens:
 
         self._keys = KeySet(metadata_urls(issuer)[0], frozenset(ASYMMETRIC), fetch=keys)
 
-    async def verify(self, token: str, nonce: str) -> dict[str, Any] | None:
+    async def verify(self, token: str, nonce: str, *, is_renewal: bool = False) -> dict[str, Any] | None:
         """The claims; None if the token is not good, or was not made for the request with this nonce.
 
+        That of a renewal may have no nonce (OpenID Connect Core §12.2).
         Raises IssuerUnavailable if there are no keys to tell by.
         """
         import jwt
@@ -53,7 +54,9 @@ class IdTokens:
             is_current = claims["iat"] - 60 <= self._clock() < claims["exp"] + 60
             # With several audiences, `azp` says which of them asked.
             is_ours = claims.get("azp", self._client_id) == self._client_id
-            is_asked = hmac.compare_digest(str(claims.get("nonce")).encode(), nonce.encode())
+            is_asked = (is_renewal and "nonce" not in claims) or hmac.compare_digest(
+                str(claims.get("nonce")).encode(), nonce.encode()
+            )
         except IssuerUnavailable:
             raise
         except Exception as error:

@@ -18,6 +18,7 @@ from defserve.errors import UsageError
 if TYPE_CHECKING:
     from defserve.auth.issuers.fetching import Fetch
     from defserve.auth.jwt.denied_tokens import DeniedTokens
+    from defserve.stores.identity import ServerIdentity
 
 log = logging.getLogger("defserve.auth")
 
@@ -82,6 +83,11 @@ class JWT:
             )
         if not 0 <= self.leeway <= 300:
             raise UsageError(f"JWT(leeway={self.leeway!r}) is out of range", fix="give 0 to 300 seconds")
+
+    def bind_server(self, identity: ServerIdentity) -> None:
+        """See `Auth.bind_server`."""
+        if self._denied is not None:
+            self._denied.bind_server(identity)
 
     async def verify(self, token: str) -> Principal | None:
         """The principal that the claims name; None if anything is wrong with the token. Only the log says what."""

@@ -10,9 +10,10 @@ httpx2 for clients that are known by a URL.
 | `consent/` | the question to the user |
 | `vendors/` | who knows the users |
 | `signing_in.py` | the way of a browser |
+| `allowing.py`, `scope_rule.py` | who may come in, and with which scopes |
 | `tokens.py`, `grants.py` | what comes of it |
 
 May import: `auth.bearer`, `auth.buckets`, `auth.issuers`, `auth.jwt`, `auth.oauth`, `auth.options`, `auth.principals`,
-`auth.site`, `auth.urls`, `net.client`, `net.egress`, `stores.memory`, `stores.nonces`, `stores.open`, `stores.spaces`,
-`stores.store`.
+`auth.site`, `auth.urls`, `net.client`, `net.egress`, `stores.identity`, `stores.memory`, `stores.nonces`,
+`stores.spaces`, `stores.store`.
 """

@@ -6,6 +6,7 @@ import logging
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from inspect import isawaitable, iscoroutinefunction
+from string import ascii_lowercase, ascii_uppercase
 from typing import Any, Final
 
 from defserve.auth.proxy.vendors.table import Vendor
@@ -23,6 +24,10 @@ _ADDRESSES: Final = ("email", "preferred_username")
 _ID: Final = re.compile(r"[0-9]+|[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
 
 
+# Only these: beyond ASCII, `str.lower` turns a letter into another one. The sign for kelvin becomes the k of an address.
+_SMALL: Final = str.maketrans(ascii_uppercase, ascii_lowercase)
+
+
 def allows_of(allow: str | Sequence[str] | Allows, vendor: Vendor) -> Allows:
     """What `allow` means for the users of a vendor. Raises UsageError if it lets nobody in, or is async."""
     if callable(allow):
@@ -34,15 +39,15 @@ def allows_of(allow: str | Sequence[str] | Allows, vendor: Vendor) -> Allows:
         return lambda claims: True
     logins = tuple(name for name in vendor.names if name not in (vendor.subject, "email"))
     # Each kind of name is compared with its own claims only: whoever may choose one kind must not get in as another.
-    addresses = {text.lower() for text in given if "@" in text}
+    addresses = {text.translate(_SMALL) for text in given if "@" in text}
     plain = [text for text in given if "@" not in text]
     ids = {text for text in plain if not logins or _ID.fullmatch(text)}
-    called = {text.lower() for text in plain if text not in ids}
+    called = {text.translate(_SMALL) for text in plain if text not in ids}
 
     def allows(claims: Mapping[str, Any]) -> bool:
         return (
             (vendor.subject in vendor.names and str(claims.get("sub", "")) in ids)
-            or not called.isdisjoint(str(claims.get(name) or "").lower() for name in logins)
+            or not called.isdisjoint(str(claims.get(name) or "").translate(_SMALL) for name in logins)
             or not addresses.isdisjoint(_addresses(claims, vendor))
         )
 
@@ -71,7 +76,7 @@ def _careful(allow: Allows) -> Allows:
 def _addresses(claims: Mapping[str, Any], vendor: Vendor) -> Iterator[str]:
     """A user's addresses and their domains. An e-mail address counts only if the vendor has verified it."""
     for name in _ADDRESSES:
-        value = str(claims.get(name) or "").lower()
+        value = str(claims.get(name) or "").translate(_SMALL)
         is_sure = name in vendor.names and (name != "email" or claims.get("email_verified") is True)
         if is_sure and "@" in value:
             yield from (value, f"@{value.rpartition('@')[2]}")

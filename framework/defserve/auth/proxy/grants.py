@@ -23,7 +23,10 @@ PENDING_SECONDS: Final = 120.0
 
 @dataclass(frozen=True, slots=True)
 class UserGrant:
-    """A user's yes. `generation` counts its refresh tokens; 0 until the code was exchanged. `vendor` is sealed."""
+    """A user's yes. `generation` counts its refresh tokens; 0 until the code was exchanged. `vendor` is sealed.
+
+    `claims` are what the vendor said of the user, and `confirmed` is when it said so last.
+    """
 
     id: str
     client: str
@@ -34,6 +37,7 @@ class UserGrant:
     vendor: str
     until: float
     generation: int = 0
+    confirmed: float = 0.0
 
 
 class Grants:
@@ -64,18 +68,22 @@ class Grants:
         self._kept.put(id, (grant, now + KEPT_SECONDS), size)
         return grant
 
-    async def renew(self, grant: UserGrant, vendor: str) -> UserGrant | None:
-        """The grant with its next refresh token. None: another request was first, or the grant is gone.
+    async def renew(self, grant: UserGrant, **changed: Any) -> UserGrant | None:
+        """The grant with its next refresh token, and what has changed. None: another request was first, or it is gone.
 
         It is called once for a code (`is_first`), and each refresh has sealed its `vendor` anew. So no two requests
         make the same record, and one that is found in the store is this request's own.
         """
-        after = replace(grant, generation=grant.generation + 1, vendor=vendor)
+        return await self.change(grant, generation=grant.generation + 1, **changed)
+
+    async def change(self, grant: UserGrant, **changed: Any) -> UserGrant | None:
+        """The grant with other values. None: it was changed meanwhile, or is gone."""
+        after = replace(grant, **changed)
         change = StoreChange(
             OAUTH_GRANTS.of(grant.id),
             {_RECORD: _packed(after)},
             expect={_RECORD: _packed(grant)},
-            ttl=max(grant.until - self._clock(), 1.0),
+            ttl=max(after.until - self._clock(), 1.0),
         )
         # A store that lost its connection may repeat a change, and then find its own first attempt.
         return after if await self._store.change(change) or await self.find(grant.id) == after else None

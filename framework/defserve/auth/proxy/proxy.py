@@ -14,9 +14,11 @@ from defserve.auth.principals import Principal, checked_scopes
 from defserve.auth.proxy.allowing import allows_of
 from defserve.auth.proxy.clients.directory import ClientDirectory
 from defserve.auth.proxy.clients.documents import ClientDocuments, FetchDocument
+from defserve.auth.proxy.clients.redirects import RedirectRule
 from defserve.auth.proxy.consent.asking import Consent
 from defserve.auth.proxy.grants import Grants
 from defserve.auth.proxy.requests import Offered
+from defserve.auth.proxy.scope_rule import ScopeRule, ScopesFor
 from defserve.auth.proxy.seals import Seals
 from defserve.auth.proxy.signing_in import SigningIn
 from defserve.auth.proxy.site import CALLBACK, CONSENT, ProxySite
@@ -25,8 +27,8 @@ from defserve.auth.proxy.vendors.login import VendorLogin
 from defserve.auth.proxy.vendors.table import Vendor, vendor_of
 from defserve.auth.urls import checked_url
 from defserve.errors import UsageError
-from defserve.stores.memory import MemoryStore
-from defserve.stores.open import open_store
+from defserve.stores.identity import ServerIdentity, server_store
+from defserve.stores.memory import is_in_memory
 from defserve.stores.store import Store
 
 VARIABLE: Final = "DEFSERVE_SECRET"
@@ -40,7 +42,9 @@ class OAuthProxy(Auth):
     redirect, and give its `client_id` and `client_secret`. `url` is the public URL of this server's endpoint. `allow`
     says who may come in: e-mail addresses, `@domains`, logins or ids, a function of the user's claims, or `"*"` for
     everybody who has an account there. It is asked at the sign-in, at every renewal and while a token is used. Every
-    token gets the `scopes`; clients may ask for `optional_scopes`.
+    token gets the `scopes`. Of the `optional_scopes`, a token gets those that the client asks for and that
+    `scopes_for`, a function of the user's claims, sync or async, gives the user, at the sign-in and at every renewal.
+    `redirect_schemes` are further schemes of native applications that may receive a sign-in.
 
     Clients get tokens of this server; the vendor's stay here, sealed. With several processes, `store` is one that they
     share, and `secret` (or DEFSERVE_SECRET) the same text in each; of several secrets, the first seals.
@@ -59,6 +63,8 @@ class OAuthProxy(Auth):
         issuer: str = "",
         scopes: Iterable[str] = (),
         optional_scopes: Iterable[str] = (),
+        scopes_for: ScopesFor | None = None,
+        redirect_schemes: Iterable[str] = (),
         implies: Mapping[str, Iterable[str]] | None = None,
         permissions: Mapping[str, Iterable[str]] | None = None,
         store: str | Store = "memory:",
@@ -71,25 +77,28 @@ class OAuthProxy(Auth):
         known = vendor_of(vendor, {"tenant": tenant, "domain": domain, "issuer": issuer})
         self.issuer = _base(url)
         self.callback_url = self.issuer + CALLBACK
-        seals = Seals(_secrets(secret, is_shared=store != "memory:"))
+        self._seals = seals = Seals(_secrets(secret, is_shared=store != "memory:"))
         offered = Offered(url, checked_scopes(scopes), checked_scopes(optional_scopes))
-        kept = open_store(store) if isinstance(store, str) else store
-        self._is_shared = not isinstance(kept, MemoryStore)
+        rule = ScopeRule(offered, scopes_for)
+        self._store = kept = server_store(store, None, what="OAuthProxy(store=…)")
+        self._is_shared = not is_in_memory(kept)
         grants = Grants(kept)
-        clients = ClientDirectory(seals, ClientDocuments(fetch))
+        redirects = RedirectRule(redirect_schemes)
+        clients = ClientDirectory(seals, ClientDocuments(fetch, redirects), redirects)
         login = VendorLogin(known, client_id, client_secret, self.callback_url, send=send)
         allows = allows_of(allow, known)
-        self._tokens = ProxyTokens(self.issuer, url, seals, grants, clients, login, allows)
+        self._tokens = ProxyTokens(self.issuer, url, seals, grants, clients, login, allows, rule)
         signing_in = SigningIn(
             self.issuer,
             offered,
             seals=seals,
             clients=clients,
-            consent=Consent(self.issuer, self.issuer + CONSENT, known.title, seals),
+            consent=Consent(self.issuer, self.issuer + CONSENT, known.title, seals, offered.optional),
             login=login,
             grants=grants,
             tokens=self._tokens,
             allows=allows,
+            rule=rule,
             seconds=seconds,
         )
         super().__init__(
@@ -101,6 +110,11 @@ class OAuthProxy(Auth):
             permissions=permissions,
         )
         self.site = ProxySite(self.issuer, offered, clients, signing_in, self._tokens)
+
+    def bind_server(self, identity: ServerIdentity) -> None:
+        super().bind_server(identity)
+        self._store.bind_server(identity)
+        self._seals.bind_server(identity)
 
     @property
     def kept_in_memory(self) -> str:

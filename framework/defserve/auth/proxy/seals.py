@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from defserve.errors import UsageError
+from defserve.stores.identity import NOBODY, ServerIdentity
 from defserve.wire import base64url
 
 FEWEST_BYTES: Final = 32
@@ -20,17 +21,25 @@ _NONCE: Final = bytes(12)
 
 
 class Seals:
-    """Seals and opens. Processes that share the first of `secrets` open one another's; later ones only open."""
+    """Seals and opens. Processes of one server that share the first of `secrets` open one another's; later ones only
+    open. Another server opens nothing, whatever secret it has.
+    """
 
-    def __init__(self, secrets: Sequence[bytes], clock: Callable[[], float] = time.time) -> None:
+    def __init__(
+        self, secrets: Sequence[bytes], identity: ServerIdentity = NOBODY, *, clock: Callable[[], float] = time.time
+    ) -> None:
         for secret in secrets:
             if len(secret) < FEWEST_BYTES:
                 raise UsageError(
                     f"the secret has {len(secret)} bytes, at least {FEWEST_BYTES} are needed",
                     fix="make one: python -c 'import secrets; print(secrets.token_urlsafe(32))'",
                 )
-        self._roots = [hmac.digest(b"defserve authorization server v1", secret, "sha256") for secret in secrets]
-        self._clock = clock
+        self._secrets, self._clock = secrets, clock
+        self.bind_server(identity)
+
+    def bind_server(self, identity: ServerIdentity) -> None:
+        """Seal and open for this server from here on."""
+        self._roots = [identity.derive_key(secret, "authorization server") for secret in self._secrets]
 
     def seal(self, purpose: str, value: Any, *, seconds: float | None = None) -> str:
         """The JSON value as a text of letters, digits, `-` and `_`. It opens for this purpose, and for so long."""

@@ -9,7 +9,6 @@ from collections.abc import Mapping
 from typing import Final
 from urllib.parse import urlsplit
 
-from defserve.auth.principals import is_token_id
 from defserve.auth.proxy.allowing import Allows
 from defserve.auth.proxy.clients.directory import ClientDirectory
 from defserve.auth.proxy.clients.documents import is_document_url
@@ -19,8 +18,9 @@ from defserve.auth.proxy.errors import OAuthError, SignInRefused
 from defserve.auth.proxy.fields import form_of, query_of
 from defserve.auth.proxy.grants import Grants, UserGrant, new_id
 from defserve.auth.proxy.requests import AuthorizationRequest, Offered, checked_request
+from defserve.auth.proxy.scope_rule import ScopeRule
 from defserve.auth.proxy.seals import Seals
-from defserve.auth.proxy.tokens import ProxyTokens
+from defserve.auth.proxy.tokens import UNCONFIRMED, UNCONFIRMED_SECONDS, ProxyTokens
 from defserve.auth.proxy.vendors.login import SignedIn, VendorLogin
 from defserve.auth.site import SiteAnswer, SiteRequest
 
@@ -53,11 +53,12 @@ class SigningIn:
         grants: Grants,
         tokens: ProxyTokens,
         allows: Allows,
+        rule: ScopeRule,
         seconds: float,
     ) -> None:
         self._issuer, self._offered, self._seals, self._clients = issuer, offered, seals, clients
         self._consent, self._login, self._grants, self._tokens = consent, login, grants, tokens
-        self._allows, self._seconds = allows, seconds
+        self._allows, self._rule, self._seconds = allows, rule, seconds
 
     async def authorize(self, asked: SiteRequest) -> SiteAnswer:
         """A client has sent a user here. Raises SignInRefused."""
@@ -138,27 +139,29 @@ class SigningIn:
         if "error" in fields:
             raise OAuthError("access_denied", "the sign-in was refused")
         user = await self._login.signed_in(fields.get("code", ""), id, self._verifier(id))
-        grant = self._grant(request, user)
+        grant = await self._grant(request, user)
         await self._grants.begin(grant)
         return self._tokens.code(grant, request)
 
-    def _grant(self, request: AuthorizationRequest, user: SignedIn) -> UserGrant:
-        subject = str(user.claims.get(self._login.vendor.subject, ""))
-        if not is_token_id(subject):
-            raise OAuthError("access_denied", "the account has no usable id")
-        claims = {**user.claims, "sub": subject}
+    async def _grant(self, request: AuthorizationRequest, user: SignedIn) -> UserGrant:
+        claims, now = user.claims, time.time()
         if not self._allows(claims):
-            log.warning("%s may not use this server: it is not on the list of OAuthProxy(allow=…)", subject)
+            log.warning("%s may not use this server: it is not on the list of OAuthProxy(allow=…)", claims["sub"])
             raise OAuthError("access_denied", "this account may not use this server")
+        until = now + self._seconds
+        if not await self._login.can_confirm(user.tokens):
+            until = min(until, now + UNCONFIRMED_SECONDS)
+            log.warning(UNCONFIRMED, self._login.vendor.title, UNCONFIRMED_SECONDS / 3600)
         return UserGrant(
             new_id(),
             request.client,
-            subject,
-            request.scopes,
+            claims["sub"],
+            await self._rule.grant_scopes(claims, request.scopes),
             request.resource,
             claims,
             self._seals.seal("vendor", user.tokens),
-            time.time() + self._seconds,
+            until,
+            confirmed=now,
         )
 
     def _verifier(self, id: str) -> str:

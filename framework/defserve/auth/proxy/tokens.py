@@ -7,7 +7,7 @@ import logging
 import re
 import time
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Any, Final, TypeGuard
 
 from defserve.auth.bearer import credential_of, is_token
 from defserve.auth.issuers.fetching import IssuerUnavailable
@@ -20,6 +20,7 @@ from defserve.auth.proxy.errors import OAuthError
 from defserve.auth.proxy.fields import form_of, needed
 from defserve.auth.proxy.grants import PENDING_SECONDS, Grants, UserGrant
 from defserve.auth.proxy.requests import AuthorizationRequest, same_resource
+from defserve.auth.proxy.scope_rule import ScopeRule
 from defserve.auth.proxy.seals import Seals
 from defserve.auth.proxy.vendors.login import VendorLogin
 from defserve.auth.site import SiteRequest
@@ -29,6 +30,12 @@ log = logging.getLogger("defserve.auth")
 
 CODE_SECONDS: Final = 60.0
 ACCESS_SECONDS: Final = 3600.0
+UNCONFIRMED_SECONDS: Final = 8 * 3600.0
+"""How long a sign-in lasts after the vendor has said who the user is, if it cannot be asked again."""
+UNCONFIRMED: Final = (
+    "%s gives neither a refresh token nor an address that says who a user is, so nobody can ask whether a user is "
+    "still welcome there: users sign in again after %g hours"
+)
 _VERIFIER: Final = re.compile(r"[A-Za-z0-9._~-]{43,128}")
 _BAD_CODE: Final = OAuthError("invalid_grant", "this code is not good, was used, or belongs to another request")
 _BAD_TOKEN: Final = OAuthError("invalid_grant", "this refresh token is not good, was used, or was taken back")
@@ -46,10 +53,11 @@ class ProxyTokens:
         clients: ClientDirectory,
         login: VendorLogin,
         allows: Allows,
+        rule: ScopeRule,
     ) -> None:
         self.audiences, self.issuers = (resource,), (issuer,)
         self._seals, self._grants, self._clients, self._login = seals, grants, clients, login
-        self._allows = allows
+        self._allows, self._rule = allows, rule
 
     # -- at the server -----------------------------------------------------------------------------------
 
@@ -68,7 +76,7 @@ class ProxyTokens:
         except DefserveError as error:
             log.error("grants cannot be read: %s", error)
             raise IssuerUnavailable("the store of grants does not answer") from None
-        if grant is None or grant.generation == 0 or not is_token_id(grant.subject):
+        if not self._is_ours(grant) or grant.generation == 0 or not is_token_id(grant.subject):
             return None
         if not self._allows(grant.claims):
             return None
@@ -80,7 +88,11 @@ class ProxyTokens:
         """The vendor's own token of a caller, for calls in its name. It must never be given to the caller."""
         id = principal.claims.get("grant")
         grant = await self._grants.find(id) if isinstance(id, str) else None
-        return self._vendor_tokens(grant).get("access_token") if grant is not None else None
+        return self._vendor_tokens(grant).get("access_token") if self._is_ours(grant) else None
+
+    def _is_ours(self, grant: UserGrant | None) -> TypeGuard[UserGrant]:
+        """Whether a grant was given for this server, and not for another that shares its namespace."""
+        return grant is not None and same_resource(grant.resource, self.audiences[0])
 
     def _vendor_tokens(self, grant: UserGrant) -> dict[str, str]:
         found: dict[str, str] | None = self._seals.open("vendor", grant.vendor)
@@ -110,7 +122,9 @@ class ProxyTokens:
             raise _BAD_CODE
         id, challenge, redirect = found
         grant = await self._grants.find(id)
-        if grant is None or not _same(grant.client, client.key) or not _same(challenge, challenge_of(verifier)):
+        if not self._is_ours(grant) or not _same(grant.client, client.key):
+            raise _BAD_CODE
+        if not _same(challenge, challenge_of(verifier)):
             raise _BAD_CODE
         if form.get("redirect_uri", redirect) != redirect:
             raise _BAD_CODE
@@ -119,7 +133,7 @@ class ProxyTokens:
             # Two have shown the same code: nobody knows which of them is the client (RFC 6749 §4.1.2).
             await self._grants.end(id)
             raise _BAD_CODE
-        renewed = await self._grants.renew(grant, grant.vendor)
+        renewed = await self._grants.renew(grant)
         if renewed is None:
             raise _BAD_CODE
         return self._issued(renewed, renewed.scopes)
@@ -127,35 +141,60 @@ class ProxyTokens:
     async def _by_refresh_token(self, client: OAuthClient, form: Mapping[str, str]) -> dict[str, Any]:
         found = self._seals.open("refresh", needed(form, "refresh_token"))
         grant = await self._grants.find(found[0]) if found is not None else None
-        if found is None or grant is None or not _same(grant.client, client.key):
+        if found is None or not self._is_ours(grant) or not _same(grant.client, client.key):
             raise _BAD_TOKEN
         if found[1] != grant.generation:
             # A refresh token came back that was used already: it, or what it was exchanged for, was stolen.
             log.warning("a refresh token was used twice; the grant of client %s is taken back", client.key)
             await self._grants.end(grant.id)
             raise _BAD_TOKEN
-        if not self._allows(grant.claims):
-            log.warning("%s may not use this server any more: OAuthProxy(allow=…)", grant.subject)
-            await self._grants.end(grant.id)
-            raise _BAD_TOKEN
         self._check_resource(form, grant)
         scopes = tuple(filter(is_scope, form["scope"].split(" "))) if form.get("scope") else grant.scopes
         if not set(scopes) <= set(grant.scopes):
             raise OAuthError("invalid_scope", "a refresh cannot add scopes; sign in again for more")
-        renewed = await self._grants.renew(grant, await self._renewed_at_vendor(grant))
-        if renewed is None:
-            await self._grants.end(grant.id)
-            raise _BAD_TOKEN
-        return self._issued(renewed, scopes)
-
-    async def _renewed_at_vendor(self, grant: UserGrant) -> str:
-        """The vendor's tokens, sealed again. Raises OAuthError; a user whom the vendor has shut out is shut out."""
         try:
-            return self._seals.seal("vendor", await self._login.still_signed_in(self._vendor_tokens(grant)))
+            vendor, claims, is_confirmed = await self._renew_at_vendor(grant)
+            if not self._allows(claims):
+                log.warning("%s may not use this server any more: OAuthProxy(allow=…)", grant.subject)
+                raise _BAD_TOKEN
+            scopes = await self._rule.grant_scopes(claims, scopes)
+            confirmed = time.time() if is_confirmed else grant.confirmed
+            until = grant.until if is_confirmed else min(grant.until, confirmed + UNCONFIRMED_SECONDS)
+            if until <= time.time():
+                raise OAuthError("invalid_grant", "the vendor cannot be asked about this account: sign in again")
+            renewed = await self._grants.renew(grant, vendor=vendor, claims=claims, confirmed=confirmed, until=until)
+            if renewed is None:
+                raise _BAD_TOKEN
         except OAuthError as error:
             if error.error == "invalid_grant":
                 await self._grants.end(grant.id)
             raise
+        return self._issued(renewed, scopes)
+
+    async def _renew_at_vendor(self, grant: UserGrant) -> tuple[str, Mapping[str, Any], bool]:
+        """The vendor's tokens, sealed again, what it says of the user, and whether it says so now.
+
+        Raises OAuthError: `invalid_grant` if it does not vouch for this user any more.
+        """
+        tokens = await self._login.renew_tokens(self._vendor_tokens(grant))
+        sealed = self._seals.seal("vendor", {name: tokens[name] for name in tokens if name != "id_token"})
+        try:
+            claims = await self._login.confirm_user(tokens)
+        except OAuthError as error:
+            if error.error != "invalid_grant":
+                # Many vendors take a refresh token once: what came for it must not be lost.
+                await self._grants.change(grant, vendor=sealed)
+            raise
+        if claims is None:
+            return sealed, grant.claims, False
+        if claims["sub"] != grant.subject:
+            log.warning("the vendor speaks of %s, and %s had signed in", claims["sub"], grant.subject)
+            raise _BAD_TOKEN
+        # A rule that refuses by a claim would let in whoever has lost it.
+        if lost := sorted(grant.claims.keys() - claims.keys()):
+            log.warning("the vendor does not say %s of %s any more, who signs in again", ", ".join(lost), grant.subject)
+            raise OAuthError("invalid_grant", "the vendor says less of this account than at the sign-in: sign in again")
+        return sealed, claims, True
 
     def _check_resource(self, form: Mapping[str, str], grant: UserGrant) -> None:
         if "resource" in form and not same_resource(form["resource"], grant.resource):
@@ -182,7 +221,7 @@ class ProxyTokens:
         token = needed(form, "token")
         found = self._seals.open("refresh", token) or self._seals.open("access", token)
         grant = await self._grants.find(found[0]) if found is not None else None
-        if grant is not None and _same(grant.client, client.key):
+        if self._is_ours(grant) and _same(grant.client, client.key):
             await self._grants.end(grant.id)
 
 

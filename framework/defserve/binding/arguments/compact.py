@@ -57,13 +57,19 @@ def object_schema(properties: dict[str, JsonSchema], required: list[str]) -> Jso
     """The schema of an object with these properties and no others."""
     defs: dict[str, JsonSchema] = {}
     merged = {name: hoisted(schema, defs) for name, schema in properties.items()}
-    made: JsonSchema = {"type": "object"}
-    if merged:
-        made["properties"] = merged
+    # Also without any: clients exist that read `properties` unasked, and lose the whole server.
+    made: JsonSchema = {"type": "object", "properties": merged}
     if required:
         made["required"] = required
     made["additionalProperties"] = False
     return inlined(made, defs)
+
+
+def with_properties(schema: JsonSchema) -> JsonSchema:
+    """An input schema as every client can read it: with `properties`, also if there are none."""
+    if "properties" in schema or schema.get("type") != "object":
+        return schema
+    return {"type": "object", "properties": {}, **schema}
 
 
 def compacted(schema: JsonSchema) -> JsonSchema:

@@ -1,8 +1,10 @@
 """Arguments described by an author's own JSON Schema, kept word for word and checked with jsonschema.
 
 The schema must follow rules that keep checking cheap, whatever a peer sends: no remote references, no
-quadratic `uniqueItems`, no pattern that can backtrack for ever. Unions inside unions take steps that multiply, so
-checking ends after a number of steps that grows with the arguments.
+quadratic `uniqueItems`, only patterns that a linear engine can run. Unions inside unions take steps that multiply, so
+checking ends after a number of steps that grows with the arguments. A match counts as steps too.
+
+jsonschema matches patterns with Python's `re`. Every validator here is one of `_bounded`, which does not.
 """
 
 from __future__ import annotations
@@ -16,7 +18,8 @@ from functools import cache, lru_cache
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
-from defserve.binding.arguments.compact import walk
+from defserve.binding.arguments.compact import rebuilt, walk
+from defserve.binding.arguments.patterns import PatternProblem, TextTooLong, compile_pattern, pattern_problem
 from defserve.binding.arguments.secrets import is_secret
 from defserve.binding.arguments.wording import alternatives, counted, did_you_mean, kind_of, shown, spell_path
 from defserve.errors import BadArguments, Problem, UsageError
@@ -30,6 +33,8 @@ MOST_PROBLEMS = 20
 MOST_STEPS = 10_000
 """Keywords applied to values in one check, of some 30 µs each. `STEPS_A_VALUE` more for every value inside."""
 STEPS_A_VALUE = 50
+MATCHED_A_STEP = 500
+"""Characters times positions of a pattern that are matched for one step."""
 LONGEST_REMEMBERED = 4096
 _DIALECT = "https://json-schema.org/draft/2020-12/schema"
 
@@ -122,25 +127,55 @@ class ExplicitArguments:
     def _problems(self, given: dict[str, Any]) -> list[Problem]:
         problems: dict[Problem, None] = {}
         if self._names is not None:
-            problems |= {Problem("", did_you_mean(n, self._names)): None for n in given if n not in self._names}
+            unknown = islice((name for name in given if name not in self._names), MOST_PROBLEMS)
+            problems |= {Problem("", did_you_mean(name, self._names)): None for name in unknown}
         for error in self._validator.iter_errors(given):
             for problem in _said(error, self.schema):
                 problems[problem] = None
             if len(problems) >= MOST_PROBLEMS:
                 break
-        return list(problems)
+        return list(problems)[:MOST_PROBLEMS]
 
 
 def fits(value: Any, schema: JsonSchema) -> bool:
     """Whether a value fits a schema. False as well if the schema cannot be used, or takes too many steps."""
-    import jsonschema
-
     try:
-        registry, _ = _registry(schema)
-        with _bounded_steps(value):
-            return _bounded(jsonschema.Draft202012Validator)(schema, registry=registry).is_valid(value)
+        return not find_errors(value, schema, 1)
     except Exception:
         return False
+
+
+def find_errors(value: Any, schema: JsonSchema, most: int, *, with_formats: bool = False) -> list[Any]:
+    """The first errors of a value under a schema that anybody may have written.
+
+    A pattern that cannot be run is not enforced. Raises whatever jsonschema raises for a schema that is none, and for
+    a check that takes too many steps.
+    """
+    from jsonschema import Draft202012Validator as Draft
+
+    registry, _ = _registry(schema)
+    checker = Draft.FORMAT_CHECKER if with_formats else None
+    validator = _bounded(Draft)(_enforceable(schema), registry=registry, format_checker=checker)
+    with _bounded_steps(value):
+        return list(islice(validator.iter_errors(value), most))
+
+
+def _enforceable(schema: JsonSchema) -> JsonSchema:
+    """Without `unevaluatedProperties` beside `patternProperties`: jsonschema would match those with `re`."""
+    if not _mixes_unevaluated(schema):
+        return schema
+
+    def change(inner: JsonSchema) -> JsonSchema:
+        made = rebuilt(inner, change)
+        made.pop("unevaluatedProperties", None)
+        return made
+
+    return change(schema)
+
+
+def _mixes_unevaluated(schema: JsonSchema) -> bool:
+    words = {word for node in walk(schema) for word in ("patternProperties", "unevaluatedProperties") if word in node}
+    return len(words) == 2
 
 
 class _TooManySteps(Exception):
@@ -216,9 +251,15 @@ def _validator(written: _Written) -> Any:
     if kind is unknown:
         raise wrong(f"unknown dialect {dialect!r}", f'remove "$schema" or write "{_DIALECT}"')
     try:
-        kind.check_schema(schema)
+        # Without formats: those would have Python's `re` judge patterns, which are ECMAScript's.
+        kind.check_schema(schema, format_checker=None)
     except jsonschema.SchemaError as error:
         raise wrong(f"{error.json_path}: {error.message}", "correct the schema") from None
+    if _mixes_unevaluated(schema):
+        raise wrong(
+            "unevaluatedProperties cannot be checked beside patternProperties",
+            'write "additionalProperties" where the patterns are',
+        )
     registry, resolver = _registry(schema)
     for node in walk(schema):
         _lint(node, wrong)
@@ -228,7 +269,7 @@ def _validator(written: _Written) -> Any:
 
 @cache
 def _bounded(kind: Any) -> Any:
-    """A validator whose steps are counted.
+    """A validator whose steps are counted, and whose patterns are matched in linear time.
 
     It keeps only a few errors of each branch of a union: jsonschema would keep them all. It compares decimals as they
     are written: to jsonschema, 19.99 is no multiple of 0.01.
@@ -261,16 +302,76 @@ def _bounded(kind: Any) -> Any:
         if validator.is_type(value, "number") and not _is_multiple(value, wanted):
             yield jsonschema.ValidationError("is no multiple")
 
+    def pattern(validator: Any, wanted: Any, value: Any, schema: Any) -> Iterator[Any]:
+        if not validator.is_type(value, "string"):
+            return
+        most = schema.get("maxLength")
+        if isinstance(most, int) and len(value) > most:
+            return  # which is an error of its own
+        try:
+            if _matches(wanted, value) is False:
+                yield jsonschema.ValidationError(f"{shown(value)} does not match {wanted!r}")
+        except TextTooLong as error:
+            yield jsonschema.ValidationError(str(error))
+
+    def pattern_properties(validator: Any, patterns: Any, value: Any, _: Any) -> Iterator[Any]:
+        for wanted, option in patterns.items() if validator.is_type(value, "object") else ():
+            for name, inner in value.items():
+                if _name_matches(wanted, name):
+                    yield from validator.descend(inner, option, path=name, schema_path=wanted)
+
+    def additional_properties(validator: Any, option: Any, value: Any, schema: Any) -> Iterator[Any]:
+        if not validator.is_type(value, "object"):
+            return
+        known, patterns = schema.get("properties", {}), schema.get("patternProperties", {})
+        # A name may fit a pattern that cannot be run.
+        fitting = (name for name in value if not any(_name_matches(one, name) is not False for one in patterns))
+        extras = [name for name in fitting if name not in known]
+        if validator.is_type(option, "object"):
+            for name in extras:
+                yield from validator.descend(value[name], option, path=name)
+        elif extras and not option:
+            yield jsonschema.ValidationError(f"unknown fields: {', '.join(map(shown, extras[:MOST_PROBLEMS]))}")
+
     def counted_check(check: Any) -> Any:
         def checked(validator: Any, wanted: Any, value: Any, schema: Any) -> Any:
-            if next(_STEPS.get(), None) is None:
-                raise _TooManySteps
+            _spend(1)
             return check(validator, wanted, value, schema)
 
         return checked
 
-    own: dict[str, Any] = {**kind.VALIDATORS, "anyOf": any_of, "oneOf": one_of, "multipleOf": multiple_of}
+    own: dict[str, Any] = {
+        **kind.VALIDATORS,
+        "anyOf": any_of,
+        "oneOf": one_of,
+        "multipleOf": multiple_of,
+        "pattern": pattern,
+        "patternProperties": pattern_properties,
+        "additionalProperties": additional_properties,
+    }
     return untyped.extend(kind, {keyword: counted_check(check) for keyword, check in own.items()})
+
+
+def _spend(steps: int) -> None:
+    if next(islice(_STEPS.get(), steps - 1, None), None) is None:
+        raise _TooManySteps
+
+
+def _matches(pattern: Any, text: str) -> bool | None:
+    """Whether a pattern is found in a text. None: it cannot be run. Raises TextTooLong."""
+    try:
+        compiled = compile_pattern(pattern)
+    except PatternProblem:
+        return None
+    _spend(1 + min(len(text), compiled.max_length) * compiled.size // MATCHED_A_STEP)
+    return compiled.search(text)
+
+
+def _name_matches(pattern: Any, name: Any) -> bool | None:
+    try:
+        return _matches(pattern, name) if isinstance(name, str) else False
+    except TextTooLong:
+        raise _TooManySteps from None
 
 
 def _is_multiple(value: Any, wanted: Any) -> bool:
@@ -307,10 +408,12 @@ def _lint(node: JsonSchema, wrong: _Wrong) -> None:
 
 
 def _lint_pattern(pattern: str, wrong: _Wrong) -> None:
-    from defserve.binding.arguments.patterns import backtracks
-
-    if backtracks(pattern):
-        raise wrong(f"pattern {pattern!r} repeats a repetition and can take for ever", "write it without nested * or +")
+    if (problem := pattern_problem(pattern)) is not None:
+        raise wrong(
+            f"pattern {pattern[:200]!r} {problem.reason}",
+            "write it without look-around and back-references, as JSON Schema has it (ECMAScript);"
+            " or check the value in the function",
+        )
 
 
 def _resolve(node: JsonSchema, resolver: Any, wrong: _Wrong) -> None:
@@ -355,7 +458,7 @@ def _said(error: Any, schema: JsonSchema) -> list[Problem]:
         return [Problem(spell_path((*path, name)), "missing") for name in wanted if name not in value]
     if keyword in ("additionalProperties", "unevaluatedProperties") and is_object(value) and wanted is False:
         known = error.schema.get("properties", {})
-        unknown = [name for name in value if name not in known]
+        unknown = list(islice((name for name in value if name not in known), MOST_PROBLEMS))
         if not path:
             return [Problem("", did_you_mean(name, known)) for name in unknown]
         return [Problem(spell_path((*path, name)), "unknown field") for name in unknown]

@@ -6,7 +6,7 @@ pydantic collects every error, some 600 bytes each, and a message of a few megab
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, cast
 
 from pydantic_core import SchemaValidator
@@ -54,6 +54,50 @@ def fail_fast_validator(adapter: TypeAdapter[Any]) -> Any:
         return adapter.validator
 
 
+def matched_patterns(schema: Any) -> Iterator[tuple[Any, str | None]]:
+    """The patterns that a schema matches texts against, each with the engine that its model names."""
+    pending: list[tuple[Any, str | None]] = [(schema, None)]
+    while pending:
+        node, engine = pending.pop()
+        config: Any = node.get("config") or {}
+        engine = config.get("regex_engine", engine)
+        if node.get("type") == "str" and node.get("pattern") is not None:
+            yield node["pattern"], node.get("regex_engine") or engine
+        inside: list[Any] = []
+        _mapped(node, lambda inner, _, inside=inside: inside.append(inner))
+        pending.extend((inner, engine) for inner in inside)
+
+
+def bounded_schema(schema: CoreSchema) -> CoreSchema:
+    """A schema that matches no text against a pattern that is too long for it."""
+    return cast(CoreSchema, _bounded(schema)) if any(matched_patterns(schema)) else schema
+
+
+def bounded_validator(adapter: TypeAdapter[Any]) -> Any:
+    """The adapter's own validator, bounded like a schema."""
+    if type(adapter.validator) is not SchemaValidator or not any(matched_patterns(adapter.core_schema)):
+        return adapter.validator
+    try:
+        return SchemaValidator(bounded_schema(adapter.core_schema), None, _use_prebuilt=False)
+    except (TypeError, RecursionError):
+        return adapter.validator
+
+
+def _bounded(schema: Any) -> Any:
+    made = _mapped(schema, lambda inner, _: _bounded(inner))
+    _bound_text(made)
+    return made
+
+
+def _bound_text(made: _Schema) -> None:
+    """A text that meets a pattern has an end: what a match costs grows with both."""
+    if made.get("type") == "str" and isinstance(made.get("pattern"), str):
+        from defserve.binding.arguments.patterns import max_text_length
+
+        most, said = max_text_length(made["pattern"]), made.get("max_length")
+        made["max_length"] = most if said is None else min(said, most)
+
+
 def _rewritten(schema: Any, branching: set[str], wrap: bool) -> Any:
     """`wrap`: this is in the body of a branching definition."""
     if schema.get("type") == "definition-ref":
@@ -63,6 +107,7 @@ def _rewritten(schema: Any, branching: set[str], wrap: bool) -> Any:
         return _rewritten(inner, branching, inner.get("ref") in branching if key == "definitions" else wrap)
 
     made = _mapped(schema, change)
+    _bound_text(made)
     if made.get("type") in _STOPPABLE:
         made["fail_fast"] = True
     return made

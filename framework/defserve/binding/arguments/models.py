@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Sequence
 from enum import Flag
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Final, Literal
 
 from pydantic import TypeAdapter
 from pydantic.json_schema import GenerateJsonSchema, JsonRef, JsonSchemaValue, JsonSchemaWarningKind
@@ -44,6 +45,44 @@ class TitlelessJsonSchema(GenerateJsonSchema):
     def field_title_should_be_set(self, schema: Any) -> bool:
         return False
 
+    # What is published with a format fits it, as RFC 3339 and 3986 have it: official clients check. The values stay as
+    # the author made them, so a type that has others is published without.
+
+    def datetime_schema(self, schema: core_schema.DatetimeSchema) -> JsonSchemaValue:
+        zone = schema.get("tz_constraint")
+        # Anybody's time fits an input, unless it must not have an offset. An output needs one.
+        has_offset = zone == "aware" or isinstance(zone, int)
+        fits = has_offset or (zone is None and self.mode == "validation")
+        return _formatless(super().datetime_schema(schema), unless=fits)
+
+    def time_schema(self, schema: core_schema.TimeSchema) -> JsonSchemaValue:
+        zone = schema.get("tz_constraint")
+        has_offset = zone == "aware" or isinstance(zone, int)
+        fits = has_offset or (zone is None and self.mode == "validation")
+        return _formatless(super().time_schema(schema), unless=fits)
+
+    def timedelta_schema(self, schema: core_schema.TimedeltaSchema) -> JsonSchemaValue:
+        # A duration of RFC 3339 is neither negative nor has it fractions.
+        return _formatless(super().timedelta_schema(schema), unless=self.mode == "validation")
+
+    def url_schema(self, schema: core_schema.UrlSchema) -> JsonSchemaValue:
+        # `|` and `[` stay in a URL, but are not in a URI of RFC 3986.
+        return _formatless(super().url_schema(schema), unless=self.mode == "validation")
+
+    def multi_host_url_schema(self, schema: core_schema.MultiHostUrlSchema) -> JsonSchemaValue:
+        return _formatless(super().multi_host_url_schema(schema), unless=self.mode == "validation")
+
+    def generate_inner(self, schema: Any) -> JsonSchemaValue:
+        made = super().generate_inner(schema)
+        # An address may have a scope, and a pattern of Python is none of JavaScript.
+        if self.mode == "serialization" and schema.get("type") in ("lax-or-strict", "function-plain"):
+            return _formatless(made, unless=made.get("format") not in ("ipv6", "regex"))
+        return made
+
+    def default_schema(self, schema: core_schema.WithDefaultSchema) -> JsonSchemaValue:
+        made = super().default_schema(schema)
+        return _formatless(made, unless=default_fits(made))
+
     def model_schema(self, schema: core_schema.ModelSchema) -> JsonSchemaValue:
         return _untitled(super().model_schema(schema), schema)
 
@@ -81,6 +120,24 @@ class TitlelessJsonSchema(GenerateJsonSchema):
         made = super().tagged_union_schema(schema)
         made.pop("discriminator", None)
         return made
+
+
+_OFFSET: Final = r"(?:[Zz]|[+-]\d\d:\d\d)"
+_FORMATS: Final = {
+    "date-time": re.compile(rf"\d{{4}}-\d\d-\d\d[Tt]\d\d:\d\d:\d\d(?:\.\d+)?{_OFFSET}"),
+    "time": re.compile(rf"\d\d:\d\d:\d\d(?:\.\d+)?{_OFFSET}"),
+    "duration": re.compile(r"P(?:\d+D)?(?:T(?:\d+H)?(?:\d+M)?(?:\d+S)?)?"),
+}
+
+
+def default_fits(schema: JsonSchemaValue) -> bool:
+    """Whether the default of a schema fits its format."""
+    known, default = _FORMATS.get(str(schema.get("format"))), schema.get("default")
+    return known is None or not isinstance(default, str) or known.fullmatch(default) is not None
+
+
+def _formatless(made: JsonSchemaValue, *, unless: bool) -> JsonSchemaValue:
+    return made if unless else {name: value for name, value in made.items() if name != "format"}
 
 
 def _text_keys(values: Sequence[Any]) -> JsonSchemaValue:

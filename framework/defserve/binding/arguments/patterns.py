@@ -1,52 +1,420 @@
-"""Which regular expressions can backtrack for ever, and which pydantic cannot use.
+"""Patterns that are not ours, matched in linear time. Nothing else in the package compiles such a pattern.
 
-The first is strict on purpose: a refused pattern can be rewritten.
+How it works. A pattern of a JSON Schema is written in ECMAScript's dialect. It is parsed here, translated for Rust's
+`regex` (pydantic-core has it), and matched there: the time grows with the length of the text times the size of the
+pattern, never faster. That engine cannot look around and has no back-references; such a pattern is `NotLinear`. What
+happens then depends on whose pattern it is: an author's is refused when it is declared, an imported one stays published
+and is not enforced.
+
+The translation keeps ECMAScript's meaning: `\\d` and `\\w` are ASCII, `\\s` is its own set, `$` is the end of the text
+(never before a last newline), `.` is no line terminator, and a match may begin anywhere.
+
+An author's `Field(pattern="…")` is matched by the same engine in its own dialect, as pydantic does everywhere. Python's
+engine, which backtracks (`re.compile`, `regex_engine="python-re"`), never meets a caller's text.
 """
 
 from __future__ import annotations
 
 import re
-from typing import Any
+from collections.abc import Callable
+from functools import lru_cache
+from typing import Any, Final, NamedTuple, NoReturn
 
-# Only the parse tree shows exactly what a pattern does. The module has this name since Python 3.11.
-_parser: Any = re._parser  # type: ignore[attr-defined]  # pyright: ignore
+from pydantic_core import SchemaError, SchemaValidator, core_schema
+
+MAX_PATTERN_LENGTH: Final = 4_096
+MAX_PATTERN_SIZE: Final = 5_000
+"""Positions of a pattern with its counted repetitions written out: `[ab]{3}` has three."""
+MAX_MATCH_STEPS: Final = 20_000_000
+"""Positions times characters: what one match may cost, some 0.3 s of a core for the worst pattern and text."""
+MAX_DEPTH: Final = 100
 
 
-def backtracks(pattern: str) -> bool:
-    """Whether an unbounded repetition holds another, or alternatives that may begin with the same character."""
+class PatternProblem(ValueError):
+    """A pattern that cannot be used. `reason` completes the sentence "the pattern …"."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+        self.reason = reason
+
+
+class NotLinear(PatternProblem):
+    """A pattern that may be right, but that no linear engine can run, or that is too large for ours."""
+
+
+class TextTooLong(ValueError):
+    """A text that is too long to be matched by this pattern."""
+
+
+class LinearPattern:
+    """A pattern of JSON Schema, ready to be searched for in a text that anybody sent."""
+
+    __slots__ = ("source", "size", "_matches")
+
+    def __init__(self, source: str, size: int, matches: Callable[[Any], bool]) -> None:
+        self.source, self.size, self._matches = source, size, matches
+
+    @property
+    def max_length(self) -> int:
+        """How many characters a text may have."""
+        return MAX_MATCH_STEPS // self.size
+
+    def search(self, text: str) -> bool:
+        """Whether the pattern is found in a text. Raises TextTooLong."""
+        if len(text) > self.max_length:
+            raise TextTooLong(f"has more than the {self.max_length} characters that its pattern is matched against")
+        return self._matches(text)
+
+
+@lru_cache(maxsize=128)
+def compile_pattern(pattern: str) -> LinearPattern:
+    """A pattern of JSON Schema. Raises PatternProblem for one that is wrong, NotLinear for one that cannot be run."""
+    translated = _Translation(pattern).translate()
+    schema = core_schema.str_schema(pattern=translated.text, regex_engine="rust-regex", strict=True)
     try:
-        return _within(_parser.parse(pattern), repeated=False)
-    except (re.error, RecursionError, OverflowError):
-        return True
+        matches = SchemaValidator(schema).isinstance_python
+    except SchemaError as error:
+        reason = str(error).rstrip().rpartition("\n")[2].removeprefix("error: ")
+        raise NotLinear(f"cannot be run: {reason}") from None
+    return LinearPattern(pattern, translated.size, matches)
 
 
-def _within(tree: Any, repeated: bool) -> bool:
-    return any(_can_explode(str(operation), argument, repeated) for operation, argument in tree)
+def search_pattern(pattern: str, text: str) -> bool:
+    """Whether a pattern of JSON Schema is found in a text. Raises PatternProblem and TextTooLong."""
+    return compile_pattern(pattern).search(text)
 
 
-def _can_explode(name: str, argument: Any, repeated: bool) -> bool:
-    if name in ("MAX_REPEAT", "MIN_REPEAT", "POSSESSIVE_REPEAT"):
-        low, high, inner = argument
-        return (repeated and high != low) or _within(inner, repeated or (high != low and high > _FEW))
-    if name == "BRANCH":
-        branches = argument[1]
-        return (repeated and not _begin_apart(branches)) or any(_within(branch, repeated) for branch in branches)
-    if name == "SUBPATTERN":
-        return _within(argument[3], repeated)
-    if name in ("ASSERT", "ASSERT_NOT"):
-        return _within(argument[1], repeated)
-    if name == "ATOMIC_GROUP":
-        return _within(argument, repeated)
-    return name == "GROUPREF_EXISTS"
+def pattern_problem(pattern: str) -> PatternProblem | None:
+    """Why a pattern of JSON Schema cannot be used here, or None."""
+    try:
+        compile_pattern(pattern)
+    except PatternProblem as problem:
+        return problem
+    return None
 
 
-_FEW = 8
+class _Part(NamedTuple):
+    """A piece of a pattern in Rust's dialect, and how many positions it has."""
+
+    text: str
+    size: int
+    can_repeat: bool = True
 
 
-def _begin_apart(branches: list[Any]) -> bool:
-    firsts = [branch[0] if len(branch) else None for branch in branches]
-    letters = [first[1] for first in firsts if first is not None and str(first[0]) == "LITERAL"]
-    return len(letters) == len(branches) and len(set(letters)) == len(letters)
+_DIGIT: Final = "0-9"
+_WORD: Final = "0-9A-Z_a-z"
+_SPACE: Final = r"\x{9}-\x{d}\x{20}\x{a0}\x{1680}\x{2000}-\x{200a}\x{2028}\x{2029}\x{202f}\x{205f}\x{3000}\x{feff}"
+_CLASSES: Final = {
+    "d": f"[{_DIGIT}]",
+    "D": f"[^{_DIGIT}]",
+    "w": f"[{_WORD}]",
+    "W": f"[^{_WORD}]",
+    "s": f"[{_SPACE}]",
+    "S": f"[^{_SPACE}]",
+}
+_CONTROLS: Final = {"t": 9, "n": 10, "v": 11, "f": 12, "r": 13}
+_LINE: Final = r"[^\x{a}\x{d}\x{2028}\x{2029}]"
+_ANY, _NONE = r"[\x{0}-\x{10ffff}]", r"[^\x{0}-\x{10ffff}]"
+# A character beyond ASCII takes several bytes, and the engine a position for each of them.
+_WIDE: Final = 4
+_COUNT: Final = re.compile(r"\{(\d{1,9})(?:(,)(\d{0,9}))?\}")
+_PROPERTY: Final = re.compile(r"[pP]\{[A-Za-z0-9_]{1,40}(?:=[A-Za-z0-9_]{1,40})?\}")
+_GROUP_NAME: Final = re.compile(r"\?<[A-Za-z_$][\w$]{0,80}>")
+_GROUP_REFERENCE: Final = re.compile(r"k<[^>]{1,80}>")
+_LOOKS: Final = ("?=", "?!", "?<=", "?<!")
+
+
+class _Translation:
+    """One pattern, read from left to right."""
+
+    def __init__(self, pattern: str) -> None:
+        self._pattern, self._at, self._depth = pattern, 0, 0
+        # A pattern that is merely not linear is read to its end: it may be wrong as well.
+        self._not_linear = ""
+
+    def translate(self) -> _Part:
+        if len(self._pattern) > MAX_PATTERN_LENGTH:
+            raise NotLinear(f"has more than {MAX_PATTERN_LENGTH} characters")
+        made = self._alternatives()
+        if self._at < len(self._pattern):
+            self._fail("has a ) without its (")
+        if self._not_linear:
+            raise NotLinear(self._not_linear)
+        if made.size > MAX_PATTERN_SIZE:
+            raise NotLinear(f"has {made.size} positions with its repetitions written out, more than {MAX_PATTERN_SIZE}")
+        return made._replace(size=max(made.size, 1))
+
+    def _fail(self, reason: str) -> NoReturn:
+        raise PatternProblem(reason)
+
+    def _peek(self, text: str) -> bool:
+        return self._pattern.startswith(text, self._at)
+
+    def _take(self) -> str:
+        if self._at >= len(self._pattern):
+            self._fail("ends too early")
+        self._at += 1
+        return self._pattern[self._at - 1]
+
+    def _alternatives(self) -> _Part:
+        parts = [self._sequence()]
+        while self._peek("|"):
+            self._at += 1
+            parts.append(self._sequence())
+        return _Part("|".join(part.text for part in parts), sum(part.size for part in parts))
+
+    def _sequence(self) -> _Part:
+        texts: list[str] = []
+        size = 0
+        while self._at < len(self._pattern) and self._pattern[self._at] not in "|)":
+            part = self._quantified(self._atom())
+            texts.append(part.text)
+            size += part.size
+        return _Part("".join(texts), size)
+
+    def _atom(self) -> _Part:
+        letter = self._take()
+        if letter == "(":
+            return self._group()
+        if letter == "[":
+            return self._class()
+        if letter == "\\":
+            return self._escape()
+        if letter in "^$":
+            return _Part(letter, 1, can_repeat=False)
+        if letter == ".":
+            return _Part(_LINE, _WIDE)
+        if letter in "*+?" or (letter == "{" and _COUNT.match(self._pattern, self._at - 1)):
+            self._fail(f"repeats nothing with {letter}")
+        return self._literal(self._joined(letter))
+
+    def _quantified(self, part: _Part) -> _Part:
+        if self._at >= len(self._pattern):
+            return part
+        letter = self._pattern[self._at]
+        if letter in "*+?":
+            self._at += 1
+            text, copies = letter, 1
+        elif letter == "{" and (found := _COUNT.match(self._pattern, self._at)):
+            self._at = found.end()
+            least, most = int(found[1]), int(found[3] or found[1])
+            if most < least:
+                self._fail(f"repeats from {least} to {most}")
+            text, copies = found[0], most + (found[2] is not None and not found[3])
+        else:
+            return part
+        if not part.can_repeat:
+            self._fail("repeats a place, such as ^, $ or \\b")
+        if self._peek("?"):
+            self._at += 1  # which match is the shortest does not matter: only whether there is one
+        return _Part(f"(?:{part.text}){text}", part.size * copies + 1)
+
+    def _group(self) -> _Part:
+        self._depth += 1
+        if self._depth > MAX_DEPTH:
+            raise NotLinear(f"nests groups deeper than {MAX_DEPTH}")
+        looks = next((mark for mark in _LOOKS if self._peek(mark)), None)
+        if looks is not None:
+            self._at += len(looks)
+            self._not_linear = f"looks around with ({looks}"
+        elif self._peek("?:"):
+            self._at += 2
+        elif name := _GROUP_NAME.match(self._pattern, self._at):
+            self._at = name.end()
+        elif self._peek("?"):
+            self._fail(f"has a group ({self._pattern[self._at : self._at + 2]} that JSON Schema does not know")
+        inner = self._alternatives()
+        if not self._peek(")"):
+            self._fail("has a ( without its )")
+        self._at += 1
+        self._depth -= 1
+        return _Part(f"(?:{inner.text})", inner.size)
+
+    def _escape(self) -> _Part:
+        letter = self._pattern[self._at : self._at + 1]
+        if letter in ("b", "B"):
+            self._at += 1
+            return _Part(rf"(?-u:\{letter})", 1, can_repeat=False)
+        if letter.isdecimal() and letter != "0":
+            self._at += 1
+            self._not_linear = f"refers back to a group with \\{letter}"
+            return _Part("", 1)
+        if letter == "k" and (name := _GROUP_REFERENCE.match(self._pattern, self._at)):
+            self._at = name.end()
+            self._not_linear = "refers back to a group by its name"
+            return _Part("", 1)
+        return self._set_or_literal()
+
+    def _set_or_literal(self) -> _Part:
+        if (known := self._known_set()) is not None:
+            return known
+        return self._literal(self._character())
+
+    def _known_set(self) -> _Part | None:
+        """`\\d`, `\\p{L}` and the like, after the backslash."""
+        letter = self._pattern[self._at : self._at + 1]
+        if letter in _CLASSES:
+            self._at += 1
+            return _Part(_CLASSES[letter], 1 if letter in "dw" else _WIDE)
+        if found := _PROPERTY.match(self._pattern, self._at):
+            self._at = found.end()
+            return _Part("\\" + found[0], 2 * _WIDE)
+        return None
+
+    def _character(self) -> int:
+        """The code point of an escape, after the backslash."""
+        letter = self._take()
+        if letter in _CONTROLS:
+            return _CONTROLS[letter]
+        if letter == "0" and not self._pattern[self._at : self._at + 1].isdecimal():
+            return 0
+        if letter == "c":
+            control = self._take()
+            if not (control.isascii() and control.isalpha()):
+                self._fail(f"has \\c{control}, which is no control character")
+            return ord(control) % 32
+        if letter == "x":
+            return self._hexadecimal(2)
+        if letter == "u":
+            return self._unicode()
+        if letter.isalnum() or letter == "_":
+            self._fail(f"has \\{letter}, which JSON Schema does not know")
+        return self._joined(letter)
+
+    def _unicode(self) -> int:
+        if self._peek("{"):
+            end = self._pattern.find("}", self._at, self._at + 10)
+            digits = self._pattern[self._at + 1 : max(end, 0)]
+            if not digits or not _is_hexadecimal(digits) or int(digits, 16) > 0x10FFFF:
+                self._fail("has a \\u{…} that is no character")
+            self._at = end + 1
+            return int(digits, 16)
+        first = self._hexadecimal(4)
+        if 0xD800 <= first < 0xDC00 and self._peek("\\u"):
+            before, self._at = self._at, self._at + 2
+            second = self._hexadecimal(4)
+            if 0xDC00 <= second < 0xE000:
+                return 0x10000 + ((first - 0xD800) << 10) + (second - 0xDC00)
+            self._at = before
+        return first
+
+    def _hexadecimal(self, count: int) -> int:
+        digits = self._pattern[self._at : self._at + count]
+        if len(digits) < count or not _is_hexadecimal(digits):
+            self._fail(f"needs {count} hexadecimal digits after \\x or \\u")
+        self._at += count
+        return int(digits, 16)
+
+    def _joined(self, letter: str) -> int:
+        """A character that JSON may have brought as two halves."""
+        first = ord(letter)
+        second = ord(self._pattern[self._at]) if self._at < len(self._pattern) else 0
+        if 0xD800 <= first < 0xDC00 <= second < 0xE000:
+            self._at += 1
+            return 0x10000 + ((first - 0xD800) << 10) + (second - 0xDC00)
+        return first
+
+    def _literal(self, code: int) -> _Part:
+        return _Part(self._written(code), 1 if code < 128 else _WIDE)
+
+    def _written(self, code: int) -> str:
+        if 0xD800 <= code < 0xE000:
+            self._not_linear = "names half a character (a lone surrogate)"
+            return ""
+        letter = chr(code)
+        return letter if letter.isascii() and letter.isalnum() else rf"\x{{{code:x}}}"
+
+    def _class(self) -> _Part:
+        negated = self._peek("^")
+        self._at += negated
+        items: list[str] = []
+        is_wide = negated
+        while not self._peek("]"):
+            low = self._class_item()
+            if self._peek("-") and not self._pattern.startswith("-]", self._at):
+                self._at += 1
+                high = self._class_item()
+                if isinstance(low, int) and isinstance(high, int):
+                    if high < low:
+                        self._fail("has a range that ends before it begins")
+                    items.append(f"{self._written(low)}-{self._written(high)}")
+                    is_wide = is_wide or high > 127
+                    continue
+                ends: list[int | _Part] = [low, ord("-"), high]
+            else:
+                ends = [low]
+            for end in ends:
+                is_wide = is_wide or (end.size > 1 if isinstance(end, _Part) else end > 127)
+                items.append(end.text if isinstance(end, _Part) else self._written(end))
+        self._at += 1
+        if not items:
+            return _Part(_ANY if negated else _NONE, _WIDE)
+        return _Part(f"[{'^' * negated}{''.join(items)}]", _WIDE if is_wide else 1)
+
+    def _class_item(self) -> int | _Part:
+        """A code point, or a set that stands inside the brackets."""
+        letter = self._take()
+        if letter != "\\":
+            return self._joined(letter)
+        if self._peek("b"):
+            self._at += 1
+            return 8
+        return self._known_set() or self._character()
+
+
+def _is_hexadecimal(digits: str) -> bool:
+    return all(digit in "0123456789abcdefABCDEF" for digit in digits)
+
+
+# What follows is about patterns in an author's annotations, in the dialect of pydantic's engine.
+
+BY_FUNCTION: Final = (
+    'check it in a function: Annotated[str, AfterValidator(check)], or write it as pattern="…" without look-around'
+)
+
+
+def annotated_pattern_problem(pattern: Any, engine: str | None) -> tuple[str, str] | None:
+    """The problem and its fix, if an annotation's pattern must not meet a caller's text."""
+    text = pattern if isinstance(pattern, str) else str(getattr(pattern, "pattern", pattern))
+    shown = repr(text[:200])
+    if not isinstance(pattern, str) or engine == "python-re":
+        how = f"re.compile({shown})" if not isinstance(pattern, str) else f'{shown} with regex_engine="python-re"'
+        return f"its pattern {how} is matched by Python, which a text can keep busy for ever", _fix(text)
+    if (size := annotated_size(pattern)) > MAX_PATTERN_SIZE:
+        return f"its pattern {shown} has {size} positions, more than {MAX_PATTERN_SIZE}", "repeat less in it"
+    return None
+
+
+def max_text_length(pattern: str) -> int:
+    """How many characters a text may have that an annotation's pattern is matched against."""
+    return MAX_MATCH_STEPS // annotated_size(pattern)
+
+
+@lru_cache(maxsize=512)
+def annotated_size(pattern: str) -> int:
+    """The positions of a pattern in pydantic's dialect; more than there are if it is not JSON Schema's as well."""
+    try:
+        return _Translation(pattern).translate().size
+    except PatternProblem:
+        size = len(pattern) or 1
+        for found in _COUNT.finditer(pattern):
+            size *= max(int(found[3] or found[1]), 1)
+            if size > MAX_MATCH_STEPS:
+                return MAX_MATCH_STEPS
+        return size
+
+
+def _fix(pattern: str) -> str:
+    """What to write instead of a pattern that Python matches."""
+    try:
+        SchemaValidator(core_schema.str_schema(pattern=pattern))
+    except SchemaError:
+        return BY_FUNCTION
+    return f"give the text: pattern={_quoted(pattern)}"
+
+
+def _quoted(pattern: str) -> str:
+    return f'r"{pattern}"' if '"' not in pattern else repr(pattern)
 
 
 # What pydantic says: the pattern, a line below it that points at the place, and the reason.
@@ -55,17 +423,18 @@ _REFUSAL = re.compile(r"regex parse error:\n    (?P<pattern>.*)\n *\^+\nerror: (
 
 def impossible(said: str) -> tuple[str, str] | None:
     """The problem and its fix, if pydantic's error is about a pattern. Its engine knows less than Python's."""
+    if "exceeds size limit" in said:
+        return "its pattern is too large for the engine", "repeat less in it"
     if "regex parse error" not in said:
         return None
     found = _REFUSAL.search(said)
     if found is None:  # a pattern of several lines
-        return "its pattern cannot be used", "correct it, or give pattern=re.compile(…), which Python matches"
+        return "its pattern cannot be used", f"correct it, or {BY_FUNCTION}"
     pattern, reason = found["pattern"], found["reason"]
     try:
         re.compile(pattern)
-    except re.error:
+    except (re.error, RecursionError, OverflowError):
         fix = "correct the pattern"
     else:
-        quoted = f'r"{pattern}"' if '"' not in pattern else repr(pattern)
-        fix = f"let Python match it: pattern=re.compile({quoted}), or check it in the function"
+        fix = BY_FUNCTION
     return f"its pattern {pattern!r} cannot be used: {reason}", fix

@@ -15,7 +15,13 @@ from defserve.binding.annotations import accepts_none, kind_of, spelled
 from defserve.binding.arguments import scalars
 from defserve.binding.arguments.compact import compacted, object_schema
 from defserve.binding.arguments.extent import holds_more_than
-from defserve.binding.arguments.fail_fast import fail_fast, fail_fast_validator
+from defserve.binding.arguments.fail_fast import (
+    bounded_schema,
+    bounded_validator,
+    fail_fast,
+    fail_fast_validator,
+    matched_patterns,
+)
 from defserve.errors import BadArguments, Problem, UsageError
 from defserve.wire.jsonvalue import JsonSchema, as_list, excess, is_object
 
@@ -66,6 +72,11 @@ class Fragment:
     @property
     def by_pydantic(self) -> bool:
         return self._adapter is not None
+
+    @property
+    def described(self) -> CoreSchema:
+        """As `core`, but pydantic's own: `core` only calls a validator that pydantic has made."""
+        return self.core if self._adapter is None else self._adapter.core_schema
 
     @property
     def json(self) -> JsonSchema:
@@ -142,6 +153,8 @@ def unusable(annotation: Any, error: Exception, *, where: str, subject: str) -> 
 
         if (found := impossible(str(error))) is not None:
             return UsageError(f"{subject or 'annotation'}: {found[0]}", where=where, fix=found[1])
+    if isinstance(error, UnusablePattern):
+        return UsageError(f"{subject or 'annotation'}: {error.problem}", where=where, fix=error.fix)
     reason = str(error).partition("\n")[0].partition(". Set ")[0].rstrip(".")
     return UsageError(
         f"{subject or 'annotation'}: {spelled(annotation)} has no JSON form ({reason})",
@@ -151,15 +164,24 @@ def unusable(annotation: Any, error: Exception, *, where: str, subject: str) -> 
     )
 
 
+class UnusablePattern(Exception):
+    """A pattern in an annotation that a caller's text must not meet."""
+
+    def __init__(self, problem: str, fix: str) -> None:
+        super().__init__(problem)
+        self.problem, self.fix = problem, fix
+
+
 def _made(annotation: Any) -> Fragment:
     if (built := scalars.build(annotation)) is not None:
-        return Fragment(*built)
+        core, json = built
+        return Fragment(bounded_schema(core), json)
     from defserve.binding.arguments.models import adapter
 
     made = adapter(_concrete(annotation))
     # The adapter's own validator is called rather than its schema copied: definitions shared by two
     # parameters would clash in one schema ("Duplicate ref"), and each would be built again for every tool.
-    return Fragment(_called(made.validator), None, made)
+    return Fragment(_called(bounded_validator(made)), None, made)
 
 
 def _called(validator: Any) -> CoreSchema:
@@ -294,6 +316,7 @@ def _fragment_of(parameter: Parameter, signature: Signature) -> Fragment:
         annotation = Optional[annotation]  # noqa: UP045
     try:
         made = lookup(annotation)
+        refuse_patterns(made)
         # Made here, so that a type without a JSON Schema fails at registration, not at the first listing.
         assert made.json is not None
     except Exception as error:
@@ -307,6 +330,20 @@ def _fragment_of(parameter: Parameter, signature: Signature) -> Fragment:
             fix="change the default, or the annotation",
         )
     return made
+
+
+def refuse_patterns(made: Fragment) -> None:
+    """Raises UnusablePattern if a caller's text would meet Python's engine, or a pattern that is too large."""
+    refuse_core_patterns(made.described)
+
+
+def refuse_core_patterns(core: CoreSchema) -> None:
+    """The same for a core schema."""
+    for pattern, engine in matched_patterns(core):
+        from defserve.binding.arguments.patterns import annotated_pattern_problem
+
+        if (found := annotated_pattern_problem(pattern, engine)) is not None:
+            raise UnusablePattern(*found)
 
 
 def _fits(default: Any, made: Fragment) -> bool:
@@ -344,7 +381,13 @@ def _property(parameter: Parameter, made: Fragment, schema: JsonSchema) -> JsonS
 
         if is_secret(schema, ()):
             return schema
-    return schema | _default(parameter.default)
+    made_schema = schema | _default(parameter.default)
+    if made.by_pydantic and "format" in made_schema:
+        from defserve.binding.arguments.models import default_fits
+
+        if not default_fits(made_schema):
+            del made_schema["format"]
+    return made_schema
 
 
 def _default(value: Any) -> JsonSchema:

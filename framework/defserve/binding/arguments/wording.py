@@ -9,6 +9,7 @@ from typing import Any
 
 import pydantic_core
 
+from defserve.base.hidden_characters import replace_hidden
 from defserve.wire.jsonvalue import is_array, is_object
 
 SHOWN = 40
@@ -98,7 +99,7 @@ def shown(value: Any) -> str:
         text = pydantic_core.to_json(value, inf_nan_mode="constants").decode()
     except (ValueError, RecursionError, UnicodeError):
         text = ascii(value) if isinstance(value, str) else kind_of(value)
-    text = "".join(letter if letter.isprintable() else "\N{REPLACEMENT CHARACTER}" for letter in text[: SHOWN + 3])
+    text = replace_hidden(text[: SHOWN + 3], lambda _: "\N{REPLACEMENT CHARACTER}")
     return text if len(text) <= SHOWN + 2 else text[: SHOWN - 1] + "…"
 
 

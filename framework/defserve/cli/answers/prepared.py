@@ -13,7 +13,7 @@ from defserve.cli.answers.forms import form_problem
 from defserve.cli.answers.terminal import is_yes_or_no, terminal_answers
 from defserve.errors import ToolError, UsageError
 from defserve.host.answers import Answers, Cancel, settled
-from defserve.host.fields import object_of
+from defserve.host.fields import object_of, texts_of
 from defserve.host.mgp.security.tool_security import ListedSecurity
 from defserve.host.person import agrees
 from defserve.redaction import redact
@@ -67,24 +67,25 @@ class PreparedAnswers:
 
         return Answers(ask=self._ask if self.can_answer else None, ask_url=ask_url if url is not None else None)
 
-    async def confirm(self, tool: ListedSecurity, title: str, arguments: dict[str, Any]) -> None:
-        """Ask about a tool that needs confirmation, because its server may assume that we did.
+    async def confirm(self, tool: ListedSecurity, arguments: dict[str, Any]) -> None:
+        """Ask about a tool that needs confirmation, because its server may assume that we did. Its title is not shown:
+        a server could word its own confirmation.
 
         Raises UsageError if nobody can be asked, ToolError for a no.
         """
         if not tool.confirmation_required:
             return
-        first = f"Run {title}?"
+        first = f"Run {tool.name}"
         if not self.can_answer:
             what = f"is {tool.risk} and needs your yes" if tool.risk == "dangerous" else "needs your yes"
             raise UsageError(f"{tool.name} {what}", fix="run it at a terminal, or add --yes")
-        lines = [first, *(f"  {name}: {value}" for name, value in redact(arguments).items())]
+        lines = [f"{first}?", *(f"  {name}: {value}" for name, value in redact(arguments).items())]
         if not await agrees(Answers(ask=self._ask), "\n".join(lines), "value"):
             raise ToolError(f"{tool.name} was not run, because you did not say yes")
         self._confirmed = first
 
     async def _ask(self, message: str, schema: dict[str, Any]) -> Any:
-        if self._confirmed is not None and message.partition("\n")[0] == self._confirmed:
+        if self._confirmed is not None and _is_about(self._confirmed, message.partition("\n")[0]):
             # The server asks about what was just agreed to.
             self._confirmed = None
             return dict.fromkeys(object_of(schema.get("properties")), True)
@@ -106,7 +107,7 @@ class PreparedAnswers:
         raise self.unanswered
 
     def _prepared(self, answer: Any, message: str, schema: dict[str, Any]) -> dict[str, Any]:
-        """Raises UsageError for fields that the question does not have: they would count as no answer."""
+        """Raises UsageError for fields that the question does not have, or needs: they would count as no answer."""
         fields = list(object_of(schema.get("properties")))
         if not is_object(answer) and len(fields) == 1:
             return {fields[0]: answer}
@@ -114,10 +115,27 @@ class PreparedAnswers:
             problem = f"the question {message!r} has {len(fields)} fields, and {json.dumps(answer)} is one value"
         elif fields and (unknown := [name for name in answer if name not in fields]):
             problem = f"the question {message!r} has no field {unknown[0]!r}"
+        elif lacking := [name for name in _needed_fields(schema) if name not in answer]:
+            problem = f"the question {message!r} needs the field {lacking[0]!r}"
         else:
             return answer
         self.unanswered = UsageError(problem, fix=f"write {_option(schema)}")
         raise self.unanswered
+
+
+def _needed_fields(schema: dict[str, Any]) -> list[str]:
+    """The required fields of a form that have no default."""
+    properties = object_of(schema.get("properties"))
+    return [name for name in texts_of(schema.get("required")) if "default" not in object_of(properties.get(name))]
+
+
+def _is_about(confirmed: str, question: str) -> bool:
+    """Whether a server asks for the same again. One in front of others says whose tool it is."""
+    if not question.startswith(confirmed):
+        return False
+    rest, before, after = question.removeprefix(confirmed), " of server '", "'?"
+    is_named = rest.startswith(before) and rest.endswith(after) and len(rest) >= len(before + after)
+    return rest == "?" or (is_named and "'" not in rest[len(before) : -len(after)])
 
 
 def _option(schema: dict[str, Any]) -> str:

@@ -23,6 +23,10 @@ Read = Callable[[], str]
 Field = Mapping[str, Any]
 
 TRIES: Final = 3
+MAX_EMPTY_LINES: Final = 20
+DECLINE: Final = "/decline"
+"""What is typed to decline a question, whatever it asks for."""
+NEEDED: Final = f"an answer is needed; type {DECLINE} to decline, or press Ctrl-D to dismiss the question"
 LOOK_SECONDS: Final = 0.1
 """How often a read looks whether its question is over."""
 LONE: Final = "value"
@@ -85,7 +89,11 @@ def _typed() -> Generator[Read]:
 
 
 def fill_in(message: str, schema: dict[str, Any], read: Read) -> dict[str, Any] | Decision:
-    """Ask for every field of `schema`. An empty line declines if the field is required; for yes or no it means no."""
+    """Ask for every field of `schema`.
+
+    An empty line takes the default, or leaves an optional field out; for yes or no it means no. A required field is
+    asked for again.
+    """
     if (problem := form_problem(schema)) is not None:
         tell(f"The server asks with a form that cannot be shown: {problem}.")
         return Cancel
@@ -97,11 +105,13 @@ def fill_in(message: str, schema: dict[str, Any], read: Read) -> dict[str, Any] 
         tell("", *_lines(message))
     content: dict[str, Any] = {}
     for name, field in properties.items():
-        is_required = name in (schema.get("required") or []) and "default" not in field
+        is_required = name in (schema.get("required") or [])
         label = _label(name, field, is_lone=len(properties) == 1) if beside is None else beside
-        answer = _answer(label, field, is_required, read)
+        answer = _answer(label, field, is_required and "default" not in field, read)
         if isinstance(answer, Decision):
             return answer
+        if answer is None and is_required:
+            answer = field["default"]
         if answer is not None:
             content[name] = answer
     return content
@@ -139,22 +149,34 @@ def _label(name: str, field: Field, *, is_lone: bool) -> Line:
 
 
 def _answer(label: Line, field: Field, is_required: bool, read: Read) -> Any:
-    """What is typed, as its type. Empty: None if the field is optional, Decline if not. Cancel after the last try."""
+    """What is typed, as its type; None for an empty line at an optional field; Cancel after the last try."""
     if _has_titles(field):
         tell(*([label] if label.strip() else []), *_menu(field))
         label = Line("  ")
     space = " " if label.strip() else ""
-    for _ in range(TRIES):
+    unclear = empty = 0
+    while unclear < TRIES and empty < MAX_EMPTY_LINES:
         prompt_for(Line(*label.parts, f"{space}{_hint(field, is_required)} "))
         line = read()
         if not line:
             return Cancel
-        if not line.strip():
-            return None if not is_required else False if field.get("type") == "boolean" else Decline
+        text = line.strip()
+        if text.lower() == DECLINE:
+            return Decline
+        if not text and not is_required:
+            return None
+        if not text and field.get("type") == "boolean":
+            return False
+        if not text:
+            empty += 1
+            tell(Line(f"  {NEEDED}"))
+            continue
         try:
-            return _read(line.strip(), field)
+            return _read(text, field)
         except UnclearAnswer as error:
+            unclear += 1
             tell(Line(f"  {error}"))
+    tell(Line("  the question is dismissed, because nothing that fits was typed"))
     return Cancel
 
 

@@ -10,7 +10,8 @@ Show: TypeAlias = Callable[[Iterable[Any]], Iterable[str]]
 ID: Final[dict[str, dict[str, Any]]] = {"id": {"metavar": "ID", "help": "the id of a server, as `ps` shows it"}}
 HELD: Final = ID | {
     "tool": {"metavar": "TOOL", "nargs": "?", "help": "only this tool, by the server's name of it"},
-    "--digest": {"default": "", "metavar": "HEX", "help": "only what has this digest, as `pins` shows it"},
+    "--digest": {"default": "", "metavar": "HEX", "help": "what is accepted: the digest that `pins list` shows"},
+    "--unseen": {"action": "store_true", "help": "also what was too long to be shown"},
 }
 
 

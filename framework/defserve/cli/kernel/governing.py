@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
 
@@ -13,8 +14,6 @@ from defserve.cli.screen.blocks import Table
 from defserve.cli.screen.styles import state
 from defserve.redaction import printable
 
-ENOUGH_DIGITS: Final = 16
-"""So much of a digest names a definition, and fits a line."""
 OPTIONAL_ID: Final[dict[str, dict[str, Any]]] = {"id": {**ID["id"], "nargs": "?"}}
 ENTRY: Final[dict[str, dict[str, Any]]] = {
     "agent": {"metavar": "AGENT", "help": "whom: the principal's id, as keys and tokens name it"},
@@ -84,14 +83,19 @@ def _few(names: list[str]) -> str:
 
 
 def pin_lines(answers: Iterable[Any]) -> Iterator[str]:
-    count = 0
-    for row in answers:
-        count += 1
+    rows = list(answers)
+    for row in rows:
         yield printable(f"{row['id']}: {row['tool']} is {row['change']} and held")
         yield from (f"  {printable(line)}" for line in row["difference"])
-        words = shlex.join((row["id"], row["tool"], "--digest", row["now"][:ENOUGH_DIGITS]))
+        words = shlex.join((row["id"], row["tool"], "--digest", row["now"]))
+        if row["left_out"]:
+            yield f"  {row['left_out']} lines are not shown: only with --unseen can it be accepted"
         yield printable(f"  accept it as it is here: defserve kernel pins accept {words}")
-    if not count:
+    several = Counter(row["id"] for row in rows)
+    for id, digest in {row["id"]: row["all"] for row in rows if several[row["id"]] > 1}.items():
+        words = shlex.join((id, "--digest", digest))
+        yield printable(f"accept all {several[id]} of {id} as they are here: defserve kernel pins accept {words}")
+    if not rows:
         yield "No tool is held."
 
 

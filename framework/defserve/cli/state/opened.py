@@ -10,9 +10,10 @@ from typing import Final, NamedTuple
 
 from defserve.errors import UsageError, did_you_mean
 from defserve.protocols.mcp.asking.server_secret import ServerSecret
-from defserve.stores.checkpoints.secret import derive_secret, stored_checkpoint_secret
+from defserve.stores.checkpoints.secret import find_checkpoint_secret, find_old_secret
 from defserve.stores.checkpoints.store import CheckpointStore
 from defserve.stores.checkpoints.tree import CheckpointGone, TreeKey
+from defserve.stores.identity import ServerStore, choose_server
 from defserve.stores.open import open_store
 from defserve.stores.store import Store
 
@@ -81,15 +82,18 @@ def _other(trees: list[TreeKey], options: Namespace) -> str:
 
 
 @asynccontextmanager
-async def opened_store(address: str) -> AsyncGenerator[OpenedStore]:
-    store = open_store(existing(address))
+async def opened_store(address: str, server: str | None = None) -> AsyncGenerator[OpenedStore]:
+    """The part of a store that is a server's: of that which is named, or of the only one there."""
+    raw = open_store(existing(address))
     try:
-        known = ServerSecret(None).known()
-        secret = derive_secret(known) if known is not None else await stored_checkpoint_secret(store)
+        identity = await choose_server(raw, server, is_reading=True)
+        store = ServerStore(raw, identity)
+        secret = await find_checkpoint_secret(store, ServerSecret(None).known(), identity)
         # Only verifying and committing need a real secret.
-        yield OpenedStore(store, CheckpointStore(store, secret=secret or bytes(32)), secret is not None)
+        trees = CheckpointStore(store, secret=secret or bytes(32), old_secret=await find_old_secret(store))
+        yield OpenedStore(store, trees, secret is not None)
     finally:
-        await store.close()
+        await raw.close()
 
 
 def existing(address: str) -> str:

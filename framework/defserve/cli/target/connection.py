@@ -21,6 +21,7 @@ from defserve.host.answers import Answers
 from defserve.host.client import Client
 from defserve.host.link import Link
 from defserve.host.links.stdio import ProcessLink
+from defserve.host.older.silent_servers import SILENT_SERVERS, cache_file
 from defserve.host.signin.keeping.places import is_kept
 
 
@@ -62,6 +63,7 @@ async def connect(
         **({"capabilities": offer} if offer else {}),
         **({"on_progress": work.progress, "on_log": work.log} if work is not None else {}),
     }
+    SILENT_SERVERS.use_file(cache_file())
     try:
         with explained(target.address, is_signed_in=_is_signed_in(target, options)):
             if target.server is not None:

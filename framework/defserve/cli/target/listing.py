@@ -14,15 +14,16 @@ from defserve.core.composition import Composition
 from defserve.errors import PeerError
 from defserve.host.client import Client
 from defserve.host.eras import ERAS
+from defserve.host.older.lacking import ListedItems, list_if_known
 from defserve.protocols.mcp.versions import HANDSHAKE_VERSIONS, STATELESS_VERSIONS
 from defserve.tooling.listing import LISTING_OFFER, OFFER, ServerListing, server_listing
 
-# heading -> (the capability that it needs, how a client asks for it)
-KINDS: Final[dict[str, tuple[str, Callable[[Client], Any]]]] = {
-    "tools": ("tools", Client.tools),
-    "resources": ("resources", Client.resources),
-    "templates": ("resources", Client.templates),
-    "prompts": ("prompts", Client.prompts),
+# heading -> (the capability that it needs, its method, how a client asks for it)
+KINDS: Final[dict[str, tuple[str, str, Callable[[Client], Any]]]] = {
+    "tools": ("tools", "tools/list", Client.tools),
+    "resources": ("resources", "resources/list", Client.resources),
+    "templates": ("resources", "resources/templates/list", Client.templates),
+    "prompts": ("prompts", "prompts/list", Client.prompts),
 }
 
 
@@ -37,23 +38,29 @@ def target_listing(target: ServerTarget, options: Namespace) -> ServerListing:
 async def _listing_over_connections(target: ServerTarget, options: Namespace) -> ServerListing:
     """The same over two connections, because a host that speaks MCPL sees only the tools it has enabled."""
     async with connect(target, options, offer=LISTING_OFFER) as client:
-        lists, opening = await lists_of(client), initialize_result(client)
+        notes: list[str] = []
+        lists, opening = await lists_of(client, notes), initialize_result(client)
     era = options.era or "handshake"
     try:
         async with connect(target, Namespace(**{**vars(options), "era": era}), offer=OFFER) as client:
             opening = initialize_result(client)
     except PeerError:
         pass  # it only speaks the other era
-    return ServerListing(opening, **lists)
+    return ServerListing(opening, **lists, notes=tuple(notes))
 
 
-async def lists_of(client: Client) -> dict[str, list[dict[str, Any]]]:
-    """All lists of a server, by their heading; empty where it has no such capability. Raises PeerError."""
-    capabilities = client.capabilities
-    return {
-        kind: checked(kind, await verb(client)) if needed in capabilities else []
-        for kind, (needed, verb) in KINDS.items()
-    }
+async def lists_of(client: Client, notes: list[str]) -> dict[str, list[dict[str, Any]]]:
+    """All lists of a server, by their heading; empty where it has no such capability. Raises PeerError.
+
+    Where it has the capability and not the method, that is added to the `notes`.
+    """
+    lists: dict[str, list[dict[str, Any]]] = {}
+    for kind, (needed, method, verb) in KINDS.items():
+        items, note = await list_if_known(method, verb(client)) if needed in client.capabilities else ListedItems([])
+        lists[kind] = checked(kind, items)
+        if note:
+            notes.append(note)
+    return lists
 
 
 def initialize_result(client: Client) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from contextlib import AbstractContextManager, redirect_stdout
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from defserve.base.search_path import add_folder
 from defserve.errors import PeerGone, UsageError, did_you_mean
 from defserve.host.addresses import is_address
 from defserve.host.targets import installed, is_code
@@ -215,5 +216,4 @@ def load_package(package: str) -> Any:
 
 def _search_here() -> None:
     # A console script does not search the current folder; `python -m` does.
-    if os.getcwd() not in sys.path and "" not in sys.path:
-        sys.path.insert(0, os.getcwd())
+    add_folder(os.getcwd())

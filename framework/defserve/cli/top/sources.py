@@ -25,10 +25,11 @@ Source = Callable[[], Awaitable[TopSnapshot]]
 
 MOST_BYTES: Final = 4 * 1024 * 1024
 SECONDS: Final = 5.0
-OK: Final = 200
+OK, FORBIDDEN = 200, 403
 SCHEMES: Final = {"http": "http", "https": "https", "ws": "http", "wss": "https"}
 """The scheme of an address → that of its metrics."""
 NO_METRICS: Final = "it serves no metrics: start it with --metrics to see calls, errors and latencies"
+MAY_NOT_READ: Final = "this token may not read its metrics: it needs the scope metrics:read (keys: --allow MetricsRead)"
 
 
 def source_of(target: str | None, options: Namespace, stack: AsyncExitStack) -> Source:
@@ -81,7 +82,8 @@ class _UnixSource:
         facts: dict[str, Any] = {"status": "ready" if get(path, "/readyz", headers)[0] == OK else "not ready"}
         status, text = get(path, "/metrics", headers)
         if status != OK:
-            return TopSnapshot(time.monotonic(), self._address, facts, note=NO_METRICS)
+            note = MAY_NOT_READ if status == FORBIDDEN else NO_METRICS
+            return TopSnapshot(time.monotonic(), self._address, facts, note=note)
         tools, gauges = read_metrics(text)
         return TopSnapshot(time.monotonic(), self._address, {**facts, **gauges}, tools, workers=read_workers(text))
 
@@ -97,10 +99,10 @@ class _ServerSource:
     async def __call__(self) -> TopSnapshot:
         client = await self._connected()
         facts = await self._health(client)
-        text = await self._metrics()
+        status, text = await self._metrics()
         name = str(client.server_info.get("name") or self._address)
-        if text is None:
-            return TopSnapshot(time.monotonic(), name, facts, note=NO_METRICS)
+        if status != OK:
+            return TopSnapshot(time.monotonic(), name, facts, note=MAY_NOT_READ if status == FORBIDDEN else NO_METRICS)
         tools, gauges = read_metrics(text)
         return TopSnapshot(time.monotonic(), name, {**facts, **gauges}, tools, workers=read_workers(text))
 
@@ -132,13 +134,13 @@ class _ServerSource:
             if value is not None
         }
 
-    async def _metrics(self) -> str | None:
-        """The text of the metrics; None if the server has none, or does not show them to us."""
+    async def _metrics(self) -> tuple[int, str]:
+        """The status and the text of the metrics. The status is 0 if nothing answers."""
         import asyncio
 
         return await asyncio.to_thread(self._fetch)
 
-    def _fetch(self) -> str | None:
+    def _fetch(self) -> tuple[int, str]:
         from http.client import HTTPException
         from urllib.error import HTTPError, URLError
         from urllib.request import Request, urlopen
@@ -152,9 +154,9 @@ class _ServerSource:
             # The address was checked to have one of these schemes.
             where = urljoin(f"{SCHEMES[scheme.lower()]}:{rest}", "metrics")
             with urlopen(Request(where, headers=headers), timeout=SECONDS) as response:
-                return response.read(MOST_BYTES).decode(errors="replace")
+                return OK, response.read(MOST_BYTES).decode(errors="replace")
         except HTTPError as refused:
             refused.close()
-            return None
+            return refused.code, ""
         except (URLError, HTTPException, OSError, ValueError):
-            return None
+            return 0, ""

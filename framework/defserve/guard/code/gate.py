@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
+from defserve.base.hidden_characters import HIDDEN_RANGES
 from defserve.guard.verdict import Violation
 
 
@@ -36,7 +37,7 @@ TOKEN = re.compile(
 )
 _COOKIE = re.compile(r"coding[:=][ \t]*([-\w.]+)")
 _LINE_END = re.compile(r"\r\n|\r|\n")
-_BIDI = re.compile("[\u202a-\u202e\u2066-\u2069]")
+_BIDI = re.compile(f"[{HIDDEN_RANGES['direction control']}]")
 _UTF8 = frozenset({"utf8", "utf_8"})
 _OPENING, _CLOSING = frozenset("([{"), frozenset(")]}")
 

@@ -206,6 +206,28 @@ STARRED = words("math cmath")
 # Keywords that turn a harmless call into one that writes.
 WRITING_KEYWORDS: Mapping[str, frozenset[str]] = {"logging.basicConfig": words("filename filemode handlers stream")}
 
+# Functions that import or call what their other arguments name: called directly, with these keywords and nothing else.
+NAMED_ONLY: Mapping[str, frozenset[str]] = {"unittest.main": words("argv buffer catchbreak exit failfast verbosity")}
+
+# What the objects of a module give out although its table does not: modules, files, processes, connections. In a
+# program that imports the module, no attribute may have such a name. Tests look for others by walking through the
+# objects.
+EXPOSED: Mapping[str, frozenset[str]] = {
+    "argparse": words("fromfile_prefix_chars convert_arg_line_to_args"),
+    "asyncio": words(
+        "subprocess_exec subprocess_shell create_connection create_server create_datagram_endpoint"
+        " create_unix_connection create_unix_server connect_accepted_socket connect_read_pipe connect_write_pipe"
+        " sendfile sock_accept sock_connect sock_recv sock_recv_into sock_recvfrom sock_sendall sock_sendfile"
+        " sock_sendto getaddrinfo getnameinfo add_reader add_writer add_signal_handler start_tls"
+    ),
+    "pathlib": words("parser pathmod _flavour"),
+    "unittest": words("module testLoader loadTestsFromName loadTestsFromNames createTests runTests parseArgs"),
+    "warnings": words("_module"),
+}
+
+# A module that was reached on another way leads on by these names.
+MODULE_NAMES = words("os sys subprocess builtins importlib posix nt ctypes genericpath posixpath ntpath")
+
 
 def root(module: str) -> str:
     return module.partition(".")[0]

@@ -43,6 +43,7 @@ class CodeRules:
         self.references = References(walk, self.strict)
         blocked = names.STRICT_BUILTINS if self.strict else names.BLOCKED_BUILTINS
         self._builtins = (blocked | policy.blocked_names) - policy.trust
+        self._exposed = _exposed(walk) - policy.trust
         self._checks: dict[type[ast.AST], Callable[[Visit, Any], Iterator[Violation]]] = {
             ast.Name: self._name,
             ast.Attribute: self._attribute,
@@ -122,6 +123,8 @@ class CodeRules:
         if self.policy.blocks_dotted(reference.dotted):
             yield _violation(visit, "pattern", f"Blocked pattern: '{reference.dotted}'")
         parent = visit.parent.node if visit.parent else None
+        if reference.dotted in _DIRECTLY and not (isinstance(parent, ast.Call) and parent.func is visit.node):
+            yield _violation(visit, "by-name", f"Blocked pattern: '{reference.dotted}' used as a value")
         if reference.is_module and not isinstance(parent, ast.Attribute):
             yield _violation(visit, "module-value", f"Blocked use of module '{reference.dotted}' as a value")
 
@@ -189,7 +192,9 @@ class CodeRules:
 
     def _attribute_name(self, name: str, owned: bool = False) -> str | None:
         """Why an attribute of this name may not be touched, or None."""
-        hidden = names.is_dunder(name) or name in names.FRAMES or names.is_hook(name)
+        hidden = names.is_dunder(name) or name in names.FRAMES or names.is_hook(name) or name in self._exposed
+        if not hidden and not owned:
+            hidden = name in imports.MODULE_NAMES - self.policy.trust
         if not hidden and self.strict:
             hidden = name.startswith("__") or (name.startswith("_") and name != "_" and not owned)
         return f"Blocked attribute: '{name}'" if hidden else None
@@ -224,6 +229,11 @@ class CodeRules:
         writing = imports.WRITING_KEYWORDS.get(reference.dotted) if reference else None
         if writing and any(k.arg is None or k.arg in writing for k in node.keywords):
             yield _violation(visit, "write", f"Blocked write: '{reference.dotted if reference else ''}' to a file")
+        harmless = imports.NAMED_ONLY.get(reference.dotted) if reference else None
+        if reference and harmless is not None and not self.policy.trusts(reference.dotted):
+            yield from _named_only(visit, node, reference.dotted, harmless)
+        for name in (k.arg for k in node.keywords if k.arg in self._exposed):
+            yield _violation(visit, "attribute", f"Blocked argument: '{name}'")
 
     def _constant(self, visit: Visit, node: ast.Constant) -> Iterator[Violation]:
         if not isinstance(node.value, str):
@@ -257,6 +267,33 @@ class CodeRules:
     def _bad_identifier(self, visit: Visit, name: str) -> Iterator[Violation]:
         if names.is_dunder(name) or names.is_hook(name) or (self.strict and name.startswith("__") and name != "__"):
             yield _violation(visit, "name", f"Blocked name: '{name}'")
+
+
+_DIRECTLY = frozenset(imports.NAMED_ONLY) | frozenset(imports.WRITING_KEYWORDS)
+
+
+def _exposed(walk: Walk) -> frozenset[str]:
+    """The attributes that objects of the imported modules do not give out."""
+    modules = {imports.root(module) for module in walk.imported}
+    nodes = (visit.node for visit in walk.visits)
+    modules |= {imports.root(node.module) for node in nodes if isinstance(node, ast.ImportFrom) and node.module}
+    return frozenset[str]().union(*(imports.EXPOSED.get(module, frozenset[str]()) for module in modules))
+
+
+def _named_only(visit: Visit, call: ast.Call, dotted: str, harmless: frozenset[str]) -> Iterator[Violation]:
+    """`unittest.main()` imports and calls what its arguments name. `argv` is for the name of the program."""
+    argv = next((k.value for k in call.keywords if k.arg == "argv"), None)
+    plain = argv is None or (
+        isinstance(argv, ast.List) and all(_is_flag(word, at) for at, word in enumerate(argv.elts))
+    )
+    if call.args or not plain or any(k.arg not in harmless for k in call.keywords):
+        yield _violation(visit, "by-name", f"Blocked pattern: '{dotted}(' with arguments that may name code")
+
+
+def _is_flag(word: ast.expr, at: int) -> bool:
+    """The first word is a name that nobody looks up; the others are short flags without a value."""
+    text = word.value if isinstance(word, ast.Constant) else None
+    return isinstance(text, str) and (at == 0 or text in ("-v", "-q", "-b", "-f", "--verbose", "--quiet"))
 
 
 def _identifiers(node: ast.AST) -> tuple[str, ...]:

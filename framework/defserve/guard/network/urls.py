@@ -13,6 +13,7 @@ from ipaddress import IPv4Address, IPv6Address
 from typing import Any, Final, NamedTuple
 from urllib.parse import quote, urlsplit
 
+from defserve.base.hidden_characters import is_plain
 from defserve.guard.network.addresses import judge_address, not_public
 from defserve.guard.verdict import Verdict, Violation, refused
 
@@ -202,7 +203,7 @@ def _ascii(raw: str) -> str:
     if raw.isascii():
         return raw
     # Invisible marks are not printable. The mapping would silently drop most of them.
-    if len(raw) <= LONGEST_NAME and raw.isprintable():
+    if len(raw) <= LONGEST_NAME and is_plain(raw):
         import idna
 
         try:

@@ -15,6 +15,8 @@ from collections.abc import Mapping
 
 _GIT_SETTINGS: Mapping[str, str] = {
     "core.fsmonitor": "false",
+    # Looking at differences would write the index.
+    "diff.autoRefreshIndex": "false",
     "core.hooksPath": os.devnull,
     "core.pager": "cat",
     "core.sshCommand": "ssh",
@@ -41,9 +43,43 @@ _GIT_SETTINGS: Mapping[str, str] = {
     "tag.gpgSign": "false",
 }
 
+# What other programs write, ask or run although nobody told them to. Variables outrank the files of a project.
+_OTHERS: Mapping[str, str] = {
+    # Python writes no compiled files beside those that it reads.
+    "PYTHONDONTWRITEBYTECODE": "1",
+    # Nor does it take a module of the project for one of its own (`-m venv`).
+    "PYTHONSAFEPATH": "1",
+    "PIP_DISABLE_PIP_VERSION_CHECK": "1",
+    "PIP_NO_INPUT": "1",
+    # npm runs no scripts of a project or a package, and keeps no log.
+    "npm_config_ignore_scripts": "true",
+    "npm_config_git": "git",
+    "npm_config_node_options": "",
+    "npm_config_logs_max": "0",
+    "npm_config_update_notifier": "false",
+    # A project may name the tool chain, and wrappers for its compiler.
+    "RUSTUP_TOOLCHAIN": "stable",
+    "RUSTUP_AUTO_INSTALL": "0",
+    "RUSTC": "rustc",
+    "RUSTC_WRAPPER": "",
+    "RUSTC_WORKSPACE_WRAPPER": "",
+    "GOTOOLCHAIN": "local",
+    # Nobody is asked for a newer version.
+    "CHECKPOINT_DISABLE": "1",
+    "HOMEBREW_NO_AUTO_UPDATE": "1",
+    "HOMEBREW_NO_ANALYTICS": "1",
+}
 
-def environment() -> dict[str, str]:
-    """The variables: a search path, a language, and what keeps git from running, asking and locking."""
+
+# npm begins a cache in the home directory, whatever it does. A directory that cannot be made is no error.
+_READING: Mapping[str, str] = {"npm_config_cache": os.devnull}
+
+
+def environment(writing: bool = False) -> dict[str, str]:
+    """The variables: a search path, a language, and what keeps programs from running, asking and writing unasked.
+
+    `writing`: the command may write, so package managers have a cache.
+    """
     settings = {
         f"GIT_CONFIG_{part}_{index}": text
         for index, pair in enumerate(_GIT_SETTINGS.items())
@@ -62,4 +98,6 @@ def environment() -> dict[str, str]:
         "GIT_SEQUENCE_EDITOR": "true",
         "GIT_TERMINAL_PROMPT": "0",
         "PAGER": "cat",
+        **_OTHERS,
+        **({} if writing else _READING),
     }

@@ -26,6 +26,8 @@ class Words:
 
     options: list[tuple[str, Option, list[str]]] = field(default_factory=list[tuple[str, Option, list[str]]])
     operands: list[str] = field(default_factory=list[str])
+    late: list[str] = field(default_factory=list[str])
+    """Values in words of their own that come after an operand."""
     problems: list[Violation] = field(default_factory=list[Violation])
 
 
@@ -38,7 +40,11 @@ def violations(
         if "never" in rules.style:
             yield Violation("wrapper", f"Blocked command: '{title}' can run any program")
         else:
-            yield from _judged(sorted_words(words, rules, title), rules, title, places)
+            read = sorted_words(words, rules, title)
+            yield from _judged(read, rules, title, places)
+            # Where options end at the first operand (busybox, BSD), what was meant as a value is read as a file.
+            if not depth and "words" not in rules.style:
+                yield from (found for value in read.late if (found := places.read(value)))
         return
     start = entry.get("", "")
     rules = grammar(start if isinstance(start, str) else "", subcommand=True)
@@ -63,7 +69,7 @@ def sorted_words(words: Sequence[str], rules: Grammar, title: str, leading: bool
     leading = leading or not rules.style.isdisjoint({"leading", "first"})
     while rest:
         word = rest.pop(0)
-        if "plain" in rules.style or len(word) < 2 or word[0] != "-":
+        if "plain" in rules.style or len(word) < 2 or word[0] != "-" or _is_negative(word, rules):
             read.operands.append(word)
             if leading:
                 late = [word for word in rest if "first" in rules.style and len(word) > 1 and word[0] == "-"]
@@ -76,10 +82,22 @@ def sorted_words(words: Sequence[str], rules: Grammar, title: str, leading: bool
             read.operands += rest
             break
         else:
+            known = len(read.options)
             _read_option(word, rest, rules, title, read)
+            # Where options end at the first operand, a late one is a file, and the command does something else.
+            if "early" in rules.style and read.operands and any(_is_choice(one) for _, one, _ in read.options[known:]):
+                read.problems.append(Violation("flag", f"Blocked flag of {title}: '{word}' comes too late"))
     if "one" in rules.style and len(read.options) > 1:
         read.problems.append(_unknown(title, read.options[1][0], rules))
     return read
+
+
+def _is_negative(word: str, rules: Grammar) -> bool:
+    return "negative" in rules.style and re.match(r"-\.?\d", word, re.ASCII) is not None
+
+
+def _is_choice(option: Option) -> bool:
+    return bool(option.shape or option.mode or option.effect or option.kinds)
 
 
 def _read_option(word: str, rest: list[str], rules: Grammar, title: str, read: Words) -> None:
@@ -127,6 +145,7 @@ def _take(name: str, option: Option, rest: list[str], title: str, read: Words) -
         read.options.append((name, option, []))
         return
     values, rest[:] = rest[: len(option.kinds)], rest[len(option.kinds) :]
+    read.late += values if read.operands else []
     if len(values) < len(option.kinds):
         read.problems.append(Violation("flag", f"Blocked flag of {title}: '{name}' needs a value"))
     for kind, value in zip(option.kinds, values, strict=False):
@@ -140,20 +159,37 @@ def _judged(read: Words, rules: Grammar, title: str, places: Places) -> Iterator
     yield from read.problems
     yield from _values(read.options, title, places)
     yield from (_effect(effect, title) for effect in rules.effects)
+    given = {flag for flag, _, _ in read.options}
+    for asking, needed in rules.needs:
+        if (not asking or asking & given) and not needed & given and not given & {"--help", "--version"}:
+            yield Violation(
+                "flag", f"Blocked command: '{title}' needs {' or '.join(sorted(needed))}, else it may not end"
+            )
+    # Which of two modes wins depends on the program, its version, and the order of the options.
+    if len({option.mode for _, option, _ in read.options} - {""}) > 1:
+        yield _clash(title, [flag for flag, option, _ in read.options if option.mode])
     chosen = {option.shape for _, option, _ in read.options} - {0} or {0}
     if len(chosen) > 1:
-        clashing = " and ".join(f"'{flag}'" for flag, option, _ in read.options if option.shape)
-        yield Violation("flag", f"Blocked flags of {title}: {clashing} together")
+        yield _clash(title, [flag for flag, option, _ in read.options if option.shape])
         return
     shape = rules.shapes[chosen.pop()]
     if any(option.effect == "operands" for _, option, _ in read.options):
         shape = [one.rewriting() for one in shape]
-    yield from _operands(read.operands, shape, title, places)
+    found = list(_operands(read.operands, shape, title, places))
+    yield from found
+    if any(one.rule == "write" for one in found):
+        for flag in (flag for flag, option, _ in read.options if option.effect == "home"):
+            yield Violation("place", f"Blocked write: {title} {flag} writes outside the working directory")
+
+
+def _clash(title: str, flags: Sequence[str]) -> Violation:
+    named = " and ".join(f"'{flag}'" for flag in flags)
+    return Violation("flag", f"Blocked flags of {title}: {named} together")
 
 
 def _values(options: Iterable[tuple[str, Option, list[str]]], title: str, places: Places) -> Iterator[Violation]:
     for name, option, values in options:
-        if option.effect:
+        if option.effect and option.effect != "home":
             yield _effect(option.effect, title, name)
         for kind, value in zip(option.kinds, values, strict=False):
             if kind_of(kind).effect:

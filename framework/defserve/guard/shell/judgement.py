@@ -5,8 +5,9 @@ An allowed command comes back as `argv`, to be run with `shell=False`. Nothing i
 Without `allowed`, only programs from the tables run, with the options and operands that the tables name. A list of bad
 programs or options would never be complete, and a refusal that names the setting costs less than an attack that nobody
 foresaw. What a form does follows from the tables as well: `readonly` refuses what writes, uses the network or runs
-other programs. `sandbox` allows it in the working directory. Package managers are allowed in `sandbox`, and they run
-what they install. Only the operating system can draw a boundary that holds.
+other programs. `sandbox` allows writing in the working directory, git and package managers with their network. It
+refuses what deletes, other programs of the network, and what runs the project's own code.
+Package managers run what they install. Only the operating system can draw a boundary that holds.
 
 With `allowed`, only what the author listed is run, and listed programs that are known keep to their forms:
 
@@ -29,7 +30,7 @@ from defserve.guard.shell.allow_list import Allowed, AllowList, allow_list
 from defserve.guard.shell.places import Places
 from defserve.guard.shell.specs import Table
 from defserve.guard.shell.specs import grammar as grammar_of
-from defserve.guard.shell.tables import KINDS, NEVER_OPEN, ON_REQUEST, PROGRAMS, UNKNOWN_DANGERS, VERSIONED
+from defserve.guard.shell.tables import CHECKS, KINDS, NEVER_OPEN, ON_REQUEST, PROGRAMS, UNKNOWN_DANGERS, VERSIONED
 from defserve.guard.shell.words import words
 from defserve.guard.verdict import Verdict, Violation, refused
 
@@ -37,10 +38,18 @@ ShellMode: TypeAlias = Literal["sandbox", "readonly"]
 
 EFFECTS = frozenset({"write", "network-use", "run"})
 REFUSED_EFFECTS: Mapping[ShellMode, frozenset[str]] = {
-    "sandbox": frozenset(),
+    "sandbox": frozenset({"run"}),
     "readonly": EFFECTS,
 }
 _PLAIN_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+-]*")
+_TIME = re.compile(r"\d{1,4}(?:\.\d{1,3})?[sm]?")
+_NICENESS = re.compile(r"\d{1,2}")
+# Programs that give another one less time or a lower priority: options without and with a value, and what comes first.
+_LIMITS: Mapping[str, tuple[frozenset[str], Mapping[str, re.Pattern[str]], re.Pattern[str] | None]] = {
+    "timeout": (frozenset({"--preserve-status"}), {"-k": _TIME}, _TIME),
+    "nice": (frozenset(), {"-n": _NICENESS}, None),
+    "time": (frozenset({"-p"}), {}, None),
+}
 _FORM = "one program and its arguments; no pipes, redirects, variables, globs or line breaks; text in single quotes"
 
 
@@ -62,7 +71,7 @@ def judge(
     # Two words may break the same rule: it is named once.
     found = list(dict.fromkeys(one for one in judged if one.rule not in EFFECTS or one.rule in refusing))
     if found:
-        return refused(found, _hints(argv[0], mode, listed))
+        return refused(found, _hints(argv, mode, listed, found))
     return Verdict(True, argv=tuple(argv))
 
 
@@ -74,8 +83,34 @@ def _by_rules(argv: Sequence[str], places: Places) -> Iterator[Violation]:
         return
     elif entry := PROGRAMS.get(argv[0]):
         yield from _arguments(argv, entry, places)
+    elif judged := _checked(argv, places):
+        yield from judged
+    elif inner := _limited(argv):
+        yield from _by_rules(inner, places)
     else:
         yield _not_run(argv[0])
+
+
+def _checked(argv: Sequence[str], places: Places) -> Iterator[Violation] | None:
+    """An interpreter that checks a file, or runs a module of its own: None if it does not."""
+    if tuple(argv[1:3]) == ("-m", "pip") and argv[0] in ("python", "python3"):
+        return grammar.violations(PROGRAMS["pip"], argv[3:], "pip", places)
+    for size in (3, 2):
+        if rules := CHECKS.get(tuple(argv[:size])):
+            return grammar.violations(rules, argv[size:], " ".join(argv[:size]), places)
+    return None
+
+
+def _limited(argv: Sequence[str]) -> Sequence[str]:
+    """The command that gets less time or a lower priority (`timeout 5 ls`), or nothing: it is judged as if alone."""
+    if argv[0] not in _LIMITS:
+        return ()
+    (flags, valued, first), rest = _LIMITS[argv[0]], list(argv[1:])
+    while rest and (rest[0] in flags or (rest[0] in valued and len(rest) > 1 and valued[rest[0]].fullmatch(rest[1]))):
+        del rest[: 1 + (rest[0] in valued)]
+    if first is not None and not (rest and first.fullmatch(rest.pop(0))):
+        return ()
+    return rest if rest and rest[0][:1] != "-" else ()
 
 
 def _arguments(argv: Sequence[str], entry: str | Table, places: Places) -> Iterator[Violation]:
@@ -85,7 +120,11 @@ def _arguments(argv: Sequence[str], entry: str | Table, places: Places) -> Itera
 
 
 def _tells_version(argv: Sequence[str]) -> bool:
-    return len(argv) == 2 and argv[1] in VERSIONED.get(_plain(argv[0]), ())
+    """Whether a program is only asked for its version or usage: whatever else it does, it does not do now."""
+    entry = PROGRAMS.get(argv[0])
+    if isinstance(entry, str) and len(argv) == 2 and argv[1] in ("--version", "--help"):
+        return argv[1] in grammar_of(entry).options and "plain" not in grammar_of(entry).style
+    return " ".join(argv[1:]) in VERSIONED.get(_plain(argv[0]), ()) and not any(" " in word for word in argv)
 
 
 def _name_problem(name: str) -> Violation | None:
@@ -167,13 +206,18 @@ def _unlisted_flags(argv: Sequence[str], listed: set[str]) -> Iterator[Violation
             yield Violation("flag", f"Blocked flag of {argv[0]}: '{flag}' is not on the list")
 
 
-def _hints(name: str, mode: ShellMode, listed: AllowList | None) -> Mapping[str, Any]:
+def _hints(
+    argv: Sequence[str], mode: ShellMode, listed: AllowList | None, found: Sequence[Violation]
+) -> Mapping[str, Any]:
+    name = argv[0]
     if listed is not None:
         return {"form": _FORM, "allowed": listed.readable()}
     hints: dict[str, Any] = {"form": _FORM}
     if name not in PROGRAMS:
         hints["programs"] = sorted(known for known, entry in PROGRAMS.items() if mode == "sandbox" or _looks(entry))
         hints["author"] = "other programs run when the tool lists them: allowed={'program': ['first-word']}"
+    elif any(one.rule == "run" for one in found):
+        hints["author"] = "what runs the project's own code runs when the tool lists it: allowed={'npm': ['test']}"
     return hints
 
 

@@ -7,9 +7,10 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 from typing import TypeAlias
+from urllib.parse import unquote
 
 from defserve.guard.network import urls
-from defserve.guard.shell.languages import awk, jq, sed
+from defserve.guard.shell.languages import awk, bounds, jq, sed, sql
 from defserve.guard.shell.places import Places
 from defserve.guard.verdict import Violation
 
@@ -54,6 +55,18 @@ def _where(words: str, check: Callable[[Places, str], Violation | None], effect:
     return Kind(words, checked, effect)
 
 
+def _is_wide(word: str) -> bool:
+    """`%1000000000d`, or `1000000000/1 "x"` of hexdump, which repeats it so often."""
+    return bounds.is_wide(word) or re.search(r"\d{4}/", word) is not None
+
+
+def _here(places: Places, word: str) -> Violation | None:
+    """A repository elsewhere brings its own settings, and some of them name programs."""
+    if word.rstrip("/") in (".", places.root.rstrip("/") or "."):
+        return None
+    return Violation("place", f"Blocked directory: '{word}' may be a repository with settings of its own")
+
+
 def _object(places: Places, word: str) -> Violation | None:
     """The programs of binutils take further options from `@file`, one of which loads a plug-in."""
     return Violation("flag", f"Blocked operand: '{word}'") if word[:1] in ("@", "+", "-") else places.read(word)
@@ -70,6 +83,43 @@ def _copied(places: Places, word: str) -> Violation | None:
     return Violation("place", f"Blocked copy: '{word}' is a device") if "/dev/" in f"{word}/" else places.read(word)
 
 
+def _carried(places: Places, word: str) -> Violation | None:
+    """A copy in a directory has the name of its original."""
+    return _copied(places, word) or places.carried(word)
+
+
+# What packers take away from a name when they unpack.
+_PACKED = re.compile(r"(?:\.(?:t?gz|t?xz|t?bz2?|tbz2|t?lzma|tlz|lz4?|t?zst|taz|t?z|br)|[-_]g?z)\Z", re.IGNORECASE)
+
+
+def _packed(places: Places, word: str) -> Violation | None:
+    """A file that is packed or unpacked in place: the name that it gets is written, too."""
+    return places.written(word) or places.written(_PACKED.sub("", word))
+
+
+def _member(word: str, places: Places) -> Violation | None:
+    """What is taken out of an archive, under its own name."""
+    return _undashed(word, places) or places.trusted(word)
+
+
+def _downloaded(word: str, places: Places) -> Violation | None:
+    """A file gets the last name of its URL."""
+    return _url(word, places) or places.trusted(unquote(re.split(r"[?#]", word)[0]).rpartition("/")[2])
+
+
+def _cloned(word: str, places: Places) -> Violation | None:
+    """A directory gets the last name of its remote."""
+    name = re.split(r"[/:]", unquote(word).rstrip("/"))[-1]
+    return _remote(word, places) or places.trusted(name.removesuffix(".git") or name)
+
+
+def _rewritten(places: Places, word: str) -> Violation | None:
+    """A file that sed changes in place. Where `-i` takes the next word, the file is read as a script."""
+    if re.search(r"[\s;{}]|(?:^|/)[gpiImM\d,$!~+]*[wWrR]/", word):
+        return Violation("script", f"Blocked file of sed -i: some seds read '{word}' as a script; write -i.bak")
+    return places.written(word)
+
+
 def _deleted(places: Places, word: str) -> Violation | None:
     if set(word) <= {".", "/", "*"}:
         return Violation("delete", f"Blocked delete: '{word}' is everything here")
@@ -80,7 +130,7 @@ def _whole_tree(word: str, places: Places) -> Violation | None:
     """Throwing away one file's changes is an edit; throwing away all of them is a deletion."""
     if re.fullmatch(r"[./]+|:[/!(^].*|[^*]*+\*.*", word):
         return Violation("delete", f"Blocked path: '{word}' throws away every change")
-    return _undashed(word, places)
+    return _undashed(word, places) or places.trusted(word)
 
 
 def _undashed(word: str, places: Places) -> Violation | None:
@@ -138,27 +188,53 @@ _SOCKET = (
     r"(?:state|[sd]port|src|dst|and|or|not|[<>=!]=?|[()]|[\d.]*(?::\d+)?(?:/\d+)?|all|established|connected|listening|listen"
     r"|syn-sent|syn-recv|fin-wait-[12]|time-wait|closed|close-wait|last-ack)"
 )
-_PACKAGE = r"(?!.*(?:^|/)\.\.(?:/|$))(?:\.(?:/[\w.-]+)*/?(?:\[[\w,.-]+\])?"
+_LOCAL = r"(?!.*(?:^|/)\.\.(?:/|$))\.(?:/[\w.-]+)*/?(?:\[[\w,.-]+\])?"
+_PIP = r"[A-Za-z0-9][\w.-]*(?:\[[\w,.-]+\])?(?:[<>=!~][\w.*,<>=!~ +-]*)?"
+_NAMED = r"(?!.*(?:^|/)\.\.(?:/|$))(?:[@\w][\w.+-]*/)*[A-Za-z0-9][\w.+-]*(?:[=@:][\w.^~<>=*+-]*)?"
 
 KINDS: Mapping[str, Kind] = {
     "text": Kind("a text", lambda word, places: None),
     "pattern": Kind("a pattern", lambda word, places: None, dashed=True),
     "glob": Kind("a glob", lambda word, places: None),
+    # Where ls knows no such option, its value is a directory.
+    "ignored": _spelt(r"[^/]*", "a glob without '/'"),
     "when": _spelt(r"(?!.*TZ=\"?[:/.]).*", "a time"),
     "charset": _spelt(r"[\w.:+-]+(?://(?:TRANSLIT|IGNORE)?)*", "a character set"),
     "script": _where("a script", _script),
     "format": _spelt(r"\+.*", "a format that starts with +"),
+    # Numbers that say how much is printed, or how long it takes, are bounded.
+    "whole": _spelt(r"[-+]?\d{1,7}", "a number of at most 7 digits", dashed=True),
+    "step": _spelt(r"[-+]?0*[1-9]\d{0,6}", "a step of at most 7 digits", dashed=True),
+    "small": _spelt(
+        r"[-+]?(?:\d{1,4}(?:\.\d{1,3})?|\.\d{1,3})", "a number below 10000, up to 3 digits after the point", dashed=True
+    ),
+    "small-step": _spelt(
+        r"[-+]?(?=[0.]*+[1-9])(?:\d{1,4}(?:\.\d{1,3})?|\.\d{1,3})",
+        "a step, up to 3 digits after the point",
+        dashed=True,
+    ),
+    "count": _spelt(r"\d{1,7}", "a number of at most 7 digits"),
+    "range": _spelt(r"\d{1,7}-\d{1,7}", "a range such as 1-100, of at most 7 digits"),
+    "width": _spelt(r"[-+]?\d{1,4}", "a number of at most 4 digits", dashed=True),
+    "widths": _spelt(r"[/+]?\d{1,4}(?:[ ,][/+]?\d{1,4})*", "numbers of at most 4 digits"),
+    "columns-of": _spelt(r"[^\w\d]?\d{0,3}", "a mark and a width"),
+    "few": _spelt(r"\d{1,2}", "a number of at most 2 digits"),
+    "memory": _spelt(r"\d{1,4}[bKMkm]?|[1-4]G|[1-9]\d?%", "a size such as 100M"),
+    "pieces": _spelt(r"(?:[lr]/)?(?:\d{1,3}/)?\d{1,3}", "a number of pieces below 1000"),
+    "pause": _spelt(r"(?:\d{1,3}(?:\.\d*)?|\.\d+)s?|[1-9]m|10m", "a pause of at most ten minutes"),
+    "factored": _spelt(r"\d{1,18}", "a number of at most 18 digits"),
+    # A width of a thousand million is as much output.
+    "printed": Kind("a format without large widths", lambda word, places: _is_wide(word)),
     "number": _spelt(r"[-+]?(?:\d+(?:\.\d*)?|\.\d+)[A-Za-z]{0,3}%?", "a number", dashed=True),
     "numbers": _spelt(r"[-+\d.,:~/nNK]+", "a list of numbers", dashed=True),
     "key": _spelt(r"[\d.,bdfgiMhnRrVz]+", "a sort key"),
     "char": _spelt(r"(?!/.).{0,8}", "a separator"),
     "name": _spelt(r"[\w.,+:@%*=-]*", "a name"),
     "names": _spelt(r"[\w.,+:@%*= ^-]*", "a list of names"),
-    "suffix": _spelt(r"\.[\w.-]+|~", "a suffix such as .bak"),
+    "suffix": _spelt(r"(?!.*\.pth\Z)(?:\.[\w.-]+|~)", "a suffix such as .bak"),
     "assignment": _spelt(r"[A-Za-z_]\w*=.*", "name=value"),
     "signal": _spelt(r"(?:SIG)?[A-Z][A-Z0-9+]{1,8}|\d{1,2}", "a signal"),
-    # Not the first process. A longer number may overflow, and mean all of them.
-    "pid": _spelt(r"[2-9]|[1-9]\d{1,6}", "one process"),
+    "pid": _spelt(r"[1-9]\d{0,6}", "one process"),
     "address": _spelt(r"[46]?(?:tcp|udp|TCP|UDP)?(?:@[\d.]+)?(?::[\w,-]+)?", "an address such as :8080"),
     # A name would be looked up, and so told to somebody.
     "socket": _spelt(rf"{_SOCKET}(?: {_SOCKET})*", "a filter without names of hosts"),
@@ -166,33 +242,74 @@ KINDS: Mapping[str, Kind] = {
     "letters": _spelt(r"[aAcfghjlLmnrsStTuvwxXz]*o?|[\d,]+", "a set of letters without e"),
     "task": _spelt(r"[\w.:/@%+-]*", "a task"),
     "setting": _spelt(r"[\w-]+\.[\w.-]+", "a setting"),
-    "author": _spelt(r"user\.(?:name|email)", "user.name or user.email"),
+    "harmless-setting": _spelt(
+        r"(?i:user\.(?:name|email)|core\.(?:autocrlf|safecrlf|eol|ignorecase|filemode|longpaths|quotepath|abbrev)"
+        r"|pull\.(?:rebase|ff)|push\.(?:default|autosetupremote)|init\.defaultbranch|fetch\.prune|color\.ui"
+        r"|merge\.(?:ff|conflictstyle)|rebase\.(?:autostash|autosquash)|diff\.(?:algorithm|renames|colormoved)"
+        r"|rerere\.enabled|advice\.\w+)",
+        "a setting that names no program, such as user.name",
+    ),
     "shown": _spelt(r"(?!.*%[-+ ]?G)(?!.*signature).*", "a format that checks no signature"),
     "written-out": _spelt(r"(?!@)(?!.*%output).*", "a format that names no file"),
     "data": _spelt(r"(?!@).*", "data that is no @file"),
     "header": _spelt(r"[\w-]+[:;].*", "a header such as 'Accept: text/html'"),
     "owner": _spelt(r"[\w.-]*(?::[\w.-]*)?", "an owner"),
-    "pip-package": _spelt(rf"{_PACKAGE}|[A-Za-z0-9][\w.-]*(?:\[[\w,.-]+\])?(?:[<>=!~][\w.*,<>=!~ +-]*)?)", "a package"),
-    "npm-package": _spelt(rf"{_PACKAGE}|(?:@[\w.-]+/)?[A-Za-z0-9][\w.-]*(?:@[\w.^~<>=*+-]*)?)", "a package"),
-    "package": _spelt(rf"{_PACKAGE}|(?:[@\w][\w.+-]*/)*[A-Za-z0-9][\w.+-]*(?:[=@:][\w.^~<>=*+-]*)?)", "a package"),
+    # Of a path, the code is the project's own.
+    "pip-package": _spelt(rf"{_PIP}", "a package"),
+    "pip-local": _spelt(rf"{_LOCAL}|{_PIP}", "a package"),
+    "npm-package": _spelt(rf"{_LOCAL}|(?:@[\w.-]+/)?[A-Za-z0-9][\w.-]*(?:@[\w.^~<>=*+-]*)?", "a package"),
+    "package": _spelt(_NAMED, "a package"),
+    "package-local": _spelt(rf"{_LOCAL}|{_NAMED}", "a package"),
     "sed": _language("sed script", sed.problem),
     "awk": _language("awk program", awk.problem),
     "jq": _language("jq filter", jq.problem),
+    "sql": _language("SQL", sql.problem),
+    "sql-asking": _language("SQL", sql.asking_problem),
+    # Not `@list`, which names further files.
+    "seven-name": _spelt(r"(?!-)[^@]*", "a name without '@'"),
+    "seven-set": _spelt(r"=?[\w=+-]{0,12}", "a setting such as =9"),
+    "seven-archive": Kind("an archive", lambda word, places: _object(places, word) if ":" not in word else True),
+    "seven-source": Kind("a file to pack", lambda word, places: _object(places, word) or _copied(places, word)),
+    "seven-member": Kind("a file of the archive", lambda word, places: _object(places, word) or places.trusted(word)),
+    "plain-archive": Kind(
+        "an archive to write, .zip or .tar",
+        lambda word, places: places.written(word) or not re.fullmatch(r"[^:]+\.(?:zip|tar)", word),
+        "write",
+    ),
+    "split-name": _spelt(r"(?!.*\.pth\Z)(?!.*\d{4})[\w.%-]*", "a format such as %02d.txt"),
+    "variable": _spelt(
+        r"PATH|HOME|LANG|LANGUAGE|LC_[A-Z]+|PWD|OLDPWD|SHELL|USER|LOGNAME|TERM|TZ|EDITOR|VISUAL|PAGER|HOSTNAME|DISPLAY"
+        r"|VIRTUAL_ENV|CONDA_PREFIX|PYTHONPATH|NODE_ENV|CI|DEBUG|JAVA_HOME|GOPATH|GOROOT|CARGO_HOME|RUSTUP_HOME|NVM_DIR"
+        r"|XDG_[A-Z_]+|COLUMNS|LINES|COLORTERM|SHLVL|TMPDIR|MANPATH|HOSTTYPE|OSTYPE",
+        "a variable that holds no secret",
+    ),
     "mode": Kind("a mode", _mode),
     "undashed": Kind("a file or a revision", _undashed),
+    # With a prefix (`amend:`), it starts an editor.
+    "fixed": Kind("a commit", lambda word, places: _undashed(word, places) or ":" in word),
     "file-of-tree": Kind("a file", _whole_tree),
     "refspec": Kind("a refspec", _refspec),
     "remote": Kind("a remote", _remote, "network-use"),
     "remote-name": Kind("a remote", _remote),
+    "cloned": Kind("a remote", _cloned, "network-use"),
     "url": Kind("a URL", _url, "network-use"),
+    "downloaded": Kind("a URL", _downloaded, "network-use"),
     "read": _where("a file to read", Places.read),
     "inside": _where("a directory here", Places.inside),
+    "here": _where("the working directory", _here),
     "object": _where("a file to read", _object),
     "local": _where("a file to read", Places.read, local=True),
     "source": _where("a file to copy", _copied),
-    "local-source": _where("a file to copy", _copied, local=True),
+    "copied": _where("a file to copy", _carried),
+    "local-copied": _where("a file to copy", _carried, local=True),
     "listed": _where("a file to look at", Places.listed),
+    "walked": _where("a directory to walk", Places.walked),
     "write": _where("a file to write", Places.written, "write"),
+    "touched": _where("a file or directory to make", Places.touched, "write"),
+    "packed": _where("a file to pack or unpack", _packed, "write"),
+    "rewritten": _where("a file to change", _rewritten, "write"),
+    "prefix": _where("the beginning of the names to write", Places.prefixed, "write"),
+    "member": Kind("a file of the archive", _member),
     "local-write": _where("a file to write", Places.written, "write", local=True),
     "delete": _where("a file to delete", _deleted, "write"),
     "nothing": Kind("allowed", lambda word, places: True),

@@ -19,9 +19,29 @@ _TRUSTED = frozenset(
     .git git~1 .ssh .gnupg .bashrc .bash_profile .bash_login .bash_logout .bash_aliases .profile .zshrc .zprofile
     .zshenv .zlogin .cshrc .inputrc .envrc .gitconfig .gitmodules .gitattributes .netrc .npmrc .yarnrc .yarnrc.yml
     .pypirc .vimrc .exrc .emacs .mailcap .pam_environment .curlrc .wgetrc .ripgreprc .cargo .husky .githooks
-    .pnpmfile.cjs rust-toolchain rust-toolchain.toml authorized_keys crontab sitecustomize.py usercustomize.py
+    .pnpmfile.cjs .yarn .pnp.cjs .pnp.js .pnp.loader.mjs .direnv .mise.toml mise.toml .pdbrc .gdbinit .lldbinit
+    .screenrc .tmux.conf .xinitrc .xprofile .xsession .kshrc .zlogout .tcshrc .login .hg .hgrc .mvn .git-credentials
+    rust-toolchain rust-toolchain.toml .tool-versions .condarc .gemrc .irbrc .pryrc .sqliterc .psqlrc .rvmrc .pip
+    pip.conf .bundle .ackrc .ctags.d .hushlogin .login_conf .fishrc config.fish .nanorc .emacs.d .vim .nvim
+    .gvimrc .ideavimrc .rprofile .renviron authorized_keys crontab sitecustomize.py usercustomize.py
     launchagents launchdaemons autostart
     """.split()
+)
+
+# Files whose text is commands: a task runner, a continuous integration, an editor or a test runner takes them by their
+# name. Sources and manifests (package.json, pyproject.toml, Dockerfile) are edited every day, and are not among them.
+_COMMANDS = frozenset(
+    """
+    makefile gnumakefile bsdmakefile makefile.am makefile.in justfile .justfile taskfile taskfile.yml taskfile.yaml
+    taskfile.dist.yml rakefile procfile vagrantfile jenkinsfile fastfile noxfile.py conftest.py fabfile.py
+    gruntfile.js gulpfile.js gradlew gradlew.bat mvnw mvnw.cmd .gitlab-ci.yml .travis.yml .drone.yml .woodpecker.yml
+    azure-pipelines.yml bitbucket-pipelines.yml cloudbuild.yaml buildspec.yml appveyor.yml .appveyor.yml
+    .pre-commit-config.yaml .lefthook.yml lefthook.yml .overcommit.yml
+    """.split()
+)
+_COMMAND_FOLDERS = re.compile(
+    r"(?:^|/)(?:\.(?:github/(?:workflows|actions)|circleci|buildkite|gitea/workflows|forgejo/workflows|woodpecker|vscode"
+    r"|idea|devcontainer|config/systemd)/.|\.?(?:venv|env)[^/]*/(?:bin|scripts|lib)/.|node_modules/\.bin/.)"
 )
 
 # Where accounts keep their keys and tokens, in any directory.
@@ -38,6 +58,8 @@ _PUBLIC = re.compile(
     r"|/var/log/(?:syslog|messages|kern\.log|dmesg|dpkg\.log|apt/[^/]+|(?:nginx|apache2|httpd)/[^/]+)(?:\.\d+)?(?:\.gz)?"
     r"|/dev/(?:null|stdin)"
 )
+# What holds nothing but public names, however deep one looks.
+_WALKED = re.compile(rf"/(?:bin|lib|lib64|sbin|usr)(?:/.+)?|/var/log(?:/.+)?|{_PUBLIC.pattern}")
 _LISTED = re.compile(
     r"/|/(?:bin|boot|dev|etc|home|lib|lib64|media|mnt|opt|proc|sbin|srv|sys|tmp|usr|var)|/(?:usr|opt)/.+"
     rf"|/var/log(?:/.+)?|{_PUBLIC.pattern}"
@@ -55,8 +77,16 @@ class Places:
         return self._outside(path, _PUBLIC)
 
     def listed(self, path: str) -> Violation | None:
-        """Why names and sizes below `path` may not be shown, or None."""
+        """Why names and sizes in `path` may not be shown, or None. What lies deeper is not shown."""
         return self._outside(path, _LISTED)
+
+    def walked(self, path: str) -> Violation | None:
+        """Why names and sizes at every depth below `path` may not be shown, or None."""
+        if (found := self.listed(path)) or not (found := self._outside(path, _WALKED)):
+            return found
+        return Violation(
+            "place", f"Blocked walk: '{path}' holds places that may not be listed; list it, one level deep"
+        )
 
     def inside(self, path: str) -> Violation | None:
         """Why `path` is not below the working directory, or None."""
@@ -64,11 +94,37 @@ class Places:
 
     def written(self, path: str) -> Violation | None:
         """Why nothing may be written to `path`, or None."""
+        return self.trusted(path) or self._commands(path) or self._outside(path, None)
+
+    def touched(self, path: str) -> Violation | None:
+        """Why nothing may be made at `path`, and no time or mode of it changed, or None. Its text stays as it is."""
+        return self.trusted(path) or self._outside(path, None)
+
+    def carried(self, path: str) -> Violation | None:
+        """Why no copy of `path` may be made that keeps its name, or None. What lies at the top is copied downwards."""
+        return self.trusted(path) or (self._commands(path) if "/" in path.rstrip("/") else None)
+
+    def _commands(self, path: str) -> Violation | None:
+        lower = posixpath.normpath(re.sub(r"\\", "/", path.lower()))
+        name = posixpath.basename(lower).partition(":")[0].rstrip(". ")
+        if name in _COMMANDS or name.endswith((".mk", ".service", ".desktop")) or _COMMAND_FOLDERS.search(lower):
+            return Violation("place", f"Blocked write: '{path}' holds commands that other programs run")
+        return None
+
+    def trusted(self, path: str) -> Violation | None:
+        """Why no file of this name may be written anywhere, or None."""
         # Windows drops dots and spaces at the end, and what follows a colon; `git~1` is its short name of `.git`.
         names = [part.partition(":")[0].rstrip(". ") for part in re.split(r"[/\\]", path.lower())]
         if any(name in _TRUSTED or name.endswith(".pth") for name in names):
             return Violation("place", f"Blocked write: '{path}' is trusted by other programs")
-        return self._outside(path, None)
+        return None
+
+    def prefixed(self, path: str) -> Violation | None:
+        """Why no files may be written whose names begin with `path`, or None."""
+        name = re.split(r"[/\\]", path.lower())[-1]
+        if name.startswith(".") or any(len(name) > 2 and one.startswith(name) for one in _TRUSTED):
+            return Violation("place", f"Blocked write: names that begin with '{path}' may be trusted by other programs")
+        return self.written(path)
 
     def _outside(self, path: str, but: re.Pattern[str] | None) -> Violation | None:
         # In lower case: some file systems ignore case. A backslash and a drive (`C:`) mean something to some.

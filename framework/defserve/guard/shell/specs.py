@@ -6,9 +6,12 @@
 :kind               its value, of a kind from `kinds`; `:a+b` has two values; `:a|b` or `:=a` must be spelt so
 ?kind               its value may be missing, and is attached if there is one
 @1                  with this option the operands have the second shape
+^mode               what the program does; options of two different modes exclude each other
 !w !n !x            it writes, uses the network, runs other programs; `!o`: its operands are written
 !e                  it starts an editor, and is refused
+!h                  with it, what is written lies outside the working directory
 -#                  a number is an option: `-20`
+&-r,-f>-n           whoever gives one of the first gives one of the second, too; `&>-n`: everybody does
 | kind kind? kind* kind+    the shape of the operands; `/` separates alternatives; no `|`: no operands
 +group              the options of a group of the same table
 %style              how its words are read, see `Grammar.style`
@@ -25,9 +28,11 @@ from typing import TypeAlias
 Table: TypeAlias = Mapping[str, "str | Table"]
 """Names (several in one key share an entry) → a spec, or the table of sub-commands, where "" has what precedes them."""
 
-EFFECTS: Mapping[str, str] = {"w": "write", "n": "network-use", "x": "run", "o": "operands", "e": "editor"}
+EFFECTS: Mapping[str, str] = {"w": "write", "n": "network-use", "x": "run", "o": "operands", "e": "editor", "h": "home"}
 
-_OPTION = re.compile(r"(?P<names>-[^:?@!]*)(?P<value>[:?][^@!]+)?(?:@(?P<shape>\d))?(?:!(?P<effect>[wnxo]))?")
+_OPTION = re.compile(
+    r"(?P<names>-[^:?@!^]*)(?P<value>[:?][^@!^]+)?(?:@(?P<shape>\d))?(?:\^(?P<mode>\w+))?(?:!(?P<effect>[wnxoh]))?"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +41,7 @@ class Option:
     optional: bool = False
     shape: int = 0
     effect: str = ""
+    mode: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +58,7 @@ class Shape:
 
     def rewriting(self) -> Shape:
         """The shape of a command that writes the files which it reads."""
-        kinds = {"read": "write"}
+        kinds = {"read": "rewritten"}
         return replace(self, operands=tuple(replace(one, kind=kinds.get(one.kind, one.kind)) for one in self.operands))
 
 
@@ -65,7 +71,10 @@ class Grammar:
     style: frozenset[str] = frozenset()
     """`words`: no clusters; `one`: no clusters, at most one option; `apart`: no attached values; `plain`: no options;
     `leading`: options stand first; `first`: so they do, and no dash comes later; `alone`: needs no sub-command;
-    `tasks`: every operand is a task; `never`: refused in every form."""
+    `tasks`: every operand is a task; `never`: refused in every form; `negative`: `-5` is an operand; `early`: what
+    chooses between forms stands first."""
+    needs: tuple[tuple[frozenset[str], frozenset[str]], ...] = ()
+    """Options (none: always) → options of which one must be given as well."""
 
 
 _USUAL = {"--help": Option(), "--version": Option()}
@@ -76,13 +85,19 @@ def grammar(spec: str, subcommand: bool = False) -> Grammar:
     """Read one spec. A sub-command has no `--help` of its own accord: git and cargo show it with another program."""
     head, *shapes = re.split(r"(?:^|\s)\|(?=\s|$)", spec)
     options, effects = {} if subcommand else dict(_USUAL), list[str]()
+    needs: list[tuple[frozenset[str], frozenset[str]]] = []
     style = frozenset(token[1:] for token in head.split() if token[0] == "%")
     for token in head.split():
         if token[0] == "!":
             effects.append(EFFECTS[token[1:]])
         elif token[0] == "-":
             options |= _options(token, clusters=style.isdisjoint({"words", "one"}))
-    return Grammar(options, tuple(_shape(shape) for shape in shapes) or ((Shape(),),), tuple(effects), style)
+        elif token[0] == "&":
+            asking, _, needed = token[1:].partition(">")
+            needs.append((frozenset(asking.split(",")) - {""}, frozenset(needed.split(","))))
+    return Grammar(
+        options, tuple(_shape(shape) for shape in shapes) or ((Shape(),),), tuple(effects), style, tuple(needs)
+    )
 
 
 def _options(token: str, clusters: bool) -> dict[str, Option]:
@@ -94,6 +109,7 @@ def _options(token: str, clusters: bool) -> dict[str, Option]:
         optional=value[:1] == "?",
         shape=int(found["shape"] or 0),
         effect=EFFECTS.get(found["effect"] or "", ""),
+        mode=found["mode"] or "",
     )
     names: list[str] = []
     for name in found["names"].split(","):

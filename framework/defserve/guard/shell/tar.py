@@ -17,6 +17,8 @@ def violations(words: Sequence[str], places: Places) -> Iterator[Violation]:
     words = _dashed(words)
     letters = {f"-{letter}" for word in words if word[:2] != "--" for letter in _cluster(word)}
     chosen = list(dict.fromkeys(str(TAR[name]) for name in letters | set(words) if name in TAR))
+    if chosen == [str(TAR["-x"])] and ("-O" in letters or "--to-stdout" in words):
+        chosen = [str(TAR["print"])]
     if len(chosen) == 1:
         yield from grammar.violations(chosen[0], words, "tar", places)
     elif list(words) not in (["--version"], ["--help"]):

@@ -1,7 +1,7 @@
 """A command line becomes words only if a shell and `shlex` cannot disagree about them.
 
 Anything that a shell would expand, split on or act on outside quotes is refused. So the rest means the same to the
-judge, to the reader and to the operating system.
+judge, to the reader and to the operating system. One exception: a glob that a program takes as a pattern.
 """
 
 from __future__ import annotations
@@ -18,8 +18,15 @@ MAX_BYTES = 4096
 # The end is optional, so that text full of quotes is read once: a quote without it is refused.
 _QUOTED = re.compile(r"""'[^']*('?)|"(?:[^"\\]|\\.)*("?)""")
 
-# What is harmless although it looks like an expansion: a git revision (`HEAD@{1}`, `v1^{commit}`).
-_REVISION = re.compile(r"(?<=[\w@/.-])(?:@|\^)\{[A-Za-z0-9_-]*\}|(?<!\S)@\{[A-Za-z0-9_-]+\}")
+# A glob that a program gets as it is: there is no shell, and hardly a file of such a name (`--include=*.py`).
+# After these options, everybody means the pattern.
+_PATTERN = re.compile(
+    r"(?<!\S)--?[A-Za-z][\w-]*=[^\s;&|<>(){}$`~#\\'\"]+"
+    r"|(?<=\s)(?:-i?name|-i?path|-i?wholename|-g|--glob|--iglob|--include|--exclude|--exclude-dir)\s+[^\s;&|<>(){}$`~#\\'\"]+"
+)
+
+# What is harmless although it looks like an expansion: a git revision (`HEAD@{1}`, `v1^{commit}`), a bracket of find.
+_REVISION = re.compile(r"(?<=[\w@/.-])(?:@|\^)\{[A-Za-z0-9_-]*\}|(?<!\S)@\{[A-Za-z0-9_-]+\}|(?<!\S)\\[()!](?!\S)")
 
 _META: tuple[tuple[str, re.Pattern[str], str], ...] = (
     ("metacharacter", re.compile(r"[;&|<>()]"), "Blocked shell operator"),
@@ -64,5 +71,5 @@ def _expanding(command: str) -> Iterator[Violation]:
             yield Violation("expansion", f"Blocked shell expansion in double quotes: '{active[0]}'")
     bare = _REVISION.sub("_", _QUOTED.sub("_", command))
     for rule, pattern, message in _META:
-        if matched := pattern.search(bare):
+        if matched := pattern.search(_PATTERN.sub("_", bare) if rule == "glob" else bare):
             yield Violation(rule, f"{message}: '{matched[0]}'")

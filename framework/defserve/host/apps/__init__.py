@@ -3,5 +3,5 @@
 A view comes from a server that is not trusted. Its policy names only origins, its MIME type is exact, and it can call
 only tools of its own server that are visible to views.
 
-May import: `host.fields`, `host.tool_value`, `protocols.mcp.apps`, `wire.messages`.
+May import: `host.fields`, `host.tool_value`, `protocols.mcp.apps`, `protocols.mcp.failures`, `wire.messages`.
 """

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Final, Protocol, TypeAlias
 
 from defserve.errors import PeerError, UsageError
 from defserve.host.fields import Json, object_of, text_of
 from defserve.protocols.mcp.apps.policy import allowed_features, content_policy
+from defserve.protocols.mcp.failures import SERVER_KEY
 from defserve.version import VERSION
 from defserve.wire.jsonvalue import is_array
-from defserve.wire.messages import INVALID_PARAMS, METHOD_NOT_FOUND
+from defserve.wire.messages import INTERNAL_ERROR, INVALID_PARAMS, METHOD_NOT_FOUND
 
 PROTOCOL: Final = "2026-01-26"
-NOT_ALLOWED = -32000
 MOST_RECEIVED: Final = 1000
 # Requests that a host only takes note of. Their answer is empty.
 NOTED: Final = frozenset(("ping", "ui/open-link", "ui/message", "ui/update-model-context"))
@@ -71,8 +71,9 @@ class RenderedApp:
         self.modes: tuple[str, ...] = ("inline",)
         """The display modes that the host offers. `context["displayMode"]` is the one in use."""
         self.permit: Permit | None = None
-        """Asked with the method and params of each request of the view that would have an effect: a call of a tool
-        that views may call, a link, a message to the model. On False the view gets an error. None permits all."""
+        """Asked with the method and params of each request of the view that would have an effect (a call of a tool that
+        views may call, a link, a message to the model), or reaches another server than the view's own. On False the
+        view gets an error. None permits all that is of the view's own server, and nothing else."""
         self.received: deque[tuple[str, Json]] = deque(maxlen=MOST_RECEIVED)
         """Method and params of what the view sent last."""
 
@@ -87,8 +88,11 @@ class RenderedApp:
 
     async def call(self, tool: str, /, **arguments: Any) -> Any:
         """Call a tool as the view does. Raises UsageError for one that is not visible to views."""
-        if not is_visible_to("app", await self._client.listed(tool, again=True)):
+        listed = await self._client.listed(tool, again=True)
+        if not is_visible_to("app", listed):
             raise UsageError(f"views may not call tool {tool!r}", fix='drop visible_to="model", or check its name')
+        if not await self._may_reach([listed], "tools/call", {"name": tool, "arguments": arguments}):
+            raise UsageError(f"tool {tool!r} belongs to another server than the view", fix="permit it: app.permit = …")
         return await self._client.value(tool, await self._client.call_raw(tool, arguments))
 
     async def answer(self, message: Any) -> list[Json]:
@@ -142,9 +146,11 @@ class RenderedApp:
 
     async def _call(self, params: Json) -> Json:
         name = params.get("name")
-        if not isinstance(name, str) or not is_visible_to("app", await self._client.listed(name, again=True)):
+        listed: Json = await self._client.listed(name, again=True) if isinstance(name, str) else {}
+        if not isinstance(name, str) or not is_visible_to("app", listed):
             return _error(INVALID_PARAMS, "Views may not call this tool")
-        if not await self._may("tools/call", params):
+        is_own = self._is_own(listed)
+        if (self.permit is None and not is_own) or not await self._may("tools/call", params):
             return _refusal()
         return {"result": await self._client.call_raw(name, object_of(params.get("arguments")))}
 
@@ -154,7 +160,26 @@ class RenderedApp:
     async def _read(self, params: Json) -> Json:
         if not isinstance(uri := params.get("uri"), str):
             return _error(INVALID_PARAMS, "Invalid params: uri is required")
-        return {"result": await self._client.request("resources/read", {"uri": uri})}
+        result = await self._client.request("resources/read", {"uri": uri})
+        # It is known whose it is when it is there. A view gets nothing of it before it may.
+        contents: Any = result.get("contents")
+        items = [object_of(content) for content in contents] if is_array(contents) else []
+        return {"result": result} if await self._may_reach(items, "resources/read", {"uri": uri}) else _refusal()
+
+    async def _may_reach(self, items: Sequence[Json], method: str, params: Json) -> bool:
+        """Whether all of the items are of the view's own server, or somebody permits it."""
+        if all(map(self._is_own, items)):
+            return True
+        return self.permit is not None and await self.permit(method, params)
+
+    def _is_own(self, item: Json) -> bool:
+        """Whether an item is of the server whose tool shows this view, as far as the server in front tells."""
+        return server_of(item) == server_of(self.tool)
+
+
+def server_of(item: Json) -> str | None:
+    """The id of the server behind the one that we talk to, of which an item or a content is. None: that one's own."""
+    return text_of(object_of(item.get("_meta")).get(SERVER_KEY))
 
 
 def is_visible_to(audience: str, listed: Json) -> bool:
@@ -175,7 +200,7 @@ def _note(method: str, params: Json) -> Json:
 
 
 def _refusal() -> Json:
-    return _error(NOT_ALLOWED, "The user did not allow this")
+    return _error(INTERNAL_ERROR, "The user did not allow this")
 
 
 def _error(code: int, message: str) -> Json:

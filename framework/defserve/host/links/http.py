@@ -113,6 +113,11 @@ class HttpLink:
         return self._session
 
     @property
+    def target(self) -> str:
+        """The address."""
+        return str(self._endpoint)
+
+    @property
     def is_signing_in(self) -> bool:
         """Whether requests wait until somebody has signed in."""
         return self._endpoint.is_signing_in

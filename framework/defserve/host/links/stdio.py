@@ -59,6 +59,12 @@ class ProcessLink:
         self._child = await Child.start(self._child.options)
 
     @property
+    def target(self) -> str:
+        """What was started, and where."""
+        options = self._child.options
+        return "\0".join((str(options.cwd or ""), options.command, *options.args))
+
+    @property
     def pid(self) -> int:
         """The child's process."""
         return self._child.pid

@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
+from defserve.base.hidden_characters import is_plain
 from defserve.errors import InvalidParams, UsageError
 from defserve.host.answers import Answers, settled
 from defserve.host.fields import Json
@@ -52,7 +53,7 @@ class ScopeApproval:
         label, payload = text(scope, "label"), optional_fields(scope, "payload") or {}
         with self._audit.watching(ELEVATE, feature_set=params.get("featureSet"), label=label) as record:
             name = self._sets.require(params.get("featureSet")).name
-            if not label or len(label) > LONGEST_LABEL or not label.isprintable():
+            if not label or len(label) > LONGEST_LABEL or not is_plain(label):
                 raise InvalidParams("Invalid params: scope.label must be one line of printable text")
             key = (name, label, encode(payload))
             elevation = Elevation(self._audit.server_id, name, label, payload)

@@ -15,13 +15,13 @@ from defserve.host.conversation import Progress
 from defserve.host.fields import Json, object_of, text_of
 from defserve.inspector.protocol import BadMessage
 from defserve.inspector.questions import Questions
+from defserve.wire.messages import INTERNAL_ERROR
 
 LONGEST_CALL: Final = 24 * 3600.0
 LONGEST_MESSAGE: Final = 1024 * 1024
 LONGEST_URL: Final = 8_192
 MOST_PENDING: Final = 16
 MOST_APPS: Final = 16
-BUSY: Final = -32000
 MODES: Final = ("inline", "fullscreen")
 CONTEXT: Final = ("theme", "styles", "displayMode", "containerDimensions", "locale", "timeZone", "platform")
 """What a page says about itself to a view."""
@@ -44,7 +44,8 @@ class PatientClient:
 class ShownApp:
     """One view. `answer` takes its messages.
 
-    A call of a tool and a link are put to the person, as a question of the kind `view`. `{"yes": true, "always": true}`
+    A call of a tool, a link, and a resource of another server than its own are put to the person, as a question of the
+    kind `view`. `{"yes": true, "always": true}`
     allows further calls of the same tool, as long as this view is shown. Messages to a model go no further than the
     page, where the person reads them.
     """
@@ -63,7 +64,7 @@ class ShownApp:
             raise BadMessage(f"the view sent a message of more than {LONGEST_MESSAGE:,} bytes")
         asked = object_of(message)
         if self._pending >= MOST_PENDING and "id" in asked:
-            error = {"code": BUSY, "message": f"{MOST_PENDING} requests of this view wait already"}
+            error = {"code": INTERNAL_ERROR, "message": f"{MOST_PENDING} requests of this view wait already"}
             return [{"jsonrpc": "2.0", "id": asked["id"], "error": error}]
         self._pending += 1
         try:
@@ -89,6 +90,9 @@ class ShownApp:
             if not is_web(url):
                 return False
             return (await self._questions.ask("view", self.era, **about, url=url)).get("yes") is True
+        if method == "resources/read":
+            uri = text_of(params.get("uri")) or ""
+            return (await self._questions.ask("view", self.era, **about, reads=uri)).get("yes") is True
         if method != "tools/call" or (name := str(params.get("name"))) in self._always:
             return True
         wants = {"calls": name, "arguments": object_of(params.get("arguments"))}

@@ -42,7 +42,7 @@ class KernelControl:
     async def held(self, id: str) -> list[Json]:
         return await self._ask({"verb": "pins list", "id": id})
 
-    async def do(self, verb: str, fields: Mapping[str, str]) -> list[Json]:
+    async def do(self, verb: str, fields: Mapping[str, str | bool]) -> list[Json]:
         return await self._ask({**REQUESTS.get(verb, {"verb": verb}), **fields})
 
     async def _ask(self, request: Json) -> list[Any]:

@@ -35,7 +35,7 @@ class InspectedKernel(Protocol):
         """The tools of a server that are held because they changed."""
         ...
 
-    async def do(self, verb: str, fields: Mapping[str, str]) -> list[Json]:
+    async def do(self, verb: str, fields: Mapping[str, str | bool]) -> list[Json]:
         """Do one of `verbs`."""
         ...
 

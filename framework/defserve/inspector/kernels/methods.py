@@ -87,7 +87,7 @@ class KernelByMethods:
     async def held(self, id: str) -> list[Json]:
         return []
 
-    async def do(self, verb: str, fields: Mapping[str, str]) -> list[Any]:
+    async def do(self, verb: str, fields: Mapping[str, str | bool]) -> list[Any]:
         if verb not in self.verbs:
             raise BadMessage(f"a kernel at an address cannot be told to {verb}", fix="use its mgp.toml as the target")
         return [await self._client.request(DONE_BY[verb], {"server_id": fields["id"]})]

@@ -5,6 +5,7 @@ import { app, connection, go, readRoute, setTheme, toast, useStore } from "./sto
 import { listenToKeys, useKeys } from "./keys.js";
 import { number, plural } from "./format.js";
 import { Button, Chip, Segments } from "./parts/controls.js";
+import { guardTexts, showHidden } from "./parts/hidden.js";
 import { Icon } from "./parts/icons.js";
 import { Toasts } from "./parts/layers.js";
 import { Empty, ErrorNote, Loading, Note } from "./parts/notes.js";
@@ -140,7 +141,7 @@ function App() {
   const refused = useStore(app, state => state.socket === "refused");
   const panel = panels.find(each => each.id === panelId) ?? panels[0];
   const title = useStore(app, serverName);
-  useEffect(() => { document.title = `${panel.title} · ${title || "defserve"} · defserve`; }, [panel, title]);
+  useEffect(() => { document.title = showHidden(`${panel.title} · ${title || "defserve"} · defserve`); }, [panel, title]);
   useKeys({
     "ctrl+k": () => app.set({ overlay: "palette" }),
     "?": () => app.set({ overlay: "keys" }),
@@ -182,4 +183,5 @@ onOpen(async () => {
   loadAll();
 });
 connect();
+guardTexts();
 render(html`<${App} />`, document.getElementById("app"));

@@ -18,7 +18,7 @@ export function titleOf(question) {
   const { kind, message, params, tool, permission } = question;
   if (kind === "sampling") return texts(params?.messages?.at?.(-1)?.content) || "An answer of your model";
   if (kind === "confirmation") return `Run ${tool}`;
-  if (kind === "view") return question.url ? `Open ${question.url}` : `A view calls ${question.calls}`;
+  if (kind === "view") return question.url ? `Open ${question.url}` : question.reads ? `A view reads ${question.reads}` : `A view calls ${question.calls}`;
   if (kind === "permission") return `Grant ${permission}`;
   return message || "A question";
 }
@@ -70,14 +70,14 @@ function Confirmation({ question, queue }) {
 
 // A view asks for something that has an effect.
 function ViewWish({ question, queue }) {
-  const { tool, uri, calls, url, arguments: given } = question;
+  const { tool, uri, calls, reads, url, arguments: given } = question;
   const since = useSince(question);
   const deny = () => answer(question, { yes: false }), allow = always => answer(question, { yes: true, always });
-  return html`<${Dialog} role="alertdialog" title=${url ? "Open this address?" : `Let the view call ${calls}?`} onClose=${deny}
+  return html`<${Dialog} role="alertdialog" title=${url ? "Open this address?" : reads ? "Let the view read from another server?" : `Let the view call ${calls}?`} onClose=${deny}
     foot=${html`<span class="grow tiny dim">${[queue, since].filter(Boolean).join(", ")}</span><${Button} onClick=${deny} data-first="" keys="Esc">Deny<//>
       ${url ? html`<a class="btn" href=${url} target="_blank" rel="noopener noreferrer" onClick=${() => allow(false)}>Open it</a>`
-        : html`<${Button} onClick=${() => allow(true)}>Allow while it is shown<//><${Button} primary onClick=${() => allow(false)}>Allow once<//>`}`}>
-    <dl class="kv"><dt>view</dt><dd class="mono wraps">${uri}</dd><dt>shown by</dt><dd class="mono">${tool}</dd>${url ? html`<dt>address</dt><dd class="mono wraps">${url}</dd>`
+        : html`${!reads && html`<${Button} onClick=${() => allow(true)}>Allow while it is shown<//>`}<${Button} primary onClick=${() => allow(false)}>Allow once<//>`}`}>
+    <dl class="kv"><dt>view</dt><dd class="mono wraps">${uri}</dd><dt>shown by</dt><dd class="mono">${tool}</dd>${url ? html`<dt>address</dt><dd class="mono wraps">${url}</dd>` : reads ? html`<dt>resource</dt><dd class="mono wraps">${reads}</dd>`
       : html`<dt>tool</dt><dd class="mono">${calls}</dd><dt>arguments</dt><dd class="across"><${Json} value=${given} label="Arguments" whole /></dd>`}<dt>era</dt><dd>${question.era}</dd></dl><//>`;
 }
 

@@ -12,6 +12,7 @@ from defserve.host.apps.rendering import render, view_uri
 from defserve.host.apps.view import is_visible_to
 from defserve.host.client import Client
 from defserve.host.fields import object_of, text_of
+from defserve.host.older.lacking import list_if_known
 from defserve.inspector.apps.reach import narrowed, refused_by
 from defserve.inspector.apps.shown import PatientClient, ShownApp
 from defserve.inspector.apps.views import View
@@ -43,7 +44,8 @@ def _tool(tool: Json) -> Json | None:
 
 async def _views(client: Client) -> list[Json]:
     try:
-        listed = await client.resources() if "resources" in client.capabilities else []
+        offered = "resources" in client.capabilities
+        listed = (await list_if_known("resources/list", client.resources())).items if offered else []
     except PeerGone:
         raise
     except PeerError:

@@ -15,6 +15,7 @@ from defserve.inspector.panels.verb import Verb, era_of
 from defserve.inspector.protocol import BadMessage, Request
 
 OF_ALL: Final = "reload"
+ACCEPT: Final = "accept"
 OF_HELD: Final = ("tool", "digest")
 
 
@@ -61,8 +62,10 @@ async def do(inspection: Inspection, request: Request) -> Any:
     if verb not in COMMANDS:
         raise BadMessage(f"a kernel cannot {verb[:60]!r}", fix=f"use one of {', '.join(COMMANDS)}")
     way = await _kernel(inspection, request)
-    fields = {} if verb == OF_ALL else {"id": request.text("server")}
+    fields: dict[str, str | bool] = {} if verb == OF_ALL else {"id": request.text("server")}
     fields |= {name: text for name in OF_HELD if (text := request.text(name, ""))}
+    if verb == ACCEPT and request.arguments.get("unseen") is True:
+        fields["unseen"] = True
     try:
         return await way.do(verb, fields)
     except PeerError as error:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
+from defserve.host.older.lacking import list_if_known
 from defserve.inspector.inspection import Inspection
 from defserve.inspector.items import named
 from defserve.inspector.panels.resources import completes
@@ -16,7 +17,8 @@ async def list_prompts(inspection: Inspection, request: Request) -> Any:
     """`prompts`, and whether the server `completes` their arguments."""
     async with asking(inspection, request) as client:
         offered = "prompts" in client.capabilities
-        found = named(await client.prompts(), "name") if offered else []
+        prompts = (await list_if_known("prompts/list", client.prompts())).items if offered else []
+        found = named(prompts, "name")
     return {"offered": offered, "prompts": found, "completes": completes(client)}
 
 

@@ -8,6 +8,7 @@ from typing import Any, Final
 from defserve.errors import PeerError, PeerGone
 from defserve.host.client import Client
 from defserve.host.fields import object_of, texts_of
+from defserve.host.older.lacking import list_if_known
 from defserve.inspector.inspection import Inspection
 from defserve.inspector.items import contents_of, named
 from defserve.inspector.panels.verb import Verb, asking
@@ -24,7 +25,8 @@ async def list_resources(inspection: Inspection, request: Request) -> Any:
         if "resources" not in client.capabilities:
             return {"offered": False, "resources": [], "templates": [], "watches": False, "watched": []}
         offer = object_of(client.capabilities.get("resources"))
-        found = {"resources": named(await client.resources(), "uri"), "templates": await _templates(client)}
+        resources, _ = await list_if_known("resources/list", client.resources())
+        found = {"resources": named(resources, "uri"), "templates": await _templates(client)}
         watches = offer.get("subscribe") is True
         watched = await inspection.watches.renew(client) if watches else []
     return {"offered": True, **found, "watches": watches, "watched": watched, "completes": completes(client)}

@@ -13,6 +13,7 @@ from defserve.inspector.states.checkpoint import MISSING, Json, KnownCheckpoint
 from defserve.protocols.mcpl.state.section import StateSection
 from defserve.stores.checkpoints.store import CheckpointStore
 from defserve.stores.checkpoints.tree import Checkpoint, CheckpointGone, CheckpointTree, TreeKey
+from defserve.stores.identity import NOBODY, ServerStore, choose_server
 from defserve.stores.open import open_store
 from defserve.stores.store import Store
 
@@ -63,9 +64,16 @@ def stored_by(section: StateSection) -> Stored:
 async def stored_at(address: str) -> AsyncGenerator[Stored]:
     """The states in the store at an address. It is only read. Raises UsageError for an address that is none."""
     store = open_store(address)
-    trees = CheckpointStore(store, secret=bytes(32))  # ids are neither made nor verified
+
+    found: list[CheckpointStore] = []
 
     async def opened() -> CheckpointStore:
+        if found:
+            return found[0]
+        identity = await choose_server(store, None, is_reading=True)
+        trees = CheckpointStore(ServerStore(store, identity), secret=bytes(32))  # ids are neither made nor verified
+        if identity != NOBODY:  # until then, the server has stored nothing
+            found.append(trees)
         return trees
 
     try:
@@ -76,8 +84,8 @@ async def stored_at(address: str) -> AsyncGenerator[Stored]:
 
 
 def _address(store: Store) -> str:
-    path = getattr(store, "path", None)
-    return f"sqlite:///{path}" if path is not None else type(store).__name__.removesuffix("Store").lower()
+    path, raw = getattr(store, "path", None), getattr(store, "raw", store)
+    return f"sqlite:///{path}" if path is not None else type(raw).__name__.removesuffix("Store").lower()
 
 
 class StoredTree:

@@ -17,19 +17,20 @@ from defserve.kernel.governance.directory import KernelDirectory, ListedKernel
 from defserve.kernel.governance.marks import govern
 from defserve.kernel.governance.operators import check_operator, is_operator
 from defserve.kernel.governance.permissions import KernelPermissions
-from defserve.kernel.governance.pins import SHORTEST_DIGEST, Change, Pin, Pins
-from defserve.kernel.governance.said import contradictions, governed
-from defserve.kernel.governance.trust import is_sandboxed
+from defserve.kernel.governance.pins import DIGEST_LENGTH, Change, Pin, Pins, digest_of_all
+from defserve.kernel.governance.said import claims_of, contradictions, governed
+from defserve.kernel.governance.trust import SANDBOXED, is_sandboxed
 from defserve.protocols.mcp.authorization.authorization import identity
 from defserve.protocols.mgp.discovery.discovery import DiscoverySection
 from defserve.protocols.mgp.discovery.operator_tools import OperatorTool, operator_tools
 from defserve.protocols.mgp.errors import ToolDisabled
 from defserve.proxying.catalogue.catalogue import is_reserved
-from defserve.proxying.catalogue.items import RemoteTool
+from defserve.proxying.catalogue.items import RemotePrompt, RemoteResource, RemoteSkill, RemoteTool
 
 if TYPE_CHECKING:
     from defserve.core.call import Call
     from defserve.core.session import Session
+    from defserve.host.fields import Json
     from defserve.host.mgp.said import SaidMgp
     from defserve.kernel.config.entries import ServerEntry
     from defserve.kernel.governance.state_file import StateFile
@@ -40,6 +41,10 @@ HELD: Final = "held"
 """The facet of a tool that nobody may use until an operator approves it."""
 CONFLICT: Final = "TOOL_NAME_CONFLICT"
 CHANGED, WITHHELD, APPROVED = "dev.defserve.tool_changed", "dev.defserve.tool_held", "dev.defserve.tool_approved"
+
+PROMPT, TEMPLATE, SKILL, INSTRUCTIONS = "prompt ", "template ", "skill ", "(instructions)"
+OTHERS: Final = (PROMPT, TEMPLATE, SKILL, INSTRUCTIONS)
+"""How the pins of what is no tool begin. Their names are those of the server."""
 
 log = logging.getLogger("defserve.kernel")
 
@@ -72,6 +77,8 @@ class Governance(Extension):
 
     def declared(self, item: Any) -> None:
         if not isinstance(item, RemoteTool):
+            if (name := pinned_name(item)) and (member := self._kernel.members.get(item.backend.id)) is not None:
+                self._compare(name, item.raw, item.facets, member)
             return
         member = self._kernel.members.get(item.backend.id)
         if member is None:
@@ -82,7 +89,7 @@ class Governance(Extension):
             self._record(CONFLICT, member, "BLOCKED", {"tool_name": item.inner})
             raise UsageError(f"{CONFLICT}: its name is reserved for the kernel", fix="rename it in [servers.tools]")
         govern(item, governed(member.entry, member.said))
-        self._compare(item, member)
+        self._compare(item.inner, item.raw, item.facets, member)
 
     def visible(self, call: Call, item: Any) -> bool:
         # A call finds the tool, so that it can be told why it is refused.
@@ -121,11 +128,16 @@ class Governance(Extension):
         return said or ("hold" if is_sandboxed(entry) else self._kernel.config.settings.on_change)
 
     def _rule(self, member: Member) -> str:
+        mgp, pinned = member.entry.mgp, self.pins.pinned_claims(member.id)
+        is_said = mgp is not None and (mgp.on_change is not None or mgp.trust_level is not None)
+        # A server that called itself sandboxed does not free its tools by saying so no longer.
+        if not is_said and pinned.get("trust_level") in SANDBOXED:
+            return "hold"
         return self.on_change(governed(member.entry, member.said))
 
     def settled(self, member: Member, approved: Collection[str] = ()) -> None:
         """The list of a server is known, and complete."""
-        self._compare_words(member)
+        self.compare_claims(member)
         keep = self._rule(member) == "hold" and member.creator is None
         try:
             self.pins.settle(member.id, keep=keep, approved=approved)
@@ -140,28 +152,39 @@ class Governance(Extension):
         if self.access is not None:
             self.access.forget(id)
 
-    def approve(self, member: Member, tool: str | None, digest: str = "") -> list[str]:
-        """Let held tools be used as they are now. Returns their names. Raises UsageError if there are none.
+    def approve(self, member: Member, tool: str | None, digest: str = "", unseen: bool = False) -> list[str]:
+        """Let held tools be used as they were shown. Returns their names. Raises UsageError if there are none.
 
-        With a `digest`, or the beginning of one, only what has this digest is approved. It is the user of the control
-        socket who approves. What cannot be recorded is not approved: AuditUnavailable.
+        The `digest` says what was shown: a tool, or all held tools of the server. It is whole, because a server could
+        make two definitions whose digests begin alike. What is longer than is shown is approved only `unseen`. It is
+        the user of the control socket who approves. What cannot be recorded is not approved: AuditUnavailable.
         """
-        if digest and len(digest) < SHORTEST_DIGEST:
-            raise UsageError(
-                f"{digest!r} is too short", fix=f"give {SHORTEST_DIGEST} characters of the digest, or more"
-            )
+        look = f"defserve kernel pins list {member.id}"
         held = [one for one in self.pins.held_tools(member.id) if tool in (None, one.name)]
         if not held:
             known = ", ".join(self.pins.held(member.id)) or "none"
             raise UsageError(f"{member.id} has no held tool{f' {tool!r}' if tool else ''}", fix=f"held are: {known}")
-        done = [one.name for one in held if one.now.digest.startswith(digest)]
-        if not done:
+        if len(digest) != DIGEST_LENGTH:
+            what = f"{digest[:DIGEST_LENGTH]!r} is no digest" if digest else "what is accepted is named by its digest"
+            raise UsageError(what, fix=f"give the whole digest, as shown by: {look}")
+        is_all = tool is None and digest_of_all(held) == digest
+        meant = [one for one in held if is_all or one.now.digest == digest]
+        if not meant:
             raise UsageError(
-                f"what {member.id} offers does not have the digest {digest[:SHORTEST_DIGEST]}: it has changed again",
-                fix=f"look at it: defserve kernel pins list {member.id}",
+                f"what {member.id} offers does not have the digest {digest}: it has changed again",
+                fix=f"look at it: {look}",
             )
+        for one in meant:
+            if not unseen and (left_out := one.difference().left_out):
+                raise UsageError(
+                    f"{one.name} of {member.id} is longer than is shown: {left_out} lines of its difference were not",
+                    fix="ask the server's author for less; or accept with --unseen what nobody has read",
+                )
+        done = [one.name for one in meant]
         by = {"type": "user", "id": LOCAL.id}
-        self._kernel.server.mgp.audit.record(APPROVED, member.id, "SUCCESS", {"tools": done}, by=by)
+        self._kernel.server.mgp.audit.record(
+            APPROVED, member.id, "SUCCESS", {"tools": done, **({"unseen": True} if unseen else {})}, by=by
+        )
         self.pins.approve(member.id, done)
         self.settled(member, done)
         self.declare_again(member)
@@ -195,22 +218,40 @@ class Governance(Extension):
         if member.backend is not None:
             member.backend.catalogue.declare_again()
 
-    def _compare(self, tool: RemoteTool, member: Member) -> None:
-        id, pin = member.id, Pin.of(tool.raw)
-        change, rule = self.pins.change(id, tool.inner, pin), self._rule(member)
+    def _compare(self, name: str, raw: Json, facets: dict[str, Any], member: Member) -> None:
+        """Compare what a server offers with what was pinned by this name, and mark what is held."""
+        id, pin = member.id, Pin.of(raw, claims_of(member.said))
+        change, rule = self.pins.change(id, name, pin), self._rule(member)
         if change is None or rule != "hold":
-            self.pins.pin(id, tool.inner, pin)
+            self.pins.pin(id, name, pin)
         if change is None:
             return
-        details = {"tool_name": tool.inner, "change": change, "digest": pin.digest}
+        details = {"tool_name": name, "change": change, "digest": pin.digest}
+        what = f"{name if name.startswith(OTHERS) else f'tool {name!r}'} {_what(change)}"
         if rule == "hold":
-            tool.facets[HELD] = change
-            if self.pins.hold(id, tool.inner, pin):
-                self._say(member, f"tool {tool.inner!r} {_what(change)}, and is held: defserve kernel approve {id}")
+            facets[HELD] = change
+            if self.pins.hold(id, name, pin):
+                self._say(member, f"{what}, and is held: defserve kernel pins list {id}")
                 self._record(WITHHELD, member, "BLOCKED", details)
         elif rule == "warn":
-            self._say(member, f"tool {tool.inner!r} {_what(change)}")
+            self._say(member, what)
             self._record(CHANGED, member, "SUCCESS", details)
+
+    def compare_claims(self, member: Member) -> None:
+        """Compare what a server says of itself with the file, and with what was pinned, before anybody is shown it."""
+        self._compare_words(member)
+        self._compare_instructions(member)
+
+    def _compare_instructions(self, member: Member) -> None:
+        """What a server tells models about itself is held like its tools."""
+        if (backend := member.backend) is None:
+            return
+        facets: dict[str, Any] = {}
+        if backend.instructions:
+            self._compare(INSTRUCTIONS, {"instructions": backend.instructions}, facets, member)
+        else:
+            self.pins.release(member.id, INSTRUCTIONS)
+        backend.hides_instructions = HELD in facets
 
     def _compare_words(self, member: Member) -> None:
         """Tell where the file and the server differ, once for each answer of the server."""
@@ -227,8 +268,29 @@ class Governance(Extension):
         self._kernel.server.mgp.audit.record(event, member.id, result, details)
 
 
+def pinned_name(item: Any) -> str:
+    """The name that something of a backend that is no tool is pinned by; empty for what is not pinned.
+
+    Resources are not: their lists are data, which comes and goes. Models read the rest as instructions.
+    """
+    if isinstance(item, RemotePrompt):
+        return PROMPT + item.inner
+    if isinstance(item, RemoteSkill):
+        return f"{SKILL}{item.raw.get('uri')}"
+    if isinstance(item, RemoteResource) and item.template is not None:
+        return f"{TEMPLATE}{item.raw.get('uriTemplate')}"
+    return ""
+
+
+WHAT: Final[Mapping[Change, str]] = {
+    "new": "came after the server was first seen",
+    "changed": "has changed since it was first seen",
+    "outdated": "was pinned by version 0.1.0, which did not look at all of it",
+}
+
+
 def _what(change: Change) -> str:
-    return "has changed since it was first seen" if change == "changed" else "came after the server was first seen"
+    return WHAT[change]
 
 
 def _refuse_held(tool: Any) -> None:

@@ -8,6 +8,7 @@ from dataclasses import asdict, fields
 from typing import TYPE_CHECKING, Any, Final
 
 from defserve.auth.principals import LONGEST_ID
+from defserve.base.hidden_characters import is_plain
 from defserve.errors import DefserveError, UsageError
 from defserve.protocols.mgp import instants
 from defserve.protocols.mgp.access.policy import LONGEST_TOOL_NAME, Entry
@@ -97,4 +98,4 @@ def _wire(entry: Entry) -> dict[str, Any]:
 
 
 def _text(value: object, longest: int) -> str | None:
-    return value if isinstance(value, str) and 0 < len(value) <= longest and value.isprintable() else None
+    return value if isinstance(value, str) and 0 < len(value) <= longest and is_plain(value) else None

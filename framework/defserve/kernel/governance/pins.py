@@ -2,51 +2,107 @@
 
 A server may change what a tool says or takes after people began to trust it. `on_change` of mgp.toml says what then
 happens: "allow" nothing, "warn" it is reported, "hold" nobody may use the tool until an operator approves it.
+
+The digest covers the whole definition as it is listed, and what the server claims for all of its tools: whatever the
+kernel acts on or shows. `_meta` counts too, because the security of a tool is there. A server whose `_meta` differs
+from list to list has tools that change from list to list.
+
+What is kept of one server is bounded: see `MAX_NAMES` and `MAX_BYTES`.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from difflib import unified_diff
 from hashlib import sha256
-from itertools import islice
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple, TypeAlias
 
-from defserve.host.fields import Json
+from defserve.base.hidden_characters import replace_hidden
+from defserve.host.fields import Json, object_of
 
 if TYPE_CHECKING:
     from defserve.kernel.governance.state_file import KernelState, StateFile
 
-Change: TypeAlias = Literal["new", "changed"]
-VOLATILE: Final = frozenset({"_meta"})
-"""Members of a definition that models are not shown, and that may differ from list to list."""
+Change: TypeAlias = Literal["new", "changed", "outdated"]
+"""`outdated`: an older version has pinned it, and did not look at all of it."""
 
-MOST_LINES: Final = 400
-LONGEST_LINE: Final = 2_000
-SHORTEST_DIGEST: Final = 16
-"""So many characters of a digest are enough to name it."""
+MAX_COMPARED: Final = 10_000
+"""Lines of two definitions that are compared. Longer ones are shown one after the other."""
+MAX_SHOWN: Final = 256 * 1024
+"""Characters of a difference that are shown. What is left out is said."""
+DIGEST_LENGTH: Final = 64
+"""The characters of a digest."""
+MAX_NAMES: Final = 20_000
+"""Tools of one server whose digests are kept: twice the longest list."""
+MAX_BYTES: Final = 8 * 1024 * 1024
+"""Bytes of definitions of one server that are kept. Of others there is the digest."""
+RULE: Final = "2:"
+"""How the digests in the file begin. Those of version 0.1.0 have no mark; they left `_meta` out."""
+TOOL, SERVER = "tool", "server"
+"""The members of a kept definition: what is listed, and what its server claims."""
+OUTDATED: Final = "(pinned by version 0.1.0, which did not look at `_meta`: read the whole definition)"
+NO_TEXT: Final = "(only the digest of the earlier definition is known)"
 
 
-def digest_of(raw: Json) -> str:
+def digest_of(raw: Json, claims: Json | None = None) -> str:
     """The same for equal definitions, in whatever order their members come."""
-    return sha256(json.dumps(told(raw), sort_keys=True, separators=(",", ":")).encode()).hexdigest()
+    return sha256(_encode_definition(raw, claims or {})).hexdigest()
 
 
-def told(raw: Json) -> Json:
-    """The part of a definition that counts."""
-    return {name: value for name, value in raw.items() if name not in VOLATILE}
+def _encode_definition(raw: Json, claims: Json) -> bytes:
+    return json.dumps({TOOL: raw, SERVER: claims}, sort_keys=True, separators=(",", ":")).encode()
 
 
 class Pin(NamedTuple):
-    """A definition by its digest. `raw` is None if only the digest was kept."""
+    """A definition by its digest. `raw` is None if only the digest was kept.
+
+    `claims` is what its server says of all of its tools. `size` is that of the definition in bytes. Not `is_whole`, the
+    digest is one of an older version, and no definition has it.
+    """
 
     digest: str
     raw: Json | None = None
+    claims: Json | None = None
+    size: int = 0
+    is_whole: bool = True
 
     @classmethod
-    def of(cls, raw: Json) -> Pin:
-        return cls(digest_of(raw), raw)
+    def of(cls, raw: Json, claims: Json | None = None) -> Pin:
+        encoded = _encode_definition(raw, claims or {})
+        return cls(sha256(encoded).hexdigest(), raw, claims, len(encoded))
+
+    @classmethod
+    def from_file(cls, text: str, definition: Json | None) -> Pin:
+        """A pin as the file has it. A definition that is not the pinned one is not believed."""
+        if not text.startswith(RULE):
+            return cls(text, definition, is_whole=False)
+        digest = text.removeprefix(RULE)
+        if definition is not None:
+            found = cls.of(object_of(definition.get(TOOL)), object_of(definition.get(SERVER)))
+            if found.digest == digest:
+                return found
+        return cls(digest)
+
+    def to_file(self) -> tuple[str, Json | None]:
+        """The text of the pin, and its definition."""
+        if not self.is_whole:
+            return self.digest, self.raw
+        definition: Json | None = None if self.raw is None else {TOOL: self.raw, SERVER: self.claims or {}}
+        return RULE + self.digest, definition
+
+    def is_same(self, other: Pin) -> bool:
+        return self.digest == other.digest and self.is_whole == other.is_whole
+
+    def without_text(self) -> Pin:
+        return self._replace(raw=None, claims=None, size=0)
+
+
+class Difference(NamedTuple):
+    """What has changed, line by line. `left_out` is the number of lines that are not shown."""
+
+    lines: list[str]
+    left_out: int = 0
 
 
 class HeldTool(NamedTuple):
@@ -56,13 +112,100 @@ class HeldTool(NamedTuple):
     before: Pin | None
     now: Pin
 
-    def difference(self) -> list[str]:
-        """What has changed, line by line, as `diff -u` shows it. Bounded."""
+    @property
+    def change(self) -> Change:
+        if self.before is None:
+            return "new"
+        return "changed" if self.before.is_whole else "outdated"
+
+    def difference(self) -> Difference:
+        """What has changed, as `diff -u` shows it. If it is not whole, the last line says so."""
+        return _shorten(list(self._lines()))
+
+    def _lines(self) -> Iterator[str]:
+        if self.before is not None and not self.before.is_whole:
+            yield OUTDATED
+        elif self.before is not None and self.before.raw is None:
+            yield NO_TEXT
         if self.before is not None and self.before.raw is None:
-            return ["(only the digest of the earlier definition is known)", *_shown(self.now)[:MOST_LINES]]
-        before = _shown(self.before) if self.before is not None else []
-        lines = unified_diff(before, _shown(self.now), "pinned", "now", lineterm="", n=2)
-        return [line if len(line) <= LONGEST_LINE else f"{line[:LONGEST_LINE]}…" for line in islice(lines, MOST_LINES)]
+            yield from (f"+{line}" for line in _shown(self.now))
+            return
+        before, now = _shown(self.before) if self.before is not None else [], _shown(self.now)
+        if len(before) + len(now) > MAX_COMPARED:
+            yield from (f"+{line}" for line in now)
+            yield from (f"-{line}" for line in before)
+        else:
+            yield from unified_diff(before, now, "pinned", "now", lineterm="", n=2)
+
+
+def _shorten(lines: list[str]) -> Difference:
+    """As much as fits, whole lines. A cut is said in words."""
+    room = MAX_SHOWN
+    for index, line in enumerate(lines):
+        if len(line) > room:
+            left_out = len(lines) - index
+            said = f"… NOT ALL OF IT: {left_out} of {len(lines)} lines are not shown, or not whole"
+            return Difference([*lines[:index], line[:room], said], left_out)
+        room -= len(line)
+    return Difference(lines)
+
+
+class SeenPins:
+    """The pins of one server, the one used last at the end, bounded: first texts are forgotten, then names.
+
+    Those of `fixed` names, which are in the file, stay.
+    """
+
+    __slots__ = ("_pins", "_size", "fixed")
+
+    def __init__(self, pins: Mapping[str, Pin] | None = None) -> None:
+        self.fixed: Collection[str] = frozenset(pins or ())
+        self._pins = dict(pins or {})
+        self._size = sum(pin.size for pin in self._pins.values())
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._pins)
+
+    def __len__(self) -> int:
+        return len(self._pins)
+
+    @property
+    def size(self) -> int:
+        """Bytes of the definitions that are kept."""
+        return self._size
+
+    def get(self, name: str) -> Pin | None:
+        """The pin of a tool, which is now the one used last."""
+        if (pin := self._pins.pop(name, None)) is not None:
+            self._pins[name] = pin
+        return pin
+
+    def items(self) -> list[tuple[str, Pin]]:
+        return list(self._pins.items())
+
+    def pop(self, name: str) -> Pin | None:
+        if (pin := self._pins.pop(name, None)) is not None:
+            self._size -= pin.size
+        return pin
+
+    def put(self, name: str, pin: Pin) -> None:
+        self.pop(name)
+        self._pins[name] = pin
+        self._size += pin.size
+        if self._size > MAX_BYTES or len(self._pins) > MAX_NAMES:
+            self._make_room()
+
+    def _make_room(self) -> None:
+        """Down to three quarters, so that this is not done for each tool."""
+        for name in [name for name in self._pins if name not in self.fixed]:
+            if self._size <= MAX_BYTES * 3 // 4:
+                break
+            pin = self._pins[name]
+            self._pins[name] = pin.without_text()
+            self._size -= pin.size
+        surplus = len(self._pins) - MAX_NAMES * 3 // 4 if len(self._pins) > MAX_NAMES else 0
+        for name in [name for name in self._pins if name not in self.fixed][: max(surplus, 0)]:
+            self.pop(name)
 
 
 class Pins:
@@ -70,43 +213,59 @@ class Pins:
 
     def __init__(self, state: StateFile) -> None:
         self._state = state
-        self._held: dict[str, dict[str, Pin]] = {}
-        self._seen = _kept_in(state.known)
+        self._held: dict[str, SeenPins] = {}
         self._kept = _kept_in(state.known)
+        self._seen = {id: SeenPins(pins) for id, pins in self._kept.items()}
+        self._claims = {id: _claims_in(pins) for id, pins in self._kept.items()}
         self._settled = set(self._kept)
 
     def change(self, id: str, tool: str, pin: Pin) -> Change | None:
         """What has changed since the tool was pinned. None for the first list of a server."""
-        known = self._seen.setdefault(id, {}).get(tool)
-        if known is not None and known.digest == pin.digest:
-            self._held.get(id, {}).pop(tool, None)
+        known = self._of(self._seen, id).get(tool)
+        if known is not None and known.is_same(pin):
+            self._of(self._held, id).pop(tool)
             return None
         if known is not None:
-            return "changed"
+            return "changed" if known.is_whole else "outdated"
         return "new" if id in self._settled else None
 
     def pin(self, id: str, tool: str, pin: Pin) -> None:
-        self._seen.setdefault(id, {})[tool] = pin
+        self._of(self._seen, id).put(tool, pin)
+        self._claims[id] = pin.claims
 
     def hold(self, id: str, tool: str, pin: Pin) -> bool:
         """Keep a tool back. False if it was held as it is now."""
-        held = self._held.setdefault(id, {})
+        held = self._of(self._held, id)
         was = held.get(tool)
-        held[tool] = pin
-        return was is None or was.digest != pin.digest
+        held.put(tool, pin)
+        return was is None or not was.is_same(pin)
+
+    def release(self, id: str, tool: str) -> None:
+        """The server does not offer this any more."""
+        self._of(self._held, id).pop(tool)
 
     def held(self, id: str) -> list[str]:
         return sorted(self._held.get(id, ()))
 
     def held_tools(self, id: str) -> list[HeldTool]:
         """The held tools of a server, with what they were."""
-        known, held = self._seen.get(id, {}), self._held.get(id, {})
-        return [HeldTool(name, known.get(name), held[name]) for name in sorted(held)]
+        known, held = self._of(self._seen, id), self._of(self._held, id)
+        return [HeldTool(name, known.get(name), pin) for name, pin in sorted(held.items())]
+
+    def pinned_claims(self, id: str) -> Json:
+        """What the server said of all its tools when the last one was pinned."""
+        return self._claims.get(id) or {}
+
+    def kept_size(self, id: str) -> tuple[int, int]:
+        """How many pins are kept of a server, and how many bytes of definitions."""
+        tables = [table for table in (self._seen.get(id), self._held.get(id)) if table is not None]
+        return sum(map(len, tables)), sum(table.size for table in tables)
 
     def approve(self, id: str, tools: Collection[str]) -> None:
         """Pin held tools as they are now."""
         for tool in tools:
-            self.pin(id, tool, self._held[id].pop(tool))
+            if (pin := self._of(self._held, id).pop(tool)) is not None:
+                self.pin(id, tool, pin)
 
     def settle(self, id: str, *, keep: bool, approved: Collection[str] = ()) -> None:
         """The list of a server is known. With `keep`, its pins outlive the kernel. Raises OSError.
@@ -114,7 +273,8 @@ class Pins:
         Where another kernel has pinned a tool meanwhile, that counts, unless it was `approved` here just now.
         """
         self._settled.add(id)
-        seen, kept = self._seen.get(id, {}), self._kept.get(id)
+        table = self._of(self._seen, id)
+        seen, kept = dict(table.items()), self._kept.get(id)
         if not keep or (kept is not None and _digests(kept) == _digests(seen)):
             return
 
@@ -122,13 +282,14 @@ class Pins:
             pins, definitions = state.pins.setdefault(id, {}), state.definitions.setdefault(id, {})
             for tool, pin in seen.items():
                 before = kept.get(tool) if kept is not None else None
-                if tool in approved or pins.get(tool) == (before.digest if before is not None else None):
-                    pins[tool] = pin.digest
-                    if pin.raw is not None:
-                        definitions[tool] = told(pin.raw)
+                if tool in approved or pins.get(tool) == (before.to_file()[0] if before is not None else None):
+                    pins[tool], definition = pin.to_file()
+                    if definition is not None:
+                        definitions[tool] = definition
 
         self._state.update(change)
         self._kept = _kept_in(self._state.known)
+        table.fixed = frozenset(self._kept.get(id, ()))
 
     def refresh(self) -> list[str]:
         """Take over what other kernels have pinned. Returns the servers whose pins are others than before."""
@@ -136,7 +297,10 @@ class Pins:
         changed = [id for id, pins in found.items() if _digests(pins) != _digests(self._kept.get(id, {}))]
         for id in changed:
             self._settled.add(id)
-            self._seen.setdefault(id, {}).update(found[id])
+            table = self._of(self._seen, id)
+            table.fixed = frozenset(found[id])
+            for name, pin in found[id].items():
+                table.put(name, pin)
         self._kept = found
         return changed
 
@@ -145,23 +309,40 @@ class Pins:
         self._held.pop(id, None)
         if id not in self._kept:
             self._seen.pop(id, None)
+            self._claims.pop(id, None)
             self._settled.discard(id)
+
+    @staticmethod
+    def _of(tables: dict[str, SeenPins], id: str) -> SeenPins:
+        return tables.setdefault(id, SeenPins())
 
 
 def _kept_in(state: KernelState) -> dict[str, dict[str, Pin]]:
-    def raw(id: str, tool: str, digest: str) -> Json | None:
-        found = state.definitions.get(id, {}).get(tool)
-        return found if found is not None and digest_of(found) == digest else None
-
     return {
-        id: {tool: Pin(digest, raw(id, tool, digest)) for tool, digest in pins.items()}
+        id: {tool: Pin.from_file(text, state.definitions.get(id, {}).get(tool)) for tool, text in pins.items()}
         for id, pins in state.pins.items()
     }
 
 
+def _claims_in(pins: Mapping[str, Pin]) -> Json | None:
+    return next((pin.claims for pin in pins.values() if pin.claims), None)
+
+
+def digest_of_all(held: Collection[HeldTool]) -> str:
+    """Names several held tools as they are now."""
+    return sha256(json.dumps(sorted((one.name, one.now.digest) for one in held)).encode()).hexdigest()
+
+
 def _digests(pins: Mapping[str, Pin]) -> dict[str, str]:
-    return {tool: pin.digest for tool, pin in pins.items()}
+    return {tool: pin.to_file()[0] for tool, pin in pins.items()}
 
 
 def _shown(pin: Pin) -> list[str]:
-    return json.dumps(told(pin.raw or {}), indent=1, sort_keys=True, ensure_ascii=False).splitlines()
+    """Lines of JSON. Only JSON's own line ends make lines, and every character can be told from every other."""
+    lines = _dump(pin.raw or {})
+    return [*lines, "the server says of all its tools:", *_dump(pin.claims)] if pin.claims else lines
+
+
+def _dump(value: Json) -> list[str]:
+    text = json.dumps(value, indent=1, sort_keys=True, ensure_ascii=False)
+    return replace_hidden(text, lambda one: one if one == "\n" else json.dumps(one)[1:-1]).split("\n")

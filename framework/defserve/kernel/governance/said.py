@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import Any
 
 from defserve.host.mgp.said import SaidMgp
 from defserve.kernel.config.entries import MgpEntry, ServerEntry
@@ -31,6 +32,18 @@ def governed(entry: ServerEntry, said: SaidMgp | None) -> ServerEntry:
     if level == mgp.trust_level and permissions == mgp.permissions_required:
         return entry
     return replace(entry, mgp=replace(mgp, trust_level=level, permissions_required=permissions))
+
+
+def claims_of(said: SaidMgp | None) -> dict[str, Any]:
+    """What a server says that the kernel acts on for each of its tools; see `governed`."""
+    if said is None or said.version is None:
+        return {}
+    claims = {
+        "trust_level": said.trust_level,
+        "permissions": sorted(said_permissions(said)),
+        "tool_security": "tool_security" in said.sections,
+    }
+    return {name: value for name, value in claims.items() if value}
 
 
 def said_permissions(said: SaidMgp) -> tuple[str, ...]:

@@ -90,7 +90,10 @@ class _Entry:
             raise _NotTaken("it has neither a command nor a url")
         given = self.entry.get("args")
         args = [self._text(str(word)) for word in given] if is_array(given) else []
-        members |= {"command": self._text(command), "args": self.kept.args(self.id, args)}
+        members |= {
+            "command": self.kept.text(self.id, "command", self._text(command)),
+            "args": self.kept.args(self.id, args),
+        }
         if cwd := self.entry.get("cwd"):
             members["cwd"] = self._text(str(cwd))
         return {"env": self.kept.env(self.id, self._texts(("env",), VARIABLE))}

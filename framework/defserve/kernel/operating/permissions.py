@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any, Final, Protocol
 
 from defserve.auth.principals import LOCAL
+from defserve.base.hidden_characters import has_hidden
 from defserve.errors import UsageError
 from defserve.kernel.config.entries import KernelConfig
 from defserve.kernel.governance.governance import Governance
@@ -61,7 +62,7 @@ class PermissionVerbs:
     async def _decide(self, decision: Decision, id: str, permission: str | None, reason: str) -> list[dict[str, Any]]:
         kernel, section = self._kernel, self._kernel.governance.permissions
         kernel.member(id)
-        if len(reason) > LONGEST_REASON or not reason.isprintable():
+        if len(reason) > LONGEST_REASON or has_hidden(reason):
             raise UsageError(
                 f"a reason is a line of at most {LONGEST_REASON} printable characters", fix="write a shorter reason"
             )

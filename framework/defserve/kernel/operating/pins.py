@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, Protocol
 
 from defserve.kernel.governance.governance import Governance
+from defserve.kernel.governance.pins import digest_of_all
 from defserve.kernel.members import Member
 
 
@@ -15,7 +16,7 @@ class PinnedKernel(Protocol):
     governance: Governance
 
     def member(self, id: str) -> Member: ...
-    async def approve(self, id: str, tool: str | None, digest: str) -> list[dict[str, Any]]: ...
+    async def approve(self, id: str, tool: str | None, digest: str, unseen: bool) -> list[dict[str, Any]]: ...
 
 
 class PinVerbs:
@@ -29,19 +30,28 @@ class PinVerbs:
         if id is not None:
             self._kernel.member(id)
         await self._kernel.governance.refresh()
-        return [
-            {
-                "id": one,
-                "tool": held.name,
-                "change": "new" if held.before is None else "changed",
-                "pinned": held.before.digest if held.before is not None else None,
-                "now": held.now.digest,
-                "difference": held.difference(),
-            }
-            for one in ([id] if id is not None else self._kernel.members)
-            for held in self._kernel.governance.pins.held_tools(one)
-        ]
+        rows: list[dict[str, Any]] = []
+        for one in [id] if id is not None else self._kernel.members:
+            held = self._kernel.governance.pins.held_tools(one)
+            all_held = digest_of_all(held)
+            for tool in held:
+                difference = tool.difference()
+                rows.append(
+                    {
+                        "id": one,
+                        "tool": tool.name,
+                        "change": tool.change,
+                        "pinned": tool.before.digest if tool.before is not None else None,
+                        "now": tool.now.digest,
+                        "all": all_held,
+                        "difference": difference.lines,
+                        "left_out": difference.left_out,
+                    }
+                )
+        return rows
 
-    async def accept(self, id: str, tool: str | None = None, digest: str = "") -> list[dict[str, Any]]:
-        """Let held tools be used as they are now: one of them, those of a digest, or all."""
-        return await self._kernel.approve(id, tool, digest)
+    async def accept(
+        self, id: str, tool: str | None = None, digest: str = "", unseen: bool = False
+    ) -> list[dict[str, Any]]:
+        """Let held tools be used as they were shown: those that the digest names. See `Governance.approve`."""
+        return await self._kernel.approve(id, tool, digest, unseen)

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import quote
 
+from defserve.base.hidden_characters import is_plain
 from defserve.errors import BadArguments, Problem, ToolError
 from defserve.openapi.documents.operations import VARIABLE, Operation
 from defserve.openapi.requests.plan import BodyArguments, ParameterArgument, RequestPlan
@@ -180,7 +181,7 @@ def _file(value: Any, argument: str) -> tuple[bytes, str | None, str]:
         raise wrong("expected a file: an object with text, or with base64")
     name, media = value.get("filename"), value.get("content_type")
     for given in (name, media):
-        if isinstance(given, str) and not (given.isprintable() and len(given) <= 200):
+        if isinstance(given, str) and not (is_plain(given) and len(given) <= 200):
             raise wrong("filename and content_type must be short and printable")
     if "text" in value:
         return str(value["text"]).encode("utf-8", "replace"), name, media or "text/plain"

@@ -88,9 +88,7 @@ class RequestPlan:
             own, needed = _of_body(self.body, operation.body)
             properties |= own
             required += needed
-        root: JsonSchema = {"type": "object"}
-        if properties:
-            root["properties"] = properties
+        root: JsonSchema = {"type": "object", "properties": properties}
         if required:
             root["required"] = required
         self.properties = properties

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Callable
 from typing import Any, Final, Literal, TypeAlias
 
+from defserve.binding.arguments.patterns import MAX_PATTERN_LENGTH, NotLinear, pattern_problem
 from defserve.openapi.schemas.texts import OF_FIELD, cleaned
 from defserve.wire.jsonvalue import JsonSchema, as_list, is_array, is_object
 
@@ -142,11 +142,11 @@ _COUNTS: Final = ("multipleOf", "maxLength", "minLength", "maxItems", "minItems"
 
 
 def _is_pattern(value: Any) -> bool:
-    """Whether it is a regular expression here as well: OpenAPI's are those of JavaScript."""
-    try:
-        return isinstance(value, str) and bool(re.compile(value))
-    except (re.error, RecursionError, OverflowError):
+    """Whether it is a regular expression of JavaScript. One that is not enforced here is published all the same."""
+    if not isinstance(value, str) or len(value) > MAX_PATTERN_LENGTH:
         return False
+    problem = pattern_problem(value)
+    return problem is None or isinstance(problem, NotLinear)
 
 
 def _is_number(value: Any) -> bool:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from copy import copy
 from typing import Any, Protocol, runtime_checkable
 
+from defserve.binding.arguments.schema import Arguments
 from defserve.core.call import Call
 from defserve.core.registry import Registry
-from defserve.errors import InvalidParams, MethodNotFound, UsageError
+from defserve.errors import BadArguments, InvalidParams, MethodNotFound, Rejected, UsageError
 from defserve.protocols.mcp.function import FindProvider, Function
 from defserve.protocols.mcp.items import find
 from defserve.protocols.mcp.params import fields, optional_fields, text
@@ -22,14 +24,25 @@ class Completion:
     """A function `(value, …)` that suggests values of one argument.
 
     Besides `value` it may take other arguments of the same prompt or template by name: what the client has
-    filled in so far, or None.
+    filled in so far, validated and judged as its own types say; else its default, or None.
     """
 
     __slots__ = ("function", "takes", "owner")
 
+    kind = "completion"
+
     def __init__(self, function: Function, owner: Any = None) -> None:
         self.function, self.owner = function, owner
-        self.takes = tuple(p.name for p in function.signature.parameters)
+        self.takes = tuple(p.wire_name for p in function.signature.parameters)
+        _let_be_missing(function)
+
+    @property
+    def name(self) -> str:
+        return self.function.signature.name
+
+    @property
+    def where(self) -> str:
+        return self.function.signature.where
 
     @classmethod
     def of(cls, function: Callable[..., Any], *, find_provider: FindProvider, owner: Any = None) -> Completion:
@@ -99,7 +112,11 @@ class Completions:
         if (completion := self.registry.get(f"{target} {name}")) is None:
             return _completion([c for c in _choices(annotations[name]) if c.startswith(value)])
         known = optional_fields(context, "arguments") or {}
-        kwargs = {takes: known.get(takes) for takes in completion.takes} | {"value": value}
+        given = {takes: known[takes] for takes in completion.takes if takes in known} | {"value": value}
+        try:
+            kwargs = completion.function.arguments.validate(given)
+        except (BadArguments, Rejected):
+            return _completion(None)  # a form that is half filled in is no error
         return _completion(await completion.function.run(call, kwargs, call.session.composition.limits.tool))
 
     def _target(self, call: Call, ref: Params) -> tuple[str, Prompt | Resource]:
@@ -114,6 +131,19 @@ class Completions:
                 return resource.uri, resource
             raise InvalidParams(f"Unknown resource template: {uri}", data={"uri": uri})
         raise InvalidParams("Invalid params: ref.type must be ref/prompt or ref/resource")
+
+
+def _let_be_missing(function: Function) -> None:
+    """Give None for what the client has not filled in yet and the function has no default for."""
+    signature = function.signature
+    if not any(p.required and p.name != "value" for p in signature.parameters):
+        return
+    lenient = copy(signature)
+    lenient.parameters = tuple(map(copy, signature.parameters))
+    for parameter in lenient.parameters:
+        if parameter.required and parameter.name != "value":
+            parameter.default, parameter.fills = None, True
+    function.arguments = Arguments.of(lenient)
 
 
 def _completion(found: str | Iterable[Any] | None) -> Params:

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, TypeGuard, cast
+from typing import TYPE_CHECKING, Any, Final, TypeGuard, cast
 
 from pydantic_core import to_json
 
-from defserve.core.profile import TOO_MANY_CALLS, error_object, mask
+from defserve.core.profile import error_object, mask
 from defserve.errors import (
     BadArguments,
     InvalidParams,
+    LimitExceeded,
     NoBackChannel,
     PeerError,
     ProtocolError,
@@ -28,10 +29,17 @@ if TYPE_CHECKING:
 VENDOR = "dev.defserve/"
 ERROR_KEY = VENDOR + "error"
 SOURCE_KEY = VENDOR + "source"
+SERVER_KEY = VENDOR + "server"
+"""In `_meta`: the id of the server behind this one that an item, a content or a question belongs to."""
 
 NO_BACK_CHANNEL = "no_back_channel"
 MISSING_CAPABILITY = -32021
 RESOURCE_NOT_FOUND = -32002
+SPECIFIED_CODES: Final = frozenset((-32020, MISSING_CAPABILITY, -32022))
+"""The codes that MCP defines between -32020 and -32099. Nobody may send another one of this range."""
+_RESERVED: Final = range(-32099, -32019)
+# What servers of ours said before 2026-07-28 reserved it.
+_FORMER_TOO_MANY_CALLS: Final = -32029
 
 
 class UnknownTool(InvalidParams):
@@ -47,6 +55,20 @@ class ResourceNotFound(InvalidParams):
         super().__init__(f"Resource not found: {uri}", data={"uri": uri})
 
 
+def relayable_code(code: int) -> int:
+    """The code under which an error of another server may be sent on."""
+    return INTERNAL_ERROR if code in _RESERVED and code not in SPECIFIED_CODES else code
+
+
+def is_busy_error(code: int, data: object) -> bool:
+    """Whether a server has no room for a call, which did not begin: it is safe to send it again."""
+    if code == _FORMER_TOO_MANY_CALLS:
+        return True
+    if code != INTERNAL_ERROR or not is_object(data) or data.get("error_type") != LimitExceeded.error_type:
+        return False
+    return isinstance(data.get("retry_after_ms"), int)
+
+
 def failure(call: Call, error: BaseException, stateless: bool) -> Params:
     """The rest of the reply to a call that raised."""
     error = ungrouped(error)
@@ -59,7 +81,7 @@ def failure(call: Call, error: BaseException, stateless: bool) -> Params:
     if isinstance(error, ProtocolError):
         return _error(call, error.code, error.message, _symbol(error), error.data)
     if isinstance(error, TooManyCalls):
-        return _error(call, TOO_MANY_CALLS, error.message, error.error_type, error.data)
+        return _error(call, INTERNAL_ERROR, error.message, error.error_type, error.data)
     if call.method == "tools/call":
         return {"result": tool_failure(call, error)}
     if isinstance(error, BadArguments):

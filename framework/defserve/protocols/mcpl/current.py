@@ -25,6 +25,13 @@ class HookRun:
     running = True
 
 
+class DangerousTool:
+    """Says of a call that it is one of a dangerous tool, whatever the tool makes it read meanwhile.
+
+    The subject of a call changes while a tool reads a resource. That its tool is dangerous does not.
+    """
+
+
 # The call that this code runs for.
 CURRENT: ContextVar[Call | None] = ContextVar("defserve_call", default=None)
 

@@ -21,7 +21,7 @@ from defserve.protocols.mcp.function import FindProvider
 from defserve.protocols.mcp.lifecycle import handshake_only
 from defserve.protocols.mcp.trace import trace_id
 from defserve.protocols.mcpl import updates
-from defserve.protocols.mcpl.current import CURRENT, call_of_notification
+from defserve.protocols.mcpl.current import CURRENT, DangerousTool, call_of_notification
 from defserve.protocols.mcpl.errors import CapabilityDenied, LiveRefusal
 from defserve.protocols.mcpl.feature import DeclareTool, InboxBinding, binding_of
 from defserve.protocols.mcpl.feature_sets import FeatureSet
@@ -312,6 +312,8 @@ class MCPL(Extension):
 
     def _admit(self, call: Call, item: Any) -> None:
         CURRENT.set(call)
+        if item.is_dangerous:
+            call.local(DangerousTool)
         if (binding := binding_of(item)) is not None:
             binding.feature_set.require(call)
 

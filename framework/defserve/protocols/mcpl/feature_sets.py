@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final, Literal, TypedDict, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Literal, TypedDict, TypeVar, overload
 
 from defserve.errors import UsageError
 from defserve.protocols.mcpl.feature import DeclareTool, Feature, FeatureBinding, decorator
@@ -27,8 +27,6 @@ if TYPE_CHECKING:
 
 F = TypeVar("F", bound=Callable[..., Any])
 M = TypeVar("M")
-
-EVERY_POSITION: Final[Sequence[Position]] = ("system", "before_user", "after_user")
 
 
 class FeatureSet(Feature):
@@ -170,7 +168,7 @@ class FeatureSet(Feature):
     # used with options: @memory.before_inference(timeout=2)
     @overload
     def before_inference(
-        self, /, *, timeout: float | None = None, positions: Sequence[Position] = EVERY_POSITION, observe: bool = True
+        self, /, *, timeout: float | None = None, positions: Sequence[Position] | None = None, observe: bool = True
     ) -> Callable[[F], F]: ...
     def before_inference(
         self,
@@ -178,18 +176,22 @@ class FeatureSet(Feature):
         /,
         *,
         timeout: float | None = None,
-        positions: Sequence[Position] = EVERY_POSITION,
+        positions: Sequence[Position] | None = None,
         observe: bool = True,
     ) -> Any:
         """Add text for the model to read before it answers: `(turn: Turn)` returns text, `Injection`s or None.
 
         A hook that fails, or takes longer than `timeout` seconds (`Limits.hook`), adds nothing. `positions` are those
-        that the hook uses, and with `observe=False` it does not read what the user wrote: a host of 0.5 that does not
-        grant what the hook needs switches the set off. Returns the function.
+        that the hook uses; what names no position goes to the first. Without them a hook asks for what hosts of 0.5
+        usually grant, beside the user's message; hosts of 0.4 take every position, and a text goes to `system`. With
+        `observe=False` the hook does not read what the user wrote. A host of 0.5 that does not grant what the hook
+        needs switches the set off. Returns the function.
         """
         from defserve.protocols.mcpl.hooks.hook import HookOptions
 
-        options = HookOptions(timeout=timeout, positions=tuple(positions), observe=observe)
+        options = HookOptions(
+            timeout=timeout, positions=tuple(positions) if positions is not None else None, observe=observe
+        )
         return self._sections.need_hooks().declare_before(self, function, options)
 
     # used bare: @memory.after_inference

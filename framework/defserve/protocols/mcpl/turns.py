@@ -174,25 +174,27 @@ class InferenceEnd:
 class Injection:
     """Text for the model to read (§10.4).
 
-    `namespace` is by default the first segment of the feature set's name.
+    Without a `position` it goes to the first that its hook declares. If the hook declares none, that is `system` with
+    hosts of 0.4 and `before_user` with hosts of 0.5, which usually deny `system`. `namespace` is by default the first
+    segment of the feature set's name.
     """
 
     content: Sendable
-    position: Position = "system"
+    position: Position | None = None
     namespace: str | None = None
     metadata: Mapping[str, Any] | None = None
 
     def __post_init__(self) -> None:
-        if self.position not in POSITIONS:
+        if self.position is not None and self.position not in POSITIONS:
             raise UsageError(
                 f"Injection(position={self.position!r}) is not possible", fix="use system, before_user or after_user"
             )
 
-    def wire(self, namespace: str) -> Params:
-        """The injection for the wire (§10.4). `namespace` is used if the injection has none."""
+    def wire(self, namespace: str, position: str = "system") -> Params:
+        """The injection for the wire (§10.4). `namespace` and `position`, as on the wire, are for one that has none."""
         described: Params = {
             "namespace": self.namespace or namespace,
-            "position": POSITIONS[self.position],
+            "position": POSITIONS[self.position] if self.position is not None else position,
             "content": blocks(self.content),
         }
         if self.metadata:

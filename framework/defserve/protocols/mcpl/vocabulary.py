@@ -18,6 +18,9 @@ OBSERVE: Final = f"{BEFORE}.observe"
 # The position of an injection, as the wire has it → the path that permits it.
 INJECT: Final[Mapping[str, str]] = {name: f"{BEFORE}.inject.{name}" for name in ("system", "beforeUser", "afterUser")}
 
+# What hosts of 0.5 grant a server only if their user says so. A set that uses it is off at all other hosts.
+DENIED_BY_DEFAULT: Final = frozenset({INJECT["system"]})
+
 # What a feature set does → how 0.4 names it, and how 0.5 does. A set declares what it does in these words.
 USES: Final[Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]]] = {
     "pushEvents": (("pushEvents",), ("pushEvents",)),
@@ -131,6 +134,15 @@ V05: Final = Vocabulary(
     manifest=True,
     can_enable=False,
 )
+
+
+def find_denied(uses: Iterable[str]) -> list[str]:
+    """What a set with these `uses` lacks at a host of 0.5 with its default settings. Then the host switches it off."""
+    found = [*uses]
+    return [path for path in V05.spelled(found) if path in DENIED_BY_DEFAULT] + [
+        use for use in found if use in V05.lost
+    ]
+
 
 _VERSION: Final = re.compile(r"0\.(\d+)")
 _DIGITS: Final = 9

@@ -21,6 +21,8 @@ NAME = "mgp"
 VERSION = "0.3.0"
 EXTENSION_ID = "dev.cloto/mgp"
 SECURITY_KEY = VENDOR + "security"
+CONFIRMED_KEY = VENDOR + "confirmed"
+"""In the `_meta` of a call: a person has confirmed it in front of the client. Worth as much as the client's word."""
 
 # Every extension name, old or new, and the sections that it switches on.
 SECTIONS: Mapping[str, frozenset[str]] = {
@@ -110,3 +112,7 @@ def _log(text: str) -> None:
     import logging
 
     logging.getLogger("defserve").warning(text)
+
+
+class PersonalYes:
+    """Belongs to a call that a person has confirmed here."""

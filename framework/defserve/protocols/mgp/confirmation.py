@@ -3,6 +3,7 @@
 | peer | `auto` | `always` | `never` |
 |---|---|---|---|
 | local or authenticated, speaks MGP security | passes: the client confirms | asked, or refused | passes |
+| the same, and says that a person has confirmed this call | passes, audited | asked, or refused | passes |
 | local or authenticated, can be asked | asked | asked | passes |
 | local or authenticated, cannot be asked | passes, audited: it is assumed to have asked its user | refused | passes |
 | inside another call, which is all that its client sees | asked, or refused | asked, or refused | passes |
@@ -17,7 +18,8 @@ from defserve.auth.authority import REMEDY, is_stranger
 from defserve.core.call import Call
 from defserve.errors import Refused
 from defserve.protocols.mcp.authorization.authorization import identity
-from defserve.protocols.mgp.agreed import sections
+from defserve.protocols.mgp.agreed import CONFIRMED_KEY, PersonalYes, sections
+from defserve.wire.jsonvalue import is_object
 
 if TYPE_CHECKING:
     from defserve.protocols.mcp.tools.tools import Tool
@@ -53,9 +55,14 @@ async def confirmed(
         )
     if policy == "auto" and "tool_security" in sections(call):
         return
+    meta = call.params.get("_meta")
+    if policy == "auto" and is_object(meta) and meta.get(CONFIRMED_KEY) is True:
+        audit.report(call, "dev.defserve.confirmed_in_front", tool=tool.name, details={"by": "the client's user"})
+        return
     if client_requests.can(call, "elicitation"):
         if not await client_requests.confirm(call, question(tool, arguments), key=f"confirm:{tool.name}"):
             raise NotConfirmed(f"{tool.name} was not confirmed: the user said no; do not call it again unasked")
+        call.local(PersonalYes)
         return
     if policy == "always":
         raise NotConfirmed(
@@ -65,7 +72,8 @@ async def confirmed(
 
 
 def question(tool: Tool, arguments: dict[str, Any]) -> str:
-    """What a person is asked: the tool and its arguments on lines of their own. Arguments with secret names are masked.
+    """What a person is asked, in our own words: the tool by its listed name, the server that it belongs to, and its
+    arguments on lines of their own. Arguments with secret names are masked. A title would be the tool's own words.
 
     A text that looks like a secret is shown: else `token='…'` around it would hide what is going to be done.
     """
@@ -80,7 +88,8 @@ def question(tool: Tool, arguments: dict[str, Any]) -> str:
     lines = (
         f"  {name}: {value if isinstance(value, str) else _shortened(str(value))}" for name, value in shown.items()
     )
-    return "\n".join([f"Run {tool.options.title or tool.name}?", *lines])
+    whose = f" of server {tool.server_id!r}" if tool.server_id is not None else ""
+    return "\n".join([f"Run {tool.name}{whose}?", *lines])
 
 
 def _shortened(text: str) -> str:

@@ -114,6 +114,8 @@ class MGP(Extension):
         self.share_events: Callable[[MgpEvent], bool] | None = None
         """Sends an event to all processes; False if it cannot."""
         self.hides = options.access is not None
+        self.log_name: Callable[[], str] | None = None
+        """The name of this server's audit log in a store."""
         if options.access is not None:
             from defserve.protocols.mgp.access.access import AccessSection
 
@@ -162,7 +164,8 @@ class MGP(Extension):
     def audit(self) -> AuditTrail:
         from defserve.protocols.mgp.audit.trail import AuditTrail
 
-        return AuditTrail(self.options.audit, self.server_id, self._call_listeners)
+        log_name = self.log_name() if self.log_name is not None else None
+        return AuditTrail(self.options.audit, self.server_id, self._call_listeners, log_name)
 
     def _call_listeners(self) -> EventSection | None:
         return self._events if self._events is not None and self._events.watches_calls else None
@@ -308,7 +311,13 @@ class MGP(Extension):
                 await run_sync(trail.settle)
 
     def declared(self, item: Any) -> None:
-        if item.kind != "tool" or not (item.options.security or sys.modules.keys() & _DECLARING):
+        is_tool = item.kind == "tool"
+        if not (sys.modules.keys() & _DECLARING or (is_tool and item.options.security)):
+            return
+        if not is_tool:
+            from defserve.protocols.mgp.security.guarded_types import find_guards
+
+            find_guards(item)
             return
         from defserve.protocols.mgp.security.tool_security import ToolSecurity
 

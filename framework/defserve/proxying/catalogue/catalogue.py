@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Collection, Hashable, Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from defserve.base.hidden_characters import is_plain
 from defserve.core.registry import Registry
 from defserve.errors import PeerError, UsageError
 from defserve.host.fields import Json
@@ -16,11 +17,11 @@ from defserve.protocols.mcp.items import Item
 from defserve.protocols.mcp.prefixes import Prefix
 from defserve.protocols.mcp.tools.tools import TAGS_KEY
 from defserve.protocols.mcp.transforms.transform import Transform, tags_in
-from defserve.proxying.catalogue.descriptions import readable
 from defserve.proxying.catalogue.items import Relays, RemotePrompt, RemoteResource, RemoteSkill, RemoteTool
 from defserve.proxying.catalogue.listing import KINDS, read_list
-from defserve.proxying.catalogue.names import LONGEST, ToolChoice, outer_name, problem_of
+from defserve.proxying.catalogue.names import LONGEST, ToolChoice, outer_name, problem_of, tool_name_problem
 from defserve.proxying.catalogue.templates import template_of
+from defserve.proxying.descriptions import find_hidden_name, readable
 
 if TYPE_CHECKING:
     from defserve.proxying.conversations.channel import Channel
@@ -35,6 +36,9 @@ AT_ONCE: Final = 50
 """Items that are made before others have their turn."""
 TAGS_KEYS: Final = (TAGS_KEY, "fastmcp", "_fastmcp")
 """Where servers list the tags of a tool in its `_meta`."""
+
+DECLARED_AGAIN: Final = ("tools", "prompts", "templates", "skills")
+"""Resources are many, and nothing is said of them."""
 
 log = logging.getLogger("defserve.proxying")
 
@@ -94,7 +98,7 @@ class BackendCatalogue:
             made: dict[str, dict[str, Any]] = {}
             for kind, read in zip(kinds, lists, strict=True):
                 if isinstance(read, list):
-                    made[kind] = await self._made(kind, read)
+                    made[kind] = await self._made(kind, read, is_private=channel.front is not None)
             if strict:
                 self._refuse_clashes(made)
             key = channel.front.key if channel.front is not None else None
@@ -147,23 +151,28 @@ class BackendCatalogue:
             registry.touch()
 
     def declare_again(self) -> None:
-        """What this server says of the tools has changed: have each declared once more, as if it were new."""
+        """What this server says of the items has changed: have each declared once more, as if it were new."""
         self._declarations += 1
-        made: dict[str, Any] = {}
-        for name, item in self._shown["tools"].items():
-            if (problem := self._make("tools", name, item.raw, made)) is not None:
-                self._warn([f"tool {name!r} is left out: {problem}"])
-        self._show("tools", made)
+        for kind in DECLARED_AGAIN:
+            made: dict[str, Any] = {}
+            for name, item in self._shown[kind].items():
+                if (problem := self._make(kind, name, item.raw, made)) is not None:
+                    self._warn([f"{kind[:-1]} {name!r} is left out: {problem}"])
+            self._show(kind, made)
 
     # -- items -------------------------------------------------------------------------------------------
 
-    async def _made(self, kind: str, listed: list[Json]) -> dict[str, Any]:
-        """Items of what is listed. A long list is made in pieces: others must not wait for all of it."""
+    async def _made(self, kind: str, listed: list[Json], *, is_private: bool = False) -> dict[str, Any]:
+        """Items of what is listed. A long list is made in pieces: others must not wait for all of it.
+
+        The list of one front's conversation `is_private`. What all are shown is not made again for it: the backend may
+        describe it otherwise there, and nobody would be shown that.
+        """
         clean = self._backend.secrets.clean(listed)
         while True:
             began, made, problems = self._declarations, dict[str, Any](), list[str]()
             for first in range(0, len(clean), AT_ONCE):
-                self._make_all(kind, clean[first : first + AT_ONCE], made, problems)
+                self._make_all(kind, clean[first : first + AT_ONCE], made, problems, is_private)
                 await asyncio.sleep(0)
             # Else what was said of the tools has changed meanwhile, and those made before do not know it.
             if began == self._declarations:
@@ -177,23 +186,28 @@ class BackendCatalogue:
         self._warn(problems)
         return made
 
-    def _make_all(self, kind: str, listed: list[Json], made: dict[str, Any], problems: list[str]) -> None:
+    def _make_all(
+        self, kind: str, listed: list[Json], made: dict[str, Any], problems: list[str], is_private: bool
+    ) -> None:
         shown = self._shown[kind]
         for raw in map(readable, listed):
             name = raw.get(KINDS[kind].key)
             if kind == "tools" and isinstance(name, str) and not self._takes(name, raw):
                 continue
             problem = problem_of(name) if kind in ("tools", "prompts") else _uri_problem(name)
+            problem = problem or find_hidden_name(raw)
             if problem is None:
                 outer = self._outer(kind, str(name))
-                if outer in made:
+                if kind == "tools" and (problem := tool_name_problem(outer)) is not None:
+                    pass
+                elif outer in made:
                     problem = "it is listed twice"
-                elif outer in shown and shown[outer].raw == raw:
+                elif outer in shown and (is_private or shown[outer].raw == raw):
                     made[outer] = shown[outer]
                 else:
                     problem = self._make(kind, outer, raw, made)
             if problem is not None:
-                problems.append(f"{kind[:-1]} {str(name)[:100]!r} is left out: {problem}")
+                problems.append(f"{kind[:-1]} {str(name)[:100]!a} is left out: {problem}")
 
     def _takes(self, name: str, raw: Json) -> bool:
         transform = self._transform
@@ -331,7 +345,7 @@ def is_reserved(name: str) -> bool:
 def _uri_problem(uri: Any) -> str | None:
     if not isinstance(uri, str) or ":" not in uri:
         return "it has no URI"
-    return None if uri.isprintable() and len(uri) <= 8 * 1024 else "its URI is too long, or cannot be shown"
+    return None if is_plain(uri) and len(uri) <= 8 * 1024 else "its URI is too long, or cannot be shown"
 
 
 def _late(error: BaseException) -> str:

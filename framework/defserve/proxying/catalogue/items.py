@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Hashable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
+from defserve.binding.arguments.compact import with_properties
 from defserve.binding.arguments.schema import Arguments
 from defserve.binding.docs import Docs
 from defserve.binding.packers import pack_any
@@ -15,8 +16,8 @@ from defserve.errors import InvalidParams, UsageError
 from defserve.host.fields import Json, object_of, text_of
 from defserve.limits import Limits
 from defserve.protocols.mcp.apps.facet import APPS, FOR_VIEWS
-from defserve.protocols.mcp.apps.offer import SCHEME
-from defserve.protocols.mcp.failures import RESOURCE_NOT_FOUND, VENDOR, ResourceNotFound, missing_in
+from defserve.protocols.mcp.apps.offer import SCHEME, offers_apps
+from defserve.protocols.mcp.failures import RESOURCE_NOT_FOUND, SERVER_KEY, VENDOR, ResourceNotFound, missing_in
 from defserve.protocols.mcp.function import Function
 from defserve.protocols.mcp.items import ANSWER_PARAMS, Item, read_answers
 from defserve.protocols.mcp.lifecycle import Dialect, dialect_cache_hints, dialect_of
@@ -182,6 +183,8 @@ class RemoteTool(OfBackend, Tool):
         described = {**_known(self.raw, dialect), "name": self.name}
         if isinstance(self.function.arguments, TransformedArguments):
             described["inputSchema"] = self.function.arguments.schema
+        if is_object(listed := described.get("inputSchema")):
+            described["inputSchema"] = with_properties(listed)
         if self.options.description:
             described["description"] = self.options.description
         described.pop("execution", None)  # whether it is a task there is nothing that a client here can ask for
@@ -280,7 +283,16 @@ class RemoteResource(OfBackend, Resource):
         if not is_array(found.get("contents")):
             raise malformed(self.backend.id, "contents")
         hints = dialect_cache_hints(dialect)
-        return {**hints, **shaped(uris.in_contents(found, prefix), dialect)}
+        told = shaped(uris.in_contents(found, prefix), dialect)
+        if call.terms.offer is not None and offers_apps(call.terms.offer.capabilities):
+            told = {**told, "contents": [self._named(content) for content in told["contents"]]}
+        return {**hints, **told}
+
+    def _named(self, content: Any) -> Any:
+        """A content that says whose it is, for a host of views. What it says itself does not count."""
+        if not is_object(content):
+            return content
+        return {**content, "_meta": {**object_of(content.get("_meta")), SERVER_KEY: self.backend.id}}
 
     async def complete(self, call: Call, params: Json) -> Json:
         """`CompleteResult` for one of its variables."""

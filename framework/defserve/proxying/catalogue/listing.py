@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Mapping
 from typing import Final, NamedTuple
 
 from defserve.errors import PeerError
 from defserve.host.fields import Json, object_of
+from defserve.host.older.lacking import lacks_method
 from defserve.protocols.mcp.skills.skills import EXTENSION as SKILLS
 from defserve.protocols.mgp.agreed import SECURITY_KEY, undeclared
 from defserve.proxying.conversations.channel import Channel
 from defserve.wire.codec import encode
 from defserve.wire.jsonvalue import is_array, is_object
-from defserve.wire.messages import METHOD_NOT_FOUND
+
+log = logging.getLogger("defserve.proxying")
 
 LIST_SECONDS: Final = 10.0
 MOST_ITEMS: Final = 10_000
@@ -62,9 +65,10 @@ async def read_list(channel: Channel, kind: ListKind) -> list[Json]:
             try:
                 page = await channel.request(kind.method, params, LIST_SECONDS)
             except PeerError as error:
-                if error.code == METHOD_NOT_FOUND and not items:
-                    return []
-                raise
+                if items or not lacks_method(error):
+                    raise
+                log.info("a backend does not know %s, which belongs to what it offers: %s", kind.method, error.message)
+                return []
             found = page.get(kind.member)
             items += [item for item in found if is_object(item)] if is_array(found) else []
             size += len(encode(found))

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from hashlib import sha256
 from typing import Any, Final
 
+from defserve.base.hidden_characters import is_plain
 from defserve.errors import UsageError
 from defserve.protocols.mcp.prefixes import Prefix
 
 LONGEST: Final = 64
 """Several model APIs take no longer names."""
 HASH: Final = 6
+ALPHABET: Final = re.compile(r"[A-Za-z0-9_./-]+")
+"""What MCP lets the names of tools be made of; `/` by its older versions."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,4 +65,11 @@ def problem_of(name: Any) -> str | None:
         return "it has no name"
     if len(name) > 4 * LONGEST:
         return f"its name is longer than {4 * LONGEST} characters"
-    return None if name.isprintable() else "its name has unprintable characters"
+    return None if is_plain(name) else "its name has characters that cannot be seen"
+
+
+def tool_name_problem(name: str) -> str | None:
+    """Why a tool cannot be listed by this name. MCP's alphabet has no letters that look like others."""
+    if ALPHABET.fullmatch(name) is not None:
+        return None
+    return "its name may hold only ASCII letters, digits and _ - . / (rename it with `rename`)"

@@ -18,6 +18,7 @@ from defserve.protocols.mcp.apps.offer import OFFER
 from defserve.protocols.mcp.reporting import RANK
 from defserve.proxying.conversations.fronts import Front, is_confirmation
 from defserve.proxying.conversations.updates import Updates
+from defserve.proxying.descriptions import with_asker
 from defserve.version import VERSION
 from defserve.wire.codec import encode
 from defserve.wire.messages import Encoded
@@ -81,6 +82,7 @@ class BackendExchange(Follower, Protocol):
 class ChannelOwner(Protocol):
     """What a channel tells the backend it belongs to."""
 
+    id: str
     secrets: Secrets
 
     @property
@@ -268,7 +270,8 @@ class Channel:
 
     async def _ask_last(self, request: Request) -> Any:
         if not self.exchanges and self.front is not None and self.front.session is not None:
-            return await _ask_session(self.front, request)
+            params = with_asker(self._owner.id, request.method, self._owner.secrets.clean(request.params))
+            return await _ask_session(self.front, request.method, params)
         if not self.exchanges:
             # Some servers ask as soon as they are opened. The call that opened them comes in a moment.
             began = self._began = self._began or asyncio.Event()
@@ -338,9 +341,9 @@ async def _quietly(work: Coroutine[Any, Any, Any]) -> None:
         await work
 
 
-async def _ask_session(front: Front, request: Request) -> Any:
+async def _ask_session(front: Front, method: str, params: Json) -> Any:
     assert front.session is not None
     try:
-        return await front.session.request(request.method, request.params, identity=front.caller)
+        return await front.session.request(method, params, identity=front.caller)
     except PeerError as error:
         raise ProtocolError(error.message, code=error.code, data=error.data) from None

@@ -15,7 +15,7 @@ from defserve.protocols.mcp.lifecycle import (
     Dialect,
 )
 from defserve.protocols.mgp.agreed import EXTENSION_ID
-from defserve.wire.jsonvalue import is_object
+from defserve.proxying.boundary import clean_result
 
 OURS: Final = frozenset({VERSION_KEY, CAPABILITIES_KEY, CLIENT_KEY, LOG_LEVEL_KEY})
 """Members of `_meta` that concern the front's leg alone."""
@@ -34,10 +34,13 @@ def passed_meta(meta: Any) -> Json:
 
 
 def shaped(result: Json, dialect: Dialect) -> Json:
-    """A result without what concerns the backend's leg, or what the front's version does not know."""
+    """A result without what concerns the backend's leg, what only we may say, or what the front's version does not
+    know.
+    """
+    clean_result(result)
     if "_meta" in result:
         meta = result["_meta"]
-        if not is_object(meta) or (meta.pop(SERVER_KEY, None) and not meta):
+        if meta.pop(SERVER_KEY, None) and not meta:
             del result["_meta"]
     if not dialect.stateless:
         if not STATELESS_ONLY.isdisjoint(result):

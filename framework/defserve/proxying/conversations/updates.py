@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 from defserve.base.background import BackgroundTasks
 from defserve.errors import PeerError, PeerGone
 from defserve.host.listening import News, NewsFilter, NewsStream, SubscribedNews
-from defserve.wire.messages import METHOD_NOT_FOUND
+from defserve.host.older.lacking import lacks_method
 
 if TYPE_CHECKING:
     from defserve.proxying.conversations.channel import Channel
@@ -102,7 +102,7 @@ class Updates:
             if isinstance(error, PeerGone):
                 raise
             # Many servers have no such method. What they offer is then read again only when they are opened.
-            self._is_deaf = error.code == METHOD_NOT_FOUND
+            self._is_deaf = lacks_method(error)
             log.debug("a backend does not tell of changes: %s", error.message)
         if old is not None:
             await old.close()

@@ -54,7 +54,9 @@ _FOR_WEBSOCKETS = tuple(
         "send_receive_event_to_app handle_parser_exception"
     ).split()
 )
-_SET_FOR_WEBSOCKETS = tuple("transport handshake_complete close_sent read_paused writable conn queue".split())
+_SET_FOR_WEBSOCKETS = tuple(
+    "transport handshake_complete close_sent read_paused writable conn queue client connections".split()
+)
 
 FAST = "HttpToolsProtocol"
 
@@ -115,7 +117,8 @@ def install(config: Any, limits: Limits) -> Fit:
     elif not fit.deadlines:
         config.http_protocol_class = type(f"Timed{http.__name__}", (_bounds(http), http), shared)
     if websocket is not None and not fit.websockets:
-        config.ws_protocol_class = type(f"Patient{websocket.__name__}", (PatientWebSocket, websocket), {})
+        kinds = (PatientWebSocket, websocket)
+        config.ws_protocol_class = type(f"Patient{websocket.__name__}", kinds, {"crowd": shared["crowd"]})
     return fit
 
 

@@ -7,10 +7,11 @@ import time
 from collections.abc import MutableMapping
 from typing import Any, cast
 
+from defserve.runner.fastpath.crowding import OpenConnections
 from defserve.runner.fastpath.deadlines import StallGuard
 from defserve.transports.websocket.fragments import FRAGMENTS, SMALL, TOO_MANY
 
-CLOSING = 2.0  # how long a client may take to answer a close; until then it keeps its place
+CLOSING = 2.0  # how long a client may take to answer a close; it keeps its place unless others need it
 PIECE = 8 * 1024  # 1365 empty frames, which take about ten milliseconds
 CONTROL_FRAMES = 256  # pings and pongs in a second; a client needs one in many seconds
 
@@ -34,6 +35,10 @@ class PatientWebSocket(StallGuard):
     read_paused: bool
     writable: asyncio.Event
     close_timeout: float
+    connections: set[Any]
+    client: tuple[str, int] | None
+    crowd: OpenConnections
+    is_idle = True  # in the crowd there are only those that wait for the answer to a close
     _small_fragments = 0
     _control_frames = 0
     _counted_since = 0.0
@@ -46,7 +51,9 @@ class PatientWebSocket(StallGuard):
         self._rest = b""
 
     def connection_lost(self, exc: Exception | None) -> None:
+        self.connections.add(self)  # uvicorn removes it, but it was removed already if it gave way
         super().connection_lost(exc)
+        self.crowd.discard(self._address, self)
         self._rest = b""
         if self._turn is not None:
             self._turn.cancel()
@@ -181,6 +188,8 @@ class PatientWebSocket(StallGuard):
             # uvicorn writes these by itself, and older versions would send them twice.
             message = {**message, "headers": [each for each in message["headers"] if each[0] not in _WRITTEN]}
         await cast(Any, super()).send(message)
+        if message["type"] == "websocket.close" and self.close_sent and not self.transport.is_closing():
+            self.crowd.add(self._address, self)
         if message["type"] in _TO_READ_ON:
             self._read_on()
         elif message["type"] == "websocket.http.response.body" and not message.get("more_body"):
@@ -190,3 +199,7 @@ class PatientWebSocket(StallGuard):
     def shutdown(self) -> None:
         if not self.handshake_complete or self.close_sent:
             cast(Any, super()).shutdown()
+
+    @property
+    def _address(self) -> str:
+        return self.client[0] if self.client is not None else ""

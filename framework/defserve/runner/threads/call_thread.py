@@ -6,11 +6,12 @@ import asyncio
 import threading
 from collections.abc import Callable, Coroutine
 from contextvars import ContextVar, Token, copy_context
+from functools import partial
 from queue import Empty, SimpleQueue
 from typing import Any, TypeVar
 
 from defserve.runner.threads.outcome import finish
-from defserve.runner.threads.pool import PoolJob, WorkerPool, run_afterwards
+from defserve.runner.threads.pool import PoolJob, WorkerPool, run_afterwards, run_in
 
 T = TypeVar("T")
 
@@ -99,6 +100,7 @@ class CallThread:
         finally:
             for variable, value in job.changed:
                 variable.set(value)
+            del job  # the traceback of its error refers to this frame: a circle
 
     async def clean_up(self, function: Callable[[], None]) -> None:
         """Run a function in the thread, even if the call was cancelled."""
@@ -138,15 +140,13 @@ class CallThread:
                 return self._jobs.get()
 
     def _run(self, job: ThreadJob) -> None:
-        result, error, self._running = None, None, job
-        try:
-            if job.vital or not job.given_up:
-                result = self._context.run(self._with_variables, job)
-        except BaseException as raised:  # SystemExit and the like end the call, never the server
-            error = raised
+        outcome, self._running = (None, None), job
+        if job.vital or not job.given_up:
+            outcome = run_in(self._context, partial(self._with_variables, job))
         self._running = None
         run_afterwards()
-        self._pool.post(lambda: job.finish(result, error))
+        self._pool.post(partial(job.finish, *outcome))
+        del job, outcome  # the traceback of an error refers to this frame, too
 
     def _with_variables(self, job: ThreadJob) -> Any:
         """Run a job with its caller's context variables, and note those that it changes."""
@@ -161,6 +161,7 @@ class CallThread:
         finally:
             now = copy_context().items()
             job.changed = [(variable, value) for variable, value in now if before.get(variable, _UNSET) is not value]
+            del job  # as in `run`
 
     def _run_here(self, function: Callable[[], T]) -> T:
         self._stop_if_given_up()

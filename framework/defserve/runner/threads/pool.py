@@ -15,6 +15,7 @@ from collections import deque
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from contextvars import Context, copy_context
+from functools import partial
 from typing import Any, TypeAlias
 
 IDLE_SECONDS = 30.0
@@ -49,12 +50,16 @@ def run_afterwards() -> None:
 
 
 class PoolJob:
-    """One blocking function on its way through the pool."""
+    """One blocking function on its way through the pool.
 
-    __slots__ = ("function", "finished", "context", "running", "abandoned")
+    Who waits for it refers to it, and its `work` refers back. So `work` is dropped as soon as it is not needed: what a
+    call has brought must not wait for the garbage collector.
+    """
+
+    __slots__ = ("work", "running", "abandoned")
 
     def __init__(self, function: Callable[[], Any], finished: Finished, context: Context) -> None:
-        self.function, self.finished, self.context = function, finished, context
+        self.work: tuple[Callable[[], Any], Finished, Context] | None = (function, finished, context)
         self.running = self.abandoned = False
 
 
@@ -89,6 +94,8 @@ class WorkerPool:
             if job.running:
                 self._abandoned += 1
                 self._call()
+            else:
+                job.work = None
 
     @contextmanager
     def parked(self) -> Generator[None]:
@@ -195,22 +202,32 @@ class WorkerPool:
 
     def _run(self, job: PoolJob, call_lock: threading.Lock) -> PoolJob | None:
         """Run a job, and take the next one."""
-        result, error, begins = None, None, job.running
-        if begins:
-            try:
-                result = job.context.run(job.function)
-            except BaseException as raised:  # SystemExit and the like end the call, never the server
-                error = raised
+        work, job.work, outcome = job.work, None, None
+        if work is not None:
+            function, finished, context = work
+            outcome = partial(finished, *run_in(context, function))
+            del function, finished, context
             run_afterwards()
         with self._lock:
-            job.running = False
-            if begins and job.abandoned:
+            if job.running and job.abandoned:
                 self._abandoned -= 1
+            job.running = False
             # Idle before anybody hears of the outcome: the next job needs no other thread.
             following = self._take(call_lock)
-        if begins:
-            self.post(lambda: job.finished(result, error))
+        if outcome is not None:
+            self.post(outcome)
+        del work, outcome  # the traceback of an error refers to this frame, too
         return following
+
+
+def run_in(context: Context, function: Callable[[], Any]) -> tuple[Any, BaseException | None]:
+    """The result of a function, or its error. No variable leads to the error: its traceback refers to them."""
+    try:
+        return context.run(function), None
+    except BaseException as raised:  # SystemExit and the like end the call, never the server
+        return None, raised
+    finally:
+        del context, function
 
 
 def _nothing() -> None:

@@ -2,5 +2,5 @@
 
 It needs only JSON, so it works for any server that answers `tools/list`. Every example is valid under its schema.
 
-May import: `protocols.mcp.tools.tools`.
+May import: `binding.arguments.explicit`, `binding.arguments.patterns`, `protocols.mcp.tools.tools`.
 """

@@ -43,13 +43,12 @@ def examples(schema: Mapping[str, Any]) -> list[Any]:
 
     The schema's own examples come first. Every example is valid under the schema, formats included.
     """
-    from jsonschema import Draft202012Validator as Draft
+    from defserve.binding.arguments.explicit import find_errors
 
-    validator = Draft(dict(schema), format_checker=Draft.FORMAT_CHECKER)
     found: list[Any] = []
     for candidate in _candidates(schema):
         try:
-            fits = candidate not in found and validator.is_valid(candidate)  # pyright: ignore[reportUnknownMemberType]
+            fits = candidate not in found and not find_errors(candidate, dict(schema), 1, with_formats=True)
         except Exception:
             continue  # a schema that cannot be followed, such as a reference to nowhere, has no examples
         if fits:

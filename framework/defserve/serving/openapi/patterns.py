@@ -7,6 +7,8 @@ from collections.abc import Callable, Iterator
 from importlib import import_module
 from typing import Any, Final
 
+from defserve.binding.arguments.patterns import search_pattern
+
 # The standard library's own parser of patterns, which has no public name.
 kinds: Final[Any] = import_module("re._constants")
 parser: Final[Any] = import_module("re._parser")
@@ -26,9 +28,9 @@ def matching(pattern: str, at_least: int = 0) -> str:
         tree: Any = parser.parse(pattern)
         for repeats in range(min(at_least, MOST) + 1):
             text = _all(tree, repeats)
-            if len(text) >= at_least and re.search(pattern, text):
+            if len(text) >= at_least and search_pattern(pattern, text):
                 return text
-    except (re.error, RecursionError, KeyError, StopIteration) as error:
+    except (re.error, RecursionError, OverflowError, KeyError, StopIteration, ValueError) as error:
         raise Unmatched(pattern) from error
     raise Unmatched(pattern)
 

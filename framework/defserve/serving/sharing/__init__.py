@@ -4,5 +4,6 @@ Each file connects one feature to the link. A feature that nobody shares knows n
 counts, keeps or passes on for all processes, and the field is None.
 
 May import: `auth`, `core`, `protocols.mcp`, `protocols.mcpl.extension`, `protocols.mgp.access.policy`,
-`protocols.mgp.events`, `protocols.mgp.extension`, `stores.shared`, `stores.store`, `transports.http`, `wire`.
+`protocols.mgp.events`, `protocols.mgp.extension`, `stores.identity`, `stores.shared`, `stores.store`,
+`transports.http`, `wire`.
 """

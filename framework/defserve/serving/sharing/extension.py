@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import AsyncGenerator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import TYPE_CHECKING, Any, cast
@@ -12,6 +13,7 @@ from defserve.protocols.mcp.authorization.authorization import Authorization
 from defserve.protocols.mgp.extension import MGP
 from defserve.serving.sharing.changes import share_changes
 from defserve.serving.sharing.news import SessionNews
+from defserve.stores.identity import VARIABLE as NAMESPACE_VARIABLE
 from defserve.stores.shared.link import SharedLink
 from defserve.stores.shared.rates import SharedRates
 from defserve.transports.http.streamable import Streamable
@@ -19,10 +21,13 @@ from defserve.transports.http.streamable import Streamable
 if TYPE_CHECKING:
     from defserve.protocols.mcp.resources.subscriptions import Subscriptions
     from defserve.protocols.mcpl.extension import MCPL
+    from defserve.stores.identity import ServerIdentity
     from defserve.transports.http.shared.sessions import SharedSessions
 
 
 LIVE = "mcpl"
+
+log = logging.getLogger("defserve")
 
 
 class Sharing(Extension):
@@ -30,8 +35,8 @@ class Sharing(Extension):
 
     name = "sharing"
 
-    def __init__(self, address: str) -> None:
-        self.link, self._is_used = SharedLink(address), False
+    def __init__(self, address: str, identity: ServerIdentity) -> None:
+        self.link, self._identity, self._is_used = SharedLink(address, identity), identity, False
 
     def follow(self, composition: Composition, subscriptions: Subscriptions, endpoint: Streamable) -> None:
         """Share the sessions of an endpoint, what they are told, and what extensions count and keep."""
@@ -66,6 +71,12 @@ class Sharing(Extension):
         if not self._is_used:
             yield
             return
+        if self._identity.source == "name":
+            log.warning(
+                "what this server shares through Redis is kept under its name, %s; a second deployment of that name in "
+                "the same Redis needs a namespace of its own: set %s, or Server(namespace=…)",
+                *(self._identity.value, NAMESPACE_VARIABLE),
+            )
         await self.link.start()
         try:
             yield

@@ -72,11 +72,11 @@ def _audit_file(server: SharingServer) -> str:
 
 
 def _kept_in_memory(server: SharingServer) -> Iterator[str]:
-    from defserve.stores.memory import MemoryStore
+    from defserve.stores.memory import is_in_memory
 
     for extension in server.composition.extensions:
-        if extension.name == "tasks" and (server.store is None or isinstance(server.store, MemoryStore)):
+        if extension.name == "tasks" and (server.store is None or is_in_memory(server.store)):
             yield "tasks"
         states: Any = getattr(extension, "declared_states", list)
-        if any(isinstance(state.store, MemoryStore) for state in states()):
+        if any(is_in_memory(state.store) for state in states()):
             yield "state"

@@ -59,17 +59,25 @@ class UnansweredChange(NamedTuple):
 
 
 class StoredAuditLog:
-    """Appends events to the log `name` in the store at `address`; `#NAME` at the end of the address names another one.
+    """Appends events to the log in the store at `address` that `#NAME` at the end of the address names.
 
+    Without that, it is the log `server_log`, which is named after a server, or `audit` for a program that is none.
     Raises UsageError if the store cannot be reached, or the log is not intact: then it is evidence, and must not be
     continued. See `AuditLog` for the key, and for what `append` promises.
     """
 
     def __init__(
-        self, address: str, *, key: bytes | str | None = None, linger: float = LINGER, most_pending: int = MAX_PENDING
+        self,
+        address: str,
+        *,
+        server_log: str | None = None,
+        key: bytes | str | None = None,
+        linger: float = LINGER,
+        most_pending: int = MAX_PENDING,
     ) -> None:
         where, _, name = address.partition("#")
-        self.name = name or NAME
+        self.name = name or server_log or NAME
+        self._may_be_older = not name and server_log is not None
         self._space = AUDIT_LOGS.of(self.name)
         self._keys = AuditKeys(audit_key(make=True) if key is None else key)
         self._store, self._linger, self._most_pending = open_store(where), linger, most_pending
@@ -94,6 +102,9 @@ class StoredAuditLog:
                 f"the audit log {self.name!r} cannot be continued: {bad}",
                 fix="keep it as evidence; for a new log, put #NAME at the end of the address",
             ) from None
+        except UsageError:
+            self._end()
+            raise
         except DefserveError as error:
             self._end()
             raise UsageError(
@@ -165,6 +176,11 @@ class StoredAuditLog:
         found = await self._store.get(self._space, [HEAD, _name(1)])
         self._head = found.get(HEAD)
         head = self._head_of(self._head)
+        if self._may_be_older and not found and await self._store.get(AUDIT_LOGS.of(NAME), [HEAD]):
+            raise UsageError(
+                f"the store has the log {NAME!r}, which is what 0.1.0 called the log of every server",
+                fix=f"to continue that one, put #{NAME} at the end of the address; for a new one, #NAME",
+            )
         if head.seq == 0 and _name(1) in found:
             raise AuditLogBroken("its head is missing, so its end may be cut off")
         if head.seq:

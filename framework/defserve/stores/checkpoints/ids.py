@@ -1,8 +1,12 @@
-"""The id of a checkpoint: unguessable, and bound by a MAC to its owner, its feature set and its content.
+"""The id of a checkpoint: unguessable, and bound by a MAC to its owner, its feature set, its content and its proof.
 
 So a client that returns a content with its id cannot have changed it, and an id is useless to another owner. The MAC
 is over the content in canonical JSON: sorted names, no spaces, whole numbers without a point. That is necessary because
 JSON libraries write the same value in different ways.
+
+A checkpoint is *proved* if the server made its whole line, from the first checkpoint on. The MAC of a proved one has a
+label of its own. All ids of 0.1.0 have the other label: it signed what callers brought like its own, so they prove
+nothing.
 """
 
 from __future__ import annotations
@@ -14,6 +18,7 @@ import re
 from base64 import urlsafe_b64decode, urlsafe_b64encode
 from collections.abc import Callable
 from functools import lru_cache
+from hashlib import sha256
 from json import encoder
 from typing import Any, Final
 
@@ -27,7 +32,10 @@ RANDOM: Final = 15
 _DRAWN: Final = 256
 _MAC: Final = 18
 _ID: Final = re.compile(r"chk_[A-Za-z0-9_-]{44}")
-_LABEL: Final = b"defserve checkpoint v1"
+_LABELS: Final = {False: b"defserve checkpoint v1", True: b"defserve checkpoint v2 proved"}
+"""Is it proved → what the MAC begins with."""
+
+DIGEST_PREFIX: Final = "dig_"
 
 _MAYBE_WHOLE: Final = re.compile(r"[0-9]\.0(?![0-9])|[0-9]e\+")
 
@@ -58,11 +66,13 @@ def canonical(value: Any) -> bytes:
         raise ValueError(f"not a JSON value: {error}") from None
 
 
-def make_id(key: bytes, principal: str, feature_set: str, content: bytes, random: bytes) -> str:
+def make_id(
+    key: bytes, principal: str, feature_set: str, content: bytes, random: bytes, *, is_proved: bool = False
+) -> str:
     """The id of a new checkpoint. `content` is its canonical JSON, or empty if it has none; `random` is fresh."""
     if len(key) < MIN_KEY or len(random) != RANDOM:
         raise UsageError(f"a checkpoint id needs a key of at least {MIN_KEY} bytes and {RANDOM} random bytes")
-    return PREFIX + urlsafe_b64encode(random + _mac(key, random, principal, feature_set, content)).decode()
+    return PREFIX + urlsafe_b64encode(random + _mac(key, random, principal, feature_set, content, is_proved)).decode()
 
 
 class FreshRandom:
@@ -95,17 +105,26 @@ def is_id(text: str) -> bool:
     return _ID.fullmatch(text) is not None
 
 
-def verify_id(key: bytes, id: str, principal: str, feature_set: str, content: bytes) -> bool:
-    """Whether this id was made with this key for exactly this owner, feature set and content."""
+def digest_name(content: bytes) -> str:
+    """The name under which a tree keeps the id of its latest proved checkpoint with this content. No id of its own."""
+    return DIGEST_PREFIX + urlsafe_b64encode(sha256(content).digest()).decode().rstrip("=")
+
+
+def verify_id(
+    key: bytes, id: str, principal: str, feature_set: str, content: bytes, *, is_proved: bool = False
+) -> bool:
+    """Whether this id was made with this key for exactly this owner, feature set, content and proof."""
     if not is_id(id):
         return False
     raw = urlsafe_b64decode(id.removeprefix(PREFIX))
-    return hmac.compare_digest(raw[RANDOM:], _mac(key, raw[:RANDOM], principal, feature_set, content))
+    return hmac.compare_digest(raw[RANDOM:], _mac(key, raw[:RANDOM], principal, feature_set, content, is_proved))
 
 
-def _mac(key: bytes, random: bytes, principal: str, feature_set: str, content: bytes) -> bytes:
+def _mac(key: bytes, random: bytes, principal: str, feature_set: str, content: bytes, is_proved: bool) -> bytes:
     # Each part has its length before it, so that no two lists of parts have the same bytes.
-    said = b"".join((_framed(_LABEL), _framed(random), _owner_bytes(principal, feature_set), _framed(content)))
+    said = b"".join(
+        (_framed(_LABELS[is_proved]), _framed(random), _owner_bytes(principal, feature_set), _framed(content))
+    )
     # `hmac.digest` takes three times as long, and lets another thread run: see `FreshRandom`.
     return hmac.new(key, said, "sha256").digest()[:_MAC]
 

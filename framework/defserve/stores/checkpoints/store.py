@@ -20,7 +20,7 @@ from defserve.errors import LimitExceeded, Refused
 from defserve.stores.checkpoints.cache import CheckpointCache
 from defserve.stores.checkpoints.contents import CheckpointContent, CheckpointDraft, ContentTooDeep, draft
 from defserve.stores.checkpoints.diffs import Op, diff
-from defserve.stores.checkpoints.ids import FreshRandom, is_id, make_id, verify_id
+from defserve.stores.checkpoints.ids import DIGEST_PREFIX, FreshRandom, digest_name, is_id, make_id, verify_id
 from defserve.stores.checkpoints.patches import MAX_BYTES, MAX_DEPTH, is_shorter
 from defserve.stores.checkpoints.tree import (
     Checkpoint,
@@ -75,7 +75,8 @@ OPAQUE: Final = _Opaque()
 class HeldCheckpoint(NamedTuple):
     """The checkpoint that a call starts from; empty in a tree that has none yet.
 
-    `verified` is false for a content whose origin was not proved.
+    `verified` is false if content that a caller brought is part of its line, or may be. Every checkpoint that is made
+    below it inherits that.
     """
 
     key: TreeKey
@@ -93,6 +94,11 @@ class HeldCheckpoint(NamedTuple):
     def checkpoint(self) -> Checkpoint | None:
         """The checkpoint in the tree; None if it is not kept there."""
         return self.record.checkpoint if self.record is not None else None
+
+    @property
+    def is_head(self) -> bool:
+        """Whether a checkpoint is held that was the head when it was read."""
+        return self.parent is not None and self.parent == self.tree.head
 
     def content(self) -> Any:
         """A copy of the content; None if there is none."""
@@ -120,19 +126,23 @@ class Commit(NamedTuple):
 
 
 class CheckpointStore:
-    """The trees in a store. Ids are made with `secret`: give the same secret to all who share the store."""
+    """The trees in a store. Ids are made with `secret`: give the same secret to all who share the store.
+
+    `old_secret` is what 0.1.0 made ids with (`secret.OLD_KEY`). It recognizes ids that prove nothing.
+    """
 
     def __init__(
         self,
         store: Store,
         *,
         secret: bytes,
+        old_secret: bytes | None = None,
         retention: Retention | None = None,
         max_bytes: int = MAX_BYTES,
         max_depth: int = MAX_DEPTH,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        self._store, self._secret, self._clock = store, secret, clock
+        self._store, self._secret, self._old_secret, self._clock = store, secret, old_secret, clock
         self.retention = retention or Retention()
         self._max_bytes, self._max_depth = max_bytes, max_depth
         self._known, self._random = CheckpointCache(CACHED), FreshRandom()
@@ -149,23 +159,35 @@ class CheckpointStore:
             return HeldCheckpoint(key, tree, seen=seen)
         found = self._known.find(key, tree, id) if at is None else None
         record, before = found or await self._find(key, tree, id)
-        return HeldCheckpoint(key, tree, id, before=before, record=record, seen=seen)
+        return HeldCheckpoint(key, tree, id, record.checkpoint.proved, before=before, record=record, seen=seen)
+
+    async def find_proved(self, key: TreeKey, content: bytes) -> HeldCheckpoint | None:
+        """The latest proved checkpoint of a tree with this content in canonical form, if it is retained."""
+        name = digest_name(content)
+        if (id := (await self._store.get(key.space, [name])).get(name)) is None:
+            return None
+        try:
+            held = await self.hold(key, id.decode())
+        except CheckpointGone:
+            return None
+        return held if held.verified and held.before is not None and held.before.encoded == content else None
 
     async def adopt(self, key: TreeKey, content: Any, *, checkpoint: str | None = None) -> HeldCheckpoint:
         """Start from a content that comes from elsewhere, and the checkpoint that it claims to be.
 
-        The checkpoint may have been pruned. Raises StateTampered if the two do not belong together for this owner, and
-        LimitExceeded. Without a checkpoint its origin is not proved: it is not `verified` and has no parent.
+        The checkpoint may have been pruned: its id says whether it is proved. Raises StateTampered if the two do not
+        belong together for this owner, and LimitExceeded. Without a checkpoint it is not `verified` and has no parent.
         """
         seen, tree = await self._load(key)
         known = self._known.find(key, tree, checkpoint) if checkpoint is not None else None
         before = self._draft(content, known[1] if known is not None else None).content
         if checkpoint is None:
             return HeldCheckpoint(key, tree, verified=False, before=before, seen=seen)
-        if not verify_id(self._secret, checkpoint, key.owner, key.feature_set, before.encoded):
+        proved = self._is_made(key, checkpoint, before.encoded, is_proved=True)
+        if not (proved or self._is_made(key, checkpoint, before.encoded, is_proved=False)):
             raise StateTampered(checkpoint)
         record = await self._record(key, checkpoint)
-        return HeldCheckpoint(key, tree, checkpoint, before=before, record=record, seen=seen)
+        return HeldCheckpoint(key, tree, checkpoint, proved, before=before, record=record, seen=seen)
 
     def draft(self, held: HeldCheckpoint, content: Any) -> CheckpointDraft:
         """What a commit would store for a JSON value, or for the text of one in bytes. No I/O.
@@ -174,9 +196,12 @@ class CheckpointStore:
         """
         return self._draft(content, held.before)
 
-    async def commit(self, held: HeldCheckpoint, content: Any = OPAQUE, *, branch: bool = False) -> Commit:
-        """Make a new checkpoint of `content` below the one that is held, and make it the head.
+    async def commit(
+        self, held: HeldCheckpoint, content: Any = OPAQUE, *, branch: bool = False, moves_head: bool = True
+    ) -> Commit:
+        """Make a new checkpoint of `content` below the one that is held, and make it the head if it `moves_head`.
 
+        It is proved if what is held is verified.
         The content is a draft, a JSON value, or the text of one in bytes; it is not changed. Returns when it is stored.
         Raises HeadMoved if the held checkpoint is not the head, unless it may `branch` off, and LimitExceeded or
         ValueError for a content that cannot be stored. A commit that raises leaves nothing behind, with one exception:
@@ -190,12 +215,17 @@ class CheckpointStore:
             else self.draft(held, content)
         )
         key, encoded = held.key, made.content.encoded if made is not None else b""
-        id = make_id(self._secret, key.owner, key.feature_set, encoded, self._random.take())
+        proved, random = held.verified, self._random.take()
+        id = make_id(self._secret, key.owner, key.feature_set, encoded, random, is_proved=proved)
+        found_by = {digest_name(encoded): id.encode()} if proved and made is not None else {}
         for _ in range(ATTEMPTS):
             if not branch and held.parent != held.tree.head:
                 raise HeadMoved(held.tree.head)
             record, tree = self._next(held, id, made)
-            change = StoreChange(key.space, put={TREE: tree.encode(), id: record.encode()}, expect={TREE: held.seen})
+            if not moves_head:
+                tree = tree._replace(head=held.tree.head)
+            put = {TREE: tree.encode(), id: record.encode(), **found_by}
+            change = StoreChange(key.space, put=put, expect={TREE: held.seen})
             # A store that lost its connection may repeat a change, and then find its own first attempt.
             if await self._store.change(change) or await self._record(key, id) is not None:
                 self._known.move(key, tree, record, made.content if made is not None else None)
@@ -250,7 +280,7 @@ class CheckpointStore:
 
     async def checkpoints(self, key: TreeKey) -> list[Checkpoint]:
         """All checkpoints that can be asked for, the oldest first. Reads the whole tree."""
-        tree, records = await self._scan(key)
+        tree, records, _ = await self._scan(key)
         now = self._clock()
         found = (record.checkpoint for record in records.values())
         return sorted((at for at in found if self.retention.holds(at, tree, now)), key=lambda at: at.number)
@@ -269,13 +299,15 @@ class CheckpointStore:
         """Drop the checkpoints that are not retained, and return their number. Nothing else changes for callers."""
         for _ in range(ATTEMPTS):
             seen, tree = await self._load(key)
-            _, records = await self._scan(key)
+            _, records, digests = await self._scan(key)
             todo = prune(records, tree, retention or self.retention, self._clock())
             if not todo.drop:
                 return 0
             after = tree._replace(kept=tree.kept - len(todo.drop), epoch=tree.epoch + 1)
             put = {TREE: after.encode(), **{record.id: record.encode() for record in todo.rewrite}}
-            if await self._store.change(StoreChange(key.space, put=put, drop=todo.drop, expect={TREE: seen})):
+            dropped = frozenset(todo.drop)
+            drop = [*todo.drop, *(name for name, id in digests.items() if id in dropped)]
+            if await self._store.change(StoreChange(key.space, put=put, drop=drop, expect={TREE: seen})):
                 return len(todo.drop)
         raise _contended()
 
@@ -300,14 +332,19 @@ class CheckpointStore:
     async def verify(self, key: TreeKey) -> list[str]:
         """The problems of a tree, a line each: lost or unreadable checkpoints, contents that do not match their ids."""
         try:
-            tree, records = await self._scan(key)
+            tree, records, _ = await self._scan(key)
         except StoreCorrupt as corrupt:
             return [corrupt.message]
         return problems(records, tree) or [
             f"{id} was not made with this secret for this content"
             for id, record in records.items()
-            if not verify_id(self._secret, id, key.owner, key.feature_set, _encoded_of(record, records))
+            if not self._is_made(key, id, _encoded_of(record, records), is_proved=record.checkpoint.proved)
         ]
+
+    def _is_made(self, key: TreeKey, id: str, content: bytes, *, is_proved: bool) -> bool:
+        # Who has the old secret could prove whatever he likes at every server that had it: it proves nothing.
+        keys = (self._secret,) if is_proved or self._old_secret is None else (self._secret, self._old_secret)
+        return any(verify_id(secret, id, key.owner, key.feature_set, content, is_proved=is_proved) for secret in keys)
 
     def _draft(self, content: Any, before: CheckpointContent | None) -> CheckpointDraft:
         try:
@@ -323,7 +360,7 @@ class CheckpointStore:
     ) -> tuple[CheckpointRecord, CheckpointTree]:
         tree, parent = held.tree, held.checkpoint
         depth = parent.depth + 1 if parent is not None else 0
-        at = Checkpoint(id, held.parent, depth, tree.last + 1, self._clock(), made is None)
+        at = Checkpoint(id, held.parent, depth, tree.last + 1, self._clock(), made is None, held.verified)
         epoch = tree.epoch if held.seen is not None else int.from_bytes(os.urandom(4))
         return next_record(at, made, held.record), CheckpointTree(id, tree.last + 1, tree.kept + 1, epoch)
 
@@ -373,10 +410,16 @@ class CheckpointStore:
             missing = lost
         raise StoreCorrupt(f"the content of the checkpoint {id} cannot be found")
 
-    async def _scan(self, key: TreeKey) -> tuple[CheckpointTree, dict[str, CheckpointRecord]]:
+    async def _scan(self, key: TreeKey) -> tuple[CheckpointTree, dict[str, CheckpointRecord], dict[str, str]]:
+        """A tree, its records by their ids, and the ids by the names of the digests that lead to them."""
         _, tree = await self._load(key)
-        entries = {name: data async for name, data in self._store.scan(key.space) if name != TREE}
-        return tree, {name: CheckpointRecord.decode(name, data) for name, data in entries.items()}
+        records, digests = dict[str, CheckpointRecord](), dict[str, str]()
+        async for name, data in self._store.scan(key.space):
+            if name.startswith(DIGEST_PREFIX):
+                digests[name] = data.decode(errors="replace")
+            elif name != TREE:
+                records[name] = CheckpointRecord.decode(name, data)
+        return tree, records, digests
 
 
 def _content_of(record: CheckpointRecord, records: dict[str, CheckpointRecord]) -> CheckpointContent | None:

@@ -64,7 +64,8 @@ def _space(key: TreeKey) -> Space:
 class Checkpoint(NamedTuple):
     """A state at some time. `number` counts the checkpoints of a tree, `depth` is the distance from the root.
 
-    `parent` may have been pruned.
+    `parent` may have been pruned. `proved`: the server made the whole line that leads here, from its first checkpoint
+    on; no content that a caller brought is part of it.
     """
 
     id: str
@@ -73,6 +74,7 @@ class Checkpoint(NamedTuple):
     number: int
     time: float
     opaque: bool = False
+    proved: bool = False
 
 
 class CheckpointTree(NamedTuple):
@@ -121,9 +123,13 @@ class CheckpointRecord(NamedTuple):
         return self._replace(form="snapshot", chain=(), body=content)
 
     def encode(self) -> bytes:
-        _, parent, depth, number, time, _ = self.checkpoint
-        head = {"parent": parent, "depth": depth, "number": number, "time": time, "form": self.form}
-        return b"%b\n%b" % (to_json({**head, "chain": self.chain} if self.chain else head), self.body)
+        _, parent, depth, number, time, _, proved = self.checkpoint
+        head: dict[str, Any] = {"parent": parent, "depth": depth, "number": number, "time": time, "form": self.form}
+        if self.chain:
+            head["chain"] = self.chain
+        if proved:  # what says nothing is not proved, as everything that 0.1.0 kept
+            head["proved"] = True
+        return b"%b\n%b" % (to_json(head), self.body)
 
     @classmethod
     def decode(cls, id: str, data: bytes) -> CheckpointRecord:
@@ -133,8 +139,9 @@ class CheckpointRecord(NamedTuple):
             said = from_json(head)
             form: Form = said["form"]
             at = Checkpoint(
-                id, said["parent"], int(said["depth"]), int(said["number"]), float(said["time"]), form == "opaque"
-            )
+                id, said["parent"], int(said["depth"]), int(said["number"]), float(said["time"]), form == "opaque",
+                said.get("proved") is True,
+            )  # fmt: skip
             return cls(at, form, tuple(said.get("chain", ())), body)
         except (ValueError, TypeError, KeyError, AttributeError):
             raise StoreCorrupt(f"the checkpoint {id} in the store cannot be read") from None

@@ -10,5 +10,5 @@ what others send it while its connection is broken. News goes to all workers. Wh
 
 The scripts of this room make their keys from a prefix, so a Redis Cluster does not fit.
 
-May import: `stores.redis_address`, `stores.store`.
+May import: `stores.identity`, `stores.redis_address`, `stores.store`.
 """

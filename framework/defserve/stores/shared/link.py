@@ -11,6 +11,7 @@ from contextlib import suppress
 from typing import Any, Final, TypeAlias, cast
 
 from defserve.errors import Refused
+from defserve.stores.identity import ServerIdentity
 from defserve.stores.redis_address import RedisAddress
 from defserve.stores.shared.delivery import Delivery
 from defserve.stores.shared.positions import START, fields_of, is_gone, newest
@@ -37,15 +38,17 @@ log = logging.getLogger("defserve")
 
 
 class SharedLink:
-    """This process's connections to the Redis of its group. `worker` is its name there; each `start` makes a new one.
+    """This process's connections to the Redis of its group: the processes of the server `identity`.
+
+    `worker` is its name there; each `start` makes a new one.
 
     `is_up` says whether news and mail arrive. While it is False, what is known of sessions may be out of date.
     `up_since` is when `is_up` last changed, in monotonic seconds.
     """
 
-    def __init__(self, address: str) -> None:
+    def __init__(self, address: str, identity: ServerIdentity) -> None:
         self._address = RedisAddress(address.replace("redis+unix:", "unix:", 1))
-        self._prefix = f"{self._address.prefix}shared:"
+        self._prefix = f"{identity.make_prefix(self._address.prefix)}shared:"
         self.worker = ""
         self.is_up, self.up_since = False, 0.0
         self._receivers: dict[str, list[Receiver]] = {}

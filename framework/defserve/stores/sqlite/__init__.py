@@ -3,5 +3,5 @@
 An acknowledged change has been synced to the disk. Several processes on one machine may share a file. Once a change is
 acknowledged to one of them, none of them reads an older value.
 
-May import: `stores.store`, `stores.formats`.
+May import: `stores.formats`, `stores.spaces`, `stores.store`.
 """

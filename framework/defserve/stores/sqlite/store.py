@@ -21,7 +21,8 @@ from threading import RLock
 from typing import Any, Final
 
 from defserve.errors import Refused, UsageError
-from defserve.stores.formats import newer_format
+from defserve.stores.formats import NAMES_NO_SERVER, newer_format
+from defserve.stores.spaces import LASTING, SpaceFamily
 from defserve.stores.sqlite.cache import TALLY_SUFFIX, Place, SqliteCache
 from defserve.stores.sqlite.entries import LIVE, Lookup, apply_changes, find, lasting, values
 from defserve.stores.sqlite.worker import WorkerThread
@@ -55,10 +56,14 @@ MIGRATIONS: Final = (
     ALTER TABLE made_anew RENAME TO entries;
     CREATE INDEX expiring ON entries (expires) WHERE expires IS NOT NULL;
     """,
+    # From here on spaces name their server. What does not, and lasts, is not upgraded by itself: see `adopting`.
+    "",
 )
 """Each script upgrades a file to the next format. `user_version` counts the scripts that were run. That is the format
 of the file: of its schema and of the values in it."""
 
+NAMED: Final = 3
+"""The first format in which spaces name their server."""
 BUSY: Final = 5.0
 PAGE: Final = 256
 
@@ -336,22 +341,41 @@ def _make_private(path: Path) -> None:
 def _prepare(connection: sqlite3.Connection) -> None:
     """Set up a connection, and bring the file to the format of this version.
 
-    Raises StoreUnavailable, with the file untouched, if it belongs to another program or a later version.
+    Raises StoreUnavailable, with the file untouched, if it belongs to another program or a later version, or if 0.1.0
+    wrote something that lasts: it does not say which server that belongs to.
     """
     connection.execute("PRAGMA synchronous = FULL")
     connection.execute("BEGIN")  # so that another process cannot set the file up between two of our looks at it
     found = _format(connection)
+    _refuse_unnamed(connection, found)
     connection.execute("COMMIT")
     if found == len(MIGRATIONS):
         return
     _use_wal(connection)
     connection.execute("BEGIN IMMEDIATE")
-    # Another process may have migrated it meanwhile.
-    for statement in ";".join(MIGRATIONS[_format(connection) :]).split(";"):
+    found = _format(connection)  # another process may have migrated it meanwhile
+    _refuse_unnamed(connection, found)
+    migrate(connection, found)
+    connection.execute("COMMIT")
+
+
+def migrate(connection: sqlite3.Connection, found: int) -> None:
+    """Bring a file of the format `found` to that of this version, within the caller's transaction."""
+    for statement in ";".join(MIGRATIONS[found:]).split(";"):
         connection.execute(statement)
     connection.execute(f"PRAGMA application_id = {APPLICATION}")
     connection.execute(f"PRAGMA user_version = {len(MIGRATIONS)}")
-    connection.execute("COMMIT")
+
+
+def _refuse_unnamed(connection: sqlite3.Connection, found: int) -> None:
+    """Raises StoreUnavailable if a file of an earlier format has a value that lasts and names no server."""
+    if not 0 < found < NAMED:
+        return
+    for name in LASTING:
+        size = len(name) if isinstance(name, SpaceFamily) else -1
+        sql = f"SELECT 1 FROM entries WHERE {'space' if size < 0 else f'substr(space, 1, {size})'} = ? LIMIT 1"
+        if connection.execute(sql, (name,)).fetchone() is not None:
+            raise StoreUnavailable(NAMES_NO_SERVER)
 
 
 def _format(connection: sqlite3.Connection) -> int:

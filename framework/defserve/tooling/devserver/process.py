@@ -35,6 +35,8 @@ class ServerProcess:
             sys.executable,
             # Without bytecode: Python would use the old one after an edit in the same second that keeps the size.
             "-B",
+            # Without the current folder: it is an author's, and the child adds it where it may not shadow libraries.
+            "-P",
             "-m",
             "defserve.tooling.devserver.child.main",
             replace(plan, report=str(report)).written(),

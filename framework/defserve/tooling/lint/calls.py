@@ -26,13 +26,10 @@ def problems(tools: Iterable[Mapping[str, Any]], name: str, arguments: Mapping[s
 
 
 def _broken(schema: Mapping[str, Any], arguments: Mapping[str, Any]) -> list[str]:
-    from itertools import islice
+    from defserve.binding.arguments.explicit import find_errors
 
-    from jsonschema import Draft202012Validator as Draft
-
-    validator = Draft(dict(schema), format_checker=Draft.FORMAT_CHECKER)
     try:
-        errors: list[Any] = list(islice(validator.iter_errors(dict(arguments)), MOST))  # pyright: ignore
+        errors = find_errors(dict(arguments), dict(schema), MOST, with_formats=True)
     except Exception as error:
         return [f"its schema cannot be used: {error}"]
     return [f"{_path(error.absolute_path)}{error.message}" for error in errors]

@@ -86,10 +86,14 @@ class Definition:
 
 @dataclass(frozen=True, slots=True)
 class FeatureSetUse:
-    """A feature set, and whether anything was declared on it."""
+    """A feature set, and whether anything was declared on it.
+
+    `denied` is what MCPL hosts of 0.5 do not grant it by default. If there is any, they switch the set off.
+    """
 
     name: str
     declares: bool
+    denied: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,6 +28,11 @@ ORDERS: Final = (
     ),
 )
 
+FIX_DENIED: Final = (
+    "inject beside the user's message (leave positions= out), or move what needs more to a feature set of its own, so "
+    "that the rest stays on"
+)
+
 SAFE: Final = 2**53
 # The last word of a field's name, if it holds numbers of other services that are often past 2^53.
 IDS: Final = frozenset({"id", "ids", "snowflake", "snowflakes", "nanoseconds", "ns"})
@@ -47,6 +52,17 @@ def injected_orders(found: Definitions) -> Iterator[LintFinding]:
                     f"injects a text that {what}: “{phrase}”",
                     "state facts and say where they come from; the host's instructions are not yours to change",
                 )
+
+
+def denied_sets(found: Definitions) -> Iterator[LintFinding]:
+    for one in found.feature_sets:
+        if one.denied:
+            yield LintFinding(
+                f"feature set {one.name!r}",
+                "",
+                f"is off at MCPL hosts of 0.5 with their default settings, which do not grant {', '.join(one.denied)}",
+                FIX_DENIED,
+            )
 
 
 def _order_in(text: str) -> tuple[str, str]:

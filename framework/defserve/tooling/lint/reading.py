@@ -9,6 +9,7 @@ from typing import Any
 from defserve.protocols.mcp.apps.view import AppView
 from defserve.protocols.mcp.items import Item
 from defserve.protocols.mcp.skills.skill import SkillManifest
+from defserve.protocols.mcpl.vocabulary import find_denied
 from defserve.protocols.mgp.agreed import tool_security
 from defserve.protocols.mgp.security.guarded_types import guards_of
 from defserve.server.server import Server
@@ -91,7 +92,7 @@ def _live(mcpl: Any) -> dict[str, Any]:
     """What a server that acts on its own has declared."""
     hooks = mcpl.sections.hooks
     return {
-        "feature_sets": tuple(FeatureSetUse(one.name, one.declares) for one in mcpl.sets),
+        "feature_sets": tuple(FeatureSetUse(one.name, one.declares, tuple(find_denied(one.uses))) for one in mcpl.sets),
         "hooks": tuple(_hook(hook) for hook in (hooks.injecting if hooks is not None else ())),
         "states": tuple(
             StateSchema(states.name, states.model, states.values.schema(), states.chooses_integers)

@@ -37,6 +37,9 @@ RULES: Final[dict[str, LintRule]] = {
     "prompt-injection": LintRule("error", "a text that gives the model orders", texts.injections),
     "similar-tools": LintRule("warning", "two tools that a model could mix up", texts.similar),
     "invalid-schema": LintRule("error", "a schema that is not valid, or has references to nothing", schemas.invalid),
+    "unenforced-pattern": LintRule(
+        "warning", "an imported pattern that cannot be matched in linear time", schemas.unenforced
+    ),
     "deep-schema": LintRule("warning", f"arguments nested more than {schemas.FLAT} levels deep", schemas.deep),
     "too-many-parameters": LintRule("warning", f"more than {schemas.MANY} arguments", schemas.too_many),
     "token-cost": LintRule("warning", f"a list of tools of more than {schemas.BUDGET} tokens", schemas.costly),
@@ -46,6 +49,9 @@ RULES: Final[dict[str, LintRule]] = {
     "forgotten-await": LintRule("error", "a call on the Context without `await`", awaits.forgotten),
     "needless-await": LintRule("error", "`await` before a call on the Context that gives nothing", awaits.needless),
     "unused-feature-set": LintRule("warning", "a feature set with nothing declared on it", security.unused_sets),
+    "off-by-default": LintRule(
+        "warning", "a feature set that MCPL hosts of 0.5 switch off by default", live.denied_sets
+    ),
     "injected-orders": LintRule("warning", "an injected text that gives the model orders", live.injected_orders),
     "unnamed-origin": LintRule(
         "warning", "a URL in the HTML of a view that its csp does not name", views.unnamed_origins

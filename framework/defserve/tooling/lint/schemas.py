@@ -28,7 +28,8 @@ def _problem(schema: Mapping[str, Any]) -> str | None:
     from jsonschema.exceptions import SchemaError
 
     try:
-        Draft202012Validator.check_schema(dict(schema))
+        # Without formats: patterns are ECMAScript's, and Python's `re` would judge them.
+        Draft202012Validator.check_schema(dict(schema), format_checker=None)  # pyright: ignore
     except SchemaError as error:
         return f"is not valid: {error.message}"
     missing = next((ref for ref in _references(schema, DEEPEST) if _target(schema, ref) is None), None)
@@ -52,6 +53,28 @@ def _target(root: Mapping[str, Any], reference: str) -> Any:
     for step in reference.removeprefix("#").split("/")[1:]:
         found = found.get(step.replace("~1", "/").replace("~0", "~")) if is_mapping(found) else None
     return found
+
+
+def unenforced(found: Definitions) -> Iterator[LintFinding]:
+    """An author's own pattern of this kind was refused when it was declared: these are imported."""
+    from defserve.binding.arguments.compact import walk
+    from defserve.binding.arguments.patterns import pattern_problem
+
+    for tool in found.tools:
+        for pattern in sorted({text for node in walk(dict(tool.schema)) for text in _patterns(node)}):
+            if (problem := pattern_problem(pattern)) is not None:
+                yield about(
+                    tool,
+                    f"has the pattern {pattern[:80]!r}, which {problem.reason}: it is published, but not enforced here",
+                    "leave it if the server behind the tool checks it; else rewrite it without look-around",
+                )
+
+
+def _patterns(schema: Mapping[str, Any]) -> Iterator[str]:
+    if isinstance(pattern := schema.get("pattern"), str):
+        yield pattern
+    if is_mapping(patterns := schema.get("patternProperties")):
+        yield from map(str, patterns)
 
 
 def deep(found: Definitions) -> Iterator[LintFinding]:

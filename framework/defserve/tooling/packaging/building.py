@@ -22,13 +22,13 @@ def build(project: ProjectFolder, out: Path) -> tuple[Path, Path]:
     """Build into the folder `out` and return the wheel and the sdist. Older builds of this project are deleted."""
     command = build_command(project, out)
     out.mkdir(parents=True, exist_ok=True)
-    for old in _built(project, out):
+    for old in find_built(project, out):
         old.unlink()
     done = subprocess.run(command, cwd=project.folder, capture_output=True, text=True, errors="replace")
     if done.returncode:
         tail = "\n".join((done.stdout + done.stderr).strip().splitlines()[-LAST_LINES:])
         raise UsageError(f"building failed: {' '.join(command)}\n{tail}")
-    built = list(_built(project, out))
+    built = list(find_built(project, out))
     wheels, sdists = ([path for path in built if path.name.endswith(end)] for end in ENDINGS)
     if len(wheels) != 1 or len(sdists) != 1:
         raise UsageError(f"{' '.join(command)} made {len(wheels)} wheels and {len(sdists)} sdists in {out}")
@@ -49,11 +49,28 @@ def build_command(project: ProjectFolder, out: Path) -> list[str]:
     raise UsageError("no program to build a wheel is installed", fix=install_command("defserve[dev]"))
 
 
-def _built(project: ProjectFolder, out: Path) -> Iterator[Path]:
+def find_built(project: ProjectFolder, out: Path) -> Iterator[Path]:
     """The wheels and sdists of this project; the folder may hold others."""
     for path in sorted(out.iterdir()):
-        if path.name.endswith(ENDINGS) and normalized(path.name).startswith(f"{normalized(project.name)}-"):
+        if parse_distribution_name(path.name) == normalized(project.name) and path.is_file():
             yield path
+
+
+def parse_distribution_name(file: str) -> str | None:
+    """The name of the project that a wheel or sdist belongs to, as indexes compare it. None: it is neither.
+
+    A name begins like many others: `notes-server-1.0.tar.gz` is no build of `notes`. So the file name is taken apart
+    from its end, as the formats say, and is not compared by its beginning.
+    """
+    if file.endswith(".whl"):
+        parts = file.removesuffix(".whl").split("-")
+        is_wheel = len(parts) == 5 or (len(parts) == 6 and parts[2][:1].isdigit())
+        name, version = parts[:2] if is_wheel else ("", "")
+    elif file.endswith(".tar.gz"):
+        name, _, version = file.removesuffix(".tar.gz").rpartition("-")
+    else:
+        return None
+    return normalized(name) if name and version[:1].isdigit() else None
 
 
 def _has(module: str) -> bool:

@@ -13,7 +13,7 @@ from defserve.transports.outbox import TOO_MANY_CALLS, CompleteReply, OutboundMe
 from defserve.transports.session_provider import BegunCall, SessionProvider, TransportSession, WaitingCall
 from defserve.wire.messages import INVALID_PARAMS, INVALID_REQUEST, METHOD_NOT_FOUND, PARSE_ERROR, Id
 
-# Error code → HTTP status, in the stateless era. Any other error is a 200 with the error inside.
+# Error code, or TOO_MANY_CALLS → HTTP status, in the stateless era. Any other error is a 200 with the error inside.
 STATUS = {
     PARSE_ERROR: 400,
     INVALID_REQUEST: 400,

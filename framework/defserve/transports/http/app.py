@@ -14,6 +14,7 @@ from defserve.auth.failures import FailedTokens
 from defserve.auth.live.bearers import LiveBearers
 from defserve.auth.oauth.well_known import RESOURCE
 from defserve.auth.options import Auth
+from defserve.auth.permissions import READS_METRICS, SCOPES
 from defserve.auth.principals import Principal
 from defserve.auth.site import AuthSite
 from defserve.errors import LimitExceeded
@@ -111,7 +112,7 @@ class HttpApp:
             }
         }
         for path, report in options.reports.items():
-            self._routes[base + path] = {"GET": partial(self._report, report)}
+            self._routes[base + path] = {"GET": partial(self._report_to_holder, report)}
         if options.legacy_sse:
             self._routes[base + STREAM] = {
                 "GET": lambda exchange, scope: self.legacy.get(exchange, self._root(scope)),
@@ -316,6 +317,14 @@ class HttpApp:
         status, word = await probe()
         await exchange.respond(status, word, [(b"cache-control", b"no-store")], plain=True)
 
+    async def _report_to_holder(self, probe: Probe, exchange: Exchange, scope: Scope) -> None:
+        """A report that names every tool, for who has the right to it. A server without `auth` hides none."""
+        who = exchange.principal
+        if self.auth is not None and who.kind == "token" and who.scopes.isdisjoint(READS_METRICS):
+            await self._ask_for_scopes(exchange, (SCOPES["MetricsRead"],))
+            return
+        await self._report(probe, exchange, scope)
+
     def _root(self, scope: Scope) -> str:
         # A mounted app sees the whole path and, in root_path, the part that led to it.
         return "" if self.options.path else scope.get("root_path", "").rstrip("/")
@@ -325,7 +334,10 @@ class HttpApp:
             return self.endpoint
         if not self.options.path and scope.get("endpoint") is self and "app_root_path" not in scope:
             return self.endpoint  # Starlette's Route has compared the whole path; its Mount has not
-        return scope["path"].removeprefix(self._root(scope)).rstrip("/")
+        path: str = scope["path"].removeprefix(self._root(scope))
+        # Clients write the endpoint with a slash at its end. Nothing else has a second spelling: a proxy in front that
+        # denies a path denies what is there.
+        return path[:-1] if path in ("/", f"{self.endpoint}/") else path
 
     def _post(self, exchange: Exchange, scope: Scope) -> Awaitable[None] | None:
         if exchange.prefers_events is not None:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, MutableMapping
+from collections.abc import Awaitable, Callable, Mapping, MutableMapping
 from typing import Any, TypeAlias
 
 from defserve.auth.live.bearers import BearerCredential, LiveBearers
 from defserve.auth.principals import Principal
+from defserve.base.echoes import cut_text
 from defserve.core.stepping import rest
 from defserve.transports.asgi import WHOLE, Header, HeaderList, Receive, RequestHead, Scope, Send, WholeRequest
 from defserve.transports.http import sse_format
@@ -183,12 +184,13 @@ class Exchange(ClientOutbox):
         if names_json(self.headers.get("accept")) or is_json(self.headers.get("content-type")):
             await self.respond(status, self.error(code, text), headers)
         else:
-            await self.respond(status, text.encode(), headers, plain=True)
+            await self.respond(status, cut_text(text).encode(), headers, plain=True)
 
-    def error(self, code: int, text: str, id: Id | None = None) -> bytes:
-        """A JSON-RPC error. Clients do not read one without an id, so an unknown id is null."""
-        data = self.refusal(code, text) if self.refusal is not None else None
-        error = {"code": code, "message": text} | ({"data": data} if data is not None else {})
+    def error(self, code: int, text: str, id: Id | None = None, about: Mapping[str, Any] | None = None) -> bytes:
+        """A JSON-RPC error. Clients do not read one without an id, so an unknown id is null. `about` is in its data."""
+        text = cut_text(text)
+        data = {**((self.refusal(code, text) if self.refusal is not None else None) or {}), **(about or {})}
+        error = {"code": code, "message": text} | ({"data": data} if data else {})
         return encode({"jsonrpc": "2.0", "id": id, "error": error})
 
     async def respond(

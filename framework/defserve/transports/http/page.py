@@ -65,7 +65,7 @@ class PageMount:
     def __init__(self, provider: SessionProvider, rules: PageRules | None, path: str, *, trusted_proxy: bool) -> None:
         self.provider, self.rules, self._trusted_proxy = provider, rules, trusted_proxy
         base = path.rstrip("/").rpartition("/")[0]
-        self.paths = frozenset((base, base + DOCS, *(("",) if path else ())))
+        self.paths = frozenset((base, f"{base}/", base + DOCS, *(("",) if path else ())))
 
     def is_asked(self, exchange: Exchange, scope: Scope) -> bool:
         """Whether a request is that of a browser that wants to show something to a person."""

@@ -11,6 +11,7 @@ from typing import Any, Final
 
 from pydantic_core import from_json
 
+from defserve.base.echoes import MAX_PEER_TEXT, cut_text
 from defserve.transports.asgi import HeaderList, Scope
 from defserve.transports.http.exchange import Exchange
 from defserve.transports.http.headers import is_json
@@ -77,7 +78,7 @@ class RestFailure(Exception):
 
     def __init__(self, kind: str, message: str, detail: Mapping[str, Any] | None = None) -> None:
         super().__init__(message)
-        self.kind, self.message, self.detail = kind, message, dict(detail or {})
+        self.kind, self.message, self.detail = kind, cut_text(message, MAX_PEER_TEXT), dict(detail or {})
 
     @property
     def status(self) -> int:

@@ -17,7 +17,7 @@ from defserve.transports.http.exchange import Exchange
 from defserve.transports.http.headers import accepts
 from defserve.transports.http.session import CREDENTIALS
 from defserve.transports.http.streamable import refuse
-from defserve.transports.outbox import TOO_MANY_CALLS, OutboundMessage
+from defserve.transports.outbox import OutboundMessage
 from defserve.transports.session_provider import SessionProvider, TransportSession
 from defserve.wire.codec import decode
 from defserve.wire.messages import INTERNAL_ERROR, INVALID_REQUEST, Malformed
@@ -142,7 +142,11 @@ class LegacySse:
             await refuse(exchange, 503, INTERNAL_ERROR, text, headers=FULL)
             return None
         if feed.conversation.full:
-            await refuse(exchange, 429, TOO_MANY_CALLS, "Too many calls of this session wait", headers=FULL)
+            text, about = (
+                "Too many calls of this session wait",
+                {"error_type": "limit_exceeded", "retry_after_ms": 1000},
+            )
+            await exchange.respond(429, exchange.error(INTERNAL_ERROR, text, about=about), FULL)
             return None
         return feed
 

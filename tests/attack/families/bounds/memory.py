@@ -10,6 +10,13 @@ from collections.abc import Callable
 from typing import Any
 
 from tests.attack.arena import Kind, Served
+from tests.attack.controls.bounds import (
+    keep_every_address,
+    keep_whole_offers,
+    know_every_head,
+    leave_calls_to_the_collector,
+    watch_anything,
+)
 from tests.attack.speaking.conversation import SocketConversation
 from tests.attack.speaking.http import Wire, head
 from tests.attack.speaking.mcp import (
@@ -25,7 +32,7 @@ from tests.attack.speaking.mcp import (
     tool_call,
     works,
 )  # fmt: skip
-from tests.attack.trial import Family, Trial
+from tests.attack.trial import Control, Family, Trial
 
 FAMILY = Family("memory")
 KB = 1024
@@ -126,7 +133,7 @@ INSIDE: dict[str, Callable[[int], Json]] = {
 
 def offers(trial: Trial) -> None:
     """Sessions opened with large offers and deleted at once."""
-    for name, make in OFFERS.items():
+    for name, make in trial.choose(OFFERS):
         served = trial.arena.serve(Kind())
         served.begin_measuring()
         for n in range(TIMES):
@@ -140,16 +147,16 @@ def offers(trial: Trial) -> None:
 def kept_offers(trial: Trial) -> None:
     """The same, and the sessions stay."""
     served = trial.arena.serve(Kind())
-    for name in ("capabilities", "a client's name"):
+    for name, make in trial.choose({name: OFFERS[name] for name in ("capabilities", "a client's name")}):
         served.begin_measuring()
         for n in range(TIMES):
-            Caller(served.place).post(OFFERS[name](n))
+            Caller(served.place).post(make(TIMES + n))  # no text that the attack before this has sent
         _judge(trial, served, f"sessions that stay, {name}")
         served = trial.arena.serve(Kind(), fresh=True)
 
 
 def alone(trial: Trial) -> None:
-    for name, make in ALONE.items():
+    for name, make in trial.choose(ALONE):
         served = trial.arena.serve(Kind())
         served.begin_measuring()
         for n in range(TIMES):
@@ -161,7 +168,7 @@ def alone(trial: Trial) -> None:
 
 
 def inside(trial: Trial) -> None:
-    for name, make in INSIDE.items():
+    for name, make in trial.choose(INSIDE):
         served = trial.arena.serve(Kind())
         served.begin_measuring()
         caller = Caller(served.place).open({**mgp_offer(SESSION), "experimental": {"mcpl": {"version": "0.4"}}})
@@ -174,7 +181,7 @@ def inside(trial: Trial) -> None:
 
 def over_a_socket(trial: Trial) -> None:
     """The same over one WebSocket, where nothing ends in between."""
-    for name, make in INSIDE.items():
+    for name, make in trial.choose(INSIDE):
         served = trial.arena.serve(Kind())
         served.begin_measuring()
         talk = SocketConversation(Caller(served.place))
@@ -226,23 +233,29 @@ def addresses(trial: Trial) -> None:
             answers = [wire.response(10) for _ in range(50)]
             if not trial.expect(all(answers), "no answer"):
                 break
-    _judge(trial, served, "10,000 addresses")
+    # A kilobyte for each would be too much: they are not known any more.
+    _judge(trial, served, "10,000 addresses", most=10)
 
 
-def _judge(trial: Trial, served: Served, name: str, growth: float | None = None) -> None:
+def _judge(trial: Trial, served: Served, name: str, growth: float | None = None, *, most: float = 40) -> None:
     growth = max(served.growth, growth or 0.0)
-    trial.expect(growth < 40, f"{name}: {growth:.0f} MB more")
+    trial.expect(growth < most, f"{name}: {growth:.0f} MB more")
     trial.expect(not (said := works(Caller(served.place))), f"{name}: an honest caller afterwards: {said}")
-    if growth >= 40:
+    if growth >= most:
         trial.arena.drop(served)
 
 
 # Each part is measured by itself, so that the whole may be more.
 ALL = 100_000.0
-FAMILY.add("offers of sessions that end", offers, growth=ALL)
-FAMILY.add("offers of sessions that stay", kept_offers, growth=ALL)
-FAMILY.add("requests that stand alone", alone, growth=ALL)
-FAMILY.add("in one session", inside, growth=ALL)
-FAMILY.add("over one WebSocket", over_a_socket, growth=ALL)
-FAMILY.add("heads", heads)
-FAMILY.add("addresses", addresses)
+MORE = r"\d+ MB more"
+REMEMBERED = Control(keep_whole_offers, f"^capabilities: {MORE}", "capabilities")
+KEPT = Control(keep_whole_offers, f"capabilities: {MORE}", "capabilities")
+UNCOLLECTED = Control(leave_calls_to_the_collector, f"^arguments: {MORE}", "arguments")
+WATCHED = Control(watch_anything, f"^watched resources: {MORE}", "watched resources")
+FAMILY.add("offers of sessions that end", offers, REMEMBERED, growth=ALL)
+FAMILY.add("offers of sessions that stay", kept_offers, KEPT, growth=ALL)
+FAMILY.add("requests that stand alone", alone, REMEMBERED, UNCOLLECTED, growth=ALL)
+FAMILY.add("in one session", inside, WATCHED, growth=ALL)
+FAMILY.add("over one WebSocket", over_a_socket, WATCHED, growth=ALL)
+FAMILY.add("heads", heads, Control(know_every_head, f"^heads of 14 kB: {MORE}"))
+FAMILY.add("addresses", addresses, Control(keep_every_address, f"^10,000 addresses: {MORE}"))

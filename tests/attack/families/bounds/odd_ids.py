@@ -6,11 +6,12 @@ import sys
 from typing import Any
 
 from tests.attack.arena import SERVERS, Kind
+from tests.attack.controls.bounds import take_any_id
 from tests.attack.families.bounds.pipes import started
 from tests.attack.speaking.conversation import SocketConversation
 from tests.attack.speaking.mcp import Caller, outcome, tool_call
 from tests.attack.speaking.pipe import Pipe
-from tests.attack.trial import Family, Trial
+from tests.attack.trial import Control, Family, Trial
 
 FAMILY = Family("odd ids")
 
@@ -47,7 +48,7 @@ def good_ones(sent: list[Any]) -> list[Any]:
     return [each for one in sent for each in (one, {"jsonrpc": "2.0", "id": "between", "method": "ping"})]
 
 
-@FAMILY.attack("to a server on a pipe")
+@FAMILY.attack("to a server on a pipe", Control(take_any_id, "no answer after|a traceback"))
 def _(trial: Trial) -> None:
     sent = messages()
     with started(trial) as pipe:
@@ -61,7 +62,7 @@ def _(trial: Trial) -> None:
         trial.expect(b"Traceback" not in pipe.complaints, f"a traceback: {pipe.complaints[-300:]!r}")
 
 
-@FAMILY.attack("to a server over WebSocket")
+@FAMILY.attack("to a server over WebSocket", Control(take_any_id, "^after messages|a traceback"))
 def _(trial: Trial) -> None:
     served = trial.arena.serve(Kind())
     sent = messages()
@@ -77,7 +78,7 @@ def _(trial: Trial) -> None:
     trial.expect("Traceback" not in served.new_log, f"a traceback: {served.new_log[-300:]}")
 
 
-@FAMILY.attack("to a server over HTTP")
+@FAMILY.attack("to a server over HTTP", Control(take_any_id, ": 500$|a traceback"))
 def _(trial: Trial) -> None:
     served = trial.arena.serve(Kind())
     inside = Caller(served.place).open()
@@ -89,7 +90,7 @@ def _(trial: Trial) -> None:
     trial.expect("Traceback" not in served.new_log, f"a traceback: {served.new_log[-300:]}")
 
 
-@FAMILY.attack("to our client")
+@FAMILY.attack("to our client", Control(take_any_id, "^list, messages|a traceback"))
 def _(trial: Trial) -> None:
     """A hostile server sends them before each of its replies; `list` and `call` work all the same."""
     hostile = str(SERVERS / "hostile.py")
@@ -106,13 +107,13 @@ def _(trial: Trial) -> None:
             trial.expect("Traceback" not in done.stderr, f"{words[0]}: a traceback: {done.stderr[-300:]}")
 
 
-@FAMILY.attack("to `defserve dev`")
+@FAMILY.attack("to `defserve dev`", Control(take_any_id, "no answer after|a traceback"))
 def _(trial: Trial) -> None:
     """The development server stands between a client and its server, and reads both."""
     folder = trial.arena.folder
     env = {**trial.arena.environment, "ATTACK_MARKS": str(folder / "marks"), "ATTACK_FOLDER": str(folder)}
     sent = messages()
-    with Pipe([sys.executable, "-m", "defserve", "dev", str(SERVERS / "open.py")], env) as pipe:
+    with Pipe([*trial.arena.python, "defserve", "dev", str(SERVERS / "open.py")], env) as pipe:
         pipe.open()
         for at in range(0, len(sent), 200):
             pipe.say(*good_ones(sent[at : at + 200]))

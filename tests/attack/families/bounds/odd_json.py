@@ -6,9 +6,10 @@ import json
 import time
 
 from tests.attack.arena import Kind
+from tests.attack.controls.bounds import fail_at_broken_messages
 from tests.attack.speaking.mcp import STATELESS, Caller, opening, works
 from tests.attack.speaking.websocket import TEXT, WebSocket, frame
-from tests.attack.trial import Family, Trial
+from tests.attack.trial import Control, Family, Trial
 
 FAMILY = Family("odd JSON")
 SECONDS = 3.0
@@ -86,11 +87,11 @@ def shapes() -> dict[str, bytes]:
     return {name: text.encode() for name, text in found.items()}
 
 
-@FAMILY.attack("over HTTP", growth=60)
+@FAMILY.attack("over HTTP", Control(fail_at_broken_messages, ": (500|no answer)", "deep lists"), growth=60)
 def _(trial: Trial) -> None:
     served = trial.arena.serve(Kind(options=("--rest",)))
     inside = Caller(served.place).open()
-    for name, body in {**BODIES, **shapes()}.items():
+    for name, body in trial.choose({**BODIES, **shapes()}):
         for how, caller, headers in (
             ("in a session", inside, {}),
             ("alone", Caller(served.place), {"Mcp-Protocol-Version": STATELESS, "Mcp-Method": "ping"}),
@@ -101,18 +102,18 @@ def _(trial: Trial) -> None:
             trial.expect(answer is not None and answer.status < 600, f"{name}, {how}: no answer")
             trial.expect(answer is None or answer.status != 500, f"{name}, {how}: 500 {answer and answer.text[:100]}")
             trial.expect(spent < SECONDS, f"{name}, {how}: {spent:.1f} s")
-    for name, body in BODIES.items():
+    for name, body in trial.choose(BODIES):
         answer = Caller(served.place).send("POST", body, path="/tools/echo")
         trial.expect(answer is not None and answer.status < 500, f"REST, {name}: {answer and answer.status}")
     trial.expect(not (said := works(Caller(served.place))), f"an honest caller afterwards: {said}")
     trial.expect("Traceback" not in served.new_log, f"the log has a traceback: {served.new_log[-300:]}")
 
 
-@FAMILY.attack("over WebSocket", growth=60)
+@FAMILY.attack("over WebSocket", Control(fail_at_broken_messages, "neither an answer", "deep lists"), growth=60)
 def _(trial: Trial) -> None:
     """Whatever it is, the next message is answered on the same socket; or the socket is closed with a reason."""
     served = trial.arena.serve(Kind())
-    for name, body in {**BODIES, **shapes()}.items():
+    for name, body in trial.choose({**BODIES, **shapes()}):
         with WebSocket(served.place) as socket:
             socket.say(opening())
             socket.hear()
@@ -127,7 +128,7 @@ def _(trial: Trial) -> None:
     trial.expect("Traceback" not in served.new_log, f"the log has a traceback: {served.new_log[-300:]}")
 
 
-@FAMILY.attack("mutations")
+@FAMILY.attack("mutations", Control(fail_at_broken_messages, ": (500|None)$"))
 def _(trial: Trial) -> None:
     """Good messages with bytes changed at random."""
     served = trial.arena.serve(Kind())

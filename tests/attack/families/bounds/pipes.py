@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
-import sys
 import threading
 import time
 
 from tests.attack.arena import SERVERS
+from tests.attack.controls.bounds import (
+    cancel_nothing,
+    end_with_the_input,
+    gather_lines_of_any_length,
+    refuse_the_excess,
+    stop_reading_whatever_waits,
+)
 from tests.attack.speaking.mcp import message, notification, outcome, tool_call
 from tests.attack.speaking.pipe import Json, Pipe
-from tests.attack.trial import Family, Trial
+from tests.attack.trial import Control, Family, Trial
 
 FAMILY = Family("pipes")
 CALLS = 10_000
@@ -19,7 +25,7 @@ SECONDS = 60.0
 def started(trial: Trial, server: str = "open") -> Pipe:
     folder = trial.arena.folder
     env = {**trial.arena.environment, "ATTACK_MARKS": str(folder / "marks"), "ATTACK_FOLDER": str(folder)}
-    return Pipe([sys.executable, "-m", "defserve", "run", str(SERVERS / f"{server}.py")], env)
+    return Pipe([*trial.arena.python, "defserve", "run", str(SERVERS / f"{server}.py")], env)
 
 
 def replies(pipe: Pipe, wanted: set[int], answer: bool = False) -> dict[int, Json]:
@@ -44,9 +50,23 @@ def peak(pid: int) -> float:
     return int(found[1]) / 1024 if found else 0.0
 
 
-@FAMILY.attack("10,000 calls written at once")
+@FAMILY.attack("the end of input behind 2,000 calls", Control(end_with_the_input, "were answered"))
 def _(trial: Trial) -> None:
-    for tool, arguments in (("echo", {"text": "a"}), ("slow", {"seconds": 0.01}), ("who", {})):
+    """What was written before the end is answered before the server ends."""
+    with started(trial) as pipe:
+        pipe.open()
+        pipe.say(*(message("tools/call", tool_call("echo", {"text": "a"}), n) for n in range(2_000)))
+        assert pipe.process.stdin is not None
+        pipe.process.stdin.close()
+        found = replies(pipe, set(range(2_000)))
+        good = sum("result:" in outcome(reply) for reply in found.values())
+        trial.expect(good == 2_000, f"{good:,} of 2,000 were answered")
+        trial.expect(pipe.process.wait(20) == 0, f"it ended with {pipe.process.returncode}")
+
+
+@FAMILY.attack("10,000 calls written at once", Control(refuse_the_excess, "were answered", "echo"))
+def _(trial: Trial) -> None:
+    for tool, arguments in trial.choose({"echo": {"text": "a"}, "slow": {"seconds": 0.01}, "who": {}}):
         with started(trial) as pipe:
             pipe.open()
             before = peak(pipe.process.pid)
@@ -61,21 +81,7 @@ def _(trial: Trial) -> None:
             trial.expect(grown < 40, f"{tool}: {grown:.0f} MB more")
 
 
-@FAMILY.attack("the end of input behind 2,000 calls")
-def _(trial: Trial) -> None:
-    """What was written before the end is answered before the server ends."""
-    with started(trial) as pipe:
-        pipe.open()
-        pipe.say(*(message("tools/call", tool_call("echo", {"text": "a"}), n) for n in range(2_000)))
-        assert pipe.process.stdin is not None
-        pipe.process.stdin.close()
-        found = replies(pipe, set(range(2_000)))
-        good = sum("result:" in outcome(reply) for reply in found.values())
-        trial.expect(good == 2_000, f"{good:,} of 2,000 were answered")
-        trial.expect(pipe.process.wait(20) == 0, f"it ended with {pipe.process.returncode}")
-
-
-@FAMILY.attack("questions behind a flood")
+@FAMILY.attack("questions behind a flood", Control(stop_reading_whatever_waits, "were answered"))
 def _(trial: Trial) -> None:
     """200 calls that ask, then 1,000 more calls: the answers to the questions get through."""
     with started(trial) as pipe:
@@ -89,7 +95,7 @@ def _(trial: Trial) -> None:
         trial.expect(good == len(wanted), f"{good:,} of {len(wanted):,} were answered")
 
 
-@FAMILY.attack("cancelling behind a flood")
+@FAMILY.attack("cancelling behind a flood", Control(cancel_nothing, "a call after 300 cancelled ones"))
 def _(trial: Trial) -> None:
     """Calls that wait for their turn can be cancelled, and a ping does not wait for them."""
     with started(trial) as pipe:
@@ -104,7 +110,10 @@ def _(trial: Trial) -> None:
         trial.expect(reply is not None and "after" in outcome(reply), f"a call after 300 cancelled ones: {reply}")
 
 
-@FAMILY.attack("lines that are too long or broken")
+GATHERED = Control(gather_lines_of_any_length, "without an end: .* MB more", "60 MB without an end")
+
+
+@FAMILY.attack("lines that are too long or broken", GATHERED)
 def _(trial: Trial) -> None:
     """A line past the limit, a line without an end, NULs, bytes that are not UTF-8: the next line is answered."""
     lines = {
@@ -117,7 +126,7 @@ def _(trial: Trial) -> None:
         "half a message": b'{"jsonrpc":"2.0","id":\n',
         "deep": b"[" * 1_000_000 + b"\n",
     }
-    for name, line in lines.items():
+    for name, line in trial.choose(lines):
         with started(trial) as pipe:
             pipe.open()
             before = peak(pipe.process.pid)

@@ -6,6 +6,7 @@ import json
 import time
 
 from tests.attack.arena import Kind
+from tests.attack.controls.http import end_with_the_sending_half, wait_for_half_closed_clients
 from tests.attack.families.parsers import on_both
 from tests.attack.speaking.http import Wire, head
 from tests.attack.speaking.mcp import (
@@ -18,7 +19,7 @@ from tests.attack.speaking.mcp import (
     tool_call,
     works,
 )  # fmt: skip
-from tests.attack.trial import Family, Trial
+from tests.attack.trial import Control, Family, Trial
 
 FAMILY = Family("half-closed")
 JSON = {"Content-Type": "application/json", "Accept": "application/json, text/event-stream"}
@@ -73,7 +74,7 @@ def not_for_ever(trial: Trial, kind: Kind) -> None:
         "half a body": head("POST", "/mcp", served.place, {**JSON, "Content-Length": "100"}) + b"{",
         "half a chunk": head("POST", "/mcp", served.place, {**JSON, "Transfer-Encoding": "chunked"}) + b"64\r\n{",
     }
-    for name, data in starts.items():
+    for name, data in trial.choose(starts):
         wires = [Wire(served.place) for _ in range(20)]
         for wire in wires:
             wire.send(data)
@@ -91,6 +92,7 @@ def not_for_ever(trial: Trial, kind: Kind) -> None:
 
 
 REST = Kind(options=("--rest",))
-on_both(FAMILY, "they are answered", answered)
-on_both(FAMILY, "REST and probes", rest_and_probes, REST)
-on_both(FAMILY, "half a request", not_for_ever)
+GONE, STAYS = end_with_the_sending_half, wait_for_half_closed_clients
+on_both(FAMILY, "they are answered", answered, controls=[Control(GONE, "then shutdown")])
+on_both(FAMILY, "REST and probes", rest_and_probes, REST, controls=[Control(GONE, "POST /tools/echo: None")])
+on_both(FAMILY, "half a request", not_for_ever, controls=[Control(STAYS, "open after 6 s", "half a body")])

@@ -6,11 +6,18 @@ import json
 from collections.abc import Sequence
 
 from tests.attack.arena import Kind, Served
+from tests.attack.controls.http import (
+    open_the_gate,
+    take_any_host,
+    take_any_host_in_a_target,
+    take_any_origin,
+    take_any_type,
+)
 from tests.attack.families.parsers import on_both
 from tests.attack.speaking.http import Wire
 from tests.attack.speaking.mcp import STATELESS, Caller, message, stateless_params, tool_call, works
 from tests.attack.speaking.websocket import WebSocket
-from tests.attack.trial import Family, Trial
+from tests.attack.trial import Control, Family, Trial
 
 FAMILY = Family("hosts")
 ALL = Kind(options=("--rest", "--legacy-sse", "--metrics"))
@@ -196,8 +203,17 @@ def simple_requests(trial: Trial, kind: Kind) -> None:
             trial.expect(allowed is None, f"a page may read the answer: Access-Control-Allow-Origin: {allowed}")
 
 
-on_both(FAMILY, "foreign hosts", host)
-on_both(FAMILY, "request targets", target)
-on_both(FAMILY, "origins", origin)
-on_both(FAMILY, "every route", every_route, ALL)
-on_both(FAMILY, "requests a page may send", simple_requests, ALL)
+on_both(FAMILY, "foreign hosts", host, controls=[Control(take_any_host, "the call ran")], are_shared=True)
+on_both(
+    FAMILY, "request targets", target, controls=[Control(take_any_host_in_a_target, "the call ran")], are_shared=True
+)
+on_both(FAMILY, "origins", origin, controls=[Control(take_any_origin, "the call ran")], are_shared=True)
+on_both(FAMILY, "every route", every_route, ALL, controls=[Control(open_the_gate, ": 200$")], are_shared=True)
+on_both(
+    FAMILY,
+    "requests a page may send",
+    simple_requests,
+    ALL,
+    controls=[Control(take_any_type, "the call ran")],
+    are_shared=True,
+)

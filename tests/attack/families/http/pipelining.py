@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 
 from tests.attack.arena import Kind
+from tests.attack.controls.http import answer_out_of_turn, go_on_after_the_last_request, read_on_always
 from tests.attack.families.parsers import on_both
 from tests.attack.speaking.http import Wire, head
 from tests.attack.speaking.mcp import STATELESS, Caller, message, outcome, reply_in, stateless_params, tool_call, works
 from tests.attack.speaking.sockets import Place
-from tests.attack.trial import Family, Trial
+from tests.attack.trial import Control, Family, Trial
 
 FAMILY = Family("pipelining")
 MEGABYTE = 1024 * 1024
@@ -81,11 +82,14 @@ def after_the_end(trial: Trial, kind: Kind) -> None:
         while sent < 30 * MEGABYTE and wire.send(b"x" * 60_000):
             sent += 60_000
         wire.response(5)
+        wire.closes_within(1)
     trial.expect(sent < TAKEN, f"{sent / MEGABYTE:.0f} MB were taken after the last request")
     trial.expect(not served.has_marked(word), "a request behind `Connection: close` ran")
 
 
-on_both(FAMILY, "500 calls in one write", in_order)
-on_both(FAMILY, "answers that nobody reads", unread)
-on_both(FAMILY, "behind a slow call", behind_a_slow_call)
-on_both(FAMILY, "behind the last request", after_the_end)
+READ_ON = Control(read_on_always, "MB .*were taken")
+LAST = Control(go_on_after_the_last_request, "a request behind `Connection: close` ran")
+on_both(FAMILY, "500 calls in one write", in_order, controls=[Control(answer_out_of_turn, r"^answer \d+ of 500")])
+on_both(FAMILY, "answers that nobody reads", unread, controls=[READ_ON])
+on_both(FAMILY, "behind a slow call", behind_a_slow_call, controls=[READ_ON])
+on_both(FAMILY, "behind the last request", after_the_end, controls=[LAST])

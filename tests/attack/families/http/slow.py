@@ -7,12 +7,13 @@ import time
 from collections.abc import Callable
 
 from tests.attack.arena import Kind
+from tests.attack.controls.http import read_on_always, wait_for_bodies, wait_for_heads
 from tests.attack.families.parsers import on_both
 from tests.attack.speaking.http import Wire, head
 from tests.attack.speaking.mcp import Caller, works
 from tests.attack.speaking.sockets import Place
 from tests.attack.speaking.websocket import upgrade
-from tests.attack.trial import Family, Trial
+from tests.attack.trial import Control, Family, Trial
 
 FAMILY = Family("slow")
 MANY, GAP = 60, 0.2
@@ -129,5 +130,7 @@ def unread(trial: Trial, kind: Kind) -> None:
         wire.socket.close()
 
 
-on_both(FAMILY, "heads and bodies", deadlines, Kind(options=("--rest",)))
-on_both(FAMILY, "answers that nobody reads", unread)
+HEADS = Control(wait_for_heads, "^header lines: open after")
+BODIES = Control(wait_for_bodies, "^a body byte by byte: open after")
+on_both(FAMILY, "heads and bodies", deadlines, Kind(options=("--rest",)), controls=[HEADS, BODIES])
+on_both(FAMILY, "answers that nobody reads", unread, controls=[Control(read_on_always, "twenty answers")])

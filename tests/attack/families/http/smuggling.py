@@ -9,11 +9,20 @@ import json
 from collections.abc import Callable
 
 from tests.attack.arena import Kind
+from tests.attack.controls.http import (
+    know_no_body_of_a_get,
+    prefer_chunks_to_a_length,
+    read_chunk_sizes_as_a_language_does,
+    read_the_digits_of_a_length,
+    read_the_first_of_two_lengths,
+    skip_lines_that_are_no_headers,
+    skip_unknown_codings,
+)
 from tests.attack.families.parsers import on_both
 from tests.attack.speaking.http import Wire, head
 from tests.attack.speaking.mcp import STATELESS, Caller, message, stateless_params, tool_call, works
 from tests.attack.speaking.sockets import Place
-from tests.attack.trial import Family, Trial
+from tests.attack.trial import Control, Family, Trial
 
 FAMILY = Family("smuggling")
 
@@ -159,7 +168,7 @@ REFUSED: dict[str, dict[str, Payload]] = {
 
 def refuse(trial: Trial, kind: Kind, payloads: dict[str, Payload]) -> None:
     served = trial.arena.serve(kind)
-    for name, payload in payloads.items():
+    for name, payload in trial.choose(payloads):
         word = f"{trial.random.randrange(10**12)}"
         inner = hidden(served.place, f"inner-{word}")
         with Wire(served.place) as wire:
@@ -173,8 +182,19 @@ def refuse(trial: Trial, kind: Kind, payloads: dict[str, Payload]) -> None:
     trial.expect(not (said := works(Caller(served.place))), f"honest callers afterwards: {said}")
 
 
+RAN = "the hidden request ran"
+CONTROLS = {
+    "length and chunks together": Control(prefer_chunks_to_a_length, RAN, "CL before TE"),
+    "two lengths": Control(read_the_first_of_two_lengths, RAN, "short, long"),
+    "odd lengths": Control(read_the_digits_of_a_length, RAN, "plus"),
+    "chunk sizes": Control(read_chunk_sizes_as_a_language_does, RAN, "0x"),
+    "codings": Control(skip_unknown_codings, RAN, "gzip, chunked"),
+    "head syntax": Control(skip_lines_that_are_no_headers, RAN, "a line without a colon"),
+}
 for _name, _payloads in REFUSED.items():
-    on_both(FAMILY, _name, lambda trial, kind, payloads=_payloads: refuse(trial, kind, payloads))
+    on_both(
+        FAMILY, _name, lambda trial, kind, payloads=_payloads: refuse(trial, kind, payloads), controls=[CONTROLS[_name]]
+    )
 
 
 # What one reader may accept and another not. It is answered or refused, but the hidden request never runs.
@@ -209,7 +229,7 @@ TOLERATED: dict[str, Payload] = {
 
 def tolerate(trial: Trial, kind: Kind) -> None:
     served = trial.arena.serve(kind)
-    for name, payload in TOLERATED.items():
+    for name, payload in trial.choose(TOLERATED):
         word = f"{trial.random.randrange(10**12)}"
         with Wire(served.place) as wire:
             wire.send(payload(served.place, marking(f"outer-{word}"), hidden(served.place, f"inner-{word}")))
@@ -219,4 +239,5 @@ def tolerate(trial: Trial, kind: Kind) -> None:
     trial.expect(not (said := works(Caller(served.place))), f"honest callers afterwards: {said}")
 
 
-on_both(FAMILY, "bodies that look like requests", tolerate)
+NO_BODY = Control(know_no_body_of_a_get, RAN, "a GET with a body")
+on_both(FAMILY, "bodies that look like requests", tolerate, controls=[NO_BODY])

@@ -8,13 +8,24 @@ import zlib
 from collections.abc import Callable
 
 from tests.attack.arena import Kind
+from tests.attack.controls.http import (
+    inflate_messages_of_any_size,
+    let_everybody_in,
+    open_the_gate,
+    read_any_text,
+    read_sockets_always,
+    take_any_fragments,
+    take_binary,
+    take_messages_of_any_size,
+    take_tokens_from_the_query,
+)
 from tests.attack.families.parsers import on_both
 from tests.attack.keys import create
 from tests.attack.speaking.http import Wire
 from tests.attack.speaking.mcp import Caller, message, stateless_params, tool_call, works
 from tests.attack.speaking.sockets import Place
 from tests.attack.speaking.websocket import BINARY, CLOSE, CONTINUATION, PING, TEXT, WebSocket, frame, upgrade
-from tests.attack.trial import Family, Trial
+from tests.attack.trial import Control, Family, Trial
 
 FAMILY = Family("websocket")
 MEGABYTE = 1024 * 1024
@@ -54,7 +65,7 @@ BAD: dict[str, bytes] = {
 
 def bad_frames(trial: Trial, kind: Kind) -> None:
     served = trial.arena.serve(kind)
-    for name, data in BAD.items():
+    for name, data in trial.choose(BAD):
         with WebSocket(served.place) as socket:
             trial.expect(socket.is_open, f"a socket is not opened: {socket.status}")
             socket.send(data)
@@ -81,13 +92,14 @@ FLOODS: dict[str, tuple[bytes, bytes, int]] = {
 
 def endless_messages(trial: Trial, kind: Kind) -> None:
     """A message that never ends is cut off at the size of a message. Many small pieces cost no more than a few."""
-    for name, (first, piece, most) in FLOODS.items():
+    for name, (first, piece, most) in trial.choose(FLOODS):
         served = trial.arena.serve(kind)
         served.begin_measuring()
         with WebSocket(served.place, patience=6) as socket:
             socket.send(first)
             sent = _fill(socket, piece, most * MEGABYTE)
-            socket.ends_within(1)
+            ended = socket.ends_within(2)
+        trial.expect(ended, f"{name}: the socket stays open")
         trial.expect(sent < most * MEGABYTE or most < 10, f"{name}: {sent / MEGABYTE:.0f} MB were taken")
         trial.expect(served.growth < 30, f"{name}: {served.growth:.0f} MB more for {sent / MEGABYTE:.0f} MB sent")
         trial.expect(not (said := works(Caller(served.place))), f"an honest caller after {name}: {said}")
@@ -101,7 +113,7 @@ def unread(trial: Trial, kind: Kind) -> None:
         "calls": frame(TEXT, calling("echo", text="a" * 2000)) * 30,
         "broken messages": frame(TEXT, b"{") * 5,
     }
-    for name, piece in pieces.items():
+    for name, piece in trial.choose(pieces):
         with WebSocket(served.place, patience=4) as socket:
             sent = _fill(socket, piece, 40 * MEGABYTE if name != "broken messages" else MEGABYTE)
         if name != "broken messages":
@@ -139,7 +151,7 @@ HANDSHAKES: dict[str, dict[str, str | None]] = {
 
 def handshakes(trial: Trial, kind: Kind) -> None:
     served = trial.arena.serve(kind)
-    for name, headers in HANDSHAKES.items():
+    for name, headers in trial.choose(HANDSHAKES):
         with WebSocket(served.place, headers, patience=5) as socket:  # type: ignore[arg-type]
             trial.expect(not socket.is_open, f"{name}: opened")
     for path in ("/", "/sse", "/tools/echo", "/metrics", "/nowhere"):
@@ -162,7 +174,7 @@ def without_a_token(trial: Trial, kind: Kind) -> None:
         "a token as Basic": ({"Authorization": f"Basic {good}"}, "/mcp"),
         "a token as X-Api-Key": ({"X-Api-Key": good}, "/mcp"),
     }
-    for name, (headers, path) in ways.items():
+    for name, (headers, path) in trial.choose(ways):
         with WebSocket(served.place, headers, path, patience=5) as socket:
             trial.expect(socket.status in (400, 401, 403), f"{name}: {socket.status}")
     with WebSocket(served.place, {"Authorization": f"Bearer {good}"}) as socket:
@@ -177,7 +189,7 @@ def before_the_answer(trial: Trial, kind: Kind) -> None:
         "a refused one": lambda p: upgrade(p, {"Origin": "https://evil.example"}),
         "one at no path": lambda p: upgrade(p, path="/nowhere"),
     }
-    for name, first in starts.items():
+    for name, first in trial.choose(starts):
         sent = 0
         with Wire(served.place, patience=4) as wire:
             piece = frame(TEXT, calling("slow", seconds=5))
@@ -188,10 +200,28 @@ def before_the_answer(trial: Trial, kind: Kind) -> None:
     trial.expect(not (said := works(Caller(served.place))), f"an honest caller afterwards: {said}")
 
 
-on_both(FAMILY, "bad frames", bad_frames)
-FAMILY.add("messages without an end", lambda trial: endless_messages(trial, Kind()))
-FAMILY.add("answers that nobody reads", lambda trial: unread(trial, Kind()))
-on_both(FAMILY, "compression", compression)
-on_both(FAMILY, "handshakes", handshakes, Kind(options=("--rest", "--legacy-sse", "--metrics")))
-on_both(FAMILY, "without a token", without_a_token, Kind("keyed"))
-on_both(FAMILY, "frames before the answer", before_the_answer)
+OPEN = "the socket stays open"
+BINARY_TAKEN = Control(take_binary, OPEN, "binary")
+ANY_TEXT = Control(read_any_text, OPEN, "a text that is not UTF-8")
+ANY_SIZE = Control(take_messages_of_any_size, "MB were taken", "fragments of 60 kB")
+ANY_FRAGMENTS = Control(take_any_fragments, "empty fragments: the socket stays open", "empty fragments")
+INFLATED = Control(inflate_messages_of_any_size, f"{OPEN}|grew by")
+NOBODY = Control(let_everybody_in, "no token: 101", "no token")
+QUERY = Control(take_tokens_from_the_query, "a token in the query: 101", "a token in the query")
+PONGS = Control(read_sockets_always, "MB were taken", "pings")
+EARLY = Control(read_sockets_always, "MB were taken", "an open socket")
+ALL = Kind(options=("--rest", "--legacy-sse", "--metrics"))
+on_both(FAMILY, "bad frames", bad_frames, controls=[BINARY_TAKEN, ANY_TEXT], are_shared=True)
+FAMILY.add("messages without an end", lambda trial: endless_messages(trial, Kind()), ANY_SIZE, ANY_FRAGMENTS)
+FAMILY.add("answers that nobody reads", lambda trial: unread(trial, Kind()), PONGS)
+on_both(FAMILY, "compression", compression, controls=[INFLATED], are_shared=True)
+on_both(
+    FAMILY,
+    "handshakes",
+    handshakes,
+    ALL,
+    controls=[Control(open_the_gate, "opened", "a foreign origin")],
+    are_shared=True,
+)
+on_both(FAMILY, "without a token", without_a_token, Kind("keyed"), controls=[NOBODY, QUERY], are_shared=True)
+on_both(FAMILY, "frames before the answer", before_the_answer, controls=[EARLY], are_shared=True)

@@ -6,6 +6,7 @@ import asyncio
 import json
 import tempfile
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qsl, urlencode, urlsplit
@@ -18,7 +19,19 @@ from defserve.host.signin.keeping.memory import MemoryCredentialStore
 from defserve.host.signin.keeping.places import file_of
 from defserve.host.signin.reach import Reach
 from defserve.host.signin.redirects.browser import Browser
-from tests.attack.trial import Family, Trial
+from tests.attack.controls.identity import (
+    follow_redirects,
+    follow_redirects_of_sockets,
+    go_anywhere,
+    keep_sign_ins_by_host,
+    quote_anything,
+    read_documents_of_any_size,
+    take_any_answer,
+    take_any_file_for_a_sign_in,
+    take_any_issuer,
+    take_any_token,
+)
+from tests.attack.trial import Control, Family, Trial
 from tests.host.signin.company import Company, company
 from tests.host.web import Exchange, Web, web
 
@@ -61,7 +74,7 @@ MIXED_UP: dict[str, Change] = {
 }
 
 
-@FAMILY.attack("mixed-up issuers")
+@FAMILY.attack("mixed-up issuers", Control(take_any_answer, "was sent a code", here=True))
 def _(trial: Trial) -> None:
     async def run() -> None:
         for name, change in MIXED_UP.items():
@@ -89,7 +102,7 @@ INJECTED: dict[str, Callable[[dict[str, str]], list[tuple[str, str]]]] = {
 }
 
 
-@FAMILY.attack("codes that belong to another sign-in")
+@FAMILY.attack("codes that belong to another sign-in", Control(take_any_answer, ": taken", here=True))
 def _(trial: Trial) -> None:
     async def run() -> None:
         for name, answer in INJECTED.items():
@@ -113,7 +126,7 @@ def _(trial: Trial) -> None:
     asyncio.run(run())
 
 
-@FAMILY.attack("redirects to somebody else")
+@FAMILY.attack("redirects to somebody else", Control(follow_redirects, "the evil server was sent", here=True))
 def _(trial: Trial) -> None:
     async def run() -> None:
         for path in (
@@ -151,7 +164,12 @@ def _(trial: Trial) -> None:
     asyncio.run(run())
 
 
-@FAMILY.attack("tokens of one server for another")
+@FAMILY.attack(
+    "tokens of one server for another",
+    Control(take_any_file_for_a_sign_in, "^a renamed file gave the token", here=True),
+    Control(keep_sign_ins_by_host, "^files: .* sent at once", here=True),
+    Control(keep_sign_ins_by_host, "^memory: .* sent at once", "memory", here=True),
+)
 def _(trial: Trial) -> None:
     async def run() -> None:
         with tempfile.TemporaryDirectory() as folder:
@@ -165,21 +183,36 @@ def _(trial: Trial) -> None:
                 await signed_in(evil, honest, store)
                 trial.expect("access-1" not in told(evil), "a renamed file gave the token to another server")
                 trial.expect("refresh-1" not in told(evil), "a renamed file gave the refresh token to another server")
-        for path in ("/mcp", "/mcp/", "/other", "/mcp2", "/mcp/deep", "/%6dcp"):
-            async with company() as honest:
-                store = MemoryCredentialStore()
-                await signed_in(honest, honest, store)
-                before = len(honest.web.seen)
-                auth = SignIn(redirect=honest, store=store, client_id="me", client_secret="the-secret")
-                try:
-                    async with Remote(honest.origin + path + "?tenant=other", auth=auth).connect():
-                        pass
-                except PeerError:
-                    pass
-                sent = " ".join(str(each.headers) for each in honest.web.seen[before : before + 1])
-                trial.expect("access-1" not in sent, f"{path}: the token of another address was sent at once")
+            stores: dict[str, Callable[[str], Any]] = {
+                "files": lambda name: FileStore(Path(folder, name), None),
+                "memory": lambda name: MemoryCredentialStore(),
+            }
+            for place, make in trial.choose(stores):
+                for number, path in enumerate(("/mcp", "/mcp/", "/other", "/mcp2", "/mcp/deep", "/%6dcp")):
+                    async with company() as honest:
+                        store = make(f"kept-{number}")
+                        trial.expect(await signed_in(honest, honest, store) == "done", "no sign-in")
+                        first = await _first_request(honest, store, "/mcp")
+                        trial.expect("access-1" in first, f"{place}: the token is not even sent to its own server")
+                        first = await _first_request(honest, store, path + "?tenant=other")
+                        trial.expect(
+                            first and "access-1" not in first,
+                            f"{place}: {path}: the token of another address was sent at once",
+                        )
 
     asyncio.run(run())
+
+
+async def _first_request(there: Company, store: Any, path: str) -> str:
+    """What is sent to a path of somebody, before it has answered anything."""
+    before = len(there.web.seen)
+    auth = SignIn(redirect=there, store=store, client_id="me", client_secret="the-secret")
+    try:
+        async with Remote(there.origin + path, auth=auth).connect():
+            pass
+    except PeerError:
+        pass
+    return " ".join(str(each.headers) for each in there.web.seen[before : before + 1])
 
 
 # Ways to write this machine, or a place where only this machine can go.
@@ -196,7 +229,10 @@ INSIDE = (
 )  # fmt: skip
 
 
-@FAMILY.attack("addresses inside, named by a server on the internet")
+INSIDE_USED = Control(go_anywhere, ": used$", "http://127.0.0.1:*", here=True)
+
+
+@FAMILY.attack("addresses inside, named by a server on the internet", INSIDE_USED)
 def _(trial: Trial) -> None:
     async def run() -> None:
         async def canary(exchange: Exchange) -> None:
@@ -204,7 +240,7 @@ def _(trial: Trial) -> None:
 
         async with web(canary) as inside:
             port, fetcher = urlsplit(inside.url).port, Fetcher(Reach.INTERNET)
-            for written in INSIDE:
+            for written, _ in trial.choose(dict.fromkeys(INSIDE)):
                 url = written.format(port=port)
                 for use in (
                     fetcher.get(url, "the page"),
@@ -230,40 +266,91 @@ def _paths(there: Web) -> str:
     return ", ".join(each.path for each in there.seen)
 
 
-@FAMILY.attack("answers of an issuer that are too much")
+DOCUMENTS: dict[str, bytes] = {
+    "long": b"x" * 2_000_000,
+    "deep": b"[" * 50_000,
+    "a list": b"[]",
+    "null": b"null",
+    "a text": b'"text"',
+    "a number for a name": b'{"issuer": 7}',
+    "no UTF-8": b"\xff" * 1_000,
+    "not closed": b"{" * 9_999,
+    "lists for names": json.dumps({"issuer": ["a"] * 1_000, "token_endpoint": {}}).encode(),
+    "a long token": json.dumps({"access_token": "a" * 40_000, "token_type": "Bearer"}).encode(),
+    "a header in a token": json.dumps({"access_token": "a\r\nx-evil: y", "token_type": "Bearer"}).encode(),
+    "an endless life": json.dumps({"access_token": "a", "token_type": "Bearer", "expires_in": 1e400}).encode(),
+    "a very long life": b'{"access_token": "a", "token_type": "Bearer", "expires_in": 1' + b"0" * 400 + b"}",
+    "a type that is a list": json.dumps(
+        {"access_token": "a", "token_type": ["Bearer"], "expires_in": "x" * 100}
+    ).encode(),
+    "a long type": json.dumps({"access_token": "a", "token_type": "x\x1b[2J" * 10_000}).encode(),
+    "a long error": json.dumps({"error": "x" * 100_000, "error_description": "\x1b[2J" * 10_000}).encode(),
+    "somebody else": json.dumps({"issuer": "\x1b[2J" * 10_000, "resource": "\x1b[2J" * 10_000}).encode(),
+}
+ENDLESS = "without an end"
+MOST_READ, PIECE = 4_000_000, b" " * 100_000
+
+
+@FAMILY.attack(
+    "answers of an issuer that are too much",
+    Control(quote_anything, "^/token a long error: said", "/token a long error", here=True),
+    Control(quote_anything, "somebody else: said", "*metadata somebody else", here=True),
+    Control(take_any_token, "a long token: it was sent", "/token a long token", here=True),
+    Control(take_any_token, "a header in a token: it was sent", "/token a header in a token", here=True),
+    Control(read_documents_of_any_size, "bytes were read", f"/token {ENDLESS}", here=True),
+)
 def _(trial: Trial) -> None:
-    deep = "[" * 50_000
-    documents: tuple[bytes, ...] = (
-        b"x" * 2_000_000, deep.encode(), b"[]", b"null", b'"text"', b'{"issuer": 7}', b"\xff" * 1_000, b"{" * 9_999,
-        json.dumps({"issuer": ["a"] * 1_000, "token_endpoint": {}}).encode(),
-        json.dumps({"access_token": "a" * 100_000, "token_type": "Bearer"}).encode(),
-        json.dumps({"access_token": "a\r\nx: y", "token_type": "Bearer"}).encode(),
-        json.dumps({"access_token": "a", "token_type": "Bearer", "expires_in": 1e400}).encode(),
-        b'{"access_token": "a", "token_type": "Bearer", "expires_in": 1' + b"0" * 400 + b"}",
-        json.dumps({"access_token": "a", "token_type": ["Bearer"], "expires_in": "x" * 100}).encode(),
-        json.dumps({"error": "x" * 100_000, "error_description": "\x1b[2J" * 10_000}).encode(),
-    )  # fmt: skip
+    """What is said of them is short and plain, what they give is not sent on, and they are not read to the end."""
+    paths = {
+        "/token": "/token",
+        "the issuer's metadata": "/.well-known/oauth-authorization-server",
+        "the server's metadata": "/.well-known/oauth-protected-resource/mcp",
+    }
+    cases = {
+        f"{what} {name}": (path, document)
+        for what, path in paths.items()
+        for name, document in {**DOCUMENTS, ENDLESS: None}.items()
+    }
 
     async def run() -> None:
-        for path in ("/token", "/.well-known/oauth-authorization-server", "/.well-known/oauth-protected-resource/mcp"):
-            for number, document in enumerate(documents):
+        for name, (path, document) in trial.choose(cases):
+            for status in (200, 400) if document is not None else (200,):
                 async with company() as there:
-                    handle = there.handle
-
-                    async def much(
-                        exchange: Exchange, path: str = path, document: bytes = document, handle: Any = handle
-                    ) -> None:
-                        if urlsplit(exchange.path).path == path:
-                            await exchange.respond(200, document, content_type="application/json")
-                        else:
-                            await handle(exchange)
-
-                    there.handle = much
+                    much = _Much(there, path, document, status)
+                    there.handle = much.handle
                     said = await signed_in(there, there)
-                    is_plain = len(said) < 2_000 and "\x1b" not in said
-                    trial.expect(is_plain and "defserve" not in said.partition("fix:")[0], f"{path} {number}: {said}")
+                    problem, _, fix = said.partition("\n  fix: ")
+                    is_plain = (problem + fix).isprintable() and len(said) < 2_000 and "defserve" not in problem
+                    trial.expect(is_plain, f"{name}: said {status}: {said[:300]!r}")
+                    trial.expect(much.asked, f"{name}: nobody has asked for it")
+                    sent = any("x-evil" in each.headers or len(str(each.headers)) > 35_000 for each in there.web.seen)
+                    trial.expect(not sent, f"{name}: it was sent on")
+                    trial.expect(much.written < MOST_READ, f"{name}: {much.written:,} bytes were read")
 
     asyncio.run(run())
+
+
+class _Much:
+    """Answers with a document at one path; without an end if there is none. Everything else is as it was."""
+
+    def __init__(self, there: Company, path: str, document: bytes | None, status: int) -> None:
+        self._handle, self._path, self._document, self._status = there.handle, path, document, status
+        self.asked = self.written = 0
+
+    async def handle(self, exchange: Exchange) -> None:
+        if urlsplit(exchange.path).path != self._path:
+            await self._handle(exchange)
+        elif self._document is not None:
+            self.asked += 1
+            await exchange.respond(self._status, self._document, content_type="application/json")
+        else:
+            self.asked += 1
+            exchange.writer.write(b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\nconnection: close\r\n\r\n{")
+            with suppress(ConnectionError):
+                while self.written < MOST_READ and not exchange.hung_up.is_set():
+                    exchange.writer.write(PIECE)
+                    await exchange.writer.drain()
+                    self.written += len(PIECE)
 
 
 # What a page of another site, or another program of this machine, sends to the address we wait at.
@@ -286,7 +373,9 @@ def _get(target: str, host: str) -> bytes:
     return f"GET {target} HTTP/1.1\r\nHost: {host}\r\n\r\n".encode()
 
 
-@FAMILY.attack("knocks at the address that we wait at")
+@FAMILY.attack(
+    "knocks at the address that we wait at", Control(take_any_answer, "a code without a state: taken", here=True)
+)
 def _(trial: Trial) -> None:
     """Login CSRF: none of them is taken, ends the wait, or is repeated on the page; the honest answer still is."""
 
@@ -353,7 +442,7 @@ WEAKENED: dict[str, Callable[[Company], Any]] = {
 }
 
 
-@FAMILY.attack("issuers that make a sign-in weaker")
+@FAMILY.attack("issuers that make a sign-in weaker", Control(take_any_issuer, "no PKCE: signed in", here=True))
 def _(trial: Trial) -> None:
     async def run() -> None:
         for name, change in WEAKENED.items():
@@ -367,7 +456,10 @@ def _(trial: Trial) -> None:
     asyncio.run(run())
 
 
-@FAMILY.attack("WebSockets that lead elsewhere")
+FOLLOWED = Control(follow_redirects_of_sockets, "somebody else was asked", here=True)
+
+
+@FAMILY.attack("WebSockets that lead elsewhere", FOLLOWED)
 def _(trial: Trial) -> None:
     """A token, and whatever else is in headers, goes to the address that was given, and to no other."""
 
@@ -393,9 +485,8 @@ def _(trial: Trial) -> None:
                         link = connect_url(url, token="s3cret", headers={"x-api-key": "s3cret"})
                         trial.expect(await _fails(link), f"{status} to {to}: a connection")
                         trial.expect(len(seen) == 1, f"{status} to {to}: followed: {seen}")
-            trial.expect(
-                "s3cret" not in told(evil) and not evil.web.seen, f"somebody else was asked: {told(evil)[:200]}"
-            )
+                    is_secret = "s3cret" not in told(evil) and not evil.web.seen
+                    trial.expect(is_secret, f"somebody else was asked: {told(evil)[:200]}")
 
     asyncio.run(run())
 

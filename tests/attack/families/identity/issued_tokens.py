@@ -14,8 +14,9 @@ from urllib.parse import urlsplit
 from defserve.auth import OIDC, DPoP, Introspection
 from defserve.auth.issuers.fetching import HttpAnswer, HttpRequest, IssuerUnavailable
 from tests.attack.arena import Kind, Served
+from tests.attack.controls.identity import read_tokens_without_checking, take_any_introspection, take_proofs_again
 from tests.attack.speaking.mcp import Caller
-from tests.attack.trial import Family, Trial
+from tests.attack.trial import Control, Family, Trial
 from tests.auth.issuer import claims, jwk, key_set, part, pem, private_key, raw, signed
 from tests.auth.proofs import PUBLIC, THUMBPRINT, proof
 from tests.auth.vendor import vendor_at_address
@@ -50,7 +51,7 @@ def status(served: Served, authorization: str, *proofs: str) -> int | None:
     return Caller(served.place, headers=headers).call_alone("who")["status"]
 
 
-@FAMILY.attack("mixed-up issuers")
+@FAMILY.attack("mixed-up issuers", Control(read_tokens_without_checking, "A's name, B's key is accepted"))
 def _(trial: Trial) -> None:
     served = accepting(trial)
     for name in "AB":
@@ -71,7 +72,7 @@ def _(trial: Trial) -> None:
         trial.expect(status(served, f"Bearer {bad}") == 401, f"{name} is accepted")
 
 
-@FAMILY.attack("replayed proofs (DPoP)")
+@FAMILY.attack("replayed proofs (DPoP)", Control(take_proofs_again, "accepts a proof again"))
 def _(trial: Trial) -> None:
     store = str(trial.arena.folder / "replayed.db")
     first, second = accepting(trial, 1, store), accepting(trial, 2, store)
@@ -104,7 +105,7 @@ def _(trial: Trial) -> None:
         trial.expect(held, f"where a nonce is wanted, {name} is accepted")
 
 
-@FAMILY.attack("algorithms and keys that a token chooses")
+@FAMILY.attack("algorithms and keys that a token chooses", Control(read_tokens_without_checking, "is accepted"))
 def _(trial: Trial) -> None:
     served = accepting(trial)
     public, key, good = pem(KEYS["A"]), KEYS["A"], claims(iss="https://a.example", aud=SERVER)
@@ -138,7 +139,7 @@ def _(trial: Trial) -> None:
     trial.expect(status(served, f"Bearer {signed(good, key=key)}") == 200, "an honest token is refused")
 
 
-@FAMILY.attack("tokens for another audience, time or person")
+@FAMILY.attack("tokens for another audience, time or person", Control(read_tokens_without_checking, "^{'aud'.*: 200"))
 def _(trial: Trial) -> None:
     served, now = accepting(trial), int(time.time())
     trial.expect(status(served, f"Bearer {token('A', 'A', aud=['https://x.example', SERVER])}") == 200, "two audiences")
@@ -181,11 +182,14 @@ def issuer_with(pages: Callable[[str], Pages]) -> Iterator[tuple[str, list[str]]
 METADATA = "/.well-known/openid-configuration"
 
 
-@FAMILY.attack("key sets and metadata of others")
+@FAMILY.attack(
+    "key sets and metadata of others",
+    Control(read_tokens_without_checking, "another key under its id: a token is accepted", here=True),
+)
 def _(trial: Trial) -> None:
     good, bad = KEYS["A"], KEYS["B"]
 
-    def described(issuer: str, **changed: Any) -> Pages:
+    def described(issuer: str, /, **changed: Any) -> Pages:
         keys = key_set(jwk(good, "ES256", kid="k"))
         return {METADATA: {"issuer": issuer, "jwks_uri": f"{issuer}/keys", **changed}, "/keys": keys, "/theirs": keys}
 
@@ -239,7 +243,7 @@ def _(trial: Trial) -> None:
         trial.expect(asked.count("/keys") <= 2, f"unknown keys caused {asked.count('/keys')} fetches")
 
 
-@FAMILY.attack("answers about opaque tokens")
+@FAMILY.attack("answers about opaque tokens", Control(take_any_introspection, "lets in", here=True))
 def _(trial: Trial) -> None:
     """An answer counts for the token that was asked about, for its audience, and as long as it says."""
     now = int(time.time())

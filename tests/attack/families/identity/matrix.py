@@ -12,12 +12,18 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 from tests.attack.arena import Kind, Served
+from tests.attack.controls.identity import (
+    act_for_the_session,
+    let_everybody_in,
+    read_any_authorization,
+    share_everything,
+)
 from tests.attack.keys import create, revoke
 from tests.attack.speaking.conversation import HttpConversation, SseConversation
 from tests.attack.speaking.http import Json, Response
 from tests.attack.speaking.mcp import BATCHES, STATELESS, Caller, message, notification, outcome, tool_call
 from tests.attack.speaking.websocket import WebSocket
-from tests.attack.trial import Family, Trial
+from tests.attack.trial import Control, Family, Trial
 
 FAMILY = Family("auth matrix")
 KEYED = Kind("keyed", ("--rest", "--legacy-sse"))
@@ -98,7 +104,10 @@ ACTIONS: dict[str, Action] = {
 }  # fmt: skip
 
 
-@FAMILY.attack("somebody else's session")
+SHARED = Control(share_everything, "^another user's, .*: 200")
+
+
+@FAMILY.attack("somebody else's session", SHARED)
 def _(trial: Trial) -> None:
     made = scene(trial)
     for who, caller in credentials(made).items():
@@ -112,7 +121,7 @@ def _(trial: Trial) -> None:
     trial.expect(not made.served.has_marked("strong:"), "somebody's call of `strong` ran")
 
 
-@FAMILY.attack("without a session")
+@FAMILY.attack("without a session", Control(let_everybody_in, "^no token, .*: (200|101)"))
 def _(trial: Trial) -> None:
     """WebSocket, REST, requests that stand alone, HTTP+SSE, listening."""
     made = scene(trial)
@@ -139,7 +148,7 @@ def _(trial: Trial) -> None:
     trial.expect(not made.served.has_marked("strong:"), "somebody's call of `strong` ran")
 
 
-@FAMILY.attack("a weaker key in the session of a stronger one")
+@FAMILY.attack("a weaker key in the session of a stronger one", Control(act_for_the_session, ": it ran"))
 def _(trial: Trial) -> None:
     made = scene(trial, BATCHES)
     weak = made.alice.caller.using(token=made.weak)
@@ -157,7 +166,7 @@ def _(trial: Trial) -> None:
     trial.expect("own" in said, f"what the weaker key may call: {said}")
 
 
-@FAMILY.attack("a stronger key in the session of a weaker one")
+@FAMILY.attack("a stronger key in the session of a weaker one", Control(act_for_the_session, "^the stronger key"))
 def _(trial: Trial) -> None:
     """Every request is judged by what it shows: stepping up works, and holds for that request alone."""
     made = scene(trial)
@@ -170,7 +179,7 @@ def _(trial: Trial) -> None:
     trial.expect(not made.served.has_marked(word), "the weaker key, after the stronger one: it ran")
 
 
-@FAMILY.attack("a weaker key says yes")
+@FAMILY.attack("a weaker key says yes", Control(share_everything, "a weaker key confirmed it|went to a stream"))
 def _(trial: Trial) -> None:
     """A question of a strong call is not confirmed by a weaker key, and not told to its streams."""
     for asks in ("sure", "erase"):
@@ -194,7 +203,7 @@ def _(trial: Trial) -> None:
         listening.close()
 
 
-@FAMILY.attack("a weaker key reads streams")
+@FAMILY.attack("a weaker key reads streams", Control(share_everything, "it is told|it resumes"))
 def _(trial: Trial) -> None:
     """Neither news of what it may not see, nor the rest of a stronger key's stream."""
     made = scene(trial)
@@ -213,7 +222,7 @@ def _(trial: Trial) -> None:
     listening.close()
 
 
-@FAMILY.attack("HTTP+SSE with other keys")
+@FAMILY.attack("HTTP+SSE with other keys", Control(share_everything, "^another user's: 202"))
 def _(trial: Trial) -> None:
     made = scene(trial)
     feed = SseConversation(Caller(made.served.place, made.strong))
@@ -230,7 +239,7 @@ def _(trial: Trial) -> None:
     feed.close()
 
 
-@FAMILY.attack("headers that nearly say it")
+@FAMILY.attack("headers that nearly say it", Control(read_any_authorization, "^Authorization: .*result: alice"))
 def _(trial: Trial) -> None:
     """One Authorization header, with one scheme, once."""
     made = scene(trial)

@@ -9,10 +9,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from tests.attack.arena import Kind, Served
+from tests.attack.controls.identity import obey_everybody, obey_nobody
 from tests.attack.keys import create
 from tests.attack.speaking.http import Json
 from tests.attack.speaking.mcp import SESSION, STATELESS, Caller, mgp_offer, outcome, tool_call
-from tests.attack.trial import Family, Trial
+from tests.attack.trial import Control, Family, Trial
 
 FAMILY = Family("operators")
 ALL = ("ToolInvoke(*)", "ToolsListAll", "AdminRead", "AdminWrite")
@@ -78,7 +79,7 @@ def governed(trial: Trial) -> Served:
     return trial.arena.serve(Kind("kernel"))
 
 
-@FAMILY.attack("govern a kernel without being its operator")
+@FAMILY.attack("govern a kernel without being its operator", Control(obey_everybody, "^mallory: mgp/"))
 def _(trial: Trial) -> None:
     served = governed(trial)
     others = {name: create(served, name, *ALL).token for name in ("mallory", "Operator", "operator2", "kernel")}
@@ -94,7 +95,7 @@ def _(trial: Trial) -> None:
         trial.expect(reply["status"] == 401 or is_refused(reply), f"without a key: {told}: {outcome(reply)}")
 
 
-@FAMILY.attack("what operators may do")
+@FAMILY.attack("what operators may do", Control(obey_nobody, "no grant is made"))
 def _(trial: Trial) -> None:
     """The rule is not that everybody is refused."""
     served = governed(trial)

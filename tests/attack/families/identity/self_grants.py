@@ -11,6 +11,16 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from tests.attack.arena import Kind, Served
+from tests.attack.controls.identity import (
+    believe_nobody,
+    believe_strangers,
+    enable_for_everybody,
+    know_no_users,
+    stop_for_everybody,
+    take_any_address,
+    take_any_local_token,
+    take_everybody_for_an_admin,
+)
 from tests.attack.keys import create
 from tests.attack.speaking.conversation import (
     Answer,
@@ -34,7 +44,7 @@ from tests.attack.speaking.mcp import (
     stateless_params,
     tool_call,
 )  # fmt: skip
-from tests.attack.trial import Family, Trial
+from tests.attack.trial import Control, Family, Trial
 
 FAMILY = Family("self-grants")
 TOOLS = ("erase", "wipe", "sure")
@@ -49,6 +59,7 @@ GRANT_FORMS: list[Json] = [
     {"grants": {"shell.execute": "approved"}, "agent_id": "local", "principal": "local", "kind": "local"},
 ]
 ELICITATION = {"elicitation": {"form": {}, "url": {}}}
+BELIEVED = Control(believe_strangers, ": it ran")
 MCPL = {"version": "0.4", "featureSets": True, "pushEvents": True}
 
 Carrier = Callable[[Caller], Conversation]
@@ -131,31 +142,31 @@ def with_answers(
     trial.expect(not served.has_marked(word), f"{told}: it ran ({outcome(reply)})")
 
 
-@FAMILY.attack("sessions over HTTP")
+@FAMILY.attack("sessions over HTTP", BELIEVED)
 def _(trial: Trial) -> None:
     served = trial.arena.serve(Kind())
     roads(trial, served, Caller(served.place), HttpConversation)
 
 
-@FAMILY.attack("requests that stand alone")
+@FAMILY.attack("requests that stand alone", BELIEVED)
 def _(trial: Trial) -> None:
     served = trial.arena.serve(Kind())
     alone(trial, served, Caller(served.place))
 
 
-@FAMILY.attack("WebSocket")
+@FAMILY.attack("WebSocket", BELIEVED)
 def _(trial: Trial) -> None:
     served = trial.arena.serve(Kind())
     roads(trial, served, Caller(served.place), SocketConversation)
 
 
-@FAMILY.attack("HTTP+SSE")
+@FAMILY.attack("HTTP+SSE", BELIEVED)
 def _(trial: Trial) -> None:
     served = trial.arena.serve(Kind(options=("--legacy-sse",)))
     roads(trial, served, Caller(served.place), SseConversation)
 
 
-@FAMILY.attack("a unix socket")
+@FAMILY.attack("a unix socket", BELIEVED)
 def _(trial: Trial) -> None:
     served = trial.arena.serve(Kind(on="unix:{folder}/s"))
     caller = Caller(served.place)
@@ -163,14 +174,14 @@ def _(trial: Trial) -> None:
     alone(trial, served, caller)
 
 
-@FAMILY.attack("a mounted server")
+@FAMILY.attack("a mounted server", BELIEVED)
 def _(trial: Trial) -> None:
     served, caller, prefix = by_prefix(trial, "mounted")
     roads(trial, served, caller, HttpConversation, prefix)
     alone(trial, served, caller, prefix)
 
 
-@FAMILY.attack("a server behind another")
+@FAMILY.attack("a server behind another", BELIEVED)
 def _(trial: Trial) -> None:
     """A call that is let through starts a process there, so the tool that asks inside is not tried with every grant."""
     served, caller, prefix = by_prefix(trial, "behind")
@@ -190,7 +201,7 @@ def by_prefix(trial: Trial, file: str) -> tuple[Served, Caller, str]:
     return served, caller, prefix
 
 
-@FAMILY.attack("REST")
+@FAMILY.attack("REST", Control(believe_strangers, "^REST"))
 def _(trial: Trial) -> None:
     served = trial.arena.serve(Kind(options=("--rest",)))
     for tool in TOOLS:
@@ -202,7 +213,7 @@ def _(trial: Trial) -> None:
                 trial.expect(not served.has_marked(word), f"REST {tool} {more} {headers}: {answer and answer.status}")
 
 
-@FAMILY.attack("batches")
+@FAMILY.attack("batches", Control(believe_strangers, "^batch|it ran$"))
 def _(trial: Trial) -> None:
     """Grant and call in one batch, in any order."""
     served = trial.arena.serve(Kind())
@@ -256,11 +267,11 @@ def forged(trial: Trial, kind: Kind) -> None:
                 run(trial, served, talk, tool, f"{headers}, session, {tool}", answer=yes)
 
 
-FAMILY.add("forged proxy headers", lambda trial: forged(trial, Kind()))
-FAMILY.add("forged headers, --trusted-proxy", lambda trial: forged(trial, Kind(options=("--trusted-proxy",))))
+FAMILY.add("forged proxy headers", lambda trial: forged(trial, Kind()), BELIEVED)
+FAMILY.add("forged headers, --trusted-proxy", lambda trial: forged(trial, Kind(options=("--trusted-proxy",))), BELIEVED)
 
 
-@FAMILY.attack("addresses that are none")
+@FAMILY.attack("addresses that are none", Control(take_any_address, "anonymous:localhost"))
 def _(trial: Trial) -> None:
     """A forwarded address is an address: words such as localhost name nobody."""
     import re
@@ -273,7 +284,7 @@ def _(trial: Trial) -> None:
         trial.expect(good and "local" not in said.removeprefix("result: anonymous:"), f"{headers}: {said}")
 
 
-@FAMILY.attack("shutting the server down")
+@FAMILY.attack("shutting the server down", Control(stop_for_everybody, "Conversation: |has ended"))
 def _(trial: Trial) -> None:
     served = trial.arena.serve(Kind(options=("--legacy-sse",)))
     caller = Caller(served.place)
@@ -290,7 +301,7 @@ def _(trial: Trial) -> None:
     trial.expect("still" in outcome(caller.call_alone("echo", text="still")), "the server does not answer any more")
 
 
-@FAMILY.attack("access entries")
+@FAMILY.attack("access entries", Control(take_everybody_for_an_admin, "mgp/access/grant"))
 def _(trial: Trial) -> None:
     """mgp/access/grant, with every name a stranger may give itself."""
     served = trial.arena.serve(Kind("guarded"))
@@ -310,7 +321,7 @@ def _(trial: Trial) -> None:
             trial.expect("error" in said, f"stateless mgp/access/grant: {outcome(said)}")
 
 
-@FAMILY.attack("feature sets and scopes")
+@FAMILY.attack("feature sets and scopes", Control(enable_for_everybody, "mcpl .*quiet"))
 def _(trial: Trial) -> None:
     """A stranger says that it is a host: it enables what is off, lists scopes, and approves what it asks for itself.
 
@@ -344,7 +355,7 @@ def _(trial: Trial) -> None:
             trial.expect(not served.has_marked(word), f"stateless mcpl {version}, {tool}: {outcome(reply)}")
 
 
-@FAMILY.attack("what strangers may still do")
+@FAMILY.attack("what strangers may still do", Control(believe_nobody, "a known caller with"))
 def _(trial: Trial) -> None:
     """So that the rows above mean something: safe tools run, questions are answered, and who is known may say yes."""
     served = trial.arena.serve(Kind())
@@ -365,7 +376,7 @@ def _(trial: Trial) -> None:
             trial.expect(keyed.has_marked(word), f"a known caller with {sorted(capabilities)}: {said}")
 
 
-@FAMILY.attack("--trust-same-user on a unix socket")
+@FAMILY.attack("--trust-same-user on a unix socket", Control(know_no_users, "the same user"))
 def _(trial: Trial) -> None:
     """The operator's word: now the owner of the process is local."""
     served = trial.arena.serve(Kind(on="unix:{folder}/s", options=("--trust-same-user",)))
@@ -374,7 +385,7 @@ def _(trial: Trial) -> None:
     trial.expect(served.has_marked(word), f"the same user, trusted by the operator: {said}")
 
 
-@FAMILY.attack("--local-token")
+@FAMILY.attack("--local-token", Control(take_any_local_token, "^a wrong key: 200"))
 def _(trial: Trial) -> None:
     """The key in the 0600 file makes its holder local. Without it: a stranger. With another: 401."""
     import re

@@ -16,10 +16,17 @@ from defserve.auth.proxy.consent.cookies import ConsentCookies
 from defserve.net.egress import Egress
 from defserve.net.resolve import check
 from tests.attack.arena import Kind, Served
+from tests.attack.controls.identity import (
+    compare_nothing,
+    redirect_anywhere,
+    remember_every_client,
+    take_consent_from_any_site,
+    take_grants_again,
+)
 from tests.attack.speaking.browser import ORIGIN, Browser, Client, leads_to, said, sealed, target_of
 from tests.attack.speaking.http import Response
 from tests.attack.speaking.mcp import Caller
-from tests.attack.trial import Family, Trial
+from tests.attack.trial import Control, Family, Trial
 from tests.auth.vendor import FakeVendor, vendor_at_address
 
 FAMILY = Family("signing in")
@@ -72,7 +79,7 @@ def scene(trial: Trial) -> Iterator[Scene]:
             trial.arena.drop(served)
 
 
-@FAMILY.attack("open redirects")
+@FAMILY.attack("open redirects", Control(redirect_anywhere, "^redirect_uri="))
 def _(trial: Trial) -> None:
     with scene(trial) as at:
         for bad in (
@@ -122,7 +129,7 @@ def _(trial: Trial) -> None:
         at.works()
 
 
-@FAMILY.attack("consent pressed by another site")
+@FAMILY.attack("consent pressed by another site", Control(take_consent_from_any_site, "^{.Origin.*: 200"))
 def _(trial: Trial) -> None:
     with scene(trial) as at:
         for more in (
@@ -149,7 +156,7 @@ def _(trial: Trial) -> None:
         at.works()
 
 
-@FAMILY.attack("confused deputy")
+@FAMILY.attack("confused deputy", Control(remember_every_client, "another client is not asked for"))
 def _(trial: Trial) -> None:
     """The user has allowed one client, and is signed in at the vendor. Another client must not profit."""
     with scene(trial) as at:
@@ -176,7 +183,7 @@ def _(trial: Trial) -> None:
         trial.expect(said(answer).get("error") == "access_denied", "an address that is not verified is believed")
 
 
-@FAMILY.attack("code injection")
+@FAMILY.attack("code injection", Control(compare_nothing, "^another verifier: 200"))
 def _(trial: Trial) -> None:
     with scene(trial) as at:
         other = Client(Browser(at.served.place))
@@ -217,7 +224,7 @@ def _(trial: Trial) -> None:
         at.works()
 
 
-@FAMILY.attack("token substitution")
+@FAMILY.attack("token substitution", Control(compare_nothing, "another client's token"))
 def _(trial: Trial) -> None:
     with scene(trial) as at:
         code = at.code()
@@ -269,7 +276,7 @@ def _(trial: Trial) -> None:
         at.works()
 
 
-@FAMILY.attack("cookies planted in the user's browser")
+@FAMILY.attack("cookies planted in the user's browser", Control(take_consent_from_any_site, "^the attacker's form"))
 def _(trial: Trial) -> None:
     """A neighbour by name, or a page without https, has put the attacker's own cookies there."""
     with scene(trial) as at:
@@ -290,7 +297,7 @@ def _(trial: Trial) -> None:
         at.works()
 
 
-@FAMILY.attack("tokens that come back")
+@FAMILY.attack("tokens that come back", Control(take_grants_again, "^a code is good twice"))
 def _(trial: Trial) -> None:
     """Whoever has stolen a refresh token or a code uses it after its owner has, or before."""
     with scene(trial) as at:

@@ -6,11 +6,12 @@ import base64
 from typing import Any
 
 from tests.attack.arena import Kind, Served
+from tests.attack.controls.identity import find_any_session, seal_for_anybody, share_everything, tell_everybody
 from tests.attack.keys import create
 from tests.attack.speaking.conversation import HttpConversation, SseConversation, accepted
 from tests.attack.speaking.http import Json
 from tests.attack.speaking.mcp import SESSION, Caller, message, mgp_offer, outcome, tool_call
-from tests.attack.trial import Family, Trial
+from tests.attack.trial import Control, Family, Trial
 
 FAMILY = Family("ids of others")
 KEYED = Kind("keyed", ("--legacy-sse",))
@@ -24,7 +25,7 @@ def people(served: Served) -> tuple[Caller, Caller]:
     return alice, bob
 
 
-@FAMILY.attack("guessed session ids")
+@FAMILY.attack("guessed session ids", Control(find_any_session, "with a guessed id: 200"))
 def _(trial: Trial) -> None:
     served = trial.arena.serve(KEYED)
     alice, bob = people(served)
@@ -46,7 +47,7 @@ def _(trial: Trial) -> None:
     trial.expect(len(ids) == 50, "session ids repeat")
 
 
-@FAMILY.attack("events of another's stream")
+@FAMILY.attack("events of another's stream", Control(share_everything, "^Last-Event-ID"))
 def _(trial: Trial) -> None:
     """Bob resumes alice's streams: in his own session, and in hers."""
     served = trial.arena.serve(KEYED)
@@ -65,7 +66,7 @@ def _(trial: Trial) -> None:
             trial.expect(not told, f"Last-Event-ID {id}: {answer and answer.text[:100]}")
 
 
-@FAMILY.attack("answers to another's questions")
+@FAMILY.attack("answers to another's questions", Control(share_everything, "bob confirmed"))
 def _(trial: Trial) -> None:
     """Bob answers alice's question: by its id, by its callback id, and with her sealed state."""
     served = trial.arena.serve(KEYED)
@@ -88,7 +89,7 @@ def _(trial: Trial) -> None:
         hers.close()
 
 
-@FAMILY.attack("sealed states")
+@FAMILY.attack("sealed states", Control(seal_for_anybody, "^bob: it ran"))
 def _(trial: Trial) -> None:
     """A request state belongs to its caller, its call and its arguments; a changed one is worth nothing."""
     served = trial.arena.serve(KEYED)
@@ -117,7 +118,7 @@ def _(trial: Trial) -> None:
         trial.expect(not served.has_marked(word), f"{name}: it ran ({outcome(reply)})")
 
 
-@FAMILY.attack("subscriptions and calls of another")
+@FAMILY.attack("subscriptions and calls of another", Control(share_everything, "bob (cancelled|unsubscribed)"))
 def _(trial: Trial) -> None:
     """Bob ends alice's subscription, cancels her call, and calls with the ids of her requests."""
     served = trial.arena.serve(KEYED)
@@ -139,7 +140,7 @@ def _(trial: Trial) -> None:
     trial.expect("result" in kept, f"alice's own subscription: {kept}")
 
 
-@FAMILY.attack("another's HTTP+SSE session")
+@FAMILY.attack("another's HTTP+SSE session", Control(share_everything, ": 202"))
 def _(trial: Trial) -> None:
     served = trial.arena.serve(KEYED)
     alice, bob = people(served)
@@ -153,29 +154,33 @@ def _(trial: Trial) -> None:
     feed.close()
 
 
-@FAMILY.attack("who hears of whom")
+@FAMILY.attack(
+    "who hears of whom", Control(tell_everybody, "^bob heard of alice"), Control(tell_everybody, "^bob replayed")
+)
 def _(trial: Trial) -> None:
-    """Bob subscribes to everything there is, and hears nothing of alice's calls."""
+    """Bob subscribes to everything there is, and hears nothing of alice's calls, or of what is meant for her."""
     served = trial.arena.serve(KEYED)
     alice, bob = people(served)
     his = HttpConversation(bob)
     his.open(mgp_offer(SESSION))
-    his.ask("mgp/events/subscribe", {"channels": ["*", "tool.*", "security.*"]})
+    his.ask("mgp/events/subscribe", {"channels": ["*", "tool.*", "security.*", "memo.*"]})
     his.ask("logging/setLevel", {"level": "debug"})
     own = his.stream("GET", Accept="text/event-stream")
     own.begun.wait(3)
-    word = f"secret{trial.random.randrange(10**12)}"
+    word, public = (f"{kind}{trial.random.randrange(10**12)}" for kind in ("secret", "public"))
     for _ in range(5):
-        alice.call_alone("echo", text=word)
         alice.call_alone("strong", word=word)
         alice.call_alone("nothing", word=word)
+        alice.call_alone("note", word=word, everybody=False)
+    alice.call_alone("note", word=public, everybody=True)
+    # Whatever he is told of her calls comes before this, which he may hear.
+    heard = his.notices + his.hear_until(lambda told: public in str(told), 5)
+    trial.expect(public in str(heard), f"bob does not hear what is for everybody: {str(heard)[:200]}")
+    hers = [told for told in heard if any(name in str(told) for name in (word, "alice", "'strong'", "'nothing'"))]
+    trial.expect(not hers, f"bob heard of alice: {str(hers[:1])[:200]}")
+    replayed = bob.alone("mgp/events/replay", {"channels": ["memo.*"]}, capabilities=mgp_offer("2026-07-28"))
+    trial.expect(public in str(replayed), f"bob cannot replay what is for everybody: {str(replayed)[:200]}")
+    trial.expect(word not in str(replayed) and "alice" not in str(replayed), f"bob replayed: {str(replayed)[:200]}")
     said = outcome(his.ask("tools/call", tool_call("echo", {"text": "his"})))
     trial.expect("his" in said, f"bob's own call: {said}")
-    heard = list[Json]()
-    while not his.heard.empty():
-        heard.append(his.heard.get_nowait() or {})
-    everything = str(heard) + str(his.notices)
-    trial.expect(word not in everything and "alice" not in everything, f"bob heard: {everything[:200]}")
-    replayed = bob.alone("mgp/events/replay", {"channels": ["*"]}, capabilities=mgp_offer("2026-07-28"))
-    trial.expect(word not in str(replayed) and "alice" not in str(replayed), f"bob replayed: {str(replayed)[:200]}")
     his.close()

@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 from tests.attack.arena import Kind
+from tests.attack.controls.identity import (
+    ask_for_no_declaration,
+    find_tasks_by_half_an_id,
+    keep_any_number_of_tasks,
+    share_everything,
+)
 from tests.attack.keys import create
 from tests.attack.speaking.http import Json
 from tests.attack.speaking.mcp import Caller, tool_call
-from tests.attack.trial import Family, Trial
+from tests.attack.trial import Control, Family, Trial
 
 FAMILY = Family("tasks")
 KEYED = Kind("keyed", ("--legacy-sse",))
@@ -30,7 +36,7 @@ def status(caller: Caller, id: str) -> str:
     return str((asked(caller, "tasks/get", id).get("result") or {}).get("status"))
 
 
-@FAMILY.attack("another's task")
+@FAMILY.attack("another's task", Control(share_everything, "^bob, |somebody else confirmed"))
 def _(trial: Trial) -> None:
     """A foreign id is answered like one that never was, to the letter, and nothing happens to the task."""
     served = trial.arena.serve(KEYED)
@@ -57,7 +63,7 @@ def _(trial: Trial) -> None:
     trial.expect(status(alice, id) == "input_required", f"alice's task is {status(alice, id)} after it all")
 
 
-@FAMILY.attack("ids that are none")
+@FAMILY.attack("ids that are none", Control(find_tasks_by_half_an_id, "^' |^'task:"))
 def _(trial: Trial) -> None:
     served = trial.arena.serve(KEYED)
     alice = Caller(served.place, create(served, "alice", "ToolInvoke(*)").token)
@@ -79,7 +85,7 @@ def _(trial: Trial) -> None:
         trial.expect("error" in reply and reply["status"] in (200, 400, 404, 431), f"{str(wrong)[:40]!r}: {reply}")
 
 
-@FAMILY.attack("without having declared tasks")
+@FAMILY.attack("without having declared tasks", Control(ask_for_no_declaration, "^tasks/get with"))
 def _(trial: Trial) -> None:
     """The gate comes before the look-up: a known id and an unknown one are refused alike."""
     served = trial.arena.serve(KEYED)
@@ -92,7 +98,7 @@ def _(trial: Trial) -> None:
                 trial.expect(code == -32021, f"{method} with {capabilities}: {code}")
 
 
-@FAMILY.attack("more tasks than can be", growth=60.0)
+@FAMILY.attack("more tasks than can be", Control(keep_any_number_of_tasks, "^alice made"), growth=60.0)
 def _(trial: Trial) -> None:
     """A flood is refused in time, and others still get their tasks and calls."""
     served = trial.arena.serve(KEYED)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from tests.attack.arena import Kind, Served
+from tests.attack.controls.identity import count_no_failures, let_everybody_in, slow_addresses_down
 from tests.attack.keys import create
 from tests.attack.speaking.mcp import Caller
 from tests.attack.speaking.websocket import WebSocket
-from tests.attack.trial import Family, Trial
+from tests.attack.trial import Control, Family, Trial
 
 FAMILY = Family("throttling")
 BAD = "0" * 16 + "." + "a" * 43
@@ -27,7 +28,7 @@ def good_ways(trial: Trial, served: Served, caller: Caller, told: str) -> None:
         trial.expect(socket.is_open, f"{told}: WebSocket: {socket.status}")
 
 
-@FAMILY.attack("good tokens after bad ones")
+@FAMILY.attack("good tokens after bad ones", Control(slow_addresses_down, "calls with a good token"))
 def _(trial: Trial) -> None:
     served = trial.arena.serve(Kind("keyed", ("--rest",)))
     key = create(served, "alice", "ToolInvoke(*)")
@@ -51,7 +52,7 @@ def _(trial: Trial) -> None:
     good_ways(trial, served, good, "after bad tokens over WebSocket and REST")
 
 
-@FAMILY.attack("behind a proxy")
+@FAMILY.attack("behind a proxy", Control(count_no_failures, "never slowed down"))
 def _(trial: Trial) -> None:
     """The forwarded address counts, and its failures are slowed down; nobody's good token is."""
     served = trial.arena.serve(Kind("keyed", ("--rest", "--trusted-proxy")))
@@ -66,7 +67,7 @@ def _(trial: Trial) -> None:
     trial.expect(statuses(Caller(served.place, BAD, there), 1) == [401], "another address with a first bad token")
 
 
-@FAMILY.attack("the cost of bad tokens")
+@FAMILY.attack("the cost of bad tokens", Control(let_everybody_in, ": 200$"))
 def _(trial: Trial) -> None:
     """Huge and odd tokens: refused, without keeping them."""
     served = trial.arena.serve(Kind("keyed"))

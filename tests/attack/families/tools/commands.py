@@ -7,13 +7,54 @@ from pathlib import Path
 from typing import Any
 
 from defserve.guard import network, shell
-from tests.attack.trial import Family, Trial
+from tests.attack.controls.patching import Removal
+from tests.attack.controls.tools import (
+    know_no_arguments,
+    let_readonly_write,
+    read_any_file,
+    read_no_awk,
+    read_no_jq,
+    read_no_sed,
+    refuse_every_command,
+    run_any_program,
+    take_any_character,
+    take_private_addresses,
+    write_any_file,
+)
+from tests.attack.trial import Control, Family, Trial
 
 FAMILY = Family("commands")
 OWN = Path(__file__).parents[2] / "corpora"
 KNOWN = Path(__file__).parents[3] / "guard" / "corpora"
 FALSE_ALARMS = 0.01
 """How many everyday commands may be refused."""
+
+PASSES = "passes"
+
+
+def without(remove: Removal, bites: str = PASSES) -> Control:
+    return Control(remove, bites, here=True)
+
+
+# Each kind of attack is held by a part of the judge. Without that part it passes.
+CONTROLS = {
+    "awk runs, writes or reads elsewhere": without(read_no_awk),
+    "sed runs, writes or reads elsewhere": without(read_no_sed),
+    "sed writes in place": without(let_readonly_write),
+    "jq reads the environment or files": without(read_no_jq),
+    "find runs or writes": without(know_no_arguments),
+    "wrappers and shells": without(run_any_program),
+    "git config sets what a later command runs": without(know_no_arguments),
+    "git runs, reads elsewhere or talks": without(know_no_arguments),
+    "git writes": without(let_readonly_write),
+    "a second operand or a flag is written": without(let_readonly_write),
+    "archives run or leave": without(know_no_arguments),
+    "writes to trusted places": without(write_any_file),
+    "reads of secrets": without(read_any_file),
+    "sort, date, hostname and others": without(know_no_arguments),
+    "curl and wget, allowed by the author": without(know_no_arguments),
+    "downloads are written": without(let_readonly_write),
+}
 
 Case = dict[str, Any]
 
@@ -37,10 +78,10 @@ def _groups() -> dict[str, list[Case]]:
 
 
 for _note, _cases in _groups().items():
-    FAMILY.add(_note, lambda trial, cases=_cases: attacks(trial, cases))
+    FAMILY.add(_note, lambda trial, cases=_cases: attacks(trial, cases), CONTROLS[_note])
 
 
-@FAMILY.attack("everyday commands")
+@FAMILY.attack("everyday commands", without(refuse_every_command, "are refused"))
 def _(trial: Trial) -> None:
     for mode in ("sandbox", "readonly"):
         cases = [case for case in read(OWN / "shell_everyday.jsonl") if mode in case["modes"]]
@@ -51,7 +92,7 @@ def _(trial: Trial) -> None:
             trial.notes.append(f"{mode} refuses {', '.join(refused)}")
 
 
-@FAMILY.attack("the guard's own corpora")
+@FAMILY.attack("the guard's own corpora", without(know_no_arguments, ": True$"))
 def _(trial: Trial) -> None:
     for name in ("shell", "shell_more"):
         for case in read(KNOWN / f"{name}.jsonl"):
@@ -60,7 +101,7 @@ def _(trial: Trial) -> None:
                 trial.expect(bool(verdict) == (case[mode] == "A"), f"{mode}: {case['command']!r}: {bool(verdict)}")
 
 
-@FAMILY.attack("mutations")
+@FAMILY.attack("mutations", without(take_any_character))
 def _(trial: Trial) -> None:
     """An everyday command with a metacharacter in it, outside quotes, is refused or the character is data."""
     pieces = [*";id |id &id &&id $(id) `id` >out <f $HOME <(id)".split(), "\nid", "\x00", "\r\nid", "\u2028id"]
@@ -72,7 +113,7 @@ def _(trial: Trial) -> None:
         trial.expect(not shell.judge(mutated), f"{mutated!r} passes")
 
 
-@FAMILY.attack("URLs")
+@FAMILY.attack("URLs", without(take_private_addresses, ": True$"))
 def _(trial: Trial) -> None:
     for file in (OWN / "urls.jsonl", KNOWN / "url.jsonl", KNOWN / "url_more.jsonl"):
         for case in read(file):

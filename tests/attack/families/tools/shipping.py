@@ -12,7 +12,16 @@ from collections.abc import Callable
 from pathlib import Path
 
 from defserve.stores.audit.log import AuditLog
-from tests.attack.trial import Family, NotTried, Trial
+from tests.attack.controls.tools import (
+    ask_no_anchor,
+    believe_any_signature,
+    ship_private_files,
+    ship_secrets,
+    take_any_project_name,
+    take_any_server_name,
+    write_for_everybody,
+)
+from tests.attack.trial import Control, Family, NotTried, Trial
 from tests.tooling.packaging.projects import write_project
 
 FAMILY = Family("shipping")
@@ -85,19 +94,19 @@ def package(trial: Trial, made: Path, told: str, wanted: list[str]) -> None:
     trial.expect(not leaked, f"{told}: shipped {', '.join(leaked)}")
 
 
-@FAMILY.attack("secrets by name")
+@FAMILY.attack("secrets by name", Control(ship_private_files, "shipped|is not named", "from 0"))
 def _(trial: Trial) -> None:
     # A few at a time: the command does not list hundreds.
-    for at in range(0, len(NAMES), 15):
-        made, inside = project(trial, f"names-{at}")
-        for n, name in enumerate(NAMES[at : at + 15]):
+    for told, names in trial.choose({f"from {at}": NAMES[at : at + 15] for at in range(0, len(NAMES), 15)}):
+        made, inside = project(trial, f"names-{told}")
+        for n, name in enumerate(names):
             path = inside / name
             path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(f"//npm.example.com/:_authToken={CANARY}{n}\n")
-        package(trial, made, "below the package", NAMES[at : at + 15])
+            path.write_text(f"a file that nobody means to publish: {CANARY}{n}\n")
+        package(trial, made, "below the package", names)
 
 
-@FAMILY.attack("secrets by content")
+@FAMILY.attack("secrets by content", Control(ship_secrets, "shipped|is not named"))
 def _(trial: Trial) -> None:
     made, inside = project(trial, "contents")
     for name, text in CONTENTS.items():
@@ -105,7 +114,7 @@ def _(trial: Trial) -> None:
     package(trial, made, "in plain files", list(CONTENTS))
 
 
-@FAMILY.attack("secrets by other ways")
+@FAMILY.attack("secrets by other ways", Control(ship_private_files, r"at the top: \.env is not named"))
 def _(trial: Trial) -> None:
     """At the top of the project, by a link, in a folder of tests, and forced in by the settings of the builder."""
     outside = trial.arena.folder / "outside"
@@ -139,12 +148,13 @@ REFUSED = [
 ]  # fmt: skip
 
 
-@FAMILY.attack("names in clients' settings")
+@FAMILY.attack("names in clients' settings", Control(take_any_server_name, "^'a/b' for .*: 0 ", "'a/b'"))
 def _(trial: Trial) -> None:
     home = trial.arena.folder / "install-home"
     shutil.rmtree(home, ignore_errors=True)
     home.mkdir()
-    for found in trial.arena.drive("install_names", REFUSED, HOME=str(home), XDG_CONFIG_HOME=str(home / ".config")):
+    names = [name for _, name in trial.choose({repr(name)[:60]: name for name in REFUSED})]
+    for found in trial.arena.drive("install_names", names, HOME=str(home), XDG_CONFIG_HOME=str(home / ".config")):
         held = found["code"] not in (0, -1) and not found["changed"]
         told = f"{found['name']!r} for {found['client']}: {found['code']} {found['said'][-80:]!r}"
         trial.expect(held, told)
@@ -152,7 +162,7 @@ def _(trial: Trial) -> None:
     trial.expect(all(found["code"] == 0 for found in good), f"plain names: {[f for f in good if f['code']][:1]}")
 
 
-@FAMILY.attack("names of projects")
+@FAMILY.attack("names of projects", Control(take_any_project_name, r"^new '\.\./evil' wrote"))
 def _(trial: Trial) -> None:
     """`defserve new` writes below the folder it is in, and nowhere else."""
     folder = trial.arena.folder / "new" / "inside"
@@ -227,14 +237,14 @@ def _rewrite(path: Path) -> None:
         log.append({"event_type": "TOOL_EXECUTED", "result": "SUCCESS"})
 
 
-@FAMILY.attack("a changed audit log")
+@FAMILY.attack("a changed audit log", Control(believe_any_signature, "a line is changed", "a line is changed"))
 def _(trial: Trial) -> None:
     verify = ("audit", "verify")
     fine = written(trial.arena.folder / "audit" / "fine")
     done = trial.arena.command(*verify, str(fine), DEFSERVE_AUDIT_KEY=KEY)
     if done.returncode:
         raise NotTried(f"an intact log: {done.stdout}{done.stderr}")
-    for n, (name, tamper) in enumerate(TAMPERING.items()):
+    for n, (name, tamper) in enumerate(trial.choose(TAMPERING)):
         path = written(trial.arena.folder / "audit" / str(n))
         tamper(path)
         done = trial.arena.command(*verify, str(path), DEFSERVE_AUDIT_KEY=KEY)
@@ -242,7 +252,7 @@ def _(trial: Trial) -> None:
         trial.expect("Traceback" not in done.stderr, f"{name}: a traceback")
 
 
-@FAMILY.attack("an audit log that is gone")
+@FAMILY.attack("an audit log that is gone", Control(ask_no_anchor, "^set back"))
 def _(trial: Trial) -> None:
     """Log and head removed, or set back together: only an anchor elsewhere tells, so there must be one."""
     named = next((name for name in inspect.signature(AuditLog.__init__).parameters if "anchor" in name), None)
@@ -274,7 +284,7 @@ def _(trial: Trial) -> None:
         trial.expect(done.returncode != 0, f"{name}: {done.stdout.strip()}")
 
 
-@FAMILY.attack("files for their owner alone")
+@FAMILY.attack("files for their owner alone", Control(write_for_everybody, ": 6[0-7]4$", here=True))
 def _(trial: Trial) -> None:
     """Keys, peppers and audit logs are written for their owner, and not through a link that somebody left."""
     folder = trial.arena.folder / "private"

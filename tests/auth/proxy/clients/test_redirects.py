@@ -1,9 +1,11 @@
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from defserve.auth.proxy.clients.redirects import is_redirect, matches, target
+from defserve.auth.proxy.clients.redirects import CLIENT_SCHEMES, RedirectRule, matches, target
+from defserve.errors import UsageError
 from tests.rows import for_each_row
 
 
@@ -19,10 +21,15 @@ from tests.rows import for_each_row
         "cursor://anysphere.cursor-mcp/oauth/callback",
         "vscode://vscode.github-authentication/did-authenticate",
         "com.example.app:/oauth",
+        "com.example.my-app://oauth",
+        "Cursor://anysphere.cursor-mcp/oauth/callback",
+        "vscode-insiders://vscode.github-authentication/did-authenticate",
+        "claude://oauth/callback",
+        "windsurf://codeium.windsurf/oauth",
     ],
 )
 def test_a_client_may_register_these(uri: str) -> None:
-    assert is_redirect(uri) and matches(uri, uri) and target(uri)
+    assert RedirectRule().is_redirect(uri) and matches(uri, uri) and target(uri)
 
 
 @for_each_row(
@@ -50,12 +57,31 @@ def test_a_client_may_register_these(uri: str) -> None:
         "blob:https://app.example/x",
         "view-source:https://app.example",
         "intent://x",
+        "microsoft-edge:https://evil.example/",
+        "microsoft-edge:///?url=https://evil.example",
+        "googlechrome://evil.example/",
+        "googlechromes://evil.example/",
+        "firefox://open-url?url=https://evil.example",
+        "x-safari-https://evil.example/",
+        "brave://open-url?url=https://evil.example",
+        "myapp://oauth",
+        "ms-appinstaller:?source=https://evil.example",
+        "search-ms:query=x",
+        "cursor:https://evil.example/",
+        "vscode:x",
+        "com.example.app:https://evil.example/",
+        "com.example.app:",
+        "com.example.app:/",
+        "cursor:/",
+        ".app:/oauth",
+        "app.:/oauth",
+        "com..app:/oauth",
         "https://app.example/" + "x" * 2000,
         "https://ä.example/cb",
     ],
 )
 def test_a_client_may_not_register_these(uri: str) -> None:
-    assert not is_redirect(uri)
+    assert not RedirectRule().is_redirect(uri)
 
 
 @for_each_row(
@@ -87,3 +113,24 @@ def test_a_redirect_matches_exactly_except_for_a_port_on_this_machine(
 @given(st.text(max_size=60), st.text(max_size=60))
 def test_texts_match_only_themselves_or_another_port_of_this_machine(registered: str, asked: str) -> None:
     assert matches(registered, asked) is (registered == asked) or asked.startswith("http://")
+
+
+@given(
+    st.from_regex(r"[a-z][a-z0-9+-]{0,20}", fullmatch=True), st.sampled_from(["://x/cb", ":/cb", ":x", ":https://x"])
+)
+def test_a_scheme_without_a_dot_is_taken_only_from_the_table(scheme: str, rest: str) -> None:
+    is_known = scheme in CLIENT_SCHEMES and rest.startswith(":/")
+    is_web = scheme == "https" and rest.startswith("://")
+    assert RedirectRule().is_redirect(scheme + rest) is (is_known or is_web)
+
+
+def test_an_operator_may_name_the_scheme_of_another_application() -> None:
+    rule = RedirectRule(["myapp"])
+    assert rule.is_redirect("myapp://oauth") and rule.is_redirect("cursor://x/cb")
+    assert not rule.is_redirect("otherapp://oauth") and not rule.is_redirect("myapp:https://evil.example/")
+
+
+@for_each_row("scheme", ["microsoft-edge", "googlechromes", "javascript", "https", "My App", "myapp:", "myapp://", ""])
+def test_an_operator_cannot_name_a_scheme_that_is_no_applications_own(scheme: str) -> None:
+    with pytest.raises(UsageError, match="redirect_schemes"):
+        RedirectRule([scheme])

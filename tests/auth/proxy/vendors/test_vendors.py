@@ -81,13 +81,15 @@ async def test_a_vendor_without_discovery_is_asked_who_the_user_is() -> None:
     assert url.startswith("https://github.com/login/oauth/authorize?") and fields["scope"] == "read:user"
     assert "nonce" not in fields and fields["code_challenge_method"] == "S256"
     user = await login.signed_in("good", "state", "verifier")
-    assert user.claims == {"id": 583231, "login": "octocat"} and user.tokens == {"access_token": "gho_x"}
-    assert await login.still_signed_in(user.tokens) == user.tokens
+    assert user.claims == {"id": 583231, "login": "octocat", "sub": "583231"}
+    assert user.tokens == {"access_token": "gho_x"} == await login.renew_tokens(user.tokens)
+    github.user["login"] = "renamed"
+    assert await login.confirm_user(user.tokens) == {**user.claims, "login": "renamed"}
     with pytest.raises(OAuthError, match="not accepted"):
         await login.signed_in("bad", "state", "verifier")
     github.is_valid = False
     with pytest.raises(OAuthError, match="not accepted"):
-        await login.still_signed_in(user.tokens)
+        await login.confirm_user(user.tokens)
     with pytest.raises(OAuthError, match="another authorization server"):
         await login.check_issuer("https://evil.example")
 
@@ -114,11 +116,11 @@ async def test_only_a_grant_that_has_ended_is_called_ended(status: int, body: by
 
     login = VendorLogin(VENDORS["github"], "id", "secret", "https://x.example/callback", send=send)
     with pytest.raises(OAuthError) as caught:
-        await login.still_signed_in({"refresh_token": "ghr_x"})
+        await login.renew_tokens({"refresh_token": "ghr_x"})
     assert caught.value.error == error
     if status not in (200, 400):
         with pytest.raises(OAuthError) as caught:
-            await login.still_signed_in({"access_token": "gho_x"})
+            await login.confirm_user({"access_token": "gho_x"})
         assert caught.value.error == ("invalid_grant" if status == 401 else error)
 
 
@@ -142,6 +144,74 @@ async def test_a_user_of_such_a_vendor_comes_in_by_login() -> None:
                 tokens = (await visit.exchange(said["code"])).json()
                 principal = await auth.verifier.verify(tokens["access_token"])
                 assert principal is not None and principal.id == "583231" and "bio" not in principal.claims
+
+
+@for_each_row(
+    "said, seen",
+    [
+        ({"email": "ann@x.example", "email_verified": True}, {"email": "ann@x.example", "email_verified": True}),
+        ({"email": "ann@x.example", "email_verified": False}, {"email_verified": False}),
+        ({"email": "ann@x.example", "email_verified": "true"}, {"email_verified": "true"}),
+        ({"email": "ann@x.example"}, {}),
+        ({"email": ["ann@x.example"], "email_verified": True}, {"email_verified": True}),
+    ],
+    ids=range(5),
+)
+async def test_no_rule_of_the_author_sees_an_address_that_nobody_verified(said: dict[str, Any], seen: Any) -> None:
+    shown: list[Any] = []
+
+    def allow(claims: Any) -> bool:
+        shown.append(claims)
+        return True
+
+    def scopes_for(claims: Any) -> list[str]:
+        shown.append(claims)
+        return ["more"]
+
+    vendor = FakeVendor()
+    vendor.user = {"sub": "u-1", **said}
+    async with visiting(vendor, allow=allow, optional_scopes=["more"], scopes_for=scopes_for) as visit:
+        tokens = await visit.tokens(scope="more")
+        assert (await visit.refresh(tokens["refresh_token"])).status_code == 200
+    assert len(shown) >= 4 and all(claims == {"sub": "u-1", **seen} for claims in shown)
+
+
+@for_each_row("count, is_in", [(1, True), (2_000, True), (20_000, False)])
+async def test_a_claim_is_seen_whole_or_the_sign_in_is_refused(count: int, is_in: bool) -> None:
+    vendor, seen = FakeVendor(), list[int]()
+    vendor.user["groups"] = [f"club-{i:06}" for i in range(count)]
+
+    def allow(claims: Any) -> bool:
+        seen.append(len(claims["groups"]))
+        return True
+
+    async with visiting(vendor, allow=allow) as visit:
+        await visit.register()
+        said = answer_of(await visit.come_back(await visit.decide(await visit.authorize())))
+        assert ("code" in said) is is_in and set(seen) == ({count} if is_in else set())
+        if not is_in:
+            assert (
+                said["error"] == "access_denied" and "groups of this account is too long" in said["error_description"]
+            )
+
+
+async def test_groups_that_the_vendor_leaves_out_because_they_are_many_are_not_taken_for_none() -> None:
+    vendor = FakeVendor()
+    vendor.user |= {"_claim_names": {"groups": "src1"}, "_claim_sources": {"src1": {"endpoint": "https://x.example"}}}
+    async with visiting(vendor, allow=lambda claims: "suspended" not in claims.get("groups", [])) as visit:
+        await visit.register()
+        said = answer_of(await visit.come_back(await visit.decide(await visit.authorize())))
+        assert said["error"] == "access_denied" and "all groups of this account" in said["error_description"]
+
+
+@for_each_row("listed, is_asked", [(["openid", "offline_access"], True), (["openid"], False), (None, False)])
+async def test_a_vendor_that_can_renew_is_asked_to(listed: Any, is_asked: bool) -> None:
+    vendor = FakeVendor()
+    vendor.metadata |= {"scopes_supported": listed}
+    async with visiting(vendor) as visit:
+        await visit.register()
+        url = leads_to(await visit.decide(await visit.authorize()))
+        assert ("offline_access" in dict(parse_qsl(urlsplit(url).query))["scope"].split()) is is_asked
 
 
 @for_each_row(

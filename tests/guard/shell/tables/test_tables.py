@@ -8,10 +8,10 @@ import pytest
 
 from defserve.guard.shell.kinds import KINDS, kind_of
 from defserve.guard.shell.specs import EFFECTS, Grammar, Table, by_name, grammar
-from defserve.guard.shell.tables import ON_REQUEST, PROGRAMS, TAR
+from defserve.guard.shell.tables import CHECKS, ON_REQUEST, PROGRAMS, TAR
 from tests.rows import for_each_row
 
-STYLES = frozenset("words one apart plain leading first alone tasks never tar".split())
+STYLES = frozenset("words one apart plain leading first alone tasks never tar negative early".split())
 
 
 def grammars(entry: str | Table, title: str) -> Iterator[tuple[str, Grammar]]:
@@ -23,7 +23,13 @@ def grammars(entry: str | Table, title: str) -> Iterator[tuple[str, Grammar]]:
 
 
 EVERY = [
-    found for table in (PROGRAMS, ON_REQUEST, TAR) for name, entry in table.items() for found in grammars(entry, name)
+    *(
+        found
+        for table in (PROGRAMS, ON_REQUEST, TAR)
+        for name, entry in table.items()
+        for found in grammars(entry, name)
+    ),
+    *((" ".join(words), grammar(rules)) for words, rules in CHECKS.items()),
 ]
 
 
@@ -42,7 +48,26 @@ def test_a_table_names_kinds_shapes_and_styles_that_exist(title: str, rules: Gra
 def test_no_kind_is_left_over() -> None:
     used = {kind for _, rules in EVERY for option in rules.options.values() for kind in option.kinds}
     used |= {one.kind for _, rules in EVERY for shapes in rules.shapes for shape in shapes for one in shape.operands}
+    # What a command reads, it writes with an option such as `sed -i`.
+    used |= {
+        one.kind
+        for _, rules in EVERY
+        for shapes in rules.shapes
+        for shape in shapes
+        for one in shape.rewriting().operands
+    }
     assert set(KINDS) - used == set()
+
+
+# Options that say what a program does. A new one of these names needs a mode, or a reason to stand here.
+MODE_NAMES = frozenset("--test --list --decompress --uncompress --compress -t -l -d -z".split())
+PACKERS = "gzip gunzip bzip2 bunzip2 xz unxz lzma unlzma zstd unzstd".split()
+
+
+@for_each_row("name", PACKERS)
+def test_whatever_chooses_what_a_packer_does_has_a_mode(name: str) -> None:
+    rules = grammar(str(PROGRAMS[name]))
+    assert [flag for flag, option in rules.options.items() if flag in MODE_NAMES and not option.mode] == []
 
 
 def test_a_spec_with_a_typing_error_is_an_error() -> None:

@@ -73,7 +73,7 @@ async def test_a_caller_runs_so_many_tasks_at_a_time():
     async with raw(server, capabilities=TAKES) as peer:
         ids = [(await peer.call("wait"))["taskId"] for _ in range(2)]
         reply = await peer.ask("tools/call", {"name": "wait"})
-        assert reply["error"]["code"] == -32029
+        assert reply["error"]["code"] == -32603
         assert text_of(await peer.call("plain")) == "plain"
         job.go_on.set()
         for id in ids:
@@ -89,7 +89,7 @@ async def test_calls_that_come_at_once_are_all_counted():
         ]
         made = [reply for reply in replies if "result" in reply]
         assert len(made) == 5 and len(job.began) == 5
-        assert {reply["error"]["code"] for reply in replies if "error" in reply} == {-32029}
+        assert {reply["error"]["code"] for reply in replies if "error" in reply} == {-32603}
         job.go_on.set()
 
 

@@ -15,8 +15,8 @@ from defserve import Context, Limits, Server
 from defserve.protocols.mcp.tasks import runner
 from defserve.protocols.mcp.tasks.record import TaskRecord
 from defserve.protocols.mcp.tasks.storage import TaskStorage, new_id
+from defserve.stores.identity import ServerIdentity, server_store
 from defserve.stores.memory import MemoryStore
-from defserve.stores.open import open_store
 from defserve.stores.store import Store, StoreChange
 from tests.protocols.mcp.tasks.peers import ASKABLE, TAKES, YES, asks, becomes, ended, get, shop
 from tests.raw import raw, text_of, turns, until
@@ -34,7 +34,7 @@ def says(value: Any) -> dict[str, Any]:
 
 async def lost(where: str | Store, tool: str, **more: Any) -> str:
     """The id of a task of a process that is not there."""
-    store = open_store(where) if isinstance(where, str) else where
+    store = server_store(where, ServerIdentity("name", "shop"))
     storage = TaskStorage(store)
     made: dict[str, Any] = {"owner": "local", "rights": ["local", []], "retries": 0, "arguments": None, **more}
     id, now = new_id(), storage.now()
@@ -346,7 +346,7 @@ async def test_what_was_read_of_a_task_before_it_was_claimed_does_not_stop_it():
     store = MemoryStore()
     server, job = shop(store, limits=SOON, retry=1)
     id = await lost(store, "wait", retries=1, arguments={"name": "x"})
-    read_before = await TaskStorage(store).find(id)
+    read_before = await TaskStorage(server_store(store, ServerIdentity("name", "shop"))).find(id)
     async with raw(server, capabilities=TAKES) as peer:
         await get(peer, id)
         await until(lambda: job.began == ["x"])

@@ -192,7 +192,9 @@ async def test_a_host_closes_a_shared_channel_for_itself_and_may_open_it_again_b
     discord.chat.add(SHARED)
     async with hosting(discord.server) as host, hosting(discord.server) as other:
         assert (await host.ask("channels/close", {"channelId": SHARED.id}))["result"] == {"closed": True}
-        assert discord.closed == []
+        assert discord.closed == [SHARED.id]
+        assert await code_of(host, "channels/close", {"channelId": SHARED.id}) == -32023
+        assert discord.closed == [SHARED.id]
         assert (await ids(host), await ids(other)) == ([], [SHARED.id])
         assert await code_of(host, "channels/publish", HELLO | {"channelId": SHARED.id}) == -32023
         assert (await host.ask("channels/open", {"channelId": SHARED.id}))["result"] == {"channel": NEWS}
@@ -206,7 +208,25 @@ async def test_the_address_of_a_shared_channel_leads_to_it(discord: Discord):
         assert (await opened(host))["label"] == "discord:#general"
         assert await ids(host) == ["discord:#general"]
         await host.ask("channels/close", {"channelId": "discord:#general"})
-        assert discord.closed == []
+        assert discord.closed == ["discord:#general"]
+
+
+@pytest.mark.parametrize("outcome", [False, RuntimeError("broken")], ids=["no", "error"])
+async def test_a_shared_channel_that_could_not_be_closed_stays_open_for_the_host(outcome: bool | Exception):
+    server = Server("chat", "1")
+    chat = server.channels("chat", feature_set=server.feature_set("chat.rooms", "Chats"))
+    chat.add(Channel("chat:lobby", "The lobby"))
+
+    @chat.close
+    async def leave(channel: Channel) -> bool:
+        if isinstance(outcome, Exception):
+            raise outcome
+        return outcome
+
+    async with hosting(server) as host:
+        reply = await host.ask("channels/close", {"channelId": "chat:lobby"})
+        assert reply.get("result") == ({"closed": False} if outcome is False else None)
+        assert await ids(host) == ["chat:lobby"]
 
 
 async def test_channels_are_closed_with_the_session(discord: Discord):

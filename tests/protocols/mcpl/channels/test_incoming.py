@@ -309,3 +309,20 @@ async def test_a_host_with_claude_s_channels_is_sent_those_where_the_set_opts_in
         (params,) = host.heard_of("notifications/claude/channel")
         assert params["content"] == "hi"
         assert params["meta"]["channel_id"] == SHARED.id and params["meta"]["author"] == "Alice"
+
+
+@pytest.mark.parametrize(
+    "named",
+    ["chat:lobby", Channel("chat:lobby"), Channel("chat:lobby", "Another label"), Channel("chat:lobby", metadata={})],
+    ids=["id", "bare", "label", "metadata"],
+)
+async def test_a_channel_is_found_by_its_id_whatever_describes_it(named: Any):
+    server = Server("chat", "1")
+    chat = server.channels("chat", feature_set=server.feature_set("chat.rooms", "Chats"))
+    chat.add(Channel("chat:lobby", "The lobby", address={"room": 1}))
+    async with hosting(server) as host:
+        host.answers["channels/incoming"] = lambda params: {}
+        (receipt,) = await chat.incoming(Message(named, "Hi", author=Author("u1")))
+        assert receipt.accepted
+        with pytest.raises(NoBackChannel, match="Unknown channel"):
+            await chat.incoming(Message(Channel("chat:lobby", address={"room": 2}), "Hi", author=Author("u1")))

@@ -69,14 +69,19 @@ async def test_checkpoints_form_a_tree_and_a_call_after_a_rollback_branches(vers
 
 @pytest.mark.req("MCPL-8.3")
 async def test_the_first_state_travels_whole_and_the_next_as_a_patch():
-    async with hosting(Notes().server) as host:
-        first = (await host.call("list_notes"))["state"]
-        assert first == {
-            "checkpoint": first["checkpoint"], "parent": None, "featureSet": SET, "data": {"notes": [], "title": ""},
-        }  # fmt: skip
+    notes = Notes()
+
+    @notes.set.tool
+    async def replace(book: State[Notebook]) -> None:
+        book.notes, book.title = [], "Another title"
+
+    async with hosting(notes.server) as host:
+        first = await added(host, "")
+        data = {"notes": [{"id": 1, "text": ""}], "title": ""}
+        assert first == {"checkpoint": first["checkpoint"], "parent": None, "featureSet": SET, "data": data}
+        assert "data" in (await host.call("replace"))["state"]  # since that is shorter
         second = await added(host, LONG)
         third = await added(host, "Buy groceries")
-    assert second.keys() == {"checkpoint", "parent", "featureSet", "data"}  # since that is shorter
     assert third["patch"] == [{"op": "add", "path": "/notes/-", "value": {"id": 2, "text": "Buy groceries"}}]
     assert third["parent"] == second["checkpoint"]
     assert "data" not in third
@@ -288,6 +293,21 @@ async def test_unknown_fields_of_a_request_are_let_pass():
 
 
 @eras
+@pytest.mark.parametrize("mcpl", [{}, None], ids=["mcpl", "plain"])
+@pytest.mark.parametrize("brought", [{}, {"checkpoint": None}, {"state": {"notes": []}}], ids=["", "null", "state"])
+async def test_a_call_that_changes_nothing_makes_no_checkpoint(version: str, mcpl: Json | None, brought: Json):
+    notes = Notes()
+    async with hosting(notes.server, version, **({} if mcpl == {} else {"mcpl": None})) as host:
+        for _ in range(2):
+            result = await host.call("list_notes", **brought)
+            assert notes_of(result) == [] and "state" not in result
+        assert await (await notes.states.trees()).list_trees() == []
+        await host.call("add_note", {"text": "a"})
+        await host.call("list_notes")
+        assert len(await notes.states.checkpoints(owner="local")) == 1
+
+
+@eras
 async def test_a_failed_call_changes_nothing(version: str):
     async with hosting(Notes().server, version) as host:
         await added(host, "a")
@@ -391,7 +411,7 @@ async def test_a_commit_that_has_begun_is_finished_although_the_call_is_stopped(
         begun, gate = asyncio.Event(), asyncio.Event()
 
         async def change(self, change: StoreChange) -> bool:
-            if change.space.startswith("state:"):
+            if ":state:" in change.space:
                 self.begun.set()
                 await self.gate.wait()
             return await super().change(change)
@@ -493,6 +513,7 @@ async def test_anonymous_sessions_have_states_of_their_own_that_end_with_them():
     async with host_as(notes.server, STRANGER) as one, host_as(notes.server, STRANGER) as other:
         await one.call("add_note", {"text": "a"})
         assert notes_of(await other.call("list_notes")) == []
+        await other.call("add_note", {"text": "b"})
         trees = await notes.states.trees()
         assert len(await trees.list_trees()) == 2
     async with asyncio.timeout(20):

@@ -29,7 +29,7 @@ async def keys_at() -> AsyncIterator[KeysAt]:
     made: list[ApiKeys] = []
 
     def at(address: str) -> ApiKeys:
-        made.append(ApiKeys(address, pepper="p" * 16))
+        made.append(ApiKeys(address, pepper="p" * 16, server="web"))
         return made[-1]
 
     yield at
@@ -91,7 +91,7 @@ async def test_a_key_that_is_revoked_while_nothing_can_be_told_ends_when_it_can_
     await pair.start("one", auth=keys_at(own.address))
     ada = await pair.client("one", token=made.token)
     stream = await ada.at("one").listen().started()
-    keys._store.announce = None  # type: ignore[attr-defined]
+    keys._store.raw.announce = None  # type: ignore[attr-defined]
     await keys.revoke(made.key.id)
     own.kill()
     own.start()

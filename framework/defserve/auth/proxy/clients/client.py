@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from hashlib import sha256
 from typing import Any, Final
 
-from defserve.auth.proxy.clients.redirects import is_redirect, matches
+from defserve.auth.proxy.clients.redirects import RedirectRule, matches
 from defserve.auth.proxy.errors import OAuthError
+from defserve.base.hidden_characters import remove_hidden
 from defserve.wire.jsonvalue import is_array
 
 MOST_REDIRECTS: Final = 10
@@ -39,17 +40,17 @@ class OAuthClient:
         return asked if any(matches(one, asked) for one in self.redirects) else None
 
 
-def described(fields: Mapping[str, Any], id: str = "", document: str = "") -> OAuthClient:
+def described(fields: Mapping[str, Any], rule: RedirectRule, id: str = "", document: str = "") -> OAuthClient:
     """The client with this metadata (RFC 7591 §2). Raises OAuthError."""
     redirects = fields.get("redirect_uris")
     if not is_array(redirects) or not 0 < len(redirects) <= MOST_REDIRECTS:
         raise OAuthError("invalid_redirect_uri", f"give 1 to {MOST_REDIRECTS} redirect_uris")
     for uri in redirects:
-        if not isinstance(uri, str) or not is_redirect(uri):
+        if not isinstance(uri, str) or not rule.is_redirect(uri):
             raise OAuthError(
                 "invalid_redirect_uri",
-                "redirect_uris are https, http on 127.0.0.1, [::1] or localhost, or of an application's own scheme; "
-                "without fragment and user name",
+                "redirect_uris are https, http on 127.0.0.1, [::1] or localhost, or of an application's own scheme, "
+                "which has a dot (com.example.app:/…) or is known to this server; without fragment and user name",
             )
     method = fields.get("token_endpoint_auth_method", "none" if document else "client_secret_basic")
     if method not in (methods := ("none",) if document else METHODS):
@@ -66,5 +67,4 @@ def described(fields: Mapping[str, Any], id: str = "", document: str = "") -> OA
 def readable(name: object) -> str:
     """The name that a client gives itself, as one line that cannot pass for something else. It may be empty."""
     text = " ".join(name.split()) if isinstance(name, str) else ""
-    # Not printable are also the characters that turn the direction of text around.
-    return "".join(character for character in text if character.isprintable())[:LONGEST_NAME]
+    return remove_hidden(text)[:LONGEST_NAME]

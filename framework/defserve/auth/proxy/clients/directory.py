@@ -10,6 +10,7 @@ from typing import Any, Final
 from defserve.auth.oauth.basic import read_client_basic
 from defserve.auth.proxy.clients.client import GRANTS, OAuthClient, described
 from defserve.auth.proxy.clients.documents import ClientDocuments
+from defserve.auth.proxy.clients.redirects import RedirectRule
 from defserve.auth.proxy.errors import OAuthError
 from defserve.auth.proxy.seals import Seals
 from defserve.auth.site import SiteRequest
@@ -22,8 +23,8 @@ _UNKNOWN: Final = "this client is not known here, or its secret is wrong; regist
 class ClientDirectory:
     """All clients of one authorization server."""
 
-    def __init__(self, seals: Seals, documents: ClientDocuments) -> None:
-        self._seals, self._documents = seals, documents
+    def __init__(self, seals: Seals, documents: ClientDocuments, redirects: RedirectRule | None = None) -> None:
+        self._seals, self._documents, self._redirects = seals, documents, redirects or RedirectRule()
 
     def register(self, body: bytes) -> dict[str, Any]:
         """The answer to a registration (RFC 7591 §3.2.1). Raises OAuthError."""
@@ -33,7 +34,7 @@ class ClientDirectory:
             fields = None
         if not is_object(fields):
             raise OAuthError("invalid_client_metadata", "send a JSON object")
-        client = described(fields)
+        client = described(fields, self._redirects)
         id = self._seals.seal("client", [client.name, client.redirects, client.method])
         if len(id) > LONGEST_ID:
             raise OAuthError("invalid_client_metadata", "the redirect_uris are too long in all")
@@ -58,7 +59,9 @@ class ClientDirectory:
         if found is None:
             return None
         name, redirects, method = found
-        return OAuthClient(id, name, tuple(redirects), method)
+        # What may be registered can have become less since this one was.
+        good = tuple(uri for uri in redirects if self._redirects.is_redirect(uri))
+        return OAuthClient(id, name, good, method) if good else None
 
     async def authenticated(self, request: SiteRequest, form: Mapping[str, str]) -> OAuthClient:
         """The client that makes a request at the token endpoint. Raises OAuthError (RFC 6749 §2.3, §5.2)."""

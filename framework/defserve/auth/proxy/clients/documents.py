@@ -12,6 +12,7 @@ from typing import Any, Final, NamedTuple
 
 from defserve.auth.buckets import Buckets, Rate
 from defserve.auth.proxy.clients.client import OAuthClient, described
+from defserve.auth.proxy.clients.redirects import RedirectRule
 from defserve.auth.proxy.errors import OAuthError
 from defserve.auth.urls import checked_url
 from defserve.base.caches import ByteCache
@@ -45,8 +46,8 @@ class _Kept(NamedTuple):
 class ClientDocuments:
     """Finds clients by URL. `fetch` gives the bytes of a document, or raises."""
 
-    def __init__(self, fetch: FetchDocument | None = None) -> None:
-        self._fetch = fetch or fetch_guarded
+    def __init__(self, fetch: FetchDocument | None = None, redirects: RedirectRule | None = None) -> None:
+        self._fetch, self._redirects = fetch or fetch_guarded, redirects or RedirectRule()
         self._kept: ByteCache[_Kept] = ByteCache(KEPT_BYTES)
         self._bad: ByteCache[_Kept] = ByteCache(BAD_BYTES)
         self._fetches, self._all_fetches = Buckets(FETCHES), Buckets(ALL_FETCHES, capacity=1)
@@ -78,7 +79,7 @@ class ClientDocuments:
             found: Any = json.loads(body) if len(body) <= LARGEST else None
             if not is_object(found) or found.get("client_id") != url or "client_secret" in found:
                 raise ValueError("it is not the document of a client with this id")
-            return described(found, url, url)
+            return described(found, self._redirects, url, url)
         except Exception as error:
             # httpx2 has errors of its own, and is not imported here.
             if error is _AWAY or type(error).__name__ in _LATE:

@@ -3,31 +3,63 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from typing import Final
 from urllib.parse import SplitResult, urlsplit
 
 from defserve.auth.urls import is_loopback
+from defserve.errors import UsageError
 
 LONGEST: Final = 1024
 _TEXT: Final = re.compile(r"[!#-;=?-\[\]_a-z~%]+")
 _SCHEME: Final = re.compile(r"[a-z][a-z0-9+.-]*")
-# Schemes that a browser acts on itself: they are no application's own.
-_OF_BROWSERS: Final = frozenset(
-    "about blob chrome chrome-extension data edge file filesystem ftp http https intent javascript jar mailto "
-    "moz-extension resource sms tel vbscript view-source ws wss".split()
+# A scheme made of a domain name turned around is its owner's (RFC 8252 §7.1). Any other may be one that opens a
+# browser at an address of somebody's choice, such as `microsoft-edge:` or `googlechromes:`.
+_DOMAIN_SCHEME: Final = re.compile(r"[a-z][a-z0-9-]*(\.[a-z0-9-]+)+")
+# Schemes without a dot that MCP clients register for themselves.
+CLIENT_SCHEMES: Final = frozenset(
+    "antigravity antigravity-ide chatgpt cherrystudio claude claude-dev claude-desktop code-oss codex cursor "
+    "cursor-nightly goose jetbrains kiro lmstudio opencode raycast trae trae-cn vscode vscode-insiders vscodium warp "
+    "windsurf windsurf-next zed".split()
+)
+# Nobody can declare these to be an application's own: browsers and systems act on them themselves.
+_NEVER_OWN: Final = frozenset(
+    "about android-app blob brave browser chrome chrome-extension chrome-untrusted data devtools edge facetime feed "
+    "file filesystem firefox ftp ftps googlechrome googlechromes http https intent ios-app itms itms-services jar "
+    "javascript mailto market microsoft-edge moz-extension ms-appinstaller opera resource safari search-ms sftp shell "
+    "skype sms smb ssh steam tel telnet urn vbscript view-source vivaldi webcal ws wss x-safari-http "
+    "x-safari-https".split()
 )
 
 
-def is_redirect(uri: str) -> bool:
-    """Whether a client may register this: https, http on this machine, or a scheme of an application's own."""
-    parts = _parts(uri)
-    if parts is None:
-        return False
-    if parts.scheme == "https":
-        return bool(parts.hostname)
-    if parts.scheme == "http":
-        return is_loopback(parts.hostname or "")
-    return parts.scheme not in _OF_BROWSERS and _SCHEME.fullmatch(parts.scheme) is not None and len(uri) > len("x:/")
+class RedirectRule:
+    """Which redirects may be registered. `schemes` are those of further applications, declared by the operator.
+
+    Raises UsageError for a scheme that is none, or no application's own.
+    """
+
+    def __init__(self, schemes: Iterable[str] = ()) -> None:
+        given = [schemes] if isinstance(schemes, str) else list(schemes)
+        for scheme in given:
+            if _SCHEME.fullmatch(scheme) is None or scheme in _NEVER_OWN:
+                raise UsageError(
+                    f"OAuthProxy(redirect_schemes=…): {scheme!r} is not the scheme of an application",
+                    fix='give the part before the colon, in lower case: redirect_schemes=["myapp"]',
+                )
+        self._schemes = CLIENT_SCHEMES | frozenset(given)
+
+    def is_redirect(self, uri: str) -> bool:
+        """Whether a client may register this: https, http on this machine, or a scheme of an application's own."""
+        parts = _parts(uri)
+        if parts is None:
+            return False
+        if parts.scheme == "https":
+            return bool(parts.hostname)
+        if parts.scheme == "http":
+            return is_loopback(parts.hostname or "")
+        is_own = parts.scheme in self._schemes or _DOMAIN_SCHEME.fullmatch(parts.scheme) is not None
+        # What follows is a path or `//`: after a bare colon could come a whole address for whoever opens addresses.
+        return is_own and uri.startswith("/", len(parts.scheme) + 1) and len(uri) > len(parts.scheme) + 2
 
 
 def matches(registered: str, asked: str) -> bool:

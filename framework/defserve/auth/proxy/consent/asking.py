@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hmac
 import secrets
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from hashlib import sha256
 from typing import Final, NamedTuple
 
@@ -33,10 +33,10 @@ class ConsentDecision(NamedTuple):
 class Consent:
     """The question to the user, and its answer."""
 
-    def __init__(self, issuer: str, action: str, vendor: str, seals: Seals) -> None:
+    def __init__(self, issuer: str, action: str, vendor: str, seals: Seals, optional: Collection[str] = ()) -> None:
         self.cookies = ConsentCookies(issuer)
         self._origin = "/".join(issuer.split("/")[:3])
-        self._action, self._vendor, self._seals = action, vendor, seals
+        self._action, self._vendor, self._seals, self._optional = action, vendor, seals, optional
 
     def page(self, client: OAuthClient, request: AuthorizationRequest) -> SiteAnswer:
         """The page. Its answer must come with the cookie that goes with it. Raises OAuthError."""
@@ -45,7 +45,8 @@ class Consent:
         if len(sealed) > LONGEST:
             raise OAuthError("invalid_request", "state and redirect_uri are too long together")
         cookie = self.cookies.kept(_name("consent", id), id, SECONDS, "Strict")
-        question = Question(client, request, self._vendor, sealed, may_remember=_may_remember(client, request))
+        may_remember = _may_remember(client, request)
+        question = Question(client, request, self._vendor, sealed, may_remember, self._optional)
         return consent_page(question, self._action, [cookie])
 
     def decision(self, asked: SiteRequest, form: Mapping[str, str]) -> ConsentDecision:

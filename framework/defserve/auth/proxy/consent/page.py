@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from base64 import b64encode
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
 from html import escape
@@ -37,26 +37,34 @@ HEADERS: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """What the user is asked: whether this client may sign in to this server, through this vendor."""
+    """What the user is asked: whether this client may sign in to this server, through this vendor.
+
+    `optional` are the scopes that not every user has: who signs in is known only afterwards.
+    """
 
     client: OAuthClient
     request: AuthorizationRequest
     vendor: str
     sealed: str
     may_remember: bool
+    optional: Collection[str] = ()
 
 
 def consent_page(question: Question, action: str, cookies: Sequence[tuple[str, str]]) -> SiteAnswer:
     """The page that asks the user. Nothing that a client says of itself can be taken for our own words."""
     client, request = question.client, question.request
-    name = f"<strong>{escape(client.name)}</strong>" if client.name else "A client without a name"
+    always = [scope for scope in request.scopes if scope not in question.optional]
+    optional = [scope for scope in request.scopes if scope in question.optional]
+    name = f"<strong><bdi>{escape(client.name)}</bdi></strong>" if client.name else "A client without a name"
     rows = [
         ("Server", escape(request.resource)),
         ("The client calls itself", name),
         ("The client's address", escape(client.document) if client.document else "none: anyone can use any name"),
         ("It receives your access at", f"<strong>{escape(target(request.redirect))}</strong>"),
-        ("It asks for", escape(", ".join(request.scopes)) or "access to this server"),
+        ("It gets", escape(", ".join(always)) or "access to this server"),
     ]
+    if optional:
+        rows.append(("It also gets, if this server gives it to your account", escape(", ".join(optional))))
     listed = "".join(f"<dt>{about}</dt><dd>{text}</dd>" for about, text in rows)
     remember = (
         '<p><label><input type="checkbox" name="remember" value="yes"> Do not ask again for this client in this '

@@ -15,16 +15,17 @@ from defserve.auth.issuers.fetching import HttpRequest, IssuerUnavailable, Send
 from defserve.auth.jwt.id_tokens import IdTokens
 from defserve.auth.oauth.basic import client_basic
 from defserve.auth.oauth.pkce import challenge_of
+from defserve.auth.principals import is_token_id
 from defserve.auth.proxy.errors import OAuthError
 from defserve.auth.proxy.vendors.table import Vendor
-from defserve.wire.jsonvalue import is_object
+from defserve.wire.jsonvalue import is_array, is_object
 
 log = logging.getLogger("defserve.auth")
 
 METADATA_SECONDS: Final = 600.0
 # Claims of a user that are kept; others may be long, and nobody needs them.
 KEPT_CLAIMS: Final = tuple("sub id oid tid hd login name email email_verified preferred_username groups roles".split())
-LONGEST_CLAIM: Final = 2048
+MAX_CLAIMS_BYTES: Final = 64 * 1024
 # What a token endpoint says of a code or refresh token that is of no use any more. The last two are GitHub's, which
 # says them with status 200. Other errors are about us, or about too many requests: they end nobody's access.
 _ENDED: Final = frozenset(("invalid_grant", "bad_verification_code", "bad_refresh_token"))
@@ -32,7 +33,10 @@ _ENDED: Final = frozenset(("invalid_grant", "bad_verification_code", "bad_refres
 
 @dataclass(frozen=True, slots=True)
 class SignedIn:
-    """A user: the claims that the vendor vouches for, and the vendor's own tokens, which stay here."""
+    """A user: the claims that the vendor vouches for, and the vendor's own tokens, which stay here.
+
+    `sub` is the id that never changes for a user of this vendor. An e-mail address that is not verified is left out.
+    """
 
     claims: Mapping[str, Any]
     tokens: Mapping[str, str]
@@ -64,7 +68,7 @@ class VendorLogin:
             "response_type": "code",
             "client_id": self._id,
             "redirect_uri": self._callback,
-            "scope": " ".join(self.vendor.scopes),
+            "scope": " ".join([*self.vendor.scopes, *await self._listed_scopes()]),
             "state": state,
             "code_challenge": challenge_of(verifier),
             "code_challenge_method": "S256",
@@ -82,34 +86,90 @@ class VendorLogin:
     async def signed_in(self, code: str, state: str, verifier: str) -> SignedIn:
         """Who has signed in. Raises OAuthError."""
         form = {"grant_type": "authorization_code", "code": code, "redirect_uri": self._callback}
-        tokens = await self._tokens({**form, "code_verifier": verifier})
-        return SignedIn(await self._claims(tokens, challenge_of(state)), _kept(tokens))
+        tokens, nonce = await self._tokens({**form, "code_verifier": verifier}), challenge_of(state)
+        if self._id_tokens is None:
+            return SignedIn(self._cleaned(await self._user(self.vendor.user, tokens)), _kept(tokens))
+        claims = self._cleaned(await self._identified(tokens, nonce))
+        return SignedIn(claims, {**_kept(tokens), "nonce": nonce})
 
-    async def still_signed_in(self, tokens: Mapping[str, str]) -> Mapping[str, str]:
-        """The vendor's tokens, renewed. Raises OAuthError: `invalid_grant` if the vendor has ended the access."""
-        if "refresh_token" in tokens:
-            form = {"grant_type": "refresh_token", "refresh_token": tokens["refresh_token"]}
-            return {**tokens, **_kept(await self._tokens(form))}
-        if self.vendor.user and "access_token" in tokens:
-            await self._user(tokens["access_token"])
-        return tokens
+    async def can_confirm(self, tokens: Mapping[str, str]) -> bool:
+        """Whether the vendor can be asked about a user later. Raises OAuthError."""
+        return "refresh_token" in tokens or bool(await self._user_endpoint())
 
-    async def _claims(self, tokens: Mapping[str, Any], nonce: str) -> Mapping[str, Any]:
-        if self._id_tokens is not None:
-            try:
-                claims = await self._id_tokens.verify(str(tokens.get("id_token", "")), nonce)
-            except IssuerUnavailable as error:
-                log.error("%s", error)
-                raise OAuthError("temporarily_unavailable", "the sign-in is not available at the moment") from None
-            if claims is None:
-                raise OAuthError("access_denied", "the ID token of the sign-in is not good")
-        else:
-            claims = await self._user(str(tokens.get("access_token", "")))
+    async def renew_tokens(self, tokens: Mapping[str, str]) -> Mapping[str, str]:
+        """The vendor's tokens, renewed if they can be, with the ID token that came with them.
+
+        Raises OAuthError: `invalid_grant` if the vendor has ended the access.
+        """
+        if "refresh_token" not in tokens:
+            return tokens
+        found = await self._tokens({"grant_type": "refresh_token", "refresh_token": tokens["refresh_token"]})
+        id_token = found.get("id_token")
+        return {**tokens, **_kept(found), **({"id_token": id_token} if isinstance(id_token, str) else {})}
+
+    async def confirm_user(self, tokens: Mapping[str, str]) -> Mapping[str, Any] | None:
+        """What the vendor says of the user now, with tokens that were just renewed; None if it cannot be asked.
+
+        Raises OAuthError: `invalid_grant` if it does not vouch for the user any more.
+        """
+        try:
+            if self._id_tokens is not None and "id_token" in tokens:
+                return self._cleaned(await self._identified(tokens, tokens.get("nonce", ""), is_renewal=True))
+            if url := await self._user_endpoint():
+                return self._cleaned(await self._user(url, tokens))
+        except OAuthError as error:
+            # What a client may be told at the token endpoint (RFC 6749 §5.2) has no `access_denied`.
+            raise OAuthError("invalid_grant", error.description) if error.error == "access_denied" else error from None
+        return None
+
+    async def _identified(
+        self, tokens: Mapping[str, Any], nonce: str, *, is_renewal: bool = False
+    ) -> Mapping[str, Any]:
+        """The claims of the ID token. Raises OAuthError."""
+        assert self._id_tokens is not None
+        try:
+            claims = await self._id_tokens.verify(str(tokens.get("id_token", "")), nonce, is_renewal=is_renewal)
+        except IssuerUnavailable as error:
+            log.error("%s", error)
+            raise OAuthError("temporarily_unavailable", "the sign-in is not available at the moment") from None
+        if claims is None:
+            raise OAuthError("access_denied", "the ID token of the sign-in is not good")
+        return claims
+
+    def _cleaned(self, claims: Mapping[str, Any]) -> Mapping[str, Any]:
+        """What is kept of a user's claims. Raises OAuthError: no claim is left out silently that a rule may ask for."""
         found = {name: claims[name] for name in KEPT_CLAIMS if name in claims}
-        return {name: value for name, value in found.items() if len(json.dumps(value)) <= LONGEST_CLAIM}
+        if claims.get("email_verified") is not True or not isinstance(claims.get("email"), str):
+            found.pop("email", None)
+        subject = str(claims.get(self.vendor.subject, ""))
+        if not is_token_id(subject):
+            raise OAuthError("access_denied", "the account has no usable id")
+        elsewhere: Any = claims.get("_claim_names")
+        if is_object(elsewhere) and (missing := sorted(elsewhere.keys() & set(KEPT_CLAIMS) - found.keys())):
+            log.error("%s has too many %s: the vendor leaves them out of its ID token", subject, ", ".join(missing))
+            raise OAuthError("access_denied", f"the vendor does not say all {missing[0]} of this account")
+        if (size := len(json.dumps(found))) > MAX_CLAIMS_BYTES:
+            longest = max(found, key=lambda name: len(json.dumps(found[name])))
+            log.error(
+                "the claims of %s have %d bytes, most of them %s: %d may be", subject, size, longest, MAX_CLAIMS_BYTES
+            )
+            raise OAuthError("access_denied", f"{longest} of this account is too long: see the server's log")
+        return {**found, "sub": subject}
 
-    async def _user(self, token: str) -> dict[str, Any]:
-        request = HttpRequest(self.vendor.user, headers={"authorization": f"Bearer {token}"})
+    async def _user_endpoint(self) -> str:
+        """Where the vendor answers who a user is; empty if nowhere. Raises OAuthError."""
+        if not self.vendor.issuer:
+            return self.vendor.user
+        described = await self._described()
+        return await self._endpoint("userinfo_endpoint", "") if "userinfo_endpoint" in described else ""
+
+    async def _listed_scopes(self) -> list[str]:
+        listed: Any = (await self._described()).get("scopes_supported") if self.vendor.optional_scopes else None
+        return [scope for scope in self.vendor.optional_scopes if is_array(listed) and scope in listed]
+
+    async def _user(self, url: str, tokens: Mapping[str, Any]) -> dict[str, Any]:
+        """What the vendor's user endpoint says. Raises OAuthError."""
+        request = HttpRequest(url, headers={"authorization": f"Bearer {tokens.get('access_token', '')}"})
         status, found = await self._asked(request)
         if status == 401:
             raise _not_accepted(request, status, found)

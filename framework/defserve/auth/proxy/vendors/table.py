@@ -15,8 +15,8 @@ class Vendor:
 
     `issuer` is an OpenID provider. Without one, `authorize`, `token` and `user` are its addresses, and `user` answers
     with a JSON object about the user. `subject` names the claim that never changes for a user, and `names` those by
-    which people know one: only claims that users cannot choose freely. `scopes` are asked for at the vendor, and
-    `more` are further parameters for it.
+    which people know one: only claims that users cannot choose freely. `scopes` are asked for at the vendor, and of
+    the `optional_scopes` those that its metadata lists. `more` are further parameters for it.
     """
 
     title: str
@@ -29,6 +29,7 @@ class Vendor:
     scopes: tuple[str, ...] = ("openid", "profile", "email")
     method: Literal["basic", "post"] = "post"
     more: Mapping[str, str] = field(default_factory=dict[str, str])
+    optional_scopes: tuple[str, ...] = ()
 
 
 VENDORS: Final[Mapping[str, Vendor]] = {
@@ -52,8 +53,9 @@ VENDORS: Final[Mapping[str, Vendor]] = {
     ),
     "auth0": Vendor("Auth0", "https://{domain}/", scopes=("openid", "profile", "email", "offline_access")),
     "okta": Vendor("Okta", "https://{domain}", scopes=("openid", "profile", "email", "offline_access"), method="basic"),
+    # Keycloak renews without `offline_access`; with it, an access would outlive the user's session there.
     "keycloak": Vendor("Keycloak", "{issuer}", method="basic"),
-    "oidc": Vendor("your account", "{issuer}", method="basic"),
+    "oidc": Vendor("your account", "{issuer}", optional_scopes=("offline_access",), method="basic"),
 }
 
 

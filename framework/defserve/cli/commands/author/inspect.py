@@ -9,7 +9,7 @@ from typing import Any, Final
 from defserve.cli.parser import CommandParser
 from defserve.cli.screen.blocks import Data, Line
 from defserve.cli.screen.progress import ASKING, Working
-from defserve.cli.screen.screen import show
+from defserve.cli.screen.screen import show, tell
 from defserve.cli.signatures import WHEN, first_line, item_lines
 from defserve.cli.target.connection import add_connection_options
 from defserve.cli.target.listing import eras, target_listing
@@ -53,6 +53,7 @@ def main(argv: list[str]) -> int:
         listed = target_listing(target, options)
         spoken = [] if options.json else asyncio.run(eras(target, options))
     show(*([Data(wire(listed))] if options.json else page(listed, spoken)))
+    tell(*(f"note: {note}" for note in listed.notes))
     return 0
 
 

@@ -15,6 +15,7 @@ from defserve.cli.target.target import split_command
 from defserve.errors import UsageError, did_you_mean
 from defserve.tooling.installing import install_command
 
+STARTER: Final = Path(__file__).parents[3] / "testing" / "start.py"
 PLUGIN: Final = "defserve.testing.plugin"
 NO_TESTS: Final = 5
 PROJECT: Final = "a folder or file of the project, or the name of its server in .mcp.json (default: the current folder)"
@@ -32,7 +33,8 @@ def main(argv: list[str]) -> int:
     if find_spec("pytest") is None:
         raise UsageError("pytest is not installed", fix=install_command("pytest"))
     root = project_of(Path(options.project))
-    command = [sys.executable, "-m", "pytest", *plugin(), *(more or [])]
+    # By its path, so that the package is not imported before pytest is.
+    command = [sys.executable, "-P", str(STARTER), *plugin(), *(more or [])]
     code = subprocess.run(command, cwd=root, check=False).returncode
     if code == NO_TESTS and not more:
         raise UsageError(f"there are no tests in {root}", fix="write tests/test_server.py: def test_it(client): ...")

@@ -11,6 +11,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Final, Literal, NamedTuple
 
+from defserve.cli.exits import complain
 from defserve.cli.parser import CommandParser
 from defserve.cli.screen.blocks import Data, Line
 from defserve.cli.screen.counts import counted
@@ -18,14 +19,17 @@ from defserve.cli.screen.screen import show
 from defserve.cli.screen.styles import STATES
 from defserve.errors import UsageError
 from defserve.tooling.installing import install_command
+from defserve.tooling.lint.live import FIX_DENIED
 from defserve.version import VERSION
 from defserve.wire.jsonvalue import is_object
 
 EXAMPLES: Final = """  defserve doctor
   defserve doctor --port 8080 --json
   defserve doctor --auth https://tools.example.com/mcp
+  defserve doctor memory.py
 """
 OLDEST: Final = (3, 11)
+MCPL: Final = "feature sets"
 PORT: Final = 8000
 
 # Extra → the modules that it installs.
@@ -83,8 +87,15 @@ def main(argv: list[str]) -> int:
     parser.add_argument("--port", type=int, default=PORT, help=f"the port to check (default: {PORT})")
     parser.add_argument("--auth", metavar="URL", help="check how clients sign in at this server instead")
     parser.add_argument("--json", action="store_true", help="print JSON")
+    parser.add_argument("target", nargs="*", help="look at this server instead: what MCPL hosts would switch off")
     options = parser.parse_args(argv)
-    found = _signing_in(options.auth) if options.auth is not None else list(findings(options.port))
+    if options.target:
+        try:
+            found = list(_feature_sets(options.target))
+        except UsageError as error:
+            return complain(str(error), 1)
+    else:
+        found = _signing_in(options.auth) if options.auth is not None else list(findings(options.port))
     if options.json:
         show(Data([finding._asdict() for finding in found]))
     else:
@@ -104,6 +115,25 @@ def _signing_in(url: str) -> list[DoctorFinding]:
     return asyncio.run(steps())
 
 
+def _feature_sets(words: list[str]) -> Iterator[DoctorFinding]:
+    """Which feature sets of a server MCPL hosts of 0.5 switch off, with the settings that they come with."""
+    from defserve.cli.target.target import quiet, resolve_only
+    from defserve.protocols.mcpl.vocabulary import find_denied
+
+    with quiet():
+        server = resolve_only(words, None, None).server
+    if server is None:
+        raise UsageError("only a server in a Python file shows what its sets need", fix="name its file")
+    mcpl = next((extension for extension in server.extensions if extension.name == "mcpl"), None)
+    sets = list(mcpl.sets) if mcpl is not None else []
+    for one in sets:
+        denied = find_denied(one.uses)
+        about = f"hosts of 0.5 do not grant {', '.join(denied)} by default, and switch the set off" if denied else ""
+        yield DoctorFinding(MCPL, one.name, "missing" if denied else "ok", about, FIX_DENIED if denied else "")
+    if not sets:
+        yield DoctorFinding(MCPL, server.name, "unused", "it has no feature sets")
+
+
 def findings(port: int) -> Iterator[DoctorFinding]:
     yield from _python()
     yield from _extras()
@@ -112,6 +142,7 @@ def findings(port: int) -> Iterator[DoctorFinding]:
     yield from _commands()
     yield from _clients()
     yield _port(port)
+    yield _namespace()
 
 
 def page(found: list[DoctorFinding]) -> Iterator[Line]:
@@ -224,6 +255,20 @@ def _clients() -> Iterator[DoctorFinding]:
             yield DoctorFinding("Client settings", name, "ok", f"{path} ({counted(count, 'server')})")
     if not seen:
         yield DoctorFinding("Client settings", "none", "unused", "no client has settings for this user or this folder")
+
+
+def _namespace() -> DoctorFinding:
+    """Whether two deployments of one server are told apart, if they may meet."""
+    from defserve.protocols.mcp.asking.server_secret import VARIABLE as SECRET
+    from defserve.stores.identity import VARIABLE
+
+    if given := os.environ.get(VARIABLE):
+        return DoctorFinding("Deployment", "namespace", "ok", f"{VARIABLE} is {given}")
+    needed = "two deployments of one server name that share a Redis or a secret need a namespace each"
+    if not os.environ.get(SECRET):
+        return DoctorFinding("Deployment", "namespace", "unused", f"{needed} ({VARIABLE})")
+    fix = f"set {VARIABLE} in each, such as staging and production; or give each a {SECRET} and a Redis of its own"
+    return DoctorFinding("Deployment", "namespace", "missing", f"{SECRET} is set, and {VARIABLE} is not: {needed}", fix)
 
 
 def _port(port: int) -> DoctorFinding:

@@ -6,11 +6,12 @@ import asyncio
 import json
 import os
 import sys
+from argparse import Namespace
 from collections.abc import Awaitable, Callable, Generator
 from contextlib import contextmanager
 from typing import Any, Final, TextIO, TypeVar
 
-from defserve.auth.api_keys import ApiKey, ApiKeys
+from defserve.auth.api_keys import ApiKey, ApiKeys, is_store
 from defserve.cli.option_types import positive, seconds
 from defserve.cli.parser import CommandParser, run_action
 from defserve.cli.screen.blocks import Data, Part, Table
@@ -22,8 +23,13 @@ T = TypeVar("T")
 STORE: Final = "keys.json"
 PRIVATE: Final = 0o600
 STORE_HELP: Final = f"the file of the keys, or the address of a store: sqlite:///keys.db (default: {STORE})"
+SERVER_HELP: Final = (
+    "the server that the keys are for: its name, URL,NAME, or namespace=NAME "
+    "(default: the only one in the store; a new file is for the first server that uses it)"
+)
 CREATE_EXAMPLES: Final = """  defserve keys create alice --allow 'ToolInvoke(add)' --allow ToolsListAll
   defserve keys create bob --allow 'ToolInvoke(*)' --out bob.key
+  defserve keys create eve --allow 'ToolInvoke(*)' --store redis://localhost:6379/0 --server notes
   defserve keys create ci --allow 'ToolInvoke(*)' --expires 30d --per-minute 60 --per-hour 1000
 """
 LIST_EXAMPLES: Final = """  defserve keys list
@@ -31,7 +37,9 @@ LIST_EXAMPLES: Final = """  defserve keys list
 """
 REVOKE_EXAMPLES: Final = """  defserve keys revoke 1f2e3d4c5b6a7988
 """
-ALLOW_HELP: Final = "a permission: ToolInvoke(TOOL), ToolRead(TOOL), ToolsListAll, AdminRead, AdminWrite; repeatable"
+ALLOW_HELP: Final = (
+    "a permission: ToolInvoke(TOOL), ToolRead(TOOL), ToolsListAll, MetricsRead, AdminRead, AdminWrite; repeatable"
+)
 
 COLUMNS: Final = ("id", "principal", "created", "last used", "expires", "may", "rates")
 
@@ -46,7 +54,7 @@ def create(argv: list[str]) -> int:
     parser = CommandParser("defserve keys create", "Make a key. It is shown once.", CREATE_EXAMPLES)
     parser.add_argument("principal", help="who the key is for")
     parser.add_argument("--allow", action="append", default=[], metavar="PERMISSION", help=ALLOW_HELP)
-    parser.add_argument("--no-tools", action="store_true", help="it may call no tool: a key for metrics, for example")
+    parser.add_argument("--no-tools", action="store_true", help="it may call no tool, and is made all the same")
     parser.add_argument("--scope", action="append", default=[], metavar="SCOPE", help="a scope of the key; repeatable")
     parser.add_argument("--expires", type=seconds, metavar="TIME", help="how long it is valid: 90s, 15m, 12h, 30d, 4w")
     parser.add_argument("--per-minute", type=positive, metavar="N", help="calls per minute, and the largest burst")
@@ -61,7 +69,7 @@ def create(argv: list[str]) -> int:
         )
     with _kept(options.out) as place:
         made = _on(
-            options.store,
+            options,
             lambda keys: keys.create(
                 options.principal,
                 permissions=options.allow,
@@ -70,6 +78,7 @@ def create(argv: list[str]) -> int:
                 per_minute=options.per_minute,
                 per_hour=options.per_hour,
             ),
+            is_reading=False,
         )
         shown = {"key": made.token, **_shown(made.key)}
         # Exactly these bytes: scripts read the key from here.
@@ -89,7 +98,7 @@ def show_keys(argv: list[str]) -> int:
     )
     _add_common(parser)
     options = parser.parse_args(argv)
-    keys = _on(options.store, ApiKeys.keys)
+    keys = _on(options, ApiKeys.keys)
     if options.json:
         show(Data([_shown(key) for key in keys]))
     else:
@@ -104,7 +113,7 @@ def revoke(argv: list[str]) -> int:
     _add_common(parser)
     options = parser.parse_args(argv)
     id = options.id.partition(".")[0]
-    if not _on(options.store, lambda keys: keys.revoke(id)):
+    if not _on(options, lambda keys: keys.revoke(id)):
         raise UsageError(f"there is no key {id!r} in {options.store}", fix="run defserve keys list")
     show(Data({"revoked": id}, compact=True) if options.json else f"{id} is revoked")
     return 0
@@ -159,17 +168,31 @@ def _kept(path: str | None) -> Generator[TextIO]:
         raise
 
 
-def _on(store: str, work: Callable[[ApiKeys], Awaitable[T]]) -> T:
-    """Open the keys of a store, do something with them, and close it."""
+def _on(options: Namespace, work: Callable[[ApiKeys], Awaitable[T]], *, is_reading: bool = True) -> T:
+    """Open the keys of a server, do something with them, and close them."""
 
     async def run() -> T:
-        keys = ApiKeys(store)
+        keys = ApiKeys(options.store, server=await _server(options, is_reading=is_reading))
         try:
             return await work(keys)
         finally:
             await keys.close()
 
     return asyncio.run(run())
+
+
+async def _server(options: Namespace, *, is_reading: bool) -> str | None:
+    """Whose keys are meant. A file has those of one server; a store may have several."""
+    if not is_store(options.store):
+        return options.server
+    from defserve.stores.identity import choose_server
+    from defserve.stores.open import open_store
+
+    store = open_store(options.store)
+    try:
+        return (await choose_server(store, options.server, is_reading=is_reading)).label
+    finally:
+        await store.close()
 
 
 def _time(seconds: float | None) -> str | None:
@@ -180,4 +203,5 @@ def _time(seconds: float | None) -> str | None:
 
 def _add_common(parser: CommandParser) -> None:
     parser.add_argument("--store", default=STORE, metavar="STORE", help=STORE_HELP)
+    parser.add_argument("--server", metavar="NAME", help=SERVER_HELP)
     parser.add_argument("--json", action="store_true", help="print JSON")

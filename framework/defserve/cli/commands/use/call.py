@@ -142,7 +142,7 @@ async def call(
             # Nobody is asked about a call that cannot run.
             raise ToolError("\n".join(wrong))
         try:
-            await given.confirm(security, str(listed.get("title") or tool), arguments)
+            await given.confirm(security, arguments)
         except asyncio.CancelledError:
             tell("", f"{tool} was not run")
             raise

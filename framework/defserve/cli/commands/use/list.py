@@ -11,7 +11,7 @@ from typing import Any, Final
 from defserve.cli.parser import CommandParser
 from defserve.cli.screen.blocks import Block, Data, Line
 from defserve.cli.screen.progress import ASKING, Working
-from defserve.cli.screen.screen import show
+from defserve.cli.screen.screen import show, tell
 from defserve.cli.signatures import item_lines
 from defserve.cli.target.connection import add_connection_options, connect
 from defserve.cli.target.listing import KINDS, lists_of
@@ -46,6 +46,7 @@ def main(argv: list[str]) -> int:
     with quiet(), nullcontext() if options.verbose else told_once(), Working(ASKING):
         found = asyncio.run(inventory(resolve_only(words, options.module, command), options))
     show(*([Data(found)] if options.json else page(found)))
+    tell(*(f"note: {note}" for note in found.get("notes", ())))
     return 0
 
 
@@ -72,10 +73,11 @@ async def inventory(target: ServerTarget, options: Namespace) -> dict[str, Any]:
     """Everything that the server lists, and what it says about itself."""
     async with connect(target, options, offer=LISTING_OFFER) as client:
         about = {"server": client.server_info, "version": client.version, "instructions": client.instructions}
-        found = about | await lists_of(client)
+        notes: list[str] = []
+        found = about | await lists_of(client, notes)
         # Others are not asked twice: only what runs here is still being started.
         absent = await not_connected(client) if target.server is not None else {}
-        return found | ({"notConnected": absent} if absent else {})
+        return found | ({"notConnected": absent} if absent else {}) | ({"notes": notes} if notes else {})
 
 
 def page(found: dict[str, Any]) -> Iterator[Line]:

@@ -20,6 +20,7 @@ from defserve.cli.target.target import TARGET_HELP, ServerTarget, quiet, split_c
 from defserve.cli.tracebacks import brief_tracebacks
 from defserve.errors import PeerError, PeerGone, PeerTimeout, UsageError, did_you_mean
 from defserve.host.fields import object_of
+from defserve.host.older.lacking import list_if_known
 from defserve.wire.codec import INVALID_PARAMS
 from defserve.wire.jsonvalue import is_array
 
@@ -52,7 +53,9 @@ async def filled(
 ) -> dict[str, Any]:
     """The prompt with its messages. Raises UsageError for one that the server does not have."""
     async with connect(target, options, work=work) as client:
-        prompts = await client.prompts() if "prompts" in client.capabilities else []
+        prompts = (
+            (await list_if_known("prompts/list", client.prompts())).items if "prompts" in client.capabilities else []
+        )
         known = {str(item.get("name")): item for item in prompts}
         try:
             return await client.prompt(name, **arguments)

@@ -20,6 +20,7 @@ from defserve.cli.tracebacks import brief_tracebacks
 from defserve.errors import PeerError, PeerGone, PeerTimeout, UsageError, did_you_mean
 from defserve.host.client import Client
 from defserve.host.fields import object_of
+from defserve.host.older.lacking import list_if_known
 
 ABOUT: Final = """Read a resource of a server.
 
@@ -87,8 +88,9 @@ async def read(target: ServerTarget, uri: str, options: Namespace, work: Working
 
 
 async def _unknown(client: Client, uri: str, error: PeerError) -> UsageError:
-    known = [str(item["uri"]) for item in await client.resources()]
-    known += [str(item["uriTemplate"]) for item in await client.templates()]
+    resources, _ = await list_if_known("resources/list", client.resources())
+    templates, _ = await list_if_known("resources/templates/list", client.templates())
+    known = [str(item["uri"]) for item in resources] + [str(item["uriTemplate"]) for item in templates]
     return UsageError(error.message, fix=did_you_mean(uri, known, "" if known else "it has no resources"))
 
 

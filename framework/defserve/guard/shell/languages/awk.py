@@ -1,4 +1,4 @@
-"""awk: patterns, printing and arithmetic. No commands, pipes, redirects, `getline`, own functions or environment.
+"""awk: patterns, printing, arithmetic, own functions. No commands, pipes, redirects, `getline` or environment.
 
 A program is read word by word. Only known words pass, so what is left to decide is what `/` and `>` mean. A slash
 divides after a value and else begins a regular expression. Where awks may differ on that, the program is refused, since
@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+
+from defserve.guard.shell.languages import bounds
 
 _WORD = re.compile(
     r"""
@@ -30,28 +32,50 @@ _FUNCTIONS = frozenset(
 )
 _CONDITIONS = frozenset("if while for".split())
 _KEYWORDS = _CONDITIONS | frozenset(
-    "BEGIN END else do break continue next nextfile exit delete in print printf".split()
+    "BEGIN END else do break continue next nextfile exit delete in print printf function return".split()
 )
 # These reach files, processes, the environment or other functions.
 _REFUSED = frozenset(
-    "system close fflush getline ENVIRON PROCINFO SYMTAB FUNCTAB ARGV ARGC ERRNO function func return switch case"
+    "system close fflush getline ENVIRON PROCINFO SYMTAB FUNCTAB ARGV ARGC ERRNO func switch case"
     " default BEGINFILE ENDFILE".split()
 )
 _PAIRS = {")": "(", "]": "[", "}": "{"}
 # After these, awks may differ on what a slash is.
-_UNCLEAR = frozenset("++ -- length $ in delete next nextfile exit break continue condition)".split())
+_UNCLEAR = frozenset("++ -- length $ in delete next nextfile exit break continue return function condition)".split())
+
+
+_TEXT = re.compile(r'"(?:[^"\\]|\\.)*+"')
+
+
+def _is_endless(script: str) -> bool:
+    """Whether a loop has no condition, counts very far, or a function calls itself."""
+    for name, head in bounds.calls(script, "for", "while"):
+        parts = head.split(";")
+        condition = parts[1] if len(parts) == 3 else head
+        if bounds.is_large(head) or bounds.is_true(condition) or (len(parts) == 3 and not condition.strip()):
+            return name in ("for", "while")
+    for found in re.finditer(r"\bfunction\s{1,9}(\w++)[^{]{0,200}\{", script):
+        body = bounds.inside(script, found.end(), "{", "}")
+        if any(True for _ in bounds.calls(body, found[1])):
+            return True
+    return False
 
 
 def problem(script: str) -> str | None:
     """Why this program is not known to be harmless, or None."""
     if not script.strip():
         return "it is empty"
+    if _is_endless(_TEXT.sub('""', script)):
+        return "a loop without an end"
+    if any(bounds.is_wide(text) for text in _TEXT.findall(script)):
+        return "a format with a large width"
     return next(_problems(script), None)
 
 
 def _problems(script: str) -> Iterator[str]:
     at, before, kind = 0, "", "mark"
     opened: list[str] = []
+    called, defined = dict[str, None](), set[str]()
     printing: int | None = None
     while at < len(script):
         found = _WORD.match(script, at)
@@ -68,8 +92,12 @@ def _problems(script: str) -> Iterator[str]:
             continue
         if word in _REFUSED:
             yield f"'{word}'"
+        if before == "function" and kind == "name":
+            if not found["name"] or word in _FUNCTIONS | _KEYWORDS:
+                yield f"a function of the name '{word}'"
+            defined.add(word)
         if word == "(" and kind == "name" and script[found.start() - 1] != " " and before not in _FUNCTIONS | _KEYWORDS:
-            yield f"'{before}' is not among the functions known to be harmless"
+            called[before] = None
         if word == ">" and printing == len(opened):
             yield "'>' writes a file after print; compare in parentheses"
         if word in ("print", "printf"):
@@ -87,6 +115,10 @@ def _problems(script: str) -> Iterator[str]:
         before, kind = word, found.lastgroup or "expression"
     if opened:
         yield "a bracket that is not closed"
+    # A function may be called before it is defined.
+    for name in called:
+        if name not in defined:
+            yield f"'{name}' is not among the functions known to be harmless"
 
 
 def _ends_value(word: str, kind: str) -> bool:

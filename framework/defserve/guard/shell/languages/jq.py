@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 
+from defserve.guard.shell.languages import bounds
+
 _FUNCTIONS = frozenset(
     """
     abs acos acosh add all any arrays ascii ascii_downcase ascii_upcase asin asinh atan atan2 atanh booleans bsearch
@@ -13,11 +15,16 @@ _FUNCTIONS = frozenset(
     infinite input input_line_number inputs inside isempty isfinite isinfinite isnan isnormal isvalid iterables join
     keys keys_unsorted last ldexp length limit localtime log log10 log2 ltrim ltrimstr map map_values match max max_by
     min min_by mktime modf nan normals not now nth nulls numbers objects path paths pick pow pow10 range recurse
-    recurse_down repeat reverse rindex round rtrim rtrimstr scalars scan select setpath significand sin sinh skip sort
+    recurse_down reverse rindex round rtrim rtrimstr scalars scan select setpath significand sin sinh skip sort
     sort_by split splits sqrt startswith strflocaltime strftime strings strptime sub tan tanh test to_entries toarray
     toboolean todate todateiso8601 tojson tonumber tostream tostring transpose trim trimstr trunc truncate_stream type
     unique unique_by until utf8bytelength values walk while with_entries
     """.split()
+)
+# These show the environment, name files, load modules or stop jq. A definition may not hide them: it ends somewhere.
+_RESERVED = frozenset(
+    "env input_filename halt halt_error modulemeta import include get_search_list get_prog_origin get_jq_origin"
+    " builtins stderr def".split()
 )
 _KEYWORDS = frozenset("and as catch elif else end foreach if label break or reduce then try null true false".split())
 _PAIRS = {")": "(", "]": "[", "}": "{", "end": "if"}
@@ -36,12 +43,17 @@ _TOKEN = re.compile(
     """,
     re.VERBOSE | re.ASCII,
 )
+# `def name:`, `def name(f; $x):`.
+_DEFINITION = re.compile(rf"\s+{_NAME}\s*(?:\(\s*\$?{_NAME}\s*(?:;\s*\$?{_NAME}\s*)*\)\s*)?:", re.ASCII)
 _FORMATS = frozenset("@text @json @html @uri @urid @csv @tsv @sh @base64 @base64d @base32 @base32d".split())
 
 
 def problem(script: str) -> str | None:
     """Why this filter is not known to be harmless, or None."""
-    at, before, opened = 0, "", list[str]()
+    if _is_endless(_TEXT.sub('""', script)):
+        return "what may never end"
+    at, before, opened, defined = 0, "", list[str](), set[str]()
+    within: list[tuple[str, int]] = []
     while at < len(script):
         found = _TOKEN.match(script, at)
         if not found:
@@ -64,12 +76,45 @@ def problem(script: str) -> str | None:
         elif token in _PAIRS.values() and not key:
             # Between `if` and `end` a comma separates values, even in an object.
             opened.append(token)
-        elif not key and (why := _word_problem(found)):
+        elif token == "def" and not key:
+            head = _DEFINITION.match(script, at)
+            names = re.findall(r"\w+", head[0]) if head else []
+            if not head or opened[-1:] == ["{"] or not _RESERVED.isdisjoint(names) or not _KEYWORDS.isdisjoint(names):
+                return "a definition in this form"
+            defined.update(names)
+            within.append((names[0], len(opened)))
+            at = head.end()
+        elif not key and token not in defined and (why := _word_problem(found)):
             return why
+        elif not key and token in {name for name, _ in within}:
+            return f"'{token}' calls itself"
+        elif token == ";" and within and within[-1][1] == len(opened):
+            within.pop()
         if at < 0:
             return "a text that does not end"
         before = token
     return "a bracket that is not closed" if opened else None
+
+
+_TEXT = re.compile(r'"(?:[^"\\]|\\[^(])*+"')
+_REPEATED = re.compile(r"\*\s{0,9}(?:\d{6}|\d{1,6}[eE])|(?:\d{6}|\d[eE]\+?\d)\s{0,9}\*")
+
+
+def _is_endless(script: str) -> bool:
+    """Whether it counts very far, has a condition that never changes, or repeats a text very often."""
+    for name, head in bounds.calls(script, "range", "limit", "until", "while", "recurse", "first", "nth"):
+        first, _, rest = head.partition(";")
+        step = rest.rpartition(";")[2] if ";" in rest else "1"
+        if name in ("range", "limit") and (bounds.is_large(head) or not step.strip(" 0.-")):
+            return True
+        if "infinite" in script and name != "recurse":
+            return True
+        if (name, first.strip()) in (("until", "false"), ("until", "null"), ("while", "true"), ("while", "1")):
+            return True
+        # What makes no smaller value never comes to an end.
+        if name == "recurse" and ";" not in head and not re.search(r"\.\w|\[|\.\.|select|empty|if", head):
+            return True
+    return _REPEATED.search(script) is not None
 
 
 def _word_problem(found: re.Match[str]) -> str | None:

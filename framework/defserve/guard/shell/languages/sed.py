@@ -39,11 +39,20 @@ def problem(script: str) -> str | None:
             at += 1
         if at == len(script):
             return "an address without a command"
+        if script[at] == "b" and not first and _is_endless(script, at):
+            return "a loop without an end"
         end = _after(script, at)
         if end is None:
             return f"the command '{script[at]}' in this form"
         at = end
     return None
+
+
+def _is_endless(script: str, at: int) -> bool:
+    """Whether the branch at `at`, which has no condition, goes back over commands that read no further line."""
+    label = re.match(r"b\s*(\w+)", script[at:])
+    start = re.search(rf":\s*{label[1]}\b", script[:at]) if label else None
+    return start is not None and not re.search(r"[;{}\s\d$]N", script[start.end() : at])
 
 
 def _after(script: str, at: int) -> int | None:

@@ -17,9 +17,12 @@ from defserve.guard.shell.tables.packages import PACKAGES
 from defserve.guard.shell.tables.refused import KINDS, NEVER_OPEN, VERSIONED
 from defserve.guard.shell.tables.system import SYSTEM
 from defserve.guard.shell.tables.text import TEXT
+from defserve.guard.shell.tables.tools import CHECKS as _CHECKS
+from defserve.guard.shell.tables.tools import TOOLS
 
-PROGRAMS: dict[str, str | Table] = by_name({**TEXT, **FILES, **SYSTEM, **GIT, **PACKAGES, "tar": "%tar"})
+PROGRAMS: dict[str, str | Table] = by_name({**TEXT, **FILES, **SYSTEM, **GIT, **PACKAGES, **TOOLS, "tar": "%tar"})
+CHECKS: dict[tuple[str, ...], str] = {tuple(words.split()): str(rules) for words, rules in _CHECKS.items()}
 TAR: dict[str, str | Table] = by_name(_TAR)
 ON_REQUEST: dict[str, str | Table] = by_name(_ON_REQUEST)
 
-__all__ = ["KINDS", "NEVER_OPEN", "ON_REQUEST", "PROGRAMS", "TAR", "UNKNOWN_DANGERS", "VERSIONED"]
+__all__ = ["CHECKS", "KINDS", "NEVER_OPEN", "ON_REQUEST", "PROGRAMS", "TAR", "UNKNOWN_DANGERS", "VERSIONED"]

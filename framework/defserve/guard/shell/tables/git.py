@@ -2,7 +2,7 @@
 
 A sub-command that is not here is refused, since an alias of the repository's own settings may run anything. Left out
 are the options that run a program (`--ext-diff`, `--textconv`, `-O`, `--show-signature`, `%G?`, `--trailer`), write a
-file (`--output`) or read one elsewhere (`--no-index`).
+file (`--output`) or the index (`describe --dirty`: `--broken` says the same).
 """
 
 from __future__ import annotations
@@ -56,7 +56,25 @@ _LOOKING: Table = {
         --ahead-behind --no-ahead-behind --renames --no-renames --find-renames?number | undashed*
     """,
     "log whatchanged show": "+diff +walk | undashed*",
-    "diff": "+diff -123q --cached --staged --merge-base --base --ours --theirs -0 --cc -c | undashed*",
+    "diff": """
+        +diff -123q --cached --staged --merge-base --base --ours --theirs -0 --cc -c --no-index@1 | undashed* | undashed
+        undashed
+    """,
+    # Settings name the programs that pack, but not for zip and tar.
+    "archive": """
+        -v -l,--list@1 --format:zip|tar@2 -o,--output:plain-archive@2 --prefix:undashed --worktree-attributes -# |
+        nothing+ | | undashed+
+    """,
+    "hash-object": "--no-filters -t:name | undashed+",
+    "var": "-l | name?",
+    "sparse-checkout": {"": "", "list": "|"},
+    "bundle": {"": "", "create": "!w -q --quiet | local-write undashed+", "verify list-heads": "-q --quiet | local"},
+    "merge-tree": "!w -z --write-tree --name-only --messages --no-messages --allow-unrelated-histories | undashed+",
+    "format-patch": """
+        -# -n -N -s --numbered --no-numbered --signoff --stat --no-stat --cover-letter --root --stdout@1
+        -o,--output-directory:write --subject-prefix:name -v,--reroll-count:few --start-number:number --zero-commit |
+        !w undashed* | undashed*
+    """,
     "diff-tree diff-index diff-files": """
         +diff -mcstv --cached --root --stdin --no-commit-id --cc --pretty?shown --format:shown --merge-base |
         undashed*
@@ -73,7 +91,7 @@ _LOOKING: Table = {
     """,
     "grep": """
         -aIivwGEPFnlLzocpWhHqr -e:pattern@1 -f:read@1 -A,--after-context:number -B,--before-context:number
-        -C,--context:number -m,--max-count:number -# --max-depth:number --threads:number --cached --untracked
+        -C,--context:number -m,--max-count:number -# --max-depth:number --threads:few --cached --untracked
         --exclude-standard --no-exclude-standard --text --ignore-case --word-regexp --invert-match --full-name
         --extended-regexp --basic-regexp --perl-regexp --fixed-strings --line-number --no-line-number --column
         --name-only --files-with-matches --files-without-match --null --only-matching --count --break --heading
@@ -106,7 +124,7 @@ _LOOKING: Table = {
     """,
     "describe": """
         --all --tags --contains --abbrev:number --candidates:number --exact-match --debug --long --match:glob
-        --exclude:glob --always --first-parent --dirty?text --broken?text | undashed*
+        --exclude:glob --always --first-parent --dirty?text!w --broken?text | undashed*
     """,
     "cat-file": """
         -petsz --batch?text --batch-check?text --batch-all-objects --buffer --unordered --follow-symlinks
@@ -151,7 +169,7 @@ _CHANGING: Table = {
     "branch": """
         -vqa -l,--list@1 -r --all --remotes --show-current --verbose --abbrev:number --no-abbrev +refs
         -t,--track?direct|inherit --no-track -u,--set-upstream-to:undashed@2 --unset-upstream@2
-        -d,--delete,-m,--move,-c,--copy@2 --create-reflog | / !w undashed undashed? | glob* | !w undashed*
+        -d,--delete,-m,--move,-M,-c,--copy@2 --create-reflog | / !w undashed undashed? | glob* | !w undashed*
     """,
     "tag": """
         -l,--list@1 -n?number@1 +refs -a,--annotate -m,--message:pattern -F,--file:read --cleanup:name --no-sign
@@ -161,8 +179,8 @@ _CHANGING: Table = {
         "": "%alone -v,--verbose",
         "show": "-n@1 | / !n undashed+ | undashed*",
         "get-url": "--push --all | undashed",
-        "add": "!w -ft:undashed -m:undashed --tags --no-tags | undashed remote-name",
-        "rename": "!w --progress --no-progress | undashed undashed",
+        "add": "!w -f!n -t:undashed -m:undashed --tags --no-tags | undashed remote-name",
+        # Not rename and remove: they run a hook, whatever the settings say of hooks.
         "set-url": "!w --push | undashed remote-name undashed?",
         "update": "!w !n -p --prune | undashed*",
     },
@@ -185,19 +203,48 @@ _CHANGING: Table = {
         "list": "|",
         "HEAD main master": "+diff +walk | undashed*",
     },
-    "worktree": {"": "", "list": "-vz --porcelain --verbose |"},
-    "notes": {"": "%alone --ref:undashed", "list show": "| undashed?"},
+    "worktree": {
+        "": "",
+        "list": "-vz --porcelain --verbose |",
+        "add": """
+            !w -dq -b:undashed --detach --checkout --no-checkout --track --no-track --guess-remote --lock --quiet
+            --orphan | write undashed?
+        """,
+        "lock": "!w --reason:text | write",
+        "unlock": "!w | write",
+        "move": "!w | write write",
+        "prune": "!w -nv --dry-run --verbose |",
+    },
+    "notes": {
+        "": "%alone --ref:undashed",
+        "list show": "| undashed?",
+        "add append": "!w -m,--message:pattern@1 | nothing+ | undashed?",
+    },
+    "update-index": """
+        !w -q --assume-unchanged --no-assume-unchanged --skip-worktree --no-skip-worktree --refresh --really-refresh |
+        undashed*
+    """,
     "submodule": {
         "": "%alone -q,--quiet",
         "status": "--cached --recursive | undashed*",
         "summary": "--cached --files | undashed*",
+        "init": "!w | undashed*",
+        "sync": "!w --recursive | undashed*",
+        # What the settings of the superproject name is fetched and checked out. No hook runs, see `environment`.
+        "update": """
+            !w !n -qN --init --recursive --remote --no-fetch --checkout --merge --rebase --recommend-shallow
+            --no-recommend-shallow --single-branch --no-single-branch --progress --quiet --depth:number
+            -j,--jobs:number --filter:name | undashed*
+        """,
     },
     "config": """
-        %first -z,--null --name-only --show-origin --show-scope --global --local --system --worktree --includes
+        %first -z,--null --name-only --show-origin --show-scope --global!h --local --system!h --worktree --includes
         --no-includes --bool --int --bool-or-int --path --expiry-date --type:name -l,--list@1 --get,--get-all@2
-        --get-regexp@3 --default:text | setting / =get|list / =get setting / !w author text | | setting pattern? |
-        pattern pattern?
+        --get-regexp@3 --default:text | setting / =get|list / =get setting / !w harmless-setting text | |
+        setting pattern? | pattern pattern?
     """,
+    # Not -f, which deletes what was not committed.
+    "rm": "!w -rnq --cached --dry-run --quiet --ignore-unmatch --sparse | delete+",
     "add": """
         !w -nvfAuNU --dry-run --verbose --force --all --no-all --update --intent-to-add --refresh --ignore-errors
         --ignore-missing --sparse --renormalize --chmod:mode | undashed*
@@ -205,7 +252,7 @@ _CHANGING: Table = {
     # Without a message it starts an editor.
     "commit": """
         !w -aqvsnou -m,--message:pattern@1 -F,--file:read@1 -C,--reuse-message:undashed@1 --no-edit@1 --dry-run@1
-        --short@1 --porcelain@1 --long@1 --fixup,--squash:undashed --amend --all --quiet --verbose --signoff
+        --short@1 --porcelain@1 --long@1 --fixup:fixed@1 --squash:undashed --amend --all --quiet --verbose --signoff
         --no-signoff --no-verify --allow-empty --allow-empty-message --author,--date:text --reset-author
         --branch --only --include --cleanup:name --no-gpg-sign --no-status --status --no-post-rewrite -i |
         !e undashed* | undashed*
@@ -228,7 +275,7 @@ _CHANGING: Table = {
         --shallow-exclude:undashed --single-branch --no-single-branch --no-tags --no-checkout --bare --mirror --quiet
         --verbose --progress --filter:name --sparse --recurse-submodules?undashed --shallow-submodules
         --no-shallow-submodules --also-filter-submodules --no-local --no-hardlinks --dissociate --reject-shallow |
-        remote write?
+        cloned / remote write
     """,
     "init": "!w -q -b,--initial-branch:undashed --quiet --bare --object-format:name --shared?name | write?",
     "checkout": """
@@ -241,8 +288,8 @@ _CHANGING: Table = {
         --orphan:undashed --progress --no-progress --conflict:name | undashed*
     """,
     "restore": """
-        !w -qSWm -s,--source:undashed --staged --worktree --ours --theirs --merge --quiet --progress --no-progress
-        --conflict:name | file-of-tree+
+        !w -qm -s,--source:undashed -S,--staged@1 -W,--worktree@2 --ours --theirs --merge --quiet --progress
+        --no-progress --conflict:name | file-of-tree+ | undashed+ | file-of-tree+
     """,
     "reset": "!w -qN --mixed --soft --quiet --no-refresh --refresh --intent-to-add | undashed*",
     "merge": """
@@ -263,11 +310,14 @@ _CHANGING: Table = {
         --allow-empty-message --keep-redundant-commits --continue --abort --quit --skip --cleanup:name --no-gpg-sign
         --reference | undashed*
     """,
+    # Only what would be deleted.
+    "clean": "-n,--dry-run@1 -dxXfq --quiet --force -e,--exclude:glob | nothing+ | undashed*",
     "mv": "!w -knv --dry-run --verbose --sparse | write+",
     "apply": """
-        !w -pRvqN3z -p:number -C:number --stat --numstat --summary --check --index --cached --3way --reverse --reject
-        --recount --ignore-space-change --ignore-whitespace --whitespace:name --include,--exclude:glob --verbose
-        --quiet --intent-to-add --unidiff-zero --allow-empty --no-add --inaccurate-eof --apply | read*
+        -Rvqz -p:number -C:number --stat,--numstat,--summary,--check@1 --index!w --cached!w -3,--3way!w --reverse
+        --reject!w --recount --ignore-space-change --ignore-whitespace --whitespace:name --include,--exclude:glob
+        --verbose --quiet -N,--intent-to-add!w --unidiff-zero --allow-empty --no-add --inaccurate-eof --apply!w |
+        !w read* | read*
     """,
     "bisect filter-branch difftool mergetool hook shell daemon instaweb send-email credential help": "%never",
 }
@@ -276,7 +326,7 @@ GIT: Table = with_groups(
     {
         "git": {
             "": """
-                -C:inside -Pvh --no-pager --no-optional-locks --literal-pathspecs --glob-pathspecs --icase-pathspecs
+                -C:here -Pvh --no-pager --no-optional-locks --literal-pathspecs --glob-pathspecs --icase-pathspecs
                 --no-replace-objects --no-lazy-fetch --no-advice --version
             """,
             **_LOOKING,

@@ -6,7 +6,7 @@ from defserve.guard.shell.specs import Table
 from defserve.guard.shell.tables.refused import KINDS
 
 # These take code in their operands, or options behind them.
-_TAKES_CODE = "sqlite3 psql mysql gdb bc dc m4 erl ghci ipython irb octave swipl sbcl R expect"
+_TAKES_CODE = "psql mysql gdb bc dc m4 erl ghci ipython irb octave swipl sbcl R expect"
 _SCRIPT = " ".join(name for name, kind in KINDS.items() if kind == "interpreter" and name not in _TAKES_CODE.split())
 _TASKS = "ninja just rake gradle gradlew mvn ant task"
 
@@ -37,7 +37,7 @@ ON_REQUEST: Table = {
     "wget": """
         !n -qdS46 --quiet --verbose --no-verbose --spider --server-response --max-redirect:=0@1
         -T,--timeout,-t,--tries,-w,--wait,--limit-rate:number -U,--user-agent:text --header:header
-        -O,--output-document:write --no-hsts --no-netrc --no-config | nothing+ | !w url+
+        -O,--output-document:write --no-hsts --no-netrc --no-config | nothing+ | !w downloaded+
     """,
     "make gmake": """
         !x %tasks -kinsqtBerRSw -j,--jobs?number -l,--load-average?number -O,--output-sync?name --keep-going --dry-run

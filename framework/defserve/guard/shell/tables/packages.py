@@ -1,6 +1,8 @@
 """Package managers. They run what they install, and most read settings of the project, which may name programs.
 
-So nearly all of it is for `sandbox` only. In `readonly` remain the lists that run nothing and ask nobody.
+So nearly all of it is for `sandbox` only. In `readonly` remain the lists that run nothing and ask nobody. What runs the
+project's own code (`!x`) needs an author's list: yarn, pnpm and poetry load plug-ins of the project, uv and pip build
+it. npm runs no scripts in the `environment` of a judged command.
 """
 
 from __future__ import annotations
@@ -45,66 +47,102 @@ PACKAGES: Table = with_groups(
             "show": "-fqv --files --verbose --quiet --disable-pip-version-check | name+",
             "freeze": "-lq --local --user --all --exclude-editable --exclude:name -r,--requirement:local |",
             "check": "-qv |",
+            "hash": "-a,--algorithm:name | read+",
+            "index": {"": "", "versions": "!n --pre | name"},
+            "uninstall": """
+            !w -qv -y,--yes@1 -r,--requirement:local --quiet --verbose --break-system-packages | nothing+ | name*
+        """,
             "inspect": "--local --user |",
             "debug": "-v |",
             "install download wheel": """
-            !w !n -Uqv -r,--requirement:local -c,--constraint:local -e,--editable:pip-package --upgrade
+            !w !n -Uqv -r,--requirement:local -c,--constraint:local -e,--editable:pip-local!x --upgrade
             --upgrade-strategy:eager|only-if-needed --force-reinstall --ignore-installed -I --no-deps --user --pre
             --dry-run --no-build-isolation --no-cache-dir --no-compile --prefer-binary --only-binary,--no-binary:names
             --quiet --verbose --require-hashes --no-input --disable-pip-version-check --break-system-packages
-            --no-warn-script-location -d,--dest,-w,--wheel-dir:write --progress-bar:name | pip-package*
+            --no-warn-script-location -d,--dest,-w,--wheel-dir:write --progress-bar:name | pip-package* / !x pip-local*
         """,
         },
         "npm": {
-            "": "-v --version",
-            "ls list ll la": "+npm_look | name*",
-            "view info show v outdated why explain": "!n +npm_look | npm-package? name*",
-            "root prefix bin": "-g --global |",
-            "install i ci add update up": "+npm_install | npm-package*",
+            "": "-vh --version --help",
+            "ls list ll la fund": "+npm_look | name*",
+            "view info show v outdated why explain search whoami ping": "!n +npm_look | npm-package? name*",
+            "root prefix bin version": "-g --global --json |",
+            "config": {"": "", "get": "| setting / name"},
+            "pkg": {"": "", "get": "--json | pattern*"},
+            "audit": "!n +npm_look --audit-level:name | / !w =fix",
+            # With a name, it runs a program of that name.
+            "init": "!w -y,--yes@1 -f --force | nothing+ |",
+            "install i ci add update up prune dedupe uninstall un remove rm r": "+npm_install | npm-package*",
+            "pack": "!w --dry-run --json |",
         },
         "pnpm": {
             "": "!x -v --version",
             "ls list why outdated": "!x +npm_look -r --recursive | name*",
-            "install i add update": "+npm_install | npm-package*",
+            "install i add update": "!x +npm_install | npm-package*",
         },
         "yarn": {
             "": "!x -v --version",
             "list info why outdated": "!x +npm_look --pattern:name | name*",
-            "install add upgrade": "+npm_install | npm-package*",
+            "install add upgrade": "!x +npm_install | npm-package*",
         },
         "apt apt-get apt-cache": {
             "": "-v --version",
             "list show policy search depends rdepends": "+system | name*",
-            "install update upgrade": "!w !n +system | package*",
+            "install update upgrade": "!w !n +system | package* / !x package-local*",
         },
         "dpkg": "-l,--list,-L,--listfiles,-s,--status,-S,--search@1 | | text*",
         "brew": {
             "": "-v --version",
             "list ls": "+system | name*",
             "info search outdated deps": "!n +system --json?v1|v2 --tree | name*",
-            "install update upgrade": "!w !n +system | package*",
+            "install update upgrade": "!w !n +system | package* / !x package-local*",
         },
         "apk dnf yum": {
             "": "--version",
             "list show search info": "!n +system | name*",
-            "install update upgrade add": "!w !n +system | package*",
+            "install update upgrade add": "!w !n +system | package* / !x package-local*",
         },
         "cargo": {
-            "": "!x -V --version",
-            "tree search metadata": "!n +project --format-version:number | name*",
-            "add install fetch update": "!w !n +project | package*",
+            "": "-Vh --version --help --list",
+            "version help": "|",
+            "tree search metadata": "!n +project --format-version:number --no-deps | name*",
+            "new init": "!w -q --lib --bin --name:name --edition:number --vcs:none|git | touched?",
+            "add install fetch update remove rm uninstall": "!w !n +project | package* / !x package-local*",
         },
-        "uv": {"": "-V --version", "tree": "!n +project |", "add sync lock": "!w !n +project | pip-package*"},
+        "uv": {
+            "": "-Vhqv --version --help --quiet --verbose --offline --no-progress",
+            "version": "--short --output-format:text|json |",
+            "tree": "!x !n +project |",
+            # They build the project, unless they only change its manifest.
+            "add remove": "!w !n +project --frozen@1 | !x pip-local* | pip-package*",
+            "sync lock": "!x !w !n +project | pip-local*",
+            "init": "!w --name:name --lib --app --package --bare --no-readme --python,-p:name | touched?",
+            "venv": "!w !n -qp:name --python:name --seed --quiet --system-site-packages | write?",
+            # They keep a cache.
+            "pip": {
+                "": "",
+                "list freeze check tree": "!w -q --quiet --format:columns|freeze|json --outdated!n --strict |",
+                "show": "!w -fq --files --quiet | name+",
+                "install": """
+                    !w !n -Uqv -r,--requirement,-c,--constraint:local -e,--editable:pip-local!x --upgrade --no-deps
+                    --pre --prerelease:name --system --reinstall --dry-run --quiet --verbose --require-hashes
+                    --only-binary,--no-binary:names --no-build --no-cache --offline --extra:name --all-extras
+                    --break-system-packages --compile-bytecode --strict --python,-p:name | pip-package* / !x pip-local*
+                """,
+                "uninstall": "!w -q -r,--requirement:local --quiet --system --break-system-packages | name*",
+            },
+            "python": {"": "", "list": "!w --only-installed --all-versions --offline |", "find": "!w | name?"},
+        },
         "poetry": {
             "": "!x -V --version",
             "show": "!x +project | name*",
-            "add install lock update": "!w !n +project | pip-package*",
+            "add install lock update": "!x !w !n +project | pip-local*",
         },
         "gem": {
             "": "-v --version",
             "list": "-al --local --all --no-versions --details -d | name*",
             "search info": "!n +project | name*",
-            "install fetch update": "!w !n +project | package*",
+            "install fetch update": "!w !n +project | package* / !x package-local*",
         },
     },
     _GROUPS,

@@ -4,7 +4,8 @@ With a handshake, a question is a request to the client. Without one, the questi
 function runs again with the answers. Recorded answers are sealed, bound to their request, and accepted once.
 
 May import: `auth.authority`, `binding`, `core.call`, `protocols.mcp.authorization`, `protocols.mcp.content`,
-`protocols.mcp.lifecycle`, `protocols.mcp.params`, `stores.nonces`, `stores.store`, `wire.messages`.
+`protocols.mcp.lifecycle`, `protocols.mcp.params`, `stores.identity`, `stores.nonces`, `stores.store`,
+`wire.messages`.
 """
 
 from __future__ import annotations

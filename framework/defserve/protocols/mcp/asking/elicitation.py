@@ -40,8 +40,13 @@ class Form:
         from pydantic_core import to_json
 
         from defserve.binding.arguments import models
+        from defserve.binding.arguments.schema import UnusablePattern, refuse_core_patterns
 
         adapter = models.adapter(kind)
+        try:
+            refuse_core_patterns(adapter.core_schema)
+        except UnusablePattern as error:
+            raise UsageError(f"question: {error.problem}", fix=error.fix) from None
         schema = adapter.json_schema(schema_generator=models.TitlelessJsonSchema)
         name = getattr(kind, "__name__", str(kind))
         if "properties" not in schema:

@@ -1,6 +1,6 @@
 """The server's secret (2026-07-28: multi round-trip requests): given, from the environment, or ephemeral.
 
-Each sealed state is opened once: by this process, or by a process that shares its store.
+Each sealed state is opened once: by this process, or by a process of the same server that shares its store.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from defserve.errors import UsageError
 
 if TYPE_CHECKING:
     from defserve.protocols.mcp.asking.request_state import Sealer
+    from defserve.stores.identity import ServerIdentity
     from defserve.stores.store import Store
 
 VARIABLE = "DEFSERVE_SECRET"
@@ -24,10 +25,15 @@ class ServerSecret:
     """Makes the `Sealer` when the first question needs one. `clock` gives seconds since the epoch."""
 
     def __init__(
-        self, secret: str | bytes | None, *, store: Store | None = None, clock: Callable[[], float] = time.time
+        self,
+        secret: str | bytes | None,
+        *,
+        store: Store | None = None,
+        identity: Callable[[], ServerIdentity] | None = None,
+        clock: Callable[[], float] = time.time,
     ) -> None:
         self._secret = _checked(secret, "Server(secret=…)") if secret else None
-        self._store, self._clock = store, clock
+        self._store, self._identity, self._clock = store, identity, clock
         self._sealer: Sealer | None = None
         self._is_ephemeral = False
         self.of_group: bytes | None = None
@@ -60,12 +66,15 @@ class ServerSecret:
         import secrets
 
         from defserve.protocols.mcp.asking.request_state import Sealer
+        from defserve.stores.identity import NOBODY
         from defserve.stores.nonces import StoreNonces
 
         known = self.known()
         self._is_ephemeral = known is None and self.of_group is None
         nonces = StoreNonces(self._store) if self._store is not None else None
-        return Sealer(known or self.of_group or secrets.token_bytes(32), clock=self._clock, nonces=nonces)
+        identity = self._identity() if self._identity is not None else NOBODY
+        key = identity.derive_key(known or self.of_group or secrets.token_bytes(32), "requestState")
+        return Sealer(key, clock=self._clock, nonces=nonces)
 
     def lifespan(self) -> AbstractAsyncContextManager[None] | None:
         """Closes the store when serving ends; None without a store."""

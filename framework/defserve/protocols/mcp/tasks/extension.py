@@ -19,7 +19,7 @@ from defserve.protocols.mcp.tasks.runner import TaskRunner
 from defserve.protocols.mcp.tasks.section import TaskSection, new_record
 from defserve.protocols.mcp.tasks.storage import TaskStorage
 from defserve.protocols.mcp.tools.task_options import LONGEST_POLL, POLL_SECONDS, TASK, TaskOptions
-from defserve.stores.memory import MemoryStore
+from defserve.stores.memory import MemoryStore, is_in_memory
 
 if TYPE_CHECKING:
     from defserve.protocols.mcp.resources.subscriptions import Subscriptions
@@ -44,7 +44,7 @@ class Tasks(Extension):
         servers: TaskServers | None = None,
     ) -> None:
         store = store or MemoryStore()
-        self._is_alone, self._limits = isinstance(store, MemoryStore), limits
+        self._is_alone, self._limits = is_in_memory(store), limits
         self._storage = TaskStorage(store)
         self._runners: dict[asyncio.AbstractEventLoop, TaskRunner] = {}
         self.elsewhere = TasksElsewhere(self._runner, servers, self._new_record) if servers is not None else None

@@ -7,6 +7,7 @@ from dataclasses import replace
 from time import monotonic
 from typing import Any, Literal
 
+from defserve.binding.arguments.compact import with_properties
 from defserve.binding.packers import NOTHING, EmittedPart, PackedResult, ResultMismatch, pack_any
 from defserve.binding.results import WRAP, Returns, Structured
 from defserve.core.call import Call
@@ -145,7 +146,7 @@ class Tool(Item[ToolOptions]):
         described: Params = {
             "name": self.name,
             "description": self.description,
-            "inputSchema": self.function.arguments.schema,
+            "inputSchema": with_properties(self.function.arguments.schema),
         }
         vendor: Params = {}
         output = self.returns.published
@@ -232,15 +233,18 @@ class Tools:
             raise
         except Exception as raised:
             error = ungrouped(raised)
-            if isinstance(error, ResultMismatch):
-                error = _placed(error, tool)
-            if is_missing_capability(error, dialect_of(call).stateless):
-                raise error from None
-            if (worded := call.terms.table.failure(call, error)) is None:
-                return tool_failure(call, error)
-            if "result" not in worded:
-                raise error from None  # only the session can answer with an error; it makes the reply again
-            return worded["result"]
+            try:
+                if isinstance(error, ResultMismatch):
+                    error = _placed(error, tool)
+                if is_missing_capability(error, dialect_of(call).stateless):
+                    raise error from None
+                if (worded := call.terms.table.failure(call, error)) is None:
+                    return tool_failure(call, error)
+                if "result" not in worded:
+                    raise error from None  # only the session can answer with an error; it makes the reply again
+                return worded["result"]
+            finally:
+                del error  # its traceback refers to this frame: the arguments would wait for the garbage collector
 
     async def _run_staged(
         self, call: Call, tool: Tool, arguments: Params | None, seconds: float, pipeline: Pipeline

@@ -119,7 +119,7 @@ class MessageDelivery:
         held = self.directory.held(view, message.channel_id)
         if held is None or held.kind is not self.kind:
             return UnknownChannel(message.channel_id)
-        if not isinstance(message.channel, str) and held.channel != message.channel:
+        if not isinstance(message.channel, str) and not held.channel.is_same_place(message.channel):
             return UnknownChannel(message.channel_id)
         is_refused = view is not None and message.channel_id in view.refused
         permitted = not is_refused and self.kind.permits(peer.policy, message.channel_id)

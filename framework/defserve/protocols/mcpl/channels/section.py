@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping
 from contextlib import nullcontext, suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, cast
@@ -266,7 +266,8 @@ class ChannelSection(Section):
             if (held := self.directory.held(view, id)) is None:
                 raise UnknownChannel(id)
             held.kind.feature_set.require(call)
-            if view is None or (id in view.opened and not await self._close_opened(call, view, held)):
+            close = self._close_opened if view is not None and id in view.opened else self._close_shared
+            if view is None or not await close(call, view, held):
                 return {"closed": False}
             view.opened.pop(id, None)  # another process may have told of it again, before it knows that it is closed
             view.told.pop(id, None)
@@ -278,7 +279,14 @@ class ChannelSection(Section):
     async def _close_opened(self, call: Call, view: SessionChannels, held: HeldChannel) -> bool:
         """Run the author's `close` once and to its end, even if the host leaves. False: the channel stays open."""
         view.closing[held.channel.id] = view.opened.pop(held.channel.id)
-        closing = cast("asyncio.Task[bool]", call.engine.spawn(self._finish_close(call.session, view, held)))
+        return await self._to_its_end(call, self._finish_close(call.session, view, held))
+
+    async def _close_shared(self, call: Call, view: SessionChannels, held: HeldChannel) -> bool:
+        """The same for a channel that all hosts share: it stays there for the others."""
+        return await self._to_its_end(call, self._run_own_close(call.session, held))
+
+    async def _to_its_end(self, call: Call, work: Coroutine[Any, Any, bool]) -> bool:
+        closing = cast("asyncio.Task[bool]", call.engine.spawn(work))
         try:
             await asyncio.wait((closing,))
         except asyncio.CancelledError:
@@ -290,10 +298,8 @@ class ChannelSection(Section):
 
     async def _finish_close(self, session: Session, view: SessionChannels, held: HeldChannel) -> bool:
         id, is_closed = held.channel.id, False
-        # A call of its own: that of the host may be cancelled.
-        call = call_of_notification(session, "channels/close", {"channelId": id})
         try:
-            is_closed = call is None or await self._run_close(call, held) is not False
+            is_closed = await self._run_own_close(session, held)
         finally:
             del view.closing[id]
             if not is_closed and not session.closed:
@@ -301,6 +307,11 @@ class ChannelSection(Section):
                 if id not in view.told:  # the host may have been told meanwhile that it is gone
                     self.directory.follow(session)
         return is_closed
+
+    async def _run_own_close(self, session: Session, held: HeldChannel) -> bool:
+        """Run the author's `close` in a call of its own: that of the host may be cancelled. False leaves it open."""
+        call = call_of_notification(session, "channels/close", {"channelId": held.channel.id})
+        return call is None or await self._run_close(call, held) is not False
 
     async def _run_close(self, call: Call, held: HeldChannel) -> Any:
         function = held.kind.functions.get("close")

@@ -58,7 +58,8 @@ class ChannelType(ChannelKind):
     - `open(address, metadata)` returns a Channel. `address` is validated against its annotation. Raise
       ChannelOpenFailed with a reason for the host. `scope` returns the label of an address, so that the host's scopes
       are checked before anything is opened, and not only with the id that the channel gets.
-    - `close(channel)`, for what was opened. False leaves it open.
+    - `close(channel)`, when a host closes a channel: one that it opened, or, for itself, a shared one. A channel that
+      a host opened is closed with its session, too. False leaves it open.
     - `publish(channel, content, text, conversation_id, stream)` returns the message's id. False means undelivered.
     - `observe(channel, content, text, conversation_id, inference_id)` sees what a host sends to a channel, and
       `observe_chunks(channel, delta, index, conversation_id, inference_id)` sees it grow. They see channels of this
@@ -119,10 +120,10 @@ class ChannelType(ChannelKind):
         """Deliver messages to the hosts that have their channels. Returns one receipt each, in order.
 
         Inside a call or handler, that is its session. Outside, a message goes to the only session that has its channel
-        (for a Channel: exactly that one; for an id: any channel with that id). If several have it, `to` says which: a
-        session, a principal, or `everyone`, which returns a receipt from each. Raises AmbiguousPeer, FeatureDisabled,
-        ChannelNotPermitted if the host's scopes forbid the channel, UnknownChannel, PeerError, and NoBackChannel if
-        nobody can be reached and the set has no `inbox`.
+        (for a Channel with an address: the one with that address; else any channel with that id). If several have it,
+        `to` says which: a session, a principal, or `everyone`, which returns a receipt from each. Raises AmbiguousPeer,
+        FeatureDisabled, ChannelNotPermitted if the host's scopes forbid the channel, UnknownChannel, PeerError, and
+        NoBackChannel if nobody can be reached and the set has no `inbox`.
         """
         from defserve.protocols.mcpl.channels.incoming import MessageDelivery
 

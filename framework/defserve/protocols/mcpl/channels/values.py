@@ -55,6 +55,13 @@ class Channel:
                 f"Channel({self.id!r}): its address or metadata has no JSON form ({error})", fix="use plain values"
             ) from None
 
+    def is_same_place(self, named: Channel) -> bool:
+        """Whether a channel that an author names is this one: by its id, and by its address if it has one.
+
+        Two hosts may have opened different channels with one id: the address tells them apart. The rest describes it.
+        """
+        return self.id == named.id and named.address in (None, self.address)
+
     def written(self) -> list[Any]:
         """The channel as JSON, for another process."""
         address, metadata = to_jsonable_python((self.address, self.metadata), by_alias=True)

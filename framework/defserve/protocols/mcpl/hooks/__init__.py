@@ -4,5 +4,6 @@ A hook runs only while its feature set is enabled, within a time limit, and in a
 fails, the host is told and decides; other failures are logged and contribute nothing.
 
 May import: `core`, `wire`, `protocols.mcp`, `protocols.mcpl.current`, `protocols.mcpl.errors`,
-`protocols.mcpl.feature`, `protocols.mcpl.section`, `protocols.mcpl.turns`, `protocols.mcpl.vocabulary`.
+`protocols.mcpl.feature`, `protocols.mcpl.policies`, `protocols.mcpl.section`, `protocols.mcpl.turns`,
+`protocols.mcpl.vocabulary`.
 """

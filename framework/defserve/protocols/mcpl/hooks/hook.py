@@ -37,13 +37,13 @@ TAKES: Final[Mapping[HookMoment, tuple[type, ...]]] = {
 class HookOptions:
     """How a hook takes part; see `FeatureSet.before_inference` and `FeatureSet.after_inference`.
 
-    `positions` are those of the wire. `observe`: it reads what the user wrote.
+    `positions` are those of the wire; None if the author names none. `observe`: it reads what the user wrote.
     """
 
     blocking: bool = False
     fail_open: bool = False
     timeout: float | None = None
-    positions: tuple[str, ...] = ()
+    positions: tuple[str, ...] | None = None
     observe: bool = True
 
 

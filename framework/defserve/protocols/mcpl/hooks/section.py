@@ -14,10 +14,11 @@ from defserve.protocols.mcpl.errors import HookFailed
 from defserve.protocols.mcpl.feature import decorator
 from defserve.protocols.mcpl.hooks.endings import SeenInferences
 from defserve.protocols.mcpl.hooks.hook import Hook, HookMoment, HookOptions, log_failure
+from defserve.protocols.mcpl.policies import agreed
 from defserve.protocols.mcpl.section import LiveServer, Section
 from defserve.protocols.mcpl.turns import POSITIONS, FinishedTurn, InferenceEnd, Injection, Rewrite, Turn
 from defserve.protocols.mcpl.vocabulary import AFTER as AFTER_USE
-from defserve.protocols.mcpl.vocabulary import INJECT, OBSERVE
+from defserve.protocols.mcpl.vocabulary import DENIED_BY_DEFAULT, INJECT, OBSERVE
 from defserve.wire.jsonvalue import as_list, is_array
 from defserve.wire.messages import Params
 
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
 
 AFTER = "context/afterInference"
 LIFECYCLE = "inference/lifecycle"
+# What a hook asks hosts of 0.5 for if it declares no positions.
+LEAST_POSITIONS = tuple(position for position, path in INJECT.items() if path not in DENIED_BY_DEFAULT)
 
 
 class Observers:
@@ -49,14 +52,16 @@ class HookSection(Section):
 
     def declare_before(self, feature_set: Feature, function: Callable[..., Any] | None, options: HookOptions) -> Any:
         """Add a hook that injects, also while serving. Raises UsageError for a function that could not be one."""
-        if unknown := [name for name in options.positions if name not in POSITIONS]:
+        named = options.positions
+        if unknown := [name for name in named or () if name not in POSITIONS]:
             raise UsageError(f"positions={unknown} are not known", fix="use some of system, before_user, after_user")
-        positions = tuple(dict.fromkeys(POSITIONS[name] for name in options.positions))
+        positions = tuple(dict.fromkeys(POSITIONS[name] for name in named)) if named is not None else None
 
         def register(function: Callable[..., Any]) -> None:
             hook = self._hook(feature_set, function, "before", replace(options, positions=positions))
             self._before = (*self._before, hook)
-            feature_set.use(*([OBSERVE] if options.observe else []), *(INJECT[position] for position in positions))
+            uses = positions if positions is not None else LEAST_POSITIONS
+            feature_set.use(*([OBSERVE] if options.observe else []), *(INJECT[position] for position in uses))
 
         return decorator(function, register)
 
@@ -185,16 +190,28 @@ async def _injections(hook: Hook, call: Call, turn: Turn) -> list[Params]:
     try:
         items = [item for item in as_list(await hook.run(own, limits.hook)) if item is not None and item != ""]
         namespace = hook.feature_set.name.partition(".")[0]
-        found = [(one if isinstance(one, Injection) else Injection(one)).wire(namespace) for one in items]
+        allowed = _allowed_positions(hook, call)
+        found = [
+            (one if isinstance(one, Injection) else Injection(one)).wire(namespace, allowed[0] if allowed else "")
+            for one in items
+        ]
     except Exception as error:
         log_failure(own, error)
         return []
     for injection in found:
         _cap(injection["content"], limits.injection)
-    if undeclared := [one["position"] for one in found if one["position"] not in hook.positions]:
+    if undeclared := [one["position"] for one in found if one["position"] not in allowed]:
         # The host was told that this hook does not use the position.
         _log().warning("%s: left out, because the hook does not declare positions=%s", own.title, undeclared)
-    return [one for one in found if one["position"] in hook.positions]
+    return [one for one in found if one["position"] in allowed]
+
+
+def _allowed_positions(hook: Hook, call: Call) -> tuple[str, ...]:
+    """Where a hook may inject; first the place of what names none."""
+    if hook.positions is not None:
+        return hook.positions
+    live = agreed(call.terms)
+    return LEAST_POSITIONS if live is not None and live.vocabulary.by_grant else tuple(INJECT)
 
 
 async def _rewritten(

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from pydantic_core import to_json, to_jsonable_python
 
 from defserve.auth.authority import REMEDY
+from defserve.base.hidden_characters import is_plain
 from defserve.core.call import Call
 from defserve.errors import PeerError, PeerGone, UsageError
 from defserve.protocols.mcp.asking import client_requests
@@ -109,7 +110,7 @@ class ToolScope:
         if not isinstance(found, Scope):
             raise UsageError(f"a scope function gave {found!r:.80}", fix="return a str or Scope(label, payload)")
         label = normal(found.label)
-        if not label or len(label) > LONGEST_LABEL or not label.isprintable():
+        if not label or len(label) > LONGEST_LABEL or not is_plain(label):
             raise self._denied(ascii(label[:80]), "a scope is one line of printable text, and not too long")
         return Scope(label, to_jsonable_python(dict(found.payload), fallback=str) if found.payload else None)
 

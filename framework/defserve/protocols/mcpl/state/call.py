@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any, cast
 
 from defserve.core.call import Call
 from defserve.protocols.mcpl.errors import CheckpointNotFound, StateRefused
-from defserve.protocols.mcpl.policies import agreed
 from defserve.protocols.mcpl.state.binding import WorkingState
 from defserve.protocols.mcpl.state.locks import TreeLock
-from defserve.protocols.mcpl.state.owner import StateUnowned, owner_of
+from defserve.protocols.mcpl.state.owner import EVERYONE, StateUnowned, owner_of
+from defserve.protocols.mcpl.state.proof import may_move_shared, with_proof_of
 from defserve.protocols.mcpl.state.wire import start, state_params
 from defserve.stores.checkpoints.contents import CheckpointDraft
 from defserve.stores.checkpoints.store import CheckpointStore, Commit, HeldCheckpoint
@@ -41,14 +41,14 @@ class NewCheckpoint:
 class StateHold:
     """The hold stage of one call."""
 
-    __slots__ = ("_states", "_call", "_lock", "_trees", "_held", "_branches", "_before", "_value")
+    __slots__ = ("_states", "_call", "_lock", "_trees", "_held", "_branches", "_moves_head", "_before", "_value")
 
     def __init__(self, states: States[Any], call: Call) -> None:
         self._states, self._call = states, call
         self._lock: TreeLock | None = None
         self._trees: CheckpointStore | None = None
         self._held: HeldCheckpoint | None = None
-        self._branches = False
+        self._branches, self._moves_head = False, True
         self._before, self._value = b"", None
 
     async def __aenter__(self) -> None:
@@ -61,17 +61,17 @@ class StateHold:
         if not (owner.has_head or brought.names):
             raise StateUnowned
         key = TreeKey(states.name, owner.id)
-        self._branches = brought.starts_elsewhere or not owner.has_head or states.concurrency == "branch"
         if states.concurrency == "serial":
             self._lock = await states.locks.acquire(key, call.session.composition.limits.lock)
         try:
             self._trees = trees = await states.trees()
             self._held = held = await start(trees, key, brought, call, has_head=owner.has_head)
-            if not held.verified and getattr(call.subject, "is_dangerous", False):
-                raise StateRefused(
-                    "A dangerous tool takes no state without the checkpoint that proves it",
-                    data={"featureSet": states.name},
-                )
+            is_elsewhere = brought.starts_elsewhere
+            if owner.is_shared:
+                is_elsewhere = is_elsewhere and not held.is_head
+                self._moves_head = not is_elsewhere
+            self._branches = is_elsewhere or not owner.has_head or states.concurrency == "branch"
+            states.require_proof(call, held)
             with states.fitting():
                 self._value, self._before = states.values.take(held.before)
         except CheckpointGone as gone:
@@ -98,14 +98,12 @@ class StateHold:
     def _made(self) -> tuple[CheckpointDraft, Any] | None:
         """What to keep, and a value of it for the next call; None if nothing has changed.
 
-        The first call always makes a checkpoint, so that a host can roll back to it. Raises TypeError for a value that
-        could not be read again.
+        Raises TypeError for a value that could not be read again.
         """
         states, held, trees = self._states, self._held, self._trees
         assert held is not None and trees is not None
         text = states.values.dump(self._value)
-        begins = held.parent is None and held.before is None and agreed(self._call.terms) is not None
-        if text == self._before and not begins:
+        if text == self._before:
             return None
         states.refuse_integers(text)
         draft = trees.draft(held, text)
@@ -119,8 +117,11 @@ class StateHold:
     async def _commit(self, draft: CheckpointDraft, value: Any) -> None:
         """Keep the change, and only then let the next call in."""
         assert self._held is not None and self._trees is not None
+        held = with_proof_of(self._call, self._held)
+        if held.key.owner == EVERYONE and not may_move_shared(self._call, held):
+            self._branches, self._moves_head = True, False
         try:
-            commit = await self._trees.commit(self._held, draft, branch=self._branches)
+            commit = await self._trees.commit(held, draft, branch=self._branches, moves_head=self._moves_head)
             self._states.values.give(draft.content, value)
         finally:
             await self._release()

@@ -6,6 +6,9 @@
 | the same, in a request that is a session of its own | the principal | the principal, no head | everyone |
 | anonymous, with a handshake | the session | the session | everyone |
 | anonymous, without | its address, no head | its address, no head | everyone |
+
+The head of everyone's state is moved only by calls that start there. What a caller brings, or starts elsewhere, becomes
+a branch that this caller alone continues.
 """
 
 from __future__ import annotations
@@ -48,6 +51,11 @@ class StateOwner(NamedTuple):
 
     id: str
     has_head: bool = True
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether other callers read the same head."""
+        return self.id == EVERYONE
 
 
 class SessionOwner:

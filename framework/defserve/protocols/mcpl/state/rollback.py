@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Final
 
+from defserve.auth.authority import REMEDY, is_stranger
+from defserve.auth.principals import Principal
 from defserve.core.call import Call
 from defserve.core.profile import mask
 from defserve.errors import Refused, ToolError, UsageError
@@ -13,8 +15,14 @@ from defserve.protocols.mcpl.current import CURRENT
 from defserve.protocols.mcpl.state.call import uninterrupted
 from defserve.protocols.mcpl.state.owner import owner_of
 from defserve.protocols.mcpl.state.states import States, found
+from defserve.stores.checkpoints.store import HeldCheckpoint
 from defserve.stores.checkpoints.tree import Checkpoint, TreeKey
 from defserve.wire.messages import Params
+
+UNPROVED_SHARED: Final = (
+    "All callers share this state, and a caller brought a part of that checkpoint, or version 0.1.0 kept it. An "
+    "operator can roll back to it with defserve state rollback"
+)
 
 
 class RollbackTarget:
@@ -59,13 +67,16 @@ async def roll_back(call: Call, states: States[Any], id: str, undo: RollbackHand
     """Undo what came after a checkpoint and make it the head. Raises CheckpointNotFound."""
     CURRENT.set(call)
     call.subject = undo
-    key = TreeKey(states.name, owner_of(call, states.per).id)
+    owner = owner_of(call, states.per)
+    key = TreeKey(states.name, owner.id)
     trees, limits = await states.trees(), call.session.composition.limits
     lock = await states.locks.acquire(key, limits.lock) if states.concurrency == "serial" else None
     try:
         with found():
             held = await trees.hold(key, id)
             to = held.checkpoint
+            if owner.is_shared and (refused := _refuse_shared(call, held)) is not None:
+                return {"checkpoint": id, "success": False, "reason": refused}
             reason = await undo.run(call, to, limits.tool) if undo is not None and to is not None else None
             if reason is not None:
                 return {"checkpoint": id, "success": False, "reason": reason}
@@ -76,6 +87,13 @@ async def roll_back(call: Call, states: States[Any], id: str, undo: RollbackHand
         if lock is not None:
             await lock.release()
     return {"checkpoint": id, "success": True}
+
+
+def _refuse_shared(call: Call, held: HeldCheckpoint) -> str | None:
+    """Why this caller may not make a checkpoint the head of everyone's state; None if it may."""
+    if isinstance(call.identity, Principal) and is_stranger(call.identity):
+        return f"All callers share this state, and a caller without a verified identity cannot undo it: {REMEDY}"
+    return None if held.verified else UNPROVED_SHARED
 
 
 def _target(call: Call) -> Checkpoint | None:

@@ -19,10 +19,10 @@ from defserve.protocols.mcpl.state.owner import SessionOwner, session_owner
 from defserve.protocols.mcpl.state.rollback import RollbackHandler, roll_back
 from defserve.protocols.mcpl.state.states import StateOptions, States
 from defserve.protocols.mcpl.state.wire import checkpoint_in, tell
-from defserve.stores.checkpoints.secret import checkpoint_secret
+from defserve.stores.checkpoints.secret import checkpoint_secret, find_old_secret
 from defserve.stores.checkpoints.store import CheckpointStore
 from defserve.stores.checkpoints.tree import TreeKey
-from defserve.stores.open import open_store
+from defserve.stores.identity import server_store
 from defserve.stores.store import Store
 from defserve.wire.messages import Params
 
@@ -142,16 +142,17 @@ class StateSection(Section):
     def _store_of(self, given: str | Store | None) -> Store:
         """The store of a state: its own, the server's, or the memory of this process."""
         if given is not None:
-            return open_store(given) if isinstance(given, str) else given
+            return server_store(given, self._storage.identity())
         if self._default is None:
-            self._default = self._storage.store or open_store("memory:")
+            self._default = self._storage.store or server_store("memory:", self._storage.identity())
         return self._default
 
     async def _open_trees(self, states: States[Any]) -> CheckpointStore:
         limits = self._storage.limits
         return CheckpointStore(
             states.store,
-            secret=await checkpoint_secret(states.store, self._storage.secret()),
+            secret=await checkpoint_secret(states.store, self._storage.secret(), self._storage.identity()),
+            old_secret=await find_old_secret(states.store),
             retention=states.retention,
             max_bytes=limits.checkpoint,
             max_depth=limits.depth,

@@ -20,12 +20,14 @@ from defserve.protocols.mcpl.state.binding import StateProvider, WorkingState
 from defserve.protocols.mcpl.state.integers import BigIntegers
 from defserve.protocols.mcpl.state.locks import TreeLocks
 from defserve.protocols.mcpl.state.owner import EVERYONE, Per, StateUnowned, owner_of, session_owner
+from defserve.protocols.mcpl.state.proof import is_for_dangerous, note_reading
 from defserve.protocols.mcpl.state.values import StateValues, summary
 from defserve.stores.checkpoints.diffs import Op
-from defserve.stores.checkpoints.store import CheckpointStore
+from defserve.stores.checkpoints.store import CheckpointStore, HeldCheckpoint
 from defserve.stores.checkpoints.tree import Checkpoint, CheckpointGone, Retention, TreeKey
 
 if TYPE_CHECKING:
+    from defserve.core.call import Call
     from defserve.protocols.mcpl.feature import Feature
     from defserve.protocols.mcpl.section import LiveServer
     from defserve.protocols.mcpl.state.updates import HostCheckpoint
@@ -39,6 +41,11 @@ Concurrency = Literal["serial", "branch"]
 FIX_UNFIT: Final = (
     "if the model has changed, let it read the old form (a field_validator with mode='before'), or put a repaired "
     "content in its place: defserve state branch STORE CHECKPOINT --content FILE"
+)
+UNPROVED: Final = (
+    "A dangerous tool takes only state that this server made from the beginning. A caller brought this one, or a part "
+    "of it, or version 0.1.0 kept it.\n  fix: start from a checkpoint that is proved, or roll back to it. If the state "
+    "is known to be good, the operator can say so: defserve state trust STORE"
 )
 
 _UNDO: Final = (
@@ -146,22 +153,30 @@ class States(Generic[M]):
 
     async def diff(self, a: Checkpoint | str, b: Checkpoint | str, *, owner: str | Session | None = None) -> list[Op]:
         """The RFC 6902 patch that leads from one checkpoint to another."""
+        trees, key = await self.trees(), self._key(owner, names=True)
         with found():
-            return await (await self.trees()).diff(self._key(owner, names=True), _id(a), _id(b))
+            for id in (_id(a), _id(b)):
+                self.require_proof(CURRENT.get(), await trees.hold(key, id))
+            return await trees.diff(key, _id(a), _id(b))
 
     async def at(self, checkpoint: Checkpoint | str | None = None, *, owner: str | Session | None = None) -> M:
-        """The state as it was at a checkpoint, or as it is now. A copy: changes to it are not kept."""
+        """The state as it was at a checkpoint, or as it is now. A copy: changes to it are not kept.
+
+        In a dangerous tool, raises StateRefused if the checkpoint is not `proved`.
+        """
         id = None if checkpoint is None else _id(checkpoint)
         with found():
             held = await (await self.trees()).hold(self._key(owner, names=id is not None), id)
+        self.require_proof(CURRENT.get(), held)
         with self.fitting():
             return self.values.read(held.before)
 
     async def update(self, change: Callable[[M], Any], *, owner: str | Session | None = None) -> Checkpoint | None:
         """Change the state outside of a tool: `change` is given the value, and changes it. It may be async.
 
-        Hosts that offer `stateUpdate` are told. Returns the new checkpoint; None if nothing has changed. Raises
-        StateRefused for a value that cannot be kept.
+        Hosts that offer `stateUpdate` are told. Returns the new checkpoint; None if nothing has changed. In a call that
+        has seen a state that is not `proved`, the new checkpoint is not proved either. Raises StateRefused for a value
+        that cannot be kept, and if such a call would change what all callers share.
         """
         from defserve.protocols.mcpl.state.updates import changed, tell_hosts
 
@@ -169,7 +184,7 @@ class States(Generic[M]):
         working = call.peek(WorkingState) if call is not None else None
         if working is not None and working.states is self:
             raise UsageError(f"{self!r} is held by this call", fix="change the value that the tool was given")
-        made = await changed(self, self._key(owner), change)
+        made = await changed(self, self._key(owner), change, call)
         if made is None:
             return None
         await tell_hosts(self, made, self._sessions(owner))
@@ -211,6 +226,17 @@ class States(Generic[M]):
         except ValueError as error:
             message = f"The state of {self.name} does not fit its model: {summary(error)}\n  fix: {FIX_UNFIT}"
             raise StateRefused(message, data={"featureSet": self.name}) from None
+
+    def require_proof(self, call: Call | None, held: HeldCheckpoint) -> None:
+        """Raises StateRefused if a dangerous tool would see a state whose whole line is not the server's own.
+
+        It may be another call that reads it, which the tool makes. Others may see it, and it is known that they did.
+        """
+        if held.verified or call is None:
+            return
+        if is_for_dangerous(call):
+            raise StateRefused(UNPROVED, data={"featureSet": self.name})
+        note_reading(call, held)
 
     def refuse_integers(self, text: bytes) -> None:
         """Raises StateRefused for a text with an integer that must not be kept."""

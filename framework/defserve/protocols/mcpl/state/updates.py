@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, TypeVar
 from defserve.errors import NoBackChannel, PeerError
 from defserve.protocols.mcpl.errors import StateRefused
 from defserve.protocols.mcpl.peers import Peer, on_its_loop
+from defserve.protocols.mcpl.state.owner import EVERYONE
+from defserve.protocols.mcpl.state.proof import may_move_shared, with_proof_of
 from defserve.protocols.mcpl.state.sent import LONGEST_ID, SentCheckpoints
 from defserve.stores.checkpoints.store import Commit
 from defserve.stores.checkpoints.tree import TreeKey
@@ -18,6 +20,7 @@ from defserve.wire.jsonvalue import is_object
 from defserve.wire.messages import Params
 
 if TYPE_CHECKING:
+    from defserve.core.call import Call
     from defserve.core.session import Session
     from defserve.protocols.mcpl.state.states import States
 
@@ -27,6 +30,10 @@ UPDATE: Final = "state/update"
 GET: Final = "state/get"
 OFFER: Final = "stateUpdate"
 LOCK_SECONDS: Final = 30.0
+UNPROVED_UPDATE: Final = (
+    "All callers share this state, and this call has seen a state that is not proved: a caller brought it, or a part "
+    "of it. So nothing was changed.\n  fix: start from a checkpoint that is proved, and read only such ones"
+)
 
 
 class HostCheckpoint(NamedTuple, Generic[M]):
@@ -36,12 +43,17 @@ class HostCheckpoint(NamedTuple, Generic[M]):
     value: M | None
 
 
-async def changed(states: States[M], key: TreeKey, change: Callable[[M], Any]) -> Commit | None:
-    """Change a state outside of a call. Returns what was committed; None if `change` changed nothing."""
+async def changed(states: States[M], key: TreeKey, change: Callable[[M], Any], call: Call | None) -> Commit | None:
+    """Change a state that no call holds. Returns what was committed; None if `change` changed nothing.
+
+    `call` is the one that runs, if any: a dangerous one is not given an unproved state, and one that has seen an
+    unproved state does not change what all callers share.
+    """
     trees = await states.trees()
     lock = await states.locks.acquire(key, LOCK_SECONDS) if states.concurrency == "serial" else None
     try:
         held = await trees.hold(key)
+        states.require_proof(call, held)
         with states.fitting():
             value, before = states.values.take(held.before)
         outcome = change(value)
@@ -54,7 +66,9 @@ async def changed(states: States[M], key: TreeKey, change: Callable[[M], Any]) -
             return None
         with states.fitting():
             states.values.read(draft.content)
-        return await trees.commit(held, draft)
+        if key.owner == EVERYONE and not may_move_shared(call, held):
+            raise StateRefused(UNPROVED_UPDATE, data={"featureSet": states.name})
+        return await trees.commit(with_proof_of(call, held), draft)
     finally:
         if lock is not None:
             await lock.release()

@@ -101,7 +101,13 @@ def _adapter(model: type[M]) -> TypeAdapter[M]:
     from pydantic import TypeAdapter
     from pydantic.errors import PydanticUserError
 
+    from defserve.binding.arguments.schema import UnusablePattern, refuse_core_patterns
+
     try:
-        return TypeAdapter(model)
+        made = TypeAdapter(model)
+        refuse_core_patterns(made.core_schema)
+        return made
+    except UnusablePattern as error:
+        raise UsageError(f"state: {model.__name__}: {error.problem}", fix=error.fix) from None
     except PydanticUserError as error:
         raise UsageError(f"state: {model!r} cannot be kept as JSON", fix="use a pydantic model") from error

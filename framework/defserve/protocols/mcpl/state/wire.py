@@ -82,16 +82,26 @@ async def start(
 async def _recognised(
     trees: CheckpointStore, key: TreeKey, content: bytes, call: Call, *, has_head: bool
 ) -> HeldCheckpoint | None:
-    """The checkpoint that a content without a checkpoint belongs to: one that the host was sent, or the head."""
+    """The checkpoint that a content without a checkpoint belongs to; None if there is none.
+
+    It is one that the host was sent, the head, or any other of this caller that is proved. Proved ones come first.
+    """
     sent = call.session.peek(SentCheckpoints)
     id = sent.find(key.feature_set, content) if sent is not None else None
-    if id is not None:
+    candidates = [*([id] if id is not None else ()), *([None] if has_head else ())]
+    unproved: HeldCheckpoint | None = None
+    for candidate in candidates:
         try:
-            return await trees.hold(key, id)
+            held = await trees.hold(key, candidate)
         except CheckpointGone:
-            pass
-    held = await trees.hold(key) if has_head else None
-    return held if held is not None and held.before is not None and held.before.encoded == content else None
+            continue
+        if held.before is None or held.before.encoded != content:
+            continue
+        if held.verified:
+            return held
+        unproved = unproved or held
+    # Callers without a head cannot be told apart, so what was proved for one says nothing of another.
+    return (await trees.find_proved(key, content) if has_head else None) or unproved
 
 
 def tell(call: Call, states: States[Any], made: Commit, result: Params) -> None:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, Protocol, Typ
 
 from defserve.auth.authority import is_stranger
 from defserve.auth.principals import ANONYMOUS_PREFIX, LONGEST_ID
+from defserve.base.hidden_characters import is_plain
 from defserve.errors import UsageError
 
 if TYPE_CHECKING:
@@ -269,5 +270,5 @@ def _one_of(name: str, value: object, values: Any) -> None:
 
 
 def _text(name: str, value: object, longest: int) -> None:
-    if not isinstance(value, str) or not value or len(value) > longest or not value.isprintable():
+    if not isinstance(value, str) or not value or len(value) > longest or not is_plain(value):
         raise UsageError(f"{name} must be 1 to {longest} printable characters")

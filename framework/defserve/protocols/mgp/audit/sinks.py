@@ -31,17 +31,20 @@ class AuditLogger:
         logging.getLogger("defserve").getChild("audit").info("%s", to_json(event).decode())
 
 
-def sinks_of(given: AuditSinks) -> tuple[AuditSink, ...]:
-    """One sink or several; a text or path names a file, or a text a store. Raises UsageError for anything else."""
-    return tuple(_sink(one) for one in (given if is_array(given) else [given]))
+def sinks_of(given: AuditSinks, log_name: str | None = None) -> tuple[AuditSink, ...]:
+    """One sink or several; a text or path names a file, or a text a store. Raises UsageError for anything else.
+
+    `log_name` is the name of a log in a store whose address says none.
+    """
+    return tuple(_sink(one, log_name) for one in (given if is_array(given) else [given]))
 
 
-def _sink(given: Any) -> AuditSink:
+def _sink(given: Any, log_name: str | None) -> AuditSink:
     if isinstance(given, str) and ":" in given:
         from defserve.stores.audit.stored import StoredAuditLog, is_store
 
         if is_store(given):
-            return StoredAuditLog(given)
+            return StoredAuditLog(given, server_log=log_name)
     if isinstance(given, str | Path):
         from defserve.stores.audit.log import AuditLog
 

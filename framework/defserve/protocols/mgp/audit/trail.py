@@ -58,8 +58,14 @@ class CallListeners(Protocol):
 class AuditTrail:
     """Makes events and sends them. `listeners()` gives the event channels if anybody listens to calls now, or None."""
 
-    def __init__(self, sinks: AuditSinks, server_id: str, listeners: Callable[[], CallListeners | None]) -> None:
-        self.sinks, self._server_id, self.listeners = sinks_of(sinks), server_id, listeners
+    def __init__(
+        self,
+        sinks: AuditSinks,
+        server_id: str,
+        listeners: Callable[[], CallListeners | None],
+        log_name: str | None = None,
+    ) -> None:
+        self.sinks, self._server_id, self.listeners = sinks_of(sinks, log_name), server_id, listeners
 
     def around(self, call: Call, tool: Tool) -> AbstractAsyncContextManager[Any] | None:
         """Watch one call of a tool. None if nobody would get its events."""

@@ -105,10 +105,17 @@ class PermissionSection:
     # -- methods (§3.5, §3.6) ----------------------------------------------------------------------------
 
     def request(self, call: Call, params: Params) -> Params:
-        """The status of the permissions a client names. Asking changes nothing."""
+        """The status of the permissions a client names. Asking changes nothing.
+
+        Approved is what somebody has granted: the client, or the operator by name or policy. Without either, known
+        callers may use everything until their client denies it. That is no grant, so the answer is `deferred`.
+        """
         repeated, names = request_id(params), check_request(params)
-        meant = (permission for name in names for permission in meant_by(name))
-        return repeated | answer(self.statuses(call, meant), names)
+        statuses = self.statuses(call, [permission for name in names for permission in meant_by(name)])
+        if self._policy is None:
+            decided = self._decided(call)
+            statuses |= {name: UNDECIDED for name in statuses if name not in decided and name not in self._granted}
+        return repeated | answer(statuses, names)
 
     def grant(self, call: Call, params: Params) -> Params:
         """The client's decision, kept until the session ends. `approved_by` is always the caller, never from params."""

@@ -3,5 +3,5 @@
 A declaration is read once, at registration. Contradictions are refused there. A call is refused before the function
 runs, for every peer.
 
-May import: `binding.functions`, `guard`, `net`, `wire`, `protocols.mcp`.
+May import: `binding.arguments.schema`, `binding.functions`, `guard`, `net`, `wire`, `protocols.mcp`.
 """

@@ -1,4 +1,4 @@
-"""MGP §4.5: guards in the types of a tool's parameters, however deep, and unions that would bypass them."""
+"""MGP §4.5: guards in the types of parameters, however deep, and unions that would bypass them."""
 
 from __future__ import annotations
 
@@ -8,38 +8,49 @@ from collections.abc import Iterator
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Annotated, Any, TypeAlias, Union, get_args, get_origin
 
+from defserve.binding.arguments.schema import Arguments, fragment
 from defserve.errors import UsageError
 from defserve.guard.argument_types import GUARDED_TYPES, GUARDS, Code, Shell, Url, Within
+from defserve.protocols.mgp.security.union_bypass import UnionCheck
 from defserve.wire.jsonvalue import is_mapping
 
 if TYPE_CHECKING:
+    from defserve.protocols.mcp.items import Item
     from defserve.protocols.mcp.tools.tools import Tool
 
 Guard: TypeAlias = Shell | Url | Within | Code
-_Branches: TypeAlias = tuple[Any, ...]
 
 _HAVE_FIELDS = ("__dataclass_fields__", "__total__", "_fields")
 # Types that accept any text.
 _TEXTS = (str, bytes, bytearray, PurePath)
 
 
-def guards_of(tool: Tool) -> dict[str, list[Guard]]:
-    """The guards in the types of a tool's parameters. Raises UsageError for a union that would bypass one."""
+def find_guards(item: Item[Any]) -> dict[str, list[Guard]]:
+    """The guards in the types of an item's parameters. Raises UsageError for a union that would bypass one."""
     found: dict[str, list[Guard]] = {}
-    for parameter in tool.function.signature.parameters:
-        guards: list[Guard] = []
-        for met in _walk(parameter.annotation, {}):
-            if isinstance(met, tuple):
-                _refuse_bypass(met, f"{tool.name}: parameter {parameter.name!r}", tool.where)
-            else:
-                guards.append(met)
+    for parameter in item.function.signature.parameters:
+        guards = list(_walk(parameter.annotation, {}))
         if guards:
+            _refuse_bypass(parameter.annotation, f"{item.name}: parameter {parameter.name!r}", item.where)
             found[parameter.name] = guards
     return found
 
 
-def _walk(annotation: Any, seen: dict[int, Any]) -> Iterator[Guard | _Branches]:
-    """Every guard in a type, and the branches of every union. A type that is in it twice is entered once."""
+def guards_of(tool: Tool) -> dict[str, list[Guard]]:
+    """See `find_guards`. Raises UsageError as well for guards beside a schema of the author's own."""
+    found = find_guards(tool)
+    if found and not isinstance(tool.function.arguments, Arguments):
+        raise UsageError(
+            f"{tool.name}: parameter {next(iter(found))!r}: a guarded type judges nothing beside schema=, which"
+            " replaces what is made from the types",
+            where=tool.where,
+            fix="remove schema=, or the guarded type and name a validator= for the tool",
+        )
+    return found
+
+
+def _walk(annotation: Any, seen: dict[int, Any]) -> Iterator[Guard]:
+    """Every guard in a type. A type that is in it twice is entered once."""
     if id(annotation) in seen:
         return
     seen[id(annotation)] = annotation  # kept alive, so that no other object gets its id
@@ -56,8 +67,6 @@ def _walk(annotation: Any, seen: dict[int, Any]) -> Iterator[Guard | _Branches]:
         own = [metadata for metadata in arguments[1:] if isinstance(metadata, GUARDS)]
         yield from own or _walk(arguments[0], seen)
         return
-    if origin in (Union, types.UnionType):
-        yield arguments
     for inner in arguments or _fields(annotation):
         if not isinstance(inner, str):
             yield from _walk(inner, seen)
@@ -71,7 +80,7 @@ def _own_guard(annotation: Any) -> Guard | None:
 
 def _is_guarded(annotation: Any) -> bool:
     # Nothing seen so far counts: a type that was met before is guarded in each of its places.
-    return any(not isinstance(met, tuple) for met in _walk(annotation, {}))
+    return any(True for _ in _walk(annotation, {}))
 
 
 def _fields(annotation: Any) -> list[Any]:
@@ -91,18 +100,21 @@ def _fields(annotation: Any) -> list[Any]:
     return []
 
 
-def _refuse_bypass(branches: _Branches, subject: str, place: str) -> None:
-    """Refuse a union of a guarded type with its plain form: a refused value would pass through the plain one."""
-    guarded = [_unguarded(branch) for branch in branches if _is_guarded(branch)]
-    for branch in branches if guarded else ():
-        plain = _unguarded(branch)
-        if not _is_guarded(branch) and (plain in guarded or plain in (Any, object)):
-            raise UsageError(
-                f"{subject}: a guarded type is in a union with {getattr(plain, '__name__', plain)}, "
-                "which accepts what the guard refuses",
-                where=place,
-                fix="remove that type from the union",
-            )
+def _refuse_bypass(annotation: Any, subject: str, place: str) -> None:
+    """Refuse a union that lets through, by one branch, what another one would have judged."""
+    check = UnionCheck(fragment(annotation, where=place, subject=subject).described)
+    if (other := check.find_bypass()) is not None:
+        raise UsageError(
+            f"{subject}: a guarded type is in a union with {other}, which accepts what the guard refuses",
+            where=place,
+            fix="remove that type from the union, or guard it too",
+        )
+    if check.has_late_guard():
+        raise UsageError(
+            f"{subject}: a guarded type is in an Iterable, which is judged only while the function reads it",
+            where=place,
+            fix="write list[…] instead of Iterable[…]",
+        )
 
 
 def _unguarded(given: Any, within: tuple[Any, ...] = ()) -> Any:

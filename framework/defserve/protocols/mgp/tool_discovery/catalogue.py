@@ -178,7 +178,7 @@ def as_search(call: Call) -> Call:
 def _schema(described: Params) -> dict[str, Any]:
     """The input schema of a listed tool. Another server may list anything."""
     found = described.get("inputSchema")
-    return found if is_object(found) else {"type": "object"}
+    return found if is_object(found) else {"type": "object", "properties": {}}
 
 
 def _status(tool: Tool) -> str:

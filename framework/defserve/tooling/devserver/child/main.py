@@ -10,6 +10,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from defserve.base.search_path import add_folder
 from defserve.errors import UsageError
 from defserve.tooling.devserver.plan import ServePlan
 from defserve.tooling.frames import OURS, PYTHONS, is_outside
@@ -18,6 +19,7 @@ from defserve.tooling.loading import load_quietly
 
 def main(argument: str) -> int:
     plan = ServePlan.read(argument)
+    add_folder(os.getcwd())
     try:
         server = load_quietly(plan.target)
     except UsageError as error:

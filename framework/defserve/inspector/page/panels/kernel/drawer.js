@@ -62,16 +62,25 @@ function useHeld(row, failed) {
   return found;
 }
 
-const accept = (row, one) => run("accept", row.id, { tool: one.tool, digest: one.now });
+const accept = (row, one, more = {}) => run("accept", row.id, { tool: one.tool, digest: one.now, ...more });
 
+// What is not shown whole is not accepted with the rest.
 async function acceptAll(row, held) {
-  for (const one of held) if (await accept(row, one) === null) return;
+  for (const one of held) if (!one.left_out && await accept(row, one) === null) return;
+}
+
+// A definition that is too long to be shown needs a second, explicit word.
+function Accept({ row, one, busy }) {
+  const [asked, setAsked] = useState("");
+  const isAsked = asked === one.now;
+  if (!one.left_out) return html`<${Button} small busy=${busy} onClick=${() => accept(row, one)}>Accept<//>`;
+  return html`<${Button} small busy=${busy} onClick=${() => (isAsked ? accept(row, one, { unseen: true }) : setAsked(one.now))}>${isAsked ? `Accept ${plural(one.left_out, "line")} unseen` : "Accept…"}<//>`;
 }
 
 function Held({ row, held, error, told, busy }) {
   const tone = line => (line.startsWith("+") ? "ins" : line.startsWith("-") ? "del" : line.startsWith("@") ? "faint" : "");
   return html`<div class="body flush">${error && html`<div class="pad"><${ErrorNote} error=${error} /></div>`}${(held ?? []).map(one => html`<section class="kheld" key=${one.tool} aria-label=${one.tool}>
-    <div class="row"><b class="mono cut grow" title=${one.tool}>${one.tool}</b><${Chip} tone="warn">${one.change}<//><${Button} small busy=${busy === "accept"} onClick=${() => accept(row, one)}>Accept<//><${Copy} label="Copy the command" text=${command(told, "accept", row.id, one.tool, "--digest", one.now)} /></div>
+    <div class="row"><b class="mono cut grow" title=${one.tool}>${one.tool}</b><${Chip} tone="warn">${one.change}<//><${Accept} row=${row} one=${one} busy=${busy === "accept"} /><${Copy} label="Copy the command" text=${command(told, "accept", row.id, one.tool, "--digest", one.now)} /></div>
     <pre class="kdiff mono" tabindex="0" aria-label=${`What has changed in ${one.tool}`}>${one.difference.filter(line => !/^(---|\+\+\+) /.test(line)).map((line, at) => html`<span key=${at} class=${tone(line)}>${line}${"\n"}</span>`)}</pre></section>`)}</div>`;
 }
 

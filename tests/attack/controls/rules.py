@@ -1,0 +1,273 @@
+"""What servers do without the rules of `families/rules`. How to write one: `controls/__init__.py`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tests.attack.controls.patching import Patch
+
+# -- whose a value is ------------------------------------------------------------------------------------
+
+IDENTITY = "defserve.stores.identity:ServerIdentity"
+
+
+def seal_for_all_servers(patch: Patch) -> None:
+    """One key a purpose, whichever server seals."""
+    from defserve.stores.identity import NOBODY, ServerIdentity
+
+    derive = ServerIdentity.derive_key
+    patch.set(f"{IDENTITY}.derive_key", lambda self, secret, purpose: derive(NOBODY, secret, purpose))
+
+
+def keep_all_servers_together(patch: Patch) -> None:
+    """One part of a store, whichever server keeps."""
+    patch.set(f"{IDENTITY}.make_prefix", lambda self, base="": f"{base}server:all:")
+
+
+def know_no_server(patch: Patch) -> None:
+    seal_for_all_servers(patch)
+    keep_all_servers_together(patch)
+
+
+# -- whose a state is ------------------------------------------------------------------------------------
+
+CHECKPOINTS = "defserve.stores.checkpoints"
+
+
+def prove_every_state(patch: Patch) -> None:
+    """Whatever a call starts from counts as the server's own, and so does all that is made of it."""
+
+    def proving(find: Any) -> Any:
+        async def found(self: Any, *given: Any, **more: Any) -> Any:
+            return (await find(self, *given, **more))._replace(verified=True)
+
+        return found
+
+    for name in ("adopt", "hold"):
+        patch.wrap(f"{CHECKPOINTS}.store:CheckpointStore.{name}", proving)
+
+
+def prove_every_id(patch: Patch) -> None:
+    """The id of a checkpoint does not tell whether it is proved."""
+    from defserve.stores.checkpoints.ids import _LABELS  # pyright: ignore[reportPrivateUsage]
+
+    patch.item(f"{CHECKPOINTS}.ids:_LABELS", False, _LABELS[True])
+
+
+def let_anyone_move_the_shared_head(patch: Patch) -> None:
+    patch.set("defserve.protocols.mcpl.state.owner:StateOwner.is_shared", property(lambda self: False))
+
+
+def let_anyone_roll_back(patch: Patch) -> None:
+    patch.set("defserve.protocols.mcpl.state.rollback:_refuse_shared", lambda call, held: None)
+
+
+# -- patterns --------------------------------------------------------------------------------------------
+
+PATTERNS = "defserve.binding.arguments.patterns"
+
+
+def match_by_python(patch: Patch) -> None:
+    """Python's engine matches the patterns of schemas, and backtracks."""
+    import re
+
+    def compile_pattern(pattern: str) -> Any:
+        from defserve.binding.arguments.patterns import LinearPattern
+
+        return LinearPattern(pattern, 1, lambda text: re.search(pattern, text) is not None)
+
+    patch.set(f"{PATTERNS}:compile_pattern", compile_pattern)
+
+
+def declare_any_pattern(patch: Patch) -> None:
+    patch.set(f"{PATTERNS}:annotated_pattern_problem", lambda pattern, engine: None)
+
+
+# -- unions ----------------------------------------------------------------------------------------------
+
+
+def compare_no_branches(patch: Patch) -> None:
+    """A union is taken, whatever its other branches accept."""
+    patch.set("defserve.protocols.mgp.security.union_bypass:UnionCheck.find_bypass", lambda self: None)
+
+
+def judge_late(patch: Patch) -> None:
+    patch.set("defserve.protocols.mgp.security.union_bypass:UnionCheck.has_late_guard", lambda self: False)
+
+
+# -- echoes ----------------------------------------------------------------------------------------------
+
+
+def repeat_everything(patch: Patch) -> None:
+    patch.set("defserve.errors:cut_text", lambda text, most=0: text)
+    patch.set("defserve.errors:cut_data", lambda data, most=0, depth=0: data)
+
+
+def repeat_the_version(patch: Patch) -> None:
+    repeat_everything(patch)
+    patch.set("defserve.transports.http.streamable:_unsupported", lambda version: f"unsupported version {version}")
+
+
+# -- what people approve ---------------------------------------------------------------------------------
+
+PINS = "defserve.kernel.governance.pins"
+DESCRIPTIONS = "defserve.proxying.descriptions"
+
+
+def pin_without_meta(patch: Patch) -> None:
+    def without(encode: Any) -> Any:
+        return lambda raw, claims: encode({name: raw[name] for name in raw if name != "_meta"}, claims)
+
+    patch.wrap(f"{PINS}:_encode_definition", without)
+
+
+def accept_what_is_not_shown(patch: Patch) -> None:
+    def all_shown(difference: Any) -> Any:
+        return lambda self: difference(self)._replace(left_out=0)
+
+    patch.wrap(f"{PINS}:HeldTool.difference", all_shown)
+
+
+def keep_every_pin(patch: Patch) -> None:
+    patch.set(f"{PINS}:SeenPins._make_room", lambda self: None)
+
+
+def ask_in_the_tools_words(patch: Patch) -> None:
+    def question(tool: Any, arguments: Any) -> str:
+        return f"{tool.options.title or tool.name}?"
+
+    patch.set("defserve.protocols.mgp.confirmation:question", question)
+
+
+def name_nobody_who_asks(patch: Patch) -> None:
+    patch.set(f"{DESCRIPTIONS}:with_asker", lambda id, method, params: params)
+
+
+def pass_on_every_word(patch: Patch) -> None:
+    patch.set("defserve.proxying.conversations.passing:passed_meta", lambda meta: dict(meta))
+
+
+def import_every_text(patch: Patch) -> None:
+    patch.set(
+        "defserve.kernel.importing.secrets:KeptOut.text", lambda self, server, name, value, is_secret=False: value
+    )
+
+
+def give_views_everything(patch: Patch) -> None:
+    patch.set("defserve.host.apps.view:RenderedApp._is_own", lambda self, item: True)
+
+
+def believe_whose_it_is(patch: Patch) -> None:
+    patch.set(f"{DESCRIPTIONS}:OUR_WORDS", frozenset[str]())
+
+
+def list_any_name(patch: Patch) -> None:
+    patch.set("defserve.proxying.catalogue.names:tool_name_problem", lambda name: None)
+    patch.set("defserve.proxying.catalogue.names:problem_of", lambda name: None)
+
+
+def offer_what_hides(patch: Patch) -> None:
+    patch.set(f"{DESCRIPTIONS}:find_hidden_name", lambda listed: None)
+
+
+# -- signing in, metrics, packages -----------------------------------------------------------------------
+
+REDIRECTS = "defserve.auth.proxy.clients.redirects"
+HTTP = "defserve.transports.http.app:HttpApp"
+
+
+def grant_what_is_asked_for(patch: Patch) -> None:
+    async def grant(self: Any, claims: Any, requested: Any) -> Any:
+        return requested
+
+    patch.set("defserve.auth.proxy.scope_rule:ScopeRule.grant_scopes", grant)
+
+
+def take_any_scheme(patch: Patch) -> None:
+    import re
+
+    patch.set(f"{REDIRECTS}:_DOMAIN_SCHEME", re.compile(".*"))
+
+
+def show_metrics_to_every_key(patch: Patch) -> None:
+    async def report(self: Any, probe: Any, exchange: Any, scope: Any) -> None:
+        await self._report(probe, exchange, scope)
+
+    patch.set(f"{HTTP}._report_to_holder", report)
+
+
+def take_any_slash(patch: Patch) -> None:
+    """Paths are looked up without the slashes at their ends."""
+    patch.wrap(f"{HTTP}._path", lambda path: lambda self, scope: "/" + path(self, scope).strip("/"))
+
+
+def delete_by_prefix(patch: Patch) -> None:
+    from defserve.tooling.packaging.project import normalized
+
+    def find(project: Any, out: Any) -> Any:
+        ours = f"{normalized(project.name)}-"
+        return (path for path in sorted(out.iterdir()) if normalized(path.name).startswith(ours) and path.is_file())
+
+    patch.set("defserve.tooling.packaging.building:find_built", find)
+
+
+# -- guards ----------------------------------------------------------------------------------------------
+
+SHELL = "defserve.guard.shell"
+
+
+def let_modes_clash(patch: Patch) -> None:
+    """Two options that each say what a program does go together."""
+
+    def without(judged: Any) -> Any:
+        return lambda *given: (one for one in judged(*given) if not one.message.endswith("together"))
+
+    patch.wrap(f"{SHELL}.grammar:_judged", without)
+
+
+def write_any_name(patch: Patch) -> None:
+    patch.set(f"{SHELL}.places:Places.trusted", lambda self, path: None)
+
+
+def _judge_as(patch: Patch, kind: str, other: str) -> None:
+    """Words of one kind are judged as if they were of another."""
+    from defserve.guard.shell import kinds
+
+    patch.item(f"{SHELL}.kinds:KINDS", kind, kinds.KINDS[other])
+    kinds.kind_of.cache_clear()
+    patch.when_undone(kinds.kind_of.cache_clear)
+
+
+def begin_any_name(patch: Patch) -> None:
+    _judge_as(patch, "prefix", "name")
+
+
+def walk_where_one_may_list(patch: Patch) -> None:
+    _judge_as(patch, "walked", "listed")
+
+
+def forget_late_values(patch: Patch) -> None:
+    """A value after an operand is a value for every program."""
+
+    def make(sort: Any) -> Any:
+        def sorted_words(*given: Any, **more: Any) -> Any:
+            read = sort(*given, **more)
+            read.late.clear()
+            return read
+
+        return sorted_words
+
+    patch.wrap(f"{SHELL}.grammar:sorted_words", make)
+
+
+def run_the_projects_code(patch: Patch) -> None:
+    patch.set(f"{SHELL}.judgement:REFUSED_EFFECTS", {"sandbox": frozenset[str](), "readonly": frozenset[str]()})
+
+
+def give_out_what_objects_hold(patch: Patch) -> None:
+    patch.set("defserve.guard.code.imports:EXPOSED", {})
+    patch.set("defserve.guard.code.imports:MODULE_NAMES", frozenset[str]())
+
+
+def take_any_name_of_code(patch: Patch) -> None:
+    patch.set("defserve.guard.code.imports:NAMED_ONLY", {})

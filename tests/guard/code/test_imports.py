@@ -1,0 +1,129 @@
+"""The tables name what modules give out. What their objects expose is looked for by walking through them."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import io
+import sys
+import types
+import warnings
+from collections.abc import Iterator
+from typing import Any
+
+from defserve.guard.code import imports, judge, names
+from tests.rows import for_each_row
+
+MODULES = {**imports.EXPORTS, **imports.LOOSE_EXPORTS}
+# They wait, or end the process.
+NOT_CALLED = frozenset({"asyncio.run", "time.sleep", "unittest.main", "asyncio.to_thread", "threading.Timer"})
+ARGUMENTS: tuple[tuple[Any, ...], ...] = ((), ("a",), (1,), (print,), ("a", "b"), ([1, 2],), ({},), (1, 2))
+PLAIN = (str, bytes, int, float, complex, type(None), types.FunctionType, types.BuiltinFunctionType, types.MethodType)
+DEPTH = 4
+
+
+def objects(module: str) -> Iterator[tuple[str, object]]:
+    """What a program gets from a module by its table: the exports, and what they return. Each with its source."""
+    try:
+        source = importlib.import_module(module)
+    except ImportError:
+        return
+    for name in sorted(MODULES[module]):
+        export = getattr(source, name, None)
+        yield f"{module}.{name}", export
+        if not callable(export) or f"{module}.{name}" in NOT_CALLED:
+            continue
+        for arguments in ARGUMENTS:
+            with contextlib.suppress(BaseException), contextlib.redirect_stdout(io.StringIO()):
+                spelt = ", ".join("print" if one is print else repr(one) for one in arguments)
+                yield f"{module}.{name}({spelt})", export(*arguments)
+
+
+def ways_to_modules(source: str, value: object, seen: set[int], depth: int = 0) -> Iterator[str]:
+    """Every chain of attributes without dunders that ends at a module."""
+    if id(value) in seen or depth > DEPTH or isinstance(value, PLAIN):
+        return
+    seen.add(id(value))
+    for attribute in dir(value):
+        if names.is_dunder(attribute) or attribute in names.FRAMES or names.is_hook(attribute):
+            continue
+        try:
+            inner = getattr(value, attribute)
+        except Exception:
+            continue
+        if isinstance(inner, types.ModuleType) or inner is sys.modules:
+            yield f"{source}.{attribute}"
+        else:
+            yield from ways_to_modules(f"{source}.{attribute}", inner, seen, depth + 1)
+
+
+def exposed(module: str) -> list[str]:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        seen: set[int] = set()
+        return [way for source, value in objects(module) for way in ways_to_modules(source, value, seen)]
+
+
+def test_the_walk_finds_a_module_behind_an_object() -> None:
+    """Else nothing below could fail."""
+    assert "warnings.catch_warnings()._module" in exposed("warnings")
+
+
+def test_no_object_of_any_allowed_module_gives_out_a_module() -> None:
+    passing = [
+        way
+        for module in MODULES
+        for way in exposed(module)
+        for level in ("standard", "strict")
+        if imports.exports(module, level == "strict") and judge(f"import {module}\nx = {way}", level=level)
+    ]
+    assert passing == []
+
+
+@for_each_row(
+    "source",
+    [
+        "import warnings\nwarnings.catch_warnings()._module.sys.modules['os']",
+        "from warnings import catch_warnings as c\nc()._module",
+        "import warnings\ngetattr(warnings.catch_warnings(), '_module')",
+        "import warnings\nclass C(warnings.catch_warnings):\n    def f(self):\n        return self._module",
+        "import warnings\nmatch warnings.catch_warnings():\n    case object(_module=m):\n        m",
+        "import unittest\nunittest.main(module='os', exit=False).module",
+        "import unittest\nx = unittest.main(exit=False).module",
+        "import unittest\nunittest.main('os')",
+        "import unittest\nunittest.main(defaultTest='os.getcwd')",
+        "import unittest\nunittest.main(argv=['x', 'os.getcwd'])",
+        "import unittest\nunittest.main(argv=words)",
+        "import unittest\nunittest.main(*['os'])",
+        "import unittest\nunittest.main(**{'module': 'os'})",
+        "from unittest import main as m\nm('os')",
+        "import unittest\nm = unittest.main\nm('os')",
+        "import logging\nb = logging.basicConfig\nb(filename='x')",
+        "from pathlib import PurePath\nPurePath('a').parser.os",
+        "from pathlib import PurePath\nPurePath('a')._flavour",
+        "import asyncio\nasyncio.Runner().get_loop().subprocess_shell",
+        "import asyncio\nasync def f():\n    await asyncio.get_running_loop().create_connection(print, 'x', 1)",
+        "import argparse\nargparse.ArgumentParser(fromfile_prefix_chars='@')",
+        "def f(anything):\n    return anything.sys.modules",
+        "def f(anything):\n    return anything.os.system",
+    ],
+)
+def test_what_objects_expose_is_refused(source: str) -> None:
+    assert not judge(source)
+
+
+@for_each_row(
+    "source",
+    [
+        "import warnings\nwith warnings.catch_warnings(record=True) as caught:\n    warnings.simplefilter('ignore')",
+        "import unittest\nif __name__ == '__main__':\n    unittest.main()",
+        "import unittest\nunittest.main(argv=[''], exit=False, verbosity=2)",
+        "import logging\nlogging.basicConfig(level=logging.INFO)",
+        "from pathlib import PurePath\nPurePath('a/b').parent.name",
+        "class C:\n    def __init__(self):\n        self.os = 1\n    def f(self):\n        return self.os",
+        "class C:\n    _count = 0\n    def f(self):\n        C._count += 1\nC()._count",
+        "from collections import namedtuple\nnamedtuple('P', 'x')(1)._asdict()",
+    ],
+)
+def test_everyday_programs_pass(source: str) -> None:
+    assert judge(source)
