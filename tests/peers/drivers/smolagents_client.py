@@ -1,4 +1,4 @@
-"""smolagents: the tools of a server as those of an agent. Its client has a thread of its own, so calls are made there."""
+"""smolagents: the tools of a server as those of an agent. Its client runs in a thread, so calls are made in one too."""
 
 from __future__ import annotations
 
