@@ -90,7 +90,7 @@ async def main() -> None:
             return (done.returncode == 0 and tool in done.stdout) or done.stdout + done.stderr
 
         await attempt("lists", has_it)
-        await attempt("lists all", lists_all)
+        await attempt("lists all", lists_all, seconds=60)
         await attempt("answers", answers)
 
 
