@@ -21,7 +21,7 @@ from tests.peers.peer import (
     Way,
 )
 
-STRUCTURED = ("structured", "structured list", "structured none")
+STRUCTURED = ("structured", "structured list", "structured none", "formats")
 PROTOCOL = ("connect", "version", "list", "call", *STRUCTURED, "errors")
 SERVER_ACTS = ("progress", "progress ×200", "elicitation", "sampling")
 DATA = ("resources", "prompts")
@@ -30,6 +30,8 @@ ALL = (*PROTOCOL, *SERVER_ACTS, *DATA, *TOKEN, "resumption")
 TOUR = ("templates", "completion", "subscriptions", "list changed", "logs", "roots", "cancellation")
 # Hosts do not say which version they agreed on.
 HOST = ("connect", "list", "call", "structured", "structured list", "errors", *DATA, *TOKEN)
+# One tool that it cannot read would cost it the whole server.
+TOOLS_ONLY = ("connect", "list", "call", "structured", "errors", "auth")
 # What a model is given of a result: no structured content, but the value.
 AGENT = ("connect", "version", "list", "call", "structured", "errors", *SERVER_ACTS, *DATA, *TOKEN, "resumption")
 OFFICIAL = (*ALL, *TOUR)
@@ -37,8 +39,8 @@ OFFICIAL = (*ALL, *TOUR)
 FASTMCP = (*ALL, "values", "several servers", *(name for name in TOUR if name not in ("subscriptions", "list changed")))
 
 
-def _pip(name: str, version: str) -> Package:
-    return Package("pip", name, version)
+def _pip(name: str, version: str, *beside: str) -> Package:
+    return Package("pip", name, version, beside)
 
 
 def _npm(name: str, version: str) -> Package:
@@ -49,6 +51,8 @@ PY_1, PY_2 = _pip("mcp", "1.30.0"), _pip("mcp", "2.3.0")
 TS_1, TS_2 = _npm("@modelcontextprotocol/sdk", "1.32.2"), _npm("@modelcontextprotocol/client", "2.4.0")
 INSPECTOR = _npm("@modelcontextprotocol/inspector", "2.12.0")
 CLAUDE_CODE = _npm("@anthropic-ai/claude-code", "2.1.325")
+# Its adapter does not know version 2 of the SDK.
+SMOLAGENTS = _pip("smolagents[mcp]", "1.26.0", "mcp==1.30.0")
 LANGCHAIN = _pip("langchain-mcp-adapters", "0.3.2")
 
 CLIENTS = (
@@ -68,6 +72,7 @@ HOSTS = (
     Peer(
         "mcp-use", "host", _pip("mcp-use", "1.7.1"), "mcp_use_client.py", ANY_WAYS, (*HOST, "elicitation", "sampling")
     ),
+    Peer("smolagents", "host", SMOLAGENTS, "smolagents_client.py", ANY_WAYS, TOOLS_ONLY),
 )
 
 
@@ -114,7 +119,7 @@ SIGNING_IN = (
 
 
 def _server(name: str, package: Package) -> Peer:
-    features = ("connect", "lists", "answers")
+    features = ("connect", "lists", "lists all", "answers")
     return Peer(
         f"{name} server", "server", package, "third_party.py", (STDIO_ANY,), features, (), True, {"server": name}
     )
@@ -127,13 +132,18 @@ SERVERS = (
     _server("git", _pip("mcp-server-git", "2026.10.19")),
     _server("time", _pip("mcp-server-time", "2026.10.19")),
     _server("fetch", _pip("mcp-server-fetch", "2026.10.24")),
+    # It offers resources, and does not know the list of templates.
+    _server("sqlite", _pip("mcp-server-sqlite", "2025.4.25", "mcp==1.30.0")),
+    # The same on an SDK that answers nothing after a method that it does not know, and does not exit either.
+    _server("sqlite, SDK of 2025", _pip("mcp-server-sqlite", "2025.4.25", "mcp==1.6.0", "pydantic==2.10.6")),
 )
 
 # The issuer that peers sign in at.
 ISSUER = _npm("oidc-provider", "9.13.3")
 
 # What a kernel has behind it, beside the shop.
-BEHIND = {peer.settings["server"]: peer.package for peer in SERVERS if peer.settings["server"] != "fetch"}
+NOT_BEHIND = ("fetch", "sqlite", "sqlite, SDK of 2025")
+BEHIND = {peer.settings["server"]: peer.package for peer in SERVERS if peer.settings["server"] not in NOT_BEHIND}
 BEHIND |= {"fastmcp": _pip("fastmcp", "4.1.2"), "official": PY_1}
 THROUGH = tuple(name for name in (*PROTOCOL, *SERVER_ACTS, *DATA) if name not in ("list", "progress ×200"))
 EACH = ("pages", "each call", "each resource", "each prompt", "each progress", "each elicitation", "each sampling")

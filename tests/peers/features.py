@@ -8,8 +8,10 @@ from typing import Any
 
 TOOLS = """
     add bill primes find withdraw count_to cook check_in summarize whoami clean places wait gave_up invite decorate
+    hours
 """
 
+HOURS = {"opens": "08:30:00", "last_order": "2026-11-17T21:45:00", "break_length": "PT45M"}
 EACH = object()
 """All servers of the tour, by their names."""
 
@@ -42,6 +44,7 @@ FEATURES = {
         Feature("structured", "gets an object as structured content", {"lines": 1, "total": 5}),
         Feature("structured list", "gets a list as structured content", {"result": [2, 3, 5]}),
         Feature("structured none", "gets `None` from a tool that returns `Model \\| None`", {"result": None}),
+        Feature("formats", "accepts times without a zone, and durations, by their schema", HOURS),
         Feature("values", "makes Python values of both, by their schemas", [[2, 3, 5], None]),
         Feature("several servers", "gets the list through its client for several servers", {"result": [2, 3, 5]}),
         Feature("errors", "sees the text of a tool's error", "only 100 are left: ask for less"),
@@ -72,6 +75,7 @@ FEATURES = {
         Feature("each elicitation", "answers a form of each that has one", EACH),
         Feature("each sampling", "answers for the model, to each that asks", EACH),
         Feature("lists", "lists its tools to the client of defserve", True),
+        Feature("lists all", "`defserve list` shows it, whatever of MCP it lacks", True),
         Feature("answers", "answers a call of the client of defserve", True),
     )
 }

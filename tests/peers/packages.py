@@ -25,10 +25,13 @@ class Package:
     index: str
     name: str
     version: str
+    beside: tuple[str, ...] = ()
+    """Exact releases of what it needs, where the newest that it allows is not the one that is meant."""
 
     @property
     def folder(self) -> Path:
-        return FOLDER / f"{self.name.strip('@').replace('/', '-').partition('[')[0]}-{self.version}"
+        name = self.name.strip("@").replace("/", "-").partition("[")[0]
+        return FOLDER / "-".join((name, self.version, *(each.replace("==", "-") for each in self.beside)))
 
     @property
     def program(self) -> Path:
@@ -37,7 +40,7 @@ class Package:
 
     def install(self) -> None:
         """Bring it there, if it is not there whole. Raises NotInstalled."""
-        done, wanted = self.folder / ".installed", f"{self.name} {self.version}"
+        done, wanted = self.folder / ".installed", " ".join((self.name, self.version, *self.beside))
         if done.exists() and done.read_text(encoding="utf-8") == wanted:
             return
         self.folder.mkdir(parents=True, exist_ok=True)
@@ -58,7 +61,7 @@ class Package:
 def _pip(package: Package) -> None:
     _run([sys.executable, "-m", "venv", str(package.folder)])
     pip = [str(package.program), "-m", "pip", "install", "-qq", "--disable-pip-version-check"]
-    _run([*pip, f"{package.name}=={package.version}"])
+    _run([*pip, f"{package.name}=={package.version}", *package.beside])
 
 
 def _npm(package: Package) -> None:

@@ -50,9 +50,9 @@ _ROLES = {
 # Each a column; what belongs together is one.
 _COLUMNS = {
     "connect": ("connect", "version", "health"),
-    "list": ("list", "lists", "pages", "list changed"),
+    "list": ("list", "lists", "lists all", "pages", "list changed"),
     "call": ("call", "answers", "each call"),
-    "structured": ("structured", "structured list", "structured none", "values", "several servers"),
+    "structured": ("structured", "structured list", "structured none", "formats", "values", "several servers"),
     "errors": ("errors",),
     "progress": ("progress", "progress ×200", "each progress"),
     "logs": ("logs",),

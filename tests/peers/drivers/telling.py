@@ -111,6 +111,7 @@ async def _tour(caller: Caller) -> None:
     await attempt("structured", lambda: structured("bill", order=ORDER))
     await attempt("structured list", lambda: structured("primes"))
     await attempt("structured none", lambda: structured("find", name="x"))
+    await attempt("formats", lambda: structured("hours"))
     await attempt("errors", lambda: text("withdraw", amount=101))
     await attempt("progress", steps)
     await attempt("progress ×200", many, seconds=60)

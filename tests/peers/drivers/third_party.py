@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import subprocess
+import sys
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from threading import Thread
@@ -62,11 +63,16 @@ def fetch() -> tuple[list[str], str, dict[str, Any], str]:
     return [PYTHON, "-m", "mcp_server_fetch", "--allow-private-ips"], "fetch", {"url": url}, "a page of text"
 
 
-SERVERS = {f.__name__: f for f in (everything, filesystem, memory, git, time, fetch)}
+def sqlite() -> tuple[list[str], str, dict[str, Any], str]:
+    program = str(Path(PLAN["package"]) / "bin" / "mcp-server-sqlite")
+    return [program, "--db-path", str(HERE / "shop.db")], "read_query", {"query": "SELECT 40 + 2 AS sum"}, "42"
+
+
+SERVERS = {f.__name__: f for f in (everything, filesystem, memory, git, time, fetch, sqlite)}
 
 
 async def main() -> None:
-    command, tool, arguments, expected = SERVERS[PLAN["server"]]()
+    command, tool, arguments, expected = SERVERS[PLAN["server"].partition(",")[0]]()
     async with Client(await ProcessLink.spawn(command[0], command[1:])) as client:
         tell("connect", True)
 
@@ -78,7 +84,13 @@ async def main() -> None:
             said = str(await client.call_raw(tool, arguments))
             return expected in said or said
 
+        async def lists_all() -> bool | str:
+            asked = [sys.executable, "-m", "defserve", "list", "--json", "--", *command]
+            done = await asyncio.to_thread(subprocess.run, asked, capture_output=True, text=True)
+            return (done.returncode == 0 and tool in done.stdout) or done.stdout + done.stderr
+
         await attempt("lists", has_it)
+        await attempt("lists all", lists_all, seconds=60)
         await attempt("answers", answers)
 
 

@@ -112,6 +112,7 @@ async function main() {
   await attempt("structured", () => structured("bill", { order: [{ item: "tea", price: 2.5, quantity: 2 }] }));
   await attempt("structured list", () => structured("primes", {}));
   await attempt("structured none", () => structured("find", { name: "x" }));
+  await attempt("formats", () => structured("hours", {}));
   await attempt("errors", async () => text(await call(client, "withdraw", { amount: 101 })));
   await attempt("progress", () => undisturbed(steps, (seen) => seen.length, 3));
   await attempt("progress ×200", () => undisturbed(many, (count) => count, 200), 60);

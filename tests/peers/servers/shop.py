@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+from datetime import datetime, time, timedelta
 from itertools import count
 
 from pydantic import BaseModel, Field
@@ -32,6 +33,18 @@ class Bill(BaseModel):
 class Guest(BaseModel):
     name: str = Field(min_length=1)
     nights: int = Field(1, ge=1)
+
+
+class Hours(BaseModel):
+    opens: time
+    last_order: datetime
+    break_length: timedelta
+
+
+@server.tool
+def hours() -> Hours:
+    """When the shop is open, by the clock on its wall."""
+    return Hours(opens=time(8, 30), last_order=datetime(2026, 11, 17, 21, 45), break_length=timedelta(minutes=45))
 
 
 @server.tool
