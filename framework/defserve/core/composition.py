@@ -142,6 +142,9 @@ class Composition:
         self._listing = frozenset(name for e in extensions for name in e.listing)
         self._refusals = tuple(e.refusal for e in extensions if _overrides(e, "refusal"))
         self.closers = tuple(e.session_closed for e in extensions if _overrides(e, "session_closed"))
+        self.request_binders: Mapping[str, Callable[[Call], Any]] = {
+            e.name: e.bind_request for e in extensions if _overrides(e, "bind_request")
+        }
         self.keepers = tuple(e for e in extensions if _overrides(e, "kept"))
         self.credential_enders = tuple(e.credential_ended for e in extensions if _overrides(e, "credential_ended"))
         self._offers = tuple(e.offer_in for e in extensions if _overrides(e, "offer_in"))

@@ -173,6 +173,13 @@ class Extension:
         """At most one extension of a server has one."""
         return None
 
+    def bind_request(self, call: Call) -> Any:
+        """What a request brings beside its arguments, as a JSON value; None if it brings nothing.
+
+        A request that is repeated, with answers to what it was asked, must bring the same again.
+        """
+        return None
+
     def session_closed(self, session: Session) -> None:
         """The conversation has ended: free what was kept for it."""
 

@@ -328,6 +328,9 @@ class MCPL(Extension):
         if self.sections.state is not None:
             self.sections.state.read(item, binding)
 
+    def bind_request(self, call: Call) -> Any:
+        return self.sections.state.bind_request(call) if self.sections.state is not None else None
+
     def visible(self, call: Call, item: Any) -> bool:
         binding = binding_of(item)
         return binding is None or binding.shown(call)

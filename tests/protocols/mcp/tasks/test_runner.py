@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from defserve import Context, Limits, Server
+from defserve.auth.principals import anonymous
 from defserve.protocols.mcp.tasks import runner
 from defserve.protocols.mcp.tasks.record import TaskRecord
 from defserve.protocols.mcp.tasks.storage import TaskStorage, new_id
@@ -438,3 +439,55 @@ async def test_tasks_in_threads_leave_threads_to_plain_calls():
         go_on.set()
         for id in ids:
             assert (await ended(peer, id))["status"] == "completed"
+
+
+# -- as whom a task runs again
+
+
+@pytest.mark.parametrize(
+    ("made", "principal"),
+    [
+        ({"owner": None, "stranger": "203.0.113.7"}, "anonymous:203.0.113.7"),
+        ({"owner": None}, "anonymous:unknown"),
+        ({"owner": "local"}, "local"),
+    ],
+    ids=["stranger", "stranger of an older version", "owner"],
+)
+async def test_a_task_runs_again_as_who_made_it_whoever_looks_at_it(made: dict[str, Any], principal: str):
+    store = MemoryStore()
+    server, _ = shop(store, limits=SOON)
+
+    @server.tool(task="required", retry=3)
+    async def who(ctx: Context) -> str:
+        return f"{ctx.principal} {ctx.can('confirm')}"
+
+    id = await lost(store, "who", retries=1, arguments={}, **made)
+    async with raw(server, capabilities=ASKABLE) as peer:
+        assert text_of((await ended(peer, id))["result"]) == f"{principal} {principal == 'local'}"
+
+
+async def test_the_task_of_a_stranger_runs_again_at_its_address():
+    store = MemoryStore()
+
+    gate = asyncio.Event()
+
+    def served() -> tuple[Server, asyncio.Event]:
+        server, began = Server("shop", "1", store=store), asyncio.Event()
+
+        @server.tool(task="required", retry=3)
+        async def who(ctx: Context) -> str:
+            began.set()
+            await gate.wait()
+            return str(ctx.principal)
+
+        return server, began
+
+    server, began = served()
+    async with raw(server, capabilities=TAKES) as peer:
+        (session,) = server.composition.sessions
+        session.identity = anonymous("203.0.113.7")
+        id = (await peer.call("who"))["taskId"]
+        await until(began.is_set)
+    gate.set()
+    async with raw(served()[0], capabilities=TAKES) as peer:
+        assert text_of((await ended(peer, id))["result"]) == "anonymous:203.0.113.7"

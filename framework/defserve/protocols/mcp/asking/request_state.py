@@ -117,10 +117,14 @@ class Sealer:
         raise InvalidState
 
 
-def binding(principal: str, method: str, target: str, arguments: Any) -> bytes:
-    """The digest of the request a state belongs to: who asks, which method, which tool or URI, which arguments."""
+def binding(principal: str, method: str, target: str, arguments: Any, brought: Any = None) -> bytes:
+    """The digest of the request a state belongs to: who asks, which method, which tool or URI, which arguments.
+
+    `brought` is what it brings beside its arguments, if it brings anything.
+    """
     texts = (text.encode("utf-8", "surrogatepass") for text in (principal, method, target))
-    return hashlib.sha256(_framed(*texts, to_json(_sorted(arguments)))).digest()
+    values = (arguments, brought) if brought else (arguments,)
+    return hashlib.sha256(_framed(*texts, *(to_json(_sorted(value)) for value in values))).digest()
 
 
 def _framed(*fields: bytes) -> bytes:

@@ -15,6 +15,7 @@ from pydantic_core import to_json
 from defserve.core.call import Call
 from defserve.errors import Suspended
 from defserve.protocols.mcp.asking.effects import Effects
+from defserve.protocols.mcp.asking.marks import marks_of, restore_marks
 from defserve.protocols.mcp.asking.request_state import InvalidState, Sealer, binding
 from defserve.protocols.mcp.lifecycle import dialect_of
 from defserve.protocols.mcp.params import optional_fields, text
@@ -62,6 +63,7 @@ class RoundTrips:
         # An answer counts only with at least the rights of the call that asked.
         if call.identity is not None and not call.identity.has_rights(payload["rights"]):
             raise InvalidState
+        restore_marks(call, payload.get("marks", {}))
         self.effects.done, self.relayed, self.parked = payload["once"], payload["relayed"], payload.get("parked")
         self.answers = {key: (digest, answer) for key, (digest, answer) in payload["answers"].items()}
         # All answers, because this run may stop at another question before it reaches theirs.
@@ -153,6 +155,8 @@ class RoundTrips:
         }
         if self.parked is not None:
             payload["parked"] = self.parked
+        if marks := marks_of(call):
+            payload["marks"] = marks
         return {
             "resultType": "input_required",
             "inputRequests": {key: request for key, (_, request) in self.open.items()},
@@ -178,4 +182,6 @@ def _sealer(call: Call) -> Sealer:
 def _binding(call: Call) -> bytes:
     params = call.params
     target = params.get("name") or params.get("uri") or ""
-    return binding(call.principal, call.method, str(target), params.get("arguments"))
+    binders = call.session.composition.request_binders
+    brought = {name: value for name, bind in binders.items() if (value := bind(call)) is not None}
+    return binding(call.principal, call.method, str(target), params.get("arguments"), brought)

@@ -16,6 +16,9 @@ MOST_MESSAGE: Final = 1024
 NOBODY: Final = ""
 """The runner of a task that waits to be run again."""
 
+_LATER_FIELDS: Final = frozenset(("brought", "marks", "stranger"))
+"""Left out if empty, so that a process of an older version, which does not know them, reads most tasks."""
+
 
 @dataclass(slots=True)
 class TaskRecord:
@@ -24,9 +27,10 @@ class TaskRecord:
     `owner` is None if whoever has the id may use it; `rights` are those of the call that made it. `runner` is the
     process that runs it, `retries` how often another may run it again. `revision` grows with every change.
     `questions` are the requests that wait for an answer, each with the digest of what it says. `answers` are those
-    given, with the digest of their question: a run that begins again finds them. `effects` is
-    what `ctx.once` gave, and `arguments` those of the call; both are kept only if it may run again. `elsewhere` says
-    where it runs, if another server runs it.
+    given, with the digest of their question: a run that begins again finds them. `effects` is what `ctx.once` gave,
+    `arguments` are those of the call, `brought` is what else its request had, and `marks` are those of the call; they
+    are kept only if it may run again. `stranger` is the address of who made it, if nobody vouches for them.
+    `elsewhere` says where it runs, if another server runs it.
     """
 
     id: str
@@ -47,13 +51,17 @@ class TaskRecord:
     effects: Params = field(default_factory=Params)
     arguments: Params | None = None
     elsewhere: Params | None = None
+    brought: Params = field(default_factory=Params)
+    marks: dict[str, str] = field(default_factory=dict[str, str])
+    stranger: str = ""
 
     @classmethod
     def read(cls, data: bytes) -> TaskRecord:
         return cls(**from_json(data))
 
     def encoded(self) -> bytes:
-        return to_json(asdict(self))
+        said = asdict(self)
+        return to_json({name: value for name, value in said.items() if value or name not in _LATER_FIELDS})
 
     @property
     def is_over(self) -> bool:
@@ -72,6 +80,7 @@ class TaskRecord:
         """It is over. Questions that nobody answered are dropped, and so is what a further run would need."""
         self.status, self.message = status, message[:MOST_MESSAGE]
         self.questions, self.answers, self.effects, self.arguments = {}, {}, {}, None
+        self.brought, self.marks = {}, {}
 
     def wire(self) -> Params:
         """The fields that every form of a task has."""

@@ -15,6 +15,7 @@ from defserve.core.extension import Next, OutgoingMessage
 from defserve.core.profile import error_object
 from defserve.core.session import Session
 from defserve.errors import Draining, LimitExceeded, Refused
+from defserve.protocols.mcp.asking.marks import marks_of, restore_marks
 from defserve.protocols.mcp.asking.round_trips import RoundTrips
 from defserve.protocols.mcp.reporting import Reported
 from defserve.protocols.mcp.tasks.current import InTask
@@ -23,6 +24,8 @@ from defserve.protocols.mcp.tasks.storage import Alter
 from defserve.wire.messages import INTERNAL_ERROR, Params
 
 if TYPE_CHECKING:
+    from defserve.auth.principals import Principal
+    from defserve.core.composition import Terms
     from defserve.protocols.mcp.tasks.runner import TaskRunner
 
 SAY_SECONDS: Final = 0.5
@@ -39,32 +42,41 @@ log = logging.getLogger("defserve")
 class TaskRun:
     """A call in the background. `begun` is its task's creation, or the reply if it ended before it began.
 
+    It runs for who makes `origin`, by its terms, unless a `stranger` or other `terms` are given.
     `record` is None until the task has begun. `is_lost`: somebody else has ended the task, or runs it. `blocks`: it
     takes a worker thread.
     """
 
     def __init__(
-        self, runner: TaskRunner, origin: Call, params: Params, make_record: MakeRecord, *, blocks: bool
+        self,
+        runner: TaskRunner,
+        origin: Call,
+        params: Params,
+        make_record: MakeRecord,
+        *,
+        blocks: bool,
+        terms: Terms | None = None,
+        stranger: Principal | None = None,
     ) -> None:
         self.blocks = blocks
         self.begun: asyncio.Future[Params | bytes] = asyncio.get_running_loop().create_future()
         self.record: TaskRecord | None = None
         self.is_lost = self._is_cut = False
         self._runner, self._make_record = runner, make_record
-        session = origin.session
+        session, caller = origin.session, stranger or origin.identity
         self._session = TaskSession(
             session.composition,
             session.engine,
             self._receive,
-            principal=origin.principal,
-            is_local=session.is_local,
-            identity=origin.identity,
-            is_shared_identity=session.is_shared_identity,
+            principal=stranger.id if stranger is not None else origin.principal,
+            is_local=session.is_local and stranger is None,
+            identity=caller,
+            is_shared_identity=stranger.is_shared_identity if stranger is not None else session.is_shared_identity,
             counted=False,
         )
         self._session.on_cut = self._note_cut
-        self.call = Call(self._session, "task", "tools/call", params, params, origin.terms)
-        self.call.identity = origin.identity
+        self.call = Call(self._session, "task", "tools/call", params, params, terms or origin.terms)
+        self.call.identity = caller
         self.call.local(InTask).task = self
         self._waiting: dict[str, asyncio.Future[Any]] = {}
         self._taken: dict[str, str] = {}
@@ -96,6 +108,7 @@ class TaskRun:
             if record.arguments is not None:
                 rounds = self.call.local(RoundTrips)
                 record.answers, record.effects = dict(rounds.answers), dict(rounds.effects.done)
+                record.marks = marks_of(self.call)
             await self._runner.create(self, record)
             self._go_on(record)
             if not self.begun.done():
@@ -115,6 +128,7 @@ class TaskRun:
         rounds = self.call.local(RoundTrips)
         rounds.answers = {key: (asked, said) for key, (asked, said) in record.answers.items()}
         rounds.effects.done = dict(record.effects)
+        restore_marks(self.call, record.marks)
         self._taken = dict.fromkeys(record.answers, "") | {key: one["digest"] for key, one in record.questions.items()}
         self._go_on(record)
         self.start(following)
@@ -263,6 +277,7 @@ class TaskRun:
 
         def alter(found: TaskRecord) -> bool:
             found.effects[key] = value
+            found.marks |= marks_of(self.call)  # the effect may come of what they tell of
             return True
 
         await self._change(alter)

@@ -8,7 +8,8 @@ from typing import Any, Final
 
 from pydantic_core import from_json
 
-from defserve.auth.authority import is_stranger
+from defserve.auth.authority import LONGEST_ADDRESS, is_stranger, stranger_at
+from defserve.auth.principals import ANONYMOUS_PREFIX
 from defserve.core.call import Call
 from defserve.core.extension import Next
 from defserve.errors import InvalidParams, NoBackChannel, ProtocolError, TooManyCalls
@@ -24,7 +25,10 @@ from defserve.protocols.mcp.tasks.runner import TaskRunner, blocks
 from defserve.protocols.mcp.tasks.storage import new_id
 from defserve.protocols.mcp.tools.task_options import TASK, TaskOptions
 from defserve.protocols.mcp.tools.tools import Tool
-from defserve.wire.messages import Params
+from defserve.wire.messages import Params, Request
+
+_KEPT_APART: Final = frozenset(("name", "arguments", "inputResponses", "requestState"))
+"""What of a request is in fields of its own in the record, or in the answers."""
 
 LOST: Final = "the process that ran the task has died; whether the task did its work is not known"
 
@@ -184,10 +188,9 @@ class TaskSection:
 
         task = _known(await runner.change(lost.id, claim))
         if is_claimed and not task.record.is_over:
-            params = {"name": lost.tool, "arguments": task.record.arguments, "_meta": call.params.get("_meta", {})}
-            run = TaskRun(runner, call, params, lambda: task.record, blocks=blocks(tool))
+            run = _next_run(call, task.record, runner, blocks=blocks(tool))
             runner.adopt(run, task.record)
-            run.resume(task.record, call.terms.methods["tools/call"].run)
+            run.resume(task.record, run.call.terms.methods["tools/call"].run)
         return task
 
 
@@ -211,7 +214,11 @@ def _record(call: Call, params: Params, tool: Tool, runner: TaskRunner) -> TaskR
     options: TaskOptions = tool.facets[TASK]
     record = new_record(call, tool.name, runner, round(options.ttl * 1000), round(options.poll * 1000))
     record.retries = options.retry
-    record.arguments = (params.get("arguments") or {}) if options.retry else None
+    if options.retry:
+        record.arguments = params.get("arguments") or {}
+        record.brought = {name: value for name, value in params.items() if name not in _KEPT_APART}
+        if record.owner is None:
+            record.stranger = identity(call).id.removeprefix(ANONYMOUS_PREFIX)[:LONGEST_ADDRESS]
     return record
 
 
@@ -230,6 +237,20 @@ def new_record(call: Call, tool: str, runner: TaskRunner, ttl: int, poll: int) -
         runner=runner.id,
         retries=0,
     )
+
+
+def _next_run(call: Call, record: TaskRecord, runner: TaskRunner, *, blocks: bool) -> TaskRun:
+    """A further run of a task: the request that made it, by its own terms and for who sent it.
+
+    `call` only looks at the task. Its owner may do that, and who does not own it runs nothing: the task of a stranger
+    is a stranger's again.
+    """
+    params = {**record.brought, "name": record.tool, "arguments": record.arguments}
+    composition = call.session.composition
+    offer = composition.offer_in(Request("task", "tools/call", params, params))
+    terms = composition.agree(offer) if offer is not None else None
+    stranger = stranger_at(record.stranger) if record.owner is None else None
+    return TaskRun(runner, call, params, lambda: record, blocks=blocks, terms=terms, stranger=stranger)
 
 
 def _may_use(call: Call, record: TaskRecord) -> bool:

@@ -18,7 +18,7 @@ from defserve.protocols.mcpl.state.call import NewCheckpoint, StateHold
 from defserve.protocols.mcpl.state.owner import SessionOwner, session_owner
 from defserve.protocols.mcpl.state.rollback import RollbackHandler, roll_back
 from defserve.protocols.mcpl.state.states import StateOptions, States
-from defserve.protocols.mcpl.state.wire import checkpoint_in, tell
+from defserve.protocols.mcpl.state.wire import checkpoint_in, state_fields, tell
 from defserve.stores.checkpoints.secret import checkpoint_secret, find_old_secret
 from defserve.stores.checkpoints.store import CheckpointStore
 from defserve.stores.checkpoints.tree import TreeKey
@@ -98,6 +98,11 @@ class StateSection(Section):
     def hold(self, call: Call, item: Any, arguments: dict[str, Any]) -> StateHold | None:
         states: States[Any] | None = item.facets.get(FACET)
         return StateHold(states, call) if states is not None else None
+
+    def bind_request(self, call: Call) -> Params | None:
+        """The state that a request brings, for the answers to it: they are for a call that starts at the same state."""
+        said = state_fields(call)
+        return {name: said[name] for name in ("checkpoint", "state") if name in said} or None
 
     async def around_call(self, call: Call, params: Params, following: Next) -> Any:
         """Add the checkpoint that a call has made to its result, for hosts that negotiated MCPL."""

@@ -42,19 +42,21 @@ class StateParams(NamedTuple):
         return self.checkpoint is not None or self.has_content
 
 
-NOTHING: Final = StateParams()
-
-
 def state_params(call: Call) -> StateParams:
     """What the request brings; nothing if the host does not speak MCPL. Raises InvalidParams."""
-    if agreed(call.terms) is None:
-        return NOTHING
-    source: Params = call.params
-    if is_stateless(call) and not ("state" in source or "checkpoint" in source):
-        mirrored = meta(call.params).get(STATE_KEY)
-        source = mirrored if is_object(mirrored) else {}
+    source = state_fields(call)
     checkpoint = checkpoint_in(source) if source.get("checkpoint") is not None else None
     return StateParams(checkpoint, source.get("state"), "checkpoint" in source or "state" in source)
+
+
+def state_fields(call: Call) -> Params:
+    """The object that has the `checkpoint` and the `state` of a request, if it has them. They are not checked."""
+    if agreed(call.terms) is None:
+        return {}
+    if is_stateless(call) and not ("state" in call.params or "checkpoint" in call.params):
+        mirrored = meta(call.params).get(STATE_KEY)
+        return mirrored if is_object(mirrored) else {}
+    return call.params
 
 
 def checkpoint_in(params: Params) -> str:
