@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import string
+from urllib.parse import quote
 
 import pytest
 from hypothesis import given
@@ -10,7 +12,7 @@ from hypothesis import strategies as st
 
 from defserve import Server
 from defserve.transports.http.gate import GateRefusal
-from defserve.transports.http.target import read_target
+from defserve.transports.http.target import has_second_spelling, read_target
 from tests.listening import Listening, listening, parsers, request
 from tests.rows import for_each_row
 
@@ -103,3 +105,48 @@ def test_whatever_passes_is_a_path_or_names_the_host(text: str):
     assert scope["path"].startswith("/")
     assert target.startswith((b"/", b"http://localhost/", b"https://localhost/", b"http://localhost:80/"))
     assert not target.startswith(b"//")
+
+
+PLAIN = string.ascii_letters + string.digits + "-._~/"
+
+
+def spellings(path: str) -> list[str]:
+    """The path with each of its characters but the first encoded once, and with all of them."""
+    ways = [f"{path[:at]}%{ord(path[at]):02x}{path[at + 1 :]}" for at in range(1, len(path))]
+    return [*ways, "/" + "".join(f"%{ord(c):02X}" for c in path[1:])]
+
+
+@given(st.text(PLAIN, min_size=1), st.integers(0), st.booleans())
+def test_every_needless_encoding_is_seen(text: str, place: int, upper: bool):
+    at = place % len(text)
+    code = f"%{ord(text[at]):02x}"
+    path = f"/{text[:at]}{code.upper() if upper else code}{text[at + 1 :]}"
+    assert has_second_spelling({"path": f"/{text}", "raw_path": path.encode()})
+    assert not has_second_spelling({"path": f"/{text}", "raw_path": f"/{text}".encode()})
+
+
+@given(st.text(min_size=1))
+def test_what_has_to_be_encoded_may_be(text: str):
+    encoded = quote(text, safe=PLAIN, errors="surrogatepass").encode()
+    assert not has_second_spelling({"path": f"/{text}", "raw_path": b"/" + encoded})
+
+
+@parsers
+async def test_nothing_is_found_under_a_second_spelling_of_its_path(parser: str):
+    server = Server("shop")
+
+    @server.tool
+    def put() -> str:
+        return "put"
+
+    async with listening(server, parser=parser, metrics=True, rest=True) as where:
+        for verb, path in (("GET", "/metrics"), ("GET", "/healthz"), ("GET", "/openapi.json"), ("POST", "/tools/put")):
+            body = b"{}" if verb == "POST" else b""
+            head = ("content-type: application/json",)
+            assert await status(where, verb, path, *head, body=body) == 200
+            for other in (*spellings(path), f"http://localhost{spellings(path)[0]}"):
+                assert await status(where, verb, other, *head, body=body) == 400, other
+        for other in spellings("/mcp"):
+            head = ("content-type: application/json", "accept: application/json, text/event-stream")
+            assert await status(where, "POST", other, *head, body=BODY) == 400
+            assert await status(where, "GET", other, *UPGRADE) == 400

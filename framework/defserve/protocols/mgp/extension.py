@@ -129,7 +129,7 @@ class MGP(Extension):
     def served(self) -> frozenset[str]:
         """The sections this server takes part in."""
         access, more = self.options.access, set[str]()
-        if access is not None and access.admins:
+        if access is not None and access.has_admins:
             more.add("access_control")
         if self.tool_discovery is not None:
             more.add("tool_discovery")

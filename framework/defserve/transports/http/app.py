@@ -27,7 +27,7 @@ from defserve.transports.http.rest import RestMount, RestRules
 from defserve.transports.http.site import answer_site
 from defserve.transports.http.sse import MESSAGES, STREAM, LegacySse
 from defserve.transports.http.streamable import HttpRules, Streamable, refuse
-from defserve.transports.http.target import read_target
+from defserve.transports.http.target import SECOND_SPELLING, has_second_spelling, read_target
 from defserve.transports.networks import network_of
 from defserve.transports.session_provider import SessionProvider
 from defserve.transports.websocket.server import WebSockets, offers_another, refusing
@@ -164,6 +164,8 @@ class HttpApp:
 
     def _at_site(self, site: AuthSite, scope: Scope) -> str | None:
         """The path of the site that is asked for: by the whole path, or by what is below the path of this app."""
+        if has_second_spelling(scope):
+            return None
         return next((path for path in (scope["path"], self._path(scope)) if site.serves(path)), None)
 
     async def _websocket(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -192,6 +194,8 @@ class HttpApp:
         target = scope.get("raw_path") or b""
         is_path = target.startswith(b"/") and not target.startswith(b"//")
         refusal = (None if is_path else read_target(scope, host)) or self.gate.check(host, origin, site)
+        if refusal is None and has_second_spelling(scope):
+            refusal = SECOND_SPELLING
         if refusal is None:
             return True
         await exchange.refuse(refusal.status, refusal.text)

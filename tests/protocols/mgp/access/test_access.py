@@ -143,6 +143,8 @@ def test_who_has_no_entry_is_denied_unless_the_policy_says_otherwise():
         lambda: AccessPolicy("open"),  # pyright: ignore[reportArgumentType]
         lambda: AccessPolicy(admins="alice"),
         lambda: AccessPolicy(admins=["anonymous:127.0.0.1"]),
+        lambda: AccessPolicy(admins=["admin:write"]),
+        lambda: AccessPolicy(admin_scopes=["two words"]),
         lambda: AccessPolicy(entries=[Entry("server_grant", "a"), Entry("server_grant", "a", permission="deny")]),
     ],
 )
@@ -289,7 +291,7 @@ async def test_an_admin_grants_asks_and_revokes(version: str):
 
 @pytest.mark.req("MGP-5.4g")
 async def test_an_admin_denies_one_tool_or_the_server():
-    server, trail, _ = office(AccessPolicy("opt-out", admins=["tools:admin"]))
+    server, trail, _ = office(AccessPolicy("opt-out", admin_scopes=["tools:admin"]))
     async with speaking(server, SESSION, ["access_control"], who=ALICE) as admin:
         await changed(admin, "grant", entry_type="server_grant", agent_id="bob", tool_name=None, permission="deny")
         await changed(admin, "grant", entry_type="tool_grant", agent_id="bob", tool_name="copy", permission="allow")
@@ -302,7 +304,7 @@ async def test_an_admin_denies_one_tool_or_the_server():
 @for_each_row("method", ["query", "grant", "revoke"])
 @for_each_row("who", [LOCAL, BOB, LOOPBACK, STRANGER], ids=lambda who: who.id)
 async def test_nobody_but_an_admin_may_ask_or_change(who: Principal, method: str):
-    policy = AccessPolicy("opt-out", admins=["alice", "tools:admin"])
+    policy = AccessPolicy("opt-out", admins=["alice"], admin_scopes=["tools:admin"])
     server, trail, _ = office(policy)
     async with speaking(server, SESSION, ["access_control"], who=who) as peer:
         entry = {"entry_type": "server_grant", "agent_id": who.id, "permission": "deny", "granted_by": "alice"}
@@ -312,9 +314,18 @@ async def test_nobody_but_an_admin_may_ask_or_change(who: Principal, method: str
 
 
 def test_a_scope_does_not_make_an_admin_of_somebody_nobody_vouches_for():
-    policy = AccessPolicy(admins=["tools:admin"])
+    policy = AccessPolicy(admin_scopes=["tools:admin"])
     nobody = Principal("anonymous:203.0.113.7", frozenset({"tools:admin"}), kind="anonymous")
     assert (policy.is_admin(ALICE), policy.is_admin(nobody)) == (True, False)
+
+
+@for_each_row("name", ["local", "alice", "tools:admin"])
+def test_a_scope_is_no_id_and_an_id_no_scope(name: str):
+    by_id, by_scope = AccessPolicy(admins=[name]), AccessPolicy(admin_scopes=[name])
+    with_scope = Principal("mallory", frozenset({name}))
+    with_id = Principal("local", kind="local") if name == "local" else Principal(name)
+    assert (by_id.is_admin(with_scope), by_id.is_admin(with_id)) == (False, True)
+    assert (by_scope.is_admin(with_scope), by_scope.is_admin(with_id)) == (True, False)
 
 
 async def test_a_local_peer_is_an_admin_where_it_is_listed():

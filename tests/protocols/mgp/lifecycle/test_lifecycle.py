@@ -239,7 +239,7 @@ async def test_a_wish_that_cannot_be_read_is_refused_and_the_server_goes_on(para
 @for_each_row("who", [LOOPBACK, STRANGER, BOB], ids=lambda who: who.id)
 async def test_who_is_neither_local_nor_an_admin_cannot_end_the_server(who: Any, version: str):
     trail = Trail()
-    world = World(access=AccessPolicy("opt-out", admins=["tools:admin"]), audit=trail)
+    world = World(access=AccessPolicy("opt-out", admin_scopes=["tools:admin"]), audit=trail)
     async with speaking(world.server, version, ["lifecycle"], who=who) as peer:
         assert code_of(await shut_down(peer, reason="operator_request")) == 1001
         assert text_of(await peer.call("quick")) == "quick"
@@ -253,7 +253,7 @@ async def test_a_token_without_a_policy_is_no_admin_and_an_admin_of_the_policy_i
     async with speaking(World().server, HANDSHAKEN, ["lifecycle"], who=ALICE) as peer:
         assert code_of(await shut_down(peer)) == 1001
     trail = Trail()
-    world = World(access=AccessPolicy("opt-in", admins=["tools:admin"]), audit=trail)
+    world = World(access=AccessPolicy("opt-in", admin_scopes=["tools:admin"]), audit=trail)
     async with speaking(world.server, HANDSHAKEN, ["lifecycle"], who=ALICE) as peer:
         assert (await shut_down(peer, reason="idle_timeout"))["result"]["accepted"]
     assert trail.told("SERVER_DISCONNECTED") == [("SERVER_DISCONNECTED", {"reason": "idle_timeout"})]
@@ -315,7 +315,7 @@ async def test_an_announcement_that_is_not_for_this_server_or_not_to_drain_chang
 @pytest.mark.parametrize("who", [LOOPBACK, STRANGER, BOB], ids=lambda who: who.id)
 async def test_the_announcement_of_who_may_not_end_the_server_is_ignored(who: Any):
     trail = Trail()
-    world = World(access=AccessPolicy("opt-out", admins=["tools:admin"]), audit=trail)
+    world = World(access=AccessPolicy("opt-out", admin_scopes=["tools:admin"]), audit=trail)
     async with speaking(world.server, HANDSHAKEN, ["lifecycle"], who=who) as peer:
         await peer.tell(CHANGED, DRAIN)
         assert text_of(await peer.call("quick")) == "quick"

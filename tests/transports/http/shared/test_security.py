@@ -63,7 +63,7 @@ async def test_a_grant_given_in_one_process_holds_in_another_and_in_one_that_sta
 
 async def test_an_access_entry_decided_in_one_process_holds_in_all(pair: Group):
     def access() -> AccessPolicy:
-        return AccessPolicy("opt-in", [Entry("server_grant", "ada")], admins=["admin"])
+        return AccessPolicy("opt-in", [Entry("server_grant", "ada")], admin_scopes=["admin"])
 
     client = await started(pair, "one", access=access(), granted=["memory.write"])
     await pair.start("two", declare=declare, auth=TOKENS, options={"access": access(), "granted": ["memory.write"]})

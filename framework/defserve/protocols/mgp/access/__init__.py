@@ -3,6 +3,6 @@
 The caller is the agent that the transport authenticated; an id in a message is never authority. A change that cannot be
 recorded is not made.
 
-May import: `core`, `wire`, `auth.authority`, `auth.principals`, `protocols.mcp`, `protocols.mgp.audit`,
-`protocols.mgp.errors`, `protocols.mgp.instants`.
+May import: `core`, `wire`, `auth.authority`, `auth.permissions`, `auth.principals`, `protocols.mcp`,
+`protocols.mgp.audit`, `protocols.mgp.errors`, `protocols.mgp.instants`.
 """

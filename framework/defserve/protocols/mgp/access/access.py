@@ -129,7 +129,7 @@ class AccessSection:
 
     def _check(self, call: Call, params: Params) -> AccessPolicy:
         """The policy that is meant, if the caller may look at it and change it."""
-        if not self.policy.admins:
+        if not self.policy.has_admins:
             raise MethodNotFound(f"Method not found: {call.method}")
         caller = identity(call)
         if not self.is_admin(call):

@@ -9,7 +9,8 @@ from threading import Lock
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, Protocol, TypeAlias, get_args
 
 from defserve.auth.authority import is_stranger
-from defserve.auth.principals import ANONYMOUS_PREFIX, LONGEST_ID
+from defserve.auth.permissions import SCOPES
+from defserve.auth.principals import ANONYMOUS_PREFIX, LONGEST_ID, checked_scopes
 from defserve.base.hidden_characters import is_plain
 from defserve.errors import UsageError
 
@@ -111,10 +112,10 @@ class AccessPolicy:
     """Which agents may use which tools. An agent's entry for the tool decides, then its entry for the server, then
     `default`.
 
-    `opt-in` denies an agent without an entry, `opt-out` allows it. `admins` are ids or scopes of principals who may
-    change entries over the wire; without admins, nobody can. `grant` and `revoke` may be called from any thread. An
-    entry in `store` replaces one of `entries` for the same agent and tool. An entry of `entries` that is revoked comes
-    back at the next start.
+    `opt-in` denies an agent without an entry, `opt-out` allows it. `admins` are ids of principals who may change
+    entries over the wire, and so may whoever has one of the `admin_scopes`; without either, nobody can. `grant` and
+    `revoke` may be called from any thread. An entry in `store` replaces one of `entries` for the same agent and tool.
+    An entry of `entries` that is revoked comes back at the next start.
     """
 
     def __init__(
@@ -123,11 +124,14 @@ class AccessPolicy:
         entries: Iterable[Entry] = (),
         admins: Iterable[str] = (),
         *,
+        admin_scopes: Iterable[str] = (),
         store: EntryStore | None = None,
     ) -> None:
         _one_of("default", default, AccessDefault)
         self.default: AccessDefault = default
         self.admins = _checked_admins(admins)
+        # Apart from the ids: whoever gives out scopes must not make an admin of who has a scope called like one.
+        self.admin_scopes = frozenset(checked_scopes(admin_scopes))
         self._store, self._lock = store, Lock()
         self._shared: SharedDecisions | None = None
         self._watchers: tuple[Callable[[], None], ...] = ()
@@ -202,7 +206,14 @@ class AccessPolicy:
 
     def is_admin(self, principal: Principal) -> bool:
         """Whether a caller may change entries. An anonymous caller never may."""
-        return not is_stranger(principal) and not self.admins.isdisjoint({principal.id, *principal.scopes})
+        if is_stranger(principal):
+            return False
+        return principal.id in self.admins or not self.admin_scopes.isdisjoint(principal.scopes)
+
+    @property
+    def has_admins(self) -> bool:
+        """Whether anybody may change entries over the wire."""
+        return bool(self.admins or self.admin_scopes)
 
     def grant(self, entry: Entry) -> None:
         """Set an entry. It replaces the one the agent had for that tool or server."""
@@ -259,8 +270,10 @@ def _checked_admins(admins: Iterable[str]) -> frozenset[str]:
         if admin.startswith(ANONYMOUS_PREFIX):
             raise UsageError(
                 f"{admin!r} cannot be an admin: anybody may call from an address",
-                fix="name a token's principal, one of its scopes, or 'local'",
+                fix="name a token's principal, or 'local'; admin_scopes=[…] takes scopes",
             )
+        if admin in SCOPES.values():
+            raise UsageError(f"{admin!r} is a scope, and admins are ids", fix=f"write admin_scopes=[{admin!r}]")
     return found
 
 
