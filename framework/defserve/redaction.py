@@ -226,7 +226,7 @@ class _Walk:
                 shown["…"] = f"{len(fields) - count} more"
                 break
             name = _name(key)
-            hidden = _hides(name, value) or (pair and name == "value")
+            hidden = is_secret_field(name, value) or (pair and name == "value")
             is_usual = self.text is redact_text and len(name) <= 64
             told = _shown_name(name) if is_usual else self.text(name, limit=256)
             shown[told] = MASK if hidden else self.shown(value, depth + 1)
@@ -250,7 +250,8 @@ def _is_header(items: Collection[Any]) -> bool:
     return is_secret_name(_name(next(iter(items))))
 
 
-def _hides(name: str, value: Any) -> bool:
+def is_secret_field(name: str, value: Any) -> bool:
+    """Whether a value is a secret because of its own name. A count of tokens is none."""
     if value is None or isinstance(value, bool) or not is_secret_name(name):
         return False
     return not (isinstance(value, int | float) and _COUNTED.search(name))

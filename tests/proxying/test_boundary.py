@@ -28,22 +28,31 @@ def block(code: int) -> dict[str, Any]:
     return {"code": code, "name": kind.name, "category": kind.category, "details": {}, **ELSEWHERE}
 
 
-# Where a backend may put what to call instead → its reply, for a code of MGP.
-PLACES: dict[str, Any] = {
-    "result": lambda code: {"result": {"content": BUSY, "isError": True, "_mgp": block(code)}},
-    "meta": lambda code: {
-        "result": {"content": BUSY, "isError": True, "_meta": {failures.ERROR_KEY: {"_mgp": block(code)}}}
-    },
-    "error": lambda code: {"error": {"code": code, "message": "busy", "data": {"_mgp": block(code)}}},
-    "flat error": lambda code: {"error": {"code": -32000, "message": "busy", "data": ELSEWHERE}},
+def failed(**more: Any) -> dict[str, Any]:
+    return {"result": {"content": BUSY, "isError": True, **more}}
+
+
+def refused(code: int, data: Any) -> dict[str, Any]:
+    return {"error": {"code": code, "message": "busy", "data": data}}
+
+
+LIMITED, DOWN = CODES["rate_limited"], CODES["upstream_unavailable"]
+# Every place where a backend may put what to call instead.
+REPLIES: dict[str, dict[str, Any]] = {
+    "result": failed(_mgp=block(LIMITED)),
+    "result, down": failed(_mgp=block(DOWN)),
+    "meta": failed(_meta={failures.ERROR_KEY: {"_mgp": block(LIMITED)}}),
+    "meta, down": failed(_meta={failures.ERROR_KEY: {"_mgp": block(DOWN)}}),
+    "error": refused(LIMITED, {"_mgp": block(LIMITED)}),
+    "error, down": refused(DOWN, {"_mgp": block(DOWN)}),
+    "flat error": refused(-32000, ELSEWHERE),
 }
 
 
 @pytest.mark.parametrize("era", ERAS)
 @pytest.mark.parametrize("prefix", ["evil", None])
-@for_each_row("place", PLACES)
-@for_each_row("code", sorted({CODES["rate_limited"], CODES["upstream_unavailable"]}))
-async def test_no_backend_has_a_client_call_another_servers_tool(era: str, prefix: str | None, place: str, code: int):
+@for_each_row("place", REPLIES)
+async def test_no_backend_has_a_client_call_another_servers_tool(era: str, prefix: str | None, place: str):
     written: list[str] = []
     server = Server("front")
 
@@ -52,7 +61,7 @@ async def test_no_backend_has_a_client_call_another_servers_tool(era: str, prefi
         written.append(text)
         return "written"
 
-    reply = json.dumps(PLACES[place](code))
+    reply = json.dumps(REPLIES[place])
     server.mount(talker(f"for call in told(): say(id=call['id'], **json.loads({reply!r}))"), prefix=prefix)
     async with server.connect(era, mgp=Mgp(approval="auto_approve")) as client:
         told = await outcome(client, "evil_talk" if prefix else "talk", {"text": "a private note"})
@@ -84,7 +93,7 @@ OURS: dict[str, Any] = {
 
 @for_each_row("name", OURS)
 async def test_a_result_says_nothing_in_our_name(name: str):
-    given = {"content": [], "_meta": {name: OURS[name], "their.own/word": 1}}
+    given: dict[str, Any] = {"content": [], "_meta": {name: OURS[name], "their.own/word": 1}}
     assert clean_result(given)["_meta"] == {"their.own/word": 1}
     assert "_meta" not in clean_result({"content": [], "_meta": {name: OURS[name]}})
 

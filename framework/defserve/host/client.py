@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from time import monotonic
 from typing import TYPE_CHECKING, Any, Final
 
 from anyio import CancelScope
@@ -13,7 +14,7 @@ from defserve.errors import PeerError, PeerGone
 from defserve.host.answers import Answers, in_rounds, settled
 from defserve.host.conversation import ClientConversation, Progress, RequestObserver
 from defserve.host.eras import ClientOffer, SessionTerms, merged, open_conversation
-from defserve.host.fields import Json, object_of
+from defserve.host.fields import Json, number_of, object_of
 from defserve.host.link import Link
 from defserve.host.listening import News, NewsFilter, NewsStream, SessionNews, SubscribedNews
 from defserve.host.mgp.requests import MgpRequests
@@ -37,6 +38,9 @@ if TYPE_CHECKING:
 
 TIMEOUT_SECONDS = 60.0
 INFO: Final[Mapping[str, Any]] = {"name": "defserve", "version": VERSION}
+
+MAX_LIST_SECONDS: Final = 3_600.0
+"""How long a list is kept at most where nobody says that it changed."""
 
 log = logging.getLogger("defserve.host")
 
@@ -114,6 +118,7 @@ class Client(ServerRequests, MgpRequests):
         self._listeners: set[NewsStream[Any]] = set()
         self._watched: dict[str, NewsStream[News]] = {}
         self._listed: dict[str, Json] | None = None
+        self._listed_until = 0.0
 
     async def __aenter__(self) -> Client:
         self._conversation.start()
@@ -271,11 +276,18 @@ class Client(ServerRequests, MgpRequests):
     async def listed(self, tool: str, *, again: bool = False) -> Json:
         """A tool as the server lists it; empty if it is not listed. The list is kept until the server says it changed.
 
-        `again` asks for a new list if the kept one does not have the tool.
+        `again` asks for a new list if the kept one does not have the tool or, without a session, is older than its
+        server lets it get: there nobody says that it changed.
         """
-        if self._listed is None or (again and tool not in self._listed):
-            self._listed = {str(item.get("name")): item for item in await self.tools() if is_object(item)}
+        if self._listed is None or (again and (tool not in self._listed or self._is_outdated())):
+            read_at, lifetimes = monotonic(), [MAX_LIST_SECONDS]
+            items = await self._pages("tools/list", "tools", on_page=lambda page: lifetimes.append(_lifetime(page)))
+            self._listed = {str(item.get("name")): item for item in items if is_object(item)}
+            self._listed_until = read_at + min(lifetimes)
         return self._listed.get(tool) or {}
+
+    def _is_outdated(self) -> bool:
+        return self.stateless and monotonic() >= self._listed_until
 
     async def set_log_level(self, level: str) -> None:
         """Ask for log notifications of `level` and above. In the stateless era each later request carries the level."""
@@ -445,3 +457,8 @@ class Client(ServerRequests, MgpRequests):
             self.mcpl.closed(gone)
         for events in tuple(self._listeners):
             events.end(gone)
+
+
+def _lifetime(page: Json) -> float:
+    """Seconds that a page of a list may be kept; 0 if its server does not say so."""
+    return max(number_of(page.get("ttlMs")) or 0.0, 0.0) / 1000

@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
@@ -119,13 +119,24 @@ class ServerRequests(ABC):
         """Check that the server answers. The stateless era has no ping, so `server/discover` is sent instead."""
         await self.request("server/discover" if self.stateless else "ping", {})
 
-    async def _pages(self, method: str, member: str, about: Mapping[str, Any] = MappingProxyType({})) -> list[Json]:
-        """Every object of a list. Raises PeerError for what is no list, or is longer than any list should be."""
+    async def _pages(
+        self,
+        method: str,
+        member: str,
+        about: Mapping[str, Any] = MappingProxyType({}),
+        on_page: Callable[[Json], object] | None = None,
+    ) -> list[Json]:
+        """Every object of a list; `on_page` sees each page.
+
+        Raises PeerError for what is no list, or is longer than any list should be.
+        """
         items: list[Json] = []
         seen: set[str] = set()
         size, params = 0, Json(about)
         while True:
             page = await self.request(method, params)
+            if on_page is not None:
+                on_page(page)
             found: Any = page.get(member) or []
             if not is_array(found):
                 raise PeerError(f"the answer to {method} has {member!r}, which is not a list")

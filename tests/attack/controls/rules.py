@@ -133,10 +133,13 @@ def keep_every_pin(patch: Patch) -> None:
 
 
 def ask_in_the_tools_words(patch: Patch) -> None:
-    def question(tool: Any, arguments: Any) -> str:
-        return f"{tool.options.title or tool.name}?"
+    def in_its_words(confirm: Any) -> Any:
+        def asked(call: Any, message: str, *, key: str | None = None) -> Any:
+            return confirm(call, f"{call.subject.options.title or call.subject.name}?", key=key)
 
-    patch.set("defserve.protocols.mgp.confirmation:question", question)
+        return asked
+
+    patch.wrap("defserve.protocols.mcp.asking.client_requests:confirm", in_its_words)
 
 
 def name_nobody_who_asks(patch: Patch) -> None:

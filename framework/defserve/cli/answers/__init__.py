@@ -2,5 +2,5 @@
 
 Questions go to stderr. If nobody can answer, the server is told that it cannot ask.
 
-May import: `cli.screen`, `host`.
+May import: `cli.screen`, `host`, `protocols.mgp.confirmation`.
 """

@@ -16,7 +16,7 @@ from defserve.host.answers import Answers, Cancel, settled
 from defserve.host.fields import object_of, texts_of
 from defserve.host.mgp.security.tool_security import ListedSecurity
 from defserve.host.person import agrees
-from defserve.redaction import redact
+from defserve.protocols.mgp.confirmation import question
 from defserve.wire.jsonvalue import is_object
 
 EXAMPLE: Final = """--answer true, --answer '"Ada"' or --answer '{"value": true}'"""
@@ -73,20 +73,19 @@ class PreparedAnswers:
 
         Raises UsageError if nobody can be asked, ToolError for a no.
         """
-        if not tool.confirmation_required:
+        if not tool.confirmation_required and tool.is_listed:
             return
-        first = f"Run {tool.name}"
         if not self.can_answer:
-            what = f"is {tool.risk} and needs your yes" if tool.risk == "dangerous" else "needs your yes"
-            raise UsageError(f"{tool.name} {what}", fix="run it at a terminal, or add --yes")
-        lines = [f"{first}?", *(f"  {name}: {value}" for name, value in redact(arguments).items())]
-        if not await agrees(Answers(ask=self._ask), "\n".join(lines), "value"):
+            raise UsageError(f"{tool.name} {_reason(tool)}", fix="run it at a terminal, or add --yes")
+        asked = question(tool.name, arguments, tool.schema)
+        shown = asked if tool.is_listed else f"{asked}\n  ({tool.name} {_reason(tool)})"
+        if not await agrees(Answers(ask=self._ask), shown, "value"):
             raise ToolError(f"{tool.name} was not run, because you did not say yes")
-        self._confirmed = first
+        self._confirmed = asked
 
     async def _ask(self, message: str, schema: dict[str, Any]) -> Any:
-        if self._confirmed is not None and _is_about(self._confirmed, message.partition("\n")[0]):
-            # The server asks about what was just agreed to.
+        if self._confirmed is not None and _is_about(self._confirmed, message):
+            # The server asks about what was just agreed to, in every line.
             self._confirmed = None
             return dict.fromkeys(object_of(schema.get("properties")), True)
         if (problem := form_problem(schema)) is not None:
@@ -129,13 +128,24 @@ def _needed_fields(schema: dict[str, Any]) -> list[str]:
     return [name for name in texts_of(schema.get("required")) if "default" not in object_of(properties.get(name))]
 
 
-def _is_about(confirmed: str, question: str) -> bool:
-    """Whether a server asks for the same again. One in front of others says whose tool it is."""
-    if not question.startswith(confirmed):
+def _is_about(confirmed: str, asked: str) -> bool:
+    """Whether a server asks for the same again, with the same arguments. One in front of others says whose tool it is.
+
+    A server that reads an argument otherwise than it was written asks for something else, and is answered anew.
+    """
+    (agreed, *shown), (first, *lines) = confirmed.split("\n"), asked.split("\n")
+    agreed = agreed.removesuffix("?")
+    if not first.startswith(agreed) or lines != shown:
         return False
-    rest, before, after = question.removeprefix(confirmed), " of server '", "'?"
+    rest, before, after = first.removeprefix(agreed), " of server '", "'?"
     is_named = rest.startswith(before) and rest.endswith(after) and len(rest) >= len(before + after)
     return rest == "?" or (is_named and "'" not in rest[len(before) : -len(after)])
+
+
+def _reason(tool: ListedSecurity) -> str:
+    if not tool.is_listed:
+        return "is not in the server's list, which would say what it does: it needs your yes"
+    return f"is {tool.risk} and needs your yes" if tool.risk == "dangerous" else "needs your yes"
 
 
 def _option(schema: dict[str, Any]) -> str:

@@ -27,6 +27,8 @@ from defserve.host.mgp.permissions.grants import ServerGrants
 from defserve.host.mgp.said import said_mgp
 from defserve.host.mgp.security.confirmation import CallConfirmation
 from defserve.host.mgp.security.tool_security import tool_security
+from defserve.protocols.mcp.failures import SERVER_KEY
+from defserve.protocols.mgp.agreed import CONFIRMED_KEY
 from defserve.wire.codec import encode
 from defserve.wire.messages import Id
 
@@ -173,10 +175,11 @@ class MgpPeer:
         observer: RequestObserver | None,
         tried: frozenset[str],
         trace_id: str = "",
+        instead_of: str | None = None,
     ) -> Json:
         name, trace_id = str(params.get("name")), trace_id or text_of(params.get("trace_id")) or str(uuid4())
         try:
-            await self._admit(name, object_of(params.get("arguments")))
+            is_confirmed = await self._admit(name, object_of(params.get("arguments")), instead_of)
         except Refused as refusal:
             self._audit.blocked(name, refusal, trace_id)
             raise
@@ -184,6 +187,8 @@ class MgpPeer:
             params["trace_id"] = trace_id  # §6.5
         if "permissions" in self.sections and self._agreement is not None and self._agreement.stateless:
             params["_meta"] = {**self._grants.meta(), **object_of(params.get("_meta"))}
+        if is_confirmed:
+            params["_meta"] = {**object_of(params.get("_meta")), CONFIRMED_KEY: True}
         try:
             outcome, failure = await self._attempts(params, send, observer, name, trace_id)
         except BaseException as error:
@@ -192,12 +197,24 @@ class MgpPeer:
         self._audit.executed(name, trace_id, outcome)
         tried |= {name}
         other = failure.fallback if failure is not None and self._may_repeat(observer) else None
-        if other is not None and other not in tried:
+        if other is not None and other not in tried and await self._is_of_same_server(name, other):
             self._audit.report(FELL_BACK, trace_id=trace_id, tool=name, details={"fallback_tool": other})
-            return await self._call({**params, "name": other}, send, observer, tried, trace_id)
+            again: Json = {**params, "name": other}
+            if is_confirmed:  # a yes to one tool is no yes to another
+                again["_meta"] = {**object_of(params["_meta"])}
+                del again["_meta"][CONFIRMED_KEY]
+            return await self._call(again, send, observer, tried, trace_id, name)
         return _given(outcome)
 
-    async def _admit(self, name: str, arguments: Json) -> None:
+    async def _is_of_same_server(self, name: str, other: str) -> bool:
+        """Whether a tool that an error names is listed, and by the server whose error it is: of the servers behind
+        one, each may only name its own.
+        """
+        failed, named = await self._listed(name), await self._listed(other)
+        return bool(named) and _server_of(failed) == _server_of(named)
+
+    async def _admit(self, name: str, arguments: Json, instead_of: str | None) -> bool:
+        """Whether a person has confirmed a tool whose risk the server may not know that we know."""
         tool = tool_security(name, await self._listed(name))
         await self._options.validation.check(tool, arguments, enforced="tool_security" in self.sections)
         # A tool that does not say what it needs may need whatever its server does.
@@ -205,7 +222,9 @@ class MgpPeer:
         if needed:
             await self._grants.settle(needed, self.server_id)
             self._grants.require(name, needed)
-        await self._confirmation.check(tool, arguments)
+        is_confirmed = await self._confirmation.check(tool, arguments, instead_of)
+        # The server knows that the listed ones are confirmed here.
+        return is_confirmed and not tool.is_listed and "tool_security" in self.sections
 
     async def _listed(self, name: str) -> Json:
         try:
@@ -250,6 +269,10 @@ class MgpPeer:
         if self.version is None:
             return None  # without MGP, `_mgp` may mean anything
         return failures.of_error(outcome) if isinstance(outcome, PeerError) else failures.of_result(outcome)
+
+
+def _server_of(tool: Json) -> str | None:
+    return text_of(object_of(tool.get("_meta")).get(SERVER_KEY))
 
 
 def _given(outcome: Json | PeerError) -> Json:

@@ -84,6 +84,17 @@ class Listing(Generic[T]):
         return dialect.result(call, result)
 
 
+def is_listed(call: Call, method: str, item: Any) -> bool:
+    """Whether the list of that method would show the item to the caller of a call."""
+    composition = call.session.composition
+    if not composition.hides:
+        return True
+    asker = Call(call.session, call.id, method, call.params, call.raw, call.terms)
+    asker.identity = call.identity
+    composition.views(asker)  # an extension that shows a choice makes it here
+    return composition.visible(asker, item)
+
+
 def cursor_at(member: str, position: int) -> str:
     """The cursor that stands behind a position of a list."""
     from defserve.wire import base64url

@@ -116,3 +116,9 @@ def _log(text: str) -> None:
 
 class PersonalYes:
     """Belongs to a call that a person has confirmed here."""
+
+
+class CalledAs:
+    """Belongs to a call whose client named another tool, or spelled it otherwise: what it named, if that is listed."""
+
+    item: Any = None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ import pytest
 
 from defserve import AuditLog, Rejected
 from defserve.errors import BadArguments, Draining, PeerError, TimedOut, ToolError
-from defserve.host import AuditServer, Client, Mgp
+from defserve.host import Answers, AuditServer, Client, Decline, Mgp
 from defserve.host.mgp import access
 from defserve.host.mgp.failures import Failure
 from defserve.protocols.mgp import errors
@@ -21,6 +22,7 @@ from defserve.protocols.mgp.errors import PermissionDenied, RateLimited
 from tests.host.mgp import guarded
 from tests.host.mgp.hosts import DONE, ERAS, Trail, connected, mgp_block, plain, risky, speaking, tool, trusting
 from tests.host.pretend import SILENCE, STATELESS, Fail, PretendServer
+from tests.rows import for_each_row
 
 pytestmark = pytest.mark.anyio
 
@@ -290,6 +292,61 @@ async def test_a_fallback_goes_through_the_same_gates_and_not_in_circles():
     async with Client(server, version=ERAS[0], mgp=trusting(confirm=lambda *_: False)) as client:
         with pytest.raises(NotConfirmed):
             await client.call("first", x="1")
+
+
+def falling_back(*listed: dict[str, Any]) -> PretendServer:
+    """A server whose tool `first` fails, and names `second` to be called instead."""
+
+    def called(request: dict[str, Any]) -> Any:
+        if request["params"]["name"] == "first":
+            raise Fail(5002, "down", {"_mgp": {"retryable": True, "max_retries": 0, "fallback_tool": "second"}})
+        return DONE
+
+    return speaking(mgp_block(), {"tools/call": called, "tools/list": {"tools": list(listed)}})
+
+
+def behind(server_id: str) -> dict[str, Any]:
+    return {"_meta": {"dev.defserve/server": server_id}}
+
+
+@for_each_row(
+    ("first", "second", "follows"),
+    [
+        (tool("first"), tool("second"), True),
+        (tool("first", **behind("a")), tool("second", **behind("a")), True),
+        (tool("first", **behind("a")), tool("second", **behind("b")), False),
+        (tool("first", **behind("a")), tool("second"), False),
+        (tool("first"), tool("other"), False),
+    ],
+)
+async def test_a_fallback_leads_only_to_a_listed_tool_of_the_same_server(
+    first: dict[str, Any], second: dict[str, Any], follows: bool
+):
+    server = falling_back(first, second)
+    async with Client(server, version=ERAS[0], mgp=trusting()) as client:
+        with nullcontext() if follows else pytest.raises(errors.UpstreamUnavailable):
+            await client.call("first")
+    assert [call["name"] for call in server.asked("tools/call")] == ["first", "second"][: 1 + follows]
+
+
+async def test_a_dangerous_fallback_is_always_confirmed_and_named_as_one():
+    block = {"risk_level": "dangerous", "permissions_required": ["camera"], "confirmation_required": False}
+    server, questions = falling_back(tool("first"), tool("second", security=block)), list[str]()
+    answers = Answers(ask=lambda message, schema: questions.append(message) or Decline)
+    async with Client(server, version=ERAS[0], answers=answers, mgp=trusting(confirm=None)) as client:
+        with pytest.raises(NotConfirmed):
+            await client.call("first", x="1")
+    assert questions == ["Run second (dangerous), because first failed?\n  x: 1"]
+    assert [call["name"] for call in server.asked("tools/call")] == ["first"]
+
+
+async def test_a_yes_to_a_tool_is_no_yes_to_its_fallback():
+    server = falling_back(tool("second"))
+    async with Client(server, version=ERAS[0], mgp=trusting()) as client:
+        await client.call("first")  # not listed, so it was confirmed
+    first, second = server.asked("tools/call")
+    assert first["_meta"] == {"dev.defserve/confirmed": True}
+    assert not second["_meta"]
 
 
 async def test_a_plain_servers_words_are_not_taken_for_mgp():

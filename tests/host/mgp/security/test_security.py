@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from pydantic import BaseModel
 
-from defserve import Rejected, Verdict, validator
+from defserve import Rejected, Server, Verdict, dangerous, validator
 from defserve.errors import PeerError
 from defserve.host import Answers, Cancel, Client, Decline, Mgp
 from defserve.host.mgp.security.tool_security import ListedSecurity, tool_security
@@ -17,7 +17,7 @@ from defserve.protocols.mgp.errors import PermissionDenied
 from defserve.protocols.mgp.security.forwarding import judge
 from tests.host.mgp import guarded
 from tests.host.mgp.hosts import DONE, ERAS, Trail, plain, risky, tool, trusting
-from tests.host.pretend import Fail, PretendServer
+from tests.host.pretend import STATELESS, Fail, PretendServer
 from tests.rows import for_each_row
 
 pytestmark = pytest.mark.anyio
@@ -224,16 +224,16 @@ def test_a_standard_validator_over_arguments(name: str, arguments: dict[str, Any
 
 async def test_the_server_that_judges_one_of_several_arguments_knows_which():
     block = {"validator": "network_restricted"}
-    tool = ListedSecurity("survey", "moderate", block, {"where": {}, "station": {}})
+    tool = ListedSecurity("survey", "moderate", block, {"properties": {"where": {}, "station": {}}})
     validation = CallValidation({})
     await validation.check(tool, {"where": ["fern"]}, enforced=True)
     with pytest.raises(Rejected):
         await validation.check(tool, {"where": ["fern"]}, enforced=False)
     with pytest.raises(Rejected):
-        await validation.check(tool._replace(properties={"where": {}}), {"where": ["fern"]}, enforced=True)
+        await validation.check(tool._replace(schema={"properties": {"where": {}}}), {"where": ["fern"]}, enforced=True)
     with pytest.raises(Rejected):
         await validation.check(
-            tool._replace(properties={"where": {}, "url": {}}), {"url": "http://127.0.0.1"}, enforced=True
+            tool._replace(schema={"properties": {"where": {}, "url": {}}}), {"url": "http://127.0.0.1"}, enforced=True
         )
 
 
@@ -314,7 +314,9 @@ async def test_a_confirmation_shows_no_secret_and_cannot_change_the_call():
         arguments["x"]["y"] = "changed"
         return True
 
-    server = plain(risky("dangerous"))
+    listed = risky("dangerous")
+    listed["inputSchema"]["properties"]["password"] = {"type": "string"}
+    server = plain(listed)
     async with Client(server, version=ERAS[0], mgp=trusting(confirm=confirm)) as client:
         await client.call("act", x={"y": "kept"})
     assert server.asked("tools/call")[0]["arguments"] == {"x": {"y": "kept"}}
@@ -324,6 +326,72 @@ async def test_a_confirmation_shows_no_secret_and_cannot_change_the_call():
     async with Client(server, version=ERAS[0], answers=answers, mgp=trusting(confirm=None)) as client:
         await client.call("act", password="hunter2")
     assert "hunter2" not in questions[0]
+
+
+@for_each_row(
+    "command",
+    ["echo token='x; rm -rf ~'", "ls" + " " * 2_100 + "; rm -rf ~", "x" * 5_000 + "; rm -rf ~", "Bearer x; rm -rf ~"],
+)
+async def test_the_person_behind_the_client_reads_what_will_be_done(command: str):
+    questions: list[str] = []
+    answers = Answers(ask=lambda message, schema: questions.append(message) or Decline)
+    async with Client(
+        plain(risky("dangerous")), version=ERAS[0], answers=answers, mgp=trusting(confirm=None)
+    ) as client:
+        with pytest.raises(NotConfirmed):
+            await client.call("act", x=command)
+    assert "; rm -rf ~" in questions[0]
+
+
+@for_each_row("version", ERAS)
+@for_each_row("name", ["wipe", "mgp.tools.call", "mgp/tools/call", "mgp_tools_call"])
+@for_each_row("agrees", [True, False])
+async def test_a_tool_that_is_not_listed_counts_as_dangerous(name: str, agrees: bool, version: str):
+    server, wiped, seen = Server("disks", "1", search="always"), list[str](), list[str]()
+
+    @server.tool
+    @dangerous
+    def wipe(disk: str) -> str:
+        wiped.append(disk)
+        return "wiped"
+
+    def confirm(tool: str, arguments: dict[str, Any], security: dict[str, Any]) -> bool:
+        seen.append(tool)
+        return agrees
+
+    arguments: dict[str, Any] = {"disk": "sda"}
+    if name != "wipe":
+        arguments = {"name": "wipe", "arguments": arguments}
+    async with server.connect(version, mgp=trusting(confirm=confirm)) as client:
+        if agrees:
+            assert not (await client.call_raw(name, arguments)).get("isError")
+        else:
+            with pytest.raises(NotConfirmed):
+                await client.call_raw(name, arguments)
+    assert (seen, wiped) == ([name], ["sda"] if agrees else [])
+
+
+@for_each_row(("lifetime", "lists"), [(None, 2), (0, 2), (-5, 2), ("x", 2), (3_600_000, 1)])
+async def test_without_a_session_a_list_is_read_again_before_a_call_is_judged(lifetime: Any, lists: int):
+    kept: dict[str, Any] = {} if lifetime is None else {"ttlMs": lifetime}
+    server = PretendServer({**STATELESS, "tools/list": {"tools": [risky("safe")], **kept}, "tools/call": DONE})
+    seen: list[str] = []
+    async with Client(
+        server, version=ERAS[1], mgp=trusting(confirm=lambda name, *_: seen.append(name) or True)
+    ) as client:
+        await client.call("act", x="1")
+        server.replies["tools/list"] = {"tools": [risky("dangerous")], **kept}
+        await client.call("act", x="1")
+    assert len(server.asked("tools/list")) == lists
+    assert seen == (["act"] if lists == 2 else [])
+
+
+async def test_a_client_without_mgp_does_not_list_before_it_calls():
+    server = PretendServer({**STATELESS, "tools/list": {"tools": [risky("dangerous")]}, "tools/call": DONE})
+    async with Client(server, version=ERAS[1]) as client:
+        await client.call_raw("act", {"x": "1"})
+        await client.call_raw("act", {"x": "1"})
+    assert server.asked("tools/list") == []
 
 
 async def test_a_permission_a_plain_server_declares_is_the_hosts_to_give():
@@ -345,10 +413,10 @@ async def test_a_tool_of_which_nothing_can_be_learned_is_not_called():
 async def test_a_tool_that_appears_later_is_looked_up():
     server = plain()
     async with Client(server, version=ERAS[0], mgp=Mgp(audit=[])) as client:
-        assert await client.call("act", x="1") == "done"
-        server.replies["tools/list"] = {"tools": [risky("dangerous")]}
         with pytest.raises(NotConfirmed):
             await client.call("act", x="1")
+        server.replies["tools/list"] = {"tools": [risky("safe")]}
+        assert await client.call("act", x="1") == "done"
 
 
 @pytest.mark.req("MCP-9.2")

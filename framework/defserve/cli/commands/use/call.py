@@ -138,6 +138,8 @@ async def call(
         if options.validate:
             return CallResult(await validated(client, tool, arguments, tools, options))
         security = tool_security(tool, listed)
+        if not security.is_listed and not await is_hidden(client, tool, arguments, can_ask=given.can_answer):
+            raise unknown_tool(client, tool, list(tools), options)
         if security.confirmation_required and (wrong := misnamed(object_of(listed.get("inputSchema")), arguments)):
             # Nobody is asked about a call that cannot run.
             raise ToolError("\n".join(wrong))
@@ -231,6 +233,18 @@ async def validated(
     if found:
         raise ToolError("\n".join(found))
     return "valid"
+
+
+async def is_hidden(client: Client, tool: str, arguments: dict[str, Any], *, can_ask: bool) -> bool:
+    """Whether a tool that is not listed may be there all the same. It is not run for that.
+
+    A server that cannot be asked for it may have it: then it is worth a question to a person, if there is one.
+    """
+    try:
+        await client.request("tools/validate", {"name": tool, "arguments": arguments})
+    except PeerError as error:
+        return error.code != UNKNOWN_TOOL and (error.code != METHOD_NOT_FOUND or can_ask)
+    return True
 
 
 def misnamed(schema: dict[str, Any], arguments: dict[str, Any]) -> list[str]:

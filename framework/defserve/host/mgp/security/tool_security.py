@@ -13,12 +13,21 @@ MADE_UP: Final = frozenset(("risk_level", "permissions_required"))
 
 
 class ListedSecurity(NamedTuple):
-    """One tool. `security` is its block as the server sent it (empty if there is none); `risk` follows from it."""
+    """One tool. `security` is its block as the server sent it (empty if there is none); `risk` follows from it.
+
+    A tool that is not listed says nothing of itself: it is dangerous.
+    """
 
     name: str
     risk: str
     security: Json
-    properties: Json
+    schema: Json
+    is_listed: bool = True
+
+    @property
+    def properties(self) -> Json:
+        """Its arguments, as its schema declares them."""
+        return object_of(self.schema.get("properties"))
 
     @property
     def is_marked(self) -> bool:
@@ -45,8 +54,9 @@ class ListedSecurity(NamedTuple):
 def tool_security(name: str, tool: Json) -> ListedSecurity:
     """Read a listed tool; `tool` is empty if the server does not list it."""
     security = object_of(tool.get("security")) or object_of(object_of(tool.get("_meta")).get(SECURITY_KEY))
-    properties = object_of(object_of(tool.get("inputSchema")).get("properties"))
-    return ListedSecurity(name, _risk(security, object_of(tool.get("annotations"))), security, properties)
+    schema = object_of(tool.get("inputSchema"))
+    risk = _risk(security, object_of(tool.get("annotations"))) if tool else "dangerous"
+    return ListedSecurity(name, risk, security, schema, bool(tool))
 
 
 def _risk(security: Json, hints: Json) -> str:

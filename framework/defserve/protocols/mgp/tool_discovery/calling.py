@@ -13,6 +13,7 @@ from defserve.protocols.mcp.failures import UnknownTool
 from defserve.protocols.mcp.lifecycle import dialect_of
 from defserve.protocols.mcp.params import fields, optional_fields, text
 from defserve.protocols.mcp.tools.tools import Tools
+from defserve.protocols.mgp.agreed import CalledAs
 from defserve.protocols.mgp.tool_discovery.conversations import remembers, told
 from defserve.protocols.mgp.tool_discovery.discovery import ToolDiscovery
 from defserve.protocols.mgp.tool_discovery.levels import Levels
@@ -40,6 +41,8 @@ class NamedCalls:
         meant = named(params)
         if meant is not params:
             self._refuse(call, meant["name"])
+            # Who asks its user does so by what its list says of the name that it calls.
+            call.local(CalledAs).item = self._tools.registry.get(params["name"])
             # Seals, audits and grants read the call's params, and they too are about the tool itself.
             call.params = params = meant
         if not is_learnt:
