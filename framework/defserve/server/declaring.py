@@ -85,9 +85,10 @@ class Declarations:
         """Suggest values for one argument of a prompt (by name) or of a resource template (by its text)."""
 
         def declare(function: Any) -> None:
-            self.mcp.completions.add(
-                target, argument, Completion.of(function, find_provider=self.find_provider, owner=self)
-            )
+            completion = Completion.of(function, find_provider=self.find_provider, owner=self)
+            for extension in self.extensions:
+                extension.declared(completion)
+            self.mcp.completions.add(target, argument, completion)
 
         return decorate("server.completion", declare)
 

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
@@ -7,8 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 
-from defserve.serving.openapi.examples import FORMATS, examples
+from defserve.serving.openapi.examples import FORMATS, MAX_GIVEN, MAX_GIVEN_BYTES, examples
 from defserve.serving.openapi.patterns import Unmatched, matching
+from tests.effort import cpu_within
 from tests.effort import examples as tries
 from tests.rows import for_each_row
 
@@ -142,3 +144,37 @@ schemas = st.recursive(
 def test_no_example_breaks_its_schema(schema: dict[str, Any]):
     for example in examples(schema):
         Draft202012Validator(schema).validate(example)
+
+
+_ODD: dict[str, Any] = {
+    "a pattern of repeats of repeats": {"type": "string", "pattern": "^(a{30000}){30000}$"},
+    "a pattern of a huge repeat": {"type": "string", "pattern": "^a{100000000}$"},
+    "deep repeats": {"type": "string", "pattern": "^((((a{999}){999}){999}){999})$"},
+    "several short repeats": {"type": "string", "pattern": "(((a{60}){60}){60}){60}"},
+    "a pattern that is no text": {"type": "string", "pattern": 7},
+    "a required that is a number": {"type": "object", "required": 7},
+    "a minimum that is a text": {"type": "integer", "minimum": "low"},
+    "a minItems that is a text": {"type": "array", "minItems": "many"},
+    "properties that are a list": {"type": "object", "properties": [1], "required": ["a"]},
+    "an anyOf that is a number": {"anyOf": 7},
+    "an allOf that is a number": {"allOf": 7},
+    "too many properties": {"type": "object", "minProperties": 10**9},
+    "an infinite step": {"type": "integer", "minimum": 1, "multipleOf": 1e-320},
+    "a huge default": {"type": "string", "default": "x" * 10**6},
+}
+
+
+@pytest.mark.parametrize("name", _ODD)
+def test_a_schema_of_somebody_else_costs_little_and_never_fails(name: str):
+    schema = {"type": "object", "properties": {"given": _ODD[name]}, "required": ["given"]}
+    made: list[Any] = []
+    assert cpu_within(2.0, lambda: made.extend(examples(schema)))
+    assert len(json.dumps(made)) < 4 * MAX_GIVEN_BYTES
+
+
+def test_only_a_few_short_examples_of_a_schema_are_shown():
+    many = {"type": "object", "examples": [{"a": number} for number in range(5_000)]}
+    assert examples(many)[:MAX_GIVEN] == [{"a": number} for number in range(MAX_GIVEN)]
+    assert len(examples(many)) <= MAX_GIVEN + 2
+    long = {"type": "object", "examples": [{"a": "x" * 10**6}, {"a": "short"}]}
+    assert {"a": "short"} in examples(long) and len(json.dumps(examples(long))) < 4 * MAX_GIVEN_BYTES

@@ -27,12 +27,13 @@ class Completion:
     filled in so far, validated and judged as its own types say; else its default, or None.
     """
 
-    __slots__ = ("function", "takes", "owner")
+    __slots__ = ("function", "takes", "owner", "facets")
 
     kind = "completion"
 
     def __init__(self, function: Function, owner: Any = None) -> None:
         self.function, self.owner = function, owner
+        self.facets: dict[str, Any] = {}
         self.takes = tuple(p.wire_name for p in function.signature.parameters)
         _let_be_missing(function)
 

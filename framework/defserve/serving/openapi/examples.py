@@ -14,6 +14,10 @@ MOST_ITEMS: Final = 1_000
 # The most values in one example: a schema that refers to itself several times has no end.
 MOST_VALUES: Final = 3_000
 
+# The schema's own examples, which a server that is mounted here may have written.
+MAX_GIVEN: Final = 5
+MAX_GIVEN_BYTES: Final = 16_384
+
 FORMATS: Final = {
     "date": "2026-01-31",
     "time": "12:30:00Z",
@@ -41,7 +45,8 @@ class Impossible(ValueError):
 def examples(schema: Mapping[str, Any]) -> list[Any]:
     """One value with the required members and one with all, as far as they differ and could be made.
 
-    The schema's own examples come first. Every example is valid under the schema, formats included.
+    The schema's own examples come first, if they are few and short. Every example is valid under the schema, formats
+    included. A schema that nothing can be made of has none.
     """
     from defserve.binding.arguments.explicit import find_errors
 
@@ -58,13 +63,24 @@ def examples(schema: Mapping[str, Any]) -> list[Any]:
 
 def _candidates(schema: Mapping[str, Any]) -> Iterator[Any]:
     given = schema.get("examples")
-    yield from given if is_array(given) else ()
+    yield from filter(_is_short, given[:MAX_GIVEN] if is_array(given) else ())
     bare = {keyword: value for keyword, value in schema.items() if keyword != "examples"}
     for whole in (False, True):
         try:
-            yield Maker(schema, whole).value(bare, DEEPEST)
-        except (Impossible, Unmatched, RecursionError):
+            made = Maker(schema, whole).value(bare, DEEPEST)
+        except Exception:  # also of a schema that is none: its `required` may be a number, or its `minimum` a text
             continue
+        if _is_short(made):
+            yield made
+
+
+def _is_short(value: Any) -> bool:
+    from pydantic_core import to_json
+
+    try:
+        return len(to_json(value)) <= MAX_GIVEN_BYTES
+    except (ValueError, RecursionError):
+        return False
 
 
 class Maker:
@@ -176,6 +192,8 @@ class Maker:
                 except (Impossible, Unmatched):
                     continue
         extra = schema.get("additionalProperties", {})
+        if schema.get("minProperties", 0) > MOST_ITEMS:
+            raise Impossible
         while len(made) < schema.get("minProperties", 0):
             made[f"key{len(made) + 1}"] = self.value(extra, depth - 1)
         if self._whole and not properties and is_mapping(extra) and extra and not made:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from importlib import import_module
 from typing import Any, Final
 
-from defserve.binding.arguments.patterns import search_pattern
+from defserve.binding.arguments.patterns import PatternProblem, compile_pattern, search_pattern
 
 # The standard library's own parser of patterns, which has no public name.
 kinds: Final[Any] = import_module("re._constants")
@@ -16,6 +16,8 @@ parser: Final[Any] = import_module("re._parser")
 # The characters to choose from if the pattern allows several, in this order.
 PLAIN: Final = "a1A0-_ .:/@bcdexyzBCXYZ23456789,+#\t\n"
 MOST: Final = 64
+MAX_MADE: Final = 2_000
+"""Characters of a text, and of each part of it."""
 
 
 class Unmatched(ValueError):
@@ -25,23 +27,36 @@ class Unmatched(ValueError):
 def matching(pattern: str, at_least: int = 0) -> str:
     """A text of at least so many characters in which `pattern` is found. Raises Unmatched."""
     try:
+        # A server that is mounted here may have written it: what no text of a caller meets is not parsed either.
+        compile_pattern(pattern)
         tree: Any = parser.parse(pattern)
         for repeats in range(min(at_least, MOST) + 1):
             text = _all(tree, repeats)
             if len(text) >= at_least and search_pattern(pattern, text):
                 return text
-    except (re.error, RecursionError, OverflowError, KeyError, StopIteration, ValueError) as error:
+    except (PatternProblem, re.error, RecursionError, OverflowError, KeyError, StopIteration, ValueError) as error:
         raise Unmatched(pattern) from error
     raise Unmatched(pattern)
 
 
 def _all(items: Any, repeats: int) -> str:
-    return "".join(PARTS[kind](value, repeats) for kind, value in items)
+    text = ""
+    for kind, value in items:
+        text += PARTS[kind](value, repeats)
+        _refuse_long(len(text))
+    return text
+
+
+def _refuse_long(length: int) -> None:
+    if length > MAX_MADE:
+        raise Unmatched(f"a text of {length} characters")
 
 
 def _repeated(value: Any, repeats: int) -> str:
     least, most, items = value
-    return _all(items, repeats) * min(max(least, repeats), int(most), max(least, MOST))
+    text, times = _all(items, repeats), min(max(least, repeats), int(most), max(least, MOST))
+    _refuse_long(len(text) * times)
+    return text * times
 
 
 def _one_of(items: Any, repeats: int) -> str:

@@ -40,6 +40,7 @@ class Form:
         from pydantic_core import to_json
 
         from defserve.binding.arguments import models
+        from defserve.binding.arguments.fail_fast import argument_validator
         from defserve.binding.arguments.schema import UnusablePattern, refuse_core_patterns
 
         adapter = models.adapter(kind)
@@ -47,20 +48,20 @@ class Form:
             refuse_core_patterns(adapter.core_schema)
         except UnusablePattern as error:
             raise UsageError(f"question: {error.problem}", fix=error.fix) from None
+        # The adapter's own would match a text of any length.
+        validate = argument_validator(adapter).validate_json
         schema = adapter.json_schema(schema_generator=models.TitlelessJsonSchema)
         name = getattr(kind, "__name__", str(kind))
         if "properties" not in schema:
             wrapped = {"properties": {VALUE: schema}, "$defs": schema.pop("$defs", {})}
             required = [] if _is_nullable(schema) else [VALUE]
-            return cls(
-                _flat(wrapped, name), required, lambda content: adapter.validate_json(to_json(content.get(VALUE)))
-            )
+            return cls(_flat(wrapped, name), required, lambda content: validate(to_json(content.get(VALUE))))
         properties = _flat(schema, name)
         must: list[str] = schema.get("required", [])
         blank = {name: None for name in must if _is_nullable(schema["properties"][name])}
         required = [name for name in must if name not in blank]
         # As JSON, so that a strict model still takes a date from its text.
-        return cls(properties, required, lambda content: adapter.validate_json(to_json({**blank, **content})))
+        return cls(properties, required, lambda content: validate(to_json({**blank, **content})))
 
     @classmethod
     def of_one(cls, field: Params) -> Form:

@@ -6,7 +6,7 @@ import inspect
 import types
 from collections.abc import Iterator
 from pathlib import PurePath
-from typing import TYPE_CHECKING, Annotated, Any, TypeAlias, Union, get_args, get_origin
+from typing import TYPE_CHECKING, Annotated, Any, Protocol, TypeAlias, Union, get_args, get_origin
 
 from defserve.binding.arguments.schema import Arguments, fragment
 from defserve.errors import UsageError
@@ -15,7 +15,7 @@ from defserve.protocols.mgp.security.union_bypass import UnionCheck
 from defserve.wire.jsonvalue import is_mapping
 
 if TYPE_CHECKING:
-    from defserve.protocols.mcp.items import Item
+    from defserve.protocols.mcp.function import Function
     from defserve.protocols.mcp.tools.tools import Tool
 
 Guard: TypeAlias = Shell | Url | Within | Code
@@ -25,15 +25,47 @@ _HAVE_FIELDS = ("__dataclass_fields__", "__total__", "_fields")
 _TEXTS = (str, bytes, bytearray, PurePath)
 
 
-def find_guards(item: Item[Any]) -> dict[str, list[Guard]]:
-    """The guards in the types of an item's parameters. Raises UsageError for a union that would bypass one."""
+class Guardable(Protocol):
+    """What a function is served as: a tool, a resource, a prompt or a completion."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def where(self) -> str: ...
+
+    @property
+    def function(self) -> Function: ...
+
+
+def find_guards(item: Guardable) -> dict[str, list[Guard]]:
+    """The guards in the types of an item's parameters. Raises UsageError for a union that would bypass one.
+
+    They are those of pydantic's core schema, which is what judges: it knows generics, aliases, and all that a class may
+    say of its fields. A class may also say something else than it is: what is in its annotations counts as well.
+    """
     found: dict[str, list[Guard]] = {}
     for parameter in item.function.signature.parameters:
         guards = list(_walk(parameter.annotation, {}))
+        subject = f"{item.name}: parameter {parameter.name!r}"
+        if (core := _core(item, parameter.annotation, subject)) is not None:
+            check = UnionCheck(core)
+            guards += [guard for guard in check.guards() if guard not in guards]
+            if guards:
+                _refuse_bypass(check, subject, item.where)
         if guards:
-            _refuse_bypass(parameter.annotation, f"{item.name}: parameter {parameter.name!r}", item.where)
             found[parameter.name] = guards
     return found
+
+
+def _core(item: Guardable, annotation: Any, subject: str) -> Any:
+    """The core schema of a parameter. None beside a schema of the author's own, if the type has no JSON form."""
+    try:
+        return fragment(annotation, where=item.where, subject=subject).described
+    except UsageError:
+        if isinstance(item.function.arguments, Arguments):
+            raise
+        return None
 
 
 def guards_of(tool: Tool) -> dict[str, list[Guard]]:
@@ -100,9 +132,8 @@ def _fields(annotation: Any) -> list[Any]:
     return []
 
 
-def _refuse_bypass(annotation: Any, subject: str, place: str) -> None:
+def _refuse_bypass(check: UnionCheck, subject: str, place: str) -> None:
     """Refuse a union that lets through, by one branch, what another one would have judged."""
-    check = UnionCheck(fragment(annotation, where=place, subject=subject).described)
     if (other := check.find_bypass()) is not None:
         raise UsageError(
             f"{subject}: a guarded type is in a union with {other}, which accepts what the guard refuses",

@@ -32,11 +32,11 @@ class ToolSecurity:
     Without `is_enforced` it is only shown in lists, and calls pass as those of a tool without one.
     """
 
-    __slots__ = ("security", "_checks", "_notes_urls", "is_enforced")
+    __slots__ = ("security", "_checks", "notes_urls", "is_enforced")
 
     def __init__(self, security: Security, checks: tuple[ArgumentCheck, ...], *, is_enforced: bool = True) -> None:
         self.security, self._checks, self.is_enforced = security, checks, is_enforced
-        self._notes_urls = check_noted_urls in checks
+        self.notes_urls = check_noted_urls in checks
 
     @classmethod
     def of(cls, tool: Tool) -> ToolSecurity | None:
@@ -65,7 +65,7 @@ class ToolSecurity:
 
     def begin(self) -> None:
         """The arguments of a call are going to be validated."""
-        if self._notes_urls:
+        if self.notes_urls:
             URLS.set([])
 
     async def judge(self, egress: Egress | None, arguments: dict[str, Any]) -> None:

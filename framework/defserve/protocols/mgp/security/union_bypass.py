@@ -67,6 +67,14 @@ class UnionCheck:
         # Nodes that are made here. They are kept, because others are known by their `id`.
         self._made: dict[int, Node] = {}
 
+    def guards(self) -> list[Any]:
+        """The guards in it, each once."""
+        found: list[Any] = []
+        for node in _all_nodes([self._core, *self._definitions.values()]):
+            if _is_guard(node) and (guard := _called(node).__self__) not in found:
+                found.append(guard)
+        return found
+
     def find_bypass(self) -> str | None:
         """The name of a type that accepts, in a union, what a guarded type beside it refuses."""
         roots = [self._core, *self._definitions.values()]
@@ -288,15 +296,17 @@ def _choices(union: Node) -> Iterator[Node]:
 
 
 def _is_guard(node: Node) -> bool:
+    return node.get("type") == "function-after" and isinstance(getattr(_called(node), "__self__", None), GUARDS)
+
+
+def _called(node: Node) -> Any:
+    """The function that a node calls."""
     function: Any = node.get("function")
-    called = function.get("function") if is_mapping(function) else function
-    return node.get("type") == "function-after" and isinstance(getattr(called, "__self__", None), GUARDS)
+    return function.get("function") if is_mapping(function) else function
 
 
 def _is_of_pydantic(node: Node) -> bool:
-    function: Any = node.get("function")
-    called = function.get("function") if is_mapping(function) else function
-    return str(getattr(called, "__module__", "")).partition(".")[0] == "pydantic"
+    return str(getattr(_called(node), "__module__", "")).partition(".")[0] == "pydantic"
 
 
 def _is_anything(node: Node) -> bool:
