@@ -2,6 +2,6 @@
 is told of permissions (`granting`).
 
 May import: `auth.authority`, `core`, `host`, `protocols.mcp`, `protocols.mgp.agreed`, `protocols.mgp.permissions`,
-`protocols.mgp.security`, `proxying.boundary`, `proxying.descriptions`, `proxying.failures`, `proxying.mounted`, `proxying.restarts`,
-`proxying.states`, `proxying.targets`, `wire`.
+`protocols.mgp.security`, `proxying.boundary`, `proxying.descriptions`, `proxying.failures`, `proxying.mounted`,
+`proxying.restarts`, `proxying.states`, `proxying.targets`, `wire`.
 """
