@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from time import perf_counter
@@ -18,6 +19,9 @@ Handle = TypeVar("Handle")
 
 OK, ERROR, CANCELLED, ASKED = "ok", "error", "cancelled", "asked"
 OUTCOMES = (OK, ERROR, CANCELLED, ASKED)
+
+_NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
+UNNAMED = "unnamed"
 
 
 class RequestOutcome(NamedTuple):
@@ -72,7 +76,7 @@ def _raised(call: Call, error: BaseException) -> RequestOutcome:
     if not isinstance(error, Exception):
         return RequestOutcome(CANCELLED)
     code = error.code if isinstance(error, ProtocolError) else None
-    return RequestOutcome(ERROR, str(getattr(error, "error_type", None) or type(error).__name__), code)
+    return RequestOutcome(ERROR, _error_type(getattr(error, "error_type", None) or type(error).__name__), code)
 
 
 def _returned(result: Any) -> RequestOutcome:
@@ -84,4 +88,9 @@ def _returned(result: Any) -> RequestOutcome:
         return RequestOutcome(OK)
     meta = result.get("_meta")
     detail = meta.get(ERROR_KEY) if is_mapping(meta) else None
-    return RequestOutcome(ERROR, str(detail.get("error_type", "")) if is_mapping(detail) else "")
+    return RequestOutcome(ERROR, _error_type(detail.get("error_type", "")) if is_mapping(detail) else "")
+
+
+def _error_type(said: Any) -> str:
+    """The name of a kind of error. What is not such a name may be a peer's text, and does not get into logs."""
+    return said if isinstance(said, str) and (not said or _NAME.fullmatch(said)) else UNNAMED

@@ -14,7 +14,7 @@ LONGEST: Final = 64 * 1024
 PROSE: Final = frozenset({"description", "title"})
 EXACT: Final = frozenset({"enum", "const"})
 """Where a text is sent back to the backend as it is, so that it cannot be changed here."""
-OUR_WORDS: Final = frozenset({SOURCE_KEY, SERVER_KEY})
+OUR_WORDS: Final = frozenset({SOURCE_KEY, SERVER_KEY, "featureSet"})
 """Members of `_meta` that only this server may say."""
 LAYOUT: Final = "\r\n\t"
 METADATA: Final = "_meta"
@@ -24,7 +24,7 @@ METADATA: Final = "_meta"
 def readable(listed: Json) -> Json:
     """A listed item whose texts, at any depth, can be shown. The same object if they all can.
 
-    None says that it is a tool of ours, or whose it is. Names and choices stay as they are: see `find_hidden_name`.
+    None says that it is a tool of ours, whose it is, or to which of our feature sets it belongs. Names and choices stay as they are: see `find_hidden_name`.
     """
     meta = listed.get(METADATA)
     if is_object(meta) and not OUR_WORDS.isdisjoint(meta):

@@ -19,7 +19,7 @@ from defserve.protocols.mcp.tasks.elsewhere import TaskLost, TasksElsewhere
 from defserve.proxying import failures
 from defserve.proxying.backend import Backend, summary
 from defserve.proxying.calls import SERVER
-from defserve.proxying.catalogue.catalogue import FrontRegistries, MountedPrefixes
+from defserve.proxying.catalogue.catalogue import FrontRegistries
 from defserve.proxying.catalogue.items import RemoteResource
 from defserve.proxying.catalogue.names import ToolChoice
 from defserve.proxying.conversations.fronts import front_of

@@ -294,7 +294,8 @@ class Server(Declarations):
     def mounts(self) -> Mounts:
         """The servers elsewhere that are mounted here, each a `Backend` by its id. Made before serving begins."""
         if self._remote_mounts is None:
-            from defserve.proxying.mounts import FrontRegistries, MountedPrefixes, Mounts
+            from defserve.proxying.catalogue.catalogue import MountedPrefixes
+            from defserve.proxying.mounts import FrontRegistries, Mounts
 
             prefixes = MountedPrefixes((mount.server.name, mount.prefix) for mount in self._mounts)
             self._remote_mounts = Mounts(FrontRegistries(self.mcp, self._declare, prefixes))

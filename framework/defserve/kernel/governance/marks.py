@@ -19,12 +19,13 @@ from defserve.host.fields import object_of, texts_of
 from defserve.host.mgp.security.tool_security import ListedSecurity, tool_security
 from defserve.host.mgp.security.validation import CallValidation, guesses
 from defserve.kernel.config.entries import ServerEntry, ToolMarks
-from defserve.kernel.governance.trust import believed_hints, is_sandboxed, is_trusted
+from defserve.kernel.governance.trust import is_sandboxed, is_trusted
 from defserve.protocols.mgp.agreed import NAME
 from defserve.protocols.mgp.security.security import Security
 from defserve.protocols.mgp.security.tool_security import ToolSecurity
 from defserve.protocols.mgp.security.validators import STANDARD
 from defserve.protocols.mgp.security.vocabulary import EFFECTS, PERMISSIONS, Risk, is_permission
+from defserve.proxying.boundary import keep_warnings
 
 if TYPE_CHECKING:
     from defserve.net.egress import Egress
@@ -44,9 +45,9 @@ def check_marks(entry: ServerEntry) -> None:
 def govern(tool: RemoteTool, entry: ServerEntry) -> None:
     """Give a tool its security and its hints. Raises UsageError if they contradict each other."""
     marks = marks_for(entry, tool.inner)
-    hints = dict(tool.options.annotations or {})
+    hints = object_of(tool.raw.get("annotations"))
     if not is_trusted(entry):
-        hints = believed_hints(hints)
+        hints = keep_warnings(hints)
     listed = tool_security(tool.inner, tool.raw)
     security = _security(entry, marks, listed)
     is_open = _is_open(object_of(tool.raw.get("inputSchema")))
@@ -59,7 +60,7 @@ def govern(tool: RemoteTool, entry: ServerEntry) -> None:
         checks, is_enforced = () if check is None else (check,), check is not None or _restricts(security, marks)
         tool.facets[NAME] = ToolSecurity(security, checks, is_enforced=is_enforced)
         tool.is_dangerous = security.risk_level == "dangerous"
-        derived = security.annotations() if marks is not NOTHING else believed_hints(security.annotations())
+        derived = security.annotations() if marks is not NOTHING else keep_warnings(security.annotations())
         hints = {**({} if marks is not NOTHING else hints), **derived, **_title(hints)}
     tool.options = replace(
         tool.options,

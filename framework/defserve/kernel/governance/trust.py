@@ -1,22 +1,13 @@
-"""How far a server is believed: what its trust level means, and what is left of the hints of its tools (MCP §9.2)."""
+"""How far a server is believed: what its trust level means (MCP §9.2)."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, Final
+from typing import Final
 
 from defserve.kernel.config.entries import ServerEntry
 
 TRUSTED: Final = frozenset({"trusted", "core"})
 SANDBOXED: Final = frozenset({"sandboxed", "experimental", "untrusted"})
-
-# A hint, and the value that promises less harm. Only a trusted server's promise counts.
-PROMISES: Final[Mapping[str, bool]] = {
-    "readOnlyHint": True,
-    "destructiveHint": False,
-    "idempotentHint": True,
-    "openWorldHint": False,
-}
 
 
 def level_of(entry: ServerEntry) -> str:
@@ -31,9 +22,3 @@ def is_trusted(entry: ServerEntry) -> bool:
 def is_sandboxed(entry: ServerEntry) -> bool:
     """Whether stricter rules hold for the server (§15.4)."""
     return level_of(entry) in SANDBOXED
-
-
-def believed_hints(hints: Mapping[str, Any]) -> dict[str, Any]:
-    """The hints of a server that nobody vouches for: its warnings, and nothing that only looks like a hint."""
-    kept = {name: value for name, value in hints.items() if name in PROMISES and value is (not PROMISES[name])}
-    return {"title": hints["title"], **kept} if isinstance(hints.get("title"), str) else kept

@@ -365,8 +365,6 @@ class MGP(Extension):
         shown, has_meta, _ = view
         if (found := tool_security(item)) is not None:
             block = found.security.wire()
-        elif item.kind == "tool" and "tool_security" in shown and (said := getattr(item, "said_security", None)):
-            return {"security": said}
         elif item.kind == "tool" and "tool_security" in shown:
             block = undeclared(item.options.annotations, is_own=item.backend is None)
         else:

@@ -27,6 +27,7 @@ from defserve.protocols.mcp.resources.resources import Resource, ResourceOptions
 from defserve.protocols.mcp.tools.tools import Tool, ToolOptions
 from defserve.protocols.mcp.transforms.arguments import TransformedArguments
 from defserve.protocols.mgp.agreed import SECURITY_KEY
+from defserve.proxying.boundary import keep_warnings
 from defserve.proxying.catalogue import uris
 from defserve.proxying.conversations.passing import shaped
 from defserve.proxying.failures import RelayedError, malformed
@@ -40,8 +41,6 @@ if TYPE_CHECKING:
     from defserve.proxying.targets import Secrets
 
 IN_META: Final = VENDOR + "security"
-SECURITY: Final = "mgp"
-"""The facet of a tool whose security this server states itself."""
 ANNOTATION: Final = "x-mcp-header"
 
 # Members of a listed item, and the feature that a version must have to be shown them.
@@ -137,7 +136,7 @@ class RemoteTool(OfBackend, Tool):
             name=name,
             title=text_of(raw.get("title")),
             description=text_of(raw.get("description")) or "",
-            annotations=object_of(raw.get("annotations")) or None,
+            annotations=keep_warnings(object_of(raw.get("annotations"))) or None,
             timeout=backend.timeout,
         )
         function = RelayedFunction(name, RawArguments(object_of(raw.get("inputSchema"))), self._send)
@@ -174,11 +173,6 @@ class RemoteTool(OfBackend, Tool):
         renamed.options, renamed.function = replace(self.options, name=name), self.function
         return renamed
 
-    @property
-    def said_security(self) -> Json:
-        """What its listing says that it may do (MGP §4). Empty if it says nothing."""
-        return object_of(self.raw.get("security")) or object_of(object_of(self.raw.get("_meta")).get(IN_META))
-
     def describe(self, dialect: Dialect) -> Json:
         described = {**_known(self.raw, dialect), "name": self.name}
         if isinstance(self.function.arguments, TransformedArguments):
@@ -194,13 +188,14 @@ class RemoteTool(OfBackend, Tool):
             or ("any_structured" not in dialect.has and object_of(output).get("type") != "object")
         ):
             del described["outputSchema"]
-        # What this server makes of its hints and its security counts, not what it said itself.
+        # What this server makes of its hints and its security counts, not what it said itself: without warnings there
+        # is nothing to say, and that a tool is harmless only this server's operator can say.
         described.pop("annotations", None)
         if "tool_annotations" in dialect.has and self.options.annotations:
             described["annotations"] = dict(self.options.annotations)
-        if SECURITY in self.facets:
-            described.pop("security", None)
-            meta = {name: value for name, value in object_of(described.pop("_meta", None)).items() if name != IN_META}
+        described.pop("security", None)
+        if IN_META in object_of(described.get("_meta")):
+            meta = {name: value for name, value in object_of(described.pop("_meta")).items() if name != IN_META}
             described |= {"_meta": meta} if meta else {}
         return uris.in_listed_tool(described, self.backend.prefix)
 
