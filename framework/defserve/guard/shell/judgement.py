@@ -5,9 +5,9 @@ An allowed command comes back as `argv`, to be run with `shell=False`. Nothing i
 Without `allowed`, only programs from the tables run, with the options and operands that the tables name. A list of bad
 programs or options would never be complete, and a refusal that names the setting costs less than an attack that nobody
 foresaw. What a form does follows from the tables as well: `readonly` refuses what writes, uses the network or runs
-other programs. `sandbox` allows writing in the working directory and the network of git and package managers. It
-refuses what deletes, other programs of the network, and what runs the project's own code. Package managers are allowed in `sandbox`, and they run what they install. Only the operating system can draw
-a boundary that holds.
+other programs. `sandbox` allows writing in the working directory, git and package managers with their network. It
+refuses what deletes, other programs of the network, and what runs the project's own code.
+Package managers run what they install. Only the operating system can draw a boundary that holds.
 
 With `allowed`, only what the author listed is run, and listed programs that are known keep to their forms:
 
@@ -42,11 +42,13 @@ REFUSED_EFFECTS: Mapping[ShellMode, frozenset[str]] = {
     "readonly": EFFECTS,
 }
 _PLAIN_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+-]*")
-_TIME = r"\d{1,4}(?:\.\d+)?[sm]?"
-_LIMITS: Mapping[str, tuple[tuple[str, ...], ...]] = {
-    "timeout": (("-k", _TIME, _TIME), ("--preserve-status", _TIME), (_TIME,)),
-    "nice": (("-n", r"\d{1,2}"), (r"-n\d{1,2}",), ()),
-    "time": (("-p",), ()),
+_TIME = re.compile(r"\d{1,4}(?:\.\d{1,3})?[sm]?")
+_NICENESS = re.compile(r"\d{1,2}")
+# Programs that give another one less time or a lower priority: options without and with a value, and what comes first.
+_LIMITS: Mapping[str, tuple[frozenset[str], Mapping[str, re.Pattern[str]], re.Pattern[str] | None]] = {
+    "timeout": (frozenset({"--preserve-status"}), {"-k": _TIME}, _TIME),
+    "nice": (frozenset(), {"-n": _NICENESS}, None),
+    "time": (frozenset({"-p"}), {}, None),
 }
 _FORM = "one program and its arguments; no pipes, redirects, variables, globs or line breaks; text in single quotes"
 
@@ -101,11 +103,14 @@ def _checked(argv: Sequence[str], places: Places) -> Iterator[Violation] | None:
 
 def _limited(argv: Sequence[str]) -> Sequence[str]:
     """The command that gets less time or a lower priority (`timeout 5 ls`), or nothing: it is judged as if alone."""
-    for form in _LIMITS.get(argv[0], ()):
-        size = len(form)
-        if len(argv) > size and all(re.fullmatch(one, word) for one, word in zip(form, argv[1:], strict=False)):
-            return argv[size + 1 :] if len(argv) > size + 1 and argv[size + 1][:1] != "-" else ()
-    return ()
+    if argv[0] not in _LIMITS:
+        return ()
+    (flags, valued, first), rest = _LIMITS[argv[0]], list(argv[1:])
+    while rest and (rest[0] in flags or (rest[0] in valued and len(rest) > 1 and valued[rest[0]].fullmatch(rest[1]))):
+        del rest[: 1 + (rest[0] in valued)]
+    if first is not None and not (rest and first.fullmatch(rest.pop(0))):
+        return ()
+    return rest if rest and rest[0][:1] != "-" else ()
 
 
 def _arguments(argv: Sequence[str], entry: str | Table, places: Places) -> Iterator[Violation]:

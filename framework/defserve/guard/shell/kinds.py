@@ -10,7 +10,7 @@ from typing import TypeAlias
 from urllib.parse import unquote
 
 from defserve.guard.network import urls
-from defserve.guard.shell.languages import awk, jq, sed, sql
+from defserve.guard.shell.languages import awk, bounds, jq, sed, sql
 from defserve.guard.shell.places import Places
 from defserve.guard.verdict import Violation
 
@@ -53,6 +53,11 @@ def _where(words: str, check: Callable[[Places, str], Violation | None], effect:
         return check(places, word)
 
     return Kind(words, checked, effect)
+
+
+def _is_wide(word: str) -> bool:
+    """`%1000000000d`, or `1000000000/1 "x"` of hexdump, which repeats it so often."""
+    return bounds.is_wide(word) or re.search(r"\d{4}/", word) is not None
 
 
 def _here(places: Places, word: str) -> Violation | None:
@@ -204,7 +209,9 @@ KINDS: Mapping[str, Kind] = {
         r"[-+]?(?:\d{1,4}(?:\.\d{1,3})?|\.\d{1,3})", "a number below 10000, up to 3 digits after the point", dashed=True
     ),
     "small-step": _spelt(
-        r"[-+]?(?!0*\.?0*\Z)(?:\d{1,4}(?:\.\d{1,3})?|\.\d{1,3})", "a step, up to 3 digits after the point", dashed=True
+        r"[-+]?(?=[0.]*+[1-9])(?:\d{1,4}(?:\.\d{1,3})?|\.\d{1,3})",
+        "a step, up to 3 digits after the point",
+        dashed=True,
     ),
     "count": _spelt(r"\d{1,7}", "a number of at most 7 digits"),
     "range": _spelt(r"\d{1,7}-\d{1,7}", "a range such as 1-100, of at most 7 digits"),
@@ -217,9 +224,7 @@ KINDS: Mapping[str, Kind] = {
     "pause": _spelt(r"(?:\d{1,3}(?:\.\d*)?|\.\d+)s?|[1-9]m|10m", "a pause of at most ten minutes"),
     "factored": _spelt(r"\d{1,18}", "a number of at most 18 digits"),
     # A width of a thousand million is as much output.
-    "printed": _spelt(
-        r"(?!.*%[-+ #0\']*(?:\*|\d{4})|.*%[^a-zA-Z]*\.(?:\*|\d{4})|\d{4,}/).*", "a format without large widths"
-    ),
+    "printed": Kind("a format without large widths", lambda word, places: _is_wide(word)),
     "number": _spelt(r"[-+]?(?:\d+(?:\.\d*)?|\.\d+)[A-Za-z]{0,3}%?", "a number", dashed=True),
     "numbers": _spelt(r"[-+\d.,:~/nNK]+", "a list of numbers", dashed=True),
     "key": _spelt(r"[\d.,bdfgiMhnRrVz]+", "a sort key"),

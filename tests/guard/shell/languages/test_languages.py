@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from types import ModuleType
+
 from hypothesis import given
 from hypothesis import strategies as st
 
-from defserve.guard.shell.languages import awk, jq, sed
+from defserve.guard.shell.languages import awk, jq, sed, sql
 from tests.effort import cpu_within
 from tests.rows import for_each_row
 
@@ -123,3 +125,86 @@ def test_a_long_script_is_judged_in_no_time(language: str, piece: str) -> None:
 @for_each_row("count", [22, 1000])
 def test_an_expression_without_an_end_is_refused_in_no_time(count: int) -> None:
     assert cpu_within(1, lambda: awk.problem("/" + "[^x]" * count))
+
+
+ENDLESS = {
+    awk: [
+        "BEGIN{while(1)print}",
+        "BEGIN{for(;;)print}",
+        "BEGIN{for(i=0;1;i++)print}",
+        "BEGIN{while(x==x)x=x x}",
+        "BEGIN{do x++; while(1)}",
+        "BEGIN{for(i=0;i<1e12;i++)print}",
+        "function f(n){return f(n)} BEGIN{f(1)}",
+        'BEGIN{printf "%1000000000d",1}',
+        'BEGIN{printf "%*d",1000000000,1}',
+    ],
+    jq: [
+        "repeat(1)",
+        "[range(1e12)]",
+        "range(0;10;0)",
+        "range(infinite)",
+        "limit(infinite; .[])",
+        "until(false;.)",
+        "while(true;.)",
+        "recurse(.)",
+        "def f: f; f",
+        "def f: [., f]; f",
+        '"x" * 1000000000',
+    ],
+    sed: [":a;ba", ":a;s/^/x/;ba", ":x bx"],
+    sql: [
+        "with recursive c(x) as (select 1 union all select x+1 from c) select x from c",
+        "with c(x) as (values(1) union all select x+1 from c) select x from c",
+        "select printf('%1000000000d', 1)",
+        "select * from generate_series(1, 9)",
+    ],
+}
+ENDING = {
+    awk: ["{for(i=1;i<=NF;i++) s+=$i}", "{while(i<3) i++}", "$1 > 1700000000", 'BEGIN{printf "%-20s\\n", "x"}'],
+    jq: ["[range(10)]", "[range(0;.n;2)]", "recurse(.children[]?)", "[until(.>9;.*2)]", ".t > 1700000000000"],
+    sed: [":a;N;$!ba;s/\\n/ /g", ":a;s/xy/z/;ta", "/x/b end;s/a/b/;:end"],
+    sql: ["select * from t", "with c as (select 1) select * from c", ".tables", "pragma table_info(t)"],
+}
+
+
+@for_each_row(("language", "script"), [(language, one) for language, all_of in ENDLESS.items() for one in all_of])
+def test_what_plainly_never_ends_is_refused(language: ModuleType, script: str) -> None:
+    assert language.problem(script)
+
+
+@for_each_row(("language", "script"), [(language, one) for language, all_of in ENDING.items() for one in all_of])
+def test_what_ends_passes(language: ModuleType, script: str) -> None:
+    assert language.problem(script) is None
+
+
+@for_each_row(
+    "text",
+    [
+        *(f"select {name}('x')" for name in ("load_extension", "readfile", "writefile", "edit", "zeroblob")),
+        *('select "readfile"(1)', "select [readfile](1)", "select ReadFile(1)", "select readfile/**/(1)"),
+        *("attach 'x' as y", "select 1; attach 'x' as y", "vacuum into 'x'", "drop table t", "delete from t"),
+        *("create virtual table t using csv(filename='x')", "pragma writable_schema=1", "select * from fsdir('.')"),
+        *(
+            ".shell id",
+            ".system id",
+            ".read x",
+            ".output x",
+            ".once x",
+            ".import a b",
+            ".open x",
+            ".save x",
+            " .shell id",
+        ),
+        *(".dump |id", ".schema\t|id", "", ";", "select 'x", ".backup x", ".log x", ".load x", ".archive -x", ".excel"),
+    ],
+)
+def test_sql_that_reaches_further_than_its_data_base_is_refused(text: str) -> None:
+    assert sql.problem(text)
+    assert sql.asking_problem(text)
+
+
+@for_each_row("text", ["insert into t values (1)", "update t set a=1", "delete from t where a=1", "create table t(a)"])
+def test_sql_that_changes_does_not_ask(text: str) -> None:
+    assert sql.problem(text) is None
+    assert sql.asking_problem(text)

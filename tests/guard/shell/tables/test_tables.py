@@ -23,9 +23,14 @@ def grammars(entry: str | Table, title: str) -> Iterator[tuple[str, Grammar]]:
 
 
 EVERY = [
-    found for table in (PROGRAMS, ON_REQUEST, TAR) for name, entry in table.items() for found in grammars(entry, name)
+    *(
+        found
+        for table in (PROGRAMS, ON_REQUEST, TAR)
+        for name, entry in table.items()
+        for found in grammars(entry, name)
+    ),
+    *((" ".join(words), grammar(rules)) for words, rules in CHECKS.items()),
 ]
-EVERY += [(" ".join(words), grammar(rules)) for words, rules in CHECKS.items()]
 
 
 @for_each_row(("title", "rules"), EVERY, ids=[title for title, _ in EVERY])

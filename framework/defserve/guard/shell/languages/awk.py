@@ -11,6 +11,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
+from defserve.guard.shell.languages import bounds
+
 _WORD = re.compile(
     r"""
     \s+
@@ -42,22 +44,30 @@ _PAIRS = {")": "(", "]": "[", "}": "{"}
 _UNCLEAR = frozenset("++ -- length $ in delete next nextfile exit break continue return function condition)".split())
 
 
-# What plainly never ends, or prints without a bound. Other loops are bounded by the time that a command is given.
-_ENDLESS = re.compile(
-    r"\bwhile\s*\(\s*(?:[1-9]\d*|\"[^\"]*\"|!\s*0|(\w+)\s*==\s*\1)\s*\)|\bfor\s*\([^;()]*;\s*(?:[1-9]\d*\s*)?;[^()]*\)"
-    r"|\bfunction\s+(\w+)\s*\([^)]*\)\s*\{[^{}]*\b\2\s*\([^{}]*\}|\b(?:for|while)\s*\([^{}]*?(?:\d{9}|\d[eE]\+?(?:[7-9]|\d\d))"
-)
-_TEXT = re.compile(r'"(?:[^"\\]|\\.)*"')
-_LARGE = re.compile(r"%[-+ #0']*(?:\*|\d{4})|%[^a-zA-Z]*\.(?:\*|\d{4})")
+_TEXT = re.compile(r'"(?:[^"\\]|\\.)*+"')
+
+
+def _is_endless(script: str) -> bool:
+    """Whether a loop has no condition, counts very far, or a function calls itself."""
+    for name, head in bounds.calls(script, "for", "while"):
+        parts = head.split(";")
+        condition = parts[1] if len(parts) == 3 else head
+        if bounds.is_large(head) or bounds.is_true(condition) or (len(parts) == 3 and not condition.strip()):
+            return name in ("for", "while")
+    for found in re.finditer(r"\bfunction\s{1,9}(\w++)[^{]{0,200}\{", script):
+        body = bounds.inside(script, found.end(), "{", "}")
+        if any(True for _ in bounds.calls(body, found[1])):
+            return True
+    return False
 
 
 def problem(script: str) -> str | None:
     """Why this program is not known to be harmless, or None."""
     if not script.strip():
         return "it is empty"
-    if _ENDLESS.search(_TEXT.sub('""', script)):
+    if _is_endless(_TEXT.sub('""', script)):
         return "a loop without an end"
-    if any(_LARGE.search(text) for text in _TEXT.findall(script)):
+    if any(bounds.is_wide(text) for text in _TEXT.findall(script)):
         return "a format with a large width"
     return next(_problems(script), None)
 

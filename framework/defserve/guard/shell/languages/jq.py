@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 
+from defserve.guard.shell.languages import bounds
+
 _FUNCTIONS = frozenset(
     """
     abs acos acosh add all any arrays ascii ascii_downcase ascii_upcase asin asinh atan atan2 atanh booleans bsearch
@@ -18,13 +20,6 @@ _FUNCTIONS = frozenset(
     toboolean todate todateiso8601 tojson tonumber tostream tostring transpose trim trimstr trunc truncate_stream type
     unique unique_by until utf8bytelength values walk while with_entries
     """.split()
-)
-# What plainly never ends, or grows without a bound. `range` counts to a number that is written, or to a length.
-_ENDLESS = re.compile(
-    r"\brange\s*\([^()]*(?:\d{8}|\d[eE]\+?(?:[7-9]|\d\d))|\brange\s*\([^;()]*;[^;()]*;\s*-?0*\.?0*\s*\)|\buntil\s*\(\s*(?:false|null)"
-    r"|\bwhile\s*\(\s*true|\brecurse\s*\(\s*(?:\.|[^.()]*)\s*\)|\*\s*(?:\d{6}|\d+[eE])|(?:\d{6}|\d[eE]\+?\d+)\s*\*"
-    r"|\b(?:range|limit|until|while|splits)\b.*\binfinite\b|\binfinite\b.*\b(?:range|limit|until|while)\b"
-    r"|\bwalk\s*\(\s*\[\s*\.\s*\]"
 )
 # These show the environment, name files, load modules or stop jq. A definition may not hide them: it ends somewhere.
 _RESERVED = frozenset(
@@ -55,7 +50,7 @@ _FORMATS = frozenset("@text @json @html @uri @urid @csv @tsv @sh @base64 @base64
 
 def problem(script: str) -> str | None:
     """Why this filter is not known to be harmless, or None."""
-    if _ENDLESS.search(re.sub(r'"(?:[^"\\]|\\[^(])*"', '""', script)):
+    if _is_endless(_TEXT.sub('""', script)):
         return "what may never end"
     at, before, opened, defined = 0, "", list[str](), set[str]()
     within: list[tuple[str, int]] = []
@@ -99,6 +94,27 @@ def problem(script: str) -> str | None:
             return "a text that does not end"
         before = token
     return "a bracket that is not closed" if opened else None
+
+
+_TEXT = re.compile(r'"(?:[^"\\]|\\[^(])*+"')
+_REPEATED = re.compile(r"\*\s{0,9}(?:\d{6}|\d{1,6}[eE])|(?:\d{6}|\d[eE]\+?\d)\s{0,9}\*")
+
+
+def _is_endless(script: str) -> bool:
+    """Whether it counts very far, has a condition that never changes, or repeats a text very often."""
+    for name, head in bounds.calls(script, "range", "limit", "until", "while", "recurse", "first", "nth"):
+        first, _, rest = head.partition(";")
+        step = rest.rpartition(";")[2] if ";" in rest else "1"
+        if name in ("range", "limit") and (bounds.is_large(head) or not step.strip(" 0.-")):
+            return True
+        if "infinite" in script and name != "recurse":
+            return True
+        if (name, first.strip()) in (("until", "false"), ("until", "null"), ("while", "true"), ("while", "1")):
+            return True
+        # What makes no smaller value never comes to an end.
+        if name == "recurse" and ";" not in head and not re.search(r"\.\w|\[|\.\.|select|empty|if", head):
+            return True
+    return _REPEATED.search(script) is not None
 
 
 def _word_problem(found: re.Match[str]) -> str | None:

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import re
 
+from defserve.guard.shell.languages import bounds
+
 _TOKEN = re.compile(
     r"""
     \s+
@@ -45,7 +47,6 @@ _PRAGMAS = frozenset(
     application_id schema_version encoding page_count page_size freelist_count journal_mode foreign_keys
     """.split()
 )
-_LARGE = re.compile(r"%[-+ #0,!]*(?:\*|\d{4})|\.\d{4,}")
 
 
 def problem(text: str) -> str | None:
@@ -90,7 +91,7 @@ def _read(text: str) -> tuple[list[str], str | None]:
         if not found:
             return [], f"'{text[at]}' at position {at}"
         at = found.end()
-        if found["text"] and _LARGE.search(found["text"]):
+        if found["text"] and bounds.is_wide(found["text"]):
             return [], "a format with a large width"
         if found["quoted"]:
             words.append(found["quoted"][1:-1].lower())
