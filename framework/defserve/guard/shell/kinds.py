@@ -270,6 +270,7 @@ KINDS: Mapping[str, Kind] = {
     "sed": _language("sed script", sed.problem),
     "awk": _language("awk program", awk.problem),
     "jq": _language("jq filter", jq.problem),
+    "yq": _language("yq expression", jq.yq_problem),
     "sql": _language("SQL", sql.problem),
     "sql-asking": _language("SQL", sql.asking_problem),
     # Not `@list`, which names further files.

@@ -78,7 +78,8 @@ ASKING = """
 npm fund x|npm view x|npm outdated|npm audit|npm ping|npm search x|npm whoami|pip index versions x|pip list -o
 pip list --outdated|pip list --uptodate|cargo search x|npm docs x|npm home x|npm repo x|npm bugs x|npm doctor
 npm stars|npm owner ls x|npm dist-tag ls x|npm access list|npm profile get|npm token list|npm org ls x|npm team ls x
-gem search x|gem info x|brew info x|apk search x|dnf info x|git ls-remote origin|git fetch|uv pip list --outdated|gh pr list|gh browse
+gem search x|gem info x|brew info x|apk search x|dnf info x|git ls-remote origin|git fetch|uv pip list --outdated
+gh pr list|gh browse
 """.replace("\n", "|").strip("|")
 
 
@@ -99,9 +100,8 @@ def test_what_reads_the_installed_packages_passes(command: str) -> None:
     "command",
     """pip install -r requirements.txt|pip install requests|pip install ruamel.yaml==0.18|npm install lodash|npm ci
 npm install @types/node@20|npm init -y|cargo install ripgrep|cargo new x|gem install --remote rails|apt install jq
-uv pip install --system requests|uv pip list --system|brew install user/tap/formula|apk add git""".replace(
-        "\n", "|"
-    ).split("|"),
+uv pip install --system requests|uv pip list --system
+brew install user/tap/formula|apk add git""".replace("\n", "|").split("|"),
 )
 def test_installing_by_name_passes_in_the_sandbox(command: str) -> None:
     assert judge(command, mode="sandbox").allowed

@@ -75,7 +75,9 @@ PACKAGES: Table = with_groups(
             "audit": "!n +npm_look --audit-level:name | / !w =fix",
             # With a name, it runs a program of that name.
             "init": "!w -y,--yes@1 -f --force | nothing+ |",
-            "install i ci add update up prune dedupe uninstall un remove rm r": "+npm_install | npm-package* / !x npm-local*",
+            "install i ci add update up prune dedupe uninstall un remove rm r": """
+                +npm_install | npm-package* / !x npm-local*
+            """,
             "pack": "!w --dry-run --json |",
         },
         "pnpm": {
