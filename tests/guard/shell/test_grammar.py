@@ -180,7 +180,7 @@ def test_every_program_tells_its_version_and_usage(name: str) -> None:
         ("git worktree add wt", False),
         ("git submodule update --init", False),
         ("pip uninstall -y x", False),
-        ("uv pip install x", False),
+        ("uv pip install --system x", False),
     ],
 )
 def test_everyday_forms_pass(command: str, readonly: bool) -> None:

@@ -55,6 +55,12 @@ _OTHERS: Mapping[str, str] = {
     "npm_config_ignore_scripts": "true",
     "npm_config_git": "git",
     "npm_config_node_options": "",
+    "npm_config_script_shell": "sh",
+    "npm_config_browser": "false",
+    "npm_config_editor": "true",
+    "npm_config_viewer": "cat",
+    # The script that asks for the fields of a new package.json.
+    "npm_config_init_module": os.devnull,
     "npm_config_logs_max": "0",
     "npm_config_update_notifier": "false",
     # A project may name the tool chain, and wrappers for its compiler.

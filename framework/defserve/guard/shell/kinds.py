@@ -189,8 +189,14 @@ _SOCKET = (
     r"|syn-sent|syn-recv|fin-wait-[12]|time-wait|closed|close-wait|last-ack)"
 )
 _LOCAL = r"(?!.*(?:^|/)\.\.(?:/|$))\.(?:/[\w.-]+)*/?(?:\[[\w,.-]+\])?"
-_PIP = r"[A-Za-z0-9][\w.-]*(?:\[[\w,.-]+\])?(?:[<>=!~][\w.*,<>=!~ +-]*)?"
-_NAMED = r"(?!.*(?:^|/)\.\.(?:/|$))(?:[@\w][\w.+-]*/)*[A-Za-z0-9][\w.+-]*(?:[=@:][\w.^~<>=*+-]*)?"
+# A file of the project: its code runs when it is installed, or looked at.
+_ARCHIVE = (
+    r"(?![^\[]*\.(?i:zip|whl|egg|t?gz|tar|tar\.\w+|t?bz2?|tbz2|t?xz|tlz|t?lz|lzma|t?zst|gem|deb|rpm|apk|crate|rb|json)"
+    r"(?:\[.*)?\Z)"
+)
+_PIP = rf"{_ARCHIVE}[A-Za-z0-9][\w.-]*(?:\[[\w,.-]+\])?(?:[<>=!~][\w.*,<>=!~ +-]*)?"
+_NPM = rf"{_ARCHIVE}(?:@[\w.-]+/)?[A-Za-z0-9][\w.-]*(?:@(?!\.)[\w.^~<>=*+-]*)?"
+_NAMED = rf"{_ARCHIVE}(?!.*(?:^|/)\.\.(?:/|$))(?:[@\w][\w.+-]*/)*[A-Za-z0-9][\w.+-]*(?:[=@:][\w.^~<>=*+-]*)?"
 
 KINDS: Mapping[str, Kind] = {
     "text": Kind("a text", lambda word, places: None),
@@ -255,14 +261,16 @@ KINDS: Mapping[str, Kind] = {
     "header": _spelt(r"[\w-]+[:;].*", "a header such as 'Accept: text/html'"),
     "owner": _spelt(r"[\w.-]*(?::[\w.-]*)?", "an owner"),
     # Of a path, the code is the project's own.
-    "pip-package": _spelt(rf"{_PIP}", "a package"),
+    "pip-package": _spelt(_PIP, "a package by its name: no path and no archive"),
     "pip-local": _spelt(rf"{_LOCAL}|{_PIP}", "a package"),
-    "npm-package": _spelt(rf"{_LOCAL}|(?:@[\w.-]+/)?[A-Za-z0-9][\w.-]*(?:@[\w.^~<>=*+-]*)?", "a package"),
-    "package": _spelt(_NAMED, "a package"),
+    "npm-package": _spelt(_NPM, "a package by its name: no path and no archive"),
+    "npm-local": _spelt(rf"{_LOCAL}|{_NPM}", "a package"),
+    "package": _spelt(_NAMED, "a package by its name: no path and no archive"),
     "package-local": _spelt(rf"{_LOCAL}|{_NAMED}", "a package"),
     "sed": _language("sed script", sed.problem),
     "awk": _language("awk program", awk.problem),
     "jq": _language("jq filter", jq.problem),
+    "yq": _language("yq expression", jq.yq_problem),
     "sql": _language("SQL", sql.problem),
     "sql-asking": _language("SQL", sql.asking_problem),
     # Not `@list`, which names further files.

@@ -11,7 +11,7 @@ from defserve.guard.shell.languages import awk, jq, sed, sql
 from tests.effort import cpu_within
 from tests.rows import for_each_row
 
-PROBLEMS = {"sed": sed.problem, "awk": awk.problem, "jq": jq.problem}
+PROBLEMS = {"sed": sed.problem, "awk": awk.problem, "jq": jq.problem, "yq": jq.yq_problem}
 
 
 @for_each_row(
@@ -48,6 +48,36 @@ PROBLEMS = {"sed": sed.problem, "awk": awk.problem, "jq": jq.problem}
         ("awk", "{print a /=/ > 1}"),
         ("awk", "{(]}"),
         ("awk", "{print (1"),
+        *(
+            (language, form.format(name))
+            for language in ("jq", "yq")
+            for name in ("load", "load_str", "strload", "env", "strenv", "envsubst", "system", "eval", "halt_error")
+            for form in (
+                '{{{}("x") : 1}}',
+                '{{{} ("x") : 1}}',
+                "{{a: 1, {}(HOME): 1}}",
+                '{{a, {}\n("x")}}',
+                '{{{} "x" : 1}}',
+                "{{{} | 1}}",
+                "{{{}.x: 1}}",
+                "{{{}; 1}}",
+            )
+        ),
+        *(
+            ("yq", form)
+            for form in (
+                "{env: 1}",
+                "{a, system}",
+                "{a: 1, load_str: 2}",
+                "{eval, a}",
+                "inputs",
+                "def load: 1; load",
+                "$ENV",
+            )
+        ),
+        # Where the text ends depends on the version.
+        ("yq", r'"a\\" , "load(' + "1" + r')"'),
+        ("yq", r'"a\" load(\"/etc/shadow\")"'),
         ("jq", "env"),
         ("jq", "$ ENV"),
         ("jq", '"a\\("b\\(env)")"'),
@@ -99,6 +129,9 @@ def test_what_could_do_more_than_compute_is_refused(language: str, script: str) 
         ("jq", "def f: . + 1; f"),
         ("jq", "def f(g; $x): def h: 3; g + $x + h; f(.a; 1)"),
         ("jq", "{def: 1}"),
+        ("yq", '.services | keys | .[] | select(test("^web"))'),
+        ("yq", '{name: .a, "env": .env, b} | with_entries(.value |= tostring)'),
+        ("yq", '.a = "x" | .b += 1 | del(.c)'),
         ("jq", '.env, {env}, {"env": .env}, {env: 1}'),
         ("jq", '"\\(.a) \\("x\\(.b)")"'),
         ("jq", "{if: 1, end, a: if .b then 1, 2 elif .c then {env} else 3 end, env}"),

@@ -21,6 +21,20 @@ _FUNCTIONS = frozenset(
     unique unique_by until utf8bytelength values walk while with_entries
     """.split()
 )
+# Two programs have the name yq: one hands its filter to jq, the other has a language of its own, with `load`, `system`
+# and `eval`. These names are harmless in both.
+_YQ_FUNCTIONS = frozenset(
+    """
+    add all any ascii_downcase ascii_upcase capture ceil contains debug del delpaths downcase empty endswith error
+    first flatten floor from_entries fromjson getpath group_by has in index inside join keys key kind last length line
+    ltrimstr map map_values match max max_by min min_by not now nth numbers objects parent path paths pick range
+    recurse reverse round rtrimstr scalars scan select setpath sort sort_by sort_keys split splits sqrt startswith
+    strings style sub tag test to_entries to_json to_number to_string to_yaml todate tojson tonumber tostring trim type
+    unique unique_by upcase utf8bytelength values with_entries
+    """.split()
+)
+# What a key of an object may not be spelt like in yq, which reads some names as calls wherever they stand.
+_YQ_CALLS = re.compile(r"load|env|eval|system|exec|file|input", re.IGNORECASE)
 # These show the environment, name files, load modules or stop jq. A definition may not hide them: it ends somewhere.
 _RESERVED = frozenset(
     "env input_filename halt halt_error modulemeta import include get_search_list get_prog_origin get_jq_origin"
@@ -45,11 +59,28 @@ _TOKEN = re.compile(
 )
 # `def name:`, `def name(f; $x):`.
 _DEFINITION = re.compile(rf"\s+{_NAME}\s*(?:\(\s*\$?{_NAME}\s*(?:;\s*\$?{_NAME}\s*)*\)\s*)?:", re.ASCII)
+_KEY_END = re.compile(r"\s*(?:[:,}]|\Z)", re.ASCII)
+_KEY = re.compile(rf"[{{,]\s*({_NAME})(?=\s*[:,}}])", re.ASCII)
 _FORMATS = frozenset("@text @json @html @uri @urid @csv @tsv @sh @base64 @base64d @base32 @base32d".split())
 
 
 def problem(script: str) -> str | None:
-    """Why this filter is not known to be harmless, or None."""
+    """Why this filter of jq is not known to be harmless, or None."""
+    return _problem(script, _FUNCTIONS)
+
+
+def yq_problem(script: str) -> str | None:
+    """Why this expression is not known to be harmless, whichever yq reads it, or None."""
+    if re.search(r'\\"', script):
+        return "a backslash before a quote, which ends the text for some versions of yq only"
+    if found := next((name for name in _KEY.findall(_TEXT.sub('""', script)) if _YQ_CALLS.search(name)), None):
+        return f"'{found}' as a key; write it as a text: \"{found}\""
+    if re.search(r"\bdef\b", script):
+        return "a definition"
+    return _problem(script, _YQ_FUNCTIONS)
+
+
+def _problem(script: str, functions: frozenset[str]) -> str | None:
     if _is_endless(_TEXT.sub('""', script)):
         return "what may never end"
     at, before, opened, defined = 0, "", list[str](), set[str]()
@@ -61,7 +92,8 @@ def problem(script: str) -> str | None:
         token, at = found[0], found.end()
         if not token.strip():
             continue
-        key = found["name"] and opened[-1:] == ["{"] and before in ("{", ",")
+        # With a bracket behind it, it is a call.
+        key = found["name"] and opened[-1:] == ["{"] and before in ("{", ",") and _KEY_END.match(script, at)
         if found["quote"]:
             at, inside = _text(script, at)
             opened += ["\\("] if inside else []
@@ -84,7 +116,7 @@ def problem(script: str) -> str | None:
             defined.update(names)
             within.append((names[0], len(opened)))
             at = head.end()
-        elif not key and token not in defined and (why := _word_problem(found)):
+        elif not key and token not in defined and (why := _word_problem(found, functions)):
             return why
         elif not key and token in {name for name, _ in within}:
             return f"'{token}' calls itself"
@@ -117,8 +149,8 @@ def _is_endless(script: str) -> bool:
     return _REPEATED.search(script) is not None
 
 
-def _word_problem(found: re.Match[str]) -> str | None:
-    if found["name"] and found[0] not in _FUNCTIONS and found[0] not in _KEYWORDS:
+def _word_problem(found: re.Match[str], functions: frozenset[str]) -> str | None:
+    if found["name"] and found[0] not in functions and found[0] not in _KEYWORDS:
         return f"'{found[0]}' is not among the functions known to be harmless"
     if found["variable"] and re.fullmatch(r"\$\s*(?:ENV|__prog\w*)", found[0]):
         return f"'{found[0]}'"

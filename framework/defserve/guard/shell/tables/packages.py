@@ -1,8 +1,9 @@
 """Package managers. They run what they install, and most read settings of the project, which may name programs.
 
 So nearly all of it is for `sandbox` only. In `readonly` remain the lists that run nothing and ask nobody. What runs the
-project's own code (`!x`) needs an author's list: yarn, pnpm and poetry load plug-ins of the project, uv and pip build
-it. npm runs no scripts in the `environment` of a judged command.
+project's own code (`!x`) needs an author's list: yarn, pnpm and poetry load plug-ins of the project, uv asks its
+interpreter, cargo takes variables from its settings, and an archive or a path is built. `pip install -r` installs what
+the file names, also paths. npm runs no scripts in the `environment` of a judged command.
 """
 
 from __future__ import annotations
@@ -64,7 +65,9 @@ PACKAGES: Table = with_groups(
         },
         "npm": {
             "": "-vh --version --help",
-            "ls list ll la fund": "+npm_look | name*",
+            "ls list ll la": "+npm_look | name*",
+            # With a name, it asks the registry and opens a browser.
+            "fund": "+npm_look | / !x name+",
             "view info show v outdated why explain search whoami ping": "!n +npm_look | npm-package? name*",
             "root prefix bin version": "-g --global --json |",
             "config": {"": "", "get": "| setting / name"},
@@ -72,18 +75,20 @@ PACKAGES: Table = with_groups(
             "audit": "!n +npm_look --audit-level:name | / !w =fix",
             # With a name, it runs a program of that name.
             "init": "!w -y,--yes@1 -f --force | nothing+ |",
-            "install i ci add update up prune dedupe uninstall un remove rm r": "+npm_install | npm-package*",
+            "install i ci add update up prune dedupe uninstall un remove rm r": """
+                +npm_install | npm-package* / !x npm-local*
+            """,
             "pack": "!w --dry-run --json |",
         },
         "pnpm": {
             "": "!x -v --version",
             "ls list why outdated": "!x +npm_look -r --recursive | name*",
-            "install i add update": "!x +npm_install | npm-package*",
+            "install i add update": "!x +npm_install | npm-local*",
         },
         "yarn": {
             "": "!x -v --version",
             "list info why outdated": "!x +npm_look --pattern:name | name*",
-            "install add upgrade": "!x +npm_install | npm-package*",
+            "install add upgrade": "!x +npm_install | npm-local*",
         },
         "apt apt-get apt-cache": {
             "": "-v --version",
@@ -105,33 +110,42 @@ PACKAGES: Table = with_groups(
         "cargo": {
             "": "-Vh --version --help --list",
             "version help": "|",
-            "tree search metadata": "!n +project --format-version:number --no-deps | name*",
+            # The settings of a project set variables for the compiler (LD_PRELOAD), and name programs for a registry.
+            "tree search metadata": "!x !n +project --format-version:number --no-deps | name*",
             "new init": "!w -q --lib --bin --name:name --edition:number --vcs:none|git | touched?",
-            "add install fetch update remove rm uninstall": "!w !n +project | package* / !x package-local*",
+            "add fetch update remove rm": "!x !w !n +project | package-local*",
+            # These read the settings of the account only.
+            "install uninstall": "!w !n +project | package* / !x package-local*",
         },
         "uv": {
             "": "-Vhqv --version --help --quiet --verbose --offline --no-progress",
             "version": "--short --output-format:text|json |",
+            # Most ask the interpreter that the project names (`.venv`, `.python-version`) what it is, and so run it.
+            # `--system` does not.
             "tree": "!x !n +project |",
-            # They build the project, unless they only change its manifest.
-            "add remove": "!w !n +project --frozen@1 | !x pip-local* | pip-package*",
+            "add remove": "!x !w !n +project --frozen | pip-local*",
             "sync lock": "!x !w !n +project | pip-local*",
-            "init": "!w --name:name --lib --app --package --bare --no-readme --python,-p:name | touched?",
-            "venv": "!w !n -qp:name --python:name --seed --quiet --system-site-packages | write?",
-            # They keep a cache.
+            "init": "!x !w --name:name --lib --app --package --bare --no-readme --python,-p:name | touched?",
+            "venv": "!x !w !n -qp:name --python:name --seed --quiet --system-site-packages | write?",
             "pip": {
                 "": "",
-                "list freeze check tree": "!w -q --quiet --format:columns|freeze|json --outdated!n --strict |",
-                "show": "!w -fq --files --quiet | name+",
+                # They keep a cache.
+                "list freeze check tree": """
+                    !w -q --quiet --format:columns|freeze|json --outdated!n --strict --system@1 | !x |
+                """,
+                "show": "!w -fq --files --quiet --system@1 | !x name+ | name+",
                 "install": """
                     !w !n -Uqv -r,--requirement,-c,--constraint:local -e,--editable:pip-local!x --upgrade --no-deps
-                    --pre --prerelease:name --system --reinstall --dry-run --quiet --verbose --require-hashes
+                    --pre --prerelease:name --system@1 --reinstall --dry-run --quiet --verbose --require-hashes
                     --only-binary,--no-binary:names --no-build --no-cache --offline --extra:name --all-extras
-                    --break-system-packages --compile-bytecode --strict --python,-p:name | pip-package* / !x pip-local*
+                    --break-system-packages --compile-bytecode --strict --python,-p:name!x
+                    | !x pip-local* | pip-package* / !x pip-local*
                 """,
-                "uninstall": "!w -q -r,--requirement:local --quiet --system --break-system-packages | name*",
+                "uninstall": """
+                    !w -q -r,--requirement:local --quiet --system@1 --break-system-packages | !x name* | name*
+                """,
             },
-            "python": {"": "", "list": "!w --only-installed --all-versions --offline |", "find": "!w | name?"},
+            "python": {"": "", "list": "!w --only-installed --all-versions --offline |", "find": "!x !w | name?"},
         },
         "poetry": {
             "": "!x -V --version",
@@ -142,7 +156,8 @@ PACKAGES: Table = with_groups(
             "": "-v --version",
             "list": "-al --local --all --no-versions --details -d | name*",
             "search info": "!n +project | name*",
-            "install fetch update": "!w !n +project | package* / !x package-local*",
+            # Without --remote, it prefers a file of the directory that has the package's name.
+            "install fetch update": "!w !n +project -r,--remote@1 | !x package-local* | package*",
         },
     },
     _GROUPS,

@@ -149,8 +149,8 @@ TEXT: Table = with_groups(
         # Two programs have this name. For one of them, -s writes files.
         "yq": """
             -rPCMNejyYn -o,--output-format:name -p,--input-format:name -i,--inplace,--in-place!o --raw-output
-            --prettyPrint --unwrapScalar --no-colors --colors --exit-status --null-input --yaml-output | jq read* /
-            =e|eval jq read*
+            --prettyPrint --unwrapScalar --no-colors --colors --exit-status --null-input --yaml-output | yq read* /
+            =e|eval yq read*
         """,
         "openssl": {
             "": "",
