@@ -24,7 +24,8 @@ METADATA: Final = "_meta"
 def readable(listed: Json) -> Json:
     """A listed item whose texts, at any depth, can be shown. The same object if they all can.
 
-    None says that it is a tool of ours, whose it is, or to which of our feature sets it belongs. Names and choices stay as they are: see `find_hidden_name`.
+    None says that it is a tool of ours, whose it is, or to which of our feature sets it belongs. Names
+    and choices stay as they are: see `find_hidden_name`.
     """
     meta = listed.get(METADATA)
     if is_object(meta) and not OUR_WORDS.isdisjoint(meta):
