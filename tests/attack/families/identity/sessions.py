@@ -107,7 +107,7 @@ def sockets(trial: Trial, kind: Kind, request: Callable[[Place], bytes]) -> None
         made = list[Wire]()
         try:
             for _ in range(count):
-                wire = Wire(served.place, patience=5)
+                wire = Wire(served.place, patience=30)
                 made.append(wire)
                 wire.send(request(served.place))
             given = 0
