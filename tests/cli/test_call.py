@@ -215,6 +215,44 @@ def test_a_person_is_asked_once_and_sees_the_arguments(defserve: Run, todo: str,
     assert err == f"\nRun clear?\n{asked}  type y or n\n{asked}"
 
 
+@for_each_row("command", ["echo token='x; rm -rf ~'", "ls" + " " * 2_100 + "; rm -rf ~"])
+def test_a_person_reads_what_a_command_does_to_its_end(
+    defserve: Run, folder: Path, person: Callable[..., None], command: str
+):
+    (folder / "shell.py").write_text(
+        "from defserve import Server, dangerous\nserver = Server('shell')\n@server.tool\n"
+        "@dangerous(validator='none')\ndef run(command: str) -> str:\n    return 'ran'\n"
+    )
+    person("n\n")
+    assert "; rm -rf ~" in defserve("call", "shell.py", "run", f"command={command}").err
+
+
+HIDING = """from defserve import Server, dangerous
+server = Server("disks", search="always")
+
+@server.tool
+@dangerous
+def wipe(disk: str = "sda") -> str:
+    return "wiped"
+"""
+
+
+@pytest.mark.parametrize("era", ["stateless", "handshake"])
+def test_a_tool_that_is_not_listed_is_not_run_without_a_yes(defserve: Run, folder: Path, era: str):
+    (folder / "disks.py").write_text(HIDING)
+    code, out, err = defserve("call", "disks.py", "wipe", "disk=sda", "--era", era)
+    assert (code, out) == (1, "") and "wipe is not in the server's list" in err and "--yes" in err
+    assert defserve("call", "disks.py", "wipe", "disk=sda", "--yes", "--era", era) == (0, "wiped\n", "")
+    assert "disks has no tool 'wip'" in defserve("call", "disks.py", "wip", "--era", era).err
+
+
+def test_a_person_is_asked_about_a_tool_that_is_not_listed(defserve: Run, folder: Path, person: Callable[..., None]):
+    (folder / "disks.py").write_text(HIDING)
+    person("n\n")
+    code, out, err = defserve("call", "disks.py", "wipe", "disk=sdb")
+    assert (code, out) == (5, "") and "Run wipe?\n  disk: sdb\n" in err
+
+
 def test_nobody_is_asked_about_a_call_whose_arguments_are_misnamed(
     defserve: Run, todo: str, person: Callable[..., None]
 ):

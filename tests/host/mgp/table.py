@@ -28,7 +28,13 @@ class Table(PretendServer):
     """Streams what it is told to; the call is answered when it is."""
 
     def __init__(self, replies: dict[str, Any] | None = None, extensions: tuple[str, ...] = ("streaming",)) -> None:
-        super().__init__({"tools/list": {"tools": []}, "tools/call": SILENCE, **(replies or {})})
+        super().__init__(
+            {
+                "tools/list": {"tools": [{"name": "t", "inputSchema": {"type": "object"}}]},
+                "tools/call": SILENCE,
+                **(replies or {}),
+            }
+        )
         self.extensions = extensions
         self.replies["initialize"] = self._initialize
 

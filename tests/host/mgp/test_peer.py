@@ -44,7 +44,8 @@ async def test_a_host_with_and_without_mgp_calls_a_server_with_mgp(speaks: str, 
 @pytest.mark.parametrize("speaks", ["plain", "mgp"])
 @pytest.mark.parametrize("version", ERAS)
 async def test_a_host_with_and_without_mgp_calls_a_plain_server(speaks: str, version: str):
-    replies = {"tools/list": {"tools": []}, "tools/call": {"content": [{"type": "text", "text": "3"}]}}
+    listed = [{"name": "add", "inputSchema": {"type": "object"}}]
+    replies = {"tools/list": {"tools": listed}, "tools/call": {"content": [{"type": "text", "text": "3"}]}}
     server = PretendServer({**(STATELESS if version == ERAS[1] else {}), **replies})
     async with Client(server, version=version, mgp=Mgp(audit=[]) if speaks == "mgp" else None) as client:
         assert await client.call("add", a=1) == "3"
