@@ -280,7 +280,7 @@ class ClientConversation:
         if within is not None:
             # While we work on a question of the peer, or sign in, it waits for us.
             pending.expire(
-                within, lambda: self._answering.tasks or self._is_signing_in() or (observer and observer.waits())
+                within, lambda: self._answering.is_working or self._is_signing_in() or (observer and observer.waits())
             )
         message = _message(pending, params)
         try:
@@ -349,7 +349,7 @@ class ClientConversation:
 
         With the `id` of a request, the task is cancelled when the peer cancels that request.
         """
-        self._answering.start(work, id)
+        self._answering.start(work, id, is_own_work=True)
 
     async def notify(self, method: str, params: Params) -> None:
         if self._gone:

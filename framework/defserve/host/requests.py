@@ -6,10 +6,11 @@ import base64
 import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
+from time import monotonic
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
-from defserve.errors import PeerError
+from defserve.errors import PeerError, PeerTimeout
 from defserve.host.fields import Json
 from defserve.wire.codec import encode
 from defserve.wire.jsonvalue import is_array, is_object
@@ -26,9 +27,11 @@ log = logging.getLogger("defserve.host")
 
 
 class ServerRequests(ABC):
-    """Typed methods over `request`."""
+    """Typed methods over `request`. `timeout`: seconds that a request may take; None waits for ever."""
 
     __slots__ = ()
+
+    timeout: float | None
 
     @property
     @abstractmethod
@@ -129,14 +132,19 @@ class ServerRequests(ABC):
         """Every object of a list; `on_page` sees each page.
 
         Raises PeerError for what is no list, or is longer than any list should be.
+        After the first page, for which a person may have had to sign in, all others have the time of one request.
         """
         items: list[Json] = []
         seen: set[str] = set()
         size, params = 0, Json(about)
+        began: float | None = None
         while True:
             page = await self.request(method, params)
             if on_page is not None:
                 on_page(page)
+            began = began or monotonic()
+            if self.timeout is not None and monotonic() - began > self.timeout:
+                raise PeerTimeout(f"the pages of {method} did not end within {self.timeout:g} s")
             found: Any = page.get(member) or []
             if not is_array(found):
                 raise PeerError(f"the answer to {method} has {member!r}, which is not a list")

@@ -6,9 +6,10 @@ import asyncio
 
 import pytest
 
+from defserve.errors import PeerTimeout
 from defserve.host.client import Client
 from defserve.host.exchange.answering import MOST
-from tests.host.pretend import PretendServer
+from tests.host.pretend import SILENCE, PretendServer
 from tests.waiting import until
 
 
@@ -39,3 +40,32 @@ async def test_a_peer_that_asks_without_end_and_reads_no_answer_is_bounded() -> 
         server.say({"id": "again", "method": "ping"})
         await until(lambda: any(sent.get("id") == "again" for sent in server.sent))
         assert server.offered == MOST + 1
+
+
+@pytest.mark.anyio
+async def test_a_peer_that_reads_no_answer_does_not_stop_our_clock() -> None:
+    server = Deaf()
+    server.replies["tools/call"] = SILENCE
+    async with Client(server, version="2025-11-25", timeout=0.2) as client, asyncio.timeout(20):
+        server.say({"id": "q", "method": "ping"})
+        server.say({"id": "r", "method": "no/such"})
+        await until(lambda: server.offered == 2)
+        with pytest.raises(PeerTimeout):
+            await client.call("silent")
+
+
+@pytest.mark.anyio
+async def test_all_pages_of_a_list_have_one_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 1_000.0
+
+    def page(message: object) -> dict[str, object]:
+        nonlocal now
+        now += 0.5
+        return {"tools": [], "nextCursor": f"c{now}"}
+
+    monkeypatch.setattr("defserve.host.requests.monotonic", lambda: now)
+    server = PretendServer({"tools/list": page})
+    async with Client(server, version="2025-11-25", timeout=5) as client, asyncio.timeout(20):
+        with pytest.raises(PeerTimeout, match="tools/list did not end within 5 s"):
+            await client.tools()
+    assert sum(sent.get("method") == "tools/list" for sent in server.sent) < 20

@@ -168,3 +168,16 @@ async def test_closing_twice_is_harmless():
     await link.aclose()
     await link.aclose()
     assert link.returncode == 0
+
+
+async def test_a_relative_program_is_another_target_in_another_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    targets: list[str] = []
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+        monkeypatch.chdir(tmp_path / name)
+        link = await ProcessLink.spawn(sys.executable, ["-c", "input()"])
+        targets.append(link.target)
+        await link.aclose()
+    assert targets[0] != targets[1]

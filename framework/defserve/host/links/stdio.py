@@ -60,9 +60,9 @@ class ProcessLink:
 
     @property
     def target(self) -> str:
-        """What was started, and where."""
+        """What was started, and where: the same relative path is another program in another directory."""
         options = self._child.options
-        return "\0".join((str(options.cwd or ""), options.command, *options.args))
+        return "\0".join((os.path.abspath(options.cwd or "."), options.command, *options.args))
 
     @property
     def pid(self) -> int:

@@ -339,3 +339,12 @@ async def test_a_person_is_sent_to_web_pages_only(version: str, caplog: pytest.L
     async with raw(sender, version, {"elicitation": {"url": {}}}) as peer:
         assert text_of(await peer.call("send")).startswith("internal error (id ")
     assert "ask_url cannot send a person to 'javascript:alert(1)'" in caplog.text
+
+
+class Noted(BaseModel):
+    note: Annotated[str, Field(pattern="[ab]*a[ab]{900}c")]
+
+
+def test_an_answer_that_is_too_long_for_a_pattern_is_refused_unmatched():
+    with pytest.raises(ValueError, match="at most"):
+        Form.of(Noted).parse({"note": "ab" * 50_000})

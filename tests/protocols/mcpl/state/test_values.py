@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import pytest
-from pydantic import BaseModel, field_validator
+from pydantic import BaseModel, Field, field_validator
 
 from defserve import Server, State
 from defserve.host import Mcpl
@@ -90,3 +92,13 @@ async def test_another_order_of_names_is_no_change():
         at = host.mcpl.state("books.edit").checkpoint
         assert await host.call("turn_over") == ["b", "a"]
         assert host.mcpl.state("books.edit").checkpoint == at
+
+
+class Noted(BaseModel):
+    note: Annotated[str, Field(pattern="[ab]*a[ab]{900}c")] | None = None
+
+
+def test_a_text_that_is_too_long_for_a_pattern_is_refused_unmatched():
+    content = CheckpointContent.of({"note": "ab" * 50_000})
+    with pytest.raises(ValueError, match="at most"):
+        StateValues(Noted, "notes").read(content)

@@ -36,6 +36,10 @@ class StateValues(Generic[M]):
 
     def __init__(self, model: type[M], subject: str, big_integers: BigIntegers | None = None) -> None:
         self._adapter, self._big_integers = _adapter(model), big_integers
+        from defserve.binding.arguments.fail_fast import bounded_validator
+
+        # The adapter's own would match a text of any length, and a host may have written it.
+        self._validate_json = bounded_validator(self._adapter).validate_json
         self._fresh = self._checked_fresh(model, subject)
         self._known: WeakKeyDictionary[CheckpointContent, _Known[M]] = WeakKeyDictionary()
 
@@ -56,11 +60,11 @@ class StateValues(Generic[M]):
 
     def read(self, content: CheckpointContent | None) -> M:
         """A new value. Raises ValueError if the content does not fit the model."""
-        return self._adapter.validate_json(self._fresh if content is None else content.encoded)
+        return self._validate_json(self._fresh if content is None else content.encoded)
 
     def of_json(self, data: Any) -> M:
         """A value of what a peer sent. Raises ValueError if it does not fit the model."""
-        return self._adapter.validate_json(to_json(data))
+        return self._validate_json(to_json(data))
 
     def dump(self, value: M) -> bytes:
         text = self._adapter.dump_json(value, by_alias=True, round_trip=True, warnings=False)
@@ -77,7 +81,7 @@ class StateValues(Generic[M]):
     def _checked_fresh(self, model: type[M], subject: str) -> bytes:
         try:
             fresh = self.dump(model())
-            self._adapter.validate_json(fresh)
+            self._validate_json(fresh)
             return fresh
         except (ValueError, TypeError) as error:
             raise UsageError(
