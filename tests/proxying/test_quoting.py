@@ -34,7 +34,9 @@ def test_who_asks_is_not_scrolled_away_and_what_is_cut_is_said(text: str) -> Non
 
 @for_each_row("odd", ["\u200b", "\u202e", "\n", "\x1b", "\u2028"])
 def test_a_form_whose_names_or_choices_hide_something_is_not_asked(odd: str) -> None:
-    for schema in ({f"a{odd}": {}}, {"a": {"enum": ["yes", f"yes{odd}"]}}, {"a": {"oneOf": [{"const": f"y{odd}"}]}}):
+    name, choice, const = f"a{odd}", {"enum": ["yes", f"yes{odd}"]}, {"oneOf": [{"const": f"y{odd}"}]}
+    schemas: list[dict[str, Any]] = [{name: {}}, {"a": choice}, {"a": const}]
+    for schema in schemas:
         with pytest.raises(ProtocolError, match="hidden"):
             with_asker("evil", ASKS, {"message": "m", "requestedSchema": {"type": "object", "properties": schema}})
 
