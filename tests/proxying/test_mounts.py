@@ -73,7 +73,7 @@ async def test_instructions_are_joined_under_the_name_of_their_server() -> None:
     server.mount(child(), prefix="e")
     async with server.connect("stateless") as client:
         await until_listed(client, "e_add")
-        assert (await client.request("server/discover"))["instructions"] == "Ask first.\n\n## e\n\nUse it well."
+        assert (await client.request("server/discover"))["instructions"] == "Ask first.\n\n## e\n\n  | Use it well."
 
 
 @pytest.mark.slow

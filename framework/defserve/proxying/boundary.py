@@ -21,7 +21,7 @@ RESERVED: Final = (VENDOR, EXTENSION_ID)
 PASSED: Final = frozenset({ERROR_KEY, WRAPPED_KEY, VENDOR + "next"})
 """Those of them that only describe the backend's own result: why it failed, how it is wrapped, what comes next."""
 OWN_MEMBERS: Final = frozenset({"state", "checkpoint"})
-"""Members of a result in which a server moves its own state at a host (MCPL). A backend's is not this server's."""
+"""Members of a result in which a server moves its own state at a host (MCPL). That of a backend is not ours."""
 PROMISES: Final[Mapping[str, bool]] = {
     "readOnlyHint": True,
     "destructiveHint": False,

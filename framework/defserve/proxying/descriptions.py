@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 from defserve.base.hidden_characters import find_hidden, remove_hidden
+from defserve.errors import ProtocolError
 from defserve.host.fields import Json
 from defserve.protocols.mcp.failures import SERVER_KEY, SOURCE_KEY
 from defserve.wire.jsonvalue import is_array, is_object
@@ -16,6 +17,11 @@ EXACT: Final = frozenset({"enum", "const"})
 """Where a text is sent back to the backend as it is, so that it cannot be changed here."""
 OUR_WORDS: Final = frozenset({SOURCE_KEY, SERVER_KEY, "featureSet"})
 """Members of `_meta` that only this server may say."""
+SHOWN_IN_FORMS: Final = PROSE | {"enumNames"}
+MAX_QUESTION: Final = 4_000
+MAX_QUESTION_LINES: Final = 20
+"""Of a question: fewer than a terminal has."""
+MARK: Final = "  | "
 LAYOUT: Final = "\r\n\t"
 METADATA: Final = "_meta"
 """For programs alone: nobody is shown it."""
@@ -24,8 +30,8 @@ METADATA: Final = "_meta"
 def readable(listed: Json) -> Json:
     """A listed item whose texts, at any depth, can be shown. The same object if they all can.
 
-    None says that it is a tool of ours, whose it is, or to which of our feature sets it belongs. Names
-    and choices stay as they are: see `find_hidden_name`.
+    None says that it is a tool of ours, whose it is, or to which of our feature sets it belongs. Names and choices stay
+    as they are: see `find_hidden_name`.
     """
     meta = listed.get(METADATA)
     if is_object(meta) and not OUR_WORDS.isdisjoint(meta):
@@ -53,18 +59,55 @@ NAMES: Final = "a name"
 def with_asker(id: str, method: str, params: Json) -> Json:
     """A question of a backend as its front is asked it: it begins with who asks, and hides no character.
 
-    What has no text to begin with says it in `_meta` alone.
+    Who asks stays in sight: the rest is short, and its lines are marked. What has no text to begin with says it in
+    `_meta` alone. Raises ProtocolError for a form with names or choices that do not show all their characters.
     """
     meta = params.get("_meta")
     named: Json = {**params, "_meta": {**(meta if is_object(meta) else {}), SERVER_KEY: id}}
     if method == "elicitation/create":
         named |= readable({name: value for name, value in params.items() if name != "_meta"})
+        if is_object(schema := named.get("requestedSchema")):
+            for kind, text in _exact_texts(schema, ""):
+                if (hidden := next(find_hidden(text), None)) is not None:
+                    raise ProtocolError(f"a form cannot be shown: {kind} in it has a hidden character ({hidden[1]})")
+            named["requestedSchema"] = _on_one_line(schema)
         message = named.get("message")
-        named["message"] = f"{asker_words(id)} asks: {message}" if isinstance(message, str) else asker_words(id)
+        said = quote_lines(message, MAX_QUESTION, MAX_QUESTION_LINES) if isinstance(message, str) else ""
+        named["message"] = f"{asker_words(id)} asks: {said}" if said else asker_words(id)
     elif method == "sampling/createMessage":
-        prompt = params.get("systemPrompt")
-        named["systemPrompt"] = f"{asker_words(id)} asks.{f' {prompt}' if isinstance(prompt, str) else ''}"
+        named |= _cleaned({name: value for name, value in params.items() if name != METADATA})
+        prompt = named.get("systemPrompt")
+        said = quote_lines(prompt, LONGEST, LONGEST) if isinstance(prompt, str) else ""
+        named["systemPrompt"] = f"{asker_words(id)} asks.{f' {said}' if said else ''}"
     return named
+
+
+def quote_lines(text: str, longest: int, most_lines: int) -> str:
+    """A text of a backend inside one of ours: no empty lines, each line but the first marked, and what is cut is said.
+
+    So none of its lines can be taken for a line of ours, and none of ours is scrolled out of sight.
+    """
+    lines = [line for line in map(_shown_line, text[:longest].splitlines()) if line]
+    more = "" if len(text) <= longest else f" … ({len(text) - longest} more characters are left out)"
+    if len(lines) > most_lines:
+        lines, more = lines[:most_lines], f" … ({len(lines) - most_lines} more lines are left out)"
+    return f"\n{MARK}".join(lines) + more
+
+
+def _shown_line(line: str) -> str:
+    return remove_hidden(line, keep="\t").strip()
+
+
+def _on_one_line(value: Any, member: str = "") -> Any:
+    """A form whose titles and descriptions are one line each: a terminal shows them beside our words."""
+    if is_object(value):
+        is_schema = member != "properties"
+        return {name: _on_one_line(inner, name if is_schema else "") for name, inner in value.items()}
+    if is_array(value):
+        return [_on_one_line(item, member) for item in value]
+    if isinstance(value, str) and member not in EXACT:
+        return " ".join(value.split())[:MAX_QUESTION] if member in SHOWN_IN_FORMS else value
+    return value
 
 
 def asker_words(id: str) -> str:

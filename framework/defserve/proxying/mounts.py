@@ -8,7 +8,6 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from inspect import signature
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from defserve.base.hidden_characters import remove_hidden
 from defserve.core.extension import Extension, Listener
 from defserve.errors import UsageError, did_you_mean
 from defserve.protocols.mcp.apps.offer import offers_apps
@@ -23,6 +22,7 @@ from defserve.proxying.catalogue.catalogue import FrontRegistries
 from defserve.proxying.catalogue.items import RemoteResource
 from defserve.proxying.catalogue.names import ToolChoice
 from defserve.proxying.conversations.fronts import front_of
+from defserve.proxying.descriptions import MARK, quote_lines
 from defserve.proxying.mounted import BackendOptions
 from defserve.proxying.skills import RemoteSkills
 from defserve.proxying.targets import Command, Remote, Target, target_of
@@ -194,11 +194,11 @@ class Mounts(Extension):
         self._front.declare(item)
 
     def _instructions(self, call: Call) -> Iterator[str]:
-        """What backends say about their use, each under its name."""
+        """What backends say about their use, each under its name. Their lines are marked: a heading is ours."""
         for backend in self.backends.values():
-            text = remove_hidden(backend.instructions or "", keep="\n")
+            text = quote_lines(backend.instructions or "", LONGEST_INSTRUCTIONS, LONGEST_INSTRUCTIONS)
             if text and not backend.hides_instructions and backend.state == "connected" and backend.serves(call):
-                yield f"## {backend.id}\n\n{text[:LONGEST_INSTRUCTIONS]}"
+                yield f"## {backend.id}\n\n{MARK}{text}"
 
     async def watch(self, call: Call, uris: Collection[str]) -> None:
         """See `mcp.resources.subscriptions.UpdateSource`."""

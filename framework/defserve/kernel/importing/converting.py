@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 from urllib.parse import urlsplit
@@ -12,7 +12,6 @@ from defserve.host.addresses import OLDER_PATH, is_address
 from defserve.kernel.config.fields import HEADER, VARIABLE
 from defserve.kernel.importing.secrets import KeptOut
 from defserve.kernel.importing.sources import ClientSettings
-from defserve.redaction import is_secret_name
 from defserve.tooling.export.mgp_entry import toml_value
 from defserve.wire.jsonvalue import is_array, is_object
 
@@ -71,7 +70,7 @@ class _Entry:
         url = next((self.entry[name] for name in ADDRESSES if isinstance(self.entry.get(name), str)), "")
         tables = self._address(url, members) if url else self._command(members)
         if others := self.entry.keys() - KNOWN:
-            self.comments.append(f"not taken over: {', '.join(sorted(others))}")
+            self.comments.append(f"not taken over: {_names(sorted(others))}")
         if approved := [name for name in APPROVALS if self.entry.get(name)]:
             self.comments.append(f"{', '.join(approved)} of the client grants nothing here")
         yield from (f"# {_comment(text)}" for text in self.comments)
@@ -95,7 +94,7 @@ class _Entry:
             "args": self.kept.args(self.id, args),
         }
         if cwd := self.entry.get("cwd"):
-            members["cwd"] = self._text(str(cwd))
+            members["cwd"] = self.kept.text(self.id, "cwd", self._text(str(cwd)))
         return {"env": self.kept.env(self.id, self._texts(("env",), VARIABLE))}
 
     def _address(self, url: str, members: dict[str, Any]) -> dict[str, dict[str, str]]:
@@ -110,11 +109,7 @@ class _Entry:
         token = self._token(headers)
         if token:
             members["auth_token"] = token
-        return {
-            "headers": {
-                name: self.kept.text(self.id, name, value, is_secret_name(name)) for name, value in headers.items()
-            }
-        }
+        return {"headers": self.kept.headers(self.id, headers)}
 
     def _token(self, headers: dict[str, str]) -> str:
         if isinstance(variable := self.entry.get("bearer_token_env_var"), str) and re.fullmatch(VARIABLE, variable):
@@ -131,7 +126,7 @@ class _Entry:
         given = next((table for name in names if is_object(table := self.entry.get(name))), nothing)
         odd = [name for name in given if not re.fullmatch(pattern, name)]
         if odd:
-            self.comments.append(f"not taken over: {', '.join(odd)}")
+            self.comments.append(f"not taken over: {_names(odd)}")
         return {name: self._text(str(value)) for name, value in given.items() if name not in odd}
 
     def _text(self, text: str) -> str:
@@ -163,3 +158,13 @@ def _legal(name: str, taken: set[str]) -> str:
 def _comment(text: str) -> str:
     """A text that cannot end its comment."""
     return re.sub(r"[\x00-\x1f\x7f]", " ", text)[:300]
+
+
+def _names(found: Sequence[str]) -> str:
+    """Names for a comment. One that is not made as names are may hold anything, a secret too."""
+    plain = [name for name in found if _MEMBER.fullmatch(name)]
+    odd = len(found) - len(plain)
+    return ", ".join([*plain, *([f"{odd} with an unusual name"] if odd else [])])
+
+
+_MEMBER: Final = re.compile(r"[A-Za-z][A-Za-z_-]{0,40}")

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from typing import Any, TypeAlias
+from typing import Any, Final, TypeAlias
 
+from defserve.base.hidden_characters import remove_hidden
 from defserve.binding.arguments.explicit import ExplicitArguments
 from defserve.binding.packers import PackedResult
 from defserve.binding.results import Returns
@@ -19,6 +20,11 @@ from defserve.search.entries import RISKS
 from defserve.search.ranking import STRATEGIES
 from defserve.wire.jsonvalue import as_list, is_array, is_object
 from defserve.wire.messages import Params
+
+TYPES: Final = frozenset({"array", "boolean", "integer", "null", "number", "object", "string"})
+MAX_NAME: Final = 64
+MAX_LINE: Final = 600
+LINE_ENDS: Final = "\r\n\t\v\f\x85\u2028\u2029"
 
 Answer: TypeAlias = Callable[[Call, Params], Awaitable[Params]]
 
@@ -161,17 +167,24 @@ def _line(tool: Params) -> str:
     schema = tool["inputSchema"]
     required, properties = as_list(schema.get("required", ())), schema.get("properties")
     arguments = [
-        f"{name}{'' if name in required else '?'}: {_type(about)}"
+        f"{_on_one_line(name, MAX_NAME)}{'' if name in required else '?'}: {_type(about)}"
         for name, about in (properties.items() if is_object(properties) else ())
     ]
-    said = " ".join(tool["description"].split())
+    said = _on_one_line(tool["description"], MAX_LINE)
     sentence = said[: said.find(". ") + 1] or said
-    return f"{tool['name']}({', '.join(arguments)}) [{tool['security']['risk_level']}] {sentence[:200]}"
+    line = f"{tool['name']}({', '.join(arguments)[:MAX_LINE]}) [{tool['security']['risk_level']}] {sentence[:200]}"
+    return _on_one_line(line, MAX_LINE * 2)
+
+
+def _on_one_line(text: str, longest: int) -> str:
+    """A text of a mounted server in a list with one line for each tool: no line of it may look like another tool."""
+    return " ".join(remove_hidden(text[:longest], keep=LINE_ENDS).split())
 
 
 def _type(schema: Any) -> str:
     if not is_object(schema):
         return "any"
     if is_array(choices := schema.get("enum")):
-        return "|".join(str(choice)[:40] for choice in choices[:12])
-    return "|".join(map(str, as_list(schema.get("type", "any"))))
+        return "|".join(_on_one_line(str(choice), 40) for choice in choices[:12])
+    said = as_list(schema.get("type", "any"))
+    return "|".join(one for one in said[: len(TYPES)] if isinstance(one, str) and one in TYPES) or "any"
