@@ -243,3 +243,14 @@ class TestAsync:
             return await run_async("import os")
 
         assert anyio.run(main).status == "rejected"
+
+
+@contained
+def test_what_a_dataclass_makes_has_what_it_needs() -> None:
+    source = (
+        "from dataclasses import dataclass\n@dataclass(frozen=True, order=True)\nclass P:\n    x: int\n"
+        "done = ''\ntry:\n    P(1).x = 2\nexcept Exception as e:\n    done = 'refused'\n"
+        "result = [done, P(1) < P(2), P(1) == P(1), P(1) == 1, repr(P(1)), hash(P(1)) == hash(P(1))]"
+    )
+    outcome = run(source, level="strict")
+    assert outcome.value == ["refused", True, True, False, "P(x=1)", True], outcome.error

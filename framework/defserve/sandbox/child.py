@@ -96,6 +96,16 @@ def prepare(job: Mapping[str, Any], source: bytes) -> tuple[Compiler, dict[str, 
         from defserve.guard.code.restricted.compiling import compile_restricted, namespace
 
         names = namespace(level, job["allow"], trust=job["trust"], inputs=inputs)
+        # What the standard library makes for a class of the program has the names of its module: not ours, which
+        # import. It uses these three built-ins.
+        program = types.ModuleType("__main__")
+        program.__dict__["__builtins__"] = {
+            **names["__builtins__"],
+            "type": type,
+            "super": super,
+            "NotImplemented": NotImplemented,
+        }
+        sys.modules["__main__"] = program
         return compile_restricted, names
     # A module of its own under the usual name, so that dataclasses and type hints find their names.
     program = types.ModuleType("__main__")

@@ -290,3 +290,34 @@ def test_a_listed_downloader_fetches_public_urls_and_no_file(command: str, sandb
 )
 def test_a_listed_interpreter_runs_a_file_and_takes_no_code(command: str, may: bool) -> None:
     assert bool(judge(command, allowed=[command.split()[0]])) is may
+
+
+PRIVATE = (
+    "127.0.0.1 10.0.0.1 192.168.1.1 169.254.169.254 localhost 0 2130706433 0x7f.1 metadata.google.internal".split()
+)
+
+
+@for_each_row("host", PRIVATE)
+@for_each_row("form", ["http://{}/x", "https://{}/x", "git://{}/x", "ssh://{}/x", "ssh://root@{}/x", "git@{}:x/y.git"])
+@for_each_row("command", ["git clone", "git ls-remote", "git fetch", "git remote add o", "git push", "git pull"])
+def test_a_remote_of_any_kind_is_judged_by_its_host(host: str, form: str, command: str) -> None:
+    assert not judge(f"{command} {form.format(host)}").allowed
+
+
+@for_each_row("remote", ["git://example.com:6379/x", "ssh://git@example.com:6379/x", "ssh://git@example.com:443/x"])
+def test_a_remote_has_the_port_of_its_service(remote: str) -> None:
+    assert not judge(f"git ls-remote {remote}").allowed
+
+
+@for_each_row(
+    "remote",
+    [
+        "git://example.com/x",
+        "git://example.com:9418/x",
+        "ssh://git@example.com:22/x.git",
+        "git@github.com:a/b.git",
+        "https://github.com/a/b",
+    ],
+)
+def test_a_remote_at_a_public_host_passes(remote: str) -> None:
+    assert judge(f"git clone {remote}").allowed

@@ -153,19 +153,28 @@ def _mode(word: str, places: Places) -> Violation | bool:
     return re.fullmatch(r"0*[01]?[0-7]{1,3}|[ugoa]*[-+=][rwxXtugo]*(?:,[ugoa]*[-+=][rwxXtugo]*)*", word) is None
 
 
-_HOST = r"[A-Za-z0-9][A-Za-z0-9.-]*(?::\d+)?"
+_HOST = r"[A-Za-z0-9][A-Za-z0-9.-]*"
 _REMOTE = re.compile(
-    rf"\w[\w.-]*(?:/[\w.-]+)*|(?:git|ssh)://(?:[\w.-]+@)?{_HOST}/[^:]*|[\w.]+@{_HOST}:[\w.~/][\w./~-]*", re.ASCII
+    rf"\w[\w.-]*(?:/[\w.-]+)*|(?P<scheme>git|ssh)://(?:[\w.-]+@)?(?P<host>{_HOST})(?::(?P<port>\d+))?/[^:]*"
+    rf"|[\w.]+@(?P<named>{_HOST}):[\w.~/][\w./~-]*",
+    re.ASCII,
 )
+_GIT_PORTS: Mapping[str, str] = {"git": "9418", "ssh": "22"}
 
 
 def _remote(word: str, places: Places) -> Violation | None:
-    """A remote may name a helper (`ext::sh -c id`) or hide a flag for ssh (`ssh://-oProxyCommand=…`)."""
+    """A remote may name a helper (`ext::sh -c id`), hide a flag for ssh (`ssh://-oProxyCommand=…`), or be a service."""
     if word.startswith(("http://", "https://")):
         return _url(word, places)
-    if not _REMOTE.fullmatch(word) or ".." in word.split("/"):
+    found = _REMOTE.fullmatch(word)
+    if not found or ".." in word.split("/"):
         return Violation("remote", f"Blocked remote: '{word}'")
-    return None
+    usual = _GIT_PORTS.get(found["scheme"] or "", "")
+    if found["port"] and found["port"] != usual:
+        return Violation("remote", f"Blocked remote: '{word}' has another port than {usual}")
+    # Where it leads is judged as if it were a page of that host.
+    host = found["host"] or found["named"]
+    return _url(f"https://{host}/", places) if host else None
 
 
 def _url(word: str, places: Places) -> Violation | None:
