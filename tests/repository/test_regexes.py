@@ -20,6 +20,11 @@ FLAGS = re.compile(r"re\.[A-Z]+(?: \| re\.[A-Z]+)*")
 # Files that make patterns at run time → those patterns.
 MADE: Mapping[str, Callable[[Any], Iterable[str | re.Pattern[Any]]]] = {
     "binding/docs.py": lambda module: [pattern for style in module._STYLES.values() for pattern in style],
+    "guard/shell/judgement.py": lambda module: [
+        pattern
+        for _, valued, first in module._LIMITS.values()
+        for pattern in (*valued.values(), *([first] if first is not None else []))
+    ],
     "guard/shell/kinds.py": lambda module: [
         inspect.getclosurevars(kind.check).nonlocals.get("pattern", "") for kind in module.KINDS.values()
     ],
