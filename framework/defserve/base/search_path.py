@@ -92,7 +92,7 @@ class _AuthorsFolders:
         return spec
 
     def _is_installed(self, importer: str) -> bool:
-        """Whether a module lies outside the folders, or in an environment below them. Tests of authors lie in neither."""
+        """Whether a module lies outside the folders, or in an environment below them. An author's tests do not."""
         file = getattr(sys.modules.get(importer), "__file__", None)
         if not isinstance(file, str):
             return False

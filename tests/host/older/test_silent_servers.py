@@ -136,7 +136,7 @@ def test_what_is_remembered_is_a_digest_for_some_days_and_of_so_many(tmp_path: P
         "{",
         '{"x": 1}',
         '{"%s": "soon"}' % ("a" * 32),
-        '{"%s": %s}' % ("a" * 32, "9" * 400),
+        f'{{"{"a" * 32}": {"9" * 400}}}',
         '{"%s": NaN}' % ("a" * 32),
         "\0" * 100,
         "[" * 90_000,
