@@ -6,6 +6,7 @@ import ast
 import importlib.metadata
 import json
 import os
+import py_compile
 import subprocess
 import sys
 from pathlib import Path
@@ -180,3 +181,52 @@ def test_the_server_itself_may_have_the_name_of_a_library(name: str, tmp_path: P
     (tmp_path / "helper.py").write_text("def add(a, b):\n    return a + b\n")
     (tmp_path / f"{name}.py").write_text(SERVER)
     assert "add" in run(tmp_path, "list", f"{name}.py")
+
+
+def test_a_server_named_by_its_file_imports_its_neighbours_and_nothing_of_the_current_folder(tmp_path: Path) -> None:
+    (server := tmp_path / "server").mkdir()
+    (here := tmp_path / "here").mkdir()
+    hostile_folder(server, set())
+    for name in ("docstring_parser", "helper", "click", "fallback"):
+        (here / f"{name}.py").write_text(f"raise RuntimeError('{name}.py of the author was imported')\n")
+    source = SERVER + "\ntry:\n    import fallback\nexcept ModuleNotFoundError:\n    pass\n"
+    (server / "server.py").write_text(source)
+    for target in (str(server / "server.py"), f"{server / 'server.py'}:server", "../server/server.py"):
+        assert "add" in run(here, "list", target)
+    (here / "plain.py").write_text(SERVER.replace("helper.add(a, b)", "a + b").replace("import helper", ""))
+    assert "add" in run(here, "list", "plain:server")
+
+
+@pytest.mark.parametrize("suffix", [".py", ".pyc", ".so"])
+def test_no_kind_of_file_in_an_authors_folder_takes_the_place_of_a_library(suffix: str, tmp_path: Path) -> None:
+    from importlib.machinery import EXTENSION_SUFFIXES
+
+    if suffix == ".so":
+        (tmp_path / f"rich{EXTENSION_SUFFIXES[0]}").write_bytes(b"not a library")
+    else:
+        (tmp_path / "rich.py").write_text("raise RuntimeError('rich of the author was imported')\n")
+    if suffix == ".pyc":
+        py_compile.compile(str(tmp_path / "rich.py"), str(tmp_path / "rich.pyc"))
+        (tmp_path / "rich.py").unlink()
+    code = (
+        "import sys; from defserve.base.search_path import add_folder; add_folder('.'); import rich; print(rich.print)"
+    )
+    assert "<function print" in run(tmp_path, "-c", code, program=("-P",))
+
+
+@pytest.mark.parametrize("suffix", [".py", ".pyc"])
+def test_a_library_gets_no_module_that_only_an_authors_folder_has(suffix: str, tmp_path: Path) -> None:
+    (folder := tmp_path / "author").mkdir()
+    (installed := tmp_path / "installed").mkdir()
+    (installed / "alibrary.py").write_text(
+        "try:\n    import optional\nexcept ModuleNotFoundError:\n    print('absent')\n"
+    )
+    (folder / "optional.py").write_text("raise RuntimeError('optional of the author was imported')\n")
+    if suffix == ".pyc":
+        py_compile.compile(str(folder / "optional.py"), str(folder / "optional.pyc"))
+        (folder / "optional.py").unlink()
+    code = (
+        f"import sys; sys.path.append({str(installed)!r})\n"
+        "from defserve.base.search_path import add_folder; add_folder('.'); import alibrary"
+    )
+    assert "absent" in run(folder, "-c", code, program=("-P",))

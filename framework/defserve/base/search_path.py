@@ -59,8 +59,9 @@ def find_hidden_file(name: str) -> str | None:
     folder = next((each for each in _hidden_folders() if _has_module(each, name)), None)
     if folder is None or not is_library(name):
         return None
-    file = os.path.join(folder, f"{name}.py")
-    return file if os.path.isfile(file) else os.path.join(folder, name)
+    spec = PathFinder.find_spec(name, [folder])
+    is_single = spec is not None and spec.origin is not None and not spec.submodule_search_locations
+    return spec.origin if spec and is_single else os.path.join(folder, name)
 
 
 class _AuthorsFolders:
@@ -74,7 +75,7 @@ class _AuthorsFolders:
     ) -> ModuleSpec | None:
         """The library's module, if the importer is not to get the author's; None: as usual.
 
-        Raises ModuleNotFoundError if a library asks for one that is not installed, or that this system does not have.
+        Raises ModuleNotFoundError if a library asks for one that only the author's folder has.
         """
         if path is not None or not any(_has_module(folder, fullname) for folder in self.folders):
             return None
@@ -85,9 +86,18 @@ class _AuthorsFolders:
         if (is_authors and fullname not in LIBRARIES) or (is_named and not is_known):
             return None
         spec = _find_elsewhere(fullname, self.folders)
-        if spec is None and is_known and not is_authors and not _is_built_in(fullname):
+        is_refused = not is_authors and (is_known or self._is_installed(importer))
+        if spec is None and is_refused and not _is_built_in(fullname):
             raise ModuleNotFoundError(f"No module named {fullname!r}", name=fullname)
         return spec
+
+    def _is_installed(self, importer: str) -> bool:
+        """Whether a module lies outside the folders, or in an environment below them. An author's tests do not."""
+        file = getattr(sys.modules.get(importer), "__file__", None)
+        if not isinstance(file, str):
+            return False
+        is_below = any(file.startswith(folder + os.sep) for folder in self.folders)
+        return not is_below or file.startswith(sys.prefix + os.sep) or f"{os.sep}site-packages{os.sep}" in file
 
     def _is_authors(self, importer: str) -> bool:
         """Whether a module is found by one of the folders. A virtual environment may lie below it."""
@@ -112,8 +122,8 @@ def _is_built_in(name: str) -> bool:
 
 
 def _has_module(folder: str, name: str) -> bool:
-    at = os.path.join(folder, name)
-    return os.path.isfile(f"{at}.py") or os.path.isdir(at)
+    """Whether an import would find it there: a source, compiled code, an extension, a folder."""
+    return PathFinder.find_spec(name, [folder]) is not None
 
 
 def _importer(frame: FrameType | None) -> tuple[str, bool]:

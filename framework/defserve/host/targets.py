@@ -83,6 +83,11 @@ def is_code(target: str) -> bool:
     return (top not in sys.stdlib_module_names and bool(top) and is_module(top)) or bool(installed(path))
 
 
+def is_file(target: str) -> bool:
+    """Whether `target` names a Python file. It imports its neighbours; the current folder has no part in it."""
+    return split_target(target)[0].endswith(".py")
+
+
 def split_target(target: str) -> tuple[str, str]:
     """The file or module, and the name in it (empty if none is given)."""
     path, colon, attribute = target.rpartition(":")

@@ -191,3 +191,9 @@ def test_importing_the_judge_imports_no_parser_and_no_pydantic() -> None:
     root = Path(__file__).parents[3] / "framework"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, cwd=root, check=True)
     assert done.stdout.strip() == "[]"
+
+
+def test_a_pattern_reads_no_attribute_that_a_class_names_as_text() -> None:
+    source = 'class A:\n    __match_args__ = ("__glo" + "bals__",)\n\n'
+    source += "def f(x):\n    match x:\n        case A(y):\n            return y\n"
+    assert not judge(source, level="standard").allowed

@@ -36,6 +36,24 @@ from tests.rows import for_each_row
         "split f sitecustom --additional-suffix=.py",
         "split f x --additional-suffix=.pth",
         "cp -b -S .pth a b",
+        "cp -b -S .py x sitecustomize",
+        "cp -b --suffix=.py x sub/conftest",
+        "cp -b -S .py evil/sitecustomize sub",
+        "cp -b -S .py -t sub evil/usercustomize",
+        "mv -b -S .conf x .tmux",
+        "mv -S .yml x .travis",
+        "install -b -S .py x sitecustomize",
+        "sed -i.conf s/1/2/ .tmux",
+        "sed --in-place=.json s/1/2/ .mcp",
+        "sed -i.py s/1/2/ conftest",
+        *(
+            f"cp x {name}"
+            for name in (
+                ".Rprofile .ghci .irbrc .octaverc .bazelrc bunfig.toml .python-version .dir-locals.el .nvim.lua .psqlrc"
+                " .sqliterc .venv/bin/python .config/systemd/user/x.service .mcp.json .claude/settings.json"
+                " .vscode/tasks.json sub/.mcp.json"
+            ).split()
+        ),
         "git checkout other -- .envrc",
         "git restore .envrc",
         "git restore --source=other .gitattributes",

@@ -129,7 +129,18 @@ def test_what_is_remembered_is_a_digest_for_some_days_and_of_so_many(tmp_path: P
 
 
 @pytest.mark.parametrize(
-    "content", ["", "[]", "{", '{"x": 1}', '{"%s": "soon"}' % ("a" * 32), "\0" * 100, "[" * 90_000]
+    "content",
+    [
+        "",
+        "[]",
+        "{",
+        '{"x": 1}',
+        '{"%s": "soon"}' % ("a" * 32),
+        f'{{"{"a" * 32}": {"9" * 400}}}',
+        '{"%s": NaN}' % ("a" * 32),
+        "\0" * 100,
+        "[" * 90_000,
+    ],
 )
 def test_a_file_that_cannot_be_read_is_as_good_as_none(content: str, tmp_path: Path) -> None:
     file = tmp_path / "silent.json"

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from defserve.base.search_path import add_folder
 from defserve.errors import PeerGone, UsageError, did_you_mean
 from defserve.host.addresses import is_address
-from defserve.host.targets import installed, is_code
+from defserve.host.targets import installed, is_code, is_file
 from defserve.tooling.loading import load_quietly
 
 if TYPE_CHECKING:
@@ -147,7 +147,8 @@ def resolve_only(words: list[str], module: str | None, command: list[str] | None
 
 def configured(named: str) -> ConfiguredServer | None:
     """The server of a `.mcp.json` with this name; None if the name is code of this environment, or unknown."""
-    _search_here()
+    if not is_file(named):
+        _search_here()
     if is_code(named):
         return None
     from defserve.tooling.clients.configured import find

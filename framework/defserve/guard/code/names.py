@@ -42,7 +42,7 @@ METHODS = frozenset(
         " prepare subclasshook buffer"
     ).split()
 )
-CLASS_NAMES = METHODS | words("__slots__ __match_args__ __doc__ __hash__ __annotations__")
+CLASS_NAMES = METHODS | words("__slots__ __doc__ __hash__ __annotations__")
 SUPER_METHODS = METHODS - words("__getattribute__ __getattr__ __setattr__ __delattr__ __del__ __dir__ __subclasshook__")
 
 # What a strict program may define: more than RestrictedPython allows, but only methods that read and compute.

@@ -177,9 +177,19 @@ def _judged(read: Words, rules: Grammar, title: str, places: Places) -> Iterator
         shape = [one.rewriting() for one in shape]
     found = list(_operands(read.operands, shape, title, places))
     yield from found
+    yield from _backups(read, places)
     if any(one.rule == "write" for one in found):
         for flag in (flag for flag, option, _ in read.options if option.effect == "home"):
             yield Violation("place", f"Blocked write: {title} {flag} writes outside the working directory")
+
+
+def _backups(read: Words, places: Places) -> Iterator[Violation]:
+    """A file that is kept as a copy gets its name and the suffix (`sed -i.conf`, `cp -b -S .py`)."""
+    for _, option, values in read.options:
+        for kind, suffix in zip(option.kinds, values, strict=False):
+            if kind == "suffix":
+                names = (f"{word.rstrip('/')}{suffix}" for word in read.operands)
+                yield from (found for name in names if (found := places.named(name)))
 
 
 def _clash(title: str, flags: Sequence[str]) -> Violation:

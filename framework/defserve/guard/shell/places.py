@@ -24,7 +24,8 @@ _TRUSTED = frozenset(
     rust-toolchain rust-toolchain.toml .tool-versions .condarc .gemrc .irbrc .pryrc .sqliterc .psqlrc .rvmrc .pip
     pip.conf .bundle .ackrc .ctags.d .hushlogin .login_conf .fishrc config.fish .nanorc .emacs.d .vim .nvim
     .gvimrc .ideavimrc .rprofile .renviron authorized_keys crontab sitecustomize.py usercustomize.py
-    launchagents launchdaemons autostart
+    launchagents launchdaemons autostart .ghci .octaverc .bazelrc bunfig.toml .python-version .dir-locals.el
+    .nvim.lua .mcp.json
     """.split()
 )
 
@@ -41,7 +42,7 @@ _COMMANDS = frozenset(
 )
 _COMMAND_FOLDERS = re.compile(
     r"(?:^|/)(?:\.(?:github/(?:workflows|actions)|circleci|buildkite|gitea/workflows|forgejo/workflows|woodpecker|vscode"
-    r"|idea|devcontainer|config/systemd)/.|\.?(?:venv|env)[^/]*/(?:bin|scripts|lib)/.|node_modules/\.bin/.)"
+    r"|idea|devcontainer|claude|config/systemd)/.|\.?(?:venv|env)[^/]*/(?:bin|scripts|lib)/.|node_modules/\.bin/.)"
 )
 
 # Where accounts keep their keys and tokens, in any directory.
@@ -94,7 +95,11 @@ class Places:
 
     def written(self, path: str) -> Violation | None:
         """Why nothing may be written to `path`, or None."""
-        return self.trusted(path) or self._commands(path) or self._outside(path, None)
+        return self.named(path) or self._outside(path, None)
+
+    def named(self, path: str) -> Violation | None:
+        """Why no text may be written to a file of this name, wherever it lies, or None."""
+        return self.trusted(path) or self._commands(path)
 
     def touched(self, path: str) -> Violation | None:
         """Why nothing may be made at `path`, and no time or mode of it changed, or None. Its text stays as it is."""

@@ -10,7 +10,7 @@ import os
 import time
 from collections.abc import Callable
 from hashlib import sha256
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from defserve.wire.jsonvalue import is_object
 
@@ -89,5 +89,10 @@ def _read(path: str) -> dict[str, float]:
         return {}
     if not is_object(content):
         return {}
-    items = [(key, since) for key, since in content.items() if type(since) in (int, float) and len(key) == _KEY_LENGTH]
+    items = [(key, since) for key, since in content.items() if _is_time(since) and len(key) == _KEY_LENGTH]
     return {key: float(since) for key, since in items[:MAX_SERVERS]}
+
+
+def _is_time(since: object) -> bool:
+    """Whether it is a number of seconds. An integer may be larger than any float."""
+    return type(since) in (int, float) and 0 <= cast(float, since) < 2**53

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -90,5 +91,7 @@ def _report(each: Migrated, *, written: bool) -> list[Block]:
         lines += ["", f"Left to do by hand ({len(notes)}), by the lines of the file as it was:"]
         lines += [Line((f"  {name}:{note.line}", "good"), f"  {note.text}") for note in notes]
     if not written and each.migration.text != each.before:
-        lines += ["", f"Next: `defserve migrate {name} --write`, then `defserve check {name}`."]
+        # The name of a file is copied into a shell.
+        word = shlex.quote(f"./{name}" if name.startswith("-") else name)
+        lines += ["", f"Next: `defserve migrate {word} --write`, then `defserve check {word}`."]
     return lines

@@ -14,7 +14,7 @@ import sys
 import types
 from collections.abc import Callable, Collection, Iterable, Mapping
 from importlib import import_module
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from defserve.guard.code.imports import EXPORTS, root
 from defserve.guard.code.names import STRICT_METHODS, words
@@ -48,7 +48,8 @@ def dataclass(cls: Any = None, /, **options: Any) -> Any:
         for name in _annotated_names(cls):
             if type(name) is not str or not name.isidentifier() or keyword.iskeyword(name) or name[:2] == "__":
                 raise TypeError(f"{name!r} is not a name of a field")
-        return dataclasses.dataclass(**options)(cls)
+        make: Any = dataclasses.dataclass(**options)
+        return make(cast(Any, cls))
 
     return check_and_make if cls is None else check_and_make(cls)
 

@@ -157,9 +157,9 @@ TEXT: Table = with_groups(
             "version": "-a -v -d -p -b -o -f %words |",
             "dgst": """
                 %words -sha1 -sha224 -sha256 -sha384 -sha512 -sha3-256 -sha3-512 -md5 -blake2b512 -blake2s256 -hex -r -c
-                -binary | read*
+                -binary | local*
             """,
-            "sha1 sha256 sha384 sha512 md5": "%words -hex -r -c -binary | read*",
+            "sha1 sha256 sha384 sha512 md5": "%words -hex -r -c -binary | local*",
             "rand": "%words -hex -base64 | width",
             # Not -out, -passin, -engine, -config. A name with a colon would be an address.
             "req": "%words -in:local -inform:name -noout -text -subject -pubkey -verify -modulus &>-in |",

@@ -2,7 +2,7 @@
 
 It ends when its standard input does. It never imports the parent, which starts it with `python -m`.
 
-May import: `protocols.mcp.resources.subscriptions`, `runner`, `server`, `serving.web`,
+May import: `host.targets`, `protocols.mcp.resources.subscriptions`, `runner`, `server`, `serving.web`,
 `tooling.devserver.client_setup`, `tooling.devserver.plan`, `tooling.frames`, `tooling.loading`, `transports.asgi`,
 `transports.http`.
 """

@@ -12,6 +12,7 @@ from typing import Any
 
 from defserve.base.search_path import add_folder
 from defserve.errors import UsageError
+from defserve.host.targets import is_file
 from defserve.tooling.devserver.plan import ServePlan
 from defserve.tooling.frames import OURS, PYTHONS, is_outside
 from defserve.tooling.loading import load_quietly
@@ -19,7 +20,8 @@ from defserve.tooling.loading import load_quietly
 
 def main(argument: str) -> int:
     plan = ServePlan.read(argument)
-    add_folder(os.getcwd())
+    if not is_file(plan.target):
+        add_folder(os.getcwd())
     try:
         server = load_quietly(plan.target)
     except UsageError as error:
