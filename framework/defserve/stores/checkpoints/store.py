@@ -237,6 +237,14 @@ class CheckpointStore:
             held = await self._again(held)
         raise _contended()
 
+    async def hold_for(self, key: TreeKey, held: HeldCheckpoint) -> HeldCheckpoint:
+        """What is held in one tree, to commit below it in another, which has no head of its own. No I/O in the first.
+
+        Nothing in the other tree depends on the first: it keeps the whole content.
+        """
+        seen, tree = await self._load(key)
+        return held._replace(key=key, tree=tree, seen=seen, record=None)
+
     async def rollback(self, key: TreeKey, to: str) -> Checkpoint:
         """Make a checkpoint the head. Raises CheckpointGone."""
         held = await self.hold(key, to)

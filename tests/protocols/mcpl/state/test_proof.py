@@ -500,6 +500,108 @@ async def test_a_stranger_does_not_roll_back_what_others_share():
         assert notes_of(await bob.call("list_notes")) == ["a", "b"]
 
 
+class Listing(Guarded):
+    """Guarded notes that tell what their caller can list and read."""
+
+    def _declare(self) -> None:
+        super()._declare()
+
+        @self.server.tool
+        async def versions() -> list[str]:
+            return [at.id for at in await self.states.checkpoints()]
+
+        @self.server.tool
+        async def ends() -> list[str]:
+            return [at.id for at in await self.states.branches()]
+
+        @self.server.tool
+        async def read(id: str) -> str:
+            return (await self.states.at(id)).model_dump_json()
+
+        @self.server.tool
+        async def change_from(a: str, b: str) -> str:
+            return str(await self.states.diff(a, b))
+
+
+def listing(**options: Any) -> Listing:
+    return Listing(Server("notes", "1", store=MemoryStore(), secret=SECRET), mode="data", per="server", **options)
+
+
+@pytest.mark.parametrize("version", ERAS)
+async def test_a_branch_off_what_others_share_is_its_makers_alone(version: str):
+    notes = listing()
+    async with host_as(notes.server, BOB) as bob, host_as(notes.server, EVE, version) as eve:
+        line = [(await made(bob, text))["checkpoint"] for text in "ab"]
+        brought = await made(eve, "mine", state=BROUGHT)
+        branched = await made(eve, "mine", checkpoint=line[0])
+        longer = await made(eve, "mine", checkpoint=branched["checkpoint"])
+        own = [state["checkpoint"] for state in (brought, branched, longer)]
+        assert longer["parent"] == own[1]
+        assert notes_of(await bob.call("versions")) == line and notes_of(await bob.call("ends")) == line[1:]
+        assert notes_of(await eve.call("versions")) == line + own
+        assert set(notes_of(await eve.call("ends"))) == {line[1], own[0], own[2]}
+        for id in own:
+            assert "mine" in str(await eve.call("read", {"id": id}))
+            assert "mine" in str(await eve.call("change_from", {"a": line[0], "b": id}))
+            foreign: list[Json] = [
+                {"name": "read", "arguments": {"id": id}},
+                {"name": "change_from", "arguments": {"a": line[0], "b": id}},
+                {"name": "list_notes", "arguments": {}, "checkpoint": id},
+            ]
+            for params in foreign:
+                reply = await bob.ask("tools/call", params)
+                assert reply["error"]["code"] == -32005 and "mine" not in str(reply)
+        assert [at.id for at in await notes.states.checkpoints()] == line
+        result = (await roll_back(eve, own[1]))["result"]
+        assert result["success"] is False and "branch" in result["reason"]
+        assert await is_burnt(eve, checkpoint=own[1]) and await is_burnt(eve, state=branched["data"])
+        assert not await is_burnt(eve, checkpoint=own[0])
+
+
+@pytest.mark.parametrize("who", [EVE, STRANGER], ids=["token", "stranger"])
+@pytest.mark.parametrize("version", ERAS)
+async def test_branches_off_what_others_share_never_drop_its_history(version: str, who: Principal):
+    notes = listing(keep=3)
+    async with host_as(notes.server, BOB) as bob, host_as(notes.server, who, version) as eve:
+        line = [(await made(bob, text))["checkpoint"] for text in "abc"]
+        for number in range(100):
+            how: Json = {"state": {**BROUGHT, "title": f"{number}"}} if number % 2 else {"checkpoint": line[0]}
+            await made(eve, f"{number}", **how)
+        assert notes_of(await bob.call("versions")) == line
+        assert (await roll_back(bob, line[0]))["result"]["success"] is True
+        trees = await notes.states.trees()
+        kept = [len(await trees.checkpoints(key)) for key in await trees.list_trees()]
+        assert sorted(kept) == [3, 3]
+
+
+async def test_strangers_at_many_addresses_share_the_room_for_their_branches():
+    notes = listing(keep=3)
+    for number in range(4):
+        async with host_as(notes.server, anonymous(f"203.0.113.{number}"), STATELESS) as stranger:
+            state = await made(stranger, "x", state=BROUGHT)
+            assert (await made(stranger, "y", checkpoint=state["checkpoint"]))["parent"] == state["checkpoint"]
+            assert notes_of(await stranger.call("versions")) == []
+    assert len(await (await notes.states.trees()).list_trees()) == 1
+
+
+async def test_the_branches_of_a_session_end_with_it():
+    notes = listing()
+    async with host_as(notes.server, BOB) as bob:
+        await made(bob, "a")
+        async with host_as(notes.server, STRANGER) as stranger:
+            await made(stranger, state=BROUGHT)
+            assert len(await (await notes.states.trees()).list_trees()) == 2
+        await is_forgotten(notes)
+        assert notes_of(await bob.call("list_notes")) == ["a"]
+
+
+async def is_forgotten(notes: Notes) -> None:
+    trees = await notes.states.trees()
+    async with asyncio.timeout(10):
+        while len(await trees.list_trees()) != 1:  # noqa: ASYNC110 (the other side sets no event)
+            await asyncio.sleep(0.005)
+
+
 # -- through others --------------------------------------------------------------------------------------
 
 

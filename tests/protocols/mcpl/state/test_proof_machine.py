@@ -14,14 +14,17 @@ import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, initialize, invariant, multiple, rule
+from pydantic import BaseModel
 
-from defserve import Server, State, dangerous
+from defserve import Context, Server, State, States, dangerous
 from defserve.auth.principals import Principal, anonymous
+from defserve.protocols.mcpl.state.owner import EVERYONE
 from defserve.stores.checkpoints import tree
+from defserve.stores.checkpoints.tree import TreeKey
 from defserve.stores.memory import MemoryStore
 from tests.effort import examples
 from tests.protocols.mcpl.hosts import Host, Json
-from tests.protocols.mcpl.state.state_hosts import Notebook, Notes, host_as, refusal, roll_back
+from tests.protocols.mcpl.state.state_hosts import SET, Notebook, Notes, host_as, refusal, roll_back
 from tests.protocols.mcpl.state.test_state_machine import Stage
 from tests.raw import ERAS
 
@@ -29,6 +32,12 @@ CALLERS = {"ann": Principal("ann"), "bo": Principal("bo"), "stranger": anonymous
 texts = st.text("ab", min_size=1, max_size=2)
 callers = st.sampled_from(sorted(CALLERS))
 eras = st.sampled_from(ERAS)
+
+
+class Copy(BaseModel):
+    """What another set keeps."""
+
+    text: str = ""
 
 
 class Seen(NamedTuple):
@@ -48,6 +57,7 @@ class ProofMachine(RuleBasedStateMachine):
         self.stage, self.stack, self.store = Stage(), AsyncExitStack(), MemoryStore()
         self.proved_ids: set[str] = set()
         self.proved: set[tuple[str, str]] = set()
+        self.copies: dict[str, bool] = {}
         self.heads: dict[str, str | None] = {}
         self.burnt: list[str] = []
         self.starts = 0
@@ -56,6 +66,7 @@ class ProofMachine(RuleBasedStateMachine):
     @initialize()
     def begin(self) -> None:
         notes = Notes(Server("notes", "1", store=self.store, secret="s" * 32), mode="data", per=self.per, keep=50)
+        self.declare_copying(notes)
 
         @notes.set.tool
         @dangerous(confirm=False)
@@ -78,6 +89,41 @@ class ProofMachine(RuleBasedStateMachine):
         self.served, self.starts = notes, self.starts + 1
         self.stage.run(enter())
 
+    def declare_copying(self, notes: Notes) -> None:
+        """Tools that copy what they read, in their set or into another, and dangerous ones that look for it."""
+        other = notes.server.feature_set("other.edit", "Copies")
+        copies: States[Copy] = other.state(Copy, mode="data", per=self.per, keep=50)
+
+        @notes.server.resource("notes://{id}")
+        async def notes_at(id: str) -> str:
+            return (await notes.states.at(id)).model_dump_json()
+
+        @notes.set.tool
+        async def restore(id: str, nested: bool, ctx: Context, book: State[Notebook]) -> str:
+            if nested:
+                found = Notebook.model_validate_json((await ctx.read_resource(f"notes://{id}"))[0]["text"])
+            else:
+                found = await notes.states.at(id)
+            book.notes, book.title = found.notes, found.title
+            return "restored"
+
+        @notes.set.tool
+        async def publish(book: State[Notebook]) -> str:
+            made = await copies.update(lambda copy: setattr(copy, "text", book.model_dump_json()))
+            return "published" if made is not None else "the same"
+
+        @notes.server.tool
+        @dangerous(confirm=False)
+        async def look(id: str, ctx: Context) -> str:
+            self.burnt.append((await ctx.read_resource(f"notes://{id}"))[0]["text"])
+            return "looked"
+
+        @other.tool
+        @dangerous(confirm=False)
+        async def burn_copy(copy: State[Copy]) -> str:
+            self.burnt.append(copy.text)
+            return "burnt"
+
     def teardown(self) -> None:
         self.stage.run(self.stack.aclose())
         self.stage.close()
@@ -89,6 +135,12 @@ class ProofMachine(RuleBasedStateMachine):
             return "everyone"
         # A stranger is its session, or an address.
         return f"{caller} {era} {self.starts}" if caller == "stranger" else caller
+
+    def brancher(self, caller: str, era: str) -> str:
+        """Who owns what a caller makes off the head."""
+        if self.per != "server":
+            return self.owner(caller, era)
+        return f"branches of {caller} {era} {self.starts}" if caller == "stranger" else f"branches of {caller}"
 
     def call(self, caller: str, era: str, tool: str, arguments: Json | None = None, **brought: Any) -> Json:
         host = self.hosts[caller, era]
@@ -102,21 +154,25 @@ class ProofMachine(RuleBasedStateMachine):
         if id is not None:
             return id in self.proved_ids
         if content is not None:
-            return (owner, words(content)) in self.proved
+            return any((one, words(content)) in self.proved for one in (owner, self.brancher(caller, era)))
         head = self.heads.get(owner)
         return head is None or head in self.proved_ids
 
-    def change(self, caller: str, era: str, tool: str, arguments: Json | None = None, **brought: Any) -> Seen | None:
-        ours = self.is_proved(caller, era, brought)
+    def change(
+        self, caller: str, era: str, tool: str, arguments: Json | None = None, reads: str | None = None, **brought: Any
+    ) -> Seen | None:
+        ours = self.is_proved(caller, era, brought) and (reads is None or reads in self.proved_ids)
         owner, before = self.owner(caller, era), self.heads.get(self.owner(caller, era))
         result = self.call(caller, era, tool, arguments, **brought)
         if (state := result.get("state")) is None:
             return None
         id, data = state["checkpoint"], state["data"]
+        at_head = not brought or (before is not None and state["parent"] == before)
+        moves_head = self.per != "server" or (at_head and ours)
         if ours:
             self.proved_ids.add(id)
-            self.proved.add((owner, words(data)))
-        if self.per != "server" or not brought or (before is not None and state["parent"] == before):
+            self.proved.add((owner if moves_head else self.brancher(caller, era), words(data)))
+        if moves_head:
             self.heads[owner] = id
         return Seen(caller, id, data)
 
@@ -141,6 +197,40 @@ class ProofMachine(RuleBasedStateMachine):
     @rule(target=told, caller=callers, era=eras, at=told)
     def clear(self, caller: str, era: str, at: Seen) -> Any:
         return self.kept(self.change(caller, era, "clear", checkpoint=at.id))
+
+    @rule(target=told, caller=callers, era=eras, at=told, source=told, nested=st.booleans(), names=st.booleans())
+    def restore(self, caller: str, era: str, at: Seen, source: Seen, nested: bool, names: bool) -> Any:
+        """Copy what a checkpoint has, starting from another one or from the head."""
+        brought: Json = {"checkpoint": at.id} if names else {}
+        arguments = {"id": source.id, "nested": nested}
+        return self.kept(self.change(caller, era, "restore", arguments, reads=source.id, **brought))
+
+    @rule(caller=callers, era=eras, at=told, how=st.sampled_from(["head", "id", "forged"]))
+    def publish(self, caller: str, era: str, at: Seen, how: str) -> None:
+        """Copy the state into another set."""
+        brought: Json = {"checkpoint": at.id} if how == "id" else {}
+        brought |= {"state": {**at.data, "title": "forged"}} if how == "forged" else {}
+        ours, owner = self.is_proved(caller, era, brought), self.owner(caller, era)
+        result = self.call(caller, era, "publish", **brought)
+        if not result.get("isError") and result.get("content", [{}])[0].get("text") == "published":
+            assert ours or self.per != "server"
+            self.copies[owner] = ours and self.copies.get(owner, True)
+
+    @rule(caller=callers, era=eras)
+    def burn_copy(self, caller: str, era: str) -> None:
+        self.burnt.clear()
+        result = self.call(caller, era, "burn_copy")
+        if self.burnt:
+            assert self.copies.get(self.owner(caller, era), True)
+        elif caller != "stranger":
+            assert not self.copies.get(self.owner(caller, era), True), result
+
+    @rule(caller=callers, era=eras, at=told)
+    def look(self, caller: str, era: str, at: Seen) -> None:
+        """A dangerous tool reads a resource, which reads the state."""
+        self.burnt.clear()
+        self.call(caller, era, "look", {"id": at.id})
+        assert not self.burnt or at.id in self.proved_ids
 
     def kept(self, seen: Seen | None) -> Any:
         found: list[Seen] = [seen] if seen is not None else []
@@ -183,8 +273,7 @@ class ProofMachine(RuleBasedStateMachine):
 
     async def shared_head(self) -> str | None:
         trees = await self.served.states.trees()
-        keys = await trees.list_trees()
-        return (await trees.load(keys[0])).head if keys else None
+        return (await trees.load(TreeKey(SET, EVERYONE))).head
 
 
 class SharedProofMachine(ProofMachine):

@@ -10,9 +10,9 @@ from defserve.core.call import Call
 from defserve.protocols.mcpl.errors import CheckpointNotFound, StateRefused
 from defserve.protocols.mcpl.state.binding import WorkingState
 from defserve.protocols.mcpl.state.locks import TreeLock
-from defserve.protocols.mcpl.state.owner import EVERYONE, StateUnowned, owner_of
+from defserve.protocols.mcpl.state.owner import StateUnowned, branches_of, owner_of
 from defserve.protocols.mcpl.state.proof import may_move_shared, with_proof_of
-from defserve.protocols.mcpl.state.wire import start, state_params
+from defserve.protocols.mcpl.state.wire import start, start_shared, state_params
 from defserve.stores.checkpoints.contents import CheckpointDraft
 from defserve.stores.checkpoints.store import CheckpointStore, Commit, HeldCheckpoint
 from defserve.stores.checkpoints.tree import CheckpointGone, TreeKey
@@ -41,13 +41,16 @@ class NewCheckpoint:
 class StateHold:
     """The hold stage of one call."""
 
-    __slots__ = ("_states", "_call", "_lock", "_trees", "_held", "_branches", "_moves_head", "_before", "_value")
+    __slots__ = (
+        "_states", "_call", "_lock", "_trees", "_held", "_own", "_branches", "_moves_head", "_before", "_value",
+    )  # fmt: skip
 
     def __init__(self, states: States[Any], call: Call) -> None:
         self._states, self._call = states, call
         self._lock: TreeLock | None = None
         self._trees: CheckpointStore | None = None
         self._held: HeldCheckpoint | None = None
+        self._own: TreeKey | None = None  # of the caller's branches, if all callers share the state
         self._branches, self._moves_head = False, True
         self._before, self._value = b"", None
 
@@ -65,11 +68,15 @@ class StateHold:
             self._lock = await states.locks.acquire(key, call.session.composition.limits.lock)
         try:
             self._trees = trees = await states.trees()
-            self._held = held = await start(trees, key, brought, call, has_head=owner.has_head)
             is_elsewhere = brought.starts_elsewhere
             if owner.is_shared:
-                is_elsewhere = is_elsewhere and not held.is_head
+                branches = branches_of(call)
+                self._held = held = await start_shared(trees, key, branches, brought, call)
+                self._own = TreeKey(states.name, branches.id)
+                is_elsewhere = is_elsewhere and not (held.key == key and held.is_head)
                 self._moves_head = not is_elsewhere
+            else:
+                self._held = held = await start(trees, key, brought, call, has_head=owner.has_head)
             self._branches = is_elsewhere or not owner.has_head or states.concurrency == "branch"
             states.require_proof(call, held)
             with states.fitting():
@@ -118,9 +125,11 @@ class StateHold:
         """Keep the change, and only then let the next call in."""
         assert self._held is not None and self._trees is not None
         held = with_proof_of(self._call, self._held)
-        if held.key.owner == EVERYONE and not may_move_shared(self._call, held):
+        if self._own is not None and not may_move_shared(self._call, held):
             self._branches, self._moves_head = True, False
         try:
+            if self._own is not None and not self._moves_head and held.key != self._own:
+                held = await self._trees.hold_for(self._own, held)
             commit = await self._trees.commit(held, draft, branch=self._branches, moves_head=self._moves_head)
             self._states.values.give(draft.content, value)
         finally:

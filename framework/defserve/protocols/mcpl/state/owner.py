@@ -8,7 +8,8 @@
 | anonymous, without | its address, no head | its address, no head | everyone |
 
 The head of everyone's state is moved only by calls that start there. What a caller brings, or starts elsewhere, becomes
-a branch that this caller alone continues.
+a branch that this caller alone sees and continues. It is kept in a tree of the caller's own, so that it does not count
+among everyone's checkpoints. Those who have no head have one such tree together.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ Per = Literal["principal", "session", "server"]
 # No token's principal starts with this prefix, so no caller can have these names.
 EVERYONE: Final = ANONYMOUS_PREFIX + "everyone"
 SESSION: Final = ANONYMOUS_PREFIX + "session:"
+BRANCHES: Final = ANONYMOUS_PREFIX + "branches:"
 PEER: Final = ANONYMOUS_PREFIX + "peer:"
 
 
@@ -75,6 +77,17 @@ def owner_of(call: Call, per: Per) -> StateOwner:
     if (stranger and is_stateless(call)) or (per == "session" and session.is_short):
         return StateOwner(_principal(call), has_head=False)
     return StateOwner(session_owner(session) if per == "session" or stranger else _principal(call))
+
+
+def branches_of(call: Call) -> StateOwner:
+    """Who owns the branches off everyone's state that this call makes or continues."""
+    own = owner_of(call, "principal")
+    return StateOwner(branches_owner(own.id) if own.has_head else BRANCHES, own.has_head)
+
+
+def branches_owner(owner: str) -> str:
+    """Under which name the branches of an owner off everyone's state are kept."""
+    return BRANCHES + owner
 
 
 def session_owner(session: Session) -> str:

@@ -13,15 +13,21 @@ from defserve.errors import Refused, ToolError, UsageError
 from defserve.protocols.mcp.function import FindProvider, Function
 from defserve.protocols.mcpl.current import CURRENT
 from defserve.protocols.mcpl.state.call import uninterrupted
-from defserve.protocols.mcpl.state.owner import owner_of
+from defserve.protocols.mcpl.state.owner import branches_of, owner_of
 from defserve.protocols.mcpl.state.states import States, found
 from defserve.stores.checkpoints.store import HeldCheckpoint
-from defserve.stores.checkpoints.tree import Checkpoint, TreeKey
+from defserve.stores.checkpoints.tree import Checkpoint, CheckpointGone, TreeKey
 from defserve.wire.messages import Params
 
 UNPROVED_SHARED: Final = (
     "All callers share this state, and a caller brought a part of that checkpoint, or version 0.1.0 kept it. An "
     "operator can roll back to it with defserve state rollback"
+)
+
+ON_A_BRANCH: Final = (
+    "All callers share this state, and that checkpoint is on a branch of your own, which they do not see. Calls can "
+    "start there. An operator can put its content into the shared state: defserve state branch STORE CHECKPOINT "
+    "--content FILE"
 )
 
 
@@ -73,7 +79,13 @@ async def roll_back(call: Call, states: States[Any], id: str, undo: RollbackHand
     lock = await states.locks.acquire(key, limits.lock) if states.concurrency == "serial" else None
     try:
         with found():
-            held = await trees.hold(key, id)
+            try:
+                held = await trees.hold(key, id)
+            except CheckpointGone:
+                if not owner.is_shared:
+                    raise
+                await trees.hold(TreeKey(states.name, branches_of(call).id), id)
+                return {"checkpoint": id, "success": False, "reason": ON_A_BRANCH}
             to = held.checkpoint
             if owner.is_shared and (refused := _refuse_shared(call, held)) is not None:
                 return {"checkpoint": id, "success": False, "reason": refused}

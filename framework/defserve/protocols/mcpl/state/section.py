@@ -15,7 +15,7 @@ from defserve.protocols.mcpl.errors import UnknownFeatureSet
 from defserve.protocols.mcpl.section import LiveServer, Section
 from defserve.protocols.mcpl.state.binding import states_in
 from defserve.protocols.mcpl.state.call import NewCheckpoint, StateHold
-from defserve.protocols.mcpl.state.owner import SessionOwner, session_owner
+from defserve.protocols.mcpl.state.owner import SessionOwner, branches_owner, session_owner
 from defserve.protocols.mcpl.state.rollback import RollbackHandler, roll_back
 from defserve.protocols.mcpl.state.states import StateOptions, States
 from defserve.protocols.mcpl.state.wire import checkpoint_in, state_fields, tell
@@ -131,10 +131,8 @@ class StateSection(Section):
     async def _forget(self, owner: str) -> None:
         """Drop the state of a session that is over. Nobody can return to it."""
         for states in self:
-            if states.per == "server":
-                continue
             with suppress(Refused):  # then `defserve state prune` removes it
-                key = TreeKey(states.name, owner)
+                key = TreeKey(states.name, branches_owner(owner) if states.per == "server" else owner)
                 # After a call that is being stopped, so that what it still commits goes too.
                 lock = await states.locks.acquire(key, self._storage.limits.lock)
                 try:

@@ -19,12 +19,13 @@ from defserve.protocols.mcpl.errors import CheckpointNotFound, StateRefused
 from defserve.protocols.mcpl.state.binding import StateProvider, WorkingState
 from defserve.protocols.mcpl.state.integers import BigIntegers
 from defserve.protocols.mcpl.state.locks import TreeLocks
-from defserve.protocols.mcpl.state.owner import EVERYONE, Per, StateUnowned, owner_of, session_owner
+from defserve.protocols.mcpl.state.owner import EVERYONE, Per, StateUnowned, branches_of, owner_of, session_owner
 from defserve.protocols.mcpl.state.proof import is_for_dangerous, note_reading
 from defserve.protocols.mcpl.state.values import StateValues, summary
-from defserve.stores.checkpoints.diffs import Op
+from defserve.stores.checkpoints.diffs import Op, diff
 from defserve.stores.checkpoints.store import CheckpointStore, HeldCheckpoint
 from defserve.stores.checkpoints.tree import Checkpoint, CheckpointGone, Retention, TreeKey
+from defserve.stores.checkpoints.tree import branches as ends
 
 if TYPE_CHECKING:
     from defserve.core.call import Call
@@ -144,20 +145,26 @@ class States(Generic[M]):
     # -- for authors -------------------------------------------------------------------------------------
 
     async def checkpoints(self, *, owner: str | Session | None = None) -> list[Checkpoint]:
-        """All checkpoints that you can roll back to, oldest first."""
-        return await (await self.trees()).checkpoints(self._key(owner))
+        """All checkpoints that you can roll back to, oldest first.
+
+        Of a state that all callers share, these are the ones that were its head, and the caller's own branches.
+        """
+        trees = await self.trees()
+        listed = await trees.checkpoints(self._key(owner))
+        own = self._branches_key(names=False)
+        branched = await trees.checkpoints(own) if own is not None else []
+        return sorted([*listed, *branched], key=lambda at: at.time) if branched else listed
 
     async def branches(self, *, owner: str | Session | None = None) -> list[Checkpoint]:
         """The ends of the tree: the checkpoints without a child."""
-        return await (await self.trees()).branches(self._key(owner))
+        return ends(await self.checkpoints(owner=owner))
 
     async def diff(self, a: Checkpoint | str, b: Checkpoint | str, *, owner: str | Session | None = None) -> list[Op]:
         """The RFC 6902 patch that leads from one checkpoint to another."""
-        trees, key = await self.trees(), self._key(owner, names=True)
-        with found():
-            for id in (_id(a), _id(b)):
-                self.require_proof(CURRENT.get(), await trees.hold(key, id))
-            return await trees.diff(key, _id(a), _id(b))
+        before, after = await self._hold(owner, _id(a)), await self._hold(owner, _id(b))
+        for held in (before, after):
+            self.require_proof(CURRENT.get(), held)
+        return diff(before.content(), after.content())
 
     async def at(self, checkpoint: Checkpoint | str | None = None, *, owner: str | Session | None = None) -> M:
         """The state as it was at a checkpoint, or as it is now. A copy: changes to it are not kept.
@@ -165,8 +172,7 @@ class States(Generic[M]):
         In a dangerous tool, raises StateRefused if the checkpoint is not `proved`.
         """
         id = None if checkpoint is None else _id(checkpoint)
-        with found():
-            held = await (await self.trees()).hold(self._key(owner, names=id is not None), id)
+        held = await self._hold(owner, id)
         self.require_proof(CURRENT.get(), held)
         with self.fitting():
             return self.values.read(held.before)
@@ -246,6 +252,24 @@ class States(Generic[M]):
                 'or declare the state with big_integers="text"',
                 data={"featureSet": self.name},
             )
+
+    async def _hold(self, owner: str | Session | None, id: str | None) -> HeldCheckpoint:
+        """A checkpoint, or the head. Raises CheckpointNotFound."""
+        trees, key = await self.trees(), self._key(owner, names=id is not None)
+        with found():
+            try:
+                return await trees.hold(key, id)
+            except CheckpointGone:
+                if (own := self._branches_key(names=True)) is None:
+                    raise
+                return await trees.hold(own, id)
+
+    def _branches_key(self, *, names: bool) -> TreeKey | None:
+        """The tree of the caller's own branches off everyone's state; None if there is none, or it must name them."""
+        if self.per != "server" or (call := CURRENT.get()) is None:
+            return None
+        owner = branches_of(call)
+        return TreeKey(self.name, owner.id) if owner.has_head or names else None
 
     def _key(self, owner: str | Session | None, *, names: bool = False) -> TreeKey:
         return TreeKey(self.name, self._owner(owner, names))

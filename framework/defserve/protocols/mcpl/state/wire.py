@@ -14,12 +14,13 @@ from defserve.protocols.mcp.failures import VENDOR
 from defserve.protocols.mcp.params import meta, text
 from defserve.protocols.mcpl.policies import agreed, is_stateless
 from defserve.protocols.mcpl.state.sent import LONGEST_ID, SentCheckpoints
-from defserve.stores.checkpoints.store import CheckpointStore, Commit, HeldCheckpoint
+from defserve.stores.checkpoints.store import CheckpointStore, Commit, HeldCheckpoint, StateTampered
 from defserve.stores.checkpoints.tree import CheckpointGone, TreeKey
 from defserve.wire.jsonvalue import is_object
 from defserve.wire.messages import Params
 
 if TYPE_CHECKING:
+    from defserve.protocols.mcpl.state.owner import StateOwner
     from defserve.protocols.mcpl.state.states import States
 
 STATE_KEY: Final = VENDOR + "state"
@@ -79,6 +80,23 @@ async def start(
     if params.checkpoint is not None or adopted.before is None:
         return adopted
     return await _recognised(trees, key, adopted.before.encoded, call, has_head=has_head) or adopted
+
+
+async def start_shared(
+    trees: CheckpointStore, key: TreeKey, branches: StateOwner, params: StateParams, call: Call
+) -> HeldCheckpoint:
+    """Where a call on everyone's state starts: there, or on a branch of its caller. Raises as `start`."""
+    own = TreeKey(key.feature_set, branches.id)
+    try:
+        held = await start(trees, key, params, call, has_head=True)
+    except (CheckpointGone, StateTampered):
+        if params.checkpoint is None:
+            raise
+        return await start(trees, own, params, call, has_head=branches.has_head)
+    if held.parent is not None or not params.has_content:
+        return held
+    branched = await start(trees, own, params, call, has_head=branches.has_head)
+    return branched if branched.parent is not None else held
 
 
 async def _recognised(
