@@ -49,7 +49,10 @@ async def outlives(lines: list[bytes]) -> None:
         "capabilities": {"tools": {}, "experimental": {"mcpl": block}, "mgp": MGP},
         "serverInfo": {"name": "strange", "version": "1"},
     }
-    server = PretendServer({"initialize": opening, "tools/call": {"content": [{"type": "text", "text": "fine"}]}})
+    called = {"content": [{"type": "text", "text": "fine"}]}
+    # A tool that is not listed would need a yes.
+    listed = {"tools": [{"name": "fine", "inputSchema": {"type": "object"}}]}
+    server = PretendServer({"initialize": opening, "tools/list": listed, "tools/call": called})
     heard: list[Any] = []
     options: dict[str, Any] = {"on_progress": lambda *about: heard.append(about), "on_log": heard.append}
     async with Client(server, version="2025-11-25", mgp=Mgp(audit=[]), mcpl=Mcpl(), **options) as client:

@@ -120,6 +120,10 @@ async def test_failures_are_told_as_the_server_told_them(inspect: Inspect, do: R
         failed = await became(inspection, number, "failed")
         assert failed["error"]["code"] == -32050 and "disk is full" in failed["error"]["message"]
         number = (await do(inspection, "tasks.start", tool="nothing", arguments={}))["task"]
+        # A tool that is not listed may be dangerous.
+        await until(lambda: bool(inspection.questions.open))
+        (question,) = inspection.questions.open
+        await do(inspection, "questions.answer", question=question["id"], answer={"yes": True})
         assert (await became(inspection, number, "failed"))["kind"] == "starting"
         with pytest.raises(PeerError):
             await do(inspection, "tasks.resume", taskId="unknown")

@@ -88,8 +88,12 @@ async def test_an_unknown_tool_is_an_error(inspect: Inspect, do: Run, era: str):
     async with inspect() as inspection:
         # A tool that nobody knows may need whatever its server does.
         inspection.granted.update({"network.outbound": True, "shell.execute": True})
+        call = asyncio.create_task(do(inspection, "tools.call", era=era, tool="no_such", arguments={}))
+        await until(lambda: bool(inspection.questions.open))
+        (question,) = inspection.questions.open
+        await do(inspection, "questions.answer", question=question["id"], answer={"yes": True})
         with pytest.raises(PeerError):
-            await do(inspection, "tools.call", era=era, tool="no_such", arguments={})
+            await call
 
 
 @eras
