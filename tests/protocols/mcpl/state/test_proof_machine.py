@@ -18,7 +18,7 @@ from pydantic import BaseModel
 
 from defserve import Context, Server, State, States, dangerous
 from defserve.auth.principals import Principal, anonymous
-from defserve.protocols.mcpl.state.owner import EVERYONE
+from defserve.protocols.mcpl.state.owner import EVERYONE, Per
 from defserve.stores.checkpoints import tree
 from defserve.stores.checkpoints.tree import TreeKey
 from defserve.stores.memory import MemoryStore
@@ -49,7 +49,7 @@ class Seen(NamedTuple):
 
 
 class ProofMachine(RuleBasedStateMachine):
-    per = "principal"
+    per: Per = "principal"
     told = Bundle("told")
 
     def __init__(self) -> None:
@@ -277,7 +277,7 @@ class ProofMachine(RuleBasedStateMachine):
 
 
 class SharedProofMachine(ProofMachine):
-    per = "server"
+    per: Per = "server"
 
 
 def words(content: Json) -> str:
