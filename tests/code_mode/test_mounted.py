@@ -43,5 +43,5 @@ async def test_a_question_of_a_mounted_tool_reaches_the_client_of_the_code(behin
         result: Any = await run(peer, code, answering)
         assert value(result) == "Ada"
         assert "far_greet(log: str) -> " in (await peer.call("describe_tools"))["content"][0]["text"]
-    assert asked == ["first", "Who is ada?", "last"]
+    assert asked == ["first", "Server 'far' asks: Who is ada?", "last"]
     assert log.read_text() == "greeted Ada\n"

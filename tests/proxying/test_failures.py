@@ -311,7 +311,8 @@ async def test_a_state_is_worth_nothing_to_another_server_or_twice() -> None:
         answer = {"inputResponses": {key: {"action": "accept", "content": {"value": 5}}}}
         again = {"name": "e_order", "arguments": {}, "requestState": asking["requestState"], **answer}
         following = await client.request("tools/call", again, follow=False)
-        assert [one["params"]["message"] for one in following["inputRequests"].values()] == ["Which colour?"]
+        messages = [one["params"]["message"] for one in following["inputRequests"].values()]
+        assert messages == ["Server 'e' asks: Which colour?"]
         with pytest.raises(PeerError, match="Invalid or expired requestState"):
             await client.request("tools/call", again, follow=False)
         async with asked_over_http(front((child(version="handshake"), "e"))) as (other, _):

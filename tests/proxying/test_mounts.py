@@ -37,7 +37,10 @@ async def test_without_a_prefix_a_client_gets_what_the_server_itself_would_send(
     async with server.connect(front) as mounted, everything().connect(front) as direct:
         await until_listed(mounted, "add")
         for lists in ("tools", "resources", "templates", "prompts"):
-            assert await getattr(mounted, lists)() == await getattr(direct, lists)()
+            found, wanted = await getattr(mounted, lists)(), await getattr(direct, lists)()
+            for item in (*found, *wanted):  # what a mounted server promises of itself is not passed on
+                item.pop("annotations", None)
+            assert found == wanted
         for method, params in requests:
             found, wanted = await mounted.request(method, params), await direct.request(method, params)
             for result in (found, wanted):
@@ -119,7 +122,9 @@ async def test_a_question_to_a_mounted_tool_asked_by_an_inner_client_over_http_n
     ):
         asking = await client.request("tools/call", {"name": "e_order", "arguments": {}}, follow=False)
         assert asking["resultType"] == "input_required"
-        assert [one["params"]["message"] for one in asking["inputRequests"].values()] == ["Which size?"]
+        assert [one["params"]["message"] for one in asking["inputRequests"].values()] == [
+            "Server 'e' asks: Which size?"
+        ]
         await until_fact(client, "runs")
 
 

@@ -16,7 +16,8 @@ server = Server(
     access=AccessPolicy(
         "opt-in",
         entries=[Entry("tool_grant", "anonymous:127.0.0.1", name) for name in ("echo", "edit", "quiet")],
-        admins=["alice", "admin:write"],
+        admins=["alice"],
+        admin_scopes=["admin:write"],
     ),
     feature_sets="strict",
 )

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING
 
-from defserve.auth.authority import LONGEST_ADDRESS, same_user_or_stranger, stranger_at
+from defserve.auth.authority import LONGEST_ADDRESS, is_local, same_user_or_stranger, stranger_at
 from defserve.auth.challenges import HOW_TO_SEND, Denied
 from defserve.auth.dpop.shown import ShownProof
 from defserve.auth.failures import FailedTokens
@@ -324,7 +324,7 @@ class HttpApp:
     async def _report_to_holder(self, probe: Probe, exchange: Exchange, scope: Scope) -> None:
         """A report that names every tool, for who has the right to it. A server without `auth` hides none."""
         who = exchange.principal
-        if self.auth is not None and who.kind == "token" and who.scopes.isdisjoint(READS_METRICS):
+        if self.auth is not None and not is_local(who) and who.scopes.isdisjoint(READS_METRICS):
             await self._ask_for_scopes(exchange, (SCOPES["MetricsRead"],))
             return
         await self._report(probe, exchange, scope)
