@@ -222,10 +222,11 @@ class InspectorPage:
         self.browser.leave()
 
     def call(self) -> None:
-        before = self.calls
+        # Without a session the list is read again first, so a token that has ended may be refused there.
+        before = len(self._there.asked_for("/mcp"))
         self.browser.press("[role=option]")
         self.button(".t-form", "Call")
-        wait_until(lambda: self.calls > before)
+        wait_until(lambda: len(self._there.asked_for("/mcp")) > before)
         assert self.browser.page("!document.querySelector('.t-res .spin')")
 
     @property
