@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
+import gc
 import importlib
 import io
 import sys
@@ -58,10 +60,26 @@ def ways_to_modules(source: str, value: object, seen: set[int], depth: int = 0) 
 
 
 def exposed(module: str) -> list[str]:
-    with warnings.catch_warnings():
+    with warnings.catch_warnings(), close_new_loops():
         warnings.simplefilter("ignore")
         seen: set[int] = set()
         return [way for source, value in objects(module) for way in ways_to_modules(source, value, seen)]
+
+
+@contextlib.contextmanager
+def close_new_loops() -> Iterator[None]:
+    """Some of what asyncio exports makes an event loop that nobody closes."""
+
+    def loops() -> list[asyncio.AbstractEventLoop]:
+        return [one for one in gc.get_objects() if isinstance(one, asyncio.BaseEventLoop)]
+
+    before = {id(one) for one in loops()}
+    try:
+        yield
+    finally:
+        for one in loops():
+            if id(one) not in before and not one.is_running():
+                one.close()
 
 
 def test_the_walk_finds_a_module_behind_an_object() -> None:
