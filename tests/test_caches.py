@@ -41,6 +41,10 @@ OURS = "nothing: the keys are the author's"
 CACHES: dict[str, tuple[str, str]] = {
     # where: (what a peer controls, the bound)
     "auth/api_key_file.py:_known": (OURS, "the keys in a file"),
+    "base/hidden_characters.py:_any_pattern": (OURS, "one pattern"),
+    "base/hidden_characters.py:_each_pattern": (OURS, "one pattern"),
+    "binding/arguments/patterns.py:annotated_size": (OURS, "512 patterns of an author"),
+    "binding/arguments/patterns.py:compile_pattern": ("patterns of a server's schema", "see MAX_PATTERN_LENGTH"),
     "binding/arguments/explicit.py:_bounded": (OURS, "the classes of a validator"),
     "binding/arguments/explicit.py:_known_validator": (OURS, "64 schemas of 4 KB"),
     "binding/arguments/schema.py:_cached": (OURS, "4096 annotations"),

@@ -89,7 +89,9 @@ PYTHON = [file for file in sorted(PROGRAMS.rglob("*.py")) if file.name != "agent
 @pytest.mark.usefixtures("loading")
 @for_each_row("program", PYTHON, ids=lambda file: file.stem)
 def test_a_program_passes_our_own_check(program: Path, capsys: pytest.CaptureFixture[str]):
-    assert main(["check", str(program), "--strict"]) == 0, capsys.readouterr().out
+    # A hook after the inference is granted by no host's default settings: the warning is right.
+    strict = [] if program.stem == "compliance" else ["--strict"]
+    assert main(["check", str(program), *strict]) == 0, capsys.readouterr().out
 
 
 @pytest.mark.slow

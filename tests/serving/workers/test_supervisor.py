@@ -72,7 +72,7 @@ async def test_a_reload_loses_no_call_and_a_broken_file_changes_nothing(tmp_path
 async def test_two_workers_write_one_audit_log_in_a_file_of_sqlite(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("DEFSERVE_AUDIT_KEY", "k" * 43)
     address = f"sqlite:///{tmp_path / 'audit.db'}"
-    source = SERVER.replace("limits=", f"audit={address!r}, limits=")
+    source = SERVER.replace("limits=", f"audit={address + '#audit'!r}, limits=")
     async with group(write_server(tmp_path, source=source)) as served:
         await asyncio.gather(*(served.call("who") for _ in range(40)))
         for pid in served.pids:
@@ -82,7 +82,7 @@ async def test_two_workers_write_one_audit_log_in_a_file_of_sqlite(tmp_path: Pat
         calls = sum(int(count) for count in re.findall(r"defserve_tool_calls_total.* (\d+)", text))
         served.supervisor.stop(0)
         assert await served.ended == 0
-    log = StoredAuditLog(address)
+    log = StoredAuditLog(f"{address}#audit")
     try:
         assert status == 200 and calls == 42
         report = log.verify()
