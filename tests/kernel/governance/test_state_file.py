@@ -103,7 +103,8 @@ async def test_a_tool_that_is_accepted_at_one_kernel_is_used_at_the_other(tmp_pa
     changed = tool("add", "Adds more.")
     async with governed(tmp_path, changed, mgp=HOLD) as one, governed(tmp_path, changed, mgp=HOLD) as two:
         assert two.here.kernel.ps()[0]["held"] == ["add"]
-        await one.here.kernel.pins.accept("s")
+        (held,) = await one.here.kernel.pins.list("s")
+        await one.here.kernel.approve("s", digest=held["now"])
         await two.here.kernel.refresh()
         assert two.here.kernel.ps()[0]["held"] == []
         assert await two.here.call("s_add") == "did add"
