@@ -110,7 +110,7 @@ async def test_a_tool_that_is_accepted_at_one_kernel_is_used_at_the_other(tmp_pa
         assert await two.here.call("s_add") == "did add"
         # What the other one knew before does not undo it.
         two.here.kernel.governance.settled(two.here.kernel.members["s"])
-        kept = json.loads((tmp_path / "mgp.state.json").read_text())["definitions"]["s"]["add"]
+        kept = json.loads((tmp_path / "mgp.state.json").read_text())["definitions"]["s"]["add"]["tool"]
         assert kept["description"] == "Adds more."
 
 
