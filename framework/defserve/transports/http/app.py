@@ -306,9 +306,12 @@ class HttpApp:
         if not self.page.is_shown(exchange):
             await self.page.refuse(exchange, status)
             return
-        is_admitted = self.auth is None or self.auth.admits_strangers
+        is_admitted = self._admits_all()
         start = partial(self.provider.start, self.close)
         await self.page.show(exchange, scope, self._endpoint_path(scope), start, is_admitted=is_admitted)
+
+    def _admits_all(self) -> bool:
+        return self.auth is None or self.auth.admits_strangers
 
     def _endpoint_path(self, scope: Scope) -> str:
         """The whole path of the endpoint, as clients must write it."""
@@ -324,7 +327,7 @@ class HttpApp:
     async def _report_to_holder(self, probe: Probe, exchange: Exchange, scope: Scope) -> None:
         """A report that names every tool, for who has the right to it. A server without `auth` hides none."""
         who = exchange.principal
-        if self.auth is not None and not is_local(who) and who.scopes.isdisjoint(READS_METRICS):
+        if not self._admits_all() and not is_local(who) and who.scopes.isdisjoint(READS_METRICS):
             await self._ask_for_scopes(exchange, (SCOPES["MetricsRead"],))
             return
         await self._report(probe, exchange, scope)

@@ -122,7 +122,7 @@ async def test_a_task_is_run_again_as_often_as_its_author_allows(address: str):
 
 
 async def test_of_several_processes_one_runs_a_lost_task_again(address: str):
-    servers = [shop(address, limits=SOON, retry=1) for _ in range(3)]
+    servers = [shop(address, limits=Limits(task_heartbeat=5), retry=1) for _ in range(3)]
     id = await lost(address, "wait", retries=1, arguments={"name": "x"})
     async with (
         raw(servers[0][0], capabilities=TAKES) as one,
