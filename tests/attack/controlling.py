@@ -9,7 +9,7 @@ import io
 import json
 import os
 import re
-import select
+import selectors
 import subprocess
 import sys
 import time
@@ -43,7 +43,10 @@ class Controller:
         assert process.stdin is not None and process.stdout is not None
         process.stdin.write(json.dumps({"module": self._module, "name": attack.name, "seed": seed}) + "\n")
         process.stdin.flush()
-        ready = select.select([process.stdout], [], [], MAX_SECONDS * len(attack.controls))[0]
+        # Not `select`, which takes no descriptor past 1023: the families beside it hold very many connections.
+        with selectors.DefaultSelector() as selector:
+            selector.register(process.stdout, selectors.EVENT_READ)
+            ready = selector.select(MAX_SECONDS * len(attack.controls))
         line = process.stdout.readline() if ready else ""
         if not line:
             self.close()

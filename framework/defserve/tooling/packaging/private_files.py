@@ -27,7 +27,7 @@ NEVER_SHIPPED: Final[Mapping[str, tuple[str, ...]]] = {
     "credentials": (
         "credentials*", "!credentials*/", "*-credentials.json", "*_credentials.json", "service-account*.json",
         "service_account*.json", "client_secret*.json", ".aws/", ".azure/", ".gcloud/", ".config/gcloud/", ".kube/",
-        "kubeconfig*", "*.kubeconfig", ".docker/config.json", ".dockercfg", ".netrc", "_netrc", ".pypirc",
+        "kubeconfig*", "*.kubeconfig", ".docker/config.json", ".dockercfg", ".netrc", "_netrc", ".pypirc", ".npmrc",
         ".git-credentials", ".htpasswd", ".pgpass", "pgpass.conf", ".my.cnf", ".mylogin.cnf", ".boto", ".s3cfg",
         "rclone.conf", "*.ovpn", "*.tfstate", "*.tfstate.*", "*.tfvars", "*.tfvars.json", ".terraform/", "wallet.dat",
         "!*.md", "!*.rst", "!*.py", "!*.pyi",
