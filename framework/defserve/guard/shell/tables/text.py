@@ -154,13 +154,13 @@ TEXT: Table = with_groups(
         """,
         "openssl": {
             "": "",
+            "rand": "%words -hex -base64 -out:write | width",
             "version": "-a -v -d -p -b -o -f %words |",
             "dgst": """
                 %words -sha1 -sha224 -sha256 -sha384 -sha512 -sha3-256 -sha3-512 -md5 -blake2b512 -blake2s256 -hex -r -c
                 -binary | local*
             """,
             "sha1 sha256 sha384 sha512 md5": "%words -hex -r -c -binary | local*",
-            "rand": "%words -hex -base64 | width",
             # Not -out, -passin, -engine, -config. A name with a colon would be an address.
             "req": "%words -in:local -inform:name -noout -text -subject -pubkey -verify -modulus &>-in |",
             "crl": "%words -in:local -inform:name -noout -text -issuer -lastupdate -nextupdate -fingerprint &>-in |",

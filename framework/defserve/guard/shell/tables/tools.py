@@ -55,6 +55,18 @@ TOOLS: Table = with_groups(
             --exclude-dir,--exclude-ext,--exclude-lang,--include-lang,--include-ext:names
             --not-match-d,--match-d:pattern --not-match-f,--match-f:pattern | walked+
         """,
+        "lsdiff": """
+            -nsEHvN -p,--strip-match:few --strip:few -i,--include:glob -x,--exclude:glob --status --number-files
+            --line-number --files:numbers | read*
+        """,
+        "datamash": """
+            -sHWiCfn -g,--group:names -t,--field-separator:char -R,--round:few --sort --header-in --header-out --headers
+            --whitespace --ignore-case --full --narm --skip-comments --no-strict --filler:text | pattern+
+        """,
+        "clang-format": """
+            -n,--dry-run -Werror,--Werror. -i!o --verbose --style,--fallback-style:name --lines:numbers
+            --sort-includes --assume-filename:pattern | read*
+        """,
         "diffstat": "-bcCklmqsuKt -p:few -w:width -n:width -f:few -r:few | read*",
         "colordiff": "-abBcdeEinNpqrstTuwyZ -CU:number --unified?number --brief --side-by-side | read read",
         "sdiff": """
@@ -157,7 +169,7 @@ TOOLS: Table = with_groups(
         "units": "-tvq1s --terse --verbose --quiet --one-line --strict | pattern pattern?",
         "uuidgen": "-rt --random --time |",
         "mcookie clear": "|",
-        "tput": "| name+",
+        "tput": "-V@1 | name+ |",
         "namei": "-xmolv --long --modes --owners --mountpoints --vertical | listed+",
         "pathchk": "-pP --portability | pattern+",
         "lsattr": "-adlvp | listed*",
