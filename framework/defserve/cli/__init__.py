@@ -22,59 +22,62 @@ NO_ROOM: Final = frozenset((errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO))
 
 # name -> (module with a `main(argv) -> int`, one line of help)
 COMMANDS: Final = {
-    "run": ("defserve.cli.commands.serve.run", "run a server"),
+    "run": ("defserve.cli.commands.serve.run.main", "run a server"),
     "dev": (
-        "defserve.cli.commands.serve.dev",
+        "defserve.cli.commands.serve.dev.main",
         "run a server and reload it when its code changes; clients stay connected",
     ),
-    "list": ("defserve.cli.commands.use.list", "show the tools, resources and prompts of a server"),
-    "call": ("defserve.cli.commands.use.call", "call a tool of a server and print the result"),
-    "read": ("defserve.cli.commands.use.read", "read a resource of a server"),
-    "prompt": ("defserve.cli.commands.use.prompt", "fill in a prompt of a server and print its messages"),
-    "login": ("defserve.cli.commands.use.login", "sign in to a server; other commands then use the token"),
-    "logout": ("defserve.cli.commands.use.logout", "end a sign-in: revoke its tokens and forget them"),
+    "list": ("defserve.cli.commands.use.list.main", "show the tools, resources and prompts of a server"),
+    "call": ("defserve.cli.commands.use.call.main", "call a tool of a server and print the result"),
+    "read": ("defserve.cli.commands.use.read.main", "read a resource of a server"),
+    "prompt": ("defserve.cli.commands.use.prompt.main", "fill in a prompt of a server and print its messages"),
+    "login": ("defserve.cli.commands.use.login.main", "sign in to a server; other commands then use the token"),
+    "logout": ("defserve.cli.commands.use.logout.main", "end a sign-in: revoke its tokens and forget them"),
     "new": (
-        "defserve.cli.commands.author.new",
+        "defserve.cli.commands.author.new.main",
         "create a project: a server, its tests, and what it takes to publish it",
     ),
-    "add": ("defserve.cli.commands.author.add", "add a tool, resource, prompt or feature set to a project"),
+    "add": ("defserve.cli.commands.author.add.main", "add a tool, resource, prompt or feature set to a project"),
     "migrate": (
-        "defserve.cli.commands.author.migrate",
+        "defserve.cli.commands.author.migrate.main",
         "rewrite a server of FastMCP or the official SDK to defserve",
     ),
     "inspect": (
-        "defserve.cli.commands.author.inspect",
+        "defserve.cli.commands.author.inspect.main",
         "show a server at a glance: what it speaks, offers, may do and costs",
     ),
-    "check": ("defserve.cli.commands.author.check", "find problems in the definitions of a server"),
-    "test": ("defserve.cli.commands.author.test", "run the tests of a project"),
+    "check": ("defserve.cli.commands.author.check.main", "find problems in the definitions of a server"),
+    "test": ("defserve.cli.commands.author.test.main", "run the tests of a project"),
     "export": (
-        "defserve.cli.commands.author.export",
+        "defserve.cli.commands.author.export.main",
         "write a catalogue, an OpenAPI document, an mgp.toml entry or JSON Schemas",
     ),
-    "install": ("defserve.cli.commands.use.install", "add a server to the settings of an MCP client"),
-    "uninstall": ("defserve.cli.commands.use.uninstall", "remove a server from the settings of an MCP client"),
+    "install": ("defserve.cli.commands.use.install.main", "add a server to the settings of an MCP client"),
+    "uninstall": ("defserve.cli.commands.use.uninstall.main", "remove a server from the settings of an MCP client"),
     "package": (
-        "defserve.cli.commands.author.package",
+        "defserve.cli.commands.author.package.main",
         "build everything a project publishes, and check that it agrees",
     ),
     "publish": (
-        "defserve.cli.commands.author.publish",
+        "defserve.cli.commands.author.publish.main",
         "check a project and show how to upload it; --yes uploads it",
     ),
-    "keys": ("defserve.cli.commands.operate.keys", "make, list and revoke API keys"),
-    "kernel": ("defserve.cli.commands.serve.kernel", "run many servers as one, as an mgp.toml says, and operate them"),
-    "top": ("defserve.cli.commands.operate.top", "watch a server or kernel that runs: calls, errors, latencies"),
-    "gateway": ("defserve.cli.commands.serve.gateway", "run a gateway, where participants meet in topics"),
-    "topic": ("defserve.cli.commands.use.topic", "watch a topic, and approve or reject what is proposed in it"),
-    "audit": ("defserve.cli.commands.operate.audit", "check that an audit log is intact, and read it"),
+    "keys": ("defserve.cli.commands.operate.keys.main", "make, list and revoke API keys"),
+    "kernel": (
+        "defserve.cli.commands.serve.kernel.main",
+        "run many servers as one, as an mgp.toml says, and operate them",
+    ),
+    "top": ("defserve.cli.commands.operate.top.main", "watch a server or kernel that runs: calls, errors, latencies"),
+    "gateway": ("defserve.cli.commands.serve.gateway.main", "run a gateway, where participants meet in topics"),
+    "topic": ("defserve.cli.commands.use.topic.main", "watch a topic, and approve or reject what is proposed in it"),
+    "audit": ("defserve.cli.commands.operate.audit.main", "check that an audit log is intact, and read it"),
     "state": (
-        "defserve.cli.commands.operate.state",
+        "defserve.cli.commands.operate.state.main",
         "look at the checkpoints in a store; roll back, branch, export, prune, verify",
     ),
-    "doctor": ("defserve.cli.commands.operate.doctor", "show what is installed here, and what is missing"),
-    "completion": ("defserve.cli.commands.completion", "print the completion script of a shell"),
-    "version": ("defserve.cli.commands.version", "show the version"),
+    "doctor": ("defserve.cli.commands.operate.doctor.main", "show what is installed here, and what is missing"),
+    "completion": ("defserve.cli.commands.completion.main", "print the completion script of a shell"),
+    "version": ("defserve.cli.commands.version.main", "show the version"),
 }
 
 EXAMPLES: Final = """examples:
@@ -143,9 +146,10 @@ def _run(command: str, argv: list[str]) -> int:
     from importlib import import_module
 
     try:
-        module = import_module(COMMANDS[command][0])
+        module, _, function = COMMANDS[command][0].rpartition(".")
+        start = getattr(import_module(module), function)
         # Completion is about all commands, so it is given the table: no command imports what starts it.
-        return module.main(argv, COMMANDS) if command == "completion" else module.main(argv)
+        return start(argv, COMMANDS) if command == "completion" else start(argv)
     except SystemExit as stop:
         return stop.code if isinstance(stop.code, int) else WRONG if stop.code else OK
     except KeyboardInterrupt:

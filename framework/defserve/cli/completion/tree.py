@@ -10,7 +10,7 @@ from typing import NamedTuple
 from defserve.cli.parser import DESCRIBE, ParserDescription
 
 CommandTable = Mapping[str, tuple[str, str]]
-"""Name of a command → its module, and one line about it."""
+"""Name of a command → the function that runs it, as a dotted name, and one line about it."""
 
 
 class OptionInfo(NamedTuple):
@@ -34,8 +34,9 @@ class CommandInfo(NamedTuple):
 
 def commands(table: CommandTable) -> Iterator[CommandInfo]:
     """Every command of the table, each followed by its actions."""
-    for name, (module, about) in table.items():
-        main = import_module(module).main
+    for name, (place, about) in table.items():
+        module, _, function = place.rpartition(".")
+        main = getattr(import_module(module), function)
         parser = _parser(main, [])
         yield _command((name,), about, parser)
         for action in _actions(parser):

@@ -62,9 +62,9 @@ def main(argv: list[str]) -> int:
     files = WatchedFiles([*first_files(options.target), *options.watch])
     plan = ServePlan(options.target, serving(options))
     if options.on.startswith("stdio:"):
-        from defserve.tooling.devserver.stdio import serve
+        from defserve.tooling.devserver.stdio import serve as serve_stdio
 
-        return serve(plan, files, options.grace)
+        return serve_stdio(plan, files, options.grace)
     from defserve.tooling.devserver.sockets import serve
 
     if options.web:
